@@ -1,0 +1,88 @@
+"""What crosses threads: frozen records that carry their epoch and step.
+
+All times are seconds of `time.monotonic()`; epochs and steps count from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["EpochAccount", "MetricValues", "Sample", "Span"]
+
+MetricValues = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One stretch of work on one thread, for the timeline.
+
+    Attributes:
+        name: what was done, such as "train", "snapshot", "validate", "deliver", "wait".
+        thread: name of the thread that did it.
+        start_s: when it began.
+        end_s: when it ended; never before `start_s`.
+        epoch: the epoch that it belongs to, or None.
+        step: the training step at its beginning, or None.
+        details: further facts for the trace viewer, such as `shard` or `steps`.
+    """
+
+    name: str
+    thread: str
+    start_s: float
+    end_s: float
+    epoch: int | None = None
+    step: int | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def duration_s(self) -> float:
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The load of the machine at one moment.
+
+    Attributes:
+        time_s: when.
+        cpu_percent: of the whole process over the last interval; 100 is one core.
+        rss_bytes: resident memory of the process.
+        gpu_percent: utilisation of each GPU, empty where there is none.
+        gpu_memory_bytes: memory in use on each GPU.
+    """
+
+    time_s: float
+    cpu_percent: float
+    rss_bytes: int
+    gpu_percent: tuple[float, ...] = ()
+    gpu_memory_bytes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EpochAccount:
+    """Where the time of one epoch went (contract C9).
+
+    Attributes:
+        epoch: which.
+        steps: training steps of the epoch.
+        trained_s: inside training calls.
+        validated_s: from the start of the epoch's first shard to the end of its last.
+        hidden_s: the part of `validated_s` during which training calls ran.
+        waited_s: the training thread stood still for this epoch's validation.
+        snapshot_s: the training thread took the snapshot.
+        delivered_s: callbacks ran.
+        rolled_back_s: later training that was thrown away because a callback changed the training
+            when this epoch's results were delivered.
+    """
+
+    epoch: int
+    steps: int
+    trained_s: float
+    validated_s: float = 0.0
+    hidden_s: float = 0.0
+    waited_s: float = 0.0
+    snapshot_s: float = 0.0
+    delivered_s: float = 0.0
+    rolled_back_s: float = 0.0

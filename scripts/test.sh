@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Sets up .venv if need be and runs the tests. Arguments go to pytest: scripts/test.sh tests/test_trainer.py -k lag
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+scripts/setup.sh
+export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES-}" TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}" MPLBACKEND=Agg
+if [ -z "${TFDS_DATA_DIR:-}" ] && [ -d ../shared/data/tensorflow_datasets ]; then
+  TFDS_DATA_DIR=$(cd ../shared/data/tensorflow_datasets && pwd)
+  export TFDS_DATA_DIR
+fi
+exec .venv/bin/python -m pytest -q "$@"
