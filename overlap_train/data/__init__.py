@@ -1,0 +1,1 @@
+"""Where the data comes from (A) and how the validation set is divided (D)."""

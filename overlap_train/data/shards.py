@@ -1,0 +1,223 @@
+"""D: the validation set, divided among the workers at batch boundaries.
+
+Three kinds, by where the batches are between two validations: in tensors, in a `tf.data` memory cache that
+the first pass fills, or nowhere, to be drawn again each time.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from overlap_train import _keras
+from overlap_train.data.sources import size_bytes, without_autotune
+
+__all__ = [
+    "ArrayBatches",
+    "BatchStream",
+    "CachedBatches",
+    "Shard",
+    "StreamedBatches",
+    "make_batches",
+    "split_batches",
+]
+
+Fold = Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A worker's part: the batches from `first` up to, not including, `stop`."""
+
+    index: int
+    first: int
+    stop: int
+
+
+def split_batches(num_batches: int, parts: int) -> list[Shard]:
+    """Divides batches into at most `parts` runs whose lengths differ by one at most; none is empty."""
+    parts = min(parts, num_batches)
+    bounds = [num_batches * i // parts for i in range(parts + 1)]
+    return [Shard(i, bounds[i], bounds[i + 1]) for i in range(parts)]
+
+
+class ArrayBatches:
+    """Validation arrays held as tensors; a batch is a slice of rows.
+
+    Attributes:
+        tensors: nested tensors, the rows along axis 0.
+        num_batches: batches to evaluate, the last one possibly smaller.
+    """
+
+    def __init__(self, inputs: Any, *, num_samples: int, batch_size: int, steps: int | None) -> None:
+        self.tensors = keras.tree.map_structure(tf.convert_to_tensor, inputs)
+        self.element_spec = keras.tree.map_structure(
+            lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), self.tensors
+        )
+        self._num_samples = num_samples
+        self._batch_size = batch_size
+        available = math.ceil(num_samples / batch_size)
+        self.num_batches = min(steps, available) if steps else available
+
+    def fold(self, first: tf.Tensor, stop: tf.Tensor, start: Any, step: Fold) -> Any:
+        """Applies `step` to one batch after another, in a compiled function, and returns the last value."""
+
+        def body(index: tf.Tensor, carried: Any) -> tuple[tf.Tensor, Any]:
+            row = index * self._batch_size
+            end = tf.minimum(row + self._batch_size, self._num_samples)
+            return index + 1, step(carried, keras.tree.map_structure(lambda t: t[row:end], self.tensors))
+
+        return tf.while_loop(lambda index, _: index < stop, body, (first, start), parallel_iterations=1)[1]
+
+
+class CachedBatches:
+    """A dataset whose prepared batches are kept in memory after the first pass.
+
+    Attributes:
+        dataset: the batches, behind a cache that is shared by all iterators.
+        num_batches: known after `fill`.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset, steps: int | None) -> None:
+        limited = dataset if steps is None else dataset.take(steps)
+        self.dataset = without_autotune(limited.cache())
+        self.element_spec = dataset.element_spec
+        self.num_batches: int | None = None
+        self._count = tf.function(self._count_batches, autograph=False).get_concrete_function()
+        self._lock = threading.Lock()
+
+    def fill(self) -> int:
+        """Prepares every batch once, however many threads call it, and returns their number.
+
+        Raises:
+            ValueError: if there is none.
+        """
+        with self._lock:
+            if self.num_batches is None:
+                count = int(self._count())
+                if count == 0:
+                    raise ValueError("the validation data is empty: its dataset has no batch")
+                self.num_batches = count
+            return self.num_batches
+
+    def fold(self, first: tf.Tensor, stop: tf.Tensor, start: Any, step: Fold) -> Any:
+        """Applies `step` to one batch after another, in a compiled function, and returns the last value."""
+
+        def reduce(carried: Any, *parts: Any) -> Any:
+            # An element that is a tuple comes spread over the arguments.
+            return step(carried, parts if isinstance(self.element_spec, tuple) else parts[0])
+
+        return self.dataset.skip(first).take(stop - first).reduce(start, reduce)
+
+    def _count_batches(self) -> tf.Tensor:
+        return self.dataset.reduce(tf.constant(0, tf.int64), lambda count, _: count + 1)
+
+
+class StreamedBatches:
+    """Batches that are drawn anew for each validation, by all workers from one iterator.
+
+    Attributes:
+        rewindable: whether another `begin` starts from the first batch again; a generator goes on where
+            it stopped, as in Keras.
+    """
+
+    num_batches = None
+
+    def __init__(self, adapter: _keras.DataAdapter, steps: int | None) -> None:
+        self._adapter = adapter
+        self._dataset = without_autotune(adapter.get_tf_dataset())
+        self.element_spec = self._dataset.element_spec
+        self._steps = steps
+        self.rewindable = _keras.is_rewindable_adapter(adapter)
+
+    def begin(self) -> BatchStream:
+        """Starts one validation; call it on the training thread, in epoch order."""
+        self._adapter.on_epoch_end()
+        self._adapter.on_epoch_begin()
+        return BatchStream(iter(self._dataset), self._steps)
+
+
+class BatchStream:
+    """The batches of one validation, each given to the first worker that asks."""
+
+    def __init__(self, batches: Iterator[Any], steps: int | None) -> None:
+        self._batches = batches
+        self._left = steps
+        self._lock = threading.Lock()
+
+    def draw(self) -> Any | None:
+        """Returns the next batch, or None when there is no more. May be called from any thread."""
+        with self._lock:
+            if self._left == 0:
+                return None
+            batch = next(self._batches, None)
+            if batch is None:
+                self._left = 0
+            elif self._left is not None:
+                self._left -= 1
+            return batch
+
+
+def make_batches(
+    x: Any,
+    y: Any,
+    sample_weight: Any,
+    *,
+    batch_size: int | None,
+    steps: int | None,
+    cache_bytes: int,
+) -> ArrayBatches | CachedBatches | StreamedBatches:
+    """Returns the validation set as `keras.Model.evaluate` would batch it.
+
+    Args:
+        x: as `keras.Model.evaluate` takes it.
+        y: likewise.
+        sample_weight: likewise.
+        batch_size: rows of a batch, for arrays; 32 if None.
+        steps: batches to evaluate; all if None.
+        cache_bytes: prepared batches up to this size are kept between validations.
+
+    Raises:
+        ValueError: for empty or endless data, or as Keras.
+    """
+    adapter = _keras.adapt(x, y, sample_weight, batch_size=batch_size, steps=steps)
+    if _keras.is_array_adapter(adapter):
+        inputs = _keras.array_inputs(adapter)
+        leaves = [leaf for leaf in keras.tree.flatten(inputs) if leaf is not None]
+        num_samples = int(leaves[0].shape[0])
+        if num_samples == 0:
+            raise ValueError("the validation data is empty: its arrays have 0 rows; pass at least one")
+        if _keras.are_dense(inputs):
+            return ArrayBatches(inputs, num_samples=num_samples, batch_size=adapter.batch_size, steps=steps)
+        return StreamedBatches(adapter, steps)
+    if _keras.is_tf_dataset_adapter(adapter):
+        dataset = adapter.get_tf_dataset()
+        cardinality = int(dataset.cardinality())
+        if cardinality == 0:
+            raise ValueError("the validation data is empty: its dataset has no batch")
+        if cardinality == tf.data.INFINITE_CARDINALITY and steps is None:
+            raise ValueError(
+                "the validation dataset never ends; pass validation_steps=... (or steps=... to evaluate), "
+                "or limit it with dataset.take(n)"
+            )
+        if _fits(dataset, cardinality, steps, cache_bytes) and _keras.is_repeatable(dataset):
+            return CachedBatches(dataset, steps)
+    return StreamedBatches(adapter, steps)
+
+
+def _fits(dataset: tf.data.Dataset, cardinality: int, steps: int | None, cache_bytes: int) -> bool:
+    """Whether the prepared batches are known to fit, by the size of the first one."""
+    count = min(n for n in (cardinality, steps) if n is not None and n > 0) if cardinality > 0 else steps
+    if count is None:
+        return False
+    first = next(iter(dataset.take(1)), None)
+    if first is None:
+        return True
+    leaves = [leaf for leaf in tf.nest.flatten(first, expand_composites=True) if tf.is_tensor(leaf)]
+    return count * sum(size_bytes(leaf) for leaf in leaves) <= cache_bytes

@@ -1,0 +1,263 @@
+"""A: the training data, as something that makes one pass after another and can be rewound.
+
+A pass is whatever one compiled call reads from: for arrays the order of the rows, for everything else an
+iterator. Passes are made when and as often as `keras.Model.fit` makes them, because each one may advance a
+seed of the user's pipeline. All of this belongs to the training thread.
+"""
+
+from __future__ import annotations
+
+import abc
+import concurrent.futures
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from overlap_train import _keras
+
+__all__ = ["ArrayFeed", "Feed", "FeedOptions", "IteratorFeed", "make_feed", "size_bytes", "without_autotune"]
+
+
+class Feed(abc.ABC):
+    """Training batches, one pass after another.
+
+    Attributes:
+        num_batches: batches in one pass, or None if that is not known beforehand.
+        element_spec: nested `tf.TensorSpec` of one batch, the batch dimension None.
+        drawn: passes made so far.
+    """
+
+    num_batches: int | None
+    element_spec: Any
+
+    def __init__(self) -> None:
+        self.drawn = 0
+
+    @property
+    @abc.abstractmethod
+    def rewindable(self) -> bool:
+        """Whether `rewind` works."""
+
+    @abc.abstractmethod
+    def new_pass(self) -> Any:
+        """Begins the next pass and counts it."""
+
+    @abc.abstractmethod
+    def rewind(self, drawn: int) -> None:
+        """Makes the next pass be pass number `drawn` again."""
+
+    def forget(self, drawn: int) -> None:
+        """Says that nobody will rewind to before pass number `drawn`."""
+
+    def begin_epoch(self) -> None:
+        """Tells the user's data that an epoch begins (`PyDataset.on_epoch_begin`)."""
+
+    def end_epoch(self) -> None:
+        """Tells the user's data that an epoch is over (`PyDataset.on_epoch_end`)."""
+
+
+class ArrayFeed(Feed):
+    """Arrays held as tensors of their own dtype, gathered by an order inside the compiled loop.
+
+    A pass is the order of the rows, int64[num_samples]. Orders are kept until nobody can roll back to them.
+
+    Attributes:
+        tensors: nested tensors, the rows along axis 0.
+        num_samples: rows.
+        batch_size: rows of a full batch.
+    """
+
+    rewindable = True
+
+    def __init__(self, inputs: Any, *, num_samples: int, batch_size: int, shuffle: bool | str) -> None:
+        super().__init__()
+        self.num_samples = num_samples
+        self.batch_size = batch_size
+        self.num_batches = math.ceil(num_samples / batch_size)
+        self.tensors = keras.tree.map_structure(tf.convert_to_tensor, inputs)
+        self.element_spec = keras.tree.map_structure(
+            lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), self.tensors
+        )
+        self._orders = without_autotune(_keras.array_order_dataset(num_samples, batch_size, shuffle))
+        self._kept: dict[int, tf.Tensor] = {}
+
+    @property
+    def full_batches(self) -> int:
+        """Batches of `batch_size` rows; one smaller batch may follow."""
+        return self.num_samples // self.batch_size
+
+    def new_pass(self) -> tf.Tensor:
+        if self.drawn not in self._kept:
+            self._kept[self.drawn] = tf.concat(list(self._orders), axis=0)
+        self.drawn += 1
+        return self._kept[self.drawn - 1]
+
+    def rewind(self, drawn: int) -> None:
+        self.drawn = drawn
+
+    def forget(self, drawn: int) -> None:
+        for index in [i for i in self._kept if i < drawn]:
+            del self._kept[index]
+
+
+class IteratorFeed(Feed):
+    """Anything that Keras can turn into a `tf.data.Dataset`; a pass is an iterator over it.
+
+    Each new iterator draws from the seeds of the user's shuffles, so a pass is repeated by putting those
+    seeds back to where they stood at the first pass and making as many iterators again. The first
+    iterator's state, taken before it has drawn an element, holds the seeds and no data. Taking it costs a
+    few microseconds for each slot of a shuffle buffer, so it is done once, in a thread of its own, while
+    the training functions are traced. Where Python makes the data there is no such state.
+    """
+
+    def __init__(self, adapter: _keras.DataAdapter) -> None:
+        super().__init__()
+        self._adapter = adapter
+        self._dataset = without_autotune(adapter.get_tf_dataset())
+        self.num_batches = adapter.num_batches
+        self.element_spec = self._dataset.element_spec
+        self._first: Any = None
+        self._origin: concurrent.futures.Future[tf.Tensor | None] | None = None
+
+    def prepare(self) -> None:
+        """Makes the first iterator and begins to save its seeds; call it before tracing."""
+        if self._origin is not None:
+            return
+        if not _keras.is_tf_dataset_adapter(self._adapter):
+            self._origin = concurrent.futures.Future()
+            self._origin.set_result(None)
+            return
+        self._first = iter(self._dataset)
+        executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="overlap-seeds")
+        self._origin = executor.submit(_save_iterator, self._first)
+        executor.shutdown(wait=False)
+
+    @property
+    def rewindable(self) -> bool:
+        self.prepare()
+        return self._origin is not None and self._origin.result() is not None
+
+    def new_pass(self) -> Any:
+        self.prepare()
+        self.drawn += 1
+        if self._first is None:
+            return iter(self._dataset)
+        assert self._origin is not None
+        self._origin.result()  # an iterator that is being saved must not be advanced
+        iterator, self._first = self._first, None
+        return iterator
+
+    def rewind(self, drawn: int) -> None:
+        if drawn == self.drawn:
+            return
+        if not self.rewindable:
+            raise RuntimeError("this data cannot be rewound; its training must not run ahead of validation")
+        assert self._origin is not None
+        self._first = iter(self._dataset)
+        tf.raw_ops.DeserializeIterator(
+            resource_handle=self._first._iterator_resource, serialized=self._origin.result()
+        )
+        for _ in range(drawn):
+            self._first = iter(self._dataset)
+        self.drawn = drawn
+
+    def begin_epoch(self) -> None:
+        self._adapter.on_epoch_begin()
+
+    def end_epoch(self) -> None:
+        self._adapter.on_epoch_end()
+
+
+@dataclass(frozen=True)
+class FeedOptions:
+    """What `make_feed` needs to know of `fit`'s arguments."""
+
+    batch_size: int | None = None
+    steps_per_epoch: int | None = None
+    shuffle: bool | str = True
+    class_weight: dict[int, float] | None = None
+
+
+def make_feed(
+    x: Any,
+    y: Any,
+    sample_weight: Any,
+    options: FeedOptions,
+    *,
+    hold_in_memory: Callable[[int], bool],
+) -> Feed:
+    """Returns the feed for the first arguments of `keras.Model.fit`.
+
+    Args:
+        x: as `keras.Model.fit` takes it.
+        y: likewise.
+        sample_weight: likewise.
+        options: likewise.
+        hold_in_memory: says whether arrays of so many bytes may be held as tensors.
+
+    Returns:
+        An `ArrayFeed` for arrays that may be held, otherwise an `IteratorFeed`.
+
+    Raises:
+        ValueError: as Keras, for data that it does not know, empty data or mismatched lengths.
+    """
+    adapter = _keras.adapt(
+        x,
+        y,
+        sample_weight,
+        batch_size=options.batch_size,
+        steps=options.steps_per_epoch,
+        shuffle=options.shuffle,
+        class_weight=options.class_weight,
+    )
+    if not _keras.is_array_adapter(adapter):
+        return IteratorFeed(adapter)
+    inputs = _keras.array_inputs(adapter)
+    leaves = [leaf for leaf in keras.tree.flatten(inputs) if leaf is not None]
+    num_samples = int(leaves[0].shape[0])
+    if num_samples == 0:
+        raise ValueError("the training data is empty: its arrays have 0 rows; pass at least one")
+    if _keras.are_dense(inputs) and hold_in_memory(sum(size_bytes(leaf) for leaf in leaves)):
+        return ArrayFeed(
+            inputs, num_samples=num_samples, batch_size=adapter.batch_size, shuffle=options.shuffle
+        )
+    return IteratorFeed(adapter)
+
+
+def without_autotune(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Turns the autotune thread off unless the user set it.
+
+    Tearing an iterator down can wait for that thread's next period, up to seconds (docs/performance.md).
+    """
+    if not isinstance(dataset, tf.data.Dataset) or dataset.options().autotune.enabled is not None:
+        return dataset
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
+def size_bytes(array: Any) -> int:
+    """Returns the memory that a tensor's or an array's elements need."""
+    if tf.is_tensor(array):
+        return int(math.prod(array.shape) * array.dtype.size)
+    return int(array.nbytes)
+
+
+def _save_iterator(iterator: Any) -> tf.Tensor | None:
+    """Returns the state of a `tf.data` iterator, variant[n], or None if Python takes part in it."""
+    resource = iterator._iterator_resource
+    refuse, ignore = 2, 1
+    try:
+        return tf.raw_ops.SerializeIterator(resource_handle=resource, external_state_policy=refuse)
+    except tf.errors.FailedPreconditionError as error:
+        # Random operations are made anew with each iterator and need no state; Python functions have one
+        # that nobody can see.
+        if "PyFunc" in str(error):
+            return None
+    except tf.errors.OpError:
+        return None
+    return tf.raw_ops.SerializeIterator(resource_handle=resource, external_state_policy=ignore)

@@ -1,0 +1,113 @@
+"""C: the snapshot, one immutable version of everything in the model that decides the future.
+
+A read of a TensorFlow variable shares its buffer, and the next update writes to a new one while a reader
+is alive; `assign` takes over the buffer of what it is given. Taking and restoring a snapshot is therefore
+O(number of variables), and what a live snapshot costs is one set of values. Both belong to the training
+thread, between two calls; the tensors may be read from anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+__all__ = ["ModelState", "Snapshot", "Values"]
+
+
+@dataclass(frozen=True)
+class Values:
+    """The values of a model's variables, in the order of `ModelState`.
+
+    Attributes:
+        trainable: weights that the optimizer updates.
+        non_trainable: the other state of layers: moving statistics, frozen weights, seed generators.
+        optimizer: iterations, learning rate, momenta.
+        metrics: the state of the training metrics.
+    """
+
+    trainable: tuple[tf.Tensor, ...]
+    non_trainable: tuple[tf.Tensor, ...]
+    optimizer: tuple[tf.Tensor, ...]
+    metrics: tuple[tf.Tensor, ...]
+
+    def flat(self) -> tuple[tf.Tensor, ...]:
+        return (*self.trainable, *self.non_trainable, *self.optimizer, *self.metrics)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One version of a training, taken between two steps.
+
+    Attributes:
+        epoch: the epoch at whose end, or inside which, it was taken.
+        step: training steps made since `fit` began.
+        values: the model's variables.
+        position: the position in the training data, as its cursor gave it.
+    """
+
+    epoch: int
+    step: int
+    values: Values
+    position: Any = None
+
+
+class ModelState:
+    """The variables of a built and compiled model, to be read, restored and compared together."""
+
+    def __init__(self, model: keras.Model) -> None:
+        self.trainable: list[keras.Variable] = list(model.trainable_variables)
+        self.non_trainable: list[keras.Variable] = list(model.non_trainable_variables)
+        self.metrics: list[keras.Variable] = list(model.metrics_variables)
+        optimizer = model.optimizer
+        self.optimizer: list[keras.Variable] = list(optimizer.variables) if optimizer is not None else []
+        self._all = [*self.trainable, *self.non_trainable, *self.optimizer, *self.metrics]
+        self._read = tf.function(self._read_all, autograph=False).get_concrete_function()
+        self._assign = tf.function(self._assign_all, autograph=False)
+        self._equal = tf.function(_all_equal_bits, autograph=False)
+
+    def read(self) -> Values:
+        """Returns the present values, sharing the variables' buffers, in one compiled call."""
+        return self._pack(self._read())
+
+    def restore(self, values: Values) -> None:
+        """Puts values back; the variables take over the tensors' buffers."""
+        self._assign(values.flat())
+
+    def changed(self, values: Values) -> list[keras.Variable]:
+        """Returns the weights and optimizer variables whose bits differ from `values`; metrics are left out."""
+        present = self.read()
+        count = len(self._all) - len(self.metrics)
+        before, after = values.flat()[:count], present.flat()[:count]
+        if not count or bool(tf.reduce_all(tf.stack(same := self._equal(before, after)))):
+            return []
+        return [v for v, unchanged in zip(self._all, same, strict=False) if not bool(unchanged)]
+
+    def _read_all(self) -> list[tf.Tensor]:
+        return [tf.identity(variable.value.read_value()) for variable in self._all]
+
+    def _assign_all(self, values: Sequence[tf.Tensor]) -> None:
+        for variable, value in zip(self._all, values, strict=True):
+            variable.value.assign(value)
+
+    def _pack(self, flat: Sequence[tf.Tensor]) -> Values:
+        parts, start = [], 0
+        for group in (self.trainable, self.non_trainable, self.optimizer, self.metrics):
+            parts.append(tuple(flat[start : start + len(group)]))
+            start += len(group)
+        return Values(*parts)
+
+
+def _all_equal_bits(first: Sequence[tf.Tensor], second: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """For each pair, whether all bits are the same: NaN equals itself, and -0.0 differs from 0.0."""
+    return [_equal_bits(a, b) for a, b in zip(first, second, strict=True)]
+
+
+def _equal_bits(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    if a.dtype.is_floating or a.dtype.is_complex:
+        bits = {1: tf.int8, 2: tf.int16, 4: tf.int32}.get(a.dtype.size, tf.int64)
+        a, b = tf.bitcast(a, bits), tf.bitcast(b, bits)
+    return tf.reduce_all(tf.equal(a, b))

@@ -1,0 +1,1 @@
+"""B: the training steps, many of them in each compiled call."""

@@ -1,0 +1,177 @@
+"""The compiled epoch: loops that make many training steps in one call.
+
+A loop is driven by the training thread and touches the model's variables only inside its calls; between
+two calls the model is in a state in which a snapshot can be taken.
+"""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from overlap_train.data.cursor import Cursor
+from overlap_train.data.sources import ArrayFeed, Feed
+from overlap_train.training.step import Batch, Logs, Step
+
+__all__ = ["ArrayLoop", "EagerLoop", "IteratorLoop", "Loop", "StepsDone", "make_loop"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepsDone:
+    """What one call did.
+
+    Attributes:
+        steps: training steps made.
+        exhausted: whether the data ended before the steps that were asked for.
+        logs: the last step's logs as scalars, or None where the model's metrics tell the same.
+    """
+
+    steps: int
+    exhausted: bool = False
+    logs: Logs | None = None
+
+
+class Loop(abc.ABC):
+    """Makes training steps from the batches at a cursor."""
+
+    name: str
+
+    @abc.abstractmethod
+    def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
+        """Makes up to `max_steps` steps, all from the current pass, and advances the cursor."""
+
+
+class ArrayLoop(Loop):
+    """Rows of in-memory tensors, gathered by the pass's order inside the loop.
+
+    Full batches have a static shape. A last, smaller one is a call of its own.
+    """
+
+    name = "in_memory"
+
+    def __init__(self, feed: ArrayFeed, step: Step, logs_spec: dict[str, tf.TensorSpec]) -> None:
+        self._feed = feed
+        self._step = step
+        self._empty_logs = _empty_logs(step, logs_spec)
+        self._full = tf.function(self._run_full, autograph=False)
+        self._partial = tf.function(self._run_partial, autograph=False)
+
+    def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
+        order = cursor.current_pass
+        full = min(max_steps, self._feed.full_batches - cursor.seen)
+        if full > 0:
+            logs = self._full(order, tf.constant(cursor.seen, tf.int64), tf.constant(full, tf.int64))
+            steps = full
+        else:
+            logs = self._partial(order)
+            steps = 1
+        cursor.advance(steps)
+        return StepsDone(steps, logs=logs or None)
+
+    def _gather(self, rows: tf.Tensor) -> Batch:
+        return keras.tree.map_structure(lambda t: tf.gather(t, rows), self._feed.tensors)
+
+    def _run_full(self, order: tf.Tensor, first: tf.Tensor, count: tf.Tensor) -> Logs:
+        size = self._feed.batch_size
+
+        def body(index: tf.Tensor, _: Logs) -> tuple[tf.Tensor, Logs]:
+            rows = tf.slice(order, [index * size], [size])
+            logs = self._step.run(self._gather(rows))
+            return index + 1, _carried(self._step, logs)
+
+        last = first + count
+        return tf.while_loop(
+            lambda index, _: index < last, body, (first, self._empty_logs), parallel_iterations=1
+        )[1]
+
+    def _run_partial(self, order: tf.Tensor) -> Logs:
+        rows = order[self._feed.full_batches * self._feed.batch_size :]
+        return _carried(self._step, self._step.run(self._gather(rows)))
+
+
+class IteratorLoop(Loop):
+    """Batches of a `tf.data` iterator, drawn inside the loop until the count or the data ends."""
+
+    name = "iterator"
+
+    def __init__(self, step: Step, logs_spec: dict[str, tf.TensorSpec]) -> None:
+        self._step = step
+        self._empty_logs = _empty_logs(step, logs_spec)
+        self._many = tf.function(self._run_many, autograph=False, reduce_retracing=True)
+
+    def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
+        done, more, logs = self._many(cursor.current_pass, tf.constant(max_steps, tf.int64))
+        steps, exhausted = int(done), not bool(more)
+        cursor.advance(steps)
+        if exhausted:
+            cursor.exhausted()
+        return StepsDone(steps, exhausted, logs or None)
+
+    def _run_many(self, iterator: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Logs]:
+        def body(index: tf.Tensor, _: tf.Tensor, logs: Logs) -> tuple[tf.Tensor, tf.Tensor, Logs]:
+            batch = iterator.get_next_as_optional()
+
+            def step() -> tuple[tf.Tensor, tf.Tensor, Logs]:
+                new_logs = _carried(self._step, self._step.run(batch.get_value()))
+                return index + 1, tf.constant(True), new_logs
+
+            return tf.cond(batch.has_value(), step, lambda: (index, tf.constant(False), logs))
+
+        return tf.while_loop(
+            lambda index, more, _: tf.logical_and(index < count, more),
+            body,
+            (tf.constant(0, tf.int64), tf.constant(True), self._empty_logs),
+            parallel_iterations=1,
+        )
+
+
+class EagerLoop(Loop):
+    """One Python call for each operation, as `run_eagerly` asks for: slow, and open to a debugger."""
+
+    name = "eager"
+
+    def __init__(self, feed: Feed, step: Step) -> None:
+        self._feed = feed
+        self._step = step
+
+    def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
+        logs: Logs | None = None
+        for done in range(max_steps):
+            batch = self._next_batch(cursor)
+            if batch is None:
+                cursor.exhausted()
+                return StepsDone(done, exhausted=True, logs=logs)
+            logs = self._step.run(batch)
+            cursor.advance(1)
+        return StepsDone(max_steps, logs=logs if self._step.carries_logs else None)
+
+    def _next_batch(self, cursor: Cursor) -> Batch | None:
+        if not isinstance(self._feed, ArrayFeed):
+            return next(cursor.current_pass, None)
+        first = cursor.seen * self._feed.batch_size
+        rows = cursor.current_pass[first : first + self._feed.batch_size]
+        return keras.tree.map_structure(lambda t: tf.gather(t, rows), self._feed.tensors)
+
+
+def make_loop(feed: Feed, step: Step, logs_spec: dict[str, tf.TensorSpec], *, eager: bool) -> Loop:
+    """Returns the loop for a feed."""
+    if eager:
+        return EagerLoop(feed, step)
+    if isinstance(feed, ArrayFeed):
+        return ArrayLoop(feed, step, logs_spec)
+    return IteratorLoop(step, logs_spec)
+
+
+def _empty_logs(step: Step, spec: dict[str, tf.TensorSpec]) -> Logs:
+    if not step.carries_logs:
+        return {}
+    return {name: tf.zeros(value.shape, value.dtype) for name, value in spec.items()}
+
+
+def _carried(step: Step, logs: Logs) -> Logs:
+    """Drops the logs unless they are needed, so that the loop does not compute them in every step."""
+    return dict(logs) if step.carries_logs else {}

@@ -1,0 +1,48 @@
+"""How many steps go into one call, so that it lasts as long as wished."""
+
+from __future__ import annotations
+
+__all__ = ["Pace"]
+
+
+class Pace:
+    """Learns the time of a step and sizes the calls after it.
+
+    Calls of a quarter of a second cost nothing in Python and still let bars, interrupts and deliveries
+    come in time. The first calls are short, because nothing is known yet and the first one of all
+    includes tracing.
+
+    Args:
+        call_s: how long a call should last, in seconds.
+        steps_per_call: a fixed number of steps instead.
+    """
+
+    def __init__(self, call_s: float = 0.25, steps_per_call: int | None = None) -> None:
+        self._call_s = call_s
+        self._fixed = steps_per_call
+        self._step_s: float | None = None
+        self._calls = 0
+
+    @property
+    def step_s(self) -> float | None:
+        """Seconds for a step, as last measured; None before the second call."""
+        return self._step_s
+
+    def steps(self) -> int:
+        """Returns how many steps the next call should make."""
+        if self._fixed is not None:
+            return self._fixed
+        if self._step_s is None:
+            return 1 if self._calls == 0 else 4
+        return max(1, round(self._call_s / self._step_s))
+
+    def observe(self, steps: int, seconds: float) -> None:
+        """Takes in what a call of `steps` steps took."""
+        self._calls += 1
+        if self._calls == 1 or steps == 0:
+            return
+        latest = max(seconds / steps, 1e-9)
+        # Within a factor of four at a time: one stalled call must not shrink the next ones to nothing.
+        if self._step_s is not None:
+            latest = min(max(latest, self._step_s / 4), self._step_s * 4)
+        self._step_s = latest

@@ -1,0 +1,82 @@
+"""One training step, and what it needs before it can be compiled into a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from overlap_train import _keras
+
+__all__ = ["Batch", "Logs", "Step", "StepFunction", "build_model"]
+
+Batch = Any
+Logs = Mapping[str, Any]
+StepFunction = Callable[[Batch], Logs]
+
+
+class Step:
+    """A training step as the loops use it.
+
+    Attributes:
+        run: the function of one batch; updates the model's variables.
+        carries_logs: whether the loop has to hand the last step's logs on. False where the logs are the
+            model's metrics, whose variables tell the same at any later time.
+    """
+
+    def __init__(self, model: keras.Model, function: StepFunction, *, jit_compile: bool = False) -> None:
+        self._model = model
+        if jit_compile:
+            function = tf.function(function, jit_compile=True, autograph=False, reduce_retracing=True)
+        self.run: StepFunction = lambda batch: function(_keras.without_optionals(batch))
+        self.carries_logs = False
+        self._metrics = tf.function(model.get_metrics_result, autograph=False)
+
+    def inspect(self, element_spec: Any) -> dict[str, tf.TensorSpec]:
+        """Traces one step without running it, which also builds whatever is not built yet.
+
+        Returns:
+            The names and specs of the logs that the step returns.
+
+        Raises:
+            TypeError: if the step does not return a mapping of names to scalars.
+        """
+        logs = tf.function(self.run, autograph=False).get_concrete_function(element_spec).structured_outputs
+        if not isinstance(logs, Mapping):
+            raise TypeError(
+                f"train_step returned {type(logs).__name__}; expected a dict of metric names and values, "
+                "such as self.model.get_metrics_result()"
+            )
+        self.carries_logs = set(logs) != set(self._model.get_metrics_result())
+        return {name: tf.TensorSpec(value.shape, value.dtype) for name, value in logs.items()}
+
+    def metrics(self) -> Logs:
+        """Returns the model's metrics as they stand now."""
+        if self._model.run_eagerly:
+            return self._model.get_metrics_result()
+        return self._metrics()
+
+
+def build_model(model: keras.Model, step: Step, element_spec: Any) -> dict[str, tf.TensorSpec]:
+    """Makes every variable of a compiled model, in the order in which `keras.Model.fit` makes them.
+
+    Returns:
+        The specs of the step's logs.
+
+    Raises:
+        ValueError: if the model has no optimizer or cannot be called on such a batch.
+    """
+    if model.optimizer is None:
+        raise ValueError(
+            f"the model {model.name!r} has no optimizer; pass one to model.compile(optimizer=...)"
+        )
+    logs = step.inspect(element_spec)
+    if not model.optimizer.built:
+        # A step of the user's own may apply its gradients with something else.
+        model.optimizer.build(model.trainable_variables)
+    if not _keras.compiled_metrics_built(model):
+        # Metrics that the step never updates stay unbuilt, as in Keras.
+        step.carries_logs = True
+    return logs

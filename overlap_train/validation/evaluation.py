@@ -1,0 +1,222 @@
+"""E: evaluating a snapshot with the model's own `test_step`, without touching the model.
+
+No threads here. Everything is traced beforehand on the training thread, because tracing goes through
+Python state that layers share; afterwards any thread may call the compiled functions.
+
+The step runs under a `keras.StatelessScope` that maps every variable of the model to a tensor: the
+weights to the snapshot's values, the metrics to the state that a loop carries along. So the functions
+capture no variable of the model and cannot see the training go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from overlap_train import _keras
+from overlap_train.data.shards import ArrayBatches, BatchStream, CachedBatches, Shard, StreamedBatches
+from overlap_train.snapshot import ModelState, Values
+from overlap_train.validation.metrics import unmergeable_metrics
+
+__all__ = ["ShardResult", "SnapshotEvaluator", "Weights"]
+
+Weights = tuple[tuple[tf.Tensor, ...], tuple[tf.Tensor, ...]]
+_State = tuple[tf.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class ShardResult:
+    """What came of one part of the validation set.
+
+    Attributes:
+        state: the metrics' variables after this part, begun from their reset values; after them, the
+            model's variables that validation itself changes (`SnapshotEvaluator.mutated`).
+        logs: the last batch's logs, where they say more than the metrics.
+        batches: how many batches there were.
+    """
+
+    state: _State
+    logs: Mapping[str, tf.Tensor]
+    batches: int
+
+
+class SnapshotEvaluator:
+    """Evaluates weights on a validation set, in parts.
+
+    Attributes:
+        indivisible: why the set must be evaluated by one worker, or None if it may be divided.
+        mutated: variables of the model that its `test_step` changes. They are carried from batch to batch
+            as Keras would, and the caller has to put their last values back into the model.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        state: ModelState,
+        step: Callable[[Any], Mapping[str, Any]],
+        batches: ArrayBatches | CachedBatches | StreamedBatches,
+    ) -> None:
+        self._model = model
+        self._step = step
+        self._variables = state
+        self._batches = batches
+        self.mutated: list[keras.Variable] = []
+        self.indivisible: str | None = None
+        self._carries_logs = False
+        self._empty_logs: Mapping[str, tf.Tensor] = {}
+        self._inspect()
+        self._trace()
+
+    def evaluate(self, weights: Weights, part: Shard | BatchStream) -> ShardResult:
+        """Evaluates one part. May be called from any thread, also from several at once.
+
+        Args:
+            weights: the values of the trainable and of the non-trainable variables.
+            part: batches by number, or a stream to draw from.
+
+        Raises:
+            tensorflow.errors.OpError: as the data or the model raises it.
+        """
+        if isinstance(part, BatchStream):
+            return self._evaluate_stream(weights, part)
+        first, stop = (tf.constant(n, tf.int64) for n in (part.first, part.stop))
+        state, logs = self._run(weights, first, stop)
+        return ShardResult(tuple(state), logs, part.stop - part.first)
+
+    def merge(self, results: Sequence[ShardResult]) -> dict[str, float]:
+        """Returns what `keras.Model.evaluate` would return, from the parts in their order.
+
+        Raises:
+            ValueError: if there was no batch at all.
+        """
+        if not any(result.batches for result in results):
+            raise ValueError("the validation data is empty: there was no batch to evaluate")
+        logs = self._result([result.state for result in results])
+        if self._carries_logs:
+            logs = results[-1].logs
+        return _keras.python_logs(logs)
+
+    def mutated_values(self, results: Sequence[ShardResult]) -> list[tf.Tensor]:
+        """Returns the last values of the variables in `mutated`."""
+        return list(results[-1].state[len(self._variables.metrics) :])
+
+    def _inspect(self) -> None:
+        """Finds out, on a trace that is never run, what the step returns and what it changes."""
+
+        def probe(batch: Any) -> Mapping[str, tf.Tensor]:
+            weights = self._read_weights()
+            mapping = self._mapping(weights, self._start_state(weights))
+            with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
+                logs = self._step(_keras.without_optionals(batch))
+            before = {id(variable): value for variable, value in mapping}
+            self.mutated = [
+                variable
+                for variable in (*self._variables.trainable, *self._variables.non_trainable)
+                if scope.get_current_value(variable) is not before[id(variable)]
+            ]
+            return logs
+
+        concrete = tf.function(probe, autograph=False).get_concrete_function(self._batches.element_spec)
+        logs = concrete.structured_outputs
+        if not isinstance(logs, Mapping):
+            raise TypeError(
+                f"validation_step returned {type(logs).__name__}; expected a dict of metric names and values, "
+                "such as self.model.get_metrics_result()"
+            )
+        self._carries_logs = set(logs) != set(self._model.get_metrics_result())
+        if self._carries_logs:
+            self._empty_logs = {name: tf.zeros(value.shape, value.dtype) for name, value in logs.items()}
+        unmergeable = unmergeable_metrics(self._model)
+        if self.mutated:
+            names = ", ".join(variable.path for variable in self.mutated[:3])
+            self.indivisible = f"validation changes variables of the model ({names})"
+        elif self._carries_logs:
+            self.indivisible = "validation_step returns logs of its own, of which the last batch's count"
+        elif unmergeable:
+            self.indivisible = f"nothing is known of how to add up the state of {', '.join(unmergeable)}"
+
+    def _trace(self) -> None:
+        trainable, non_trainable = (
+            tuple(tf.TensorSpec(v.shape, v.dtype) for v in variables)
+            for variables in (self._variables.trainable, self._variables.non_trainable)
+        )
+        weights = (trainable, non_trainable)
+        number = tf.TensorSpec([], tf.int64)
+        state = self._state_spec()
+        if isinstance(self._batches, StreamedBatches):
+            self._one = self._compile(self._run_batch, weights, state, self._batches.element_spec)
+        else:
+            self._run = self._compile(self._run_part, weights, number, number)
+        self._start = self._compile(self._start_state, weights)
+        self._result = tf.function(self._merge_states, autograph=False)
+
+    def _compile(self, function: Callable[..., Any], *spec: Any) -> Callable[..., Any]:
+        compiled = tf.function(function, autograph=False)
+        compiled.get_concrete_function(*spec)
+        return compiled
+
+    def _evaluate_stream(self, weights: Weights, stream: BatchStream) -> ShardResult:
+        state, logs, count = self._start(weights), self._empty_logs, 0
+        while (batch := stream.draw()) is not None:
+            state, logs = self._one(weights, state, batch)
+            count += 1
+        return ShardResult(tuple(state), logs, count)
+
+    def _run_part(self, weights: Weights, first: tf.Tensor, stop: tf.Tensor) -> tuple[_State, Any]:
+        start = (self._start_state(weights), self._empty_logs)
+        return self._batches.fold(
+            first, stop, start, lambda carried, batch: self._run_batch(weights, carried[0], batch)
+        )
+
+    def _run_batch(self, weights: Weights, state: _State, batch: Any) -> tuple[_State, Any]:
+        mapping = self._mapping(weights, state)
+        with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
+            logs = self._step(_keras.without_optionals(batch))
+        new_state = tuple(scope.get_current_value(v) for v in (*self._variables.metrics, *self.mutated))
+        return new_state, dict(logs) if self._carries_logs else {}
+
+    def _mapping(self, weights: Weights, state: _State) -> list[tuple[keras.Variable, tf.Tensor]]:
+        variables = self._variables
+        pairs = [*zip(variables.trainable, weights[0], strict=True)]
+        pairs += zip(variables.non_trainable, weights[1], strict=True)
+        pairs += zip((*variables.metrics, *self.mutated), state, strict=True)
+        return pairs
+
+    def _start_state(self, weights: Weights) -> _State:
+        """The metrics' variables as `reset_metrics` leaves them, then the snapshot's mutated ones."""
+        metrics = self._variables.metrics
+        zeros = [(variable, tf.zeros(variable.shape, variable.dtype)) for variable in metrics]
+        with keras.StatelessScope(state_mapping=zeros) as scope:
+            self._model.reset_metrics()
+        reset = (tf.convert_to_tensor(scope.get_current_value(v), v.dtype) for v in metrics)
+        variables = (*self._variables.trainable, *self._variables.non_trainable)
+        own = {id(v): value for v, value in zip(variables, (*weights[0], *weights[1]), strict=True)}
+        return (*reset, *(own[id(v)] for v in self.mutated))
+
+    def _state_spec(self) -> tuple[tf.TensorSpec, ...]:
+        variables = (*self._variables.metrics, *self.mutated)
+        return tuple(tf.TensorSpec(v.shape, v.dtype) for v in variables)
+
+    def _read_weights(self) -> Weights:
+        trainable, non_trainable = (
+            tuple(v.value.read_value() for v in variables)
+            for variables in (self._variables.trainable, self._variables.non_trainable)
+        )
+        return trainable, non_trainable
+
+    def _merge_states(self, states: list[_State]) -> Mapping[str, tf.Tensor]:
+        metrics = self._variables.metrics
+        merged = list(states[0])
+        for state in states[1:]:
+            merged = [a + b for a, b in zip(merged, state, strict=True)]
+        with keras.StatelessScope(state_mapping=list(zip(metrics, merged, strict=False))):
+            return self._model.get_metrics_result()
+
+
+def weights_of(values: Values) -> Weights:
+    """Returns what an evaluator needs of a snapshot's values."""
+    return values.trainable, values.non_trainable

@@ -1,0 +1,125 @@
+"""The worker pool: threads that run jobs in the order in which they were submitted. It knows no Keras.
+
+The training thread submits and collects; each worker takes one job at a time, puts its result or its
+exception into a future and drops every reference to it. Workers are daemons, because a job stuck in the
+user's data cannot be ended from outside and must not keep the interpreter alive.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import warnings
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
+
+__all__ = ["WorkerPool"]
+
+T = TypeVar("T")
+
+
+class _Job(Generic[T]):
+    def __init__(self, function: Callable[..., T], arguments: tuple[Any, ...]) -> None:
+        self.future: Future[T] = Future()
+        self._function = function
+        self._arguments = arguments
+
+    def run(self) -> None:
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            result = self._function(*self._arguments)
+        except BaseException as error:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(result)
+
+
+class WorkerPool:
+    """A fixed number of named threads.
+
+    Args:
+        workers: how many, at least one.
+        name: prefix of the threads' names; `name-0`, `name-1`, …
+    """
+
+    def __init__(self, workers: int, name: str = "validation") -> None:
+        if workers < 1:
+            raise ValueError(f"workers must be at least 1; got {workers}")
+        self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
+        self._closed = False
+        # The threads hold the queue and not the pool, so that a forgotten pool can be found and reported.
+        self._threads = [
+            threading.Thread(target=_work, args=(self._jobs,), name=f"{name}-{i}", daemon=True)
+            for i in range(workers)
+        ]
+        for thread in self._threads:
+            thread.start()
+        self._finalizer = weakref.finalize(self, _report_leak, self._jobs, workers, name)
+        self._finalizer.atexit = False
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def workers(self) -> int:
+        return len(self._threads)
+
+    def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
+        """Appends a job; jobs are begun in this order.
+
+        Raises:
+            RuntimeError: if the pool is closed.
+        """
+        if self._closed:
+            raise RuntimeError("this WorkerPool is closed")
+        job = _Job(function, arguments)
+        self._jobs.put(job)
+        return job.future
+
+    def close(self, timeout_s: float | None = 10.0) -> bool:
+        """Drops the jobs that have not begun, and waits for those that have. Idempotent.
+
+        Args:
+            timeout_s: how long to wait; None waits for ever.
+
+        Returns:
+            Whether all threads have ended.
+        """
+        if not self._closed:
+            self._closed = True
+            self._finalizer.detach()
+            _drain(self._jobs)
+            for _ in self._threads:
+                self._jobs.put(None)
+        for thread in self._threads:
+            thread.join(timeout_s)
+        return not any(thread.is_alive() for thread in self._threads)
+
+
+def _work(jobs: queue.SimpleQueue[_Job[Any] | None]) -> None:
+    while (job := jobs.get()) is not None:
+        job.run()
+        del job  # or the last job's snapshot would live until the next one comes
+
+
+def _drain(jobs: queue.SimpleQueue[_Job[Any] | None]) -> None:
+    while True:
+        try:
+            job = jobs.get_nowait()
+        except queue.Empty:
+            return
+        if job is not None:
+            job.future.cancel()
+
+
+def _report_leak(jobs: queue.SimpleQueue[_Job[Any] | None], workers: int, name: str) -> None:
+    _drain(jobs)
+    for _ in range(workers):
+        jobs.put(None)
+    warnings.warn(f"WorkerPool {name!r} was not closed", ResourceWarning, stacklevel=2)
