@@ -1,0 +1,21 @@
+"""What a run did and what it cost: spans, load, timeline, tables, progress."""
+
+from overlap_train.monitoring.progress import PendingValidation, ProgressReporter, RunningMetrics
+from overlap_train.monitoring.recorder import OpenSpan, SpanRecorder, overlap_s, union_s
+from overlap_train.monitoring.sampler import LoadMeter, Sampler
+from overlap_train.monitoring.table import EpochRow, format_epoch_table, format_metric
+
+__all__ = [
+    "EpochRow",
+    "LoadMeter",
+    "OpenSpan",
+    "PendingValidation",
+    "ProgressReporter",
+    "RunningMetrics",
+    "Sampler",
+    "SpanRecorder",
+    "format_epoch_table",
+    "format_metric",
+    "overlap_s",
+    "union_s",
+]

@@ -1,0 +1,225 @@
+"""Tells the person at the terminal, or the reader of the log file, how far a fit has come.
+
+Everything here belongs to the training thread: no lock, no thread, and tqdm's own monitor thread stays off.
+People count epochs from 1, as Keras prints them; the arguments count from 0, as everywhere else.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, TextIO
+
+from overlap_train.monitoring.live_line import LiveLine, TolerantStream, is_terminal
+from overlap_train.monitoring.table import format_metric
+
+__all__ = ["PendingValidation", "ProgressReporter", "RunningMetrics"]
+
+RunningMetrics = Mapping[str, float] | Callable[[], Mapping[str, float]]
+"""Metrics, or a function that computes them, called only when they are about to be shown."""
+
+PendingValidation = tuple[int, int, int]
+"""(epoch, shards done, shards)."""
+
+_REDRAW_S = 0.1
+
+
+class ProgressReporter:
+    """Shows training with the pending validations beside it, in the manner that suits the stream.
+
+    - `verbose=1` on a terminal: one live line; each epoch leaves one line when its validation has arrived.
+    - `verbose=1` elsewhere: plain lines. One for each trained epoch, one for each validation, and one to show
+      that the run is alive where nothing was said for `heartbeat_s`.
+    - `verbose=2`: one plain line for each epoch, when its validation has arrived.
+    - `verbose=0`: nothing.
+
+    All methods belong to the training thread and cost microseconds where there is nothing to show. A stream
+    that breaks (a closed pipe) silences the reporter; it does not end the training.
+    """
+
+    def __init__(
+        self,
+        total_epochs: int,
+        steps_per_epoch: int | None = None,
+        *,
+        stream: TextIO | None = None,
+        verbose: Literal["auto", 0, 1, 2] = "auto",
+        clock: Callable[[], float] = time.monotonic,
+        heartbeat_s: float = 30.0,
+    ) -> None:
+        """Makes a reporter that has not said anything.
+
+        Args:
+            total_epochs: the epoch to stop at, as `epochs` of `fit`.
+            steps_per_epoch: steps of an epoch; if None, learned from the first one.
+            stream: where to write; `sys.stdout` by default, as Keras does.
+            verbose: as in `fit`; "auto" is 1.
+            clock: the time in seconds.
+            heartbeat_s: the longest silence in a log file.
+
+        Raises:
+            ValueError: `verbose` is none of the four values.
+        """
+        if verbose not in ("auto", 0, 1, 2):
+            raise ValueError(f"verbose is {verbose!r}; expected 'auto', 0, 1 or 2")
+        self._stream = TolerantStream(sys.stdout if stream is None else stream)
+        self._total_epochs = total_epochs
+        self._steps_per_epoch = steps_per_epoch
+        self._clock = clock
+        self._silent = verbose == 0
+        on_terminal = verbose in ("auto", 1) and is_terminal(self._stream)
+        self._live = LiveLine(self._stream) if on_terminal else None
+        self._one_line_each = verbose == 2 or on_terminal
+        self._heartbeat_s = float("inf") if self._one_line_each else heartbeat_s
+        self._held: dict[int, _HeldLine] = {}
+        self._epoch: int | None = None
+        self._step = 0
+        self._metrics: RunningMetrics = {}
+        self._pending: tuple[PendingValidation, ...] = ()
+        self._began_s = self._said_s = clock()
+        self._drawn_s = float("-inf")
+
+    def epoch_begin(self, epoch: int) -> None:
+        """An epoch begins, or begins anew after a rollback."""
+        for thrown_away in [held for held in self._held if held >= epoch]:
+            del self._held[thrown_away]
+        self._epoch, self._step, self._metrics = epoch, 0, {}
+        self._began_s = self._clock()
+        self._show(now=True)
+
+    def steps_done(self, epoch: int, step: int, metrics: RunningMetrics) -> None:
+        """`step` steps of the epoch are done; `metrics` are their running values."""
+        self._epoch, self._step, self._metrics = epoch, step, metrics
+        self._show()
+
+    def validation_pending(self, pending: Iterable[PendingValidation]) -> None:
+        """These validations have not been delivered yet; may be said as often as convenient."""
+        before, self._pending = self._pending, tuple(pending)
+        self._show(now=self._pending != before)
+
+    def epoch_trained(
+        self, epoch: int, metrics: Mapping[str, float], seconds: float, *, validation_follows: bool = False
+    ) -> None:
+        """The steps of an epoch are done.
+
+        Args:
+            epoch: which.
+            metrics: its training metrics.
+            seconds: time that its training took.
+            validation_follows: its validation is still to be delivered; where each epoch has one line, that
+                line then waits for it.
+        """
+        steps, self._epoch = self._step, None
+        self._steps_per_epoch = self._steps_per_epoch or steps or None
+        text = f"{self._name(epoch)}: {steps} steps in {seconds:.1f} s{_pace(seconds, steps)}"
+        text = ", ".join([text, *_described(metrics)])
+        if self._one_line_each:
+            self._held[epoch] = _HeldLine(text, validation_follows)
+            self._release_lines()
+        else:
+            self._say(text)
+
+    def epoch_validated(self, epoch: int, metrics: Mapping[str, float]) -> None:
+        """An epoch's validation was delivered; those before it are then over as well, or were left out."""
+        if held := self._held.get(epoch):
+            held.text = ", ".join([held.text, *_described(metrics)])
+        else:
+            self._say(", ".join([f"{self._name(epoch)}: validated", *_described(metrics)]))
+        for earlier, held in self._held.items():
+            held.waits = held.waits and earlier > epoch
+        self._release_lines()
+
+    def message(self, text: str) -> None:
+        """Says one thing on a line of its own, such as the plan, a rollback or a notice."""
+        self._say(" ".join(text.split()))
+
+    def close(self) -> None:
+        """Writes the lines held back and takes the live line away; does nothing the second time."""
+        for held in self._held.values():
+            held.waits = False
+        self._release_lines()
+        if self._live is not None:
+            self._live.close()
+            self._live = None
+
+    def __enter__(self) -> ProgressReporter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _name(self, epoch: int) -> str:
+        total = str(self._total_epochs)
+        return f"epoch {epoch + 1:>{len(total)}}/{total}"
+
+    def _show(self, *, now: bool = False) -> None:
+        """Redraws the live line, or shows that the run is alive, where either is due."""
+        if self._silent:
+            return
+        now_s = self._clock()
+        if self._live is not None and (now or now_s - self._drawn_s >= _REDRAW_S):
+            self._drawn_s = now_s
+            self._live.draw(self._head(), self._step, self._steps_per_epoch, self._tail())
+        elif now_s - self._said_s >= self._heartbeat_s:
+            steps = f"{self._step}/{self._steps_per_epoch or '?'} steps"
+            parts = [f"{self._head()}: {steps}", *self._tail()] if self._epoch is not None else self._tail()
+            self._say(", ".join(parts or ["waiting"]))
+
+    def _head(self) -> str:
+        return self._name(self._epoch) if self._epoch is not None else "waiting"
+
+    def _tail(self) -> list[str]:
+        """Returns what stands beside the bar, the most important first."""
+        parts = []
+        if self._pending:
+            shards = ", ".join(f"{epoch + 1}: {done}/{total}" for epoch, done, total in self._pending)
+            parts.append(f"validating {shards} shards")
+        if self._epoch is not None and self._step:
+            elapsed_s = self._clock() - self._began_s
+            parts[:0] = [f"{self._step / elapsed_s:.1f} steps/s"] if elapsed_s > 0 else []
+            parts += _described(self._metrics() if callable(self._metrics) else self._metrics)
+        return parts
+
+    def _release_lines(self) -> None:
+        """Writes the epochs' lines in order, up to the first that still waits."""
+        for epoch, held in list(self._held.items()):
+            if held.waits:
+                break
+            del self._held[epoch]
+            self._say(held.text)
+
+    def _say(self, text: str) -> None:
+        if self._silent:
+            return
+        self._said_s = self._clock()
+        if self._live is not None:
+            self._live.say(text)
+        else:
+            self._stream.write(text + "\n")
+        self._stream.flush()
+
+
+@dataclass
+class _HeldLine:
+    """The line of an epoch that is trained, and whether it still waits for a validation."""
+
+    text: str
+    waits: bool
+
+
+def _described(metrics: Mapping[str, float]) -> list[str]:
+    return [f"{name} {format_metric(value)}" for name, value in metrics.items()]
+
+
+def _pace(seconds: float, steps: int) -> str:
+    """Says how long one step took, in the unit that gives a readable number."""
+    if not steps:
+        return ""
+    each_s = seconds / steps
+    factor, unit = (1, "s") if each_s >= 1 else (1e3, "ms") if each_s >= 1e-3 else (1e6, "us")
+    return f" ({each_s * factor:.3g} {unit}/step)"

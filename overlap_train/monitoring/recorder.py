@@ -1,0 +1,162 @@
+"""Records what each thread did when, and measures how long work of two kinds overlapped.
+
+One `SpanRecorder` is shared by the training thread and all workers. Each thread appends under one lock;
+whoever reads gets a copy, so a reader never holds up a writer for longer than that copy takes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from types import TracebackType
+from typing import Any
+
+from overlap_train.records import Span
+
+__all__ = ["OpenSpan", "SpanRecorder", "overlap_s", "union_s"]
+
+_start = attrgetter("start_s")
+
+
+class OpenSpan:
+    """A span that has begun: a context manager that hands it to its recorder on exit.
+
+    It belongs to the thread that enters it, is good for one `with`, and is kept also when the body raises.
+    """
+
+    __slots__ = ("_details", "_epoch", "_name", "_recorder", "_start_s", "_step")
+
+    def __init__(
+        self, recorder: SpanRecorder, name: str, epoch: int | None, step: int | None, details: dict[str, Any]
+    ) -> None:
+        self._recorder = recorder
+        self._name = name
+        self._epoch = epoch
+        self._step = step
+        self._details = details
+
+    def note(self, **details: Any) -> None:
+        """Adds facts that are known only once the work is under way, such as `steps`."""
+        self._details.update(details)
+
+    def __enter__(self) -> OpenSpan:
+        self._start_s = self._recorder.clock()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        end_s = self._recorder.clock()
+        if kind is not None:
+            self._details["error"] = kind.__name__
+        self._recorder.add(
+            Span(
+                self._name,
+                threading.current_thread().name,
+                self._start_s,
+                end_s,
+                self._epoch,
+                self._step,
+                self._details,
+            )
+        )
+
+
+class SpanRecorder:
+    """Keeps the spans of all threads, in bounded memory.
+
+    Every method may be called from any thread. Once `max_spans` are kept, later ones are counted in
+    `dropped` and let go: a trace with a known end is easier to read than one with holes.
+    """
+
+    def __init__(self, max_spans: int = 200_000, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Makes an empty recorder.
+
+        Args:
+            max_spans: how many spans are kept, some 300 bytes each; 0 keeps none.
+            clock: the time in seconds; it must be the one of `records` unless under test.
+
+        Raises:
+            ValueError: `max_spans` is negative.
+        """
+        if max_spans < 0:
+            raise ValueError(f"max_spans is {max_spans}; expected 0 (keep none) or more")
+        self.clock = clock
+        self._max_spans = max_spans
+        self._lock = threading.Lock()
+        self._spans: list[Span] = []
+        self._dropped = 0
+
+    def span(
+        self, name: str, /, *, epoch: int | None = None, step: int | None = None, **details: Any
+    ) -> OpenSpan:
+        """Returns a context manager that records the time spent in its body on the calling thread.
+
+        Args:
+            name: what is done; see `Span.name`.
+            epoch: the epoch that it belongs to.
+            step: the training step at its beginning.
+            **details: further facts for the trace viewer, best strings and numbers.
+        """
+        return OpenSpan(self, name, epoch, step, details)
+
+    def add(self, span: Span) -> None:
+        """Keeps a span that was timed elsewhere, or counts it as dropped."""
+        with self._lock:
+            if len(self._spans) < self._max_spans:
+                self._spans.append(span)
+            else:
+                self._dropped += 1
+
+    def spans(self) -> tuple[Span, ...]:
+        """Returns what was recorded so far, in order of start; spans still open are not among it."""
+        with self._lock:
+            kept = self._spans.copy()
+        kept.sort(key=_start)
+        return tuple(kept)
+
+    @property
+    def dropped(self) -> int:
+        """How many spans came while the recorder was full."""
+        with self._lock:
+            return self._dropped
+
+    def clear(self) -> None:
+        """Forgets all spans and the count of dropped ones."""
+        with self._lock:
+            self._spans = []
+            self._dropped = 0
+
+
+def union_s(spans: Iterable[Span]) -> float:
+    """Returns the seconds during which at least one of `spans` ran. O(n log n)."""
+    return sum(end - start for start, end in _union(spans))
+
+
+def overlap_s(spans_a: Iterable[Span], spans_b: Iterable[Span]) -> float:
+    """Returns the seconds during which some span of a and some span of b both ran. O(n log n).
+
+    Spans of one side that overlap each other, such as those of several workers, count once.
+    """
+    a, b = _union(spans_a), _union(spans_b)
+    total, i, j = 0.0, 0, 0
+    while i < len(a) and j < len(b):
+        total += max(0.0, min(a[i][1], b[j][1]) - max(a[i][0], b[j][0]))
+        if a[i][1] < b[j][1]:
+            i += 1
+        else:
+            j += 1
+    return total
+
+
+def _union(spans: Iterable[Span]) -> list[tuple[float, float]]:
+    """Merges spans into disjoint (start_s, end_s), in order."""
+    merged: list[tuple[float, float]] = []
+    for span in sorted(spans, key=_start):
+        if merged and span.start_s <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], span.end_s))
+        else:
+            merged.append((span.start_s, span.end_s))
+    return merged

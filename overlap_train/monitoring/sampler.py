@@ -1,0 +1,198 @@
+"""Samples the load of this process and of the machine's GPUs on a thread of its own.
+
+The sampling thread owns the meters and is the only one that appends; readers take a copy under the lock.
+The thread's body holds the `_Samples` and the stop event but not the `Sampler`, so that a forgotten sampler
+is collected, warns, and takes its thread with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from types import TracebackType
+
+import psutil
+
+from overlap_train.records import Sample
+
+__all__ = ["LoadMeter", "Sampler"]
+
+_logger = logging.getLogger(__name__)
+_MIB = 1 << 20
+_gpu_given_up = threading.Event()  # for the whole process: what is absent is said once, not once a run
+
+
+class LoadMeter:
+    """Reads the load at one moment. Use it from one thread."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._process = psutil.Process()
+        self._process.cpu_percent()  # begins the first interval; its own value means nothing
+
+    def __call__(self) -> Sample:
+        """Returns the CPU load since the call before, and memory and GPUs as they are now.
+
+        With GPUs a call takes some 0.1 s for each of them: gpustat sleeps while it queries.
+        """
+        time_s = self._clock()
+        cpu_percent = self._process.cpu_percent()
+        rss_bytes = self._process.memory_info().rss
+        gpu_percent, gpu_memory_bytes = _read_gpus()
+        return Sample(time_s, cpu_percent, rss_bytes, gpu_percent, gpu_memory_bytes)
+
+
+class Sampler:
+    """A thread that reads the load every `interval_s` until it is closed.
+
+    Memory is bounded: when `max_samples` are kept, each two neighbours become one (loads averaged, memory at
+    its higher value) and the interval doubles, so that a long run is covered whole, more coarsely.
+
+    Methods may be called from any thread. Sampling starts on construction:
+
+        with Sampler() as sampler:
+            ...
+        sampler.samples()
+    """
+
+    def __init__(
+        self, interval_s: float = 0.2, max_samples: int = 16_384, *, meter: Callable[[], Sample] | None = None
+    ) -> None:
+        """Starts sampling.
+
+        Args:
+            interval_s: seconds between two samples, at first.
+            max_samples: how many are kept, some 200 bytes each.
+            meter: reads one sample, on the sampling thread; a `LoadMeter` by default.
+
+        Raises:
+            ValueError: `interval_s` is not a positive finite number, or `max_samples` is below 2.
+        """
+        if not (interval_s > 0 and math.isfinite(interval_s)):
+            raise ValueError(f"interval_s is {interval_s}; expected seconds, more than 0 and finite")
+        if max_samples < 2:
+            raise ValueError(f"max_samples is {max_samples}; expected 2 or more")
+        self._stop = threading.Event()
+        self._samples = _Samples(interval_s, max_samples)
+        self._thread = threading.Thread(
+            target=_sample_until,
+            args=(self._stop, self._samples, LoadMeter() if meter is None else meter),
+            name="overlap_train-sampler",
+            daemon=True,
+        )
+        self._thread.start()
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between two samples; doubles each time that the memory was full."""
+        return self._samples.interval_s
+
+    def samples(self) -> tuple[Sample, ...]:
+        """Returns the samples so far, oldest first; also after `close`."""
+        return self._samples.copy()
+
+    def close(self) -> None:
+        """Takes a last sample and ends the thread; does nothing the second time."""
+        self._stop.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def __enter__(self) -> Sampler:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        stop = getattr(self, "_stop", None)  # absent where __init__ refused its arguments
+        if stop is not None and not stop.is_set():
+            stop.set()
+            warnings.warn(
+                "Sampler was not closed; use it in a with statement",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+
+
+class _Samples:
+    """The bounded memory of a sampler."""
+
+    def __init__(self, interval_s: float, max_samples: int) -> None:
+        self.interval_s = interval_s
+        self._max_samples = max_samples
+        self._lock = threading.Lock()
+        self._kept: list[Sample] = []
+
+    def append(self, sample: Sample) -> None:
+        with self._lock:
+            if len(self._kept) == self._max_samples:
+                pairs = zip(self._kept[::2], self._kept[1::2], strict=False)
+                odd_one = self._kept[-1:] if len(self._kept) % 2 else []
+                self._kept = [_merge(earlier, later) for earlier, later in pairs] + odd_one
+                self.interval_s *= 2
+            self._kept.append(sample)
+
+    def copy(self) -> tuple[Sample, ...]:
+        with self._lock:
+            return tuple(self._kept)
+
+
+def _sample_until(stop: threading.Event, samples: _Samples, meter: Callable[[], Sample]) -> None:
+    """The sampling thread. A meter that fails ends the sampling, never the run."""
+    try:
+        began_s = time.monotonic()
+        while not stop.wait(max(0.0, samples.interval_s - (time.monotonic() - began_s))):
+            began_s = time.monotonic()
+            samples.append(meter())
+        # The kernel counts CPU time in ticks of 10 ms: over a short rest the percentage would be noise.
+        if time.monotonic() - began_s >= samples.interval_s / 2:
+            samples.append(meter())
+    except Exception:
+        _logger.warning("Sampling of the load stopped at an error", exc_info=True)
+
+
+def _merge(earlier: Sample, later: Sample) -> Sample:
+    """Makes one sample of two neighbours: the loads averaged, the memory at its higher value."""
+    same_gpus = len(earlier.gpu_percent) == len(later.gpu_percent)
+    pairs = zip(earlier.gpu_percent, later.gpu_percent, strict=False)
+    sizes = zip(earlier.gpu_memory_bytes, later.gpu_memory_bytes, strict=False)
+    return Sample(
+        time_s=later.time_s,
+        cpu_percent=(earlier.cpu_percent + later.cpu_percent) / 2,
+        rss_bytes=max(earlier.rss_bytes, later.rss_bytes),
+        gpu_percent=tuple((a + b) / 2 for a, b in pairs) if same_gpus else later.gpu_percent,
+        gpu_memory_bytes=tuple(max(a, b) for a, b in sizes) if same_gpus else later.gpu_memory_bytes,
+    )
+
+
+def _read_gpus() -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Returns the utilisation in percent (NaN where the driver gives none) and the bytes in use, per GPU.
+
+    Once no GPU answered, none is asked again in this process.
+    """
+    if _gpu_given_up.is_set():
+        return (), ()
+    try:
+        import gpustat
+
+        gpus = [dict(gpu) for gpu in gpustat.new_query()]
+        reason = "" if gpus else "the driver lists none"
+    except (
+        Exception
+    ) as error:  # NVML has an exception class for each of its codes; ImportError where it lacks
+        gpus, reason = [], f"{type(error).__name__}: {error}"
+    if not gpus:
+        _gpu_given_up.set()
+        _logger.warning("No GPU is sampled (%s); the load of the CPU still is", reason)
+    percents = (gpu.get("utilization.gpu") for gpu in gpus)
+    return (
+        tuple(math.nan if percent is None else float(percent) for percent in percents),
+        tuple((gpu.get("memory.used") or 0) * _MIB for gpu in gpus),
+    )

@@ -1,0 +1,126 @@
+"""The closing table of a fit, and how a metric's value is written for people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from overlap_train.records import EpochAccount
+
+__all__ = ["EpochRow", "format_epoch_table", "format_metric"]
+
+EpochRow = tuple[EpochAccount, Mapping[str, float]]
+
+_MISSING = "-"
+_GAP = "  "
+
+
+@dataclass(frozen=True)
+class _Column:
+    """One column of text: two lines of heading, a cell for each epoch, and the cell of the total row."""
+
+    heading: str
+    unit: str
+    cells: tuple[str, ...]
+    total: str = ""
+
+    @property
+    def width(self) -> int:
+        return max(len(text) for text in (self.heading, self.unit, self.total, *self.cells))
+
+
+def format_epoch_table(rows: Iterable[EpochRow], *, width: int = 100) -> str:
+    """Lays out one row for each epoch: its metrics, and the seconds that it cost.
+
+    Metrics stand in the order of their first appearance, those of training before those of validation
+    (`val_…`). Time rolled back has a column only where there was some. A table wider than `width` goes on in
+    further blocks below, so no column is lost.
+
+    Args:
+        rows: the account and the metrics of each epoch; an epoch that was not validated lacks some keys.
+        width: the number of characters that a line should not exceed. A single column may.
+
+    Returns:
+        The lines, joined, without a newline at the end. Epochs count from 1, as Keras prints them.
+    """
+    rows = list(rows)
+    if not rows:
+        return "No epoch was trained."
+    epochs = _Column("epoch", "", tuple(str(account.epoch + 1) for account, _ in rows), "total")
+    metrics = [_metric_column(name, rows) for name in _metric_names(rows)]
+    seconds = _seconds_columns(rows)
+    if _line_width([epochs, *metrics, *seconds]) <= width:
+        blocks = [[epochs, *metrics, *seconds]]
+    else:
+        blocks = [
+            [epochs, *part] for part in (*_parts(metrics, epochs, width), *_parts(seconds, epochs, width))
+        ]
+    return "\n\n".join("\n".join(_lines(block)) for block in blocks)
+
+
+def format_metric(value: float | None) -> str:
+    """Writes a metric with four decimals, or in scientific notation where that would hide it."""
+    if value is None:
+        return _MISSING
+    value = float(value)
+    if not math.isfinite(value) or value == 0 or 1e-3 <= abs(value) < 1e5:
+        return f"{value:.4f}"
+    return f"{value:.3e}"
+
+
+def _metric_names(rows: Sequence[EpochRow]) -> list[str]:
+    names = dict.fromkeys(name for _, metrics in rows for name in metrics)
+    return sorted(names, key=lambda name: name.startswith("val_"))
+
+
+def _metric_column(name: str, rows: Sequence[EpochRow]) -> _Column:
+    return _Column(name, "", tuple(format_metric(metrics.get(name)) for _, metrics in rows))
+
+
+def _seconds_columns(rows: Sequence[EpochRow]) -> list[_Column]:
+    accounts = [account for account, _ in rows]
+    columns = {
+        "trained": [account.trained_s for account in accounts],
+        "validated": [account.validated_s for account in accounts],
+        "hidden": [account.hidden_s for account in accounts],
+        "waited": [account.waited_s for account in accounts],
+    }
+    if any(account.rolled_back_s for account in accounts):
+        columns["rolled back"] = [account.rolled_back_s for account in accounts]
+    return [
+        _Column(heading, "s", tuple(f"{cell:.2f}" for cell in cells), f"{math.fsum(cells):.2f}")
+        for heading, cells in columns.items()
+    ]
+
+
+def _line_width(columns: Sequence[_Column]) -> int:
+    return sum(column.width for column in columns) + len(_GAP) * (len(columns) - 1)
+
+
+def _parts(columns: Sequence[_Column], first: _Column, width: int) -> Iterator[list[_Column]]:
+    """Cuts columns into parts that fit beside `first`, at least one column in each."""
+    part: list[_Column] = []
+    for column in columns:
+        if part and _line_width([first, *part, column]) > width:
+            yield part
+            part = []
+        part.append(column)
+    if part:
+        yield part
+
+
+def _lines(columns: Sequence[_Column]) -> Iterator[str]:
+    def line(cells: Iterable[str]) -> str:
+        return _GAP.join(f"{cell:>{c.width}}" for cell, c in zip(cells, columns, strict=True)).rstrip()
+
+    rule = _GAP.join("-" * column.width for column in columns)
+    yield line(column.heading for column in columns)
+    if any(column.unit for column in columns):
+        yield line(column.unit for column in columns)
+    yield rule
+    for row in range(len(columns[0].cells)):
+        yield line(column.cells[row] for column in columns)
+    if any(column.total for column in columns[1:]):
+        yield rule
+        yield line(column.total for column in columns)

@@ -1,0 +1,316 @@
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import threading
+
+import pytest
+from tqdm import tqdm
+
+from overlap_train.monitoring.progress import ProgressReporter
+
+_LOSS = {"loss": 0.25}
+_VAL_LOSS = {"val_loss": 0.125}
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return -1
+
+    def screen(self) -> list[str]:
+        """Returns the lines as a terminal shows them; later text wins."""
+        cells: dict[int, dict[int, str]] = {}
+        row = column = 0
+        for token in re.findall(r"\x1b\[A|[^\x1b]", self.getvalue()):
+            if token == "\n":
+                row, column = row + 1, 0
+            elif token == "\r":
+                column = 0
+            elif token == "\x1b[A":
+                row -= 1
+            else:
+                cells.setdefault(row, {})[column] = token
+                column += 1
+        lines = ["".join(line[i] for i in sorted(line)).rstrip() for _, line in sorted(cells.items())]
+        return [line for line in lines if line]
+
+
+def _resize(monkeypatch, columns: int, lines: int) -> None:
+    monkeypatch.setattr(os, "get_terminal_size", lambda fd=None: os.terminal_size((columns, lines)))
+
+
+@pytest.fixture(autouse=True)
+def _terminal_of_100_columns(monkeypatch):
+    _resize(monkeypatch, 101, 25)  # tqdm leaves the last column free
+    monkeypatch.setenv("TERM", "xterm")
+
+
+@pytest.fixture
+def make():
+    """Makes (reporter, stream, clock) of a fit of three epochs of ten steps; closes the reporters."""
+    with contextlib.ExitStack() as opened:
+
+        def made(stream=None, **options):
+            clock, stream = _Clock(), io.StringIO() if stream is None else stream
+            reporter = ProgressReporter(3, 10, stream=stream, clock=clock, **options)
+            return opened.enter_context(reporter), stream, clock
+
+        yield made
+
+
+def _lines(stream) -> list[str]:
+    return stream.getvalue().splitlines()
+
+
+def _fit(reporter, epochs=2):
+    """Two epochs whose validations arrive one epoch late."""
+    for epoch in range(epochs):
+        reporter.epoch_begin(epoch)
+        reporter.steps_done(epoch, 10, _LOSS)
+        if epoch:
+            reporter.epoch_validated(epoch - 1, _VAL_LOSS)
+        reporter.epoch_trained(epoch, _LOSS, 0.5, validation_follows=True)
+        reporter.validation_pending([(epoch, 0, 7)])
+    reporter.epoch_validated(epochs - 1, _VAL_LOSS)
+
+
+def test_log_file_has_a_whole_line_for_each_event_and_no_carriage_return(make):
+    reporter, stream, _ = make()
+    _fit(reporter)
+    assert "\r" not in stream.getvalue()
+    assert _lines(stream) == [
+        "epoch 1/3: 10 steps in 0.5 s (50 ms/step), loss 0.2500",
+        "epoch 1/3: validated, val_loss 0.1250",
+        "epoch 2/3: 10 steps in 0.5 s (50 ms/step), loss 0.2500",
+        "epoch 2/3: validated, val_loss 0.1250",
+    ]
+
+
+def test_verbose_2_gives_one_line_for_each_epoch_in_order(make):
+    reporter, stream, _ = make(_Terminal(), verbose=2)
+    _fit(reporter)
+    assert "\r" not in stream.getvalue()
+    assert _lines(stream) == [
+        f"epoch {i}/3: 10 steps in 0.5 s (50 ms/step), loss 0.2500, val_loss 0.1250" for i in (1, 2)
+    ]
+
+
+def test_verbose_0_says_nothing(make):
+    reporter, stream, clock = make(_Terminal(), verbose=0)
+    _fit(reporter)
+    reporter.message("rolled back")
+    clock.now_s = 100
+    reporter.steps_done(2, 1, _LOSS)
+    reporter.close()
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("verbose", [3, -1, "yes", None])
+def test_unknown_verbose_is_refused(verbose):
+    with pytest.raises(ValueError, match=r"verbose is .*; expected 'auto', 0, 1 or 2"):
+        ProgressReporter(1, verbose=verbose)
+
+
+def test_silence_in_a_log_file_is_broken_at_most_every_30_s(make):
+    reporter, stream, clock = make()
+    reporter.epoch_begin(0)
+    reporter.validation_pending([(0, 2, 7), (1, 0, 7)])
+    for clock.now_s in (10, 29, 31, 45, 60, 62):
+        reporter.steps_done(0, 5, _LOSS)
+    assert _lines(stream) == [
+        "epoch 1/3: 5/10 steps, 0.2 steps/s, validating 1: 2/7, 2: 0/7 shards, loss 0.2500",
+        "epoch 1/3: 5/10 steps, 0.1 steps/s, validating 1: 2/7, 2: 0/7 shards, loss 0.2500",
+    ]
+
+
+def test_waiting_for_the_last_validation_shows_life_too(make):
+    reporter, stream, clock = make()
+    reporter.epoch_begin(0)
+    reporter.epoch_trained(0, {}, 0.0)
+    clock.now_s = 31
+    reporter.validation_pending([(0, 6, 7)])
+    assert _lines(stream)[-1] == "validating 1: 6/7 shards"
+
+
+def test_metrics_given_as_a_function_are_computed_only_to_be_shown(make):
+    calls = []
+    reporter, _, clock = make()
+    for step in range(5):
+        reporter.steps_done(0, step, lambda: calls.append(1) or _LOSS)
+    assert calls == []
+    clock.now_s = 31
+    reporter.steps_done(0, 5, lambda: calls.append(1) or _LOSS)
+    assert calls == [1]
+
+
+def test_unknown_length_is_learned_from_the_first_epoch():
+    clock, stream = _Clock(), io.StringIO()
+    reporter = ProgressReporter(2, None, stream=stream, clock=clock, heartbeat_s=1)
+    clock.now_s = 1
+    reporter.steps_done(0, 4, {})
+    reporter.epoch_trained(0, {}, 1.0)
+    reporter.epoch_begin(1)
+    clock.now_s = 2
+    reporter.steps_done(1, 2, {})
+    assert "4/? steps" in _lines(stream)[0]
+    assert "2/4 steps" in _lines(stream)[-1]
+
+
+def test_terminal_shows_the_pending_validation_beside_the_bar(make):
+    reporter, stream, clock = make(_Terminal())
+    reporter.epoch_begin(1)
+    reporter.validation_pending([(0, 5, 7)])
+    clock.now_s = 2
+    reporter.steps_done(1, 5, _LOSS)
+    assert stream.screen() == [
+        "epoch 2/3 |##########          | 5/10, 2.5 steps/s, validating 1: 5/7 shards, loss 0.2500"
+    ]
+
+
+def test_line_never_exceeds_the_terminal_and_keeps_what_matters_most(make, monkeypatch):
+    _resize(monkeypatch, 81, 25)
+    reporter, stream, clock = make(_Terminal())
+    reporter.epoch_begin(1)
+    reporter.validation_pending([(0, 5, 7)])
+    clock.now_s = 2
+    reporter.steps_done(1, 5, {f"metric_{i}": 0.5 for i in range(9)})
+    assert len(stream.screen()) == 1
+    assert len(stream.screen()[0]) <= 80
+    assert stream.screen()[0].endswith("validating 1: 5/7 shards")
+
+
+def test_finished_epochs_leave_one_line_each_on_a_terminal(make):
+    reporter, stream, _ = make(_Terminal())
+    _fit(reporter)
+    reporter.close()
+    reporter.close()
+    assert stream.screen() == [
+        *(f"epoch {i}/3: 10 steps in 0.5 s (50 ms/step), loss 0.2500, val_loss 0.1250" for i in (1, 2)),
+    ]
+
+
+def test_live_line_is_not_redrawn_at_every_call(make):
+    reporter, stream, clock = make(_Terminal())
+    reporter.epoch_begin(0)
+    drawn = stream.getvalue()
+    for step in range(1000):
+        reporter.steps_done(0, step, _LOSS)
+    assert stream.getvalue() == drawn
+    clock.now_s = 0.2
+    reporter.steps_done(0, 1000, _LOSS)
+    assert stream.getvalue() != drawn
+
+
+def test_message_is_one_clear_line_above_the_bar(make):
+    reporter, stream, _ = make(_Terminal())
+    reporter.epoch_begin(0)
+    reporter.message("rolled back to epoch 1:\n  EarlyStopping")
+    assert stream.screen()[0] == "rolled back to epoch 1: EarlyStopping"
+    assert stream.screen()[1].startswith("epoch 1/3 |")
+
+
+def test_epoch_whose_validation_was_left_out_does_not_hold_up_later_lines(make):
+    reporter, stream, _ = make(verbose=2)
+    for epoch in range(3):
+        reporter.epoch_begin(epoch)
+        reporter.epoch_trained(epoch, {}, 1.0, validation_follows=True)
+    reporter.epoch_validated(2, _VAL_LOSS)
+    assert [line[:9] for line in _lines(stream)] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
+
+
+def test_epoch_thrown_away_by_a_rollback_leaves_no_line(make):
+    reporter, stream, _ = make(verbose=2)
+    for epoch in (0, 1):
+        reporter.epoch_begin(epoch)
+        reporter.epoch_trained(epoch, {"loss": float(epoch)}, 1.0, validation_follows=True)
+    reporter.epoch_validated(0, _VAL_LOSS)
+    reporter.epoch_begin(1)
+    reporter.epoch_trained(1, {"loss": 7.0}, 1.0)
+    reporter.close()
+    assert [line.split("loss ")[1][:6] for line in _lines(stream)] == ["0.0000", "7.0000"]
+
+
+def test_lines_held_back_are_written_at_close_when_the_run_is_interrupted(make):
+    reporter, stream, _ = make(verbose=2)
+    with reporter:
+        reporter.epoch_begin(0)
+        reporter.epoch_trained(0, _LOSS, 1.0, validation_follows=True)
+        assert stream.getvalue() == ""
+    assert _lines(stream) == ["epoch 1/3: 0 steps in 1.0 s, loss 0.2500"]
+
+
+class _BrokenPipe(_Terminal):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+def _closed_file() -> io.StringIO:
+    stream = io.StringIO()
+    stream.close()
+    stream.isatty = lambda: False
+    return stream
+
+
+@pytest.mark.parametrize("make_stream", [_BrokenPipe, _closed_file])
+def test_broken_stream_does_not_end_the_training(make, make_stream):
+    reporter, _, _ = make(make_stream())
+    _fit(reporter)
+    reporter.close()
+
+
+def test_character_that_the_stream_cannot_write_is_not_taken_for_a_broken_stream(make):
+    reporter, _, _ = make(io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    with pytest.raises(UnicodeEncodeError):
+        reporter.message("größer")
+
+
+def test_bar_of_the_caller_on_the_same_terminal_stays_whole(make):
+    stream = _Terminal()
+    with tqdm(total=4, desc="trials", file=stream, ascii=True, bar_format="{desc} {n}/4") as trials:
+        type(trials).monitor_interval = 0
+        reporter, _, _ = make(stream)
+        reporter.epoch_begin(0)
+        reporter.message("a notice")
+        shown = stream.screen()
+    assert shown == ["a notice", "trials 0/4", "epoch 1/3 |                    | 0/10"]
+
+
+def test_live_line_leaves_no_thread_behind(make):
+    before = set(threading.enumerate())
+    reporter, _, _ = make(_Terminal())
+    _fit(reporter)
+    assert set(threading.enumerate()) == before
+
+
+@pytest.mark.parametrize("kind", ["dumb", "without a size"])
+def test_terminal_that_nobody_watches_gets_plain_lines(make, monkeypatch, kind):
+    if kind == "dumb":
+        monkeypatch.setenv("TERM", "dumb")
+    else:
+        _resize(monkeypatch, 0, 0)
+    reporter, stream, _ = make(_Terminal())
+    _fit(reporter)
+    assert "\r" not in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "pace"), [(20.0, "2 s/step"), (0.0456, "4.56 ms/step"), (0.000123, "12.3 us/step")]
+)
+def test_pace_has_a_readable_unit(make, seconds, pace):
+    reporter, stream, _ = make()
+    reporter.steps_done(0, 10, {})
+    reporter.epoch_trained(0, {}, seconds)
+    assert f"({pace})" in stream.getvalue()

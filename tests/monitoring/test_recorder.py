@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import itertools
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overlap_train.monitoring.recorder import SpanRecorder, overlap_s, union_s
+from overlap_train.records import Span
+
+
+def _spans(*intervals: tuple[float, float]) -> list[Span]:
+    return [Span("work", "t", start, end) for start, end in intervals]
+
+
+def _ticking() -> SpanRecorder:
+    ticks = itertools.count()
+    return SpanRecorder(clock=lambda: float(next(ticks)))
+
+
+def test_span_carries_everything_that_was_said():
+    recorder = _ticking()
+    with recorder.span("validate", epoch=3, step=0, shard=1) as span:
+        span.note(batches=7)
+    assert recorder.spans() == (
+        Span("validate", threading.current_thread().name, 0.0, 1.0, 3, 0, {"shard": 1, "batches": 7}),
+    )
+
+
+def test_a_detail_may_be_called_name():
+    recorder = _ticking()
+    with recorder.span("deliver", name="EarlyStopping"):
+        pass
+    assert recorder.spans()[0].details == {"name": "EarlyStopping"}
+
+
+def test_span_is_kept_when_its_body_raises():
+    recorder = _ticking()
+    with pytest.raises(RuntimeError, match="boom"), recorder.span("train", epoch=0):
+        raise RuntimeError("boom")
+    assert recorder.spans()[0].details == {"error": "RuntimeError"}
+
+
+def test_nested_spans_come_in_order_of_start_though_the_inner_ends_first():
+    recorder = _ticking()
+    with recorder.span("outer"), recorder.span("inner"):
+        pass
+    assert [span.name for span in recorder.spans()] == ["outer", "inner"]
+
+
+def test_full_recorder_counts_what_it_drops_and_starts_anew_after_clear():
+    recorder = SpanRecorder(max_spans=2)
+    for span in _spans((0, 1), (1, 2), (2, 3)):
+        recorder.add(span)
+    assert (len(recorder.spans()), recorder.dropped) == (2, 1)
+    recorder.clear()
+    assert (recorder.spans(), recorder.dropped) == ((), 0)
+
+
+def test_recorder_of_size_zero_keeps_nothing():
+    recorder = SpanRecorder(max_spans=0)
+    with recorder.span("train"):
+        pass
+    assert (recorder.spans(), recorder.dropped) == ((), 1)
+
+
+def test_negative_size_is_refused():
+    with pytest.raises(ValueError, match="max_spans is -1"):
+        SpanRecorder(max_spans=-1)
+
+
+def test_no_span_is_lost_or_counted_twice_when_threads_fill_the_recorder_together():
+    recorder = SpanRecorder(max_spans=1500)
+    go = threading.Event()
+
+    def work() -> None:
+        go.wait()
+        for step in range(500):
+            with recorder.span("train", step=step):
+                pass
+
+    threads = [threading.Thread(target=work, name=f"worker-{i}") for i in range(4)]
+    for thread in threads:
+        thread.start()
+    go.set()
+    for thread in threads:
+        thread.join()
+    assert len(recorder.spans()) == 1500
+    assert recorder.dropped == 500
+    assert {span.thread for span in recorder.spans()} <= {thread.name for thread in threads}
+
+
+def test_reader_gets_a_copy_that_later_spans_do_not_change():
+    recorder = _ticking()
+    before = recorder.spans()
+    recorder.add(_spans((0, 1))[0])
+    assert before == ()
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "both_s"),
+    [
+        ([], [(0, 1)], 0),
+        ([(0, 1)], [(1, 2)], 0),
+        ([(0, 10)], [(2, 3), (4, 6)], 3),
+        ([(0, 4), (2, 6)], [(3, 5)], 2),
+        ([(0, 6)], [(1, 3), (2, 4), (1, 2)], 3),
+        ([(5, 6), (0, 1)], [(0, 6)], 2),
+        ([(0, 0)], [(0, 1)], 0),
+    ],
+)
+def test_overlap_counts_each_moment_once(a, b, both_s):
+    assert overlap_s(_spans(*a), _spans(*b)) == both_s
+    assert overlap_s(_spans(*b), _spans(*a)) == both_s
+
+
+_intervals = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=12).map(
+    lambda pairs: [(start, start + length) for start, length in pairs]
+)
+
+
+@given(_intervals, _intervals)
+def test_overlap_and_union_agree_with_counting_seconds(a, b):
+    seconds_a, seconds_b = ({t for start, end in side for t in range(start, end)} for side in (a, b))
+    assert union_s(_spans(*a)) == len(seconds_a)
+    assert overlap_s(_spans(*a), _spans(*b)) == len(seconds_a & seconds_b)

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import sys
+import threading
+import types
+
+import pytest
+
+from overlap_train.monitoring import sampler as module
+from overlap_train.monitoring.sampler import LoadMeter, Sampler
+from overlap_train.records import Sample
+
+
+class _CountingMeter:
+    """Gives samples 0, 1, 2 … and says when `count` of them were taken."""
+
+    def __init__(self, count: int) -> None:
+        self.taken = 0
+        self.enough = threading.Event()
+        self._count = count
+
+    def __call__(self) -> Sample:
+        sample = Sample(float(self.taken), cpu_percent=float(self.taken), rss_bytes=self.taken)
+        self.taken += 1
+        if self.taken >= self._count:
+            self.enough.set()
+        return sample
+
+
+@pytest.fixture
+def fresh_gpu_search(monkeypatch):
+    monkeypatch.setattr(module, "_gpu_given_up", threading.Event())
+
+
+def _fake_gpustat(monkeypatch, query):
+    fake = types.ModuleType("gpustat")
+    fake.new_query = query
+    monkeypatch.setitem(sys.modules, "gpustat", fake)
+
+
+def _threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate()}
+
+
+def test_samples_come_in_order_and_stay_after_close():
+    meter = _CountingMeter(3)
+    with Sampler(1e-4, meter=meter) as sampler:
+        assert meter.enough.wait(60)
+    times = [sample.time_s for sample in sampler.samples()]
+    assert times == sorted(times)
+    assert len(times) == meter.taken >= 3
+
+
+def test_thread_is_a_named_daemon_and_gone_after_close():
+    sampler = Sampler(3600, meter=_CountingMeter(1))
+    assert [t.daemon for t in threading.enumerate() if t.name == "overlap_train-sampler"] == [True]
+    sampler.close()
+    sampler.close()
+    assert "overlap_train-sampler" not in _threads()
+
+
+def test_close_does_not_wait_for_the_interval():
+    with Sampler(3600, meter=_CountingMeter(1)) as sampler:
+        pass
+    assert sampler.samples() == ()
+
+
+def test_long_run_is_covered_whole_in_bounded_memory():
+    meter = _CountingMeter(50)
+    with Sampler(1e-5, max_samples=8, meter=meter) as sampler:
+        assert meter.enough.wait(60)
+    samples = sampler.samples()
+    assert len(samples) <= 8
+    assert sampler.interval_s >= 8e-5
+    assert samples[-1].time_s == meter.taken - 1
+
+
+def test_thinned_samples_are_evenly_spaced_from_the_first_to_the_last():
+    kept, now_s = module._Samples(interval_s=1.0, max_samples=8), 0.0
+    for _ in range(100):
+        now_s += kept.interval_s
+        kept.append(Sample(now_s, 1.0, 1))
+    times = [0.0] + [sample.time_s for sample in kept.copy()]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert times[-1] == now_s
+    assert max(gaps) <= 2 * min(gaps)
+
+
+def test_thinning_keeps_the_mean_load_and_the_peak_of_memory():
+    kept = module._Samples(interval_s=1.0, max_samples=4)
+    for i, (cpu, rss) in enumerate([(100, 5), (200, 3), (0, 1), (50, 9), (7, 7)]):
+        kept.append(Sample(float(i), cpu, rss, (float(i),), (10 * i,)))
+    assert kept.copy() == (
+        Sample(1.0, 150, 5, (0.5,), (10,)),
+        Sample(3.0, 25, 9, (2.5,), (30,)),
+        Sample(4.0, 7, 7, (4.0,), (40,)),
+    )
+    assert kept.interval_s == 2.0
+
+
+def test_thinning_of_an_odd_number_loses_none_at_the_end():
+    kept = module._Samples(interval_s=1.0, max_samples=3)
+    for i in range(4):
+        kept.append(Sample(float(i), 1.0, 1))
+    assert [sample.time_s for sample in kept.copy()] == [1.0, 2.0, 3.0]
+
+
+def test_gpu_that_vanishes_half_way_does_not_break_thinning():
+    kept = module._Samples(interval_s=1.0, max_samples=2)
+    for gpus in ((50.0,), (), ()):
+        kept.append(Sample(0.0, 1.0, 1, gpus, tuple(int(gpu) for gpu in gpus)))
+    assert kept.copy()[0].gpu_percent == ()
+
+
+def test_forgotten_sampler_warns_and_takes_its_thread_with_it():
+    sampler = Sampler(3600, meter=_CountingMeter(1))
+    thread = sampler._thread
+    with pytest.warns(ResourceWarning, match="Sampler was not closed"):
+        del sampler
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_failing_meter_ends_the_sampling_and_not_the_run(caplog):
+    def fails() -> Sample:
+        raise OSError("no /proc")
+
+    with Sampler(1e-4, meter=fails) as sampler:
+        sampler._thread.join(60)
+    assert sampler.samples() == ()
+    assert "no /proc" in caplog.text
+
+
+@pytest.mark.parametrize("interval_s", [0, -1, math.nan, math.inf])
+def test_bad_interval_is_refused_without_a_thread(interval_s):
+    with pytest.raises(ValueError, match="interval_s is"):
+        Sampler(interval_s)
+    assert "overlap_train-sampler" not in _threads()
+
+
+def test_bad_max_samples_is_refused():
+    with pytest.raises(ValueError, match="max_samples is 1"):
+        Sampler(max_samples=1)
+
+
+def test_meter_reads_this_process(monkeypatch, fresh_gpu_search):
+    _fake_gpustat(monkeypatch, list)
+    sample = LoadMeter(clock=lambda: 42.0)()
+    assert sample.time_s == 42.0
+    assert sample.rss_bytes > 1 << 20
+    assert sample.cpu_percent >= 0
+
+
+def test_gpus_are_read_in_bytes_and_an_unknown_load_is_nan(monkeypatch, fresh_gpu_search):
+    gpus = [{"utilization.gpu": 37, "memory.used": 2}, {"utilization.gpu": None, "memory.used": None}]
+    _fake_gpustat(monkeypatch, lambda: gpus)
+    sample = LoadMeter()()
+    assert sample.gpu_percent[0] == 37.0
+    assert math.isnan(sample.gpu_percent[1])
+    assert sample.gpu_memory_bytes == (2 << 20, 0)
+
+
+def _no_driver():
+    raise RuntimeError("NVML Shared Library Not Found")
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [(_no_driver, "NVML Shared Library Not Found"), (list, "the driver lists none")],
+)
+def test_absent_gpu_is_said_once_and_not_asked_for_again(
+    monkeypatch, fresh_gpu_search, caplog, query, reason
+):
+    asked = []
+    _fake_gpustat(monkeypatch, lambda: asked.append(1) or query())
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):  # two runs in one process
+            meter = LoadMeter()
+            assert meter().gpu_percent == meter().gpu_percent == ()
+    assert len(asked) == 1
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert reason in caplog.text
+
+
+def test_missing_gpustat_counts_as_no_gpu(monkeypatch, fresh_gpu_search, caplog):
+    monkeypatch.setitem(sys.modules, "gpustat", None)
+    assert LoadMeter()().gpu_percent == ()
+    assert "No GPU is sampled" in caplog.text
