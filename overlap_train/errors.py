@@ -1,18 +1,18 @@
 """The exceptions that overlap_train raises beside ValueError and TypeError for bad arguments.
 
-    OverlapTrainError
-    ├── ValidationWorkerError     a validation worker failed; the cause is chained
-    ├── ValidationTimeoutError    a validation took longer than its `timeout_s` (also a TimeoutError)
-    ├── DataUnavailableError      a data set is neither on disk nor to be had, or it is damaged
-    ├── CheckpointError           a checkpoint cannot be used
-    │   ├── CheckpointCorruptError   it is damaged: truncated, changed or incomplete
-    │   └── CheckpointMismatchError  it was written by another model, optimizer or data set
-    ├── NativeUnavailableError    a compiled part cannot be built or loaded here
-    ├── BufferError               a zero-copy buffer cannot do what was asked (also a builtins.BufferError)
-    │   └── BufferStateError         it was used out of turn
-    └── SchedulingError           the scheduler cannot run a request
-        ├── QueueFullError           a bounded queue was full for too long
-        └── SchedulerClosedError     the scheduler, or the model in it, was closed
+OverlapTrainError
+├── ValidationWorkerError     a validation worker failed; the cause is chained
+├── ValidationTimeoutError    a validation took longer than its `timeout_s` (also a TimeoutError)
+├── DataUnavailableError      a data set is neither on disk nor to be had, or it is damaged
+├── CheckpointError           a checkpoint cannot be used
+│   ├── CheckpointCorruptError   it is damaged: truncated, changed or incomplete
+│   └── CheckpointMismatchError  it was written by another model, optimizer or data set
+├── NativeUnavailableError    a compiled part cannot be built or loaded here
+├── BufferError               a zero-copy buffer cannot do what was asked (also a builtins.BufferError)
+│   └── BufferStateError         it was used out of turn
+└── SchedulingError           the scheduler cannot run a request
+    ├── QueueFullError           a bounded queue was full for too long
+    └── SchedulerClosedError     the scheduler, or the model in it, was closed
 """
 
 from __future__ import annotations
