@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Sets up .venv if need be and trains a CNN on MNIST with validation overlapped. Arguments go to the example:
+# scripts/demo.sh --epochs=2 --output_dir=/tmp/mnist
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+scripts/setup.sh
+if [ -z "${TFDS_DATA_DIR:-}" ] && [ -d ../shared/data/tensorflow_datasets ]; then
+  TFDS_DATA_DIR=$(cd ../shared/data/tensorflow_datasets && pwd)
+  export TFDS_DATA_DIR
+fi
+exec .venv/bin/python examples/mnist_overlap.py "$@"
