@@ -1,5 +1,9 @@
 """Keras training with validation overlapped: the same numbers, sooner."""
 
+from overlap_train import errors
 from overlap_train._version import __version__
+from overlap_train.records import EpochAccount
+from overlap_train.trainer import Trainer
+from overlap_train.validation.policy import ValidationPolicy
 
-__all__ = ["__version__"]
+__all__ = ["EpochAccount", "Trainer", "ValidationPolicy", "__version__", "errors"]

@@ -29,6 +29,7 @@ __all__ = [
     "array_inputs",
     "array_order_dataset",
     "compiled_metrics_built",
+    "flatten_logs",
     "is_array_adapter",
     "is_repeatable",
     "is_rewindable_adapter",
@@ -99,6 +100,11 @@ def is_repeatable(dataset: tf.data.Dataset) -> bool:
 def python_logs(logs: Any) -> dict[str, float]:
     """Turns logs of tensors into logs of floats, flat, as callbacks get them (`pythonify_logs`)."""
     return dict(pythonify_logs(logs))
+
+
+def flatten_logs(model: keras.Model, logs: dict[str, float]) -> Any:
+    """Returns metrics as `keras.Model.evaluate` does without `return_dict` (`_flatten_metrics_in_order`)."""
+    return model._flatten_metrics_in_order(logs)
 
 
 def array_inputs(adapter: ArrayDataAdapter) -> Any:

@@ -27,11 +27,13 @@ class StepsDone:
     Attributes:
         steps: training steps made.
         exhausted: whether the data ended before the steps that were asked for.
+        halted: whether the loop ended itself because the loss was no longer finite.
         logs: the last step's logs as scalars, or None where the model's metrics tell the same.
     """
 
     steps: int
     exhausted: bool = False
+    halted: bool = False
     logs: Logs | None = None
 
 
@@ -64,33 +66,35 @@ class ArrayLoop(Loop):
         order = cursor.current_pass
         full = min(max_steps, self._feed.full_batches - cursor.seen)
         if full > 0:
-            logs = self._full(order, tf.constant(cursor.seen, tf.int64), tf.constant(full, tf.int64))
-            steps = full
+            first, last = (tf.constant(n, tf.int64) for n in (cursor.seen, cursor.seen + full))
+            reached, finite, logs = self._full(order, first, last)
+            steps = int(reached) - cursor.seen
         else:
-            logs = self._partial(order)
+            finite, logs = self._partial(order)
             steps = 1
         cursor.advance(steps)
-        return StepsDone(steps, logs=logs or None)
+        return StepsDone(steps, halted=not bool(finite), logs=logs or None)
 
     def _gather(self, rows: tf.Tensor) -> Batch:
         return keras.tree.map_structure(lambda t: tf.gather(t, rows), self._feed.tensors)
 
-    def _run_full(self, order: tf.Tensor, first: tf.Tensor, count: tf.Tensor) -> Logs:
+    def _run_full(
+        self, order: tf.Tensor, first: tf.Tensor, last: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, Logs]:
         size = self._feed.batch_size
 
-        def body(index: tf.Tensor, _: Logs) -> tuple[tf.Tensor, Logs]:
+        def body(index: tf.Tensor, *_: Any) -> tuple[tf.Tensor, tf.Tensor, Logs]:
             rows = tf.slice(order, [index * size], [size])
-            logs = self._step.run(self._gather(rows))
-            return index + 1, _carried(self._step, logs)
+            return (index + 1, *self._step.run_and_check(self._gather(rows)))
 
-        last = first + count
+        start = (first, tf.constant(True), self._empty_logs)
         return tf.while_loop(
-            lambda index, _: index < last, body, (first, self._empty_logs), parallel_iterations=1
-        )[1]
+            lambda index, finite, _: tf.logical_and(index < last, finite), body, start, parallel_iterations=1
+        )
 
-    def _run_partial(self, order: tf.Tensor) -> Logs:
+    def _run_partial(self, order: tf.Tensor) -> tuple[tf.Tensor, Logs]:
         rows = order[self._feed.full_batches * self._feed.batch_size :]
-        return _carried(self._step, self._step.run(self._gather(rows)))
+        return self._step.run_and_check(self._gather(rows))
 
 
 class IteratorLoop(Loop):
@@ -104,27 +108,28 @@ class IteratorLoop(Loop):
         self._many = tf.function(self._run_many, autograph=False, reduce_retracing=True)
 
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
-        done, more, logs = self._many(cursor.current_pass, tf.constant(max_steps, tf.int64))
+        done, more, finite, logs = self._many(cursor.current_pass, tf.constant(max_steps, tf.int64))
         steps, exhausted = int(done), not bool(more)
         cursor.advance(steps)
         if exhausted:
             cursor.exhausted()
-        return StepsDone(steps, exhausted, logs or None)
+        return StepsDone(steps, exhausted, not bool(finite), logs or None)
 
-    def _run_many(self, iterator: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Logs]:
-        def body(index: tf.Tensor, _: tf.Tensor, logs: Logs) -> tuple[tf.Tensor, tf.Tensor, Logs]:
+    def _run_many(self, iterator: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Logs]:
+        true, false = tf.constant(True), tf.constant(False)
+
+        def body(index: tf.Tensor, _: tf.Tensor, finite: tf.Tensor, logs: Logs) -> tuple[Any, ...]:
             batch = iterator.get_next_as_optional()
 
-            def step() -> tuple[tf.Tensor, tf.Tensor, Logs]:
-                new_logs = _carried(self._step, self._step.run(batch.get_value()))
-                return index + 1, tf.constant(True), new_logs
+            def step() -> tuple[Any, ...]:
+                return (index + 1, true, *self._step.run_and_check(batch.get_value()))
 
-            return tf.cond(batch.has_value(), step, lambda: (index, tf.constant(False), logs))
+            return tf.cond(batch.has_value(), step, lambda: (index, false, finite, logs))
 
         return tf.while_loop(
-            lambda index, more, _: tf.logical_and(index < count, more),
+            lambda index, more, finite, _: (index < count) & more & finite,
             body,
-            (tf.constant(0, tf.int64), tf.constant(True), self._empty_logs),
+            (tf.constant(0, tf.int64), true, true, self._empty_logs),
             parallel_iterations=1,
         )
 
@@ -145,9 +150,11 @@ class EagerLoop(Loop):
             if batch is None:
                 cursor.exhausted()
                 return StepsDone(done, exhausted=True, logs=logs)
-            logs = self._step.run(batch)
+            finite, logs = self._step.run_and_check(batch)
             cursor.advance(1)
-        return StepsDone(max_steps, logs=logs if self._step.carries_logs else None)
+            if not bool(finite):
+                return StepsDone(done + 1, halted=True, logs=logs or None)
+        return StepsDone(max_steps, logs=logs or None)
 
     def _next_batch(self, cursor: Cursor) -> Batch | None:
         if not isinstance(self._feed, ArrayFeed):
@@ -170,8 +177,3 @@ def _empty_logs(step: Step, spec: dict[str, tf.TensorSpec]) -> Logs:
     if not step.carries_logs:
         return {}
     return {name: tf.zeros(value.shape, value.dtype) for name, value in spec.items()}
-
-
-def _carried(step: Step, logs: Logs) -> Logs:
-    """Drops the logs unless they are needed, so that the loop does not compute them in every step."""
-    return dict(logs) if step.carries_logs else {}

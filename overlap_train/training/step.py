@@ -21,13 +21,21 @@ class Step:
     """A training step as the loops use it.
 
     Attributes:
-        run: the function of one batch; updates the model's variables.
+        run: the function of one batch; updates the model's variables and returns the logs.
         carries_logs: whether the loop has to hand the last step's logs on. False where the logs are the
             model's metrics, whose variables tell the same at any later time.
     """
 
-    def __init__(self, model: keras.Model, function: StepFunction, *, jit_compile: bool = False) -> None:
+    def __init__(
+        self,
+        model: keras.Model,
+        function: StepFunction,
+        *,
+        jit_compile: bool = False,
+        halt_on_nonfinite: bool = False,
+    ) -> None:
         self._model = model
+        self._halts = halt_on_nonfinite
         if jit_compile:
             function = tf.function(function, jit_compile=True, autograph=False, reduce_retracing=True)
         self.run: StepFunction = lambda batch: function(_keras.without_optionals(batch))
@@ -51,6 +59,17 @@ class Step:
             )
         self.carries_logs = set(logs) != set(self._model.get_metrics_result())
         return {name: tf.TensorSpec(value.shape, value.dtype) for name, value in logs.items()}
+
+    def run_and_check(self, batch: Batch) -> tuple[tf.Tensor, Logs]:
+        """Makes one step; returns whether training may go on, and the logs that a loop has to carry.
+
+        Logs that are not carried are left out, so that a compiled loop does not compute them each time.
+        """
+        logs = self.run(batch)
+        finite = tf.constant(True)
+        if self._halts and "loss" in logs:
+            finite = tf.reduce_all(tf.math.is_finite(logs["loss"]))
+        return finite, dict(logs) if self.carries_logs else {}
 
     def metrics(self) -> Logs:
         """Returns the model's metrics as they stand now."""

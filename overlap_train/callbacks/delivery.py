@@ -1,0 +1,109 @@
+"""G: calling the callbacks at an epoch's end with the model as it was then.
+
+While the callbacks of epoch e run, the model's variables hold snapshot e; what training has done since is
+put aside. So a checkpoint saves the weights that gave the logged numbers, and whatever a callback changes
+is changed on those weights: a rollback is then simply not to go back to what was put aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import keras
+
+from overlap_train.callbacks.hooks import listens
+from overlap_train.snapshot import ModelState, Snapshot, Values
+
+__all__ = ["Delivery", "Outcome"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the callbacks of an epoch's end did.
+
+    Attributes:
+        logs: the epoch's logs as the callbacks got them.
+        stop: whether the training is to end with this epoch.
+        changed: names of the variables that a callback changed.
+        rolled_back: whether the model now stands at the snapshot, with the changes applied, and what was
+            trained after it is gone.
+    """
+
+    logs: Mapping[str, float]
+    stop: bool
+    changed: tuple[str, ...]
+    rolled_back: bool
+
+
+class Delivery:
+    """Delivers epochs to callbacks, on the training thread."""
+
+    def __init__(
+        self,
+        model: keras.Model,
+        state: ModelState,
+        callbacks: keras.callbacks.CallbackList,
+        *,
+        on_change: str,
+        revalidate: Callable[[Values], dict[str, float]],
+    ) -> None:
+        self._model = model
+        self._state = state
+        self._callbacks = callbacks
+        self._on_change = on_change
+        self._revalidate = revalidate
+        self._wants_test = listens(callbacks.callbacks, "on_test_begin", "on_test_end")
+
+    def deliver(
+        self,
+        snapshot: Snapshot,
+        train_logs: Mapping[str, float],
+        val_logs: Mapping[str, float] | None,
+        *,
+        stops: bool,
+        trained_on: bool,
+    ) -> Outcome:
+        """Calls `on_test_begin`, `on_test_end` and `on_epoch_end` for an epoch.
+
+        Args:
+            snapshot: the epoch's end.
+            train_logs: the epoch's training metrics.
+            val_logs: the metrics of its validation, without the prefix `val_`; None if there was none.
+            stops: whether the training was already told to stop inside this epoch.
+            trained_on: whether steps have been made since the snapshot.
+        """
+        aside = self._state.read() if trained_on else None
+        stop_training = self._model.stop_training
+        if aside is not None:
+            self._state.restore(snapshot.values)
+        self._model.stop_training = stops
+        logs = dict(train_logs)
+        if val_logs is not None:
+            logs |= {f"val_{name}": value for name, value in self._test(snapshot, val_logs).items()}
+        self._callbacks.on_epoch_end(snapshot.epoch, logs)
+
+        stop = bool(self._model.stop_training)
+        changed = self._state.changed(snapshot.values)
+        rolled_back = False
+        if aside is not None:
+            acts = bool(changed) or stop
+            rolled_back = acts and self._on_change == "rollback"
+            if not rolled_back:
+                new = [(variable, variable.value.read_value()) for variable in changed]
+                self._state.restore(aside)
+                for variable, value in new:
+                    variable.value.assign(value)
+                self._model.stop_training = stop_training or stop
+        return Outcome(logs, stop, tuple(variable.path for variable in changed), rolled_back)
+
+    def _test(self, snapshot: Snapshot, val_logs: Mapping[str, float]) -> Mapping[str, float]:
+        """Replays `on_test_*` around a validation that is already done."""
+        if not self._wants_test:
+            return val_logs
+        self._callbacks.on_test_begin()
+        if self._state.changed(snapshot.values):
+            # Such as SwapEMAWeights: validation is to see other weights than those trained.
+            val_logs = self._revalidate(self._state.read())
+        self._callbacks.on_test_end(val_logs)
+        return val_logs

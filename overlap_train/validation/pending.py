@@ -1,0 +1,114 @@
+"""F: an epoch whose validation is under way, from its snapshot to its merged result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+
+from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
+from overlap_train.records import Span
+from overlap_train.snapshot import Snapshot
+from overlap_train.validation.evaluation import ShardResult
+
+__all__ = ["PendingEpoch", "ShardOutcome"]
+
+
+@dataclass(frozen=True)
+class ShardOutcome:
+    """A worker's result and when it worked."""
+
+    result: ShardResult
+    span: Span
+
+
+@dataclass
+class PendingEpoch:
+    """A trained epoch that waits for its delivery. Belongs to the training thread.
+
+    Attributes:
+        snapshot: the weights at the epoch's end.
+        train_logs: the training metrics of the epoch.
+        shards: one future for each part of the validation set; empty if the epoch is not validated.
+        stops: whether the training had been told to stop when the epoch ended.
+    """
+
+    snapshot: Snapshot
+    train_logs: Mapping[str, float]
+    shards: Sequence[Future[ShardOutcome]] = field(default_factory=tuple)
+    stops: bool = False
+
+    @property
+    def epoch(self) -> int:
+        return self.snapshot.epoch
+
+    @property
+    def validated(self) -> bool:
+        """Whether this epoch has a validation at all."""
+        return bool(self.shards)
+
+    @property
+    def shards_done(self) -> int:
+        return sum(future.done() for future in self.shards)
+
+    def ready(self) -> bool:
+        """Whether every part is finished, or one has failed so that waiting for others is of no use."""
+        return self.shards_done == len(self.shards) or self._failed() is not None
+
+    def wait(self, timeout_s: float | None, check: Callable[[], None]) -> None:
+        """Waits until `ready`.
+
+        Args:
+            timeout_s: how long; None waits for ever.
+            check: called some ten times a second; may raise to end the wait.
+
+        Raises:
+            ValidationTimeoutError: if it is not ready in time.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self.ready():
+            left = 0.1 if deadline is None else min(0.1, deadline - time.monotonic())
+            if left <= 0:
+                raise ValidationTimeoutError(
+                    f"the validation of epoch {self.epoch + 1} did not finish within timeout_s={timeout_s:g}: "
+                    f"{self.shards_done} of {len(self.shards)} parts were done; check whether the validation "
+                    "data ends, or raise ValidationPolicy(timeout_s=...)"
+                )
+            wait([f for f in self.shards if not f.done()], timeout=left, return_when="FIRST_COMPLETED")
+            check()
+
+    def outcomes(self) -> list[ShardOutcome]:
+        """Returns the parts' results in their order; call it when `ready`.
+
+        Raises:
+            ValidationWorkerError: if a worker failed; chained to what it raised.
+        """
+        failed = self._failed()
+        if failed is not None:
+            shard, error = failed
+            raise ValidationWorkerError(
+                f"validating epoch {self.epoch + 1} failed in part {shard + 1} of {len(self.shards)}: "
+                f"{type(error).__name__}: {_first_line(error)}",
+                epoch=self.epoch,
+                shard=shard,
+            ) from error
+        return [future.result() for future in self.shards]
+
+    def cancel(self) -> None:
+        """Drops the parts that have not begun."""
+        for future in self.shards:
+            future.cancel()
+
+    def _failed(self) -> tuple[int, BaseException] | None:
+        for shard, future in enumerate(self.shards):
+            if future.done() and not future.cancelled():
+                error = future.exception()
+                if error is not None:
+                    return shard, error
+        return None
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0][:300] if text else "(no message)"

@@ -1,0 +1,93 @@
+"""Puts evaluation and threads together: a snapshot in, one future for each part out."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from overlap_train.data.shards import (
+    ArrayBatches,
+    BatchStream,
+    CachedBatches,
+    Shard,
+    StreamedBatches,
+    split_batches,
+)
+from overlap_train.records import Span
+from overlap_train.snapshot import Snapshot, Values
+from overlap_train.validation.evaluation import ShardResult, SnapshotEvaluator, weights_of
+from overlap_train.validation.pending import ShardOutcome
+from overlap_train.validation.pool import WorkerPool
+
+__all__ = ["ValidationRunner"]
+
+
+class ValidationRunner:
+    """Evaluates snapshots on one validation set with a pool of workers. Belongs to the training thread.
+
+    Attributes:
+        parts: how many parts a validation has.
+    """
+
+    def __init__(
+        self,
+        evaluator: SnapshotEvaluator,
+        batches: ArrayBatches | CachedBatches | StreamedBatches,
+        pool: WorkerPool,
+        on_span: Callable[[Span], None],
+    ) -> None:
+        self.evaluator = evaluator
+        self._batches = batches
+        self._pool = pool
+        self._on_span = on_span
+        self.parts = 1 if evaluator.indivisible else pool.workers
+        if batches.num_batches is not None:
+            self.parts = min(self.parts, batches.num_batches)
+        if isinstance(batches, CachedBatches):
+            # Prepared while the first epoch trains; whoever comes first does it, the others wait.
+            self._filled: Future[int] = pool.submit(batches.fill)
+
+    def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
+        """Begins to evaluate a snapshot; the futures are in the order of the parts."""
+        stream = self._batches.begin() if isinstance(self._batches, StreamedBatches) else None
+        weights = weights_of(snapshot.values)
+
+        def work(index: int) -> ShardOutcome:
+            start_s = time.monotonic()
+            result = self.evaluator.evaluate(weights, stream or self._part(index))
+            thread = threading.current_thread().name
+            span = Span(
+                "validate", thread, start_s, time.monotonic(), snapshot.epoch, snapshot.step, {"shard": index}
+            )
+            self._on_span(span)
+            return ShardOutcome(result, span)
+
+        return [self._pool.submit(work, index) for index in range(self.parts)]
+
+    def evaluate(self, values: Values) -> dict[str, float]:
+        """Evaluates values now, with all workers, and waits for the result.
+
+        Raises:
+            Exception: whatever a worker raised.
+        """
+        futures = self.start(Snapshot(epoch=0, step=0, values=values))
+        return self.evaluator.merge([future.result().result for future in futures])
+
+    def adopt_mutated(self, results: list[ShardResult]) -> None:
+        """Puts the variables that validation itself changes into the model, as Keras leaves them."""
+        mutated = self.evaluator.mutated
+        for variable, value in zip(mutated, self.evaluator.mutated_values(results), strict=True):
+            variable.value.assign(value)
+
+    def merge(self, results: list[ShardResult]) -> dict[str, float]:
+        """Returns the metrics of the whole from those of the parts."""
+        return self.evaluator.merge(results)
+
+    def _part(self, index: int) -> Shard:
+        batches = self._batches
+        assert not isinstance(batches, StreamedBatches)
+        count = batches.fill() if isinstance(batches, CachedBatches) else batches.num_batches
+        shards = split_batches(count, self.parts)
+        return shards[index] if index < len(shards) else Shard(index, 0, 0)
