@@ -267,4 +267,5 @@ def _short(name: str, longest: int = 28) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
+    factor, unit = (1, "s") if seconds >= 1 else (1e3, "ms") if seconds >= 1e-3 else (1e6, "µs")
+    return f"{seconds * factor:.1f} {unit}"

@@ -52,7 +52,7 @@ def save_chrome_trace(
 
 def _span_events(spans: Sequence[Span], origin_s: float) -> Iterator[dict[str, Any]]:
     threads = {name: number for number, name in enumerate(thread_order(spans), start=1)}
-    yield _metadata("process_name", 0, {"name": "overlap_train"})
+    yield _metadata("process_name", _PROCESS, {"name": "overlap_train"})
     for name, number in threads.items():
         yield _metadata("thread_name", number, {"name": name})
         yield _metadata("thread_sort_index", number, {"sort_index": number})

@@ -36,7 +36,7 @@ def test_threads_have_their_names_and_the_order_of_the_timeline(tmp_path):
     spans = [Span("validate", "worker-0", 0, 1), Span("train", "zmain", 0, 1)]
     metadata = _events(save_chrome_trace(tmp_path / "trace.json", spans), "M")
     assert [(event["name"], event["tid"], event["args"]) for event in metadata] == [
-        ("process_name", 0, {"name": "overlap_train"}),
+        ("process_name", 1, {"name": "overlap_train"}),
         ("thread_name", 1, {"name": "zmain"}),
         ("thread_sort_index", 1, {"sort_index": 1}),
         ("thread_name", 2, {"name": "worker-0"}),
