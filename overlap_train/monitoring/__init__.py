@@ -1,11 +1,17 @@
 """What a run did and what it cost: spans, load, timeline, tables, progress."""
 
+from overlap_train.monitoring.jsonl import AccountLog
 from overlap_train.monitoring.progress import PendingValidation, ProgressReporter, RunningMetrics
 from overlap_train.monitoring.recorder import OpenSpan, SpanRecorder, overlap_s, union_s
 from overlap_train.monitoring.sampler import LoadMeter, Sampler
 from overlap_train.monitoring.table import EpochRow, format_epoch_table, format_metric
+from overlap_train.monitoring.tensorboard import AccountWriter
+from overlap_train.monitoring.timeline import save_timeline
+from overlap_train.monitoring.trace import save_chrome_trace
 
 __all__ = [
+    "AccountLog",
+    "AccountWriter",
     "EpochRow",
     "LoadMeter",
     "OpenSpan",
@@ -17,5 +23,7 @@ __all__ = [
     "format_epoch_table",
     "format_metric",
     "overlap_s",
+    "save_chrome_trace",
+    "save_timeline",
     "union_s",
 ]

@@ -1,0 +1,112 @@
+"""The accounts of a fit as JSON lines, for programs to read while it runs and after it was killed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from overlap_train.records import EpochAccount
+
+__all__ = ["AccountLog"]
+
+_logger = logging.getLogger(__name__)
+
+
+class AccountLog:
+    """Appends one JSON line for each epoch.
+
+    A line holds the fields of `EpochAccount`, epochs counted from 0, and `metrics`. NaN and infinity, which
+    JSON lacks, become null. Each line is one write to a file opened for appending, so a reader and another
+    writer see whole lines, and a killed run leaves none half written.
+
+    Use it from one thread.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Opens or makes the file, and its folders, to append to it.
+
+        A last line that lacks its end, as a crash of the machine leaves it, is completed where it is whole
+        JSON, and cut off, with a warning in the log, where it is not.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        self._path = Path(path)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._descriptor: int | None = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            self._mend()
+        except BaseException:
+            self.close()
+            raise
+
+    def write(self, account: EpochAccount, metrics: Mapping[str, float] | None = None) -> None:
+        """Appends one epoch; it is in the file when the call returns.
+
+        Args:
+            account: where the time of the epoch went.
+            metrics: numbers, or what `float` takes; training and validation ones.
+
+        Raises:
+            RuntimeError: the log is closed.
+            OSError: the line cannot be written, such as on a full disk; the file is as before.
+        """
+        if self._descriptor is None:
+            raise RuntimeError(f"{self._path} is closed; write to it before close()")
+        record: dict[str, Any] = {key: _number(value) for key, value in asdict(account).items()}
+        record["metrics"] = {name: _number(value) for name, value in (metrics or {}).items()}
+        line = (json.dumps(record, allow_nan=False) + "\n").encode()
+        written = os.write(self._descriptor, line)
+        if written != len(line):
+            os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
+            raise OSError(f"only {written} of {len(line)} bytes could be written to {self._path}: disk full?")
+
+    def close(self) -> None:
+        """Closes the file; does nothing the second time."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> AccountLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_descriptor", None) is not None:
+            self.close()
+            warnings.warn(
+                f"AccountLog {self._path} was not closed", ResourceWarning, stacklevel=2, source=self
+            )
+
+    def _mend(self) -> None:
+        """Makes the file end with a line's end."""
+        assert self._descriptor is not None
+        contents = self._path.read_bytes()
+        rest = contents.rpartition(b"\n")[2]
+        if not rest:
+            return
+        try:
+            json.loads(rest)
+            os.write(self._descriptor, b"\n")
+        except ValueError:
+            _logger.warning("%s ended in half a line, of %d bytes; cut off", self._path, len(rest))
+            os.ftruncate(self._descriptor, len(contents) - len(rest))
+
+
+def _number(value: Any) -> int | float | None:
+    if isinstance(value, int):
+        return value
+    value = float(value)
+    return value if math.isfinite(value) else None

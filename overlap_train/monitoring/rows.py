@@ -1,0 +1,82 @@
+"""Arranges spans for drawing: in which row, how deep, and which of them are too short to be told apart."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from overlap_train.records import Span
+
+__all__ = ["Block", "merged_blocks", "thread_order"]
+
+
+@dataclass(slots=True)
+class Block:
+    """One rectangle to draw: a span, or neighbours of one name and epoch that run together.
+
+    Attributes:
+        name: of its spans.
+        epoch: of its spans.
+        depth: how many spans of the same thread it lies inside.
+        start_s: when the first began.
+        end_s: when the last ended.
+    """
+
+    name: str
+    epoch: int | None
+    depth: int
+    start_s: float
+    end_s: float
+
+
+def thread_order(spans: Iterable[Span]) -> list[str]:
+    """Returns the threads, those that train first, the others by name with worker-2 before worker-10."""
+    trains: dict[str, bool] = {}
+    for span in spans:
+        trains[span.thread] = trains.get(span.thread, False) or span.name == "train"
+    return sorted(trains, key=lambda thread: (not trains[thread], _natural(thread)))
+
+
+def merged_blocks(spans: Iterable[Span], *, pixel_s: float) -> dict[str, list[Block]]:
+    """Arranges each thread's spans into blocks, in the order of `thread_order`.
+
+    Neighbours of one name and epoch become one block where the gap between them is narrower than a pixel:
+    the picture is the same, and many short spans cost no more than the pixels that they cover.
+
+    Args:
+        spans: in any order.
+        pixel_s: the seconds that a pixel stands for; 0 merges nothing but what touches.
+
+    Returns:
+        The blocks of each thread, in order of start, outer ones before the inner.
+    """
+    spans = list(spans)
+    by_thread: defaultdict[str, list[Span]] = defaultdict(list)
+    for span in spans:
+        by_thread[span.thread].append(span)
+    return {thread: _blocks_of_thread(by_thread[thread], pixel_s) for thread in thread_order(spans)}
+
+
+def _blocks_of_thread(spans: Sequence[Span], pixel_s: float) -> list[Block]:
+    blocks: list[Block] = []
+    open_ends: list[float] = []
+    latest: dict[tuple[str, int | None, int], Block] = {}
+    for span in sorted(spans, key=lambda span: (span.start_s, -span.end_s)):
+        while open_ends and open_ends[-1] <= span.start_s:
+            open_ends.pop()
+        key = (span.name, span.epoch, len(open_ends))
+        open_ends.append(span.end_s)
+        block = latest.get(key)
+        if block is not None and span.start_s - block.end_s <= pixel_s:
+            block.end_s = max(block.end_s, span.end_s)
+        else:
+            latest[key] = block = Block(span.name, span.epoch, key[2], span.start_s, span.end_s)
+            blocks.append(block)
+    return blocks
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    """Makes a sorting key in which numbers inside a name count as numbers."""
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name)]

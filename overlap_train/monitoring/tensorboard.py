@@ -1,0 +1,82 @@
+"""The accounts of a fit as TensorBoard scalars."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import fields
+from types import TracebackType
+from typing import Any
+
+from overlap_train.records import EpochAccount
+
+__all__ = ["AccountWriter"]
+
+_SECONDS = tuple(item.name for item in fields(EpochAccount) if item.name.endswith("_s"))
+
+
+class AccountWriter:
+    """Writes each epoch's seconds, and its validation metrics, as TensorBoard scalars.
+
+    The seconds are called `account/trained_s` and so on, the metrics `validation/<name>`. The calling
+    thread's default summary writer, default step and `record_if` are as they were after each call, and are
+    not consulted. TensorFlow is imported on construction.
+
+    Use it from one thread.
+    """
+
+    def __init__(self, log_dir: str | os.PathLike[str]) -> None:
+        """Makes the folder and its event file.
+
+        Raises:
+            OSError: `log_dir` cannot be made.
+        """
+        import tensorflow as tf
+
+        os.makedirs(log_dir, exist_ok=True)
+        self._summary: Any = tf.summary
+        self._log_dir = os.fspath(log_dir)
+        self._writer: Any = tf.summary.create_file_writer(self._log_dir)
+
+    def write(self, account: EpochAccount, metrics: Mapping[str, float] | None = None, *, step: int) -> None:
+        """Writes one epoch and flushes it to the file.
+
+        Args:
+            account: where the time of the epoch went.
+            metrics: validation metrics to write beside it.
+            step: the point on TensorBoard's axis: that of the validated epoch, not of the training that has
+                gone on since.
+
+        Raises:
+            RuntimeError: the writer is closed.
+        """
+        if self._writer is None:
+            raise RuntimeError(f"the writer to {self._log_dir} is closed; write before close()")
+        scalars = {f"account/{name}": getattr(account, name) for name in _SECONDS}
+        scalars |= {f"validation/{name}": float(value) for name, value in (metrics or {}).items()}
+        with self._writer.as_default(step=step), self._summary.record_if(True):
+            for name, value in scalars.items():
+                self._summary.scalar(name, value)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Closes the event file; does nothing the second time."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def __enter__(self) -> AccountWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_writer", None) is not None:
+            self._writer = None  # TensorFlow closes the file when it collects its writer
+            warnings.warn(
+                f"AccountWriter to {self._log_dir} was not closed", ResourceWarning, stacklevel=2, source=self
+            )

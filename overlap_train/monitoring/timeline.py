@@ -1,0 +1,271 @@
+"""Draws what the threads of a run did when, with the load of CPU and GPUs below.
+
+matplotlib is imported on first use and used without pyplot, so nothing of the user's figures is touched.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from overlap_train.monitoring.files import replacing
+from overlap_train.monitoring.recorder import overlap_s, union_s
+from overlap_train.monitoring.rows import Block, merged_blocks
+from overlap_train.records import Sample, Span
+
+__all__ = ["save_timeline"]
+
+# Okabe and Ito, "Color Universal Design" (2008): told apart with any common colour vision.
+_COLOURS = {
+    "train": "#0072B2",
+    "validate": "#E69F00",
+    "snapshot": "#000000",
+    "deliver": "#009E73",
+    "wait": "#C8C8C8",
+    "rollback": "#D55E00",
+    "checkpoint": "#CC79A7",
+}
+_OTHER_COLOURS = ("#56B4E9", "#F0E442", "#8C6BB1", "#7F5F3F", "#7F7F7F", "#A6D854")
+_NUMBERED = ("train", "validate")  # the spans whose epochs are shown
+_DPI = 110
+_WIDTH_IN = 14.0
+_ROW_PIXELS = 1300  # of the drawing area, within some percent: names of threads differ in length
+_NARROWEST_PIXELS = 1.5  # what is shorter is drawn this wide, or a snapshot would never be seen
+_DIGIT_PIXELS = 7
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """Turns seconds of the clock into the unit of the time axis."""
+
+    origin_s: float
+    length_s: float
+
+    @property
+    def unit(self) -> tuple[float, str]:
+        return (
+            (1.0, "s") if self.length_s < 600 else (60.0, "min") if self.length_s < 36_000 else (3600.0, "h")
+        )
+
+    @property
+    def pixel_s(self) -> float:
+        return self.length_s / _ROW_PIXELS
+
+    def x(self, time_s: float) -> float:
+        return (time_s - self.origin_s) / self.unit[0]
+
+
+def save_timeline(
+    path: str | os.PathLike[str], spans: Iterable[Span], samples: Iterable[Sample] = (), title: str = ""
+) -> Path:
+    """Draws one row for each thread, the training thread first, and the load below on the same time axis.
+
+    Numbers on the training row are epochs, counted from 1; the epochs' shades alternate, in all rows alike.
+    What is shorter than a pixel is drawn wide enough to be seen.
+
+    Args:
+        path: where to; the suffix tells the format (.png, .svg, .pdf). Its folders are made, and an older
+            file is replaced at the end, at once.
+        spans: what the threads did, in any order.
+        samples: the load, oldest first.
+        title: stands above the picture.
+
+    Returns:
+        The path.
+
+    Raises:
+        OSError: the file cannot be written.
+        ValueError: the suffix is none that matplotlib knows.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    spans, samples = list(spans), list(samples)
+    scale = _scale(spans, samples)
+    rows = merged_blocks(spans, pixel_s=scale.pixel_s)
+    colours = _colours(spans)
+    row_in = 0.34 if len(rows) <= 16 else 0.2
+    heights = [max(0.6, row_in * len(rows)), *([1.1] if samples else []), *([1.1] if _gpus(samples) else [])]
+    figure = Figure(figsize=(_WIDTH_IN, sum(heights) + 1.3), dpi=_DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    _draw_rows(axes[0], rows, colours, scale)
+    if samples:
+        _draw_cpu(axes[1], samples, scale)
+    if _gpus(samples):
+        _draw_gpus(axes[2], samples, scale)
+    axes[-1].set_xlim(0, scale.x(scale.origin_s + 1.003 * scale.length_s))
+    axes[-1].set_xlabel(f"time ({scale.unit[1]})", fontsize=9)
+    _head(figure, axes[0], spans, colours, title)
+    with replacing(path) as unfinished:
+        figure.savefig(unfinished)
+    return Path(path)
+
+
+def _scale(spans: Sequence[Span], samples: Sequence[Sample]) -> _Scale:
+    starts = [span.start_s for span in spans] or [sample.time_s for sample in samples] or [0.0]
+    ends = [span.end_s for span in spans] or [sample.time_s for sample in samples] or [0.0]
+    length_s = max(ends) - min(starts)
+    return _Scale(min(starts), length_s if length_s > 0 else 1.0)
+
+
+def _colours(spans: Iterable[Span]) -> dict[str, str]:
+    """Gives each span name its colour: the known ones first, in their order, then the others by name."""
+    names = {span.name for span in spans}
+    others = sorted(names - _COLOURS.keys())
+    known = {name: colour for name, colour in _COLOURS.items() if name in names}
+    return known | {name: _OTHER_COLOURS[i % len(_OTHER_COLOURS)] for i, name in enumerate(others)}
+
+
+def _draw_rows(
+    axis: Any, rows: Mapping[str, Sequence[Block]], colours: Mapping[str, str], scale: _Scale
+) -> None:
+    from matplotlib.collections import PolyCollection
+
+    narrowest = _NARROWEST_PIXELS * scale.pixel_s / scale.unit[0]
+    corners, fills = [], []
+    for row, blocks in enumerate(rows.values()):
+        # Later ones cover earlier ones: what is inside what is around it, the short what is long.
+        for block in sorted(blocks, key=lambda block: (block.depth, block.start_s - block.end_s)):
+            left = scale.x(block.start_s)
+            right = max(scale.x(block.end_s), left + narrowest)
+            half = 0.4 * 0.72 ** min(block.depth, 3)
+            corners.append([(left, row - half), (right, row - half), (right, row + half), (left, row + half)])
+            fills.append(_shade(colours[block.name], block))
+        _write_epochs(axis, row, blocks, colours, scale)
+    axis.add_collection(PolyCollection(corners, facecolors=fills, linewidths=0))
+    axis.set_ylim(max(len(rows), 1) - 0.4, -0.6)
+    axis.set_yticks(range(len(rows)), [_short(name) for name in rows], fontsize=9 if len(rows) <= 16 else 7)
+    for label in axis.get_yticklabels():
+        label.set_parse_math(False)
+    axis.tick_params(axis="y", length=0)
+    _dress(axis)
+    if not rows:
+        axis.text(0.5, 0.5, "no spans were recorded", transform=axis.transAxes, ha="center", va="center")
+
+
+def _write_epochs(
+    axis: Any, row: int, blocks: Iterable[Block], colours: Mapping[str, str], scale: _Scale
+) -> None:
+    """Writes the number of each epoch on its training, or of each fifth, tenth … where they are narrow.
+
+    Validations have theirs where it fits.
+    """
+    extents: dict[tuple[str, int], tuple[float, float]] = {}
+    for block in blocks:
+        if block.epoch is not None and block.name in _NUMBERED:
+            start_s, end_s = extents.get((block.name, block.epoch), (block.start_s, block.end_s))
+            extents[block.name, block.epoch] = (min(start_s, block.start_s), max(end_s, block.end_s))
+    trained = [end_s - start_s for (name, _), (start_s, end_s) in extents.items() if name == "train"]
+    epochs = [epoch for name, epoch in extents if name == "train"]
+    step = _label_step(sorted(trained)[len(trained) // 2], max(epochs), scale) if trained else 1
+    for (name, epoch), (start_s, end_s) in extents.items():
+        pixels = (end_s - start_s) / scale.pixel_s
+        fits = pixels >= _DIGIT_PIXELS * len(str(epoch + 1)) + 2
+        if (epoch + 1) % step == 0 if name == "train" and step > 1 else fits:
+            axis.text(
+                scale.x((start_s + end_s) / 2),
+                row,
+                str(epoch + 1),
+                color="white" if name == "train" else "black",
+                fontsize=8,
+                ha="center",
+                va="center_baseline",
+                clip_on=True,
+            )
+
+
+def _label_step(epoch_s: float, last_epoch: int, scale: _Scale) -> int:
+    """Returns 1 where each epoch has room for its number, else the smallest round step that has."""
+    room = epoch_s / scale.pixel_s
+    wanted = _DIGIT_PIXELS * len(str(last_epoch + 1)) + 4
+    steps = (factor * 10**power for power in range(7) for factor in (1, 2, 5))
+    return next((step for step in steps if step * room >= wanted), 10**7)
+
+
+def _draw_cpu(axis: Any, samples: Sequence[Sample], scale: _Scale) -> None:
+    times = [scale.x(sample.time_s) for sample in samples]
+    percents = [sample.cpu_percent for sample in samples]
+    # A sample tells of the time before it.
+    axis.fill_between(times, percents, step="pre", color="#56B4E9", alpha=0.5, linewidth=0)
+    axis.step(times, percents, where="pre", color="#0072B2", linewidth=0.8)
+    axis.set_ylim(0, max(100.0, *percents) * 1.08)
+    axis.set_ylabel("CPU %\n100 = a core", fontsize=8)
+    axis.tick_params(axis="y", labelsize=8)
+    _dress(axis)
+
+
+def _draw_gpus(axis: Any, samples: Sequence[Sample], scale: _Scale) -> None:
+    colours = [*list(_COLOURS.values())[:4], *_OTHER_COLOURS]
+    for gpu in range(_gpus(samples)):
+        known = [sample for sample in samples if gpu < len(sample.gpu_percent)]
+        axis.step(
+            [scale.x(sample.time_s) for sample in known],
+            [sample.gpu_percent[gpu] for sample in known],
+            where="pre",
+            linewidth=1,
+            color=colours[gpu % len(colours)],
+            label=f"GPU {gpu}",
+        )
+    axis.set_ylim(0, 108)
+    axis.set_ylabel("GPU %", fontsize=8)
+    axis.tick_params(axis="y", labelsize=8)
+    if _gpus(samples) > 1:
+        axis.legend(loc="upper left", fontsize=7, frameon=False, ncols=8)
+    _dress(axis)
+
+
+def _head(figure: Any, uppermost: Any, spans: Sequence[Span], colours: Mapping[str, str], title: str) -> None:
+    """Writes the heading, and the legend with the seconds of each kind of work."""
+    from matplotlib.patches import Patch
+
+    of_name = {name: [span for span in spans if span.name == name] for name in colours}
+    if of_name:
+        uppermost.legend(
+            handles=[Patch(color=colours[n], label=f"{n} {_seconds(union_s(of_name[n]))}") for n in of_name],
+            loc="lower left",
+            bbox_to_anchor=(0, 1),
+            borderaxespad=0.2,
+            ncols=8,
+            fontsize=9,
+            frameon=False,
+            handlelength=1,
+        )
+    validated_s = union_s(of_name.get("validate", ()))
+    hidden_s = overlap_s(of_name.get("validate", ()), of_name.get("train", ()))
+    hidden = [f"{hidden_s / validated_s:.0%} of the validation ran beside training"] if validated_s else []
+    heading = " · ".join([*filter(None, [title]), *hidden])
+    figure.suptitle(heading, fontsize=11, x=0.008, ha="left").set_parse_math(False)
+
+
+def _dress(axis: Any) -> None:
+    axis.spines[["top", "right", "left"]].set_visible(False)
+    axis.grid(axis="x", color="#DDDDDD", linewidth=0.6)
+    axis.set_axisbelow(True)
+    axis.tick_params(axis="x", labelsize=8)
+
+
+def _gpus(samples: Sequence[Sample]) -> int:
+    return max((len(sample.gpu_percent) for sample in samples), default=0)
+
+
+def _shade(colour: str, block: Block) -> tuple[float, ...]:
+    """Lightens training and validation of every second epoch, so that neighbours are told apart."""
+    from matplotlib.colors import to_rgb
+
+    second = block.name in _NUMBERED and block.epoch is not None and block.epoch % 2
+    white = 0.28 if second else 0.0
+    return tuple(part + (1 - part) * white for part in to_rgb(colour))
+
+
+def _short(name: str, longest: int = 28) -> str:
+    name = name.removeprefix("overlap_train-")
+    return name if len(name) <= longest else name[: longest - 1] + "…"
+
+
+def _seconds(seconds: float) -> str:
+    factor, unit = (1, "s") if seconds >= 1 else (1e3, "ms") if seconds >= 1e-3 else (1e6, "µs")
+    return f"{seconds * factor:.1f} {unit}"

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from overlap_train.monitoring.jsonl import AccountLog
+from overlap_train.records import EpochAccount
+
+_ACCOUNT = EpochAccount(2, 469, trained_s=3.5, validated_s=1.0, hidden_s=0.75)
+
+
+def _records(path) -> list[dict]:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    return [json.loads(line, parse_constant=refuse) for line in path.read_text().splitlines()]
+
+
+def test_line_holds_the_account_and_the_metrics(tmp_path):
+    path = tmp_path / "new" / "accounts.jsonl"
+    with AccountLog(path) as log:
+        log.write(_ACCOUNT, {"loss": 0.25, "val_loss": np.float32(0.5)})
+    assert _records(path) == [
+        {
+            "epoch": 2,
+            "steps": 469,
+            "trained_s": 3.5,
+            "validated_s": 1.0,
+            "hidden_s": 0.75,
+            "waited_s": 0.0,
+            "snapshot_s": 0.0,
+            "delivered_s": 0.0,
+            "rolled_back_s": 0.0,
+            "metrics": {"loss": 0.25, "val_loss": 0.5},
+        }
+    ]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float32("nan")])
+def test_what_json_lacks_becomes_null(tmp_path, value):
+    with AccountLog(tmp_path / "log") as log:
+        log.write(EpochAccount(0, 1, trained_s=value), {"loss": value})
+    record = _records(tmp_path / "log")[0]
+    assert record["trained_s"] is None
+    assert record["metrics"] == {"loss": None}
+
+
+def test_line_can_be_read_before_close(tmp_path):
+    with AccountLog(tmp_path / "log") as log:
+        log.write(_ACCOUNT)
+        assert len(_records(tmp_path / "log")) == 1
+
+
+def test_reopened_log_goes_on_behind_what_was_there(tmp_path):
+    for _ in range(2):
+        with AccountLog(tmp_path / "log") as log:
+            log.write(_ACCOUNT)
+    assert len(_records(tmp_path / "log")) == 2
+
+
+@pytest.mark.parametrize(
+    ("rest", "epochs"), [('{"epoch": 1', [0, 2]), ('{"epoch": 1}', [0, 1, 2]), ("", [0, 2])]
+)
+def test_half_a_line_left_by_a_crash_does_not_spoil_the_next(tmp_path, rest, epochs):
+    path = tmp_path / "log"
+    path.write_text('{"epoch": 0}\n' + rest)
+    with AccountLog(path) as log:
+        log.write(_ACCOUNT)
+    assert [record["epoch"] for record in _records(path)] == epochs
+
+
+def test_full_disk_leaves_no_half_line(tmp_path, monkeypatch):
+    path = tmp_path / "log"
+    with AccountLog(path) as log:
+        log.write(_ACCOUNT)
+        before = path.read_bytes()
+        write = os.write
+        monkeypatch.setattr(os, "write", lambda descriptor, line: write(descriptor, line[:20]))
+        with pytest.raises(OSError, match="disk full"):
+            log.write(_ACCOUNT)
+        assert path.read_bytes() == before
+
+
+def test_writers_in_two_threads_do_not_mix_their_lines(tmp_path):
+    path = tmp_path / "log"
+    together = threading.Barrier(2)
+
+    def work(epoch: int) -> None:
+        with AccountLog(path) as log:
+            together.wait(60)
+            for _ in range(200):
+                log.write(EpochAccount(epoch, 1, trained_s=1.0), {"m" * 100: 1.0})
+
+    threads = [threading.Thread(target=work, args=(epoch,)) for epoch in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(record["epoch"] for record in _records(path)) == [0] * 200 + [1] * 200
+
+
+def test_close_twice_is_once_and_a_late_write_is_refused(tmp_path):
+    log = AccountLog(tmp_path / "log")
+    log.close()
+    log.close()
+    with pytest.raises(RuntimeError, match="is closed"):
+        log.write(_ACCOUNT)
+
+
+def test_forgotten_log_warns_and_closes_its_file(tmp_path):
+    log = AccountLog(tmp_path / "log")
+    descriptor = log._descriptor
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        del log
+    with pytest.raises(OSError) as caught:
+        os.fstat(descriptor)
+    assert caught.value.errno == errno.EBADF
+
+
+def test_a_folder_in_the_place_of_the_file_is_an_error_and_no_leak(tmp_path):
+    with pytest.raises(IsADirectoryError):
+        AccountLog(tmp_path)

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+
+from overlap_train.monitoring import timeline
+from overlap_train.monitoring.rows import Block
+from overlap_train.monitoring.timeline import save_timeline
+from overlap_train.records import Sample, Span
+
+plt_figure = pytest.importorskip("matplotlib.figure")
+
+
+def _run(epochs: int, workers: int = 2, epoch_s: float = 2.0) -> list[Span]:
+    spans = []
+    for epoch in range(epochs):
+        start_s = 50 + epoch * epoch_s
+        spans.append(Span("train", "main", start_s, start_s + 0.98 * epoch_s, epoch))
+        spans.append(Span("snapshot", "main", start_s + 0.98 * epoch_s, start_s + 0.981 * epoch_s, epoch))
+        for worker in range(workers):
+            began_s = start_s + epoch_s
+            spans.append(Span("validate", f"worker-{worker}", began_s, began_s + 0.3 * epoch_s, epoch))
+    return spans
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """Collects the figures that are drawn, to look at what is on them."""
+    drawn = []
+    original = plt_figure.Figure.savefig
+
+    def savefig(figure, *args, **kwargs):
+        drawn.append(figure)
+        return original(figure, *args, **kwargs)
+
+    monkeypatch.setattr(plt_figure.Figure, "savefig", savefig)
+    return drawn
+
+
+def _texts(axis) -> list[str]:
+    return [text.get_text() for text in axis.texts]
+
+
+def _legend(axis) -> list[str]:
+    return [text.get_text() for text in axis.get_legend().get_texts()]
+
+
+def test_picture_has_a_row_for_each_thread_and_the_load_below(tmp_path, figures):
+    samples = [Sample(50.0 + i, 150.0, 1 << 30, (30.0, math.nan)) for i in range(6)]
+    path = save_timeline(tmp_path / "new" / "timeline.png", _run(3), samples, title="three epochs")
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert os.listdir(path.parent) == ["timeline.png"]
+    rows, cpu, gpu = figures[0].axes
+    assert [label.get_text() for label in rows.get_yticklabels()] == ["main", "worker-0", "worker-1"]
+    assert _legend(rows) == ["train 5.9 s", "validate 1.8 s", "snapshot 6.0 ms"]
+    assert cpu.get_ylabel().startswith("CPU %")
+    assert _legend(gpu) == ["GPU 0", "GPU 1"]
+    assert (
+        figures[0].get_suptitle() == "three epochs · 67% of the validation ran beside training"
+    )  # not the last
+    assert gpu.get_xlabel() == "time (s)"
+
+
+def test_epochs_are_numbered_from_1_on_the_training_row(tmp_path, figures):
+    save_timeline(tmp_path / "t.png", _run(3, workers=0))
+    assert _texts(figures[0].axes[0]) == ["1", "2", "3"]
+
+
+def test_of_many_epochs_only_some_are_numbered(tmp_path, figures):
+    save_timeline(tmp_path / "t.png", _run(1000, workers=0))
+    numbers = [int(text) for text in _texts(figures[0].axes[0])]
+    assert numbers == list(range(50, 1001, 50))
+
+
+def test_span_shorter_than_a_pixel_is_wide_enough_to_be_seen(tmp_path, figures):
+    spans = [Span("train", "m", 0, 1000, 0), Span("snapshot", "m", 500, 500 + 1e-5, 0)]
+    save_timeline(tmp_path / "t.png", spans)
+    axis = figures[0].axes[0]
+    lefts = [path.vertices[:, 0].min() for path in axis.collections[0].get_paths()]
+    rights = [path.vertices[:, 0].max() for path in axis.collections[0].get_paths()]
+    pixels = (
+        (rights[1] - lefts[1]) / (axis.get_xlim()[1] - axis.get_xlim()[0]) * axis.get_window_extent().width
+    )
+    assert pixels >= 1
+
+
+def test_hundreds_of_thousands_of_short_spans_are_a_few_blocks(tmp_path, figures):
+    spans = [Span("train", "m", i * 1e-3, (i + 0.9) * 1e-3, i // 50_000) for i in range(200_000)]
+    save_timeline(tmp_path / "t.png", spans)
+    assert len(figures[0].axes[0].collections[0].get_paths()) == 4
+
+
+@pytest.mark.parametrize(
+    ("length_s", "label"), [(60, "time (s)"), (3600, "time (min)"), (86_400, "time (h)"), (0, "time (s)")]
+)
+def test_time_axis_has_a_readable_unit(tmp_path, figures, length_s, label):
+    save_timeline(tmp_path / "t.png", [Span("train", "m", 5.0, 5.0 + length_s, 0)])
+    assert figures[0].axes[-1].get_xlabel() == label
+
+
+@pytest.mark.parametrize("samples", [(), (Sample(1.0, 50.0, 1), Sample(2.0, 50.0, 1))])
+def test_run_without_spans_is_said_and_not_an_error(tmp_path, figures, samples):
+    save_timeline(tmp_path / "t.png", [], samples)
+    assert _texts(figures[0].axes[0]) == ["no spans were recorded"]
+
+
+def test_dollar_signs_in_names_are_no_formulas(tmp_path):
+    spans = [Span("train", "worker $x^", 0, 1, 0)]
+    assert save_timeline(tmp_path / "t.png", spans, title=r"cost $\frac").exists()
+
+
+def test_names_unknown_to_the_palette_get_colours_of_their_own():
+    colours = timeline._colours([Span(name, "m", 0, 1) for name in ("train", "zip", "augment")])
+    assert list(colours) == ["train", "augment", "zip"]
+    assert len(set(colours.values())) == 3
+
+
+def test_neighbouring_epochs_differ_in_shade_and_a_snapshot_never_fades():
+    shades = [timeline._shade("#0072B2", Block("train", epoch, 0, 0, 1)) for epoch in (0, 1, 2)]
+    assert shades[0] == shades[2] != shades[1]
+    assert timeline._shade("#000000", Block("snapshot", 1, 0, 0, 1)) == (0, 0, 0)
+
+
+def test_unknown_format_is_an_error_and_leaves_nothing(tmp_path):
+    with pytest.raises(ValueError, match="not supported"):
+        save_timeline(tmp_path / "timeline.xyz", _run(1))
+    assert os.listdir(tmp_path) == []
+
+
+def test_other_formats_follow_from_the_suffix(tmp_path):
+    assert b"<svg" in save_timeline(tmp_path / "timeline.svg", _run(2)).read_bytes()
+
+
+def test_importing_monitoring_loads_neither_tensorflow_nor_matplotlib():
+    heavy = "tensorflow", "matplotlib", "gpustat", "pynvml"
+    script = f"import sys, overlap_train.monitoring; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_drawing_leaves_the_figures_of_pyplot_alone(tmp_path):
+    script = (
+        "import sys; from overlap_train.monitoring import save_timeline;"
+        f"save_timeline({str(tmp_path / 't.png')!r}, []); print('matplotlib.pyplot' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.strip() == "False"
