@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from overlap_train import _keras, arguments
 from overlap_train.callbacks.delivery import Delivery
-from overlap_train.callbacks.hooks import ordering_hooks, wants_test_batches, wants_train_batches
+from overlap_train.callbacks.hooks import ordering_hooks
 from overlap_train.data.cursor import Cursor
 from overlap_train.data.shards import make_batches
 from overlap_train.data.sources import Feed, FeedOptions, IteratorFeed, make_feed

@@ -9,7 +9,6 @@ from concurrent.futures import Future
 
 from overlap_train.data.shards import (
     ArrayBatches,
-    BatchStream,
     CachedBatches,
     Shard,
     StreamedBatches,
