@@ -75,7 +75,7 @@ class SpanRecorder:
         """Makes an empty recorder.
 
         Args:
-            max_spans: how many spans are kept, some 300 bytes each; 0 keeps none.
+            max_spans: how many spans are kept, some 400 bytes each; 0 keeps none.
             clock: the time in seconds; it must be the one of `records` unless under test.
 
         Raises:
