@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras.src.trainers import compile_utils
 from keras.src.trainers.data_adapters import (
     ArrayDataAdapter,
+    array_data_adapter,
     array_slicing,
     get_data_adapter,
 )
@@ -54,7 +55,14 @@ def adapt(
     shuffle: bool | str = False,
     class_weight: dict[int, float] | None = None,
 ) -> DataAdapter:
-    """Returns the adapter that `keras.Model.fit` would use for this data (`get_data_adapter`)."""
+    """Returns the adapter that `keras.Model.fit` would use for this data (`get_data_adapter`).
+
+    Keras warns that `shuffle`, which is True unless one says otherwise, does nothing for datasets and
+    generators; here it is dropped for them without a word.
+    """
+    arrays = array_data_adapter.can_convert_arrays((x, y, sample_weight))
+    if not arrays and not isinstance(x, keras.utils.PyDataset):
+        shuffle = False
     return get_data_adapter(
         x=x,
         y=y,

@@ -65,29 +65,27 @@ class ModelState:
         optimizer = model.optimizer
         self.optimizer: list[keras.Variable] = list(optimizer.variables) if optimizer is not None else []
         self._all = [*self.trainable, *self.non_trainable, *self.optimizer, *self.metrics]
-        self._read = tf.function(self._read_all, autograph=False).get_concrete_function()
-        self._assign = tf.function(self._assign_all, autograph=False)
-        self._equal = tf.function(_all_equal_bits, autograph=False)
+        specs = [tf.TensorSpec(variable.shape, variable.dtype) for variable in self._all]
+        self._assign = tf.function(self._assign_all, autograph=False).get_concrete_function(specs)
+        self._equal = tf.function(_all_equal_bits, autograph=False).get_concrete_function(specs, specs)
 
     def read(self) -> Values:
-        """Returns the present values, sharing the variables' buffers, in one compiled call."""
-        return self._pack(self._read())
+        """Returns the present values, which share the variables' buffers.
+
+        Read one by one on this thread: it does not wait for a thread of TensorFlow's pool while others
+        keep that busy.
+        """
+        return self._pack([variable.value.read_value() for variable in self._all])
 
     def restore(self, values: Values) -> None:
         """Puts values back; the variables take over the tensors' buffers."""
-        self._assign(values.flat())
+        self._assign(list(values.flat()))
 
     def changed(self, values: Values) -> list[keras.Variable]:
-        """Returns the weights and optimizer variables whose bits differ from `values`; metrics are left out."""
-        present = self.read()
-        count = len(self._all) - len(self.metrics)
-        before, after = values.flat()[:count], present.flat()[:count]
-        if not count or bool(tf.reduce_all(tf.stack(same := self._equal(before, after)))):
-            return []
-        return [v for v, unchanged in zip(self._all, same, strict=False) if not bool(unchanged)]
-
-    def _read_all(self) -> list[tf.Tensor]:
-        return [tf.identity(variable.value.read_value()) for variable in self._all]
+        """Returns the weights and optimizer variables whose bits differ from `values`; not the metrics."""
+        same = self._equal(list(values.flat()), list(self.read().flat()))
+        compared = self._all[: len(self._all) - len(self.metrics)]
+        return [v for v, unchanged in zip(compared, same, strict=False) if not bool(unchanged)]
 
     def _assign_all(self, values: Sequence[tf.Tensor]) -> None:
         for variable, value in zip(self._all, values, strict=True):

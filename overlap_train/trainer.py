@@ -275,7 +275,9 @@ class Trainer:
         if batches.num_batches is not None:
             workers = min(workers, batches.num_batches)
         pool = resources.enter_context(WorkerPool(1 if evaluator.indivisible else workers))
-        return ValidationRunner(evaluator, batches, pool, self.recorder.add)
+        runner = ValidationRunner(evaluator, batches, pool, self.recorder.add)
+        resources.callback(runner.close)
+        return runner
 
     def _callback_list(
         self, callbacks: Any, verbose: int | str, epochs: int, steps: int | None, *, history: bool = True

@@ -40,6 +40,7 @@ class Cursor:
         self._seen = 0
         self._steps = 0
         self._rewound_to: CursorState | None = None
+        feed.end_epoch()  # as Keras does before the first epoch
 
     @property
     def steps_per_epoch(self) -> int | None:

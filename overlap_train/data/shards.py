@@ -57,8 +57,9 @@ class ArrayBatches:
 
     def __init__(self, inputs: Any, *, num_samples: int, batch_size: int, steps: int | None) -> None:
         self.tensors = keras.tree.map_structure(tf.convert_to_tensor, inputs)
+        static_size = None if num_samples % batch_size else batch_size
         self.element_spec = keras.tree.map_structure(
-            lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), self.tensors
+            lambda t: tf.TensorSpec([static_size, *t.shape[1:]], t.dtype), self.tensors
         )
         self._num_samples = num_samples
         self._batch_size = batch_size
@@ -71,7 +72,13 @@ class ArrayBatches:
         def body(index: tf.Tensor, carried: Any) -> tuple[tf.Tensor, Any]:
             row = index * self._batch_size
             end = tf.minimum(row + self._batch_size, self._num_samples)
-            return index + 1, step(carried, keras.tree.map_structure(lambda t: t[row:end], self.tensors))
+            batch = keras.tree.map_structure(lambda t: t[row:end], self.tensors)
+            if self._num_samples % self._batch_size == 0:
+                # Known where Keras would know it: see ArrayLoop.
+                batch = keras.tree.map_structure(
+                    lambda t: tf.ensure_shape(t, [self._batch_size, *t.shape[1:]]), batch
+                )
+            return index + 1, step(carried, batch)
 
         return tf.while_loop(lambda index, _: index < stop, body, (first, start), parallel_iterations=1)[1]
 
@@ -109,11 +116,7 @@ class CachedBatches:
     def fold(self, first: tf.Tensor, stop: tf.Tensor, start: Any, step: Fold) -> Any:
         """Applies `step` to one batch after another, in a compiled function, and returns the last value."""
 
-        def reduce(carried: Any, *parts: Any) -> Any:
-            # An element that is a tuple comes spread over the arguments.
-            return step(carried, parts if isinstance(self.element_spec, tuple) else parts[0])
-
-        return self.dataset.skip(first).take(stop - first).reduce(start, reduce)
+        return self.dataset.skip(first).take(stop - first).reduce(start, step)
 
     def _count_batches(self) -> tf.Tensor:
         return self.dataset.reduce(tf.constant(0, tf.int64), lambda count, _: count + 1)
@@ -134,13 +137,22 @@ class StreamedBatches:
         self._dataset = without_autotune(adapter.get_tf_dataset())
         self.element_spec = self._dataset.element_spec
         self._steps = steps
+        self._begun = False
         self.rewindable = _keras.is_rewindable_adapter(adapter)
 
     def begin(self) -> BatchStream:
         """Starts one validation; call it on the training thread, in epoch order."""
-        self._adapter.on_epoch_end()
+        self.end()
+        self._adapter.on_epoch_end()  # Keras does so when it rewinds the data
         self._adapter.on_epoch_begin()
+        self._begun = True
         return BatchStream(iter(self._dataset), self._steps)
+
+    def end(self) -> None:
+        """Ends the last validation, if one was begun; call it on the training thread."""
+        if self._begun:
+            self._begun = False
+            self._adapter.on_epoch_end()
 
 
 class BatchStream:

@@ -79,16 +79,21 @@ class ArrayFeed(Feed):
         self.batch_size = batch_size
         self.num_batches = math.ceil(num_samples / batch_size)
         self.tensors = keras.tree.map_structure(tf.convert_to_tensor, inputs)
+        static_size = None if num_samples % batch_size else batch_size
         self.element_spec = keras.tree.map_structure(
-            lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), self.tensors
+            lambda t: tf.TensorSpec([static_size, *t.shape[1:]], t.dtype), self.tensors
         )
         self._orders = without_autotune(_keras.array_order_dataset(num_samples, batch_size, shuffle))
         self._kept: dict[int, tf.Tensor] = {}
 
-    @property
-    def full_batches(self) -> int:
-        """Batches of `batch_size` rows; one smaller batch may follow."""
-        return self.num_samples // self.batch_size
+    def batch(self, order: tf.Tensor, index: tf.Tensor) -> Any:
+        """Returns batch `index` of a pass: rows gathered by its order, int64[num_samples]."""
+        size: Any = self.batch_size
+        if self.num_samples % self.batch_size:
+            size = tf.minimum(index * self.batch_size + self.batch_size, self.num_samples)
+            size -= index * self.batch_size
+        rows = tf.slice(order, [index * self.batch_size], [size])
+        return keras.tree.map_structure(lambda t: tf.gather(t, rows), self.tensors)
 
     def new_pass(self) -> tf.Tensor:
         if self.drawn not in self._kept:

@@ -7,10 +7,10 @@ two calls the model is in a state in which a snapshot can be taken.
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from overlap_train.data.cursor import Cursor
@@ -50,7 +50,8 @@ class Loop(abc.ABC):
 class ArrayLoop(Loop):
     """Rows of in-memory tensors, gathered by the pass's order inside the loop.
 
-    Full batches have a static shape. A last, smaller one is a call of its own.
+    A batch has a static shape where Keras's would have one, which is if all batches are full: the losses
+    of several outputs are averaged differently where the shape is known.
     """
 
     name = "in_memory"
@@ -59,42 +60,27 @@ class ArrayLoop(Loop):
         self._feed = feed
         self._step = step
         self._empty_logs = _empty_logs(step, logs_spec)
-        self._full = tf.function(self._run_full, autograph=False)
-        self._partial = tf.function(self._run_partial, autograph=False)
+        number = tf.TensorSpec([], tf.int64)
+        order = tf.TensorSpec([feed.num_samples], tf.int64)
+        self._many = tf.function(self._run_many, autograph=False).get_concrete_function(order, number, number)
 
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
-        order = cursor.current_pass
-        full = min(max_steps, self._feed.full_batches - cursor.seen)
-        if full > 0:
-            first, last = (tf.constant(n, tf.int64) for n in (cursor.seen, cursor.seen + full))
-            reached, finite, logs = self._full(order, first, last)
-            steps = int(reached) - cursor.seen
-        else:
-            finite, logs = self._partial(order)
-            steps = 1
+        first, last = (tf.constant(n, tf.int64) for n in (cursor.seen, cursor.seen + max_steps))
+        reached, finite, logs = self._many(cursor.current_pass, first, last)
+        steps = int(reached) - cursor.seen
         cursor.advance(steps)
         return StepsDone(steps, halted=not bool(finite), logs=logs or None)
 
-    def _gather(self, rows: tf.Tensor) -> Batch:
-        return keras.tree.map_structure(lambda t: tf.gather(t, rows), self._feed.tensors)
-
-    def _run_full(
+    def _run_many(
         self, order: tf.Tensor, first: tf.Tensor, last: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, Logs]:
-        size = self._feed.batch_size
-
         def body(index: tf.Tensor, *_: Any) -> tuple[tf.Tensor, tf.Tensor, Logs]:
-            rows = tf.slice(order, [index * size], [size])
-            return (index + 1, *self._step.run_and_check(self._gather(rows)))
+            return (index + 1, *self._step.run_and_check(self._feed.batch(order, index)))
 
         start = (first, tf.constant(True), self._empty_logs)
         return tf.while_loop(
             lambda index, finite, _: tf.logical_and(index < last, finite), body, start, parallel_iterations=1
         )
-
-    def _run_partial(self, order: tf.Tensor) -> tuple[tf.Tensor, Logs]:
-        rows = order[self._feed.full_batches * self._feed.batch_size :]
-        return self._step.run_and_check(self._gather(rows))
 
 
 class IteratorLoop(Loop):
@@ -105,9 +91,12 @@ class IteratorLoop(Loop):
     def __init__(self, step: Step, logs_spec: dict[str, tf.TensorSpec]) -> None:
         self._step = step
         self._empty_logs = _empty_logs(step, logs_spec)
-        self._many = tf.function(self._run_many, autograph=False, reduce_retracing=True)
+        self._many: Callable[..., Any] | None = None
 
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
+        if self._many is None:
+            many = tf.function(self._run_many, autograph=False)
+            self._many = many.get_concrete_function(cursor.current_pass, tf.TensorSpec([], tf.int64))
         done, more, finite, logs = self._many(cursor.current_pass, tf.constant(max_steps, tf.int64))
         steps, exhausted = int(done), not bool(more)
         cursor.advance(steps)
@@ -159,9 +148,7 @@ class EagerLoop(Loop):
     def _next_batch(self, cursor: Cursor) -> Batch | None:
         if not isinstance(self._feed, ArrayFeed):
             return next(cursor.current_pass, None)
-        first = cursor.seen * self._feed.batch_size
-        rows = cursor.current_pass[first : first + self._feed.batch_size]
-        return keras.tree.map_structure(lambda t: tf.gather(t, rows), self._feed.tensors)
+        return self._feed.batch(cursor.current_pass, tf.constant(cursor.seen, tf.int64))
 
 
 def make_loop(feed: Feed, step: Step, logs_spec: dict[str, tf.TensorSpec], *, eager: bool) -> Loop:

@@ -40,7 +40,7 @@ class Step:
             function = tf.function(function, jit_compile=True, autograph=False, reduce_retracing=True)
         self.run: StepFunction = lambda batch: function(_keras.without_optionals(batch))
         self.carries_logs = False
-        self._metrics = tf.function(model.get_metrics_result, autograph=False)
+        self._metrics: Callable[[], Logs] | None = None
 
     def inspect(self, element_spec: Any) -> dict[str, tf.TensorSpec]:
         """Traces one step without running it, which also builds whatever is not built yet.
@@ -75,6 +75,9 @@ class Step:
         """Returns the model's metrics as they stand now."""
         if self._model.run_eagerly:
             return self._model.get_metrics_result()
+        if self._metrics is None:
+            compiled = tf.function(self._model.get_metrics_result, autograph=False)
+            self._metrics = compiled.get_concrete_function()
         return self._metrics()
 
 

@@ -95,10 +95,12 @@ class SnapshotEvaluator:
         """
         if not any(result.batches for result in results):
             raise ValueError("the validation data is empty: there was no batch to evaluate")
-        logs = self._result([result.state for result in results])
         if self._carries_logs:
-            logs = results[-1].logs
-        return _keras.python_logs(logs)
+            return _keras.python_logs(results[-1].logs)
+        total = results[0].state
+        for result in results[1:]:
+            total = self._add(total, result.state)
+        return _keras.python_logs(self._result(total))
 
     def mutated_values(self, results: Sequence[ShardResult]) -> list[tf.Tensor]:
         """Returns the last values of the variables in `mutated`."""
@@ -152,12 +154,11 @@ class SnapshotEvaluator:
         else:
             self._run = self._compile(self._run_part, weights, number, number)
         self._start = self._compile(self._start_state, weights)
-        self._result = tf.function(self._merge_states, autograph=False)
+        self._add = self._compile(self._add_states, state, state)
+        self._result = self._compile(self._result_of, state)
 
     def _compile(self, function: Callable[..., Any], *spec: Any) -> Callable[..., Any]:
-        compiled = tf.function(function, autograph=False)
-        compiled.get_concrete_function(*spec)
-        return compiled
+        return tf.function(function, autograph=False).get_concrete_function(*spec)
 
     def _evaluate_stream(self, weights: Weights, stream: BatchStream) -> ShardResult:
         state, logs, count = self._start(weights), self._empty_logs, 0
@@ -208,12 +209,11 @@ class SnapshotEvaluator:
         )
         return trainable, non_trainable
 
-    def _merge_states(self, states: list[_State]) -> Mapping[str, tf.Tensor]:
-        metrics = self._variables.metrics
-        merged = list(states[0])
-        for state in states[1:]:
-            merged = [a + b for a, b in zip(merged, state, strict=True)]
-        with keras.StatelessScope(state_mapping=list(zip(metrics, merged, strict=False))):
+    def _add_states(self, first: _State, second: _State) -> _State:
+        return tuple(a + b for a, b in zip(first, second, strict=True))
+
+    def _result_of(self, state: _State) -> Mapping[str, tf.Tensor]:
+        with keras.StatelessScope(state_mapping=list(zip(self._variables.metrics, state, strict=False))):
             return self._model.get_metrics_result()
 
 

@@ -74,6 +74,11 @@ class ValidationRunner:
         futures = self.start(Snapshot(epoch=0, step=0, values=values))
         return self.evaluator.merge([future.result().result for future in futures])
 
+    def close(self) -> None:
+        """Ends what the data began; the pool is closed by its owner."""
+        if isinstance(self._batches, StreamedBatches):
+            self._batches.end()
+
     def adopt_mutated(self, results: list[ShardResult]) -> None:
         """Puts the variables that validation itself changes into the model, as Keras leaves them."""
         mutated = self.evaluator.mutated

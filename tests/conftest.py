@@ -1,0 +1,26 @@
+"""Shared by all tests: seeds, small data, and a check that no test leaves a thread behind."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def no_thread_of_ours_is_left():
+    """Fails a test after which a validation worker or a sampler still runs."""
+    before = set(threading.enumerate())
+    yield
+    ours = ("validation", "sampler", "overlap")
+    left = [t.name for t in threading.enumerate() if t not in before and t.name.startswith(ours)]
+    for thread in threading.enumerate():
+        if thread.name in left:
+            thread.join(timeout=5)
+            if not thread.is_alive():
+                left.remove(thread.name)
+    assert not left, f"threads left behind: {left}"

@@ -1,0 +1,97 @@
+"""Models and data for differential tests: each makes the same thing twice from the same seed."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+
+ROWS, VALIDATION_ROWS, FEATURES, CLASSES = 203, 91, 12, 4
+
+
+def arrays(rows: int = ROWS, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Returns x float32[rows, FEATURES] and y int64[rows] that has something to do with it."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, FEATURES)).astype("float32")
+    return x, np.argmax(x[:, :CLASSES] + 0.3 * rng.normal(size=(rows, CLASSES)), axis=1)
+
+
+def crossentropy() -> keras.losses.Loss:
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def sequential(optimizer="adam", metrics=("accuracy",), **compile_arguments) -> keras.Model:
+    keras.utils.set_random_seed(7)
+    model = keras.Sequential(
+        [
+            keras.Input((FEATURES,)),
+            keras.layers.Dense(16, activation="relu"),
+            keras.layers.Dropout(0.25),
+            keras.layers.Dense(CLASSES),
+        ]
+    )
+    model.compile(optimizer, crossentropy(), metrics=list(metrics), **compile_arguments)
+    return model
+
+
+def functional() -> keras.Model:
+    """Two inputs, two outputs with a loss and metrics each."""
+    keras.utils.set_random_seed(7)
+    left, right = keras.Input((8,), name="left"), keras.Input((4,), name="right")
+    hidden = keras.layers.Concatenate()([keras.layers.Dense(8, activation="relu")(left), right])
+    label = keras.layers.Dense(CLASSES, name="label")(hidden)
+    size = keras.layers.Dense(1, name="size")(hidden)
+    model = keras.Model({"left": left, "right": right}, {"label": label, "size": size})
+    model.compile(
+        keras.optimizers.SGD(0.05, momentum=0.9),
+        {"label": crossentropy(), "size": "mse"},
+        metrics={"label": ["accuracy"], "size": ["mae"]},
+        loss_weights={"label": 1.0, "size": 0.3},
+    )
+    return model
+
+
+def functional_data(rows: int = ROWS, seed: int = 0) -> tuple[dict, dict]:
+    x, y = arrays(rows, seed)
+    return {"left": x[:, :8], "right": x[:, 8:]}, {"label": y, "size": x.sum(1, keepdims=True)}
+
+
+class Awkward(keras.Model):
+    """A subclassed model with BatchNormalization, Dropout, a regulariser and add_loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = keras.layers.Dense(16, kernel_regularizer="l2")
+        self.norm = keras.layers.BatchNormalization()
+        self.drop = keras.layers.Dropout(0.3)
+        self.head = keras.layers.Dense(CLASSES)
+
+    def call(self, x, training=False):
+        hidden = self.norm(self.hidden(x), training=training)
+        self.add_loss(1e-3 * keras.ops.mean(hidden**2))
+        return self.head(self.drop(keras.ops.relu(hidden), training=training))
+
+
+def subclassed(optimizer="adam") -> keras.Model:
+    keras.utils.set_random_seed(7)
+    model = Awkward()
+    model.compile(optimizer, crossentropy(), metrics=["accuracy"], weighted_metrics=["accuracy"])
+    return model
+
+
+def assert_same_history(actual: dict, expected: dict, rtol: float = 1e-5) -> None:
+    """Same keys, lengths and values."""
+    assert list(actual) == list(expected)
+    for name in expected:
+        np.testing.assert_allclose(actual[name], expected[name], rtol=rtol, atol=1e-7, err_msg=name)
+
+
+def assert_same_weights(actual: keras.Model, expected: keras.Model, rtol: float = 1e-5) -> None:
+    """Same weights, other state and optimizer variables."""
+    for a, b in zip(
+        actual.variables + actual.optimizer.variables,
+        expected.variables + expected.optimizer.variables,
+        strict=True,
+    ):
+        np.testing.assert_allclose(
+            keras.ops.convert_to_numpy(a), keras.ops.convert_to_numpy(b), rtol=rtol, atol=1e-6, err_msg=a.path
+        )

@@ -1,0 +1,368 @@
+"""Contract C2: the numbers are those of `keras.Model.fit`, whatever the workers, the model and the data."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train import Trainer, ValidationPolicy
+from overlap_train.data.mnist import load_mnist
+from tests.models import (
+    VALIDATION_ROWS,
+    arrays,
+    assert_same_history,
+    assert_same_weights,
+    crossentropy,
+    functional,
+    functional_data,
+    sequential,
+    subclassed,
+)
+
+WORKERS = (1, 2, 3, 7)
+_keras_runs: dict = {}
+
+
+def fit_both(build, workers, *args, max_lag=1, **arguments):
+    """Fits two models from the same seed, one with Keras and one with us, and compares everything."""
+    expected = build()
+    expected.fit(*args, verbose=0, **arguments)
+    actual = build()
+    policy = ValidationPolicy(workers=workers, max_lag=max_lag)
+    Trainer(actual, validation=policy).fit(*args, verbose=0, **arguments)
+    assert_same_history(actual.history.history, expected.history.history)
+    assert actual.history.epoch == expected.history.epoch
+    assert_same_weights(actual, expected)
+    return actual
+
+
+@pytest.fixture(scope="module")
+def mnist():
+    """Real images: 1,000 to train on and 333 to validate on."""
+    digits = load_mnist()
+    return (digits.x_train[:1000], digits.y_train[:1000]), (digits.x_test[:333], digits.y_test[:333])
+
+
+def mnist_sequential():
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential(
+        [
+            keras.Input((28, 28, 1), dtype="uint8"),
+            keras.layers.Rescaling(1 / 255),
+            keras.layers.Conv2D(8, 3, activation="relu"),
+            keras.layers.MaxPooling2D(),
+            keras.layers.Flatten(),
+            keras.layers.Dropout(0.5),
+            keras.layers.Dense(10),
+        ]
+    )
+    model.compile("adam", crossentropy(), metrics=["accuracy"])
+    return model
+
+
+def mnist_functional():
+    keras.utils.set_random_seed(3)
+    top, bottom = keras.Input((14, 28, 1), name="top"), keras.Input((14, 28, 1), name="bottom")
+    halves = [keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(half)) for half in (top, bottom)]
+    hidden = keras.layers.Dense(32, activation="relu")(keras.layers.Concatenate()(halves))
+    digit = keras.layers.Dense(10, name="digit")(hidden)
+    odd = keras.layers.Dense(1, activation="sigmoid", name="odd")(hidden)
+    model = keras.Model([top, bottom], [digit, odd])
+    model.compile(
+        "adam",
+        [crossentropy(), keras.losses.BinaryCrossentropy()],
+        metrics=[["accuracy"], ["accuracy", keras.metrics.AUC(name="auc")]],
+    )
+    return model
+
+
+class MnistNet(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.scale, self.flat = keras.layers.Rescaling(1 / 255), keras.layers.Flatten()
+        self.hidden = keras.layers.Dense(32, kernel_regularizer=keras.regularizers.L2(1e-3))
+        self.norm, self.drop = keras.layers.BatchNormalization(), keras.layers.Dropout(0.3)
+        self.head = keras.layers.Dense(10)
+
+    def call(self, x, training=False):
+        hidden = self.norm(self.hidden(self.flat(self.scale(x))), training=training)
+        self.add_loss(1e-3 * keras.ops.mean(hidden**2))
+        return self.head(self.drop(keras.ops.relu(hidden), training=training))
+
+
+def mnist_subclassed():
+    keras.utils.set_random_seed(3)
+    model = MnistNet()
+    model.compile("adam", crossentropy(), metrics=["accuracy"])
+    return model
+
+
+def halves(x, y):
+    return [x[:, :14], x[:, 14:]], [y, (y % 2)[:, None]]
+
+
+@pytest.mark.parametrize("build", [mnist_sequential, mnist_functional, mnist_subclassed])
+def test_mnist_with_any_number_of_workers_equals_keras(build, mnist):
+    (x, y), (xv, yv) = mnist
+    if build is mnist_functional:
+        (x, y), (xv, yv) = halves(x, y), halves(xv, yv)
+    arguments = dict(batch_size=64, epochs=2, shuffle=False, validation_data=(xv, yv), verbose=0)
+    expected = build()
+    expected.fit(x, y, **arguments)
+    for workers in WORKERS:
+        actual = build()
+        Trainer(actual, validation=ValidationPolicy(workers=workers)).fit(x, y, **arguments)
+        assert_same_history(actual.history.history, expected.history.history)
+        assert_same_weights(actual, expected)
+
+
+@pytest.mark.parametrize("max_lag", [0, 1, 3])
+def test_lag_does_not_change_the_numbers(max_lag):
+    x, y = arrays()
+    fit_both(
+        sequential,
+        2,
+        x,
+        y,
+        max_lag=max_lag,
+        epochs=5,
+        batch_size=32,
+        validation_data=arrays(VALIDATION_ROWS, 1),
+    )
+
+
+@pytest.mark.parametrize("shuffle", [True, "batch", False])
+def test_rows_come_in_the_order_of_keras_for_the_same_seed(shuffle):
+    x, y = arrays()
+    fit_both(sequential, 1, x, y, epochs=3, batch_size=32, shuffle=shuffle, validation_split=0.3)
+
+
+def test_two_inputs_and_outputs_in_dicts():
+    x, y = functional_data()
+    fit_both(functional, 3, x, y, epochs=2, validation_data=functional_data(VALIDATION_ROWS, 1))
+
+
+def test_sample_weights_and_unbuilt_subclassed_model():
+    x, y = arrays()
+    xv, yv = arrays(VALIDATION_ROWS, 1)
+    rng = np.random.default_rng(2)
+    fit_both(
+        subclassed,
+        3,
+        x,
+        y,
+        epochs=3,
+        batch_size=50,
+        sample_weight=rng.random(len(x)).astype("f"),
+        validation_data=(xv, yv, rng.random(len(xv)).astype("f")),
+        validation_batch_size=17,
+    )
+
+
+def test_class_weight():
+    x, y = arrays()
+    fit_both(sequential, 2, x, y, epochs=2, class_weight={0: 0.2, 1: 1.0, 2: 3.0, 3: 1.5})
+
+
+def test_tf_data_with_reshuffling():
+    def data():
+        return tf.data.Dataset.from_tensor_slices(arrays()).shuffle(203, seed=5).batch(32)
+
+    validation = tf.data.Dataset.from_tensor_slices(arrays(VALIDATION_ROWS, 1)).batch(20)
+    expected = sequential()
+    expected.fit(data(), validation_data=validation, epochs=4, shuffle=False, verbose=0)
+    actual = sequential()
+    Trainer(actual).fit(data(), validation_data=validation, epochs=4, verbose=0)
+    assert_same_history(actual.history.history, expected.history.history)
+    assert_same_weights(actual, expected)
+
+
+@pytest.mark.parametrize("steps_per_epoch", [3, 7, 10])
+def test_steps_per_epoch_goes_on_where_the_last_epoch_stopped(steps_per_epoch):
+    x, y = arrays()
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(32).repeat()
+    fit_both(
+        sequential,
+        2,
+        dataset,
+        shuffle=False,
+        epochs=4,
+        steps_per_epoch=steps_per_epoch,
+        validation_data=arrays(40, 1),
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*ran out of data")
+@pytest.mark.filterwarnings("ignore:the training data ran out")
+def test_data_that_runs_out_before_the_epochs_do():
+    dataset = tf.data.Dataset.from_tensor_slices(arrays()).batch(32)
+    fit_both(
+        sequential, 2, dataset, shuffle=False, epochs=3, steps_per_epoch=5, validation_data=arrays(40, 1)
+    )
+
+
+def test_python_generator_for_training_and_validation():
+    def batches(seed):
+        rng = np.random.default_rng(seed)
+        while True:
+            x, y = arrays(16, int(rng.integers(1000)))
+            yield x, y
+
+    arguments = dict(epochs=3, steps_per_epoch=5, validation_steps=2, shuffle=False, verbose=0)
+    expected = sequential()
+    expected.fit(batches(0), validation_data=batches(1), **arguments)
+    actual = sequential()
+    Trainer(actual).fit(batches(0), validation_data=batches(1), **arguments)
+    assert_same_history(actual.history.history, expected.history.history)
+    assert_same_weights(actual, expected)
+
+
+class Rows(keras.utils.PyDataset):
+    """Batches whose order changes with each epoch."""
+
+    def __init__(self, rows, seed):
+        super().__init__()
+        self.x, self.y = arrays(rows, seed)
+        self.epochs_ended = 0
+
+    def __len__(self):
+        return -(-len(self.x) // 32)
+
+    def __getitem__(self, index):
+        part = slice(index * 32, index * 32 + 32)
+        return np.roll(self.x, self.epochs_ended, axis=0)[part], np.roll(self.y, self.epochs_ended)[part]
+
+    def on_epoch_end(self):
+        self.epochs_ended += 1
+
+
+def test_py_dataset():
+    expected, actual = sequential(), sequential()
+    expected.fit(Rows(203, 0), shuffle=False, epochs=3, validation_data=Rows(91, 1), verbose=0)
+    Trainer(actual).fit(Rows(203, 0), shuffle=False, epochs=3, validation_data=Rows(91, 1), verbose=0)
+    assert_same_history(actual.history.history, expected.history.history)
+    assert_same_weights(actual, expected)
+
+
+def test_validation_frequency_leaves_gaps():
+    x, y = arrays()
+    fit_both(sequential, 2, x, y, epochs=5, validation_freq=2, validation_data=arrays(40, 1))
+    fit_both(sequential, 2, x, y, epochs=5, validation_freq=[1, 4], validation_data=arrays(40, 1))
+
+
+def test_initial_epoch_and_fitting_twice():
+    x, y = arrays()
+    expected, actual = sequential(), sequential()
+    trainer = Trainer(actual)
+    for model, fit in ((expected, expected.fit), (actual, trainer.fit)):
+        fit(x, y, epochs=2, shuffle=False, validation_split=0.2, verbose=0)
+        fit(x, y, epochs=4, initial_epoch=2, shuffle=False, validation_split=0.2, verbose=0)
+        assert model.history.epoch == [2, 3]
+    assert_same_history(actual.history.history, expected.history.history)
+    assert_same_weights(actual, expected)
+
+
+def test_more_workers_than_batches():
+    x, y = arrays()
+    fit_both(sequential, 7, x, y, epochs=2, validation_data=arrays(40, 1))
+
+
+def test_a_metric_of_unknown_state_is_evaluated_by_one_worker():
+    class Largest(keras.metrics.Metric):
+        """The largest label seen: its state is a maximum, and adding two of them would be wrong."""
+
+        def __init__(self):
+            super().__init__(name="largest")
+            self.value = self.add_weight(name="value", initializer="zeros")
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            self.value.assign(keras.ops.maximum(self.value, keras.ops.cast(keras.ops.max(y_true), "float32")))
+
+        def result(self):
+            return self.value + 0.0
+
+    x, y = arrays()
+    model = fit_both(
+        lambda: sequential(metrics=[Largest()]), 7, x, y, epochs=2, validation_data=arrays(VALIDATION_ROWS, 1)
+    )
+    assert model.history.history["val_largest"] == [3.0, 3.0]
+
+
+def test_custom_train_and_test_steps_with_logs_of_their_own():
+    class Custom(keras.Sequential):
+        def train_step(self, data):
+            logs = super().train_step(data)
+            return {"train_loss": logs["loss"], "batch_mean": tf.reduce_mean(data[0])}
+
+        def test_step(self, data):
+            super().test_step(data)
+            return {"batch_mean": tf.reduce_mean(data[0])}
+
+    def build():
+        keras.utils.set_random_seed(1)
+        model = Custom([keras.Input((12,)), keras.layers.Dense(4)])
+        model.compile("sgd", crossentropy())
+        return model
+
+    x, y = arrays()
+    fit_both(build, 3, x, y, epochs=2, validation_data=arrays(VALIDATION_ROWS, 1))
+
+
+def test_validation_that_changes_the_model_is_done_as_keras_does_it():
+    class Counting(keras.layers.Layer):
+        def build(self, shape):
+            self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False, name="calls")
+
+        def call(self, x):
+            self.calls.assign_add(1.0)
+            return x * (1.0 + 0.01 * self.calls)
+
+    def build():
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((12,)), Counting(), keras.layers.Dense(4)])
+        model.compile("sgd", crossentropy())
+        return model
+
+    x, y = arrays()
+    fit_both(build, 3, x, y, epochs=3, validation_data=arrays(VALIDATION_ROWS, 1))
+
+
+def test_mixed_precision():
+    def build():
+        keras.utils.set_random_seed(1)
+        policy = keras.dtype_policies.DTypePolicy("mixed_bfloat16")
+        model = keras.Sequential(
+            [
+                keras.Input((12,)),
+                keras.layers.Dense(8, activation="relu", dtype=policy),
+                keras.layers.Dense(4, dtype="float32"),
+            ]
+        )
+        model.compile("adam", crossentropy(), metrics=["accuracy"])
+        return model
+
+    x, y = arrays()
+    fit_both(build, 2, x, y, epochs=2, validation_data=arrays(VALIDATION_ROWS, 1))
+
+
+def test_run_eagerly():
+    x, y = arrays(70)
+    fit_both(lambda: sequential(run_eagerly=True), 2, x, y, epochs=2, validation_data=arrays(40, 1))
+
+
+def test_jit_compile():
+    x, y = arrays()
+    fit_both(lambda: sequential(jit_compile=True), 2, x, y, epochs=2, validation_data=arrays(40, 1))
+
+
+def test_evaluate_equals_keras():
+    model = subclassed()
+    x, y = arrays()
+    model.fit(x, y, epochs=1, verbose=0)
+    trainer = Trainer(model, validation=ValidationPolicy(workers=3))
+    expected = model.evaluate(x, y, batch_size=10, verbose=0, return_dict=True)
+    actual = trainer.evaluate(x, y, batch_size=10, verbose=0, return_dict=True)
+    assert_same_history(actual, expected)
+    np.testing.assert_allclose(trainer.evaluate(x, y, verbose=0), model.evaluate(x, y, verbose=0), rtol=1e-6)
