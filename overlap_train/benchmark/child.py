@@ -1,0 +1,127 @@
+"""One run in a process of its own: `python -m overlap_train.benchmark.child JOB`.
+
+JOB is JSON: {"job": "prepare" | "train" | "copies", …}. What it has to say goes to standard output, one
+line of JSON each, behind `MARK`; other lines there are anybody's. A "train" job says {"event": "begin"},
+trains its timed epochs, says {"event": "end"}, and then the figures.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import resource
+import statistics
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+from overlap_train.benchmark.records import RunRecord, RunSpec
+from overlap_train.benchmark.systems import SYSTEMS
+from overlap_train.benchmark.workloads import WORKLOADS
+
+__all__ = ["MARK", "copies", "prepare", "train"]
+
+MARK = "overlap_train.benchmark "
+
+
+def train(spec: RunSpec) -> RunRecord:
+    """Trains one epoch, then the timed ones."""
+    import keras
+
+    keras.utils.set_random_seed(spec.repeat)
+    workload = WORKLOADS[spec.workload]
+    task = workload.task(Path(spec.cache_dir), quick=spec.quick)
+    contender = SYSTEMS[spec.system].build(workload, task, spec.threads or 1)
+    contender.train(1)
+    gc.collect()
+    _say(event="begin")
+    start_s, start_cpu_s = time.monotonic(), time.process_time()
+    contender.train(spec.epochs)
+    wall_s, cpu_s = time.monotonic() - start_s, time.process_time() - start_cpu_s
+    _say(event="end")
+    peak_rss_bytes = _peak_rss_bytes()
+    return RunRecord(
+        spec.workload,
+        spec.system,
+        spec.threads,
+        spec.repeat,
+        spec.epochs,
+        wall_s,
+        cpu_s,
+        peak_rss_bytes=peak_rss_bytes,
+        **asdict(contender.outcome()),
+    )
+
+
+def prepare(workload: str, cache_dir: str, quick: bool) -> dict[str, Any]:
+    """Makes a workload's data once, so that the runs find what can be kept of it."""
+    task = WORKLOADS[workload].task(Path(cache_dir), quick=quick)
+    return {"source": task.source, "train": len(task.train), "validation": len(task.validation)}
+
+
+def copies(workload: str, cache_dir: str, workers: list[int]) -> list[dict[str, Any]]:
+    """Measures, for each number of workers, paper P1's model copies and our snapshot, in seconds an epoch.
+
+    The snapshot is timed by the trainer's own accounts, in epochs of a hundred steps.
+    """
+    import overlap_train
+    from overlap_train.benchmark.copies import copy_seconds
+
+    chosen = WORKLOADS[workload]
+    rows = []
+    for count in workers:
+        needed = chosen.batch_size * max(100, count)
+        task = chosen.load(Path(cache_dir), needed, count * chosen.batch_size)
+        policy = overlap_train.ValidationPolicy(workers=count, max_lag=1)
+        trainer = overlap_train.Trainer(chosen.model(from_raw=True), validation=policy)
+        trainer.fit(
+            task.train.x,
+            task.train.y,
+            batch_size=chosen.batch_size,
+            epochs=5,
+            validation_data=(task.validation.x, task.validation.y),
+            verbose=0,
+        )
+        snapshot_s = statistics.median(account.snapshot_s for account in trainer.accounts)
+        rows.append({"workers": count, "copy_s": copy_seconds(chosen, count), "snapshot_s": snapshot_s})
+    return rows
+
+
+def main(argv: list[str]) -> int:
+    """Does the job of the command line."""
+    job = json.loads(argv[1])
+    kind = job.pop("job")
+    if kind == "train":
+        _say(event="result", value=train(RunSpec(**job)).to_json())
+    elif kind == "copies":
+        _say(event="result", value=copies(**job))
+    elif kind == "prepare":
+        _say(event="result", value=prepare(**job))
+    else:
+        raise ValueError(f"no job is called {kind!r}; expected prepare, train or copies")
+    return 0
+
+
+def _say(**message: Any) -> None:
+    print(MARK + json.dumps(message), flush=True)
+
+
+def _peak_rss_bytes() -> int:
+    # ru_maxrss begins at the parent's size on Linux, so the kernel's own mark for this process is read.
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

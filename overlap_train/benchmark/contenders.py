@@ -1,0 +1,185 @@
+"""The systems at work: each trains a workload in its own way, and validates after each epoch.
+
+A system is built once in its process, then trains one epoch that is not timed and the timed ones; all
+work that it does before the first epoch (tracing, preparing arrays) is therefore outside the figures, and
+all that it does again in each epoch is inside.
+"""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+import overlap_train
+from overlap_train.benchmark import pipelines
+from overlap_train.benchmark.copies import CopyingValidator, scores
+from overlap_train.benchmark.tasks import Task
+from overlap_train.benchmark.workloads import Workload
+
+__all__ = [
+    "Contender",
+    "KerasNumpy",
+    "KerasTfData",
+    "KerasTfDataTuned",
+    "Outcome",
+    "Overlap",
+    "OverlapSync",
+    "Paper",
+    "TrainOnly",
+]
+
+_TUNED_STEPS_PER_EXECUTION = 50
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a system's epochs came to; the fields are those of `RunRecord`."""
+
+    val_loss: float
+    val_accuracy: float
+    hidden_s: float | None = None
+    copy_s: float | None = None
+
+
+class Contender(abc.ABC):
+    """A system at work on one workload. Used from one thread."""
+
+    def __init__(self, workload: Workload, task: Task, threads: int) -> None:
+        """Prepares everything that is needed before the first epoch."""
+        self.workload = workload
+        self.task = task
+        self.threads = threads
+
+    @abc.abstractmethod
+    def train(self, epochs: int) -> None:
+        """Trains and validates for some epochs more."""
+
+    @abc.abstractmethod
+    def outcome(self) -> Outcome:
+        """Returns what the last call of `train` came to; not timed."""
+
+
+class _Fit(Contender):
+    """`keras.Model.fit`, on data that a subclass prepares."""
+
+    model: keras.Model
+    fit_arguments: dict[str, Any]
+
+    def train(self, epochs: int) -> None:
+        history = self.model.fit(**self.fit_arguments, epochs=epochs, verbose=0)
+        self._last = {name: values[-1] for name, values in history.history.items()}
+
+    def outcome(self) -> Outcome:
+        return Outcome(self._last["val_loss"], self._last["val_accuracy"])
+
+
+class KerasNumpy(_Fit):
+    """`fit` from NumPy arrays that were scaled to floats beforehand."""
+
+    def __init__(self, workload: Workload, task: Task, threads: int) -> None:
+        super().__init__(workload, task, threads)
+        self.model = workload.model()
+        self.fit_arguments = {
+            "x": workload.scaled(task.train.x),
+            "y": task.train.y,
+            "batch_size": workload.batch_size,
+            "validation_data": (workload.scaled(task.validation.x), task.validation.y),
+        }
+
+
+class KerasTfData(_Fit):
+    """`fit` from a plain tf.data pipeline."""
+
+    def __init__(self, workload: Workload, task: Task, threads: int) -> None:
+        super().__init__(workload, task, threads)
+        self.model = workload.model()
+        self.fit_arguments = {
+            "x": pipelines.plain(workload, task.train, threads, training=True),
+            "validation_data": pipelines.plain(workload, task.validation, threads, training=False),
+        }
+
+
+class KerasTfDataTuned(_Fit):
+    """`fit` as somebody runs it who knows tf.data and Keras well."""
+
+    def __init__(self, workload: Workload, task: Task, threads: int) -> None:
+        super().__init__(workload, task, threads)
+        self.model = workload.model(steps_per_execution=_TUNED_STEPS_PER_EXECUTION)
+        self.fit_arguments = {
+            "x": pipelines.tuned(workload, task.train, threads, training=True),
+            "validation_data": pipelines.tuned(workload, task.validation, threads, training=False),
+        }
+
+
+class Paper(Contender):
+    """The scheme of paper P1 taken literally, see `copies.CopyingValidator`."""
+
+    def __init__(self, workload: Workload, task: Task, threads: int) -> None:
+        super().__init__(workload, task, threads)
+        self.model = workload.model()
+        self._data = pipelines.plain(workload, task.train, threads, training=True)
+        self._validator = CopyingValidator(workload, task.validation, threads)
+
+    def train(self, epochs: int) -> None:
+        self._validator.results.clear()
+        self._validator.copy_s.clear()
+        self.model.fit(self._data, epochs=epochs, verbose=0, callbacks=[self._validator])
+
+    def outcome(self) -> Outcome:
+        loss, accuracy = self._validator.results[-1]
+        return Outcome(loss, accuracy, copy_s=sum(self._validator.copy_s))
+
+
+class Overlap(Contender):
+    """`overlap_train.Trainer` with `threads` validation workers."""
+
+    max_lag = 1
+    validates = True
+
+    def __init__(self, workload: Workload, task: Task, threads: int) -> None:
+        super().__init__(workload, task, threads)
+        self.trainer = self.make_trainer()
+        self.fit_arguments: dict[str, Any] = {"x": task.train.x, "y": task.train.y}
+        validation: Any = (task.validation.x, task.validation.y)
+        if workload.decode is None:
+            self.fit_arguments["batch_size"] = workload.batch_size
+        else:
+            self.fit_arguments = {"x": pipelines.tuned(workload, task.train, threads, training=True)}
+            validation = pipelines.tuned(workload, task.validation, threads, training=False)
+        if self.validates:
+            self.fit_arguments["validation_data"] = validation
+
+    def make_trainer(self) -> overlap_train.Trainer:
+        """Returns the trainer, with a compiled model that takes the raw data."""
+        policy = overlap_train.ValidationPolicy(workers=self.threads, max_lag=self.max_lag)
+        return overlap_train.Trainer(self.workload.model(from_raw=True), validation=policy)
+
+    def train(self, epochs: int) -> None:
+        history = self.trainer.fit(**self.fit_arguments, epochs=epochs, verbose=0)
+        self._last = {name: values[-1] for name, values in history.history.items()}
+        self._accounts = self.trainer.accounts[-epochs:]
+
+    def outcome(self) -> Outcome:
+        hidden_s = sum(account.hidden_s for account in self._accounts)
+        snapshot_s = sum(account.snapshot_s for account in self._accounts)
+        return Outcome(self._last["val_loss"], self._last["val_accuracy"], hidden_s, snapshot_s)
+
+
+class OverlapSync(Overlap):
+    """The same with `max_lag=0`: each epoch waits for its validation."""
+
+    max_lag = 0
+
+
+class TrainOnly(Overlap):
+    """The same without validation; the accuracy is measured once, after the timed epochs."""
+
+    validates = False
+
+    def outcome(self) -> Outcome:
+        model = self.workload.model(from_raw=True)
+        model.set_weights(self.trainer.model.get_weights())
+        return Outcome(*scores(model, pipelines.raw(self.workload, self.task.validation)))

@@ -1,0 +1,73 @@
+"""What a comparison ran on, as far as it explains the figures: no names of hosts or users."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+__all__ = ["cores", "describe", "one_line"]
+
+_PACKAGES = ("overlap_train", "tensorflow", "keras", "numpy", "tensorflow-datasets", "jax", "torch")
+
+
+def cores() -> int:
+    """Returns how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def describe() -> dict[str, Any]:
+    """Returns CPU, cores, memory, GPUs, system, versions and date, as JSON values."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": cores(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "gpus": _gpu_names(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in _PACKAGES if _version(name)},
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+    }
+
+
+def one_line(machine: dict[str, Any]) -> str:
+    """Returns the machine in one line, for under a table."""
+    gpus = ", ".join(machine["gpus"]) or "no GPU"
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    return (
+        f"{machine['cores']} cores of {machine['cpu']}, {machine['memory_bytes'] / 2**30:.0f} GiB, {gpus}; "
+        f"Python {machine['python']}, {versions}; {machine['date']}"
+    )
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _gpu_names() -> list[str]:
+    try:
+        import gpustat
+
+        return [gpu.name for gpu in gpustat.new_query()]
+    except Exception:  # no driver, no GPU or no library: each has a type of its own
+        return []
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,125 @@
+"""What is compared, by name. Importing this does not import TensorFlow; `contenders` does the work."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from overlap_train.benchmark.tasks import Task
+from overlap_train.benchmark.workloads import Workload
+
+if TYPE_CHECKING:
+    from overlap_train.benchmark.contenders import Contender
+
+__all__ = ["BASELINES", "DEFAULT_SYSTEMS", "SYSTEMS", "System"]
+
+
+@dataclass(frozen=True)
+class System:
+    """An entry of the comparison.
+
+    Attributes:
+        name: as on the command line.
+        title: one line for the report.
+        contender: the class that does the work, as `module.Class` of this package.
+        uses_threads: whether `--threads` means anything to it; if not, it runs once for all values.
+        decodes: whether it can train a workload whose examples are decoded as they are read.
+        baseline: whether others are measured against it.
+        needs: modules that must be installed.
+        workloads: the only workloads that it knows; all if empty.
+        environment: variables that its process starts with.
+    """
+
+    name: str
+    title: str
+    contender: str
+    uses_threads: bool = True
+    decodes: bool = True
+    baseline: bool = False
+    needs: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def build(self, workload: Workload, task: Task, threads: int) -> Contender:
+        """Returns the system, ready to train; imports TensorFlow."""
+        module, name = self.contender.split(".")
+        contender: type[Contender] = getattr(importlib.import_module(f"{__package__}.{module}"), name)
+        return contender(workload, task, threads)
+
+    def missing(self) -> list[str]:
+        """Returns which modules that it needs are not installed."""
+        return [name for name in self.needs if importlib.util.find_spec(name) is None]
+
+    def obstacle(self, workload: Workload) -> str | None:
+        """Returns why it cannot train a workload here, or None."""
+        missing = self.missing()
+        if missing:
+            return f"{' and '.join(missing)} not installed"
+        if workload.decode is not None and not self.decodes:
+            return f"{workload.name} is decoded as it is read, and it reads arrays"
+        if self.workloads and workload.name not in self.workloads:
+            return f"it has no network for {workload.name}"
+        return None
+
+
+_ALL = (
+    System(
+        "keras-numpy",
+        "keras.Model.fit from NumPy arrays",
+        "contenders.KerasNumpy",
+        uses_threads=False,
+        decodes=False,
+        baseline=True,
+    ),
+    System("keras-tfdata", "keras.Model.fit from tf.data", "contenders.KerasTfData", baseline=True),
+    System(
+        "keras-tfdata-tuned",
+        "keras.Model.fit from tf.data, tuned by hand",
+        "contenders.KerasTfDataTuned",
+        baseline=True,
+    ),
+    System("paper", "the scheme of paper P1, taken literally", "contenders.Paper", baseline=True),
+    System("overlap", "overlap_train.Trainer", "contenders.Overlap"),
+    System("overlap-sync", "overlap_train.Trainer, max_lag=0", "contenders.OverlapSync"),
+    System("train-only", "overlap_train.Trainer, no validation", "contenders.TrainOnly", uses_threads=False),
+)
+
+_OPTIONAL = (
+    System(
+        "keras-jax",
+        "keras.Model.fit on the JAX backend",
+        "contenders.KerasNumpy",
+        uses_threads=False,
+        decodes=False,
+        baseline=True,
+        needs=("jax",),
+        environment={"KERAS_BACKEND": "jax"},
+    ),
+    System(
+        "keras-torch",
+        "keras.Model.fit on the PyTorch backend",
+        "contenders.KerasNumpy",
+        uses_threads=False,
+        decodes=False,
+        baseline=True,
+        needs=("torch",),
+        environment={"KERAS_BACKEND": "torch"},
+    ),
+    System(
+        "torch",
+        "a plain PyTorch loop",
+        "torch_loop.TorchLoop",
+        uses_threads=False,
+        decodes=False,
+        baseline=True,
+        needs=("torch",),
+        workloads=("mnist", "mnist-1gb"),
+    ),
+)
+
+SYSTEMS: dict[str, System] = {system.name: system for system in (*_ALL, *_OPTIONAL)}
+DEFAULT_SYSTEMS = tuple(system.name for system in _ALL)
+BASELINES = tuple(system.name for system in SYSTEMS.values() if system.baseline)
