@@ -2,8 +2,16 @@
 
 from overlap_train import errors
 from overlap_train._version import __version__
-from overlap_train.records import EpochAccount
+from overlap_train.records import EpochAccount, StepValidation
 from overlap_train.trainer import Trainer
-from overlap_train.validation.policy import ValidationPolicy
+from overlap_train.validation.policy import ValidationPolicy, ValidationSet
 
-__all__ = ["EpochAccount", "Trainer", "ValidationPolicy", "__version__", "errors"]
+__all__ = [
+    "EpochAccount",
+    "StepValidation",
+    "Trainer",
+    "ValidationPolicy",
+    "ValidationSet",
+    "__version__",
+    "errors",
+]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["EpochAccount", "MetricValues", "Sample", "Span"]
+__all__ = ["EpochAccount", "MetricValues", "Sample", "Span", "StepValidation", "prefixed"]
 
 MetricValues = Mapping[str, float]
 
@@ -75,6 +75,7 @@ class EpochAccount:
         delivered_s: callbacks ran.
         rolled_back_s: later training that was thrown away because a callback changed the training
             when this epoch's results were delivered.
+        skipped: whether the epoch's validation was due and left out.
     """
 
     epoch: int
@@ -86,3 +87,28 @@ class EpochAccount:
     snapshot_s: float = 0.0
     delivered_s: float = 0.0
     rolled_back_s: float = 0.0
+    skipped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepValidation:
+    """The result of a validation inside an epoch.
+
+    Attributes:
+        epoch: the epoch in which it was begun.
+        step: training steps of the `fit` made until then.
+        metrics: the validation metrics, with their prefix `val_`.
+    """
+
+    epoch: int
+    step: int
+    metrics: MetricValues
+
+
+def prefixed(logs: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Returns the metrics of all sets as they stand in an epoch's logs: `val_loss`, `val_clean_loss`."""
+    return {
+        f"val_{name}_{metric}" if name else f"val_{metric}": value
+        for name, metrics in logs.items()
+        for metric, value in metrics.items()
+    }

@@ -1,18 +1,16 @@
 """One `fit`, from its first epoch to its last: the loop that the trainer has wired.
 
 Everything here runs on the thread that called `fit`. Epochs are trained one after another; at the end of
-each its snapshot goes to the validation, and the epoch joins the pending ones. Between two training calls
-the oldest pending epoch is delivered if it is ready, and before a new epoch begins as many are waited for
-as the lag demands. A delivery may roll the training back to its snapshot.
+each its snapshot goes to the validation, and the epoch joins the backlog. Between two training calls the
+oldest epoch of the backlog is delivered if it is ready, and before a new epoch begins as many are waited
+for as the lag demands. A delivery may roll the training back to its snapshot.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import keras
@@ -21,29 +19,35 @@ from overlap_train import _keras
 from overlap_train.callbacks.delivery import Delivery, Outcome
 from overlap_train.callbacks.hooks import wants_train_batches
 from overlap_train.data.cursor import Cursor
+from overlap_train.interrupts import Interrupts
 from overlap_train.monitoring.accounts import Accounts
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import SpanRecorder
-from overlap_train.records import Span
+from overlap_train.records import Span, prefixed
 from overlap_train.snapshot import ModelState, Snapshot
 from overlap_train.training.loops import Loop, StepsDone
 from overlap_train.training.pace import Pace
 from overlap_train.training.step import Step
-from overlap_train.validation.pending import PendingEpoch, ShardOutcome
-from overlap_train.validation.runner import ValidationRunner
+from overlap_train.validation.backlog import Backlog
+from overlap_train.validation.pending import PendingEpoch
+from overlap_train.validation.stepwise import StepValidations
+from overlap_train.validation.suite import ValidationSuite
 
 __all__ = ["FitSession", "Parts", "Schedule"]
+
+# An interrupted fit delivers validations that end within this time.
+_GRACE_S = 5.0
+# So many rollbacks among so many deliveries, and running ahead has stopped to pay.
+_ROLLBACKS, _DELIVERIES = 3, 5
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which epochs there are and which of them are validated."""
+    """From which epoch to which, and how long a validation may take."""
 
     initial_epoch: int
     epochs: int
-    validates: Callable[[int], bool]
-    max_lag: int
-    timeout_s: float | None
+    timeout_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -56,12 +60,20 @@ class Parts:
     loop: Loop
     cursor: Cursor
     pace: Pace
-    runner: ValidationRunner | None
+    suite: ValidationSuite
+    backlog: Backlog
+    stepwise: StepValidations | None
     delivery: Delivery
     callbacks: keras.callbacks.CallbackList
     progress: ProgressReporter
     recorder: SpanRecorder
     accounts: Accounts
+    interrupts: Interrupts
+    on_delivered: Callable[[PendingEpoch, Outcome, int], None]
+
+
+class Interrupted(Exception):
+    """Ends a wait because a signal came; does not leave the session."""
 
 
 class FitSession:
@@ -69,17 +81,19 @@ class FitSession:
 
     Attributes:
         epoch_logs: the logs of each delivered epoch.
+        ended: how it ended: "completed", "stopped" by a callback, or "interrupted by" a signal.
     """
 
     def __init__(self, parts: Parts, schedule: Schedule) -> None:
         self._parts = parts
         self._schedule = schedule
-        self._pending: deque[PendingEpoch] = deque()
         self._next_epoch = schedule.initial_epoch
         self._step = 0
         self._stopped = False
+        self._recent_rollbacks: list[bool] = []
         self._batch_hooks = any(wants_train_batches(c) for c in parts.callbacks.callbacks)
         self.epoch_logs: dict[int, Mapping[str, float]] = {}
+        self.ended = "completed"
 
     def run(self) -> None:
         """Trains, validates and delivers every epoch, then calls `on_train_end`."""
@@ -88,22 +102,30 @@ class FitSession:
         callbacks.on_train_begin()
         # BackupAndRestore sets this when it finds an interrupted training.
         self._next_epoch = getattr(model, "_initial_epoch", None) or self._schedule.initial_epoch
-        while True:
-            if self._next_epoch < self._schedule.epochs and not self._stopped:
-                self._train_epoch(self._next_epoch)
-                self._deliver_for_lag()
-            elif self._pending:
-                self._deliver_oldest()
-            else:
-                break
+        try:
+            self._run_epochs()
+        except Interrupted:
+            self._deliver_in_grace()
         model.optimizer.finalize_variable_values(model.trainable_weights)
         last = max(self.epoch_logs, default=None)
         callbacks.on_train_end(logs=None if last is None else dict(self.epoch_logs[last]))
 
-    def close(self) -> None:
-        """Drops what is pending, so that the workers are free to end."""
-        while self._pending:
-            self._pending.pop().cancel()
+    def _run_epochs(self) -> None:
+        parts = self._parts
+        while True:
+            if self._next_epoch < self._schedule.epochs and not self._stopped:
+                self._train_epoch(self._next_epoch)
+                while parts.backlog.ready() or parts.backlog.must_wait(self._next_epoch):
+                    if self._deliver_oldest():
+                        break
+            elif len(parts.backlog):
+                self._deliver_oldest()
+            else:
+                break
+        if parts.stepwise is not None:
+            parts.stepwise.wait()
+        if self._stopped:
+            self.ended = "stopped"
 
     def _train_epoch(self, epoch: int) -> None:
         """Trains an epoch to its end, or until a delivery rolls it back."""
@@ -115,6 +137,7 @@ class FitSession:
         parts.cursor.begin_epoch()
         logs: Mapping[str, float] | None = None
         while parts.cursor.remaining() != 0 and not parts.model.stop_training:
+            self._check_interrupted()
             done = self._train_call(epoch)
             logs = done.logs
             if self._deliver_ready() or (done.halted and self._halt(done)):
@@ -127,10 +150,9 @@ class FitSession:
     def _train_call(self, epoch: int) -> StepsDone:
         """Makes one compiled call of training steps."""
         parts = self._parts
-        remaining = parts.cursor.remaining()
         steps = 1 if self._batch_hooks else parts.pace.steps()
-        if remaining is not None:
-            steps = min(steps, remaining)
+        limits = [parts.cursor.remaining(), parts.stepwise and parts.stepwise.steps_left(self._step)]
+        steps = min([steps, *(limit for limit in limits if limit is not None)])
         first = parts.cursor.steps
         if self._batch_hooks:
             parts.callbacks.on_train_batch_begin(first)
@@ -142,9 +164,11 @@ class FitSession:
         self._step += done.steps
         if self._batch_hooks and done.steps:
             parts.callbacks.on_train_batch_end(first, done.logs or parts.step.metrics())
+        if parts.stepwise is not None and done.steps:
+            parts.stepwise.after(self._step, lambda: self._snapshot(epoch))
         parts.progress.steps_done(epoch, parts.cursor.steps, lambda: _keras.python_logs(parts.step.metrics()))
         parts.progress.validation_pending(
-            [(p.epoch, p.shards_done, len(p.shards)) for p in self._pending if p.validated]
+            [(p.epoch, sum(f.done() for f in p.shards), len(p.shards)) for p in parts.backlog if p.shards]
         )
         return done
 
@@ -154,7 +178,7 @@ class FitSession:
         Returns:
             Whether one of those deliveries rolled this epoch back.
         """
-        while self._pending:
+        while len(self._parts.backlog):
             if self._deliver_oldest():
                 return True
         logs = _keras.python_logs(done.logs or self._parts.step.metrics())
@@ -169,94 +193,108 @@ class FitSession:
         parts.cursor.end_epoch()
         train_logs = _keras.python_logs(logs or parts.step.metrics())
         start_s = time.monotonic()
-        snapshot = Snapshot(epoch, self._step, parts.state.read(), parts.cursor.state())
+        snapshot = self._snapshot(epoch)
         span = self._span("snapshot", start_s, epoch)
         parts.accounts.add(epoch, "snapshot_s", span.duration_s)
-        parts.progress.epoch_trained(epoch, train_logs, parts.accounts.trained_s(epoch))
-        shards: Sequence[Future[ShardOutcome]] = ()
-        if parts.runner is not None and self._schedule.validates(epoch):
-            shards = parts.runner.start(snapshot)
-        self._pending.append(PendingEpoch(snapshot, train_logs, shards, bool(parts.model.stop_training)))
-
-    def _deliver_for_lag(self) -> None:
-        """Delivers what has to be delivered before the next epoch may begin."""
-        while self._pending and (
-            self._pending[0].ready() or self._next_epoch - self._pending[0].epoch > self._schedule.max_lag
-        ):
-            if self._deliver_oldest():
-                return
+        stops = bool(parts.model.stop_training)
+        last = stops or epoch + 1 >= self._schedule.epochs
+        pending = parts.backlog.push(snapshot, train_logs, stops=stops, last=last)
+        parts.progress.epoch_trained(
+            epoch, train_logs, parts.accounts.trained_s(epoch), validation_follows=bool(pending.validations)
+        )
 
     def _deliver_ready(self) -> bool:
         """Delivers what is ready without waiting; returns whether that rolled the training back."""
-        while self._pending and self._pending[0].ready():
+        while self._parts.backlog.ready():
             if self._deliver_oldest():
                 return True
         return False
 
-    def _deliver_oldest(self) -> bool:
-        """Waits for the oldest pending epoch and delivers it; returns whether the training was rolled back."""
-        parts, pending = self._parts, self._pending[0]
+    def _deliver_oldest(self, timeout_s: float | None = None) -> bool:
+        """Waits for the oldest epoch and delivers it; returns whether that rolled the training back."""
+        parts, pending = self._parts, self._parts.backlog.oldest
         if not pending.ready():
             start_s = time.monotonic()
-            pending.wait(self._schedule.timeout_s, lambda: None)
+            if timeout_s is None:
+                pending.wait(self._schedule.timeout_s, self._check_interrupted)
+            else:
+                pending.wait(timeout_s, lambda: None)
             span = self._span("wait", start_s, pending.epoch)
             parts.accounts.add(pending.epoch, "waited_s", span.duration_s)
-        val_logs = self._collect(pending) if pending.validated else None
-        self._pending.popleft()
+        val_logs, spans = parts.suite.collect(pending)
+        parts.accounts.validated(pending.epoch, spans)
+        parts.backlog.pop()
 
         start_s = time.monotonic()
+        trained_on = self._step != pending.snapshot.step
         outcome = parts.delivery.deliver(
-            pending.snapshot,
-            pending.train_logs,
-            val_logs,
-            stops=pending.stops,
-            trained_on=self._step != pending.snapshot.step,
+            pending.snapshot, pending.train_logs, val_logs, stops=pending.stops, trained_on=trained_on
         )
         span = self._span("deliver", start_s, pending.epoch)
         parts.accounts.add(pending.epoch, "delivered_s", span.duration_s)
         self._stopped = self._stopped or outcome.stop
         if outcome.rolled_back:
             self._roll_back(pending, outcome)
+        self._watch_rollbacks(outcome)
         self._close_epoch(pending, outcome, val_logs)
         return outcome.rolled_back
-
-    def _collect(self, pending: PendingEpoch) -> dict[str, float]:
-        """Merges the parts of a finished validation, in their order."""
-        parts = self._parts
-        assert parts.runner is not None
-        outcomes = pending.outcomes()
-        parts.accounts.validated(pending.epoch, [outcome.span for outcome in outcomes])
-        results = [outcome.result for outcome in outcomes]
-        parts.runner.adopt_mutated(results)
-        return parts.runner.merge(results)
 
     def _roll_back(self, pending: PendingEpoch, outcome: Outcome) -> None:
         """Forgets what was trained after a snapshot; its values are already in the model."""
         parts = self._parts
         seconds = parts.accounts.drop_after(pending.epoch)
         parts.accounts.add(pending.epoch, "rolled_back_s", seconds)
-        while self._pending:
-            self._pending.pop().cancel()
+        parts.backlog.drop()
         parts.cursor.restore(pending.snapshot.position)
         self._step = pending.snapshot.step
         self._next_epoch = pending.epoch + 1
-        reason = (
-            "a callback stopped the training" if outcome.stop else f"a callback changed {outcome.changed[0]}"
-        )
+        if parts.stepwise is not None:
+            parts.stepwise.drop_after(self._step)
+        reason = "a callback stopped the training" if outcome.stop else f"a callback set {outcome.changed[0]}"
         parts.progress.message(
-            f"back to the end of epoch {self._next_epoch}: {reason}; {seconds:.2f} s undone"
+            f"back to the end of epoch {pending.epoch + 1}: {reason} ({seconds:.2f} s undone)"
         )
 
+    def _watch_rollbacks(self, outcome: Outcome) -> None:
+        """Stops running ahead once rollbacks have become the rule."""
+        backlog = self._parts.backlog
+        self._recent_rollbacks = [*self._recent_rollbacks, outcome.rolled_back][-_DELIVERIES:]
+        if backlog.max_lag and sum(self._recent_rollbacks) >= _ROLLBACKS:
+            backlog.max_lag = 0
+            self._parts.progress.message(
+                f"validating in step with the training from here on: {_ROLLBACKS} of the last "
+                f"{len(self._recent_rollbacks)} epochs were rolled back"
+            )
+
     def _close_epoch(
-        self, pending: PendingEpoch, outcome: Outcome, val_logs: Mapping[str, float] | None
+        self, pending: PendingEpoch, outcome: Outcome, val_logs: Mapping[str, Mapping[str, float]]
     ) -> None:
         parts = self._parts
         self.epoch_logs[pending.epoch] = outcome.logs
-        parts.accounts.close(pending.epoch)
-        if not self._pending:
-            parts.cursor.forget(pending.snapshot.position)
-        if val_logs is not None:
-            parts.progress.epoch_validated(pending.epoch, {f"val_{k}": v for k, v in val_logs.items()})
+        parts.accounts.close(pending.epoch, skipped=pending.skipped)
+        parts.cursor.forget(pending.snapshot.position)
+        if val_logs:
+            parts.progress.epoch_validated(pending.epoch, prefixed(val_logs))
+        parts.on_delivered(pending, outcome, self._step)
+
+    def _check_interrupted(self) -> None:
+        if self._parts.interrupts.received is not None:
+            raise Interrupted
+
+    def _deliver_in_grace(self) -> None:
+        """Delivers the epochs whose validations end soon, and gives the others up."""
+        parts = self._parts
+        self.ended = f"interrupted by {parts.interrupts.received}"
+        deadline = time.monotonic() + _GRACE_S
+        parts.progress.message(f"{self.ended}: delivering what is finished within {_GRACE_S:g} s")
+        try:
+            while len(parts.backlog) and not self._stopped:
+                self._deliver_oldest(timeout_s=max(0.05, deadline - time.monotonic()))
+        except TimeoutError:
+            parts.backlog.drop()
+
+    def _snapshot(self, epoch: int) -> Snapshot:
+        return Snapshot(epoch, self._step, self._parts.state.read(), self._parts.cursor.state())
 
     def _span(self, name: str, start_s: float, epoch: int, **details: int) -> Span:
         thread = threading.current_thread().name

@@ -1,4 +1,4 @@
-"""`Trainer`: `keras.Model.fit` with the validation overlapped. It wires the rooms; `session.py` walks them."""
+"""`Trainer`: `keras.Model.fit` with the validation overlapped. It wires the rooms; `session.py` runs them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from overlap_train import _keras, arguments
 from overlap_train.callbacks.delivery import Delivery
 from overlap_train.callbacks.hooks import ordering_hooks
 from overlap_train.data.cursor import Cursor
-from overlap_train.data.shards import make_batches
 from overlap_train.data.sources import Feed, FeedOptions, IteratorFeed, make_feed
+from overlap_train.interrupts import Interrupts
 from overlap_train.monitoring.accounts import Accounts
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.monitoring.table import format_epoch_table
-from overlap_train.records import EpochAccount
+from overlap_train.records import EpochAccount, StepValidation
 from overlap_train.session import FitSession, Parts, Schedule
 from overlap_train.snapshot import ModelState
 from overlap_train.training.loops import make_loop
 from overlap_train.training.pace import Pace
 from overlap_train.training.step import Step, build_model
-from overlap_train.validation.evaluation import SnapshotEvaluator
-from overlap_train.validation.policy import ValidationPolicy
-from overlap_train.validation.pool import WorkerPool
-from overlap_train.validation.runner import ValidationRunner
+from overlap_train.validation.backlog import Backlog
+from overlap_train.validation.policy import ValidationPolicy, ValidationSet
+from overlap_train.validation.sets import build_suite, named_sets
+from overlap_train.validation.stepwise import StepValidations
+from overlap_train.validation.suite import ValidationSuite
 
 __all__ = ["Trainer"]
 
@@ -45,6 +46,9 @@ class Trainer:
         validation: how the validation runs.
         recorder: what each thread did when.
         accounts: where the time of each epoch of the last `fit` went.
+        step_validations: the results of validations inside epochs (`ValidationPolicy.every_steps`).
+        ended: how the last `fit` ended: "completed", "stopped" by a callback, "interrupted by" a signal, or
+            "failed"; None before the first.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class Trainer:
 
         Raises:
             TypeError: if an argument has the wrong type.
+            ValueError: if `in_memory_bytes` is negative.
         """
         arguments.require_model(model)
         arguments.require_instance("validation", validation, ValidationPolicy)
@@ -74,6 +79,8 @@ class Trainer:
         self.validation = validation if validation is not None else ValidationPolicy()
         self.recorder = recorder if recorder is not None else SpanRecorder()
         self.accounts: list[EpochAccount] = []
+        self.step_validations: list[StepValidation] = []
+        self.ended: str | None = None
         self._in_memory_bytes = arguments.require_count("in_memory_bytes", in_memory_bytes, minimum=0)
 
     def train_step(self, batch: Any) -> Mapping[str, Any]:
@@ -118,8 +125,13 @@ class Trainer:
     ) -> keras.callbacks.History:
         """Trains the model; takes the arguments of `keras.Model.fit` and means the same by them.
 
+        `validation_data` may also be a dict of several sets by name, such as
+        `{"clean": (x, y), "noisy": ValidationSet(data=dataset, freq=5)}`, whose metrics are then called
+        `val_clean_loss` and so on.
+
         Returns:
-            A `keras.callbacks.History` with each value under the epoch to which it belongs.
+            A `keras.callbacks.History` with each value under the epoch to which it belongs; its attribute
+            `ended` is that of the trainer. After a first Ctrl-C or SIGTERM it holds what was delivered.
 
         Raises:
             ValueError: for an argument out of range, empty or mismatched data, or a model that is not
@@ -127,6 +139,7 @@ class Trainer:
             TypeError: for an argument of the wrong type; likewise.
             ValidationWorkerError: a worker failed; chained to what it raised.
             ValidationTimeoutError: a validation took longer than the policy's `timeout_s`.
+            KeyboardInterrupt: a second signal came before the first was obeyed.
         """
         arguments.check_fit(
             epochs=epochs,
@@ -145,60 +158,29 @@ class Trainer:
             (x, y, sample_weight), validation_data = _keras.split_validation(
                 (x, y, sample_weight), validation_split
             )
+        sets = named_sets(
+            validation_data,
+            ValidationSet(
+                data=None,
+                freq=validation_freq,
+                steps=validation_steps,
+                batch_size=validation_batch_size or batch_size,
+            ),
+        )
         options = FeedOptions(batch_size, steps_per_epoch, shuffle, class_weight)
         feed = make_feed(x, y, sample_weight, options, hold_in_memory=self._fits_in_memory)
-        if isinstance(feed, IteratorFeed):
-            feed.prepare()
-
+        schedule = Schedule(initial_epoch, _capped(epochs), self.validation.timeout_s)
         with contextlib.ExitStack() as resources:
             cursor = Cursor(feed, steps_per_epoch)
-            limit = _keras.max_epochs()
-            epochs = epochs if limit is None else min(epochs, limit)
-            callback_list = self._callback_list(callbacks, verbose, epochs, cursor.steps_per_epoch)
-            step = self._make_step(callback_list)
-            logs_spec = build_model(self.model, step, feed.element_spec)
-            state = ModelState(self.model)
-            runner = None
-            if validation_data is not None:
-                runner = self._make_runner(
-                    state,
-                    validation_data,
-                    validation_batch_size or batch_size,
-                    validation_steps,
-                    resources,
-                )
-            progress = resources.enter_context(
-                ProgressReporter(epochs, cursor.steps_per_epoch, verbose=verbose)
+            callback_list = _callback_list(
+                self.model, callbacks, verbose=verbose, epochs=schedule.epochs, steps=cursor.steps_per_epoch
             )
-            parts = Parts(
-                model=self.model,
-                state=state,
-                step=step,
-                loop=make_loop(feed, step, logs_spec, eager=self.model.run_eagerly),
-                cursor=cursor,
-                pace=Pace(),
-                runner=runner,
-                delivery=Delivery(
-                    self.model,
-                    state,
-                    callback_list,
-                    on_change=self.validation.on_change,
-                    revalidate=runner.evaluate if runner is not None else _no_validation,
-                ),
-                callbacks=callback_list,
-                progress=progress,
-                recorder=self.recorder,
-                accounts=Accounts(),
-            )
-            max_lag = self._effective_lag(feed, runner, callback_list, progress)
-            validates = arguments.epoch_selector(validation_freq)
-            schedule = Schedule(initial_epoch, epochs, validates, max_lag, self.validation.timeout_s)
+            progress = ProgressReporter(schedule.epochs, cursor.steps_per_epoch, verbose=verbose)
+            resources.enter_context(progress)
+            parts = self._assemble(feed, cursor, callback_list, progress, sets, resources)
             session = FitSession(parts, schedule)
-            resources.callback(session.close)
-            try:
-                session.run()
-            finally:
-                self.accounts = parts.accounts.closed()
+            resources.callback(parts.backlog.drop)
+            self._run(session, parts)
         if verbose != 0 and self.accounts:
             print(format_epoch_table([(a, session.epoch_logs[a.epoch]) for a in self.accounts]))
         return self.model.history
@@ -227,104 +209,152 @@ class Trainer:
         arguments.check_fit(batch_size=batch_size, steps_per_epoch=steps, verbose=verbose)
         _keras.require_compiled(self.model)
         with contextlib.ExitStack() as resources:
-            step = Step(self.model, self.validation_step)
             data = (x, y, sample_weight)
-            adapter = _keras.adapt(*data, batch_size=batch_size, steps=steps)
             if not _keras.compiled_metrics_built(self.model):
-                step.inspect(adapter.get_tf_dataset().element_spec)
+                adapter = _keras.adapt(*data, batch_size=batch_size, steps=steps)
+                Step(self.model, self.validation_step).inspect(adapter.get_tf_dataset().element_spec)
             state = ModelState(self.model)
-            runner = self._make_runner(state, data, batch_size, steps, resources)
-            callback_list = self._callback_list(callbacks, 0, 1, None, history=False)
+            sets = {"": ValidationSet(data=data, steps=steps, batch_size=batch_size)}
+            suite = self._suite(state, sets, resources)
+            callback_list = _callback_list(
+                self.model, callbacks, verbose=0, epochs=1, steps=None, history=False
+            )
             callback_list.on_test_begin()
-            logs = runner.evaluate(state.read())
+            logs = suite.evaluate("", state.read())
             callback_list.on_test_end(logs)
         return logs if return_dict else _keras.flatten_logs(self.model, logs)
+
+    def _assemble(
+        self,
+        feed: Feed,
+        cursor: Cursor,
+        callbacks: keras.callbacks.CallbackList,
+        progress: ProgressReporter,
+        sets: Mapping[str, ValidationSet],
+        resources: contextlib.ExitStack,
+    ) -> Parts:
+        """Builds everything that one `fit` needs, and traces it."""
+        if isinstance(feed, IteratorFeed):
+            feed.prepare()
+        step = self._step(callbacks)
+        logs_spec = build_model(self.model, step, feed.element_spec)
+        state = ModelState(self.model)
+        suite = self._suite(state, sets, resources)
+        if self.validation.sanity_check:
+            suite.sanity_check(state.read())
+        self.step_validations = []
+        every = self.validation.every_steps
+        max_lag = self._effective_lag(feed, suite, callbacks, progress)
+        return Parts(
+            model=self.model,
+            state=state,
+            step=step,
+            loop=make_loop(feed, step, logs_spec, eager=self.model.run_eagerly),
+            cursor=cursor,
+            pace=Pace(),
+            suite=suite,
+            backlog=Backlog(self.validation, suite, max_lag=max_lag),
+            stepwise=StepValidations(suite, every, self.step_validations.append) if every and suite else None,
+            delivery=Delivery(
+                self.model,
+                state,
+                callbacks,
+                on_change=self.validation.on_change,
+                revalidate=suite.evaluate,
+            ),
+            callbacks=callbacks,
+            progress=progress,
+            recorder=self.recorder,
+            accounts=Accounts(),
+            interrupts=resources.enter_context(Interrupts()),
+            on_delivered=lambda *_: None,
+        )
+
+    def _run(self, session: FitSession, parts: Parts) -> None:
+        """Runs a session and keeps its accounts, however it ends."""
+        self.ended = "failed"
+        try:
+            session.run()
+            self.ended = session.ended
+        finally:
+            self.accounts = parts.accounts.closed()
+            if self.model.history is not None:
+                self.model.history.ended = self.ended
 
     def _fits_in_memory(self, size_bytes: int) -> bool:
         return size_bytes <= self._in_memory_bytes
 
-    def _make_step(self, callbacks: keras.callbacks.CallbackList) -> Step:
+    def _step(self, callbacks: keras.callbacks.CallbackList) -> Step:
         nan_guard = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks.callbacks)
-        return Step(
+        jit_compile = bool(self.model.jit_compile) and not self.model.run_eagerly
+        return Step(self.model, self.train_step, jit_compile=jit_compile, halt_on_nonfinite=nan_guard)
+
+    def _suite(
+        self, state: ModelState, sets: Mapping[str, ValidationSet], resources: contextlib.ExitStack
+    ) -> ValidationSuite:
+        return build_suite(
             self.model,
-            self.train_step,
-            jit_compile=bool(self.model.jit_compile) and not self.model.run_eagerly,
-            halt_on_nonfinite=nan_guard,
-        )
-
-    def _make_runner(
-        self,
-        state: ModelState,
-        data: Any,
-        batch_size: int | None,
-        steps: int | None,
-        resources: contextlib.ExitStack,
-    ) -> ValidationRunner:
-        """Builds the evaluator and starts its workers, which `resources` will end."""
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        batches = make_batches(
-            x,
-            y,
-            sample_weight,
-            batch_size=batch_size,
-            steps=steps,
-            cache_bytes=self.validation.cache_bytes,
-        )
-        evaluator = SnapshotEvaluator(self.model, state, self.validation_step, batches)
-        workers = self.validation.resolved_workers
-        if batches.num_batches is not None:
-            workers = min(workers, batches.num_batches)
-        pool = resources.enter_context(WorkerPool(1 if evaluator.indivisible else workers))
-        runner = ValidationRunner(evaluator, batches, pool, self.recorder.add)
-        resources.callback(runner.close)
-        return runner
-
-    def _callback_list(
-        self, callbacks: Any, verbose: int | str, epochs: int, steps: int | None, *, history: bool = True
-    ) -> keras.callbacks.CallbackList:
-        if isinstance(callbacks, keras.callbacks.CallbackList):
-            return callbacks
-        return keras.callbacks.CallbackList(
-            callbacks,
-            add_history=history,
-            add_progbar=False,
-            model=self.model,
-            verbose=verbose,
-            epochs=epochs,
-            steps=steps,
+            state,
+            self.validation_step,
+            sets,
+            self.validation,
+            on_span=self.recorder.add,
+            resources=resources,
         )
 
     def _effective_lag(
         self,
         feed: Feed,
-        runner: ValidationRunner | None,
+        suite: ValidationSuite,
         callbacks: keras.callbacks.CallbackList,
         progress: ProgressReporter,
     ) -> int:
         """Returns how far the training may run ahead so that nobody can tell; says why if not at all."""
-        if runner is None or self.validation.max_lag == 0:
-            return self.validation.max_lag
-        if runner.evaluator.mutated:
-            progress.message(f"validating in step with the training: {runner.evaluator.indivisible}")
-            return 0
-        if self.validation.on_change == "continue":
-            return self.validation.max_lag
-        for callback in callbacks.callbacks:
-            hooks = ordering_hooks(callback)
-            if hooks:
-                progress.message(
-                    f"validating in step with the training: {type(callback).__name__}.{hooks[0]} must not run "
-                    'for an epoch that may be rolled back; ValidationPolicy(on_change="continue") overlaps'
-                )
-                return 0
-        if not feed.rewindable:
-            progress.message(
-                "validating in step with the training: this data is made by Python and cannot be rewound; "
-                'ValidationPolicy(on_change="continue") overlaps'
-            )
-            return 0
-        return self.validation.max_lag
+        policy = self.validation
+        if policy.max_lag == 0 or not suite:
+            return policy.max_lag
+        reason = suite.in_step
+        if reason is None and policy.on_change == "rollback":
+            reason = _cannot_roll_back(feed, callbacks)
+        if reason is None:
+            return policy.max_lag
+        progress.message(f"validating in step with the training: {reason}")
+        return 0
 
 
-def _no_validation(_: Any) -> dict[str, float]:
-    raise RuntimeError("there is no validation data to evaluate")
+def _cannot_roll_back(feed: Feed, callbacks: keras.callbacks.CallbackList) -> str | None:
+    """Returns why a rollback would be noticed, or None."""
+    remedy = 'ValidationPolicy(on_change="continue") would overlap'
+    for callback in callbacks.callbacks:
+        for hook in ordering_hooks(callback):
+            return f"{type(callback).__name__}.{hook} must not run for an epoch that may be undone; {remedy}"
+    if not feed.rewindable:
+        return f"this data is made by Python and cannot be rewound; {remedy}"
+    return None
+
+
+def _callback_list(
+    model: keras.Model,
+    callbacks: Any,
+    *,
+    verbose: int | str,
+    epochs: int,
+    steps: int | None,
+    history: bool = True,
+) -> keras.callbacks.CallbackList:
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return callbacks
+    return keras.callbacks.CallbackList(
+        callbacks,
+        add_history=history,
+        add_progbar=False,
+        model=model,
+        verbose=verbose,
+        epochs=epochs,
+        steps=steps,
+    )
+
+
+def _capped(epochs: int) -> int:
+    limit = _keras.max_epochs()
+    return epochs if limit is None else min(epochs, limit)

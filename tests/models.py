@@ -24,10 +24,11 @@ def sequential(optimizer="adam", metrics=("accuracy",), **compile_arguments) -> 
     model = keras.Sequential(
         [
             keras.Input((FEATURES,)),
-            keras.layers.Dense(16, activation="relu"),
-            keras.layers.Dropout(0.25),
-            keras.layers.Dense(CLASSES),
-        ]
+            keras.layers.Dense(16, activation="relu", name="hidden"),
+            keras.layers.Dropout(0.25, name="drop"),
+            keras.layers.Dense(CLASSES, name="head"),
+        ],
+        name="sequential",
     )
     model.compile(optimizer, crossentropy(), metrics=list(metrics), **compile_arguments)
     return model

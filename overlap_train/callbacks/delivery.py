@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import keras
 
 from overlap_train.callbacks.hooks import listens
+from overlap_train.records import prefixed
 from overlap_train.snapshot import ModelState, Snapshot, Values
 
 __all__ = ["Delivery", "Outcome"]
@@ -46,7 +47,7 @@ class Delivery:
         callbacks: keras.callbacks.CallbackList,
         *,
         on_change: str,
-        revalidate: Callable[[Values], dict[str, float]],
+        revalidate: Callable[[str, Values], Mapping[str, float]],
     ) -> None:
         self._model = model
         self._state = state
@@ -59,7 +60,7 @@ class Delivery:
         self,
         snapshot: Snapshot,
         train_logs: Mapping[str, float],
-        val_logs: Mapping[str, float] | None,
+        val_logs: Mapping[str, Mapping[str, float]],
         *,
         stops: bool,
         trained_on: bool,
@@ -69,7 +70,8 @@ class Delivery:
         Args:
             snapshot: the epoch's end.
             train_logs: the epoch's training metrics.
-            val_logs: the metrics of its validation, without the prefix `val_`; None if there was none.
+            val_logs: the metrics of each validation set by its name, without the prefix `val_`; empty if
+                the epoch was not validated.
             stops: whether the training was already told to stop inside this epoch.
             trained_on: whether steps have been made since the snapshot.
         """
@@ -78,9 +80,8 @@ class Delivery:
         if aside is not None:
             self._state.restore(snapshot.values)
         self._model.stop_training = stops
-        logs = dict(train_logs)
-        if val_logs is not None:
-            logs |= {f"val_{name}": value for name, value in self._test(snapshot, val_logs).items()}
+        tested = {name: self._test(snapshot, name, metrics) for name, metrics in val_logs.items()}
+        logs = {**train_logs, **prefixed(tested)}
         self._callbacks.on_epoch_end(snapshot.epoch, logs)
 
         stop = bool(self._model.stop_training)
@@ -97,13 +98,13 @@ class Delivery:
                 self._model.stop_training = stop_training or stop
         return Outcome(logs, stop, tuple(variable.path for variable in changed), rolled_back)
 
-    def _test(self, snapshot: Snapshot, val_logs: Mapping[str, float]) -> Mapping[str, float]:
+    def _test(self, snapshot: Snapshot, name: str, val_logs: Mapping[str, float]) -> Mapping[str, float]:
         """Replays `on_test_*` around a validation that is already done."""
         if not self._wants_test:
             return val_logs
         self._callbacks.on_test_begin()
         if self._state.changed(snapshot.values):
             # Such as SwapEMAWeights: validation is to see other weights than those trained.
-            val_logs = self._revalidate(self._state.read())
+            val_logs = self._revalidate(name, self._state.read())
         self._callbacks.on_test_end(val_logs)
         return val_logs

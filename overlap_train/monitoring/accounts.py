@@ -58,7 +58,7 @@ class Accounts:
         """Returns the seconds trained so far in an open epoch."""
         return sum(span.duration_s for span in self._open[epoch].trained)
 
-    def close(self, epoch: int) -> EpochAccount:
+    def close(self, epoch: int, *, skipped: bool = False) -> EpochAccount:
         """Ends an epoch whose results are delivered, and returns its account."""
         entry = self._open.pop(epoch)
         account = EpochAccount(
@@ -67,6 +67,7 @@ class Accounts:
             trained_s=sum(span.duration_s for span in entry.trained),
             validated_s=_extent_s(entry.validated),
             hidden_s=overlap_s(entry.validated, self._recent),
+            skipped=skipped,
             **entry.seconds,
         )
         self._closed[epoch] = account

@@ -126,7 +126,7 @@ class SnapshotEvaluator:
         logs = concrete.structured_outputs
         if not isinstance(logs, Mapping):
             raise TypeError(
-                f"validation_step returned {type(logs).__name__}; expected a dict of metric names and values, "
+                f"validation_step returned {type(logs).__name__}; expected a dict of names and values, "
                 "such as self.model.get_metrics_result()"
             )
         self._carries_logs = set(logs) != set(self._model.get_metrics_result())

@@ -1,4 +1,4 @@
-"""F: an epoch whose validation is under way, from its snapshot to its merged result."""
+"""F: an epoch that waits for its delivery, with the validations of its snapshot."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from overlap_train.records import Span
 from overlap_train.snapshot import Snapshot
 from overlap_train.validation.evaluation import ShardResult
 
-__all__ = ["PendingEpoch", "ShardOutcome"]
+__all__ = ["PendingEpoch", "PendingValidation", "ShardOutcome"]
 
 
 @dataclass(frozen=True)
@@ -24,59 +24,31 @@ class ShardOutcome:
 
 
 @dataclass
-class PendingEpoch:
-    """A trained epoch that waits for its delivery. Belongs to the training thread.
+class PendingValidation:
+    """One snapshot on one validation set. Belongs to the training thread.
 
     Attributes:
-        snapshot: the weights at the epoch's end.
-        train_logs: the training metrics of the epoch.
-        shards: one future for each part of the validation set; empty if the epoch is not validated.
-        stops: whether the training had been told to stop when the epoch ended.
+        epoch: the snapshot's epoch.
+        name: the set's name, "" if there is only one.
+        shards: one future for each part of the set, in order.
     """
 
-    snapshot: Snapshot
-    train_logs: Mapping[str, float]
-    shards: Sequence[Future[ShardOutcome]] = field(default_factory=tuple)
-    stops: bool = False
+    epoch: int
+    name: str
+    shards: Sequence[Future[ShardOutcome]]
 
     @property
-    def epoch(self) -> int:
-        return self.snapshot.epoch
-
-    @property
-    def validated(self) -> bool:
-        """Whether this epoch has a validation at all."""
-        return bool(self.shards)
-
-    @property
-    def shards_done(self) -> int:
+    def done(self) -> int:
+        """How many parts are finished."""
         return sum(future.done() for future in self.shards)
 
     def ready(self) -> bool:
         """Whether every part is finished, or one has failed so that waiting for others is of no use."""
-        return self.shards_done == len(self.shards) or self._failed() is not None
+        return self.done == len(self.shards) or self._failed() is not None
 
-    def wait(self, timeout_s: float | None, check: Callable[[], None]) -> None:
-        """Waits until `ready`.
-
-        Args:
-            timeout_s: how long; None waits for ever.
-            check: called some ten times a second; may raise to end the wait.
-
-        Raises:
-            ValidationTimeoutError: if it is not ready in time.
-        """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not self.ready():
-            left = 0.1 if deadline is None else min(0.1, deadline - time.monotonic())
-            if left <= 0:
-                raise ValidationTimeoutError(
-                    f"the validation of epoch {self.epoch + 1} did not finish within timeout_s={timeout_s:g}: "
-                    f"{self.shards_done} of {len(self.shards)} parts were done; check whether the validation "
-                    "data ends, or raise ValidationPolicy(timeout_s=...)"
-                )
-            wait([f for f in self.shards if not f.done()], timeout=left, return_when="FIRST_COMPLETED")
-            check()
+    def begun(self) -> bool:
+        """Whether a worker has taken up any part."""
+        return any(future.running() or future.done() for future in self.shards)
 
     def outcomes(self) -> list[ShardOutcome]:
         """Returns the parts' results in their order; call it when `ready`.
@@ -87,8 +59,9 @@ class PendingEpoch:
         failed = self._failed()
         if failed is not None:
             shard, error = failed
+            where = f"on set {self.name!r} " if self.name else ""
             raise ValidationWorkerError(
-                f"validating epoch {self.epoch + 1} failed in part {shard + 1} of {len(self.shards)}: "
+                f"validating epoch {self.epoch + 1} {where}failed in part {shard + 1} of {len(self.shards)}: "
                 f"{type(error).__name__}: {_first_line(error)}",
                 epoch=self.epoch,
                 shard=shard,
@@ -107,6 +80,73 @@ class PendingEpoch:
                 if error is not None:
                     return shard, error
         return None
+
+
+@dataclass
+class PendingEpoch:
+    """A trained epoch that waits for its delivery. Belongs to the training thread.
+
+    Attributes:
+        snapshot: the weights at the epoch's end.
+        train_logs: the training metrics of the epoch.
+        validations: one for each validation set; empty if the epoch is not validated.
+        stops: whether the training had been told to stop when the epoch ended.
+        skipped: whether its validation was due and left out.
+    """
+
+    snapshot: Snapshot
+    train_logs: Mapping[str, float]
+    validations: Sequence[PendingValidation] = field(default_factory=tuple)
+    stops: bool = False
+    skipped: bool = False
+
+    @property
+    def epoch(self) -> int:
+        return self.snapshot.epoch
+
+    @property
+    def shards(self) -> list[Future[ShardOutcome]]:
+        """The parts of all its validations."""
+        return [future for validation in self.validations for future in validation.shards]
+
+    def ready(self) -> bool:
+        """Whether it can be delivered without waiting."""
+        return all(validation.ready() for validation in self.validations)
+
+    def wait(self, timeout_s: float | None, check: Callable[[], None]) -> None:
+        """Waits until `ready`.
+
+        Args:
+            timeout_s: how long; None waits for ever.
+            check: called some ten times a second; may raise to end the wait.
+
+        Raises:
+            ValidationTimeoutError: if it is not ready in time.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self.ready():
+            check()
+            left = 0.1 if deadline is None else min(0.1, deadline - time.monotonic())
+            unfinished = [future for future in self.shards if not future.done()]
+            if left <= 0:
+                raise ValidationTimeoutError(
+                    f"validating epoch {self.epoch + 1} did not end within timeout_s={timeout_s:g}: "
+                    f"{len(unfinished)} of {len(self.shards)} parts were not done; check whether the "
+                    "validation data ends, or raise ValidationPolicy(timeout_s=...)"
+                )
+            wait(unfinished, timeout=left, return_when="FIRST_COMPLETED")
+
+    def leave_out(self) -> None:
+        """Gives its validations up."""
+        for validation in self.validations:
+            validation.cancel()
+        self.validations = ()
+        self.skipped = True
+
+    def cancel(self) -> None:
+        """Drops what has not begun."""
+        for validation in self.validations:
+            validation.cancel()
 
 
 def _first_line(error: BaseException) -> str:

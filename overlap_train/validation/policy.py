@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["ValidationPolicy"]
+__all__ = ["ValidationPolicy", "ValidationSet"]
 
 _BACKLOGS = ("block", "skip", "latest")
 _ON_CHANGE = ("rollback", "continue")
+_ON_ERROR = ("raise", "warn", "retry")
+_SKIPPED = 8  # epochs without a validation that may wait for an older one to be delivered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,12 +24,21 @@ class ValidationPolicy:
             on a single core.
         max_lag: how many later epochs may have begun when an epoch's validation is delivered to the
             callbacks; 0 is what `keras.Model.fit` does.
-        backlog: what happens at the end of an epoch whose validation cannot be begun within `max_lag`:
-            `"block"` waits.
+        backlog: what happens at the end of an epoch while as many validations as `max_lag` allows (one at
+            least) are still under way. `"block"` waits. `"skip"` leaves this epoch without a validation.
+            `"latest"` gives up the waiting ones for this epoch's. An epoch without its validation has no
+            `val_` values in its logs; the last epoch is always validated. At most `max_snapshots` snapshots
+            are alive; after that, training waits under any of the three.
         on_change: what happens when a delivered callback changed the training: `"rollback"` goes back to
             the snapshot that it saw, so that the result is that of a synchronous run; `"continue"` accepts
             the lag and applies the change to the present weights.
+        on_error: what happens when a worker fails: `"raise"` ends the training; `"warn"` leaves the epoch
+            without its validation; `"retry"` evaluates the same snapshot once more and then raises.
         timeout_s: seconds that one validation may take once the training waits for it; None waits for ever.
+        every_steps: also validate a snapshot after each so many training steps; the results go to
+            `Trainer.step_validations`, not to callbacks. None does not.
+        sanity_check: evaluate one batch before the first epoch, so that an error in the validation shows
+            before an epoch has been trained. Data made by Python is left out, since that batch would be lost.
         cache_bytes: prepared validation batches of a dataset are kept in memory up to this size.
 
     Raises:
@@ -37,7 +50,10 @@ class ValidationPolicy:
     max_lag: int = 1
     backlog: str = "block"
     on_change: str = "rollback"
+    on_error: str = "raise"
     timeout_s: float | None = None
+    every_steps: int | None = None
+    sanity_check: bool = False
     cache_bytes: int = 1 << 30
 
     def __post_init__(self) -> None:
@@ -47,6 +63,11 @@ class ValidationPolicy:
         _require_int("cache_bytes", self.cache_bytes, 0)
         _require_choice("backlog", self.backlog, _BACKLOGS)
         _require_choice("on_change", self.on_change, _ON_CHANGE)
+        _require_choice("on_error", self.on_error, _ON_ERROR)
+        if self.every_steps is not None:
+            _require_int("every_steps", self.every_steps, 1)
+        if not isinstance(self.sanity_check, bool):
+            raise TypeError(f"sanity_check must be True or False; got {self.sanity_check!r}")
         if self.timeout_s is not None:
             if isinstance(self.timeout_s, bool) or not isinstance(self.timeout_s, (int, float)):
                 raise TypeError(f"timeout_s must be a number of seconds or None; got {self.timeout_s!r}")
@@ -59,6 +80,28 @@ class ValidationPolicy:
     def resolved_workers(self) -> int:
         """The number of workers, with None decided."""
         return self.workers if self.workers is not None else min(2, os.cpu_count() or 1)
+
+    @property
+    def max_snapshots(self) -> int:
+        """The most snapshots of ends of epochs that are alive at the same time."""
+        return self.max_lag + (1 if self.backlog == "block" else 1 + _SKIPPED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationSet:
+    """One of several validation sets of a `fit(validation_data={"clean": ..., "noisy": ValidationSet(...)})`.
+
+    Attributes:
+        data: what `keras.Model.fit` takes as `validation_data`.
+        freq: as `validation_freq`, for this set.
+        steps: as `validation_steps`, for this set.
+        batch_size: as `validation_batch_size`, for this set.
+    """
+
+    data: Any
+    freq: int | Sequence[int] = 1
+    steps: int | None = None
+    batch_size: int | None = None
 
 
 def _require_int(name: str, value: object, minimum: int) -> None:

@@ -85,6 +85,13 @@ class ValidationRunner:
         for variable, value in zip(mutated, self.evaluator.mutated_values(results), strict=True):
             variable.value.assign(value)
 
+    def evaluate_one_batch(self, values: Values) -> None:
+        """Evaluates the first batch and throws the result away; nothing for data that would lose it."""
+        if isinstance(self._batches, CachedBatches):
+            self._batches.fill()
+        if not isinstance(self._batches, StreamedBatches):
+            self.evaluator.evaluate(weights_of(values), Shard(0, 0, 1))
+
     def merge(self, results: list[ShardResult]) -> dict[str, float]:
         """Returns the metrics of the whole from those of the parts."""
         return self.evaluator.merge(results)

@@ -1,0 +1,61 @@
+"""Validation after every n training steps, between the ends of epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from overlap_train.records import StepValidation, prefixed
+from overlap_train.snapshot import Snapshot
+from overlap_train.validation.pending import PendingEpoch
+from overlap_train.validation.suite import ValidationSuite
+
+__all__ = ["StepValidations"]
+
+
+@dataclass
+class StepValidations:
+    """Validates snapshots inside epochs. Belongs to the training thread.
+
+    One is under way at a time: if it is not finished when the next is due, training waits for it.
+
+    Attributes:
+        every: steps between two.
+        deliver: called with each result.
+    """
+
+    suite: ValidationSuite
+    every: int
+    deliver: Callable[[StepValidation], None]
+    _pending: PendingEpoch | None = None
+
+    def steps_left(self, step: int) -> int:
+        """Returns how many steps may follow `step` before the next validation is due."""
+        return self.every - step % self.every
+
+    def after(self, step: int, take: Callable[[], Snapshot]) -> None:
+        """Begins a validation if one is due after `step` steps, and delivers what is finished."""
+        if self._pending is not None and self._pending.ready():
+            self._finish()
+        if step % self.every == 0:
+            self.wait()
+            snapshot = take()
+            self._pending = PendingEpoch(snapshot, {}, self.suite.start_all(snapshot))
+
+    def wait(self) -> None:
+        """Waits for the one under way and delivers it."""
+        if self._pending is not None:
+            self._pending.wait(None, lambda: None)
+            self._finish()
+
+    def drop_after(self, step: int) -> None:
+        """Gives up one that was begun after `step`, because training went back to there."""
+        if self._pending is not None and self._pending.snapshot.step > step:
+            self._pending.cancel()
+            self._pending = None
+
+    def _finish(self) -> None:
+        assert self._pending is not None
+        pending, self._pending = self._pending, None
+        logs, _ = self.suite.collect(pending)
+        self.deliver(StepValidation(pending.epoch, pending.snapshot.step, prefixed(logs)))

@@ -1,0 +1,117 @@
+"""The validation sets of a `fit`, one or several by name, evaluated by one pool."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from overlap_train.errors import ValidationWorkerError
+from overlap_train.records import Span
+from overlap_train.snapshot import Snapshot, Values
+from overlap_train.validation.pending import PendingEpoch, PendingValidation
+from overlap_train.validation.runner import ValidationRunner
+
+__all__ = ["NamedRunner", "ValidationSuite"]
+
+
+@dataclass(frozen=True)
+class NamedRunner:
+    """A validation set.
+
+    Attributes:
+        name: prefix of its metrics, "" if there is only one set.
+        runner: evaluates it.
+        validates: whether an epoch, counted from 0, is validated on it.
+    """
+
+    name: str
+    runner: ValidationRunner
+    validates: Callable[[int], bool]
+
+
+class ValidationSuite:
+    """Starts and collects the validations of snapshots. Belongs to the training thread."""
+
+    def __init__(self, sets: Sequence[NamedRunner], *, on_error: str = "raise") -> None:
+        self._sets = {named.name: named for named in sets}
+        self._on_error = on_error
+
+    def __bool__(self) -> bool:
+        return bool(self._sets)
+
+    @property
+    def in_step(self) -> str | None:
+        """Why training must not run ahead of these validations, or None."""
+        for named in self._sets.values():
+            if named.runner.evaluator.mutated:
+                return named.runner.evaluator.indivisible
+        return None
+
+    def due(self, epoch: int) -> bool:
+        """Whether an epoch is validated on any set."""
+        return any(named.validates(epoch) for named in self._sets.values())
+
+    def start(self, snapshot: Snapshot) -> list[PendingValidation]:
+        """Begins to evaluate a snapshot on the sets whose turn it is."""
+        return [
+            PendingValidation(snapshot.epoch, name, named.runner.start(snapshot))
+            for name, named in self._sets.items()
+            if named.validates(snapshot.epoch)
+        ]
+
+    def start_all(self, snapshot: Snapshot) -> list[PendingValidation]:
+        """Begins to evaluate a snapshot on every set."""
+        return [
+            PendingValidation(snapshot.epoch, name, named.runner.start(snapshot))
+            for name, named in self._sets.items()
+        ]
+
+    def collect(self, pending: PendingEpoch) -> tuple[dict[str, dict[str, float]], list[Span]]:
+        """Merges the parts of an epoch's validations.
+
+        Returns:
+            The metrics of each set by its name, and the workers' spans.
+
+        Raises:
+            ValidationWorkerError: a worker failed and `on_error` does not say otherwise.
+        """
+        logs: dict[str, dict[str, float]] = {}
+        spans: list[Span] = []
+        for validation in pending.validations:
+            try:
+                logs[validation.name] = self._merge(validation, spans)
+            except ValidationWorkerError as error:
+                if self._on_error == "raise":
+                    raise
+                if self._on_error == "retry":
+                    runner = self._sets[validation.name].runner
+                    again = PendingValidation(pending.epoch, validation.name, runner.start(pending.snapshot))
+                    PendingEpoch(pending.snapshot, {}, [again]).wait(None, lambda: None)
+                    logs[validation.name] = self._merge(again, spans)
+                else:
+                    warnings.warn(f"left out: {error}", RuntimeWarning, stacklevel=2)
+                    pending.skipped = True
+        return logs, spans
+
+    def evaluate(self, name: str, values: Values) -> dict[str, float]:
+        """Evaluates values on one set now, and waits for the result."""
+        return self._sets[name].runner.evaluate(values)
+
+    def sanity_check(self, values: Values) -> None:
+        """Evaluates one batch of each set, or raises what goes wrong with it."""
+        for named in self._sets.values():
+            named.runner.evaluate_one_batch(values)
+
+    def close(self) -> None:
+        """Ends what the data began."""
+        for named in self._sets.values():
+            named.runner.close()
+
+    def _merge(self, validation: PendingValidation, spans: list[Span]) -> dict[str, float]:
+        runner = self._sets[validation.name].runner
+        outcomes = validation.outcomes()
+        spans += [outcome.span for outcome in outcomes]
+        results = [outcome.result for outcome in outcomes]
+        runner.adopt_mutated(results)
+        return runner.merge(results)
