@@ -8,4 +8,4 @@ if [ -z "${TFDS_DATA_DIR:-}" ] && [ -d ../shared/data/tensorflow_datasets ]; the
   TFDS_DATA_DIR=$(cd ../shared/data/tensorflow_datasets && pwd)
   export TFDS_DATA_DIR
 fi
-exec .venv/bin/python -m pytest -q "$@"
+exec .venv/bin/python -m pytest -q -m "${PYTEST_MARKS-not nightly and not soak and not kill}" "$@"

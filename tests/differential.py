@@ -77,7 +77,8 @@ def read_files(directory: Path) -> dict[str, Any]:
         name = str(path.relative_to(directory))
         if path.suffix == ".keras":
             model = keras.saving.load_model(path)
-            found[name] = {v.path: np.asarray(v) for v in (*model.variables, *model.optimizer.variables)}
+            variables = (*model.variables, *model.optimizer.variables)  # seed generators have running names
+            found[name] = {str(i): np.asarray(variable) for i, variable in enumerate(variables)}
         elif name.endswith(".weights.h5"):
             found[name] = _h5(path)
         elif path.suffix == ".csv":
