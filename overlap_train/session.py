@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import keras
@@ -24,6 +24,7 @@ from overlap_train.monitoring.accounts import Accounts
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.records import Span, prefixed
+from overlap_train.resume import Resumer, StartPoint
 from overlap_train.snapshot import ModelState, Snapshot
 from overlap_train.training.loops import Loop, StepsDone
 from overlap_train.training.pace import Pace
@@ -69,7 +70,7 @@ class Parts:
     recorder: SpanRecorder
     accounts: Accounts
     interrupts: Interrupts
-    on_delivered: Callable[[PendingEpoch, Outcome, int], None]
+    resumer: Resumer | None
 
 
 class Interrupted(Exception):
@@ -99,9 +100,12 @@ class FitSession:
         """Trains, validates and delivers every epoch, then calls `on_train_end`."""
         model, callbacks = self._parts.model, self._parts.callbacks
         model.stop_training = False
+        if self._parts.resumer is not None:
+            self._parts.resumer.rewind_files(callbacks.callbacks)
         callbacks.on_train_begin()
         # BackupAndRestore sets this when it finds an interrupted training.
         self._next_epoch = getattr(model, "_initial_epoch", None) or self._schedule.initial_epoch
+        self._resume()
         try:
             self._run_epochs()
         except Interrupted:
@@ -124,8 +128,24 @@ class FitSession:
                 break
         if parts.stepwise is not None:
             parts.stepwise.wait()
+        if parts.resumer is not None:
+            parts.resumer.wait()
         if self._stopped:
             self.ended = "stopped"
+
+    def _resume(self) -> None:
+        """Goes on from the newest checkpoint, if there is one."""
+        parts = self._parts
+        if parts.resumer is None:
+            return
+        point = parts.resumer.start(parts.state, parts.cursor, parts.callbacks.callbacks)
+        if point is None:
+            return
+        self._next_epoch, self._step, self._stopped = point.epoch, point.step, point.stopped
+        parts.model.stop_training = point.stopped
+        parts.backlog.max_lag = min(parts.backlog.max_lag, point.max_lag)
+        self.epoch_logs[point.epoch - 1] = point.logs
+        parts.progress.message(f"resumed after epoch {point.epoch}")
 
     def _train_epoch(self, epoch: int) -> None:
         """Trains an epoch to its end, or until a delivery rolls it back."""
@@ -275,7 +295,17 @@ class FitSession:
         parts.cursor.forget(pending.snapshot.position)
         if val_logs:
             parts.progress.epoch_validated(pending.epoch, prefixed(val_logs))
-        parts.on_delivered(pending, outcome, self._step)
+        if parts.resumer is not None:
+            following = pending.epoch + 1
+            stopped = self._stopped
+            logs, lag = dict(outcome.logs), parts.backlog.max_lag
+            parts.resumer.delivered(
+                StartPoint(following, pending.snapshot.step, stopped, logs, lag),
+                outcome.values,
+                pending.snapshot.position,
+                parts.callbacks.callbacks,
+                last=stopped or following >= self._schedule.epochs,
+            )
 
     def _check_interrupted(self) -> None:
         if self._parts.interrupts.received is not None:

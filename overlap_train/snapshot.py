@@ -75,7 +75,7 @@ class ModelState:
         Read one by one on this thread: it does not wait for a thread of TensorFlow's pool while others
         keep that busy.
         """
-        return self._pack([variable.value.read_value() for variable in self._all])
+        return self.pack([variable.value.read_value() for variable in self._all])
 
     def restore(self, values: Values) -> None:
         """Puts values back; the variables take over the tensors' buffers."""
@@ -91,7 +91,8 @@ class ModelState:
         for variable, value in zip(self._all, values, strict=True):
             variable.value.assign(value)
 
-    def _pack(self, flat: Sequence[tf.Tensor]) -> Values:
+    def pack(self, flat: Sequence[tf.Tensor]) -> Values:
+        """Divides values in the order of `Values.flat` into their kinds."""
         parts, start = [], 0
         for group in (self.trainable, self.non_trainable, self.optimizer, self.metrics):
             parts.append(tuple(flat[start : start + len(group)]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.monitoring.table import format_epoch_table
 from overlap_train.records import EpochAccount, StepValidation
+from overlap_train.resume import CheckpointPolicy, Resumer, fingerprint
 from overlap_train.session import FitSession, Parts, Schedule
 from overlap_train.snapshot import ModelState
 from overlap_train.training.loops import make_loop
@@ -122,12 +124,18 @@ class Trainer:
         validation_steps: int | None = None,
         validation_batch_size: int | None = None,
         validation_freq: int | Sequence[int] = 1,
+        *,
+        resume: str | os.PathLike[str] | CheckpointPolicy | None = None,
     ) -> keras.callbacks.History:
         """Trains the model; takes the arguments of `keras.Model.fit` and means the same by them.
 
         `validation_data` may also be a dict of several sets by name, such as
         `{"clean": (x, y), "noisy": ValidationSet(data=dataset, freq=5)}`, whose metrics are then called
         `val_clean_loss` and so on.
+
+        Args beyond those of Keras:
+            resume: a directory, or a `CheckpointPolicy`, for checkpoints of this training. If it holds one,
+                the training goes on from there, with the result of an unbroken run.
 
         Returns:
             A `keras.callbacks.History` with each value under the epoch to which it belongs; its attribute
@@ -139,6 +147,7 @@ class Trainer:
             TypeError: for an argument of the wrong type; likewise.
             ValidationWorkerError: a worker failed; chained to what it raised.
             ValidationTimeoutError: a validation took longer than the policy's `timeout_s`.
+            CheckpointError: a checkpoint cannot be written, is damaged, or belongs to another training.
             KeyboardInterrupt: a second signal came before the first was obeyed.
         """
         arguments.check_fit(
@@ -153,6 +162,7 @@ class Trainer:
             verbose=verbose,
             shuffle=shuffle,
         )
+        policy = _checkpoint_policy(resume)
         _keras.require_compiled(self.model)
         if validation_split and validation_data is None:
             (x, y, sample_weight), validation_data = _keras.split_validation(
@@ -177,7 +187,7 @@ class Trainer:
             )
             progress = ProgressReporter(schedule.epochs, cursor.steps_per_epoch, verbose=verbose)
             resources.enter_context(progress)
-            parts = self._assemble(feed, cursor, callback_list, progress, sets, resources)
+            parts = self._assemble(feed, cursor, callback_list, progress, sets, policy, resources)
             session = FitSession(parts, schedule)
             resources.callback(parts.backlog.drop)
             self._run(session, parts)
@@ -231,6 +241,7 @@ class Trainer:
         callbacks: keras.callbacks.CallbackList,
         progress: ProgressReporter,
         sets: Mapping[str, ValidationSet],
+        policy: CheckpointPolicy | None,
         resources: contextlib.ExitStack,
     ) -> Parts:
         """Builds everything that one `fit` needs, and traces it."""
@@ -267,7 +278,7 @@ class Trainer:
             recorder=self.recorder,
             accounts=Accounts(),
             interrupts=resources.enter_context(Interrupts()),
-            on_delivered=lambda *_: None,
+            resumer=self._resumer(policy, feed, resources),
         )
 
     def _run(self, session: FitSession, parts: Parts) -> None:
@@ -301,6 +312,20 @@ class Trainer:
             on_span=self.recorder.add,
             resources=resources,
         )
+
+    def _resumer(
+        self, policy: CheckpointPolicy | None, feed: Feed, resources: contextlib.ExitStack
+    ) -> Resumer | None:
+        if policy is None:
+            return None
+        if not feed.rewindable:
+            raise ValueError(
+                "resume needs data whose position can be found again: arrays, or a tf.data.Dataset without "
+                "Python functions; this data is made by Python"
+            )
+        resumer = Resumer(policy, fingerprint(self.model, feed))
+        resources.callback(resumer.close)
+        return resumer
 
     def _effective_lag(
         self,
@@ -353,6 +378,14 @@ def _callback_list(
         epochs=epochs,
         steps=steps,
     )
+
+
+def _checkpoint_policy(resume: Any) -> CheckpointPolicy | None:
+    if resume is None or isinstance(resume, CheckpointPolicy):
+        return resume
+    if isinstance(resume, (str, os.PathLike)):
+        return CheckpointPolicy(directory=resume)
+    raise TypeError(f"resume must be a directory, a CheckpointPolicy or None; got {type(resume).__name__}")
 
 
 def _capped(epochs: int) -> int:

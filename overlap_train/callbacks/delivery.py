@@ -29,12 +29,14 @@ class Outcome:
         changed: names of the variables that a callback changed.
         rolled_back: whether the model now stands at the snapshot, with the changes applied, and what was
             trained after it is gone.
+        values: what the model's variables held right after the callbacks.
     """
 
     logs: Mapping[str, float]
     stop: bool
     changed: tuple[str, ...]
     rolled_back: bool
+    values: Values
 
 
 class Delivery:
@@ -86,6 +88,7 @@ class Delivery:
 
         stop = bool(self._model.stop_training)
         changed = self._state.changed(snapshot.values)
+        values = self._state.read()
         rolled_back = False
         if aside is not None:
             acts = bool(changed) or stop
@@ -96,7 +99,7 @@ class Delivery:
                 for variable, value in new:
                     variable.value.assign(value)
                 self._model.stop_training = stop_training or stop
-        return Outcome(logs, stop, tuple(variable.path for variable in changed), rolled_back)
+        return Outcome(logs, stop, tuple(variable.path for variable in changed), rolled_back, values)
 
     def _test(self, snapshot: Snapshot, name: str, val_logs: Mapping[str, float]) -> Mapping[str, float]:
         """Replays `on_test_*` around a validation that is already done."""
