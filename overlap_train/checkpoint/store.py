@@ -1,0 +1,242 @@
+"""The directory of a training's checkpoints: written atomically, kept a few deep, read newest first.
+
+A checkpoint is written under another name, made durable, renamed, and the rename made durable. Only then
+are older ones deleted. So a crash at any moment leaves the old ones or the new one, and never a half.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from overlap_train.checkpoint import container
+from overlap_train.checkpoint.lock import DirectoryLock
+from overlap_train.checkpoint.state import CheckpointState
+from overlap_train.errors import CheckpointCorruptError, CheckpointError
+
+__all__ = ["CheckpointStore"]
+
+_NAME = re.compile(r"ckpt-(\d{6,})\.otck")
+_LEFTOVER = re.compile(r"\.ckpt-\d{6,}\.otck\.tmp")
+_LARGEST_WRITE_BYTES = 1 << 26
+
+
+class CheckpointStore:
+    """Saves and loads the checkpoints of one training in one directory.
+
+    Checkpoints are numbered in the order of their writing, `ckpt-000012.otck`, and not by epoch: a rollback
+    may go back in epochs, and the newest state is the one to resume from. Loading needs no lock. The first
+    `save`, or entering the store as a context manager, locks the directory until `close`. Use a store from
+    one thread at a time.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], keep: int = 3) -> None:
+        """Nothing is read or made before the first use.
+
+        Args:
+            directory: where the checkpoints lie; made on the first save.
+            keep: how many are kept.
+
+        Raises:
+            TypeError: `directory` is no path, or `keep` no integer.
+            ValueError: `keep` is below 1.
+        """
+        if isinstance(directory, bytes) or not isinstance(directory, (str, os.PathLike)):
+            raise TypeError(f"directory must be a path; got {directory!r} of type {type(directory).__name__}")
+        if isinstance(keep, bool) or not hasattr(keep, "__index__"):
+            raise TypeError(f"keep must be an integer; got {keep!r} of type {type(keep).__name__}")
+        if keep < 1:
+            raise ValueError(f"keep must be at least 1; got {keep}")
+        self._directory = Path(directory)
+        self._keep = keep.__index__()
+        self._lock = DirectoryLock(self._directory)
+        self._damaged: set[Path] = set()
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The checkpoints, oldest first; they may be damaged."""
+        with suppress(FileNotFoundError):
+            numbered = [(int(m[1]), p) for p in self._directory.iterdir() if (m := _NAME.fullmatch(p.name))]
+            return tuple(path for _, path in sorted(numbered))
+        return ()
+
+    def acquire(self) -> None:
+        """Makes the directory and locks it until `close`; does nothing if that is done.
+
+        Raises:
+            CheckpointError: another training holds it, or it cannot be made.
+        """
+        try:
+            if not self._directory.is_dir():
+                self._directory.mkdir(parents=True, exist_ok=True)
+                _make_durable(self._directory.parent)
+            self._lock.acquire()
+        except OSError as error:
+            raise CheckpointError(
+                f"Checkpoints cannot be written into {self._directory}: {error}. Give a directory that can "
+                "be made and written."
+            ) from error
+
+    def save(self, state: CheckpointState) -> Path:
+        """Writes a checkpoint and then deletes those that are too many.
+
+        Returns:
+            Its path; it is durable.
+
+        Raises:
+            CheckpointError: it cannot be written, such as on a full disk, or another training writes here.
+                Older checkpoints are as before.
+            TypeError: a part of the state cannot be stored.
+            ValueError: a number of it is out of range.
+        """
+        pieces = container.encode(state)
+        self.acquire()
+        paths = self.paths
+        number = 1 + (int(_NAME.fullmatch(paths[-1].name)[1]) if paths else 0)  # type: ignore[index]
+        path = self._directory / f"ckpt-{number:06d}.otck"
+        try:
+            self._remove_leftovers()
+            self._write(path, pieces)
+        except OSError as error:
+            raise CheckpointError(self._cannot_write(path, pieces, error)) from error
+        self._damaged.discard(path)
+        self._prune()
+        return path
+
+    def load(
+        self, path: str | os.PathLike[str], fingerprint: Mapping[str, str] | None = None
+    ) -> CheckpointState:
+        """Reads one checkpoint by name.
+
+        Args:
+            path: of the file.
+            fingerprint: of the training that wants it, or None for no check.
+
+        Raises:
+            CheckpointCorruptError: it is damaged.
+            CheckpointMismatchError: it belongs to another training.
+            CheckpointError: there is none.
+        """
+        state = container.read(path)
+        if fingerprint is not None:
+            state.check(fingerprint, source=f"The checkpoint {os.fspath(path)}")
+        return state
+
+    def load_latest(self, fingerprint: Mapping[str, str] | None = None) -> CheckpointState | None:
+        """Reads the newest checkpoint that is sound, and warns of each damaged one that it passes over.
+
+        Args:
+            fingerprint: of the training that wants it, or None for no check.
+
+        Returns:
+            The state, or None if the directory is empty or missing.
+
+        Raises:
+            CheckpointCorruptError: there are checkpoints, and all of them are damaged.
+            CheckpointMismatchError: the newest sound one belongs to another training.
+        """
+        reasons = []
+        for path in reversed(self.paths):
+            try:
+                state = container.read(path)
+            except CheckpointError as error:
+                self._damaged.add(path)
+                reasons.append(f"{path.name}: {error.__cause__}")
+                continue
+            if reasons:
+                warnings.warn(
+                    f"Resuming from {path}, because newer checkpoints cannot be used ({'; '.join(reasons)}).",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            if fingerprint is not None:
+                state.check(fingerprint, source=f"The checkpoint {path}")
+            return state
+        if reasons:
+            raise CheckpointCorruptError(
+                f"None of the {len(reasons)} checkpoints in {self._directory} can be used "
+                f"({'; '.join(reasons)}). Put a sound one there, or give another directory to start afresh."
+            )
+        return None
+
+    def close(self) -> None:
+        """Unlocks the directory; may be called again."""
+        self._lock.release()
+
+    def __enter__(self) -> CheckpointStore:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _write(self, path: Path, pieces: Sequence[container.Bytes]) -> None:
+        temporary = path.with_name(f".{path.name}.tmp")
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            try:
+                for piece in pieces:
+                    _write_all(descriptor, piece)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+        _make_durable(self._directory)
+
+    def _remove_leftovers(self) -> None:
+        """Deletes what earlier crashes left; while this store has the lock, nobody else is writing."""
+        for path in self._directory.iterdir():
+            if _LEFTOVER.fullmatch(path.name):
+                os.unlink(path)
+
+    def _prune(self) -> None:
+        """Deletes all that are older than the oldest to be kept; damaged ones do not count as kept."""
+        paths = self.paths
+        sound = [path for path in paths if path not in self._damaged]
+        if len(sound) <= self._keep:
+            return
+        for path in paths[: paths.index(sound[-self._keep])]:
+            try:
+                os.unlink(path)
+            except OSError as error:
+                warnings.warn(f"The old checkpoint {path} stays: {error}.", RuntimeWarning, stacklevel=3)
+
+    def _cannot_write(self, path: Path, pieces: Sequence[container.Bytes], error: OSError) -> str:
+        needed = sum(memoryview(piece).nbytes for piece in pieces)
+        free = "an unknown number of"
+        with suppress(OSError):
+            free = str(shutil.disk_usage(self._directory).free)
+        return (
+            f"The checkpoint {path} cannot be written: {error.strerror or error}. It needs {needed} bytes, "
+            f"and {free} bytes are free. Older checkpoints are as before."
+        )
+
+
+def _write_all(descriptor: int, piece: container.Bytes) -> None:
+    rest = memoryview(piece)
+    while rest:
+        rest = rest[os.write(descriptor, rest[:_LARGEST_WRITE_BYTES]) :]
+
+
+def _make_durable(directory: Path) -> None:
+    """Makes the names in a directory durable, which syncing a file does not."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
