@@ -18,7 +18,7 @@ import tensorflow as tf
 __all__ = ["ModelState", "Snapshot", "Values"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Values:
     """The values of a model's variables, in the order of `ModelState`.
 
@@ -38,7 +38,7 @@ class Values:
         return (*self.trainable, *self.non_trainable, *self.optimizer, *self.metrics)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Snapshot:
     """One version of a training, taken between two steps.
 

@@ -69,7 +69,9 @@ def assert_same_result(actual: Path, expected: Path) -> None:
     for name, content in files_b.items():
         assert sorted(files_a[name]) == sorted(content)
         for key, value in content.items():
-            np.testing.assert_allclose(files_a[name][key], value, rtol=1e-6, atol=1e-7, err_msg=f"{name} {key}")
+            np.testing.assert_allclose(
+                files_a[name][key], value, rtol=1e-6, atol=1e-7, err_msg=f"{name} {key}"
+            )
 
 
 @pytest.mark.kill
