@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["EpochAccount", "MetricValues", "Sample", "Span", "StepValidation", "prefixed"]
+__all__ = ["EpochAccount", "MetricValues", "Sample", "Span", "StepValidation", "ValidationResult", "prefixed"]
 
 MetricValues = Mapping[str, float]
 
@@ -105,10 +105,23 @@ class StepValidation:
     metrics: MetricValues
 
 
-def prefixed(logs: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+@dataclass(frozen=True, slots=True)
+class ValidationResult:
+    """A snapshot on one validation set.
+
+    Attributes:
+        metrics: of the whole set, without the prefix `val_`.
+        running: the metrics after each batch, if a callback asked for them; otherwise empty.
+    """
+
+    metrics: MetricValues
+    running: tuple[MetricValues, ...] = ()
+
+
+def prefixed(results: Mapping[str, ValidationResult]) -> dict[str, float]:
     """Returns the metrics of all sets as they stand in an epoch's logs: `val_loss`, `val_clean_loss`."""
     return {
         f"val_{name}_{metric}" if name else f"val_{metric}": value
-        for name, metrics in logs.items()
-        for metric, value in metrics.items()
+        for name, result in results.items()
+        for metric, value in result.metrics.items()
     }

@@ -23,7 +23,7 @@ from overlap_train.interrupts import Interrupts
 from overlap_train.monitoring.accounts import Accounts
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import SpanRecorder
-from overlap_train.records import Span, prefixed
+from overlap_train.records import Span, ValidationResult, prefixed
 from overlap_train.resume import Resumer, StartPoint
 from overlap_train.snapshot import ModelState, Snapshot
 from overlap_train.training.loops import Loop, StepsDone
@@ -241,14 +241,14 @@ class FitSession:
                 pending.wait(timeout_s, lambda: None)
             span = self._span("wait", start_s, pending.epoch)
             parts.accounts.add(pending.epoch, "waited_s", span.duration_s)
-        val_logs, spans = parts.suite.collect(pending)
+        results, spans = parts.suite.collect(pending)
         parts.accounts.validated(pending.epoch, spans)
         parts.backlog.pop()
 
         start_s = time.monotonic()
         trained_on = self._step != pending.snapshot.step
         outcome = parts.delivery.deliver(
-            pending.snapshot, pending.train_logs, val_logs, stops=pending.stops, trained_on=trained_on
+            pending.snapshot, pending.train_logs, results, stops=pending.stops, trained_on=trained_on
         )
         span = self._span("deliver", start_s, pending.epoch)
         parts.accounts.add(pending.epoch, "delivered_s", span.duration_s)
@@ -256,7 +256,7 @@ class FitSession:
         if outcome.rolled_back:
             self._roll_back(pending, outcome)
         self._watch_rollbacks(outcome)
-        self._close_epoch(pending, outcome, val_logs)
+        self._close_epoch(pending, outcome, results)
         return outcome.rolled_back
 
     def _roll_back(self, pending: PendingEpoch, outcome: Outcome) -> None:
@@ -287,14 +287,14 @@ class FitSession:
             )
 
     def _close_epoch(
-        self, pending: PendingEpoch, outcome: Outcome, val_logs: Mapping[str, Mapping[str, float]]
+        self, pending: PendingEpoch, outcome: Outcome, results: Mapping[str, ValidationResult]
     ) -> None:
         parts = self._parts
         self.epoch_logs[pending.epoch] = outcome.logs
         parts.accounts.close(pending.epoch, skipped=pending.skipped)
         parts.cursor.forget(pending.snapshot.position)
-        if val_logs:
-            parts.progress.epoch_validated(pending.epoch, prefixed(val_logs))
+        if results:
+            parts.progress.epoch_validated(pending.epoch, prefixed(results))
         if parts.resumer is not None:
             following = pending.epoch + 1
             stopped = self._stopped

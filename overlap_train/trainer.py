@@ -11,7 +11,7 @@ import keras
 
 from overlap_train import _keras, arguments
 from overlap_train.callbacks.delivery import Delivery
-from overlap_train.callbacks.hooks import ordering_hooks
+from overlap_train.callbacks.hooks import ordering_hooks, wants_test_batches
 from overlap_train.data.cursor import Cursor
 from overlap_train.data.sources import Feed, FeedOptions, IteratorFeed, make_feed
 from overlap_train.interrupts import Interrupts
@@ -225,12 +225,16 @@ class Trainer:
                 Step(self.model, self.validation_step).inspect(adapter.get_tf_dataset().element_spec)
             state = ModelState(self.model)
             sets = {"": ValidationSet(data=data, steps=steps, batch_size=batch_size)}
-            suite = self._suite(state, sets, resources)
             callback_list = _callback_list(
                 self.model, callbacks, verbose=0, epochs=1, steps=None, history=False
             )
+            suite = self._suite(state, sets, callback_list, resources)
             callback_list.on_test_begin()
-            logs = suite.evaluate("", state.read())
+            result = suite.evaluate("", state.read())
+            for batch, metrics in enumerate(result.running):
+                callback_list.on_test_batch_begin(batch)
+                callback_list.on_test_batch_end(batch, metrics)
+            logs = dict(result.metrics)
             callback_list.on_test_end(logs)
         return logs if return_dict else _keras.flatten_logs(self.model, logs)
 
@@ -250,7 +254,7 @@ class Trainer:
         step = self._step(callbacks)
         logs_spec = build_model(self.model, step, feed.element_spec)
         state = ModelState(self.model)
-        suite = self._suite(state, sets, resources)
+        suite = self._suite(state, sets, callbacks, resources)
         if self.validation.sanity_check:
             suite.sanity_check(state.read())
         self.step_validations = []
@@ -301,7 +305,11 @@ class Trainer:
         return Step(self.model, self.train_step, jit_compile=jit_compile, halt_on_nonfinite=nan_guard)
 
     def _suite(
-        self, state: ModelState, sets: Mapping[str, ValidationSet], resources: contextlib.ExitStack
+        self,
+        state: ModelState,
+        sets: Mapping[str, ValidationSet],
+        callbacks: keras.callbacks.CallbackList,
+        resources: contextlib.ExitStack,
     ) -> ValidationSuite:
         return build_suite(
             self.model,
@@ -309,6 +317,7 @@ class Trainer:
             self.validation_step,
             sets,
             self.validation,
+            batch_by_batch=any(wants_test_batches(c) for c in callbacks.callbacks),
             on_span=self.recorder.add,
             resources=resources,
         )

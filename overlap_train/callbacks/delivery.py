@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import keras
 
-from overlap_train.callbacks.hooks import listens
-from overlap_train.records import prefixed
+from overlap_train.callbacks.hooks import TEST_HOOKS, listens
+from overlap_train.records import ValidationResult, prefixed
 from overlap_train.snapshot import ModelState, Snapshot, Values
 
 __all__ = ["Delivery", "Outcome"]
@@ -49,20 +49,20 @@ class Delivery:
         callbacks: keras.callbacks.CallbackList,
         *,
         on_change: str,
-        revalidate: Callable[[str, Values], Mapping[str, float]],
+        revalidate: Callable[[str, Values], ValidationResult],
     ) -> None:
         self._model = model
         self._state = state
         self._callbacks = callbacks
         self._on_change = on_change
         self._revalidate = revalidate
-        self._wants_test = listens(callbacks.callbacks, "on_test_begin", "on_test_end")
+        self._wants_test = listens(callbacks.callbacks, *TEST_HOOKS)
 
     def deliver(
         self,
         snapshot: Snapshot,
         train_logs: Mapping[str, float],
-        val_logs: Mapping[str, Mapping[str, float]],
+        results: Mapping[str, ValidationResult],
         *,
         stops: bool,
         trained_on: bool,
@@ -72,8 +72,7 @@ class Delivery:
         Args:
             snapshot: the epoch's end.
             train_logs: the epoch's training metrics.
-            val_logs: the metrics of each validation set by its name, without the prefix `val_`; empty if
-                the epoch was not validated.
+            results: of each validation set by its name; empty if the epoch was not validated.
             stops: whether the training was already told to stop inside this epoch.
             trained_on: whether steps have been made since the snapshot.
         """
@@ -82,7 +81,7 @@ class Delivery:
         if aside is not None:
             self._state.restore(snapshot.values)
         self._model.stop_training = stops
-        tested = {name: self._test(snapshot, name, metrics) for name, metrics in val_logs.items()}
+        tested = {name: self._test(snapshot, name, result) for name, result in results.items()}
         logs = {**train_logs, **prefixed(tested)}
         self._callbacks.on_epoch_end(snapshot.epoch, logs)
 
@@ -101,13 +100,16 @@ class Delivery:
                 self._model.stop_training = stop_training or stop
         return Outcome(logs, stop, tuple(variable.path for variable in changed), rolled_back, values)
 
-    def _test(self, snapshot: Snapshot, name: str, val_logs: Mapping[str, float]) -> Mapping[str, float]:
+    def _test(self, snapshot: Snapshot, name: str, result: ValidationResult) -> ValidationResult:
         """Replays `on_test_*` around a validation that is already done."""
         if not self._wants_test:
-            return val_logs
+            return result
         self._callbacks.on_test_begin()
         if self._state.changed(snapshot.values):
             # Such as SwapEMAWeights: validation is to see other weights than those trained.
-            val_logs = self._revalidate(name, self._state.read())
-        self._callbacks.on_test_end(val_logs)
-        return val_logs
+            result = self._revalidate(name, self._state.read())
+        for batch, metrics in enumerate(result.running):
+            self._callbacks.on_test_batch_begin(batch)
+            self._callbacks.on_test_batch_end(batch, metrics)
+        self._callbacks.on_test_end(dict(result.metrics))
+        return result

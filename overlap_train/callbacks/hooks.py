@@ -13,11 +13,18 @@ from typing import Any
 
 import keras
 
-__all__ = ["listens", "ordering_hooks", "overrides", "wants_test_batches", "wants_train_batches"]
+__all__ = [
+    "TEST_HOOKS",
+    "listens",
+    "ordering_hooks",
+    "overrides",
+    "wants_test_batches",
+    "wants_train_batches",
+]
 
 _TRAIN_BATCH = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 _TEST_BATCH = ("on_test_batch_begin", "on_test_batch_end")
-_TEST = ("on_test_begin", "on_test_end")
+TEST_HOOKS = ("on_test_begin", *_TEST_BATCH, "on_test_end")
 
 
 def overrides(callback: keras.callbacks.Callback, hook: str) -> bool:
@@ -58,7 +65,6 @@ def ordering_hooks(callback: keras.callbacks.Callback) -> tuple[str, ...]:
     gives the same result when it is called again.
     """
     found = [hook for hook in _TRAIN_BATCH if wants_train_batches(callback) and overrides(callback, hook)]
-    found += [hook for hook in _TEST_BATCH if wants_test_batches(callback) and overrides(callback, hook)]
     if overrides(callback, "on_epoch_begin") and not _may_begin_again(callback):
         found.append("on_epoch_begin")
     return tuple(found)

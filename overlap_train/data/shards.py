@@ -66,6 +66,15 @@ class ArrayBatches:
         available = math.ceil(num_samples / batch_size)
         self.num_batches = min(steps, available) if steps else available
 
+    def stream(self) -> BatchStream:
+        """Returns the batches one by one."""
+        size = self._batch_size
+        rows = range(0, min(self.num_batches * size, self._num_samples), size)
+        return BatchStream(
+            (keras.tree.map_structure(lambda t, row=row: t[row : row + size], self.tensors) for row in rows),
+            None,
+        )
+
     def fold(self, first: tf.Tensor, stop: tf.Tensor, start: Any, step: Fold) -> Any:
         """Applies `step` to one batch after another, in a compiled function, and returns the last value."""
 
@@ -118,6 +127,10 @@ class CachedBatches:
 
         return self.dataset.skip(first).take(stop - first).reduce(start, step)
 
+    def stream(self) -> BatchStream:
+        """Returns the batches one by one."""
+        return BatchStream(iter(self.dataset), None)
+
     def _count_batches(self) -> tf.Tensor:
         return self.dataset.reduce(tf.constant(0, tf.int64), lambda count, _: count + 1)
 
@@ -147,6 +160,10 @@ class StreamedBatches:
         self._adapter.on_epoch_begin()
         self._begun = True
         return BatchStream(iter(self._dataset), self._steps)
+
+    def stream(self) -> BatchStream:
+        """Starts one validation, as `begin`."""
+        return self.begin()
 
     def end(self) -> None:
         """Ends the last validation, if one was begun; call it on the training thread."""

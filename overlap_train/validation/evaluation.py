@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from overlap_train import _keras
 from overlap_train.data.shards import ArrayBatches, BatchStream, CachedBatches, Shard, StreamedBatches
+from overlap_train.records import ValidationResult
 from overlap_train.snapshot import ModelState, Values
 from overlap_train.validation.metrics import unmergeable_metrics
 
@@ -37,11 +38,13 @@ class ShardResult:
             model's variables that validation itself changes (`SnapshotEvaluator.mutated`).
         logs: the last batch's logs, where they say more than the metrics.
         batches: how many batches there were.
+        running: the metrics after each batch, if they were asked for.
     """
 
     state: _State
     logs: Mapping[str, tf.Tensor]
     batches: int
+    running: tuple[Mapping[str, float], ...] = ()
 
 
 class SnapshotEvaluator:
@@ -59,7 +62,19 @@ class SnapshotEvaluator:
         state: ModelState,
         step: Callable[[Any], Mapping[str, Any]],
         batches: ArrayBatches | CachedBatches | StreamedBatches,
+        *,
+        batch_by_batch: bool = False,
     ) -> None:
+        """Traces everything.
+
+        Args:
+            model: built and compiled.
+            state: its variables.
+            step: the validation step; updates metrics and returns logs.
+            batches: the validation set.
+            batch_by_batch: report the metrics after each batch too.
+        """
+        self._batch_by_batch = batch_by_batch
         self._model = model
         self._step = step
         self._variables = state
@@ -81,13 +96,13 @@ class SnapshotEvaluator:
         Raises:
             tensorflow.errors.OpError: as the data or the model raises it.
         """
-        if isinstance(part, BatchStream):
-            return self._evaluate_stream(weights, part)
+        if self._batch_by_batch or isinstance(part, BatchStream):
+            return self._evaluate_batches(weights, part)
         first, stop = (tf.constant(n, tf.int64) for n in (part.first, part.stop))
         state, logs = self._run(weights, first, stop)
         return ShardResult(tuple(state), logs, part.stop - part.first)
 
-    def merge(self, results: Sequence[ShardResult]) -> dict[str, float]:
+    def merge(self, results: Sequence[ShardResult]) -> ValidationResult:
         """Returns what `keras.Model.evaluate` would return, from the parts in their order.
 
         Raises:
@@ -96,11 +111,11 @@ class SnapshotEvaluator:
         if not any(result.batches for result in results):
             raise ValueError("the validation data is empty: there was no batch to evaluate")
         if self._carries_logs:
-            return _keras.python_logs(results[-1].logs)
+            return ValidationResult(_keras.python_logs(results[-1].logs), results[-1].running)
         total = results[0].state
         for result in results[1:]:
             total = self._add(total, result.state)
-        return _keras.python_logs(self._result(total))
+        return ValidationResult(_keras.python_logs(self._result(total)), results[-1].running)
 
     def mutated_values(self, results: Sequence[ShardResult]) -> list[tf.Tensor]:
         """Returns the last values of the variables in `mutated`."""
@@ -138,6 +153,8 @@ class SnapshotEvaluator:
             self.indivisible = f"validation changes variables of the model ({names})"
         elif self._carries_logs:
             self.indivisible = "validation_step returns logs of its own, of which the last batch's count"
+        elif self._batch_by_batch:
+            self.indivisible = "a callback listens to the batches of the validation"
         elif unmergeable:
             self.indivisible = f"nothing is known of how to add up the state of {', '.join(unmergeable)}"
 
@@ -149,7 +166,7 @@ class SnapshotEvaluator:
         weights = (trainable, non_trainable)
         number = tf.TensorSpec([], tf.int64)
         state = self._state_spec()
-        if isinstance(self._batches, StreamedBatches):
+        if self._batch_by_batch or isinstance(self._batches, StreamedBatches):
             self._one = self._compile(self._run_batch, weights, state, self._batches.element_spec)
         else:
             self._run = self._compile(self._run_part, weights, number, number)
@@ -160,12 +177,16 @@ class SnapshotEvaluator:
     def _compile(self, function: Callable[..., Any], *spec: Any) -> Callable[..., Any]:
         return tf.function(function, autograph=False).get_concrete_function(*spec)
 
-    def _evaluate_stream(self, weights: Weights, stream: BatchStream) -> ShardResult:
+    def _evaluate_batches(self, weights: Weights, part: Shard | BatchStream) -> ShardResult:
         state, logs, count = self._start(weights), self._empty_logs, 0
-        while (batch := stream.draw()) is not None:
+        running = []
+        batches = part if isinstance(part, BatchStream) else self._batches.stream()
+        while (batch := batches.draw()) is not None:
             state, logs = self._one(weights, state, batch)
             count += 1
-        return ShardResult(tuple(state), logs, count)
+            if self._batch_by_batch:
+                running.append(_keras.python_logs(logs if self._carries_logs else self._result(state)))
+        return ShardResult(tuple(state), logs, count, tuple(running))
 
     def _run_part(self, weights: Weights, first: tf.Tensor, stop: tf.Tensor) -> tuple[_State, Any]:
         start = (self._start_state(weights), self._empty_logs)

@@ -14,7 +14,7 @@ from overlap_train.data.shards import (
     StreamedBatches,
     split_batches,
 )
-from overlap_train.records import Span
+from overlap_train.records import Span, ValidationResult
 from overlap_train.snapshot import Snapshot, Values
 from overlap_train.validation.evaluation import ShardResult, SnapshotEvaluator, weights_of
 from overlap_train.validation.pending import ShardOutcome
@@ -65,7 +65,7 @@ class ValidationRunner:
 
         return [self._pool.submit(work, index) for index in range(self.parts)]
 
-    def evaluate(self, values: Values) -> dict[str, float]:
+    def evaluate(self, values: Values) -> ValidationResult:
         """Evaluates values now, with all workers, and waits for the result.
 
         Raises:
@@ -92,7 +92,7 @@ class ValidationRunner:
         if not isinstance(self._batches, StreamedBatches):
             self.evaluator.evaluate(weights_of(values), Shard(0, 0, 1))
 
-    def merge(self, results: list[ShardResult]) -> dict[str, float]:
+    def merge(self, results: list[ShardResult]) -> ValidationResult:
         """Returns the metrics of the whole from those of the parts."""
         return self.evaluator.merge(results)
 

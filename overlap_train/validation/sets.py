@@ -60,6 +60,7 @@ def build_suite(
     sets: Mapping[str, ValidationSet],
     policy: ValidationPolicy,
     *,
+    batch_by_batch: bool,
     on_span: Callable[[Span], None],
     resources: contextlib.ExitStack,
 ) -> ValidationSuite:
@@ -76,7 +77,8 @@ def build_suite(
             steps=validation_set.steps,
             cache_bytes=policy.cache_bytes,
         )
-        prepared.append((name, validation_set, batches, SnapshotEvaluator(model, state, step, batches)))
+        evaluator = SnapshotEvaluator(model, state, step, batches, batch_by_batch=batch_by_batch)
+        prepared.append((name, validation_set, batches, evaluator))
     if prepared:
         pool = resources.enter_context(WorkerPool(_workers(policy, [p[2:] for p in prepared])))
         for name, validation_set, batches, evaluator in prepared:

@@ -57,5 +57,5 @@ class StepValidations:
     def _finish(self) -> None:
         assert self._pending is not None
         pending, self._pending = self._pending, None
-        logs, _ = self.suite.collect(pending)
-        self.deliver(StepValidation(pending.epoch, pending.snapshot.step, prefixed(logs)))
+        results, _ = self.suite.collect(pending)
+        self.deliver(StepValidation(pending.epoch, pending.snapshot.step, prefixed(results)))

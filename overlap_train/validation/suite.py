@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from overlap_train.errors import ValidationWorkerError
-from overlap_train.records import Span
+from overlap_train.records import Span, ValidationResult
 from overlap_train.snapshot import Snapshot, Values
 from overlap_train.validation.pending import PendingEpoch, PendingValidation
 from overlap_train.validation.runner import ValidationRunner
@@ -67,20 +67,20 @@ class ValidationSuite:
             for name, named in self._sets.items()
         ]
 
-    def collect(self, pending: PendingEpoch) -> tuple[dict[str, dict[str, float]], list[Span]]:
+    def collect(self, pending: PendingEpoch) -> tuple[dict[str, ValidationResult], list[Span]]:
         """Merges the parts of an epoch's validations.
 
         Returns:
-            The metrics of each set by its name, and the workers' spans.
+            The result of each set by its name, and the workers' spans.
 
         Raises:
             ValidationWorkerError: a worker failed and `on_error` does not say otherwise.
         """
-        logs: dict[str, dict[str, float]] = {}
+        results: dict[str, ValidationResult] = {}
         spans: list[Span] = []
         for validation in pending.validations:
             try:
-                logs[validation.name] = self._merge(validation, spans)
+                results[validation.name] = self._merge(validation, spans)
             except ValidationWorkerError as error:
                 if self._on_error == "raise":
                     raise
@@ -88,13 +88,13 @@ class ValidationSuite:
                     runner = self._sets[validation.name].runner
                     again = PendingValidation(pending.epoch, validation.name, runner.start(pending.snapshot))
                     PendingEpoch(pending.snapshot, {}, [again]).wait(None, lambda: None)
-                    logs[validation.name] = self._merge(again, spans)
+                    results[validation.name] = self._merge(again, spans)
                 else:
                     warnings.warn(f"left out: {error}", RuntimeWarning, stacklevel=2)
                     pending.skipped = True
-        return logs, spans
+        return results, spans
 
-    def evaluate(self, name: str, values: Values) -> dict[str, float]:
+    def evaluate(self, name: str, values: Values) -> ValidationResult:
         """Evaluates values on one set now, and waits for the result."""
         return self._sets[name].runner.evaluate(values)
 
@@ -108,7 +108,7 @@ class ValidationSuite:
         for named in self._sets.values():
             named.runner.close()
 
-    def _merge(self, validation: PendingValidation, spans: list[Span]) -> dict[str, float]:
+    def _merge(self, validation: PendingValidation, spans: list[Span]) -> ValidationResult:
         runner = self._sets[validation.name].runner
         outcomes = validation.outcomes()
         spans += [outcome.span for outcome in outcomes]
