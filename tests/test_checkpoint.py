@@ -301,7 +301,9 @@ def test_layout_forgets_what_the_process_built_before():
 
     def build(units: int) -> str:
         made = keras.Sequential([keras.Input((4,)), keras.layers.Dense(units), keras.layers.Dense(1)])
-        return layout(made.variables)
+        made.compile(keras.optimizers.Adam(), "mse")
+        made.optimizer.build(made.trainable_variables)
+        return layout([*made.variables, *made.optimizer.variables])
 
     assert build(3) == build(3)
     assert build(3) != build(2)
