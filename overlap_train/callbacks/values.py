@@ -20,7 +20,7 @@ import tensorflow as tf
 
 __all__ = ["Resource", "VariableValue", "copied", "put_back"]
 
-_IMMUTABLE = (type(None), bool, int, float, complex, str, bytes)
+_IMMUTABLE = frozenset({type(None), bool, int, float, complex, str, bytes})
 _SEQUENCES = (list, tuple, set, frozenset)
 _IN_PLACE = (list, dict, set, deque)
 
@@ -52,6 +52,8 @@ def copied(
     kind = type(value)
     if kind in _IMMUTABLE:
         return value
+    if kind in _SEQUENCES and _IMMUTABLE.issuperset(map(type, value)):
+        return kind(value)  # a history is long, and has nothing to look into
     if isinstance(value, (np.ndarray, np.generic)):
         return _copied_array(value, copy_arrays)
     if _is_variable(value):

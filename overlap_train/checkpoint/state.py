@@ -76,7 +76,7 @@ def layout(variables: Iterable[Any]) -> str:
 
 
 def _line(variable: Any) -> str:
-    name = "/".join(re.sub(r"_\d+$", "", part) for part in variable.path.split("/"))
+    name = re.sub(r"_\d+(?=[_/]|$)", "", variable.path)  # also inside: adam/dense_1_kernel_momentum
     shape = "x".join(str(size) for size in variable.shape) or "scalar"
     return f"{name} {shape} {np.dtype(variable.dtype) if variable.dtype != 'string' else 'string'}"
 
