@@ -117,7 +117,9 @@ class FitSession:
     def _run_epochs(self) -> None:
         parts = self._parts
         while True:
-            if self._next_epoch < self._schedule.epochs and not self._stopped:
+            # An epoch that was told to stop is delivered first: what it tells may yet be undone.
+            over = self._stopped or any(pending.stops for pending in parts.backlog)
+            if self._next_epoch < self._schedule.epochs and not over:
                 self._train_epoch(self._next_epoch)
                 while parts.backlog.ready() or parts.backlog.must_wait(self._next_epoch):
                     if self._deliver_oldest():
