@@ -67,7 +67,7 @@ def prepare(workload: str, cache_dir: str, quick: bool) -> dict[str, Any]:
 def copies(workload: str, cache_dir: str, workers: list[int]) -> list[dict[str, Any]]:
     """Measures, for each number of workers, paper P1's model copies and our snapshot, in seconds an epoch.
 
-    The snapshot is timed by the trainer's own accounts, in epochs of a hundred steps.
+    The snapshot is timed by the trainer's own accounts, in epochs of twenty steps.
     """
     import overlap_train
     from overlap_train.benchmark.copies import copy_seconds
@@ -75,8 +75,8 @@ def copies(workload: str, cache_dir: str, workers: list[int]) -> list[dict[str, 
     chosen = WORKLOADS[workload]
     rows = []
     for count in workers:
-        needed = chosen.batch_size * max(100, count)
-        task = chosen.load(Path(cache_dir), needed, count * chosen.batch_size)
+        examples = 20 * chosen.batch_size
+        task = chosen.load(Path(cache_dir), examples, count * chosen.batch_size)
         policy = overlap_train.ValidationPolicy(workers=count, max_lag=1)
         trainer = overlap_train.Trainer(chosen.model(from_raw=True), validation=policy)
         trainer.fit(

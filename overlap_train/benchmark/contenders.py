@@ -98,6 +98,7 @@ class KerasTfData(_Fit):
         self.model = workload.model()
         self.fit_arguments = {
             "x": pipelines.plain(workload, task.train, threads, training=True),
+            "shuffle": False,  # the pipeline does
             "validation_data": pipelines.plain(workload, task.validation, threads, training=False),
         }
 
@@ -110,6 +111,7 @@ class KerasTfDataTuned(_Fit):
         self.model = workload.model(steps_per_execution=_TUNED_STEPS_PER_EXECUTION)
         self.fit_arguments = {
             "x": pipelines.tuned(workload, task.train, threads, training=True),
+            "shuffle": False,
             "validation_data": pipelines.tuned(workload, task.validation, threads, training=False),
         }
 
@@ -126,7 +128,7 @@ class Paper(Contender):
     def train(self, epochs: int) -> None:
         self._validator.results.clear()
         self._validator.copy_s.clear()
-        self.model.fit(self._data, epochs=epochs, verbose=0, callbacks=[self._validator])
+        self.model.fit(self._data, epochs=epochs, shuffle=False, verbose=0, callbacks=[self._validator])
 
     def outcome(self) -> Outcome:
         loss, accuracy = self._validator.results[-1]
@@ -147,7 +149,8 @@ class Overlap(Contender):
         if workload.decode is None:
             self.fit_arguments["batch_size"] = workload.batch_size
         else:
-            self.fit_arguments = {"x": pipelines.tuned(workload, task.train, threads, training=True)}
+            dataset = pipelines.tuned(workload, task.train, threads, training=True)
+            self.fit_arguments = {"x": dataset, "shuffle": False}
             validation = pipelines.tuned(workload, task.validation, threads, training=False)
         if self.validates:
             self.fit_arguments["validation_data"] = validation
