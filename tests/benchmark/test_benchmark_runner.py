@@ -26,14 +26,12 @@ def child(tmp_path, monkeypatch):
     return use
 
 
-SAY = f"say = lambda **m: print({runner.MARK!r} + json.dumps(m), flush=True)\n"
+SAY = f"say = lambda m: print({runner.MARK!r} + json.dumps(m), flush=True)\n"
 
 
 def test_result_comes_back_among_other_output(child):
-    child(SAY + "print('noise'); say(event='begin'); say(event='result', value=json.loads(sys.argv[1]))")
-    events = []
-    assert runner.run_job({"job": "x"}, timeout_s=60, on_event=events.append) == {"job": "x"}
-    assert events == ["begin"]
+    child(SAY + "print('noise'); say(json.loads(sys.argv[1])); print('more')")
+    assert runner.run_job({"job": "x"}, timeout_s=60) == {"job": "x"}
 
 
 @pytest.mark.parametrize(
@@ -65,18 +63,32 @@ def test_hanging_child_and_its_own_children_are_ended(child, tmp_path):
     assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
 
 
-def test_exception_in_the_caller_ends_the_child(child, tmp_path):
-    child(SAY + "say(event='begin', pid=os.getpid()); threading.Event().wait()")
+def test_interrupt_in_the_caller_ends_the_child(child, monkeypatch):
+    child(SAY + "say('begun'); threading.Event().wait()")
     seen = []
 
-    def interrupt(event):
+    def interrupt(stream):
+        next(iter(stream))
         seen.extend(psutil.Process().children())
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(runner, "_messages", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        runner.run_job({"job": "x"}, timeout_s=60, on_event=interrupt)
+        runner.run_job({"job": "x"}, timeout_s=60)
     assert seen
     assert not any(process.is_running() for process in seen)
+
+
+def test_load_is_cut_to_the_timed_epochs(child):
+    child(
+        SAY + "import time\nbegin = time.monotonic()\n"
+        "while time.monotonic() < begin + 1.5: pass\n"
+        "record = dict(workload='mnist', system='overlap', threads=6, repeat=0, epochs=1, wall_s=1.0)\n"
+        "say({'record': record, 'begin_s': begin + 0.5, 'end_s': begin + 1.5})"
+    )
+    record = runner.run(RunSpec("mnist", "overlap", 6, 0, 1, True, "."), timeout_s=60)
+    assert record.load
+    assert all(0.0 <= sample.time_s <= 1.0 for sample in record.load)
 
 
 def test_failed_run_becomes_a_record(child):

@@ -21,11 +21,13 @@ def small_workloads(monkeypatch, tmp_path):
 
 
 def run(workload, system, cache_dir, threads=2):
-    return child.train(RunSpec(workload, system, threads, 0, 2, True, str(cache_dir)))
+    record, begin_s, end_s = child.train(RunSpec(workload, system, threads, 0, 2, True, str(cache_dir)))
+    assert end_s - begin_s == pytest.approx(record.wall_s)
+    return record
 
 
 @pytest.mark.parametrize("system", DEFAULT_SYSTEMS)
-def test_each_system_trains_validates_and_keeps_score(system, tmp_path, capsys):
+def test_each_system_trains_validates_and_keeps_score(system, tmp_path):
     record = run("mlp", system, tmp_path)
     assert record.wall_s > 0
     assert record.cpu_s > 0
@@ -33,10 +35,17 @@ def test_each_system_trains_validates_and_keeps_score(system, tmp_path, capsys):
     # Ten classes by chance are 0.1; three epochs on 1,280 examples come well above that.
     assert 0.25 < record.val_accuracy < 1.0
     assert 0.0 < record.val_loss < 2.3
-    assert [line for line in capsys.readouterr().out.splitlines() if child.MARK in line] == [
-        f'{child.MARK}{{"event": "begin"}}',
-        f'{child.MARK}{{"event": "end"}}',
-    ]
+
+
+def test_trainer_is_timed_for_as_many_validations_as_trainings(tmp_path):
+    contender = SYSTEMS["overlap"].build(
+        WORKLOADS["mlp"], WORKLOADS["mlp"].task(tmp_path, quick=True), threads=2
+    )
+    window = contender.measure(2)
+    spans = contender.trainer.recorder.spans()
+    inside = [span for span in spans if window.begin_s <= span.start_s and span.end_s <= window.end_s]
+    assert {span.epoch for span in inside if span.name == "train"} == {1, 2}
+    assert {span.epoch for span in spans if span.name == "validate"} == {1, 2}
 
 
 @pytest.mark.parametrize("system", ["keras-tfdata-tuned", "overlap"])
