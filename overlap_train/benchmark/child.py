@@ -70,7 +70,7 @@ def copies(workload: str, cache_dir: str, workers: list[int]) -> list[dict[str, 
 
     chosen = WORKLOADS[workload]
     rows = []
-    for count in workers:
+    for count, copy_s in zip(workers, copy_seconds(chosen, workers), strict=True):
         examples = 20 * chosen.batch_size
         task = chosen.load(Path(cache_dir), examples, count * chosen.batch_size)
         policy = overlap_train.ValidationPolicy(workers=count, max_lag=1)
@@ -84,7 +84,7 @@ def copies(workload: str, cache_dir: str, workers: list[int]) -> list[dict[str, 
             verbose=0,
         )
         snapshot_s = statistics.median(account.snapshot_s for account in trainer.accounts)
-        rows.append({"workers": count, "copy_s": copy_seconds(chosen, count), "snapshot_s": snapshot_s})
+        rows.append({"workers": count, "copy_s": copy_s, "snapshot_s": snapshot_s})
     return rows
 
 
