@@ -15,7 +15,7 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
-from absl import app, flags
+from absl import app, flags, logging
 
 import overlap_train
 from overlap_train.data.mnist import load_mnist, parse_size, replicate_to
@@ -60,6 +60,7 @@ def build_callbacks(output_dir: Path) -> list[keras.callbacks.Callback]:
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"unexpected arguments: {' '.join(argv[1:])}")
+    logging.set_verbosity(logging.WARNING)  # tensorflow-datasets tells of every file it opens
     digits = load_mnist(FLAGS.data_dir)
     if FLAGS.replicate_to:
         digits = replicate_to(digits, parse_size(FLAGS.replicate_to))

@@ -1,19 +1,16 @@
 """One run in a process of its own: `python -m overlap_train.benchmark.child JOB`.
 
 JOB is JSON: {"job": "prepare" | "train" | "copies", …}. What it has to say goes to standard output, one
-line of JSON each, behind `MARK`; other lines there are anybody's. A "train" job says {"event": "begin"},
-trains its timed epochs, says {"event": "end"}, and then the figures.
+line of JSON, behind `MARK`; other lines there are anybody's.
 """
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import resource
 import statistics
 import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,33 +26,32 @@ __all__ = ["MARK", "copies", "prepare", "train"]
 MARK = "overlap_train.benchmark "
 
 
-def train(spec: RunSpec) -> RunRecord:
-    """Trains one epoch, then the timed ones."""
+def train(spec: RunSpec) -> tuple[RunRecord, float, float]:
+    """Trains one epoch, then the timed ones.
+
+    Returns:
+        The record, without load, and when the timed epochs began and ended, of `time.monotonic()`.
+    """
     import keras
 
     keras.utils.set_random_seed(spec.repeat)
     workload = WORKLOADS[spec.workload]
     task = workload.task(Path(spec.cache_dir), quick=spec.quick)
     contender = SYSTEMS[spec.system].build(workload, task, spec.threads or 1)
-    contender.train(1)
-    gc.collect()
-    _say(event="begin")
-    start_s, start_cpu_s = time.monotonic(), time.process_time()
-    contender.train(spec.epochs)
-    wall_s, cpu_s = time.monotonic() - start_s, time.process_time() - start_cpu_s
-    _say(event="end")
+    window = contender.measure(spec.epochs)
     peak_rss_bytes = _peak_rss_bytes()
-    return RunRecord(
+    record = RunRecord(
         spec.workload,
         spec.system,
         spec.threads,
         spec.repeat,
         spec.epochs,
-        wall_s,
-        cpu_s,
+        window.end_s - window.begin_s,
+        window.cpu_s,
         peak_rss_bytes=peak_rss_bytes,
         **asdict(contender.outcome()),
     )
+    return record, window.begin_s, window.end_s
 
 
 def prepare(workload: str, cache_dir: str, quick: bool) -> dict[str, Any]:
@@ -67,16 +63,16 @@ def prepare(workload: str, cache_dir: str, quick: bool) -> dict[str, Any]:
 def copies(workload: str, cache_dir: str, workers: list[int]) -> list[dict[str, Any]]:
     """Measures, for each number of workers, paper P1's model copies and our snapshot, in seconds an epoch.
 
-    The snapshot is timed by the trainer's own accounts, in epochs of a hundred steps.
+    The snapshot is timed by the trainer's own accounts, in epochs of twenty steps.
     """
     import overlap_train
     from overlap_train.benchmark.copies import copy_seconds
 
     chosen = WORKLOADS[workload]
     rows = []
-    for count in workers:
-        needed = chosen.batch_size * max(100, count)
-        task = chosen.load(Path(cache_dir), needed, count * chosen.batch_size)
+    for count, copy_s in zip(workers, copy_seconds(chosen, workers), strict=True):
+        examples = 20 * chosen.batch_size
+        task = chosen.load(Path(cache_dir), examples, count * chosen.batch_size)
         policy = overlap_train.ValidationPolicy(workers=count, max_lag=1)
         trainer = overlap_train.Trainer(chosen.model(from_raw=True), validation=policy)
         trainer.fit(
@@ -88,7 +84,7 @@ def copies(workload: str, cache_dir: str, workers: list[int]) -> list[dict[str, 
             verbose=0,
         )
         snapshot_s = statistics.median(account.snapshot_s for account in trainer.accounts)
-        rows.append({"workers": count, "copy_s": copy_seconds(chosen, count), "snapshot_s": snapshot_s})
+        rows.append({"workers": count, "copy_s": copy_s, "snapshot_s": snapshot_s})
     return rows
 
 
@@ -97,18 +93,19 @@ def main(argv: list[str]) -> int:
     job = json.loads(argv[1])
     kind = job.pop("job")
     if kind == "train":
-        _say(event="result", value=train(RunSpec(**job)).to_json())
+        record, begin_s, end_s = train(RunSpec(**job))
+        _say({"record": record.to_json(), "begin_s": begin_s, "end_s": end_s})
     elif kind == "copies":
-        _say(event="result", value=copies(**job))
+        _say(copies(**job))
     elif kind == "prepare":
-        _say(event="result", value=prepare(**job))
+        _say(prepare(**job))
     else:
         raise ValueError(f"no job is called {kind!r}; expected prepare, train or copies")
     return 0
 
 
-def _say(**message: Any) -> None:
-    print(MARK + json.dumps(message), flush=True)
+def _say(result: Any) -> None:
+    print(MARK + json.dumps(result), flush=True)
 
 
 def _peak_rss_bytes() -> int:

@@ -25,6 +25,7 @@ from overlap_train.benchmark.workloads import WORKLOADS
 __all__ = ["compare", "main", "plan_round"]
 
 _COPY_WORKERS = [6, 12, 24, 48]
+_QUICK_COPY_WORKERS = [6, 48]
 _QUICK_BUDGET_S = 165.0
 _Say = Callable[[str], None]
 
@@ -132,7 +133,8 @@ def _measure_copies(found: Results, settings: Settings, cache_dir: str, say: _Sa
         return found
     job: dict[str, Any] = {"job": "copies", "workload": workload, "cache_dir": cache_dir}
     try:
-        costs = runner.run_job({**job, "workers": _COPY_WORKERS}, timeout_s=settings.timeout_s)
+        job["workers"] = _QUICK_COPY_WORKERS if settings.quick else _COPY_WORKERS
+        costs = runner.run_job(job, timeout_s=settings.timeout_s)
     except runner.ChildFailedError as error:
         note = f"copies and snapshots not measured: {error}"
         say(f"note: {note}")

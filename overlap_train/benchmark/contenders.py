@@ -1,13 +1,14 @@
 """The systems at work: each trains a workload in its own way, and validates after each epoch.
 
 A system is built once in its process, then trains one epoch that is not timed and the timed ones; all
-work that it does before the first epoch (tracing, preparing arrays) is therefore outside the figures, and
-all that it does again in each epoch is inside.
+work that it does before or in the first epoch (tracing, preparing arrays) is therefore outside the figures,
+and all that it does again in each epoch is inside. Each timed epoch holds one training and one validation.
 """
 
 from __future__ import annotations
 
 import abc
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ from overlap_train.benchmark import pipelines
 from overlap_train.benchmark.copies import CopyingValidator, scores
 from overlap_train.benchmark.tasks import Task
 from overlap_train.benchmark.workloads import Workload
+from overlap_train.monitoring import SpanRecorder
+from overlap_train.records import Span
 
 __all__ = [
     "Contender",
@@ -28,7 +31,9 @@ __all__ = [
     "Overlap",
     "OverlapSync",
     "Paper",
+    "Stopwatch",
     "TrainOnly",
+    "Window",
 ]
 
 _TUNED_STEPS_PER_EXECUTION = 50
@@ -44,6 +49,27 @@ class Outcome:
     copy_s: float | None = None
 
 
+@dataclass(frozen=True)
+class Window:
+    """The timed epochs: from when to when, in seconds of `time.monotonic()`, and their CPU seconds."""
+
+    begin_s: float
+    end_s: float
+    cpu_s: float
+
+
+class Stopwatch:
+    """Times a window. Started and stopped on the training thread; a second start forgets the first."""
+
+    def start(self) -> None:
+        """Begins the window now."""
+        self._begin_s, self._begin_cpu_s = time.monotonic(), time.process_time()
+
+    def stop(self) -> Window:
+        """Ends the window now."""
+        return Window(self._begin_s, time.monotonic(), time.process_time() - self._begin_cpu_s)
+
+
 class Contender(abc.ABC):
     """A system at work on one workload. Used from one thread."""
 
@@ -57,9 +83,17 @@ class Contender(abc.ABC):
     def train(self, epochs: int) -> None:
         """Trains and validates for some epochs more."""
 
+    def measure(self, epochs: int) -> Window:
+        """Trains one epoch that is not timed, then `epochs` that are."""
+        self.train(1)
+        stopwatch = Stopwatch()
+        stopwatch.start()
+        self.train(epochs)
+        return stopwatch.stop()
+
     @abc.abstractmethod
     def outcome(self) -> Outcome:
-        """Returns what the last call of `train` came to; not timed."""
+        """Returns what the timed epochs came to; not timed."""
 
 
 class _Fit(Contender):
@@ -98,6 +132,7 @@ class KerasTfData(_Fit):
         self.model = workload.model()
         self.fit_arguments = {
             "x": pipelines.plain(workload, task.train, threads, training=True),
+            "shuffle": False,  # the pipeline does
             "validation_data": pipelines.plain(workload, task.validation, threads, training=False),
         }
 
@@ -110,6 +145,7 @@ class KerasTfDataTuned(_Fit):
         self.model = workload.model(steps_per_execution=_TUNED_STEPS_PER_EXECUTION)
         self.fit_arguments = {
             "x": pipelines.tuned(workload, task.train, threads, training=True),
+            "shuffle": False,
             "validation_data": pipelines.tuned(workload, task.validation, threads, training=False),
         }
 
@@ -126,45 +162,72 @@ class Paper(Contender):
     def train(self, epochs: int) -> None:
         self._validator.results.clear()
         self._validator.copy_s.clear()
-        self.model.fit(self._data, epochs=epochs, verbose=0, callbacks=[self._validator])
+        self.model.fit(self._data, epochs=epochs, shuffle=False, verbose=0, callbacks=[self._validator])
 
     def outcome(self) -> Outcome:
         loss, accuracy = self._validator.results[-1]
         return Outcome(loss, accuracy, copy_s=sum(self._validator.copy_s))
 
 
+class _FirstEpochEnd(SpanRecorder):
+    """Starts a stopwatch when the first epoch has been trained; called on the thread that trained."""
+
+    def __init__(self, stopwatch: Stopwatch) -> None:
+        super().__init__()
+        self._stopwatch = stopwatch
+
+    def add(self, span: Span) -> None:
+        super().add(span)
+        if span.name == "train" and span.epoch == 0:
+            self._stopwatch.start()  # again for each call of the epoch; the last one counts
+
+
 class Overlap(Contender):
-    """`overlap_train.Trainer` with `threads` validation workers."""
+    """`overlap_train.Trainer` with `threads` validation workers.
+
+    Its epochs are those of one `fit`. Of two, the second would begin with building its loop again; and as
+    validation overlaps the epoch after it, that of the first epoch would lie in the window of the timed
+    ones. So the first epoch is trained and not validated.
+    """
 
     max_lag = 1
     validates = True
 
     def __init__(self, workload: Workload, task: Task, threads: int) -> None:
         super().__init__(workload, task, threads)
-        self.trainer = self.make_trainer()
+        self._stopwatch = Stopwatch()
+        self.trainer = self.make_trainer(_FirstEpochEnd(self._stopwatch))
         self.fit_arguments: dict[str, Any] = {"x": task.train.x, "y": task.train.y}
         validation: Any = (task.validation.x, task.validation.y)
         if workload.decode is None:
             self.fit_arguments["batch_size"] = workload.batch_size
         else:
-            self.fit_arguments = {"x": pipelines.tuned(workload, task.train, threads, training=True)}
+            dataset = pipelines.tuned(workload, task.train, threads, training=True)
+            self.fit_arguments = {"x": dataset, "shuffle": False}
             validation = pipelines.tuned(workload, task.validation, threads, training=False)
         if self.validates:
             self.fit_arguments["validation_data"] = validation
 
-    def make_trainer(self) -> overlap_train.Trainer:
+    def make_trainer(self, recorder: SpanRecorder) -> overlap_train.Trainer:
         """Returns the trainer, with a compiled model that takes the raw data."""
         policy = overlap_train.ValidationPolicy(workers=self.threads, max_lag=self.max_lag)
-        return overlap_train.Trainer(self.workload.model(from_raw=True), validation=policy)
+        model = self.workload.model(from_raw=True)
+        return overlap_train.Trainer(model, validation=policy, recorder=recorder)
 
     def train(self, epochs: int) -> None:
         history = self.trainer.fit(**self.fit_arguments, epochs=epochs, verbose=0)
         self._last = {name: values[-1] for name, values in history.history.items()}
-        self._accounts = self.trainer.accounts[-epochs:]
+
+    def measure(self, epochs: int) -> Window:
+        if self.validates:
+            self.fit_arguments["validation_freq"] = list(range(2, epochs + 2))  # counted from 1
+        self.train(1 + epochs)
+        return self._stopwatch.stop()
 
     def outcome(self) -> Outcome:
-        hidden_s = sum(account.hidden_s for account in self._accounts)
-        snapshot_s = sum(account.snapshot_s for account in self._accounts)
+        timed = self.trainer.accounts[1:]
+        hidden_s = sum(account.hidden_s for account in timed)
+        snapshot_s = sum(account.snapshot_s for account in timed)
         return Outcome(self._last["val_loss"], self._last["val_accuracy"], hidden_s, snapshot_s)
 
 

@@ -91,15 +91,18 @@ class CopyingValidator(keras.callbacks.Callback):  # type: ignore[misc]
         self._threads = []
 
 
-def copy_seconds(workload: Workload, workers: int, *, repeats: int = 5) -> float:
-    """Returns the median seconds that copying the network's weights into `workers` models takes."""
-    model, copies = workload.model(), [workload.model() for _ in range(workers)]
-    times_s = []
-    for _ in range(repeats):
-        start_s = time.monotonic()
-        _copy_weights(model, copies)
-        times_s.append(time.monotonic() - start_s)
-    return statistics.median(times_s)
+def copy_seconds(workload: Workload, workers: Sequence[int], *, repeats: int = 5) -> list[float]:
+    """Returns, for each number of workers, the median seconds of copying the weights into so many models."""
+    model, copies = workload.model(), [workload.model() for _ in range(max(workers))]
+    medians_s = []
+    for count in workers:
+        times_s = []
+        for _ in range(repeats):
+            start_s = time.monotonic()
+            _copy_weights(model, copies[:count])
+            times_s.append(time.monotonic() - start_s)
+        medians_s.append(statistics.median(times_s))
+    return medians_s
 
 
 def _copy_weights(model: keras.Model, copies: Sequence[keras.Model]) -> None:

@@ -90,7 +90,7 @@ def plot_load(group: Group, cores: int) -> Figure:
 
 def plot_copies(results: Results) -> Figure:
     """The training thread's time for model copies and for a snapshot, as a share of the epoch."""
-    figure = Figure((6.4, 3.4), layout="constrained")
+    figure = Figure((9.0, 3.4), layout="constrained")
     axes = figure.subplots()
     for workload in dict.fromkeys(cost.workload for cost in results.copy_costs):
         costs = [cost for cost in results.copy_costs if cost.workload == workload]
@@ -115,6 +115,7 @@ def plot_copies(results: Results) -> Figure:
     axes.annotate("our bound, 0.05%", (1.0, 0.05), xycoords=("axes fraction", "data"), fontsize=8,
                   xytext=(-2, 3), textcoords="offset points", ha="right")  # fmt: skip
     axes.set_yscale("log")
+    axes.margins(x=0.08, y=0.12)
     axes.set_xticks([cost.workers for cost in results.copy_costs])
     axes.set_xlabel("validation workers", fontsize=9)
     axes.set_ylabel("% of an epoch (log scale)", fontsize=9)

@@ -38,29 +38,20 @@ class ChildFailedError(Exception):
 
 def run(spec: RunSpec, *, timeout_s: float) -> RunRecord:
     """Returns the record of one run; one that failed or took longer than `timeout_s` says so in `error`."""
-    begin_s = end_s = 0.0
-
-    def note(event: str) -> None:
-        nonlocal begin_s, end_s
-        if event == "begin":
-            begin_s = time.monotonic()
-        elif event == "end":
-            end_s = time.monotonic()
-
     samples: list[LoadSample] = []
     try:
         value = run_job(
             {"job": "train", **asdict(spec)},
             timeout_s=timeout_s,
             environment=SYSTEMS[spec.system].environment,
-            on_event=note,
             samples=samples,
         )
     except ChildFailedError as error:
         return RunRecord.failed(spec, str(error))
+    begin_s, end_s = value["begin_s"], value["end_s"]
     timed = [replace(s, time_s=s.time_s - begin_s) for s in samples if begin_s <= s.time_s <= end_s]
     every = -(-len(timed) // _MAX_SAMPLES) or 1
-    return replace(RunRecord.from_json(value), load=tuple(timed[::every]))
+    return replace(RunRecord.from_json(value["record"]), load=tuple(timed[::every]))
 
 
 def run_job(
@@ -68,7 +59,6 @@ def run_job(
     *,
     timeout_s: float,
     environment: Any = None,
-    on_event: Callable[[str], None] | None = None,
     samples: list[LoadSample] | None = None,
 ) -> Any:
     """Runs one job of `child` in a fresh process and returns its result.
@@ -77,7 +67,6 @@ def run_job(
         job: what the child reads as JSON.
         timeout_s: after so many seconds the child is killed.
         environment: variables in addition to those of this process.
-        on_event: called on this thread as the child says that something begins or ends.
         samples: filled with the load, at times of `time.monotonic()`.
 
     Raises:
@@ -110,11 +99,7 @@ def run_job(
         timer.start()
         try:
             with LoadSampler(process.pid) if samples is not None else contextlib.nullcontext() as sampler:
-                for message in _messages(process.stdout or ()):
-                    if message["event"] == "result":
-                        result.append(message["value"])
-                    elif on_event is not None:
-                        on_event(message["event"])
+                result = list(_messages(process.stdout or ()))
                 process.wait()
             if samples is not None and sampler is not None:
                 samples.extend(sampler.samples)
@@ -127,7 +112,7 @@ def run_job(
         raise ChildFailedError(f"it took longer than {timeout_s:g} s and was ended")
     if process.returncode != 0 or not result:
         raise ChildFailedError(_reason(complaints, process.returncode))
-    return result[0]
+    return result[-1]
 
 
 def rotated(names: Sequence[Any], by: int) -> list[Any]:
@@ -186,7 +171,7 @@ def _gpu_meter() -> Callable[[], tuple[float, ...]]:
     return lambda: tuple(float(gpu.utilization or 0) for gpu in gpustat.new_query())
 
 
-def _messages(stream: Iterable[str]) -> Iterator[dict[str, Any]]:
+def _messages(stream: Iterable[str]) -> Iterator[Any]:
     for line in stream:
         if line.startswith(MARK):
             yield json.loads(line[len(MARK) :])

@@ -1,4 +1,4 @@
-"""What is compared, by name. Importing this does not import TensorFlow; `contenders` does the work."""
+"""What is compared, by name; `contenders` holds what does the work, imported when a run begins."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class System:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def build(self, workload: Workload, task: Task, threads: int) -> Contender:
-        """Returns the system, ready to train; imports TensorFlow."""
+        """Returns the system, ready to train."""
         module, name = self.contender.split(".")
         contender: type[Contender] = getattr(importlib.import_module(f"{__package__}.{module}"), name)
         return contender(workload, task, threads)

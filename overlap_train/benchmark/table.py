@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from overlap_train.benchmark.results import Results
 from overlap_train.benchmark.statistics import Group, Ratio, Row, ratios, rows
+from overlap_train.benchmark.systems import SYSTEMS
 
 __all__ = ["PAPER_CLAIMS", "Cells", "claim_cells", "copy_cells", "group_cells", "layout", "ratio_cells"]
 
@@ -40,7 +41,7 @@ def group_cells(group: Group, *, cores: int) -> Cells:
 def ratio_cells(group: Group) -> Cells:
     """Returns one row for each system and one column for each baseline: paired ratio, and to the fastest."""
     found = ratios(group)
-    baselines = list(dict.fromkeys(ratio.baseline for ratio in found))
+    baselines = [name for name in SYSTEMS if any(ratio.baseline == name for ratio in found)]
     by_pair = {(ratio.system, ratio.baseline): ratio for ratio in found}
     body = tuple(
         (system, *(_ratio_text(by_pair.get((system, baseline))) for baseline in baselines))

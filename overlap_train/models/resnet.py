@@ -17,6 +17,7 @@ def resnet(
 ) -> keras.Model:
     """Returns the network, uncompiled: images in 0 to 1, float32 `[N, H, W, C]`, to logits.
 
+    The moving averages forget with a momentum of 0.9, so that they are of use after a short epoch too.
     One residual block for each of `widths`, every one but the first at half the resolution; the
     form for small images of He et al., "Deep Residual Learning for Image Recognition", section 4.2.
     """
@@ -41,5 +42,5 @@ def _normalised_convolution(
     x: keras.KerasTensor, width: int, *, kernel_size: int = 3, stride: int = 1, activation: str = "linear"
 ) -> keras.KerasTensor:
     x = keras.layers.Conv2D(width, kernel_size, strides=stride, padding="same", use_bias=False)(x)
-    x = keras.layers.BatchNormalization()(x)
+    x = keras.layers.BatchNormalization(momentum=0.9)(x)
     return keras.layers.Activation(activation)(x)
