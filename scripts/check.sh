@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Lints, checks the format and the types.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+scripts/setup.sh
+.venv/bin/ruff check .
+.venv/bin/ruff format --check .
+.venv/bin/python -m mypy
