@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import keras
 
-__all__ = ["check_fit", "epoch_selector", "require_count", "require_instance", "require_model"]
+Verbosity = Literal["auto", 0, 1, 2]
+
+__all__ = ["Verbosity", "check_fit", "epoch_selector", "require_count", "require_instance", "require_model"]
 
 
 def require_model(model: object) -> None:

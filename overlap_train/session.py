@@ -173,8 +173,11 @@ class FitSession:
         """Makes one compiled call of training steps."""
         parts = self._parts
         steps = 1 if self._batch_hooks else parts.pace.steps()
-        limits = [parts.cursor.remaining(), parts.stepwise and parts.stepwise.steps_left(self._step)]
-        steps = min([steps, *(limit for limit in limits if limit is not None)])
+        remaining = parts.cursor.remaining()
+        if remaining is not None:
+            steps = min(steps, remaining)
+        if parts.stepwise is not None:
+            steps = min(steps, parts.stepwise.steps_left(self._step))
         first = parts.cursor.steps
         if self._batch_hooks:
             parts.callbacks.on_train_batch_begin(first)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
 from tests.differential import assert_same_run, run_keras, run_ours

@@ -9,7 +9,6 @@ import tempfile
 from pathlib import Path
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import HealthCheck, given, note, settings

@@ -189,6 +189,7 @@ class SnapshotEvaluator:
         return ShardResult(tuple(state), logs, count, tuple(running))
 
     def _run_part(self, weights: Weights, first: tf.Tensor, stop: tf.Tensor) -> tuple[_State, Any]:
+        assert not isinstance(self._batches, StreamedBatches)
         start = (self._start_state(weights), self._empty_logs)
         return self._batches.fold(
             first, stop, start, lambda carried, batch: self._run_batch(weights, carried[0], batch)
