@@ -222,7 +222,7 @@ def _stored_values(state: ModelState, arrays: Mapping[str, Any]) -> Values:
     for index, (value, wanted) in enumerate(zip(flat, expected, strict=True)):
         if value.shape != wanted.shape:
             raise CheckpointMismatchError(
-                f"variable {index} has shape {value.shape} in the checkpoint and {wanted.shape} in this model; "
+                f"variable {index} has shape {value.shape} in the checkpoint, {wanted.shape} in this model; "
                 "compile it with the same metrics, or give another directory to start afresh"
             )
     return state.pack(flat)

@@ -95,6 +95,7 @@ def one_fit(rng: random.Random) -> str:
 
 
 @pytest.mark.soak
+@pytest.mark.filterwarnings("ignore:Early stopping conditioned on metric")  # of epochs that were skipped
 @pytest.mark.timeout(SECONDS + 600)
 def test_thousands_of_short_fits_leave_nothing_behind(monkeypatch):
     rng = random.Random(0)
