@@ -50,7 +50,7 @@ def check_fit(
         TypeError: for a value of the wrong type.
         ValueError: for a value out of range.
     """
-    require_count("epochs", epochs, minimum=0)
+    require_count("epochs", epochs, minimum=1)
     require_count("initial_epoch", initial_epoch, minimum=0)
     for name, value in (
         ("batch_size", batch_size),
