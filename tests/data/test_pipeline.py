@@ -1,4 +1,4 @@
-"""What a pipeline's operations tell about another pass over it; also a watch on TensorFlow's private names."""
+"""What a pipeline's operations tell about another pass over it; a watch on TensorFlow's private names."""
 
 from __future__ import annotations
 
