@@ -56,7 +56,10 @@ def test_it_is_the_snapshot_that_is_evaluated_and_the_model_stays_untouched():
     snapshot = state.read()
     expected = model.evaluate(X, Y, verbose=0, return_dict=True)
     model.fit(X, Y, epochs=3, verbose=0)
-    now = [keras.ops.convert_to_numpy(v) for v in (*model.variables, *model.metrics_variables, *model.optimizer.variables)]
+    now = [
+        keras.ops.convert_to_numpy(v)
+        for v in (*model.variables, *model.metrics_variables, *model.optimizer.variables)
+    ]
     actual = evaluator.merge(in_parts(evaluator, batches, weights_of(snapshot), 2))
     assert_logs_equal(actual, expected)
     after = (*model.variables, *model.metrics_variables, *model.optimizer.variables)
@@ -113,7 +116,7 @@ def test_a_stream_gives_the_same():
 
 def test_no_batch_at_all_is_an_error():
     model = built()
-    state, _, evaluator = evaluator_of(model)
+    _, _, evaluator = evaluator_of(model)
     with pytest.raises(ValueError, match="validation data is empty"):
         evaluator.merge([])
 

@@ -35,7 +35,9 @@ def compiled(metrics):
     return model
 
 
-@pytest.mark.parametrize("build", [*(getattr(keras.metrics, n) for n in BINARY + REGRESSION), *FITTED.values()])
+@pytest.mark.parametrize(
+    "build", [*(getattr(keras.metrics, n) for n in BINARY + REGRESSION), *FITTED.values()]
+)
 def test_the_states_of_keras_metrics_add_up(build):
     """Not believed but tried: two halves added give the state of the whole."""
     rng = np.random.default_rng(0)

@@ -97,10 +97,15 @@ def test_cancel_drops_only_what_has_not_begun():
             "UnknownError: OSError: disk gone",
         ),
         (
-            tf.errors.InvalidArgumentError(None, None, "{{function_node __wrapped__X}} bad row\n\t [[{{node Y}}]]"),
+            tf.errors.InvalidArgumentError(
+                None, None, "{{function_node __wrapped__X}} bad row\n\t [[{{node Y}}]]"
+            ),
             "InvalidArgumentError: bad row",
         ),
-        (tf.errors.CancelledError(None, None, "Graph execution error:"), "CancelledError: Graph execution error:"),
+        (
+            tf.errors.CancelledError(None, None, "Graph execution error:"),
+            "CancelledError: Graph execution error:",
+        ),
     ],
 )
 def test_the_message_shows_the_cause_and_not_the_preamble_of_tensorflow(error, shown):

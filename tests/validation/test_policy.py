@@ -11,7 +11,12 @@ from overlap_train import ValidationPolicy
 
 def test_the_defaults_are_the_documented_ones():
     policy = ValidationPolicy()
-    assert (policy.max_lag, policy.backlog, policy.on_change, policy.timeout_s) == (1, "block", "rollback", None)
+    assert (policy.max_lag, policy.backlog, policy.on_change, policy.timeout_s) == (
+        1,
+        "block",
+        "rollback",
+        None,
+    )
     assert policy.resolved_workers >= 1
     assert ValidationPolicy(workers=7).resolved_workers == 7
 

@@ -103,9 +103,10 @@ def test_an_idle_worker_keeps_neither_job_nor_result_alive():
 def test_a_forgotten_pool_warns_and_its_threads_end():
     pool = WorkerPool(2, name="validation-leak")
     threads = [t for t in threading.enumerate() if t.name.startswith("validation-leak")]
+    left = [pool]
+    del pool
     with pytest.warns(ResourceWarning, match="validation-leak.*not closed"):
-        del pool
-        gc.collect()
+        left.clear()
     for thread in threads:
         thread.join(WAIT_S)
         assert not thread.is_alive()
