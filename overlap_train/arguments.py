@@ -9,7 +9,15 @@ import keras
 
 Verbosity = Literal["auto", 0, 1, 2]
 
-__all__ = ["Verbosity", "check_fit", "epoch_selector", "require_count", "require_instance", "require_model"]
+__all__ = [
+    "Verbosity",
+    "check_evaluate",
+    "check_fit",
+    "epoch_selector",
+    "require_count",
+    "require_instance",
+    "require_model",
+]
 
 
 def require_model(model: object) -> None:
@@ -52,7 +60,7 @@ def check_fit(
         TypeError: for a value of the wrong type.
         ValueError: for a value out of range.
     """
-    require_count("epochs", epochs, minimum=0)
+    require_count("epochs", epochs, minimum=1)
     require_count("initial_epoch", initial_epoch, minimum=0)
     for name, value in (
         ("batch_size", batch_size),
@@ -71,6 +79,18 @@ def check_fit(
     if not (isinstance(shuffle, bool) or shuffle == "batch"):
         raise ValueError(f"shuffle must be True, False or 'batch'; got {shuffle!r}")
     epoch_selector(validation_freq)
+
+
+def check_evaluate(*, batch_size: Any, steps: Any, verbose: Any) -> None:
+    """Likewise, with the names of `keras.Model.evaluate`.
+
+    Raises:
+        TypeError: for a value of the wrong type.
+        ValueError: for a value out of range.
+    """
+    if steps is not None:
+        require_count("steps", steps, minimum=1)
+    check_fit(batch_size=batch_size, verbose=verbose)
 
 
 def epoch_selector(validation_freq: Any) -> Callable[[int], bool]:

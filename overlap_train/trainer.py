@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -216,21 +216,23 @@ class Trainer:
             ValueError: for an argument out of range, empty data, or a model that is not compiled.
             TypeError: for an argument of the wrong type.
         """
-        arguments.check_fit(batch_size=batch_size, steps_per_epoch=steps, verbose=verbose)
+        arguments.check_evaluate(batch_size=batch_size, steps=steps, verbose=verbose)
         _keras.require_compiled(self.model)
-        with contextlib.ExitStack() as resources:
-            data = (x, y, sample_weight)
+
+        def built_state(element_spec: Any) -> ModelState:
             if not _keras.compiled_metrics_built(self.model):
-                adapter = _keras.adapt(*data, batch_size=batch_size, steps=steps)
-                Step(self.model, self.validation_step).inspect(adapter.get_tf_dataset().element_spec)
-            state = ModelState(self.model)
-            sets = {"": ValidationSet(data=data, steps=steps, batch_size=batch_size)}
+                Step(self.model, self.validation_step).inspect(element_spec)
+            return ModelState(self.model)
+
+        with contextlib.ExitStack() as resources:
+            data = ValidationSet(data=(x, y, sample_weight), steps=steps, batch_size=batch_size)
             callback_list = _callback_list(
                 self.model, callbacks, verbose=0, epochs=1, steps=None, history=False
             )
-            suite = self._suite(state, sets, callback_list, resources)
+            suite = self._suite(built_state, {"": data}, callback_list, resources)
+            values = ModelState(self.model).read()
             callback_list.on_test_begin()
-            result = suite.evaluate("", state.read())
+            result = suite.evaluate("", values)
             for batch, metrics in enumerate(result.running):
                 callback_list.on_test_batch_begin(batch)
                 callback_list.on_test_batch_end(batch, metrics)
@@ -254,7 +256,7 @@ class Trainer:
         step = self._step(callbacks)
         logs_spec = build_model(self.model, step, feed.element_spec)
         state = ModelState(self.model)
-        suite = self._suite(state, sets, callbacks, resources)
+        suite = self._suite(lambda _: state, sets, callbacks, resources)
         if self.validation.sanity_check:
             suite.sanity_check(state.read())
         self.step_validations = []
@@ -306,7 +308,7 @@ class Trainer:
 
     def _suite(
         self,
-        state: ModelState,
+        state: Callable[[Any], ModelState],
         sets: Mapping[str, ValidationSet],
         callbacks: keras.callbacks.CallbackList,
         resources: contextlib.ExitStack,
@@ -349,21 +351,25 @@ class Trainer:
             return policy.max_lag
         reason = suite.in_step
         if reason is None and policy.on_change == "rollback":
-            reason = _cannot_roll_back(feed, callbacks)
+            reason = _cannot_roll_back(feed, suite, callbacks)
         if reason is None:
             return policy.max_lag
         progress.message(f"validating in step with the training: {reason}")
         return 0
 
 
-def _cannot_roll_back(feed: Feed, callbacks: keras.callbacks.CallbackList) -> str | None:
+def _cannot_roll_back(
+    feed: Feed, suite: ValidationSuite, callbacks: keras.callbacks.CallbackList
+) -> str | None:
     """Returns why a rollback would be noticed, or None."""
     remedy = 'ValidationPolicy(on_change="continue") would overlap'
     for callback in callbacks.callbacks:
         for hook in ordering_hooks(callback):
             return f"{type(callback).__name__}.{hook} must not run for an epoch that may be undone; {remedy}"
     if not feed.rewindable:
-        return f"this data is made by Python and cannot be rewound; {remedy}"
+        return f"the training data is made by Python and cannot be rewound; {remedy}"
+    if not suite.rewindable:
+        return f"the validation data comes from a generator and cannot be rewound; {remedy}"
     return None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -366,3 +368,63 @@ def test_evaluate_equals_keras():
     actual = trainer.evaluate(x, y, batch_size=10, verbose=0, return_dict=True)
     assert_same_history(actual, expected)
     np.testing.assert_allclose(trainer.evaluate(x, y, verbose=0), model.evaluate(x, y, verbose=0), rtol=1e-6)
+
+
+def test_a_stop_inside_an_epoch_begins_no_other_epoch():
+    """`FitSession.run` begins another epoch, of no step.
+
+    `model.stop_training` is set inside epoch 0, whose validation is still pending; `_stopped` is set only at
+    its delivery. So epoch 1 begins, makes no step, and its loss of 0.0 is delivered.
+    """
+    x, y = arrays()
+    x[40, 0] = np.inf
+    arguments = {
+        "epochs": 3,
+        "batch_size": 16,
+        "shuffle": False,
+        "validation_data": arrays(40, 1),
+        "verbose": 0,
+    }
+    models = [sequential(), sequential()]
+    for run in (models[0].fit, Trainer(models[1]).fit):
+        run(x, y, callbacks=[keras.callbacks.TerminateOnNaN()], **arguments)
+    assert models[1].history.epoch == models[0].history.epoch == [0]
+    assert_same_history(models[1].history.history, models[0].history.history)
+    assert_same_weights(models[1], models[0])
+
+
+def test_evaluate_of_a_generator_begins_with_its_first_batch():
+    """`Trainer.evaluate` makes two adapters, and each takes a batch to look at."""
+
+    def batches():
+        for i in itertools.count():
+            yield np.full((4, 12), i, "float32"), np.zeros(4, "int64")
+
+    model = sequential()
+    expected = model.evaluate(batches(), steps=3, verbose=0)
+    assert Trainer(model).evaluate(batches(), steps=3, verbose=0) == pytest.approx(expected)
+
+
+def test_a_generator_for_validation_is_not_drawn_for_epochs_that_are_rolled_back():
+    """Validation data that cannot be rewound has to be validated in step.
+
+    `StreamedBatches.rewindable` says so; `Trainer._effective_lag` does not ask it.
+    """
+
+    def batches():
+        for seed in itertools.count():
+            yield arrays(16, seed)
+
+    class Slower(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 1:
+                self.model.optimizer.learning_rate = 1e-3
+
+    histories = []
+    for run in (lambda m: m.fit, lambda m: Trainer(m).fit):
+        model = sequential()
+        data = tf.data.Dataset.from_tensor_slices(arrays()).batch(8)
+        arguments = {"validation_data": batches(), "validation_steps": 2, "shuffle": False, "verbose": 0}
+        run(model)(data, epochs=5, callbacks=[Slower()], **arguments)
+        histories.append(model.history.history)
+    assert_same_history(histories[1], histories[0])

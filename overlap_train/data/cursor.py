@@ -85,7 +85,13 @@ class Cursor:
         self._steps += steps
 
     def exhausted(self) -> None:
-        """Says that the pass ended: its length was unknown, or it was shorter than it said."""
+        """Says that the pass ended: its length was unknown, or it was shorter than it said.
+
+        Raises:
+            ValueError: if the very first pass had no batch.
+        """
+        if self._feed.drawn == 1 and self._seen == 0:
+            raise ValueError("the training data is empty: it gave no batch; pass at least one")
         if self.steps_per_epoch:
             _warn_out_of_data()
         self._pass = None

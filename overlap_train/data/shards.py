@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train import _keras
+from overlap_train.data.pipeline import reorders
 from overlap_train.data.sources import size_bytes, without_autotune
 
 __all__ = [
@@ -43,6 +44,8 @@ class Shard:
 def split_batches(num_batches: int, parts: int) -> list[Shard]:
     """Divides batches into at most `parts` runs whose lengths differ by one at most; none is empty."""
     parts = min(parts, num_batches)
+    if parts == 0:
+        return []
     bounds = [num_batches * i // parts for i in range(parts + 1)]
     return [Shard(i, bounds[i], bounds[i + 1]) for i in range(parts)]
 
@@ -138,6 +141,9 @@ class CachedBatches:
 class StreamedBatches:
     """Batches that are drawn anew for each validation, by all workers from one iterator.
 
+    The user's data sees one pass at a time: a worker turns to the next validation only when the pass of
+    the one before has given its last batch, and the next pass is begun by the first worker to draw from it.
+
     Attributes:
         rewindable: whether another `begin` starts from the first batch again; a generator goes on where
             it stopped, as in Keras.
@@ -150,45 +156,74 @@ class StreamedBatches:
         self._dataset = without_autotune(adapter.get_tf_dataset())
         self.element_spec = self._dataset.element_spec
         self._steps = steps
-        self._begun = False
+        self._lock = threading.Lock()  # for the two below; not held while a batch is drawn
+        self._last: BatchStream | None = None
+        self._closed = False
         self.rewindable = _keras.is_rewindable_adapter(adapter)
 
     def begin(self) -> BatchStream:
-        """Starts one validation; call it on the training thread, in epoch order."""
-        self.end()
-        self._adapter.on_epoch_end()  # Keras does so when it rewinds the data
-        self._adapter.on_epoch_begin()
-        self._begun = True
-        return BatchStream(iter(self._dataset), self._steps)
+        """Prepares one validation; call it in epoch order. Nothing happens before the first draw."""
+        return BatchStream(self._begin_pass, self._steps)
 
     def stream(self) -> BatchStream:
         """Starts one validation, as `begin`."""
         return self.begin()
 
-    def end(self) -> None:
-        """Ends the last validation, if one was begun; call it on the training thread."""
-        if self._begun:
-            self._begun = False
-            self._adapter.on_epoch_end()
+    def close(self) -> None:
+        """Ends the last pass and lets none begin any more. Idempotent; does not wait for a draw."""
+        with self._lock:
+            self._closed = True
+            self._end_pass()
+
+    def _begin_pass(self, stream: BatchStream) -> Iterator[Any]:
+        with self._lock:
+            if self._closed:
+                return iter(())
+            self._end_pass()
+            self._adapter.on_epoch_end()  # Keras does so when it rewinds the data
+            self._adapter.on_epoch_begin()
+            self._last = stream
+            return iter(self._dataset)
+
+    def _end_pass(self) -> None:
+        last, self._last = self._last, None
+        if last is None:
+            return
+        length = self._adapter.num_batches
+        if _keras.is_tf_dataset_adapter(self._adapter) and length and last.drawn >= length:
+            iter(
+                self._dataset
+            )  # as Keras at the end of a pass: it draws from the seeds of the user's shuffles
+        self._adapter.on_epoch_end()
 
 
 class BatchStream:
-    """The batches of one validation, each given to the first worker that asks."""
+    """The batches of one validation, each given to the first worker that asks.
 
-    def __init__(self, batches: Iterator[Any], steps: int | None) -> None:
-        self._batches = batches
+    Attributes:
+        drawn: batches given so far.
+    """
+
+    def __init__(self, begin: Callable[[BatchStream], Iterator[Any]], steps: int | None) -> None:
+        self._begin = begin
+        self._batches: Iterator[Any] | None = None
         self._left = steps
         self._lock = threading.Lock()
+        self.drawn = 0
 
     def draw(self) -> Any | None:
         """Returns the next batch, or None when there is no more. May be called from any thread."""
         with self._lock:
             if self._left == 0:
                 return None
+            if self._batches is None:
+                self._batches = self._begin(self)
             batch = next(self._batches, None)
             if batch is None:
                 self._left = 0
-            elif self._left is not None:
+                return None
+            self.drawn += 1
+            if self._left is not None:
                 self._left -= 1
             return batch
 
@@ -215,6 +250,11 @@ def make_batches(
     Raises:
         ValueError: for empty or endless data, or as Keras.
     """
+    if x is None:
+        raise ValueError(
+            "there is no validation data: x is None; pass arrays, a tf.data.Dataset, a keras.utils.PyDataset "
+            "or a generator of batches"
+        )
     adapter = _keras.adapt(x, y, sample_weight, batch_size=batch_size, steps=steps)
     if _keras.is_array_adapter(adapter):
         inputs = _keras.array_inputs(adapter)
@@ -235,7 +275,9 @@ def make_batches(
                 "the validation dataset never ends; pass validation_steps=... (or steps=... to evaluate), "
                 "or limit it with dataset.take(n)"
             )
-        if _fits(dataset, cardinality, steps, cache_bytes) and _keras.is_repeatable(dataset):
+        repeatable = not reorders(dataset) and _keras.is_repeatable(dataset)
+        # In this order: the look at the first batch begins a pass.
+        if repeatable and _fits(dataset, cardinality, steps, cache_bytes):
             return CachedBatches(dataset, steps)
     return StreamedBatches(adapter, steps)
 

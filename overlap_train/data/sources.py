@@ -19,6 +19,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train import _keras
+from overlap_train.data.pipeline import draws_lazily, keeps_state
 
 __all__ = ["ArrayFeed", "Feed", "FeedOptions", "IteratorFeed", "make_feed", "size_bytes", "without_autotune"]
 
@@ -133,7 +134,9 @@ class IteratorFeed(Feed):
     seeds back to where they stood at the first pass and making as many iterators again. The first
     iterator's state, taken before it has drawn an element, holds the seeds and no data. Taking it costs a
     few microseconds for each slot of a shuffle buffer, so it is done once, in a thread of its own, while
-    the training functions are traced. Where Python makes the data there is no such state.
+    the training functions are traced. Where Python makes the data there is no such state, and where the
+    pipeline's functions write to variables (a `tf.random.Generator`) it is not in the iterator; nor are the
+    seeds of a shuffle that draws them only with its first element, as under another shuffle or a repeat.
     """
 
     def __init__(self, adapter: _keras.DataAdapter) -> None:
@@ -149,7 +152,7 @@ class IteratorFeed(Feed):
         """Makes the first iterator and begins to save its seeds; call it before tracing."""
         if self._origin is not None:
             return
-        if not _keras.is_tf_dataset_adapter(self._adapter):
+        if not self._has_seeds():
             self._origin = concurrent.futures.Future()
             self._origin.set_result(None)
             return
@@ -157,6 +160,12 @@ class IteratorFeed(Feed):
         executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="overlap-seeds")
         self._origin = executor.submit(_save_iterator, self._first)
         executor.shutdown(wait=False)
+
+    def _has_seeds(self) -> bool:
+        """Whether the state of a new iterator is all that the passes from it on depend on."""
+        if not _keras.is_tf_dataset_adapter(self._adapter) or not isinstance(self._dataset, tf.data.Dataset):
+            return False
+        return not keeps_state(self._dataset) and not draws_lazily(self._dataset)
 
     @property
     def rewindable(self) -> bool:
@@ -230,6 +239,11 @@ def make_feed(
     Raises:
         ValueError: as Keras, for data that it does not know, empty data or mismatched lengths.
     """
+    if x is None:
+        raise ValueError(
+            "there is no training data: x is None; pass arrays, a tf.data.Dataset, a keras.utils.PyDataset "
+            "or a generator of batches"
+        )
     adapter = _keras.adapt(
         x,
         y,
@@ -240,7 +254,10 @@ def make_feed(
         class_weight=options.class_weight,
     )
     if not _keras.is_array_adapter(adapter):
-        return IteratorFeed(adapter)
+        feed = IteratorFeed(adapter)
+        if feed.num_batches == 0:
+            raise ValueError("the training data is empty: its dataset has no batch; pass at least one")
+        return feed
     inputs = _keras.array_inputs(adapter)
     leaves = [leaf for leaf in keras.tree.flatten(inputs) if leaf is not None]
     num_samples = int(leaves[0].shape[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -62,7 +63,7 @@ class PendingValidation:
             where = f"on set {self.name!r} " if self.name else ""
             raise ValidationWorkerError(
                 f"validating epoch {self.epoch + 1} {where}failed in part {shard + 1} of {len(self.shards)}: "
-                f"{type(error).__name__}: {_first_line(error)}",
+                f"{type(error).__name__}: {_cause(error)}",
                 epoch=self.epoch,
                 shard=shard,
             ) from error
@@ -149,6 +150,12 @@ class PendingEpoch:
             validation.cancel()
 
 
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:300] if text else "(no message)"
+# What TensorFlow puts before the cause.
+_PREAMBLE = re.compile(r"Graph execution error|Detected at node|<stack traces|Traceback|File |\s")
+
+
+def _cause(error: BaseException) -> str:
+    """Returns the first line of a message that says what went wrong."""
+    lines = [re.sub(r"\{\{.*?\}\}\s*", "", line) for line in str(error).splitlines()]
+    telling = [line for line in lines if line.strip() and not _PREAMBLE.match(line)]
+    return (telling or [str(error).strip() or "(no message)"])[0][:300]

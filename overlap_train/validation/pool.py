@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Callable
@@ -86,7 +87,7 @@ class WorkerPool:
         """Drops the jobs that have not begun, and waits for those that have. Idempotent.
 
         Args:
-            timeout_s: how long to wait; None waits for ever.
+            timeout_s: how long to wait for all of them together; None waits for ever.
 
         Returns:
             Whether all threads have ended.
@@ -97,8 +98,9 @@ class WorkerPool:
             _drain(self._jobs)
             for _ in self._threads:
                 self._jobs.put(None)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for thread in self._threads:
-            thread.join(timeout_s)
+            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 
 

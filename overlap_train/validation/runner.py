@@ -68,16 +68,25 @@ class ValidationRunner:
     def evaluate(self, values: Values) -> ValidationResult:
         """Evaluates values now, with all workers, and waits for the result.
 
+        The variables that validation itself changes are left in the model as Keras leaves them.
+
         Raises:
             Exception: whatever a worker raised.
         """
         futures = self.start(Snapshot(epoch=0, step=0, values=values))
-        return self.evaluator.merge([future.result().result for future in futures])
+        results = [future.result().result for future in futures]
+        self.adopt_mutated(results)
+        return self.merge(results)
+
+    @property
+    def rewindable(self) -> bool:
+        """Whether a validation can be made again; the batches of a generator are gone."""
+        return not isinstance(self._batches, StreamedBatches) or self._batches.rewindable
 
     def close(self) -> None:
         """Ends what the data began; the pool is closed by its owner."""
         if isinstance(self._batches, StreamedBatches):
-            self._batches.end()
+            self._batches.close()
 
     def adopt_mutated(self, results: list[ShardResult]) -> None:
         """Puts the variables that validation itself changes into the model, as Keras leaves them."""

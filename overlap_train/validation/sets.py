@@ -55,7 +55,7 @@ def named_sets(validation_data: Any, default: ValidationSet) -> dict[str, Valida
 
 def build_suite(
     model: keras.Model,
-    state: ModelState,
+    state: Callable[[Any], ModelState],
     step: Callable[[Any], Mapping[str, Any]],
     sets: Mapping[str, ValidationSet],
     policy: ValidationPolicy,
@@ -64,7 +64,18 @@ def build_suite(
     on_span: Callable[[Span], None],
     resources: contextlib.ExitStack,
 ) -> ValidationSuite:
-    """Builds the evaluators of all sets and starts the workers, which `resources` will end."""
+    """Builds the evaluators of all sets and starts the workers, which `resources` will end.
+
+    Args:
+        model: compiled.
+        state: returns the model's variables, given the spec of a validation batch to build them by.
+        step: the validation step.
+        sets: by name.
+        policy: how the validation runs.
+        batch_by_batch: report the metrics after each batch too.
+        on_span: called, on the worker, with each span of work.
+        resources: closes what is opened here.
+    """
     runners = []
     prepared = []
     for name, validation_set in sets.items():
@@ -77,7 +88,9 @@ def build_suite(
             steps=validation_set.steps,
             cache_bytes=policy.cache_bytes,
         )
-        evaluator = SnapshotEvaluator(model, state, step, batches, batch_by_batch=batch_by_batch)
+        evaluator = SnapshotEvaluator(
+            model, state(batches.element_spec), step, batches, batch_by_batch=batch_by_batch
+        )
         prepared.append((name, validation_set, batches, evaluator))
     if prepared:
         pool = resources.enter_context(WorkerPool(_workers(policy, [p[2:] for p in prepared])))

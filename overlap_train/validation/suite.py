@@ -48,6 +48,11 @@ class ValidationSuite:
                 return named.runner.evaluator.indivisible
         return None
 
+    @property
+    def rewindable(self) -> bool:
+        """Whether validations that were dropped can be made again with the same data."""
+        return all(named.runner.rewindable for named in self._sets.values())
+
     def due(self, epoch: int) -> bool:
         """Whether an epoch is validated on any set."""
         return any(named.validates(epoch) for named in self._sets.values())

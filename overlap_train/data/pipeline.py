@@ -1,0 +1,102 @@
+"""What the operations of a `tf.data` pipeline tell about another pass over it.
+
+Read from the pipeline's Python objects, without running or copying any data. TensorFlow has no public way
+to ask; `tests/data/test_pipeline.py` fails where the private names used here move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = ["draws_lazily", "keeps_state", "reorders"]
+
+# Stages that make their inputs' iterators when their own is made. Any other stage may do so when the first
+# element is drawn, as `shuffle` and `repeat` do, or may keep elements of an earlier pass, as `cache` does.
+_EAGER = (
+    "_BatchDataset",
+    "_DirectedInterleaveDataset",
+    "_FilterDataset",
+    "_MapDataset",
+    "_OptionsDataset",
+    "_PaddedBatchDataset",
+    "_ParallelBatchDataset",
+    "_ParallelMapDataset",
+    "_PrefetchDataset",
+    "_SkipDataset",
+    "_TakeDataset",
+    "_ZipDataset",
+)
+
+_WRITING_OPS = (
+    "Assign",
+    "LookupTableInsert",
+    "LookupTableRemove",
+    "ResourceApply",
+    "ResourceScatter",
+    "RngReadAndSkip",
+    "RngSkip",
+    "StatefulRandomBinomial",
+    "StatefulStandardNormal",
+    "StatefulTruncatedNormal",
+    "StatefulUniform",
+)
+
+
+def reorders(dataset: Any) -> bool:
+    """Whether another pass may bring the elements in another order, as a reshuffling `shuffle` does."""
+    return any(_is_reordering(stage) for stage in _stages(dataset))
+
+
+def draws_lazily(dataset: Any) -> bool:
+    """Whether some shuffle draws its seeds later than when an iterator is made.
+
+    Then making an iterator again is not enough to draw the same seeds again: of two shuffles in a row, for
+    a shuffle that is repeated and for one that is cached. A shuffle that is repeated without end is made with
+    the only iterator that there will be.
+    """
+    endless = dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+    eager = (*_EAGER, "_RepeatDataset") if endless else _EAGER
+    left = [dataset]
+    while left:
+        stage = left.pop()
+        if not _is_reordering(stage) and type(stage).__name__ in eager:
+            left += stage._inputs()
+        elif any(reorders(source) for source in stage._inputs()):
+            return True
+    return False
+
+
+def keeps_state(dataset: Any) -> bool:
+    """Whether a function of the pipeline writes to state outside it, so that a pass depends on earlier ones.
+
+    That is how `tf.random.Generator` and Keras's random layers draw in `Dataset.map`.
+    """
+    return any(op.startswith(_WRITING_OPS) for stage in _stages(dataset) for op in _function_ops(stage))
+
+
+def _is_reordering(stage: tf.data.Dataset) -> bool:
+    return any(bool(getattr(stage, flag, False)) for flag in ("_reshuffle_each_iteration", "_rerandomize"))
+
+
+def _stages(dataset: Any) -> Iterator[tf.data.Dataset]:
+    """Yields a dataset and all that it is made from."""
+    left, seen = [dataset], set()
+    while left:
+        stage = left.pop()
+        if isinstance(stage, tf.data.Dataset) and id(stage) not in seen:
+            seen.add(id(stage))
+            yield stage
+            left += stage._inputs()
+
+
+def _function_ops(stage: tf.data.Dataset) -> set[str]:
+    """Returns the types of all operations in the functions of one stage and in those that they call."""
+    ops: set[str] = set()
+    for function in stage._functions():
+        graph = function.function.graph.as_graph_def()
+        ops |= {node.op for node in graph.node}
+        ops |= {node.op for inner in graph.library.function for node in inner.node_def}
+    return ops

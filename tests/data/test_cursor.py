@@ -1,0 +1,131 @@
+"""The cursor makes new passes exactly when `keras.Model.fit` makes them, and goes back to where it was."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from overlap_train.data.cursor import Cursor
+from overlap_train.data.sources import Feed, FeedOptions, make_feed
+
+
+class CountingFeed(Feed):
+    """Passes are lists of "pass.batch"; writes down what it is told."""
+
+    rewindable = True
+
+    def __init__(self, num_batches, known=True):
+        super().__init__()
+        self.num_batches = num_batches if known else None
+        self._length = num_batches
+        self.events = []
+
+    def new_pass(self):
+        self.drawn += 1
+        self.events.append(f"pass {self.drawn}")
+        return [f"{self.drawn}.{i}" for i in range(self._length)]
+
+    def rewind(self, drawn):
+        self.events.append(f"rewind {drawn}")
+        self.drawn = drawn
+
+    def begin_epoch(self):
+        self.events.append("begin")
+
+    def end_epoch(self):
+        self.events.append("end")
+
+
+def train_epoch(cursor, feed, most=100):
+    """Makes the steps of an epoch one by one and returns the batches."""
+    cursor.begin_epoch()
+    used = []
+    while cursor.remaining() != 0 and len(used) < most:
+        if cursor.seen == feed._length:
+            cursor.exhausted()
+            break
+        used.append(cursor.current_pass[cursor.seen])
+        cursor.advance(1)
+    cursor.end_epoch()
+    return used
+
+
+def test_an_epoch_is_a_pass_and_another_one_is_begun_at_its_end():
+    feed = CountingFeed(2)
+    cursor = Cursor(feed, None)
+    assert [train_epoch(cursor, feed) for _ in range(2)] == [["1.0", "1.1"], ["3.0", "3.1"]]
+    once = ["begin", "pass 1", "pass 2", "end"]
+    assert feed.events == ["end", *once, "begin", "pass 3", "pass 4", "end"]
+
+
+def test_steps_per_epoch_goes_on_in_the_middle_of_a_pass():
+    feed = CountingFeed(5)
+    cursor = Cursor(feed, 2)
+    assert cursor.steps_per_epoch == 2
+    assert [train_epoch(cursor, feed) for _ in range(2)] == [["1.0", "1.1"], ["1.2", "1.3"]]
+    with pytest.warns(UserWarning, match=r"ran out before the epoch was complete.*repeat"):
+        assert train_epoch(cursor, feed) == ["1.4"]
+    assert train_epoch(cursor, feed) == ["2.0", "2.1"]
+
+
+def test_the_end_of_a_pass_of_unknown_length_ends_the_epoch():
+    feed = CountingFeed(3, known=False)
+    cursor = Cursor(feed, None)
+    assert cursor.steps_per_epoch is None
+    cursor.begin_epoch()
+    assert cursor.remaining() is None
+    assert train_epoch(cursor, feed) == ["2.0", "2.1", "2.2"]
+
+
+def test_data_that_gives_no_batch_at_all_is_refused():
+    feed = CountingFeed(0, known=False)
+    with pytest.raises(ValueError, match="training data is empty: it gave no batch"):
+        train_epoch(Cursor(feed, None), feed)
+
+
+@pytest.mark.parametrize("steps_per_epoch", [None, 2, 3, 5])
+@pytest.mark.parametrize("back_to", [1, 2])
+@pytest.mark.filterwarnings("ignore:the training data ran out")
+def test_epochs_after_a_restore_use_the_same_batches(steps_per_epoch, back_to):
+    feed = CountingFeed(5)
+    cursor = Cursor(feed, steps_per_epoch)
+    states, epochs = [cursor.state()], []
+    for _ in range(4):
+        epochs.append(train_epoch(cursor, feed))
+        states.append(cursor.state())
+    cursor.restore(states[back_to])
+    assert [train_epoch(cursor, feed) for _ in range(4 - back_to)] == epochs[back_to:]
+    assert cursor.state() == states[-1]
+
+
+def test_a_restore_that_no_epoch_follows_touches_no_data():
+    feed = CountingFeed(5)
+    cursor = Cursor(feed, 2)
+    train_epoch(cursor, feed)
+    state = cursor.state()
+    train_epoch(cursor, feed)
+    before = list(feed.events)
+    cursor.restore(state)
+    assert feed.events == before
+
+
+@pytest.mark.parametrize("endless", [False, True])
+def test_a_real_iterator_is_advanced_to_the_batch_where_it_stood(endless):
+    data = tf.data.Dataset.range(10).shuffle(10, seed=4)
+    data = (data.repeat() if endless else data).batch(2)
+    feed = make_feed(data, None, None, FeedOptions(steps_per_epoch=2), hold_in_memory=lambda _: True)
+    assert feed.rewindable
+    cursor = Cursor(feed, 2)
+
+    def epoch():
+        cursor.begin_epoch()
+        used = [next(cursor.current_pass).numpy().tolist() for _ in range(2)]
+        cursor.advance(2)
+        cursor.end_epoch()
+        return used
+
+    epoch()
+    state = cursor.state()
+    second = epoch()
+    cursor.restore(state)
+    assert epoch() == second

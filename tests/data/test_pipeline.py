@@ -1,0 +1,102 @@
+"""What a pipeline's operations tell about another pass over it; a watch on TensorFlow's private names."""
+
+from __future__ import annotations
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train import _keras
+from overlap_train.data.pipeline import keeps_state, reorders
+from overlap_train.data.shards import CachedBatches, StreamedBatches, make_batches
+from overlap_train.data.sources import IteratorFeed
+
+ROWS = np.arange(24, dtype="float32").reshape(12, 2)
+
+
+def rows():
+    return tf.data.Dataset.from_tensor_slices(ROWS)
+
+
+@pytest.mark.parametrize(
+    "after", [lambda d: d, lambda d: d.batch(5).prefetch(1).with_options(tf.data.Options())]
+)
+def test_a_reshuffle_is_seen_behind_other_operations(after):
+    assert reorders(after(rows().shuffle(12, seed=1)))
+    assert not reorders(after(rows().shuffle(12, seed=1, reshuffle_each_iteration=False)))
+    assert not reorders(after(rows()))
+
+
+def test_sampling_that_draws_anew_for_each_pass_is_seen():
+    assert reorders(tf.data.Dataset.random(seed=3, rerandomize_each_iteration=True))
+    both = [rows(), rows()]
+    assert reorders(tf.data.Dataset.sample_from_datasets(both, seed=1, rerandomize_each_iteration=True))
+    assert not reorders(tf.data.Dataset.sample_from_datasets(both, seed=1, rerandomize_each_iteration=False))
+
+
+def test_a_generator_or_a_random_layer_in_map_keeps_state():
+    generator = tf.random.Generator.from_seed(1)
+    layer = keras.layers.RandomBrightness(0.5, value_range=(0, 1), seed=3)
+    images = tf.data.Dataset.from_tensors(np.zeros((2, 4, 4, 1), "float32"))
+    assert keeps_state(rows().map(lambda row: row + generator.normal(tf.shape(row))).batch(3))
+    assert keeps_state(images.map(lambda image: layer(image, training=True)).prefetch(1))
+
+
+def test_reading_a_variable_or_a_table_keeps_no_state():
+    scale = tf.Variable(2.0)
+    keys = tf.range(3, dtype=tf.int64)
+    table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, keys), -1)
+    assert not keeps_state(rows().map(lambda row: row * scale))
+    assert not keeps_state(tf.data.Dataset.range(3).map(table.lookup))
+    assert not keeps_state(rows().map(lambda row: row + tf.random.normal([2])))
+
+
+def test_data_whose_functions_keep_state_cannot_be_rewound():
+    generator = tf.random.Generator.from_seed(1)
+    noisy = rows().batch(4).map(lambda batch: (batch + generator.normal(tf.shape(batch)), batch))
+    feed = IteratorFeed(_keras.adapt(noisy))
+    assert not feed.rewindable
+    feed.new_pass()
+    with pytest.raises(RuntimeError, match="cannot be rewound"):
+        feed.rewind(0)
+
+
+def make(dataset, steps=None):
+    return make_batches(dataset, None, None, batch_size=None, steps=steps, cache_bytes=1 << 30)
+
+
+def test_reshuffled_validation_data_is_drawn_anew_for_each_validation():
+    assert isinstance(make(rows().batch(4)), CachedBatches)
+    assert isinstance(
+        make(rows().shuffle(12, seed=1, reshuffle_each_iteration=False).batch(4)), CachedBatches
+    )
+    assert isinstance(make(rows().shuffle(12, seed=1).batch(4)), StreamedBatches)
+
+
+@pytest.mark.parametrize("steps", [None, 1, 2, 3])
+def test_reshuffled_validation_batches_are_those_of_keras(steps):
+    """Keras begins an iterator for each evaluation, and another one when the data is used up."""
+
+    class Recorder(keras.Sequential):
+        def test_step(self, data):
+            seen.append(np.asarray(data).tolist())
+            return {"loss": 0.0}
+
+    def dataset():
+        return rows().shuffle(12, seed=1).batch(5, drop_remainder=True)
+
+    seen: list = []
+    model = Recorder([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", run_eagerly=True)
+    arguments = {"validation_data": dataset(), "validation_steps": steps, "epochs": 3, "verbose": 0}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*ran out of data")
+        model.fit(ROWS[:2], np.zeros((2, 1)), **arguments)
+    batches = make(dataset(), steps)
+    drawn = []
+    for _ in range(3):
+        drawn += [np.asarray(batch).tolist() for batch in iter(batches.begin().draw, None)]
+    assert drawn == seen

@@ -1,0 +1,339 @@
+"""Each bad input gives one clear error where it happens; nothing hangs and nothing is left behind.
+
+The fixture in `conftest.py` fails any of these tests after which a thread of ours is still running.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train import Trainer, ValidationPolicy
+from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
+from overlap_train.validation.runner import ValidationRunner
+from tests.models import arrays, assert_same_history, assert_same_weights, crossentropy
+from tests.test_overlap import Held
+
+X, Y = arrays(64)
+XV, YV = arrays(24, 1)
+
+
+def linear(compiled=True, **compile_arguments):
+    keras.utils.set_random_seed(2)
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
+    if compiled:
+        model.compile("sgd", crossentropy(), **compile_arguments)
+    return model
+
+
+def fit(model, *data, workers=2, **arguments):
+    arguments = {"epochs": 2, "batch_size": 16, "verbose": 0, "shuffle": False} | arguments
+    if not data:
+        data = (X, Y)
+    if not isinstance(data[0], np.ndarray):
+        del arguments["batch_size"]
+    return Trainer(model, validation=ValidationPolicy(workers=workers)).fit(*data, **arguments)
+
+
+def dataset(x=X, y=Y, size=8):
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(size)
+
+
+def assert_still_usable(model):
+    assert len(fit(model, validation_data=(XV, YV)).history["val_loss"]) == 2
+
+
+# The model
+
+
+@pytest.mark.parametrize("model", [None, "model", linear])
+def test_what_is_no_model_is_refused(model):
+    with pytest.raises(TypeError, match=r"model must be a keras.Model; got \w+"):
+        Trainer(model)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"validation": 3}, {"validation": "block"}, {"recorder": []}, {"in_memory_bytes": None}]
+)
+def test_arguments_of_the_trainer_of_the_wrong_type_are_refused(arguments):
+    with pytest.raises(TypeError, match=f"{next(iter(arguments))} must be .*; got"):
+        Trainer(linear(), **arguments)
+
+
+def test_a_model_that_is_not_compiled_is_refused():
+    model = linear(compiled=False)
+    for call in (Trainer(model).fit, Trainer(model).evaluate):
+        with pytest.raises(
+            ValueError, match=r"'sequential.*' is not compiled; call model.compile\(optimizer"
+        ):
+            call(X, Y, verbose=0)
+
+
+def test_a_model_that_cannot_be_built_says_so_before_anything_starts():
+    class Broken(keras.Model):
+        def call(self, x):
+            raise LookupError("no such layer")
+
+    model = Broken()
+    model.compile("sgd", crossentropy())
+    with pytest.raises(LookupError, match="no such layer"):
+        fit(model, validation_data=(XV, YV))
+
+
+@pytest.mark.parametrize("data", [(X[:, :5], Y), None])
+def test_data_of_the_wrong_shape_is_refused(data):
+    validation = (XV, YV) if data else (XV[:, :5], YV)
+    with pytest.raises(ValueError, match=r"incompatible with the layer: expected axis -1 .* value 12"):
+        fit(linear(), *(data or (X, Y)), validation_data=validation)
+
+
+def test_a_model_without_an_optimizer_is_refused():
+    model = linear(compiled=False)
+    model.compile(optimizer=None, loss=crossentropy())
+    with pytest.raises(ValueError, match=r"no optimizer; pass one to model.compile\(optimizer="):
+        fit(model)
+
+
+# Numbers
+
+
+@pytest.mark.parametrize(
+    "name", ["epochs", "batch_size", "steps_per_epoch", "validation_steps", "validation_batch_size"]
+)
+@pytest.mark.parametrize("value", [0, -1, True, 2.5, "3"])
+def test_counts_that_cannot_be_meant_are_refused_by_name(name, value):
+    error = ValueError if type(value) is int else TypeError
+    with pytest.raises(error, match=f"{name} must be .*; got {value!r}"):
+        fit(linear(), **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"initial_epoch": -1}, ValueError, "initial_epoch must be at least 0; got -1"),
+        ({"validation_split": 1.0}, ValueError, "validation_split must be at least 0 and below 1; got 1.0"),
+        ({"validation_split": -0.1}, ValueError, "validation_split must be at least 0"),
+        ({"validation_split": "half"}, TypeError, "validation_split must be a number; got 'half'"),
+        ({"validation_freq": 0}, ValueError, "validation_freq must be at least 1; got 0"),
+        ({"validation_freq": [1, 0]}, ValueError, "validation_freq must be at least 1; got 0"),
+        ({"validation_freq": "2"}, TypeError, "validation_freq must be an integer; got '2'"),
+        ({"verbose": 3}, ValueError, "verbose must be 'auto', 0, 1 or 2; got 3"),
+        ({"shuffle": "rows"}, ValueError, "shuffle must be True, False or 'batch'; got 'rows'"),
+    ],
+)
+def test_other_arguments_out_of_range_are_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
+        fit(linear(), **arguments)
+
+
+def test_integers_of_numpy_are_integers():
+    assert len(fit(linear(), epochs=np.int64(2), batch_size=np.int32(8)).history["loss"]) == 2
+
+
+@pytest.mark.parametrize("workers", [0, -3, True, "2"])
+def test_a_number_of_workers_that_cannot_be_meant_is_refused(workers):
+    with pytest.raises((ValueError, TypeError), match="workers must be"):
+        fit(linear(), workers=workers)
+
+
+# Data
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (X[:0], Y[:0]),
+        (dataset().take(0),),
+        (dataset().filter(lambda x, y: False),),
+        (None,),
+    ],
+    ids=["arrays", "dataset", "filtered", "none"],
+)
+def test_empty_training_data_is_refused(data):
+    with pytest.raises(ValueError, match=r"training data is empty|no training data"):
+        fit(linear(), *data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [(XV[:0], YV[:0]), dataset().take(0), dataset().shuffle(4).filter(lambda x, y: False)],
+    ids=["arrays", "dataset", "filtered"],
+)
+def test_empty_validation_data_is_refused(data):
+    model = linear()
+    with pytest.raises(ValueError, match="validation data is empty"):
+        fit(model, validation_data=data)
+    assert_still_usable(model)
+
+
+def test_a_cached_dataset_that_turns_out_empty_is_named_as_the_cause():
+    unknown = dataset().filter(lambda x, y: False)
+    with pytest.raises(ValidationWorkerError, match="ValueError: the validation data is empty") as info:
+        fit(linear(), validation_data=unknown, validation_steps=2)
+    assert isinstance(info.value.__cause__, ValueError)
+
+
+def test_arrays_of_different_lengths_are_refused():
+    for arguments in ({}, {"validation_data": (XV, YV[:-1])}):
+        y = Y if arguments else Y[:-1]
+        with pytest.raises(ValueError, match=r"(?s)same number of samples.*'x' sizes: \d+.*'y' sizes: \d+"):
+            fit(linear(), X, y, **arguments)
+
+
+def test_a_validation_set_smaller_than_the_workers_works():
+    expected = linear()
+    expected.fit(X, Y, epochs=2, batch_size=16, shuffle=False, verbose=0, validation_data=(XV[:3], YV[:3]))
+    actual = linear()
+    fit(actual, workers=7, validation_data=(XV[:3], YV[:3]))
+    assert_same_history(actual.history.history, expected.history.history)
+
+
+def test_an_endless_validation_dataset_is_refused_before_anything_starts():
+    with pytest.raises(ValueError, match=r"never ends; pass validation_steps="):
+        fit(linear(), validation_data=dataset().repeat())
+
+
+# Not a number
+
+
+@pytest.mark.parametrize("guard", [False])  # True: see tests/pending_session.py
+def test_a_loss_that_is_not_finite_ends_as_in_keras(guard):
+    x = X.copy()
+    x[40] = np.nan
+    arguments = {"epochs": 3, "batch_size": 16, "shuffle": False, "validation_data": (XV, YV), "verbose": 0}
+    models = [linear(), linear()]
+    for model, run in zip(models, (models[0].fit, Trainer(models[1]).fit), strict=True):
+        run(x, Y, callbacks=[keras.callbacks.TerminateOnNaN()] if guard else [], **arguments)
+        assert np.isnan(model.history.history["loss"][-1])
+    assert_same_history(models[1].history.history, models[0].history.history)
+    assert_same_weights(models[1], models[0])
+    assert models[1].history.epoch == models[0].history.epoch == ([0] if guard else [0, 1, 2])
+
+
+# Failures in the middle
+
+
+def breaking(x, y, row):
+    """A dataset whose batch with this row fails."""
+    y = y.copy()
+    y[row] = 1000
+
+    def check(x, y):
+        with tf.control_dependencies([tf.debugging.assert_less(y, tf.constant(100, y.dtype), "bad row")]):
+            return tf.identity(x), y
+
+    return dataset(x, y).map(check)
+
+
+def test_training_data_that_raises_in_the_middle_raises_from_fit():
+    model = linear()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="bad row"):
+        fit(model, breaking(X, Y, 50), validation_data=(XV, YV))
+    assert_still_usable(model)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_validation_data_that_raises_in_the_middle_names_epoch_and_part(cached):
+    model = linear()
+    data = breaking(XV, YV, 20)
+    if not cached:
+        data = data.shuffle(1, seed=1)
+    with pytest.raises(
+        ValidationWorkerError, match=r"epoch 1 failed in part \d of 2: InvalidArgumentError: "
+    ) as info:
+        fit(model, validation_data=data)
+    assert info.value.epoch == 0
+    assert info.value.shard in (0, 1)
+    assert isinstance(info.value.__cause__, tf.errors.InvalidArgumentError)
+    assert "bad row" in str(info.value.__cause__)
+    assert_still_usable(model)
+
+
+def failing_generator(batches):
+    for i in range(batches):
+        yield arrays(8, i)
+    raise OSError("the disk is gone")
+
+
+def test_a_training_generator_that_raises_raises_from_fit():
+    model = linear()
+    with pytest.raises(tf.errors.UnknownError, match="OSError: the disk is gone"):
+        fit(model, failing_generator(6), validation_data=(XV, YV))
+    assert_still_usable(model)
+
+
+def test_a_validation_generator_that_raises_is_chained():
+    model = linear()
+    with pytest.raises(ValidationWorkerError, match="UnknownError: OSError: the disk is gone") as info:
+        fit(model, validation_data=failing_generator(6))
+    assert info.value.__cause__ is not None
+    assert_still_usable(model)
+
+
+def test_a_validation_that_takes_too_long_ends_with_a_timeout(monkeypatch):
+    model, stop = linear(), threading.Event()
+
+    def endless():
+        for i in itertools.count():
+            if i >= 3:
+                stop.wait(60)
+            if stop.is_set():
+                return
+            yield arrays(8, i)
+
+    # The stuck worker is let go as soon as `fit` gives up, so that its pool can be closed without a wait.
+    close = ValidationRunner.close
+    monkeypatch.setattr(ValidationRunner, "close", lambda self: (stop.set(), close(self)))
+    trainer = Trainer(model, validation=ValidationPolicy(workers=2, timeout_s=0.2))
+    with pytest.raises(
+        ValidationTimeoutError, match=r"epoch 1 did not finish within timeout_s=0.2: 0 of 2 parts"
+    ):
+        trainer.fit(X, Y, epochs=2, verbose=0, validation_data=endless())
+    monkeypatch.undo()
+    assert_still_usable(model)
+
+
+def test_a_callback_that_raises_while_a_validation_runs_leaves_nothing_running():
+    """Epoch 0 is validated only once epoch 1 waits for its validation, whose first batch is then held."""
+    model, held, release = linear(), threading.Event(), threading.Event()
+
+    class Holding(Held):
+        batches = 0
+
+        def validation_step(self, batch):
+            def hold():
+                self.batches += 1
+                if self.batches > 3:
+                    held.set()
+                    release.wait(60)
+                return 0
+
+            with tf.control_dependencies([tf.py_function(hold, [], tf.int32)]):
+                return super().validation_step(tf.nest.map_structure(tf.identity, batch))
+
+    class Raise(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            assert epoch == 0
+            try:
+                assert held.wait(60), "no other validation was running"
+                raise RuntimeError("the callback gave up")
+            finally:
+                release.set()
+
+    trainer = Holding(model, 2 * 4 + 1, validation=ValidationPolicy(workers=2, max_lag=2))
+    arguments = {"batch_size": 16, "verbose": 0, "validation_data": (XV, YV), "validation_batch_size": 8}
+    with pytest.raises(RuntimeError, match="the callback gave up"):
+        trainer.fit(X, Y, epochs=4, callbacks=[Raise()], **arguments)
+    assert not trainer.timed_out
+    assert_still_usable(model)
+
+
+def test_evaluate_names_its_own_argument():
+    """The message says steps_per_epoch."""
+    with pytest.raises(ValueError, match=r"^steps must be at least 1; got 0"):
+        Trainer(linear()).evaluate(X, Y, steps=0)

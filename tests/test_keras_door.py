@@ -1,0 +1,193 @@
+"""The only door to Keras's private API: each name behind it, with what breaks when Keras moves it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import overlap_train
+from overlap_train import _keras
+from tests.models import (
+    CLASSES,
+    FEATURES,
+    arrays,
+    crossentropy,
+    functional,
+    functional_data,
+    sequential,
+    subclassed,
+)
+
+X, Y = arrays(20)
+ROOT = Path(overlap_train.__file__).parent
+
+
+def dataset():
+    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)
+
+
+def generator():
+    while True:
+        yield X[:4], Y[:4]
+
+
+class Rows(keras.utils.PyDataset):
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        return X[index * 4 : index * 4 + 4], Y[index * 4 : index * 4 + 4]
+
+
+def test_no_other_module_imports_keras_src():
+    for path in ROOT.rglob("*.py"):
+        if path.name == "_keras.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not any(name.startswith("keras.src") for name in names), path
+
+
+@pytest.mark.parametrize(
+    ("data", "arrays_", "dataset_", "rewindable", "batches"),
+    [
+        ((X, Y), True, False, True, 5),
+        ((dataset(),), False, True, True, 5),
+        ((Rows(),), False, False, True, 5),
+        ((generator(),), False, False, False, None),
+    ],
+    ids=["arrays", "dataset", "PyDataset", "generator"],
+)
+def test_adapters_are_told_apart(data, arrays_, dataset_, rewindable, batches):
+    """get_data_adapter and the adapter classes: without them no data of the user's can be read."""
+    adapter = _keras.adapt(*data, batch_size=4 if arrays_ else None)
+    assert _keras.is_array_adapter(adapter) is arrays_
+    assert _keras.is_tf_dataset_adapter(adapter) is dataset_
+    assert _keras.is_rewindable_adapter(adapter) is rewindable
+    assert adapter.num_batches == batches
+    x, y = next(iter(adapter.get_tf_dataset()))
+    np.testing.assert_allclose(x, X[:4])
+    np.testing.assert_allclose(y, Y[:4])
+
+
+def test_shuffle_is_dropped_for_data_that_brings_its_own_order():
+    """Else Keras warns, and warnings are errors here."""
+    for data in (dataset(), generator()):
+        _keras.adapt(data, shuffle=True)
+
+
+def test_arrays_come_as_keras_batches_them():
+    """ArrayDataAdapter._inputs and array_slicing.convert_to_sliceable."""
+    adapter = _keras.adapt(
+        X.astype("float64"), Y, batch_size=4, class_weight={0: 1.0, 1: 2.0, 2: 1.0, 3: 1.0}
+    )
+    x, y, weight = _keras.array_inputs(adapter)
+    assert x.dtype == keras.config.floatx()
+    assert y.dtype == Y.dtype
+    np.testing.assert_allclose(weight, np.where(Y == 1, 2.0, 1.0))
+    assert _keras.are_dense((x, y, weight))
+    assert not _keras.are_dense((x, None))
+
+
+def test_the_order_of_rows_is_that_of_fit():
+    """ArrayDataAdapter's shuffle: without it equal seeds give another order than Keras's."""
+    for shuffle in (True, "batch", False):
+        keras.utils.set_random_seed(4)
+        adapter = _keras.adapt(np.arange(20), batch_size=4, shuffle=shuffle)
+        expected = np.concatenate([np.ravel(tf.nest.flatten(batch)[0]) for batch in adapter.get_tf_dataset()])
+        keras.utils.set_random_seed(4)
+        rows = np.concatenate([np.ravel(b) for b in _keras.array_order_dataset(20, 4, shuffle)])
+        np.testing.assert_array_equal(rows, expected)
+        assert sorted(rows) == list(range(20))
+
+
+def test_the_last_rows_are_split_off():
+    """array_slicing.train_validation_split."""
+    (x, y, _), (xv, yv, _) = _keras.split_validation((X, Y, None), 0.25)
+    assert len(x) == len(y) == 15
+    np.testing.assert_array_equal(xv, X[15:])
+    np.testing.assert_array_equal(yv, Y[15:])
+
+
+def test_logs_become_floats_and_a_list_in_keras_s_order():
+    """pythonify_logs and Model._flatten_metrics_in_order."""
+    model = functional()
+    x, y = functional_data(20)
+    logs = model.evaluate(x, y, verbose=0, return_dict=True)
+    assert _keras.flatten_logs(model, logs) == pytest.approx(model.evaluate(x, y, verbose=0))
+    python = _keras.python_logs({"b": tf.constant(1.5), "a": {"c": tf.constant(2.0)}})
+    assert python == {"b": 1.5, "c": 2.0}
+    assert all(type(value) is float for value in python.values())
+
+
+def test_whether_a_model_is_compiled_and_whether_all_of_it_is_built():
+    """Model.compiled, _compile_metrics, _compile_loss, _flatten_layers."""
+    model = keras.Sequential([keras.layers.Dense(CLASSES)])
+    with pytest.raises(ValueError, match="not compiled"):
+        _keras.require_compiled(model)
+    model.compile("sgd", crossentropy(), metrics=["accuracy"])
+    _keras.require_compiled(model)
+    assert not _keras.compiled_metrics_built(model)
+    model.fit(X, Y, verbose=0)
+    assert _keras.compiled_metrics_built(model)
+
+
+def test_the_containers_of_compile_are_opened():
+    """compile_utils.CompileMetrics and MetricsList: closed, every metric would count as unknown."""
+    model = functional()
+    x, y = functional_data(20)
+    model.evaluate(x, y, verbose=0)
+    names = {type(metric).__name__ for metric in _keras.metric_leaves(model)}
+    assert names <= {"Mean", "SparseCategoricalAccuracy", "MeanAbsoluteError"}
+    assert {"SparseCategoricalAccuracy", "MeanAbsoluteError"} <= names
+    variables = [id(v) for metric in _keras.metric_leaves(model) for v in metric.variables]
+    assert sorted(variables) == sorted(id(v) for v in model.metrics_variables)
+
+
+def test_own_methods_are_told_from_keras_s():
+    """Methods of Keras live in modules named keras...."""
+    assert _keras.is_stock_method(sequential().train_step)
+    assert _keras.is_stock_method(keras.metrics.Mean().update_state)
+    assert _keras.is_stock_method(keras.metrics.MeanSquaredError().update_state)
+    assert not _keras.is_stock_method(subclassed().call)
+    assert not _keras.is_stock_method(lambda: None)
+
+
+def test_a_missing_part_of_a_batch_is_none_again():
+    """The adapters of Keras carry a None through tf.data as an empty optional."""
+
+    def batches():
+        while True:
+            yield X[:4], None, np.ones(4, "float32")
+
+    adapter = _keras.adapt(batches())
+    x, y, weight = _keras.without_optionals(next(iter(adapter.get_tf_dataset())))
+    assert y is None
+    assert tf.is_tensor(x)
+    assert tf.is_tensor(weight)
+
+
+def test_the_cap_on_epochs_for_debugging():
+    """keras.config.max_epochs."""
+    assert _keras.max_epochs() is None
+    keras.config.set_max_epochs(3)
+    try:
+        assert _keras.max_epochs() == 3
+    finally:
+        keras.config.set_max_epochs(None)
+
+
+def test_whether_a_dataset_gives_the_same_again():
+    """tf.raw_ops.DatasetToGraphV2 and Dataset._variant_tensor."""
+    python = tf.data.Dataset.from_generator(
+        generator, output_signature=(tf.TensorSpec([4, FEATURES]), tf.TensorSpec([4]))
+    )
+    assert _keras.is_repeatable(dataset())
+    assert not _keras.is_repeatable(python)
+    assert not _keras.is_repeatable(dataset().map(lambda x, y: (x + tf.random.normal([FEATURES]), y)))

@@ -1,0 +1,104 @@
+"""The public names: there, documented, typed, and no heavier to import than they must be."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import subprocess
+import sys
+from importlib import resources
+
+import pytest
+
+import overlap_train
+from overlap_train import errors, records
+
+PUBLIC = [getattr(overlap_train, name) for name in overlap_train.__all__]
+CALLABLES = [value for value in PUBLIC if inspect.isclass(value) or inspect.isfunction(value)]
+
+
+def methods(kind):
+    own = vars(kind).items()
+    return [(name, value) for name, value in own if inspect.isfunction(value) and not name.startswith("_")]
+
+
+def test_the_names_are_sorted_unique_and_there():
+    assert list(overlap_train.__all__) == sorted(set(overlap_train.__all__))
+    assert {"EpochAccount", "Trainer", "ValidationPolicy", "__version__", "errors"} <= set(
+        overlap_train.__all__
+    )
+    assert overlap_train.__version__.split(".")[0].isdigit()
+
+
+@pytest.mark.parametrize("value", CALLABLES, ids=lambda value: value.__name__)
+def test_public_classes_are_documented_and_typed(value):
+    assert inspect.getdoc(value)
+    for name, method in methods(value):
+        assert inspect.getdoc(method), f"{value.__name__}.{name} has no docstring"
+        signature = inspect.signature(method)
+        assert signature.return_annotation is not signature.empty, f"{name} does not say what it returns"
+        for parameter in list(signature.parameters.values())[1:]:
+            assert parameter.annotation is not parameter.empty, f"{name}({parameter.name}) has no type"
+
+
+def test_fit_and_evaluate_take_the_arguments_of_keras_with_the_same_defaults():
+    import keras
+
+    for name in ("fit", "evaluate"):
+        theirs = inspect.signature(getattr(keras.Model, name)).parameters
+        ours = inspect.signature(getattr(overlap_train.Trainer, name)).parameters
+        shared = [p for p in theirs if p != "kwargs"]
+        assert list(ours)[: len(shared)] == shared
+        for parameter in shared:
+            assert ours[parameter].default == theirs[parameter].default, parameter
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_every_error_is_in_the_tree_and_in_its_drawing(name):
+    error = getattr(errors, name)
+    assert issubclass(error, errors.OverlapTrainError)
+    assert name in errors.__doc__
+    assert error.__doc__
+
+
+def test_errors_that_have_a_builtin_kind_are_of_it():
+    assert issubclass(errors.ValidationTimeoutError, TimeoutError)
+    assert issubclass(errors.BufferError, BufferError)
+
+
+@pytest.mark.parametrize("name", records.__all__)
+def test_every_record_is_there(name):
+    assert hasattr(records, name)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "trainer",
+        "session",
+        "snapshot",
+        "arguments",
+        "_keras",
+        "data.sources",
+        "data.shards",
+        "validation.pool",
+    ],
+)
+def test_what_a_module_exports_it_has(module):
+    module = importlib.import_module(f"overlap_train.{module}")
+    assert module.__doc__
+    assert all(hasattr(module, name) for name in module.__all__)
+
+
+def test_the_package_says_that_it_is_typed():
+    assert resources.files(overlap_train).joinpath("py.typed").is_file()
+
+
+def test_an_import_starts_no_thread_and_traces_nothing():
+    code = (
+        "import threading; before = threading.active_count(); import overlap_train; import tensorflow as tf; "
+        "assert threading.active_count() == before, threading.enumerate(); "
+        "from tensorflow.python.eager import context; assert context.context()._context_handle is None, "
+        "'importing the package initialised the devices'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=150)

@@ -1,0 +1,91 @@
+"""Who may import whom: the last column of the table in docs/design, checked on the sources.
+
+Stated departures from the table: `training/` and `validation/` read feeds and shards, so they may import
+`data/`; `session.py` stands beside `trainer.py` as the one that knows every stage; every stage that reads Keras goes
+through the door `_keras.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import overlap_train
+
+ROOT = Path(overlap_train.__file__).parent
+STAGES = {"data", "training", "snapshot", "validation", "callbacks", "monitoring", "arguments"}
+LEAVES = {"errors", "records"}
+
+MAY_IMPORT = {
+    "__init__": {"_version", "errors", "records", "trainer", "validation"},
+    "_keras": set(),
+    "_version": set(),
+    "arguments": set(),
+    "benchmark": {"overlap_train", "data", "errors", "models", "monitoring", "records", "validation"},
+    "callbacks": {"_keras", "records", "snapshot"},
+    "checkpoint": {"errors", "records", "snapshot"},
+    "conv": {"errors"},
+    "data": {"_keras", "errors", "records"},
+    "errors": set(),
+    "models": set(),
+    "monitoring": {"records"},
+    "parallel": {"errors", "records"},
+    "records": set(),
+    "scheduling": {"errors", "zero_copy"},
+    "session": {"_keras", "checkpoint", *LEAVES, *STAGES},
+    "snapshot": {"records"},
+    "trainer": {"_keras", "checkpoint", "parallel", "session", *LEAVES, *STAGES},
+    "training": {"_keras", "data", "errors", "records"},
+    "validation": {"_keras", "data", "errors", "records", "snapshot"},
+    "zero_copy": {"errors"},
+}
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imported(path: Path) -> set[str]:
+    """Returns the rooms that a file imports, and "overlap_train" for the package itself."""
+    rooms = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import hides which room is meant"
+            names = [node.module]
+            if node.module == "overlap_train":
+                names = [f"overlap_train.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "overlap_train":
+                rooms.add(parts[1] if len(parts) > 1 else "overlap_train")
+    return rooms
+
+
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+def test_every_room_has_its_rule():
+    assert {room_of(path) for path in FILES} <= set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_room_imports_only_what_it_may(path):
+    room = room_of(path)
+    not_allowed = imported(path) - MAY_IMPORT[room] - {room}
+    assert not not_allowed, f"{room} may not import {sorted(not_allowed)}"
+
+
+def test_the_rooms_have_no_cycle():
+    order, left = [], {room: {r for r in MAY_IMPORT[room] if r in MAY_IMPORT} for room in MAY_IMPORT}
+    while left:
+        free = [room for room, needs in left.items() if not needs - set(order)]
+        assert free, f"these rooms import each other in a circle: {sorted(left)}"
+        order += free
+        for room in free:
+            del left[room]

@@ -1,0 +1,115 @@
+"""Only metrics whose states add up are evaluated in parts."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from overlap_train.validation.metrics import unmergeable_metrics
+
+BINARY = [
+    "BinaryAccuracy",
+    "AUC",
+    "Precision",
+    "Recall",
+    "FalsePositives",
+    "TruePositives",
+    "BinaryCrossentropy",
+    "Hinge",
+]
+REGRESSION = ["MeanSquaredError", "RootMeanSquaredError", "MeanAbsoluteError", "CosineSimilarity", "R2Score"]
+FITTED = {
+    "FBetaScore": lambda: keras.metrics.FBetaScore(),
+    "F1Score": lambda: keras.metrics.F1Score(),
+    "BinaryIoU": lambda: keras.metrics.BinaryIoU(),
+    "SpecificityAtSensitivity": lambda: keras.metrics.SpecificityAtSensitivity(0.5),
+    "a function": lambda: keras.metrics.MeanMetricWrapper(lambda y, p: keras.ops.abs(y - p), name="mine"),
+}
+
+
+def compiled(metrics):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, activation="sigmoid")])
+    model.compile("sgd", "binary_crossentropy", metrics=metrics)
+    model.evaluate(np.zeros((4, 3), "f"), np.array([[0.0], [1.0], [0.0], [1.0]]), verbose=0)
+    return model
+
+
+@pytest.mark.parametrize(
+    "build", [*(getattr(keras.metrics, n) for n in BINARY + REGRESSION), *FITTED.values()]
+)
+def test_the_states_of_keras_metrics_add_up(build):
+    """Not believed but tried: two halves added give the state of the whole."""
+    rng = np.random.default_rng(0)
+    y, p = rng.integers(0, 2, (40, 1)).astype("f"), rng.random((40, 1)).astype("f")
+
+    def state(rows):
+        metric = build()
+        metric.update_state(y[rows], p[rows])
+        return [np.asarray(v) for v in metric.variables]
+
+    whole, first, second = state(slice(None)), state(slice(13)), state(slice(13, None))
+    for total, a, b in zip(whole, first, second, strict=True):
+        np.testing.assert_allclose(a + b, total, rtol=1e-5)
+    assert unmergeable_metrics(compiled([build()])) == []
+
+
+def test_names_of_compile_and_per_output_metrics_are_opened():
+    assert unmergeable_metrics(compiled(["accuracy", "mse", keras.metrics.AUC(name="auc")])) == []
+
+
+class Largest(keras.metrics.Metric):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.value = self.add_weight(name="value", initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.value.assign(keras.ops.maximum(self.value, keras.ops.max(y_pred)))
+
+    def result(self):
+        return self.value + 0.0
+
+
+class HalvingMean(keras.metrics.Mean):
+    def update_state(self, values, sample_weight=None):
+        super().update_state(values, sample_weight)
+        self.total.assign(self.total / 2)
+
+
+class FromOne(keras.metrics.Mean):
+    def reset_state(self):
+        self.total.assign(1.0)
+        self.count.assign(0.0)
+
+
+class ScaledResult(keras.metrics.MeanSquaredError):
+    def result(self):
+        return 100 * super().result()
+
+
+def test_metrics_of_unknown_state_are_named():
+    assert unmergeable_metrics(compiled([Largest(name="largest"), "accuracy"])) == ["largest"]
+
+
+def test_an_override_of_update_or_reset_makes_a_metric_unknown_and_one_of_result_does_not():
+    model = compiled([])
+    model.extra = [HalvingMean(name="halving"), FromOne(name="from_one")]
+    assert unmergeable_metrics(model) == ["halving", "from_one"]
+    assert unmergeable_metrics(compiled([ScaledResult(name="scaled")])) == []
+
+
+def test_a_metric_that_does_not_start_at_zero_is_unknown():
+    metric = keras.metrics.Mean(name="offset")
+    metric.reset_state = lambda: metric.total.assign(1.0)
+    model = compiled([])
+    model.extra = metric
+    assert unmergeable_metrics(model) == ["offset"]
+
+
+def test_asking_does_not_touch_the_metrics():
+    model = compiled(["mse"])
+    before = [keras.ops.convert_to_numpy(v) for v in model.metrics_variables]
+    unmergeable_metrics(model)
+    assert any(np.any(value) for value in before)
+    for value, variable in zip(before, model.metrics_variables, strict=True):
+        np.testing.assert_array_equal(value, variable)

@@ -1,0 +1,116 @@
+"""A pending epoch waits within bounds and says which part of which epoch failed, and why."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import pytest
+import tensorflow as tf
+
+from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
+from overlap_train.records import Span
+from overlap_train.snapshot import Snapshot, Values
+from overlap_train.validation.evaluation import ShardResult
+from overlap_train.validation.pending import PendingEpoch, ShardOutcome
+
+NOTHING = Values((), (), (), ())
+
+
+def outcome(index):
+    return ShardOutcome(ShardResult((), {}, 1), Span("validate", "w", 0.0, 1.0, 4, 9, {"shard": index}))
+
+
+def pending(parts):
+    futures = [Future() for _ in range(parts)]
+    return PendingEpoch(Snapshot(4, 9, NOTHING), {}, futures), futures
+
+
+def test_an_epoch_without_validation_is_ready_at_once():
+    epoch, _ = pending(0)
+    assert epoch.ready()
+    assert not epoch.validated
+    assert epoch.outcomes() == []
+    epoch.wait(1e-9, lambda: pytest.fail("there is nothing to wait for"))
+
+
+def test_results_come_in_the_order_of_the_parts_however_they_finish():
+    epoch, futures = pending(3)
+    outcomes = [outcome(i) for i in range(3)]
+    for index in (2, 0, 1):
+        assert not epoch.ready()
+        futures[index].set_result(outcomes[index])
+    assert epoch.ready()
+    assert epoch.shards_done == 3
+    assert epoch.outcomes() == outcomes
+
+
+def test_one_failure_ends_the_wait_for_the_others():
+    epoch, futures = pending(3)
+    futures[1].set_exception(KeyError("gone"))
+    assert epoch.ready()
+    with pytest.raises(ValidationWorkerError, match=r"epoch 5 .*part 2 of 3: KeyError: 'gone'") as info:
+        epoch.outcomes()
+    assert isinstance(info.value.__cause__, KeyError)
+    assert (info.value.epoch, info.value.shard) == (4, 1)
+
+
+def test_a_wait_that_is_too_long_says_how_far_it_came_and_what_to_do():
+    epoch, futures = pending(2)
+    futures[0].set_result(outcome(0))
+    with pytest.raises(ValidationTimeoutError, match=r"epoch 5 .*timeout_s=0.001.*1 of 2 .*raise Validation"):
+        epoch.wait(0.001, lambda: None)
+
+
+def test_the_check_may_end_the_wait():
+    epoch, futures = pending(1)
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        epoch.wait(None, interrupt)
+    epoch.wait_ended = futures[0].set_result(outcome(0))
+    epoch.wait(None, interrupt)
+
+
+def test_cancel_drops_only_what_has_not_begun():
+    epoch, futures = pending(2)
+    futures[0].set_running_or_notify_cancel()
+    epoch.cancel()
+    assert not futures[0].cancelled()
+    assert futures[1].cancelled()
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (ValueError("first\nsecond"), "ValueError: first"),
+        (ValueError(), "ValueError: (no message)"),
+        (ValueError("x" * 5000), "ValueError: " + "x" * 300),
+        (
+            tf.errors.UnknownError(
+                None,
+                None,
+                "Graph execution error:\n\nDetected at node PyFunc defined at (most recent call last):\n"
+                '<stack traces unavailable>\nOSError: disk gone\nTraceback (most recent call last):\n  File "x"',
+            ),
+            "UnknownError: OSError: disk gone",
+        ),
+        (
+            tf.errors.InvalidArgumentError(
+                None, None, "{{function_node __wrapped__X}} bad row\n\t [[{{node Y}}]]"
+            ),
+            "InvalidArgumentError: bad row",
+        ),
+        (
+            tf.errors.CancelledError(None, None, "Graph execution error:"),
+            "CancelledError: Graph execution error:",
+        ),
+    ],
+)
+def test_the_message_shows_the_cause_and_not_the_preamble_of_tensorflow(error, shown):
+    epoch, futures = pending(1)
+    futures[0].set_exception(error)
+    with pytest.raises(ValidationWorkerError) as info:
+        epoch.outcomes()
+    assert str(info.value) == f"validating epoch 5 failed in part 1 of 1: {shown}"

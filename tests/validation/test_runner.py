@@ -1,0 +1,80 @@
+"""The runner gives each worker its part and puts the parts together again."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train.data.shards import make_batches
+from overlap_train.snapshot import ModelState, Snapshot
+from overlap_train.validation.evaluation import SnapshotEvaluator
+from overlap_train.validation.pool import WorkerPool
+from overlap_train.validation.runner import ValidationRunner
+from tests.models import CLASSES, FEATURES, arrays, crossentropy, sequential
+from tests.validation.test_evaluation import Counting
+
+X, Y = arrays(70)
+
+
+@pytest.fixture
+def pool():
+    with WorkerPool(3) as pool:
+        yield pool
+
+
+def runner_of(model, data, pool, spans=None):
+    state = ModelState(model)
+    x, y = data if isinstance(data, tuple) else (data, None)
+    batches = make_batches(x, y, None, batch_size=16, steps=None, cache_bytes=1 << 30)
+    evaluator = SnapshotEvaluator(model, state, model.test_step, batches)
+    return state, ValidationRunner(evaluator, batches, pool, (spans if spans is not None else []).append)
+
+
+def dataset(size=16):
+    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(size)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [(X, Y), dataset(), dataset().filter(lambda x, y: True), dataset().shuffle(5, seed=1), dataset(50)],
+    ids=["arrays", "cached", "of unknown size", "streamed", "fewer batches than workers"],
+)
+def test_every_kind_of_data_gives_the_numbers_of_evaluate(data, pool):
+    model = sequential()
+    model.fit(X, Y, verbose=0)
+    state, runner = runner_of(model, data, pool)
+    for _ in range(2):
+        actual = runner.evaluate(state.read())
+    expected = model.evaluate(X, Y, verbose=0, return_dict=True)
+    assert actual == pytest.approx(expected, rel=1e-5)
+    runner.close()
+
+
+def test_spans_name_epoch_step_and_part(pool):
+    model, spans = sequential(), []
+    model.fit(X, Y, verbose=0)
+    state, runner = runner_of(model, (X, Y), pool, spans)
+    futures = runner.start(Snapshot(epoch=4, step=60, values=state.read()))
+    outcomes = [future.result(30) for future in futures]
+    assert [outcome.span.details["shard"] for outcome in outcomes] == [0, 1, 2]
+    assert {(s.name, s.epoch, s.step) for s in spans} == {("validate", 4, 60)}
+    assert all(s.thread.startswith("validation-") and s.end_s >= s.start_s for s in spans)
+
+
+def test_what_validation_changes_is_left_in_the_model_as_keras_leaves_it(pool):
+    def build():
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((FEATURES,)), Counting(), keras.layers.Dense(CLASSES)])
+        model.compile("sgd", crossentropy())
+        model.evaluate(X[:4], Y[:4], verbose=0)
+        return model
+
+    expected, actual = build(), build()
+    state, runner = runner_of(actual, (X, Y), pool)
+    assert runner.parts == 1
+    for _ in range(2):
+        logs = runner.evaluate(state.read())
+        assert logs == pytest.approx(expected.evaluate(X, Y, batch_size=16, verbose=0, return_dict=True))
+    np.testing.assert_array_equal(actual.layers[0].calls, expected.layers[0].calls)
