@@ -334,6 +334,5 @@ def test_a_callback_that_raises_while_a_validation_runs_leaves_nothing_running()
 
 
 def test_evaluate_names_its_own_argument():
-    """The message says steps_per_epoch."""
     with pytest.raises(ValueError, match=r"^steps must be at least 1; got 0"):
         Trainer(linear()).evaluate(X, Y, steps=0)

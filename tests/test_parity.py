@@ -371,11 +371,7 @@ def test_evaluate_equals_keras():
 
 
 def test_a_stop_inside_an_epoch_begins_no_other_epoch():
-    """`FitSession.run` begins another epoch, of no step.
-
-    `model.stop_training` is set inside epoch 0, whose validation is still pending; `_stopped` is set only at
-    its delivery. So epoch 1 begins, makes no step, and its loss of 0.0 is delivered.
-    """
+    """`stop_training` is set inside epoch 0, whose validation is then still to be delivered."""
     x, y = arrays()
     x[40, 0] = np.inf
     arguments = {
@@ -394,8 +390,6 @@ def test_a_stop_inside_an_epoch_begins_no_other_epoch():
 
 
 def test_evaluate_of_a_generator_begins_with_its_first_batch():
-    """`Trainer.evaluate` makes two adapters, and each takes a batch to look at."""
-
     def batches():
         for i in itertools.count():
             yield np.full((4, 12), i, "float32"), np.zeros(4, "int64")
@@ -406,10 +400,7 @@ def test_evaluate_of_a_generator_begins_with_its_first_batch():
 
 
 def test_a_generator_for_validation_is_not_drawn_for_epochs_that_are_rolled_back():
-    """Validation data that cannot be rewound has to be validated in step.
-
-    `StreamedBatches.rewindable` says so; `Trainer._effective_lag` does not ask it.
-    """
+    """Validation data that cannot be rewound has to be validated in step."""
 
     def batches():
         for seed in itertools.count():
