@@ -16,15 +16,15 @@ import overlap_train
 
 ROOT = Path(overlap_train.__file__).parent
 STAGES = {"data", "training", "snapshot", "validation", "callbacks", "monitoring", "arguments"}
-LEAVES = {"errors", "records"}
+LEAVES = {"errors", "records", "interrupts"}
 
 MAY_IMPORT = {
-    "__init__": {"_version", "errors", "records", "trainer", "validation"},
+    "__init__": {"_version", "errors", "records", "resume", "trainer", "validation"},
     "_keras": set(),
     "_version": set(),
     "arguments": set(),
     "benchmark": {"overlap_train", "data", "errors", "models", "monitoring", "records", "validation"},
-    "callbacks": {"_keras", "records", "snapshot"},
+    "callbacks": {"_keras", "errors", "records", "snapshot"},
     "checkpoint": {"errors", "records", "snapshot"},
     "conv": {"errors"},
     "data": {"_keras", "errors", "records"},
@@ -32,13 +32,15 @@ MAY_IMPORT = {
     "models": set(),
     "monitoring": {"records"},
     "parallel": {"errors", "records"},
+    "interrupts": set(),
     "records": set(),
+    "resume": {"callbacks", "checkpoint", "data", "errors", "snapshot"},
     "scheduling": {"errors", "zero_copy"},
-    "session": {"_keras", "checkpoint", *LEAVES, *STAGES},
+    "session": {"_keras", "resume", *LEAVES, *STAGES},
     "snapshot": {"records"},
-    "trainer": {"_keras", "checkpoint", "parallel", "session", *LEAVES, *STAGES},
+    "trainer": {"_keras", "parallel", "resume", "session", *LEAVES, *STAGES},
     "training": {"_keras", "data", "errors", "records"},
-    "validation": {"_keras", "data", "errors", "records", "snapshot"},
+    "validation": {"_keras", "arguments", "data", "errors", "records", "snapshot"},
     "zero_copy": {"errors"},
 }
 

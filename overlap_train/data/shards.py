@@ -73,10 +73,10 @@ class ArrayBatches:
         """Returns the batches one by one."""
         size = self._batch_size
         rows = range(0, min(self.num_batches * size, self._num_samples), size)
-        return BatchStream(
-            (keras.tree.map_structure(lambda t, row=row: t[row : row + size], self.tensors) for row in rows),
-            None,
+        batches = (
+            keras.tree.map_structure(lambda t, row=row: t[row : row + size], self.tensors) for row in rows
         )
+        return BatchStream(lambda _: batches, None)
 
     def fold(self, first: tf.Tensor, stop: tf.Tensor, start: Any, step: Fold) -> Any:
         """Applies `step` to one batch after another, in a compiled function, and returns the last value."""
@@ -132,7 +132,7 @@ class CachedBatches:
 
     def stream(self) -> BatchStream:
         """Returns the batches one by one."""
-        return BatchStream(iter(self.dataset), None)
+        return BatchStream(lambda _: iter(self.dataset), None)
 
     def _count_batches(self) -> tf.Tensor:
         return self.dataset.reduce(tf.constant(0, tf.int64), lambda count, _: count + 1)
