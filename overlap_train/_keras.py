@@ -31,6 +31,7 @@ __all__ = [
     "array_order_dataset",
     "compiled_metrics_built",
     "flatten_logs",
+    "initial_epoch",
     "is_array_adapter",
     "is_repeatable",
     "is_rewindable_adapter",
@@ -38,6 +39,7 @@ __all__ = [
     "is_tf_dataset_adapter",
     "max_epochs",
     "metric_leaves",
+    "profiles",
     "python_logs",
     "require_compiled",
     "split_validation",
@@ -193,6 +195,16 @@ def without_optionals(batch: Any) -> Any:
     return keras.tree.map_structure(
         lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch
     )
+
+
+def initial_epoch(model: keras.Model, default: int) -> int:
+    """Returns where BackupAndRestore found that the training has to go on (`_initial_epoch`), or `default`."""
+    return getattr(model, "_initial_epoch", None) or default
+
+
+def profiles(callback: keras.callbacks.TensorBoard) -> bool:
+    """Whether a TensorBoard callback profiles batches (`_should_trace`)."""
+    return bool(callback._should_trace)
 
 
 def max_epochs() -> int | None:

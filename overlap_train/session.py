@@ -103,8 +103,7 @@ class FitSession:
         if self._parts.resumer is not None:
             self._parts.resumer.rewind_files(callbacks.callbacks)
         callbacks.on_train_begin()
-        # BackupAndRestore sets this when it finds an interrupted training.
-        self._next_epoch = getattr(model, "_initial_epoch", None) or self._schedule.initial_epoch
+        self._next_epoch = _keras.initial_epoch(model, self._schedule.initial_epoch)
         self._resume()
         try:
             self._run_epochs()

@@ -332,7 +332,7 @@ class Trainer:
         if not feed.rewindable:
             raise ValueError(
                 "resume needs data whose position can be found again: arrays, or a tf.data.Dataset without "
-                "Python functions; this data is made by Python"
+                "Python functions and state of its own; this data has one"
             )
         resumer = Resumer(policy, fingerprint(self.model, feed))
         resources.callback(resumer.close)
@@ -367,7 +367,9 @@ def _cannot_roll_back(
         for hook in ordering_hooks(callback):
             return f"{type(callback).__name__}.{hook} must not run for an epoch that may be undone; {remedy}"
     if not feed.rewindable:
-        return f"the training data is made by Python and cannot be rewound; {remedy}"
+        return (
+            f"the training data cannot be rewound (Python makes it, or its pipeline keeps a state); {remedy}"
+        )
     if not suite.rewindable:
         return f"the validation data comes from a generator and cannot be rewound; {remedy}"
     return None

@@ -298,38 +298,29 @@ def test_a_validation_that_takes_too_long_ends_with_a_timeout(monkeypatch):
     assert_still_usable(model)
 
 
-def test_a_callback_that_raises_while_a_validation_runs_leaves_nothing_running():
-    """Epoch 0 is validated only once epoch 1 waits for its validation, whose first batch is then held."""
-    model, held, release = linear(), threading.Event(), threading.Event()
+def test_a_callback_that_raises_while_a_validation_is_pending_leaves_nothing_running(monkeypatch):
+    """The validation of epoch 0 is held until that of epoch 1 has been handed to the workers."""
+    model, started = linear(), []
+    trainer = Held(model, 1_000_000, validation=ValidationPolicy(workers=2))
+    start = ValidationRunner.start
 
-    class Holding(Held):
-        batches = 0
-
-        def validation_step(self, batch):
-            def hold():
-                self.batches += 1
-                if self.batches > 3:
-                    held.set()
-                    release.wait(60)
-                return 0
-
-            with tf.control_dependencies([tf.py_function(hold, [], tf.int32)]):
-                return super().validation_step(tf.nest.map_structure(tf.identity, batch))
+    def start_and_release(self, snapshot):
+        futures = start(self, snapshot)
+        started.append(snapshot.epoch)
+        if snapshot.epoch == 1:
+            trainer.go_on.set()
+        return futures
 
     class Raise(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
-            assert epoch == 0
-            try:
-                assert held.wait(60), "no other validation was running"
-                raise RuntimeError("the callback gave up")
-            finally:
-                release.set()
+            assert (epoch, started) == (0, [0, 1])
+            raise RuntimeError("the callback gave up")
 
-    trainer = Holding(model, 2 * 4 + 1, validation=ValidationPolicy(workers=2, max_lag=2))
-    arguments = {"batch_size": 16, "verbose": 0, "validation_data": (XV, YV), "validation_batch_size": 8}
+    monkeypatch.setattr(ValidationRunner, "start", start_and_release)
     with pytest.raises(RuntimeError, match="the callback gave up"):
-        trainer.fit(X, Y, epochs=4, callbacks=[Raise()], **arguments)
+        trainer.fit(X, Y, epochs=4, callbacks=[Raise()], verbose=0, validation_data=(XV, YV))
     assert not trainer.timed_out
+    monkeypatch.undo()
     assert_still_usable(model)
 
 

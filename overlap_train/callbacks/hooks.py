@@ -13,6 +13,8 @@ from typing import Any
 
 import keras
 
+from overlap_train import _keras
+
 __all__ = [
     "TEST_HOOKS",
     "listens",
@@ -45,7 +47,7 @@ def wants_train_batches(callback: keras.callbacks.Callback) -> bool:
         stock = _is_stock(callback, _TRAIN_BATCH)
         return callback.save_freq != "epoch" or not stock
     if isinstance(callback, keras.callbacks.TensorBoard) and _is_stock(callback, _TRAIN_BATCH):
-        return callback.update_freq != "epoch" or bool(callback._should_trace)
+        return callback.update_freq != "epoch" or _keras.profiles(callback)
     if isinstance(callback, keras.callbacks.TerminateOnNaN) and _is_stock(callback, _TRAIN_BATCH):
         return False  # the loop itself ends at the first loss that is not finite
     return any(overrides(callback, hook) for hook in _TRAIN_BATCH)

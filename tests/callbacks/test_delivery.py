@@ -1,0 +1,142 @@
+"""Contracts C4 and C5: callbacks see the model as it was, and what they change leads back to it."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from overlap_train.callbacks.delivery import Delivery
+from overlap_train.snapshot import ModelState, Snapshot
+
+
+class Act(keras.callbacks.Callback):
+    """Does something at the end of an epoch and writes down what it saw."""
+
+    def __init__(self, act=lambda model: None):
+        super().__init__()
+        self.act = act
+        self.seen = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.seen.append((epoch, float(self.model.layers[0].kernel[0, 0]), dict(logs)))
+        self.act(self.model)
+
+
+def deliver(act, *, on_change="rollback", trained_on=True, stops=False, callback=None):
+    """Takes a snapshot at weight 1.0, trains on to 2.0 and delivers; returns all that matters."""
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    model.compile(keras.optimizers.SGD(0.5), "mse")
+    model.optimizer.build(model.trainable_variables)
+    model.stop_training = False
+    kernel = model.layers[0].kernel
+    callback = callback or Act(act)
+    callbacks = keras.callbacks.CallbackList([callback], model=model)
+    state = ModelState(model)
+    kernel.assign([[1.0]])
+    snapshot = Snapshot(3, 10, state.read())
+    if trained_on:
+        kernel.assign([[2.0]])
+    delivery = Delivery(
+        model,
+        state,
+        callbacks,
+        on_change=on_change,
+        revalidate=lambda values: {"loss": float(values.trainable[0][0, 0])},
+    )
+    outcome = delivery.deliver(snapshot, {"loss": 0.5}, {"loss": 0.25}, stops=stops, trained_on=trained_on)
+    return model, callback, outcome, float(kernel[0, 0])
+
+
+def test_a_callback_that_only_reads_sees_the_snapshot_and_changes_nothing():
+    model, callback, outcome, weight = deliver(lambda model: None)
+    assert callback.seen == [(3, 1.0, {"loss": 0.5, "val_loss": 0.25})]
+    assert weight == 2.0
+    assert (outcome.stop, outcome.changed, outcome.rolled_back) == (False, (), False)
+    assert not model.stop_training
+
+
+def change_rate(model):
+    model.optimizer.learning_rate = 0.1
+
+
+def change_weights(model):
+    model.set_weights([np.array([[7.0]], "f")])
+
+
+def stop(model):
+    model.stop_training = True
+
+
+@pytest.mark.parametrize(("act", "weight"), [(change_rate, 1.0), (change_weights, 7.0), (stop, 1.0)])
+def test_a_change_leads_back_to_the_snapshot_with_the_change(act, weight):
+    model, _, outcome, actual = deliver(act)
+    assert outcome.rolled_back
+    assert actual == weight
+    assert bool(outcome.changed) is (act is not stop)
+    assert model.stop_training is outcome.stop is (act is stop)
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.1 if act is change_rate else 0.5)
+
+
+@pytest.mark.parametrize(("act", "weight"), [(change_rate, 2.0), (change_weights, 7.0), (stop, 2.0)])
+def test_continue_applies_the_change_to_the_present_weights(act, weight):
+    model, _, outcome, actual = deliver(act, on_change="continue")
+    assert not outcome.rolled_back
+    assert actual == weight
+    assert model.stop_training is (act is stop)
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.1 if act is change_rate else 0.5)
+
+
+def test_nothing_is_rolled_back_where_nothing_was_trained_since():
+    _, _, outcome, weight = deliver(change_weights, trained_on=False)
+    assert not outcome.rolled_back
+    assert weight == 7.0
+
+
+def test_a_stop_inside_the_epoch_is_seen_and_kept():
+    model, _, outcome, _ = deliver(lambda model: None, stops=True, trained_on=False)
+    assert outcome.stop
+    assert model.stop_training
+
+
+def test_setting_the_same_weights_is_no_change():
+    assert not deliver(lambda model: model.set_weights(model.get_weights()))[2].rolled_back
+
+
+def test_a_callback_that_raises_leaves_the_weights_of_its_epoch():
+    def fail(model):
+        raise RuntimeError("no space left")
+
+    callback = Act(fail)
+    with pytest.raises(RuntimeError, match="no space left"):
+        deliver(None, callback=callback)
+    assert float(callback.model.layers[0].kernel[0, 0]) == 1.0
+
+
+class Swap(Act):
+    """Listens to the validation; may swap the weights for it, as SwapEMAWeights does."""
+
+    def __init__(self, swap):
+        super().__init__()
+        self.swap = swap
+        self.events = []
+
+    def on_test_begin(self, logs=None):
+        self.events.append("begin")
+        if self.swap:
+            self.model.layers[0].kernel.assign([[9.0]])
+
+    def on_test_end(self, logs=None):
+        self.events.append(dict(logs))
+        if self.swap:
+            self.model.layers[0].kernel.assign([[1.0]])
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_the_validation_is_replayed_for_those_who_listen_and_made_again_for_other_weights(swap):
+    _, callback, outcome, weight = deliver(None, callback=Swap(swap))
+    loss = 9.0 if swap else 0.25
+    assert callback.events == ["begin", {"loss": loss}]
+    assert outcome.logs["val_loss"] == loss
+    assert not outcome.rolled_back
+    assert weight == 2.0

@@ -1,0 +1,90 @@
+"""Which callbacks let the training group steps and run ahead."""
+
+from __future__ import annotations
+
+import keras
+import pytest
+
+from overlap_train.callbacks.hooks import (
+    listens,
+    ordering_hooks,
+    overrides,
+    wants_test_batches,
+    wants_train_batches,
+)
+
+callbacks = keras.callbacks
+QUIET = {
+    "EarlyStopping": lambda tmp: callbacks.EarlyStopping(),
+    "ReduceLROnPlateau": lambda tmp: callbacks.ReduceLROnPlateau(),
+    "LearningRateScheduler": lambda tmp: callbacks.LearningRateScheduler(lambda epoch: 0.1),
+    "ModelCheckpoint": lambda tmp: callbacks.ModelCheckpoint(tmp / "m.keras"),
+    "CSVLogger": lambda tmp: callbacks.CSVLogger(tmp / "log.csv"),
+    "TensorBoard": lambda tmp: callbacks.TensorBoard(tmp / "tb"),
+    "TerminateOnNaN": lambda tmp: callbacks.TerminateOnNaN(),
+    "History": lambda tmp: callbacks.History(),
+    "LambdaCallback": lambda tmp: callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None),
+}
+
+
+@pytest.mark.parametrize("build", QUIET.values(), ids=QUIET)
+def test_keras_callbacks_that_work_at_the_end_of_epochs_allow_the_overlap(build, tmp_path):
+    callback = build(tmp_path)
+    assert not wants_train_batches(callback)
+    assert not wants_test_batches(callback)
+    assert ordering_hooks(callback) == ()
+
+
+@pytest.mark.parametrize("hook", ["on_train_batch_begin", "on_train_batch_end", "on_batch_end"])
+def test_an_override_of_a_batch_hook_is_heard_in_class_and_instance(hook):
+    kind = type("Mine", (callbacks.Callback,), {hook: lambda self, batch, logs=None: None})
+    assert wants_train_batches(kind())
+    assert ordering_hooks(kind()) == (hook,)
+    instance = callbacks.Callback()
+    setattr(instance, hook, lambda batch, logs=None: None)
+    assert overrides(instance, hook)
+    assert wants_train_batches(instance)
+
+
+def test_saving_in_the_middle_of_an_epoch_is_heard(tmp_path):
+    assert wants_train_batches(callbacks.ModelCheckpoint(tmp_path / "m.keras", save_freq=10))
+    assert wants_train_batches(callbacks.TensorBoard(tmp_path, update_freq=5))
+    assert wants_test_batches(callbacks.TensorBoard(tmp_path, update_freq="batch"))
+    assert wants_train_batches(callbacks.TensorBoard(tmp_path, profile_batch=3))
+
+
+def test_a_subclass_of_a_known_callback_is_not_known():
+    class Guard(callbacks.TerminateOnNaN):
+        def on_batch_end(self, batch, logs=None):
+            super().on_batch_end(batch, logs)
+
+    class Saver(callbacks.ModelCheckpoint):
+        def on_train_batch_end(self, batch, logs=None):
+            pass
+
+    class Scheduler(callbacks.LearningRateScheduler):
+        def on_epoch_begin(self, epoch, logs=None):
+            pass
+
+    assert wants_train_batches(Guard())
+    assert wants_train_batches(Saver("m.keras"))
+    assert ordering_hooks(Scheduler(lambda epoch: 0.1)) == ("on_epoch_begin",)
+
+
+def test_a_beginning_of_an_epoch_of_the_user_s_own_orders_epochs():
+    class Begin(callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            pass
+
+    assert ordering_hooks(Begin()) == ("on_epoch_begin",)
+    assert not wants_train_batches(Begin())
+
+
+def test_listening_is_by_any_of_the_hooks():
+    class Test(callbacks.Callback):
+        def on_test_end(self, logs=None):
+            pass
+
+    assert listens([callbacks.Callback(), Test()], "on_test_begin", "on_test_end")
+    assert not listens([callbacks.Callback()], "on_test_begin", "on_test_end")
+    assert ordering_hooks(Test()) == ()

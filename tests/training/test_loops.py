@@ -1,0 +1,90 @@
+"""Each loop makes exactly the steps that it is asked for, from the batches at the cursor."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train.data.cursor import Cursor
+from overlap_train.data.sources import FeedOptions, make_feed
+from overlap_train.training.loops import ArrayLoop, EagerLoop, IteratorLoop, make_loop
+from overlap_train.training.step import Step
+
+ROWS = np.arange(10, dtype="float32")
+
+
+class Model:
+    """All that a step asks of a model."""
+
+    run_eagerly = False
+
+    def get_metrics_result(self):
+        return {}
+
+
+def make(kind, *, own_logs=True, guard=False, rows=ROWS, known=True):
+    """Returns a loop over batches of three rows, its cursor and the variable that adds up what it saw."""
+    seen = tf.Variable(0.0)
+
+    def function(batch):
+        total = tf.reduce_sum(batch[0] if isinstance(batch, tuple) else batch)
+        with tf.control_dependencies([seen.assign_add(total)]):
+            return {"loss": tf.identity(total)} if own_logs else {}
+
+    data = rows
+    if kind == "iterator":
+        data = tf.data.Dataset.from_tensor_slices(rows).batch(3)
+        data = data if known else data.filter(lambda x: True)
+    feed = make_feed(data, None, None, FeedOptions(3, shuffle=False), hold_in_memory=lambda _: True)
+    step = Step(Model(), function, halt_on_nonfinite=guard)
+    spec = step.inspect(feed.element_spec)
+    loop = make_loop(feed, step, spec, eager=kind == "eager")
+    expected = {"arrays": ArrayLoop, "iterator": IteratorLoop, "eager": EagerLoop}[kind]
+    assert isinstance(loop, expected)
+    cursor = Cursor(feed, None)
+    cursor.begin_epoch()
+    return loop, cursor, seen
+
+
+KINDS = ["arrays", "iterator", "eager"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_goes_on_where_it_stopped_and_ends_with_the_smaller_batch(kind):
+    loop, cursor, seen = make(kind)
+    done = loop.run(cursor, 1)
+    assert (done.steps, cursor.seen, float(seen)) == (1, 1, 3.0)
+    done = loop.run(cursor, 3)
+    assert (done.steps, cursor.steps, float(seen)) == (3, 4, 45.0)
+    assert float(done.logs["loss"]) == 9.0, "the last batch's"
+    assert not done.exhausted
+    assert cursor.remaining() == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_logs_that_the_metrics_tell_are_not_carried(kind):
+    loop, cursor, _ = make(kind, own_logs=False)
+    assert loop.run(cursor, 2).logs is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_halts_after_the_step_whose_loss_is_not_finite(kind):
+    rows = ROWS.copy()
+    rows[4] = np.nan
+    loop, cursor, _ = make(kind, guard=True, rows=rows)
+    done = loop.run(cursor, 4)
+    assert done.halted
+    assert (done.steps, cursor.steps) == (2, 2)
+    loop, cursor, _ = make(kind, guard=False, rows=rows)
+    assert not loop.run(cursor, 4).halted
+    assert cursor.steps == 4
+
+
+def test_the_end_of_data_of_unknown_length_is_found_out():
+    loop, cursor, seen = make("iterator", known=False)
+    assert cursor.remaining() is None
+    done = loop.run(cursor, 100)
+    assert done.exhausted
+    assert (done.steps, float(seen)) == (4, 45.0)
+    assert cursor.current_pass is None
