@@ -201,7 +201,7 @@ def test_an_endless_validation_dataset_is_refused_before_anything_starts():
 # Not a number
 
 
-@pytest.mark.parametrize("guard", [False])  # True: see tests/pending_session.py
+@pytest.mark.parametrize("guard", [False, True])
 def test_a_loss_that_is_not_finite_ends_as_in_keras(guard):
     x = X.copy()
     x[40] = np.nan

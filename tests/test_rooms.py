@@ -1,13 +1,8 @@
 """Who may import whom: the last column of the table in docs/design, checked on the sources.
 
 Stated departures from the table: `training/` and `validation/` read feeds and shards, so they may import
-<<<<<<< HEAD
-`data/`; `session.py` stands beside `trainer.py` as the one that knows every stage; every stage that reads
-Keras goes through the door `_keras.py`.
-=======
 `data/`; `session.py` stands beside `trainer.py` as the one that knows every stage; every stage that
 reads Keras's private side goes through the door `_keras.py`.
->>>>>>> roomtests
 """
 
 from __future__ import annotations

@@ -92,12 +92,7 @@ def test_cancel_drops_only_what_has_not_begun():
                 None,
                 None,
                 "Graph execution error:\n\nDetected at node PyFunc defined at (most recent call last):\n"
-<<<<<<< HEAD
-                "<stack traces unavailable>\nOSError: disk gone\n"
-                'Traceback (most recent call last):\n  File "x"',
-=======
                 "<stack traces unavailable>\nOSError: disk gone\nTraceback (most recent call last):\n",
->>>>>>> roomtests
             ),
             "UnknownError: OSError: disk gone",
         ),
