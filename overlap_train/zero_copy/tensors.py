@@ -1,0 +1,242 @@
+"""TensorFlow tensors on the memory of NumPy arrays, and NumPy arrays on the memory of tensors.
+
+Everything here may be called from any thread. The memory of an array lives until the last tensor that shows
+it has gone, whichever thread drops that.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from overlap_train import errors
+from overlap_train.zero_copy import dlpack
+from overlap_train.zero_copy.policy import Choice, Mode, check_mode
+from overlap_train.zero_copy.pool import HostBackend
+
+__all__ = ["TENSOR_ALIGNMENT", "Statistics", "as_array", "as_tensor", "explain", "share", "statistics"]
+
+# Eigen aborts the process on operands that are aligned less, and DLPack's own entrance does not check it.
+TENSOR_ALIGNMENT = 64
+SHARED_DTYPES = frozenset(
+    ["bool", "bfloat16"]
+    + [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
+    + ["float16", "float32", "float64", "complex64", "complex128"]
+)
+_log = logging.getLogger(__name__)
+_host = HostBackend()
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What `as_tensor` and `MappedBuffer.tensor` have done in this process so far.
+
+    Attributes:
+        shared: how many arrays became tensors without a copy.
+        copied: how many were copied.
+        copied_bytes: the bytes of the latter.
+    """
+
+    shared: int = 0
+    copied: int = 0
+    copied_bytes: int = 0
+
+
+_counts_lock = threading.Lock()
+_counts = Statistics()
+
+
+def statistics() -> Statistics:
+    """Returns the counts so far; the difference of two readings says what happened between them."""
+    return _counts
+
+
+def count(*, shared: int = 0, copied: int = 0, copied_bytes: int = 0) -> None:
+    """Adds to the counts of this process."""
+    global _counts
+    with _counts_lock:
+        _counts = Statistics(
+            _counts.shared + shared, _counts.copied + copied, _counts.copied_bytes + copied_bytes
+        )
+
+
+def explain(array: NDArray[Any]) -> Choice:
+    """Says whether `as_tensor` can share the memory of an array, and why or why not.
+
+    Raises:
+        TypeError: if `as_tensor` would refuse the array altogether because of its type.
+    """
+    array = _plain(array)
+    dtype = array.dtype
+    if dtype.name not in SHARED_DTYPES:
+        return Choice(False, f"TensorFlow takes no {dtype.name} by DLPack")
+    if not dtype.isnative:
+        return Choice(False, f"its numbers are stored in the other byte order ({dtype.str})")
+    if array.size == 0:
+        return Choice(False, "it has no elements, so no memory to share")
+    if not array.flags.c_contiguous:
+        return Choice(False, f"it is not C-contiguous (shape {array.shape}, strides {array.strides})")
+    misaligned = _address(array) % TENSOR_ALIGNMENT
+    if misaligned:
+        return Choice(
+            False,
+            f"it begins {misaligned} bytes behind a multiple of the {TENSOR_ALIGNMENT} TensorFlow needs",
+        )
+    return Choice(True, "its layout, alignment and dtype are TensorFlow's own")
+
+
+def as_tensor(array: NDArray[Any], *, mode: Mode = "auto") -> tf.Tensor:
+    """Makes a CPU tensor on an array's own memory, or on a copy where that cannot be.
+
+    A tensor is immutable to TensorFlow. So once an array is shared, nobody may write to it as long as a
+    tensor made from it is alive, or one that TensorFlow derived without a copy: the value of a
+    `tf.Variable` made from it, a reshaped tensor, a dataset. TensorFlow itself never writes to the memory
+    either, so a read-only memory map may be shared; the deprecated `tf.raw_ops.Inplace*` operations alone do
+    not keep to that.
+
+    An array mapped by `numpy.load(path, mmap_mode="r")` is shared like any other, as `numpy.save` aligns the
+    data; pages are read from disk when an operation touches them. Cutting the file short while it is in use
+    ends the process with SIGBUS, as it does for NumPy alone.
+
+    A copy is made once, into aligned memory. Its reason is logged at level INFO, `explain` returns it
+    beforehand, and `statistics` counts the bytes.
+
+    Args:
+        array: any shape; numbers, booleans or strings.
+        mode: "auto" shares where possible; "copy" never shares; "zero_copy" raises instead of copying.
+
+    Returns:
+        An eager tensor of the same shape, dtype and values, on `CPU:0`.
+
+    Raises:
+        TypeError: if it is no array, is masked, or its dtype has no counterpart in TensorFlow.
+        ValueError: if the mode is unknown.
+        errors.BufferError: if mode is "zero_copy" and a copy would be needed, or memory for one is lacking.
+    """
+    check_mode(mode)
+    choice = explain(array)
+    if mode == "zero_copy" and not choice.zero_copy:
+        raise errors.BufferError(
+            f"cannot share an array with TensorFlow: {choice.reason}. Store it such that it can be, as "
+            f'with zero_copy.MappedBuffer or numpy.save, or pass mode="auto" to copy it'
+        )
+    plain = _plain(array)
+    if mode == "copy":
+        choice = Choice(False, "mode='copy' was asked for")
+    if choice.zero_copy:
+        tensor, _ = share(_address(plain), plain.shape, plain.dtype, plain)
+        count(shared=1)
+        return tensor
+    tensor = _copy(plain)
+    count(copied=1, copied_bytes=plain.nbytes)
+    _log.info("copied an array of %d bytes for TensorFlow: %s", plain.nbytes, choice.reason)
+    return tensor
+
+
+def as_array(tensor: tf.Tensor) -> NDArray[Any]:
+    """Returns a read-only array on a CPU tensor's own memory, which it keeps alive.
+
+    Raises:
+        TypeError: if it is no eager tensor of numbers or booleans.
+        errors.BufferError: if the tensor is on another device than the CPU.
+    """
+    if not isinstance(tensor, tf.Tensor) or not hasattr(tensor, "numpy"):
+        raise TypeError(
+            f"as_array takes an eager tensor, got {type(tensor).__name__}; of a variable, pass read_value()"
+        )
+    if tensor.dtype.name not in SHARED_DTYPES:
+        raise TypeError(f"a tensor of {tensor.dtype.name} has no memory that NumPy could show")
+    device = tensor.device.rpartition("/device:")[2]
+    if not device.startswith("CPU:"):
+        raise errors.BufferError(f"the tensor is on {device}; copy it to the CPU with tf.identity first")
+    if 0 in tensor.shape:
+        empty = np.empty(tuple(tensor.shape), tensor.dtype.as_numpy_dtype)
+        empty.flags.writeable = False
+        return empty
+    if tensor.dtype == tf.bfloat16:
+        # Python's buffer protocol knows no bfloat16; a bitcast shares the memory.
+        return np.asarray(memoryview(tf.bitcast(tensor, tf.uint16))).view(tensor.dtype.as_numpy_dtype)
+    return np.asarray(memoryview(tensor))
+
+
+def share(
+    address: int,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    owner: object,
+    *,
+    gpu: int | None = None,
+    device_address: int | None = None,
+) -> tuple[tf.Tensor, weakref.ref[dlpack.Keeper]]:
+    """Makes a tensor on memory that `owner` keeps; the caller answers for alignment, layout and size.
+
+    Args:
+        address: where the host finds the memory.
+        shape: of the tensor, which is C-contiguous and not empty.
+        dtype: one of `SHARED_DTYPES`, in native byte order.
+        owner: kept alive until the memory is no longer shown.
+        gpu: the TensorFlow GPU on which the tensor is to be, or None for the CPU.
+        device_address: where that GPU finds the memory.
+
+    Returns:
+        The tensor, and a reference that dies with the last tensor on this memory.
+
+    Raises:
+        errors.BufferError: if TensorFlow refuses it; the memory is then free.
+    """
+    is_bfloat16 = dtype.name == dlpack.BFLOAT16
+    keeper = dlpack.Keeper(address, shape, np.uint16 if is_bfloat16 else dtype, owner)
+    watch = weakref.ref(keeper)
+    if gpu is None:
+        capsule = dlpack.capsule(keeper, bfloat16=is_bfloat16)
+    else:
+        capsule = dlpack.capsule(
+            keeper, bfloat16=is_bfloat16, device=dlpack.CUDA, index=gpu, address=device_address
+        )
+    del keeper
+    try:
+        tensor = tf.experimental.dlpack.from_dlpack(capsule)
+    except Exception as error:
+        # Of a capsule that it refuses, TensorFlow calls the deleter in some cases and not in others.
+        if watch() is None:
+            dlpack.defuse(capsule)
+        raise errors.BufferError(f"TensorFlow refused the memory: {error}") from error
+    return tensor, watch
+
+
+def _copy(array: NDArray[Any]) -> tf.Tensor:
+    dtype = array.dtype.newbyteorder("=")
+    if dtype.name not in SHARED_DTYPES or array.size == 0:
+        try:
+            return tf.convert_to_tensor(array.astype(dtype, copy=False))
+        except (TypeError, ValueError, NotImplementedError, tf.errors.OpError) as error:
+            raise TypeError(f"an array of dtype {array.dtype} cannot become a tensor: {error}") from error
+    block = _host.allocate(array.nbytes)
+    start = block.address - _address(block.memory)
+    target = block.memory[start : start + array.nbytes].view(dtype).reshape(array.shape)
+    np.copyto(target, array)
+    return share(block.address, array.shape, dtype, block)[0]
+
+
+def _address(array: NDArray[Any]) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _plain(array: NDArray[Any]) -> NDArray[Any]:
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"expected a NumPy array, got {type(array).__name__}; convert it with numpy.asarray")
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError("a masked array has no counterpart in TensorFlow; pass array.filled(value)")
+    if array.dtype.names is not None:
+        raise TypeError(
+            f"a structured array ({array.dtype}) has no counterpart in TensorFlow; pass its fields"
+        )
+    return np.asarray(array)
