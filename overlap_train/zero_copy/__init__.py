@@ -10,7 +10,7 @@ from overlap_train.zero_copy.pages import ResidentLimit, drop_pages
 from overlap_train.zero_copy.policy import Choice, Mode
 from overlap_train.zero_copy.pool import Pool, PoolStatistics
 from overlap_train.zero_copy.pools import shared_pool
-from overlap_train.zero_copy.tensors import Statistics, as_array, as_tensor, explain, statistics
+from overlap_train.zero_copy.tensors import Statistics, as_array, as_tensor, empty, explain, statistics
 
 __all__ = [
     "Choice",
@@ -25,6 +25,7 @@ __all__ = [
     "as_array",
     "as_tensor",
     "drop_pages",
+    "empty",
     "explain",
     "measure_crossover",
     "shared_pool",

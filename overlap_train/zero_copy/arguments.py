@@ -38,9 +38,9 @@ def checked_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
 
 def checked_dtype(dtype: DTypeLike | tf.DType) -> np.dtype[Any]:
     checked = np.dtype(dtype.as_numpy_dtype if isinstance(dtype, tf.DType) else dtype)
-    if checked.name not in SHARED_DTYPES or not checked.isnative:
+    if checked not in SHARED_DTYPES:
         raise TypeError(
-            f"a buffer holds one of {', '.join(sorted(SHARED_DTYPES))} in native byte order, got {checked!r}"
+            f"a buffer holds one of {_names()} in native byte order, got {checked!r}"
         )
     return checked
 
@@ -53,3 +53,7 @@ def checked_device(device: str) -> int | None:
     if kind == "GPU" and (number == "" or (number.isascii() and number.isdigit())):
         return int(number or 0)
     raise ValueError(f'device must be "CPU:0" or a GPU such as "GPU:0", got {device!r}')
+
+
+def _names() -> str:
+    return ", ".join(sorted(dtype.name for dtype in SHARED_DTYPES))

@@ -234,7 +234,7 @@ class MappedBuffer:
     def _begin_writing(self, lease: Lease) -> None:
         # NumPy bases every array derived from ours on `_root`, which is never given out: beyond our own
         # references and the one of the array that we gave, each further one is a derived array.
-        stored = np.dtype(np.uint16) if self._dtype.name == dlpack.BFLOAT16 else self._dtype
+        stored = np.dtype(np.uint16) if self._dtype == tf.bfloat16 else self._dtype
         self._root = dlpack.view(dlpack.Keeper(lease.block.address, self._shape, stored, lease))
         self._given = None
         self._own_references = sys.getrefcount(self._root)

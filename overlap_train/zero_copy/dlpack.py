@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["BFLOAT16", "CPU", "CUDA", "Keeper", "capsule", "defuse", "view"]
+__all__ = ["CPU", "CUDA", "Keeper", "capsule", "defuse", "view"]
 
 CPU = 1  # kDLCPU
 CUDA = 2  # kDLCUDA
-BFLOAT16 = "bfloat16"  # NumPy has no such dtype of its own; it is carried as uint16.
 
 _BFLOAT_CODE = 4  # kDLBfloat
 _UNUSED = b"dltensor"

@@ -9,27 +9,42 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from overlap_train import errors
 from overlap_train.zero_copy import dlpack
 from overlap_train.zero_copy.policy import Choice, Mode, check_mode
 from overlap_train.zero_copy.pool import HostBackend
 
-__all__ = ["TENSOR_ALIGNMENT", "Statistics", "as_array", "as_tensor", "explain", "share", "statistics"]
+__all__ = [
+    "TENSOR_ALIGNMENT",
+    "Statistics",
+    "as_array",
+    "as_tensor",
+    "count",
+    "empty",
+    "explain",
+    "share",
+    "statistics",
+]
 
 # Eigen aborts the process on operands that are aligned less, and DLPack's own entrance does not check it.
 TENSOR_ALIGNMENT = 64
 SHARED_DTYPES = frozenset(
-    ["bool", "bfloat16"]
-    + [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
-    + ["float16", "float32", "float64", "complex64", "complex128"]
+    np.dtype(tf.as_dtype(name).as_numpy_dtype)
+    for name in [
+        *("bool", "bfloat16", "float16", "float32", "float64", "complex64", "complex128"),
+        *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
+    ]
 )
+_SHARED = Choice(True, "its layout, alignment and dtype are TensorFlow's own")
+_BFLOAT16 = np.dtype(tf.bfloat16.as_numpy_dtype)
 _log = logging.getLogger(__name__)
 _host = HostBackend()
 
@@ -73,12 +88,15 @@ def explain(array: NDArray[Any]) -> Choice:
     Raises:
         TypeError: if `as_tensor` would refuse the array altogether because of its type.
     """
-    array = _plain(array)
+    return _explain(_plain(array))
+
+
+def _explain(array: NDArray[Any]) -> Choice:
     dtype = array.dtype
-    if dtype.name not in SHARED_DTYPES:
+    if dtype not in SHARED_DTYPES:
+        if not dtype.isnative:
+            return Choice(False, f"its numbers are stored in the other byte order ({dtype.str})")
         return Choice(False, f"TensorFlow takes no {dtype.name} by DLPack")
-    if not dtype.isnative:
-        return Choice(False, f"its numbers are stored in the other byte order ({dtype.str})")
     if array.size == 0:
         return Choice(False, "it has no elements, so no memory to share")
     if not array.flags.c_contiguous:
@@ -89,7 +107,7 @@ def explain(array: NDArray[Any]) -> Choice:
             False,
             f"it begins {misaligned} bytes behind a multiple of the {TENSOR_ALIGNMENT} TensorFlow needs",
         )
-    return Choice(True, "its layout, alignment and dtype are TensorFlow's own")
+    return _SHARED
 
 
 def as_tensor(array: NDArray[Any], *, mode: Mode = "auto") -> tf.Tensor:
@@ -121,23 +139,45 @@ def as_tensor(array: NDArray[Any], *, mode: Mode = "auto") -> tf.Tensor:
         errors.BufferError: if mode is "zero_copy" and a copy would be needed, or memory for one is lacking.
     """
     check_mode(mode)
-    choice = explain(array)
+    plain = _plain(array)
+    choice = _explain(plain)
     if mode == "zero_copy" and not choice.zero_copy:
         raise errors.BufferError(
             f"cannot share an array with TensorFlow: {choice.reason}. Store it such that it can be, as "
             f'with zero_copy.MappedBuffer or numpy.save, or pass mode="auto" to copy it'
         )
-    plain = _plain(array)
     if mode == "copy":
         choice = Choice(False, "mode='copy' was asked for")
     if choice.zero_copy:
-        tensor, _ = share(_address(plain), plain.shape, plain.dtype, plain)
+        # The array itself is kept, not only its memory: a subclass may free that when it dies.
+        tensor, _ = share(_address(plain), plain.shape, plain.dtype, array)
         count(shared=1)
         return tensor
     tensor = _copy(plain)
     count(copied=1, copied_bytes=plain.nbytes)
     _log.info("copied an array of %d bytes for TensorFlow: %s", plain.nbytes, choice.reason)
     return tensor
+
+
+def empty(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> NDArray[Any]:
+    """Returns an uninitialised array that `as_tensor` can share, which one of `numpy.empty` seldom is.
+
+    Raises:
+        errors.BufferError: if there is not enough memory.
+        TypeError, ValueError: for a bad shape or dtype, as `numpy.empty` raises them.
+    """
+    wanted = np.dtype(dtype)
+    if wanted.hasobject:
+        raise TypeError(f"aligned memory holds numbers, got dtype {wanted}")
+    count = np.broadcast_to(np.False_, shape).size  # NumPy's own checks of a shape, at no cost in memory
+    return _empty(count * wanted.itemsize).view(wanted).reshape(shape)
+
+
+def _empty(size_bytes: int) -> NDArray[np.uint8]:
+    block = _host.allocate(size_bytes)
+    start = block.address - _address(block.memory)
+    memory: NDArray[np.uint8] = block.memory[start : start + size_bytes]
+    return memory
 
 
 def as_array(tensor: tf.Tensor) -> NDArray[Any]:
@@ -151,7 +191,7 @@ def as_array(tensor: tf.Tensor) -> NDArray[Any]:
         raise TypeError(
             f"as_array takes an eager tensor, got {type(tensor).__name__}; of a variable, pass read_value()"
         )
-    if tensor.dtype.name not in SHARED_DTYPES:
+    if np.dtype(tensor.dtype.as_numpy_dtype or object) not in SHARED_DTYPES:
         raise TypeError(f"a tensor of {tensor.dtype.name} has no memory that NumPy could show")
     device = tensor.device.rpartition("/device:")[2]
     if not device.startswith("CPU:"):
@@ -191,7 +231,7 @@ def share(
     Raises:
         errors.BufferError: if TensorFlow refuses it; the memory is then free.
     """
-    is_bfloat16 = dtype.name == dlpack.BFLOAT16
+    is_bfloat16 = dtype == _BFLOAT16
     keeper = dlpack.Keeper(address, shape, np.uint16 if is_bfloat16 else dtype, owner)
     watch = weakref.ref(keeper)
     if gpu is None:
@@ -213,16 +253,14 @@ def share(
 
 def _copy(array: NDArray[Any]) -> tf.Tensor:
     dtype = array.dtype.newbyteorder("=")
-    if dtype.name not in SHARED_DTYPES or array.size == 0:
+    if dtype not in SHARED_DTYPES or array.size == 0:
         try:
             return tf.convert_to_tensor(array.astype(dtype, copy=False))
         except (TypeError, ValueError, NotImplementedError, tf.errors.OpError) as error:
             raise TypeError(f"an array of dtype {array.dtype} cannot become a tensor: {error}") from error
-    block = _host.allocate(array.nbytes)
-    start = block.address - _address(block.memory)
-    target = block.memory[start : start + array.nbytes].view(dtype).reshape(array.shape)
+    target = _empty(array.nbytes).view(dtype).reshape(array.shape)
     np.copyto(target, array)
-    return share(block.address, array.shape, dtype, block)[0]
+    return share(_address(target), target.shape, dtype, target)[0]
 
 
 def _address(array: NDArray[Any]) -> int:
