@@ -39,9 +39,7 @@ def checked_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
 def checked_dtype(dtype: DTypeLike | tf.DType) -> np.dtype[Any]:
     checked = np.dtype(dtype.as_numpy_dtype if isinstance(dtype, tf.DType) else dtype)
     if checked not in SHARED_DTYPES:
-        raise TypeError(
-            f"a buffer holds one of {_names()} in native byte order, got {checked!r}"
-        )
+        raise TypeError(f"a buffer holds one of {_names()} in native byte order, got {checked!r}")
     return checked
 
 
