@@ -116,6 +116,8 @@ def _run_child(way: str, path: Path) -> TrainingRun:
 
 
 def _train(way: str, path: Path) -> TrainingRun:
+    if way not in WAYS:
+        raise ValueError(f"way must be one of {WAYS}, got {way!r}")
     import tensorflow as tf
 
     step = _make_step(tf)

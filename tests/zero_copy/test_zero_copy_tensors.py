@@ -239,29 +239,40 @@ def test_a_function_may_capture_a_shared_tensor():
     assert float(total()) == 2048.0
 
 
+# Each gives TensorFlow the only reference to the shared tensor, so that it may think the buffer its own.
 WRITERS = {
-    "assign_add": "v = tf.Variable(t); v.assign_add(tf.ones_like(v))",
-    "slice": "v = tf.Variable(t); v[0].assign(tf.ones(16))",
-    "scatter": "v = tf.Variable(t); [v.scatter_add(tf.IndexedSlices(tf.ones((1, 16)), [3])) for _ in range(3)]",
-    "adam": (
-        "v, m, s = (tf.Variable(t) for _ in range(3)); tf.raw_ops.ResourceApplyAdam(var=v.handle, m=m.handle, "
-        "v=s.handle, beta1_power=.9, beta2_power=.9, lr=.1, beta1=.9, beta2=.9, epsilon=1e-7, grad=tf.ones((64, 16)))"
-    ),
-    "forwarding": "tf.function(lambda a: tf.nn.relu(tf.nn.relu(a) + 1.))(t)",
-    "temporary": "tf.function(lambda a: tf.tensor_scatter_nd_update(a, [[0]], tf.ones((1, 16))))(t)",
-    "while": "tf.function(lambda a: tf.while_loop(lambda i, b: i < 5, lambda i, b: (i + 1, b + 1.), [0, a])[1])(t)",
-    "xla": "v = tf.Variable(t); tf.function(lambda: v.assign_add(tf.ones_like(v)), jit_compile=True)()",
+    "assign_add": "v = tf.Variable(last()); v.assign_add(tf.ones_like(v))",
+    "slice": "v = tf.Variable(last()); v[0].assign(tf.ones(16))",
+    "scatter": """
+v = tf.Variable(last())
+for _ in range(3):
+    v.scatter_add(tf.IndexedSlices(tf.ones((1, 16)), [3]))
+""",
+    "adam": """
+v, m, s = tf.Variable(tf.zeros((64, 16))), tf.Variable(last()), tf.Variable(tf.zeros((64, 16)))
+tf.raw_ops.ResourceApplyAdam(
+    var=v.handle, m=m.handle, v=s.handle, beta1_power=.9, beta2_power=.9, lr=.1, beta1=.9, beta2=.9,
+    epsilon=1e-7, grad=tf.ones((64, 16)),
+)
+""",
+    "forwarding": "tf.function(lambda a: tf.nn.relu(tf.nn.relu(a) + 1.))(last())",
+    "temporary": "tf.function(lambda a: tf.tensor_scatter_nd_update(a, [[0]], tf.ones((1, 16))))(last())",
+    "while": """
+body = lambda i, b: (i + 1, b + 1.)
+tf.function(lambda a: tf.while_loop(lambda i, b: i < 5, body, [0, a])[1])(last())
+""",
+    "xla": """
+v = tf.Variable(last())
+tf.function(lambda: v.assign_add(tf.ones_like(v)), jit_compile=True)()
+""",
 }
 
 
 @pytest.mark.parametrize("writer", WRITERS)
 def test_tensorflow_never_writes_to_memory_that_it_was_lent(cases, tmp_path, writer):
     np.save(tmp_path / "x.npy", np.zeros((64, 16), np.float32))
-    code = "t = zero_copy.as_tensor(np.load(path, mmap_mode='r'), mode='zero_copy')\n"
-    # The only reference moves into the statement, so that TensorFlow may think the buffer its own.
-    code += "holder = [t]; del t\n" + WRITERS[writer].replace(
-        "(t)", "(holder.pop())" if writer != "adam" else "(holder[0])"
-    )
+    code = "last = [zero_copy.as_tensor(np.load(path, mmap_mode='r'), mode='zero_copy')].pop\n"
+    code += WRITERS[writer]
     assert cases.run(code, path=str(tmp_path / "x.npy")) == ("returned", None)
 
 
