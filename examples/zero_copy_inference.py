@@ -5,7 +5,8 @@
 
 A producer (a camera, a decoder) writes an image into memory; the time is taken from there to the
 probabilities on the host. The weights are random, from a seed, unless a file is given; the time does not
-depend on them. Paper P3 measured this network on a Jetson TK1; where the GPU has memory of its own, expect less.
+depend on them. Paper P3 measured this network on a Jetson TK1; where the GPU has memory of its own, expect
+less.
 """
 
 from __future__ import annotations

@@ -30,7 +30,6 @@ _PORTABLE_MAPPED = 0x01 | 0x02  # CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEV
 _INTEGRATED = 18  # CU_DEVICE_ATTRIBUTE_INTEGRATED
 _CAN_MAP_HOST_MEMORY = 19
 _UNIFIED_ADDRESSING = 41
-_OUT_OF_MEMORY = 2
 _int_p = ctypes.POINTER(ctypes.c_int)
 _pointer_p = ctypes.POINTER(ctypes.c_void_p)
 _SIGNATURES: dict[str, Sequence[object]] = {
@@ -111,7 +110,7 @@ class Driver:
         """
         code = getattr(self._library, name)(*arguments)
         if code:
-            raise DriverError(name, code, self._error_name(code))
+            raise errors.BufferError(f"{name} failed with {self._error_name(code)} ({code})")
 
     def integer(self, name: str, *arguments: object) -> int:
         """Calls a function whose first parameter points to an `int` that it fills."""
@@ -130,18 +129,6 @@ class Driver:
         if self._library.cuGetErrorName(code, ctypes.byref(text)) or text.value is None:
             return "unknown error"
         return text.value.decode(errors="replace")
-
-
-class DriverError(errors.BufferError):
-    """A function of the CUDA driver failed.
-
-    Attributes:
-        code: the driver's `CUresult`.
-    """
-
-    def __init__(self, function: str, code: int, name: str) -> None:
-        super().__init__(f"{function} failed with {name} ({code})")
-        self.code = code
 
 
 class CudaBackend:

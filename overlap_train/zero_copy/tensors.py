@@ -7,6 +7,7 @@ it has gone, whichever thread drops that.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -278,3 +279,12 @@ def _plain(array: NDArray[Any]) -> NDArray[Any]:
             f"a structured array ({array.dtype}) has no counterpart in TensorFlow; pass its fields"
         )
     return np.asarray(array)
+
+
+def _after_fork() -> None:
+    global _counts_lock
+    _counts_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -291,6 +292,30 @@ def test_mapped_memory_is_shared_with_a_gpu_by_policy(stub, monkeypatch, tmp_pat
     stub.answer(integrated=1)
     assert MappedBuffer(1 << 20, backend=Pool(stub.backend())).choice("GPU:0").zero_copy
     assert buffer.turn is Turn.WRITE
+
+
+def test_driver_program_needs_no_tensorflow(library):
+    script = Path(__file__).parents[2] / "scripts" / "check_zero_copy_gpu.py"
+    code = f"""
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("driver", {str(script)!r})
+driver = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(driver)
+cuda, pool = driver.load("cuda"), driver.load("pool")
+lease = pool.Pool(cuda.CudaBackend(driver=cuda.Driver({str(library)!r}))).lease(4096)
+
+class Torch:
+    class utils:
+        class dlpack:
+            from_dlpack = staticmethod(lambda capsule: capsule)
+
+array, capsule = driver.mapped_tensor(Torch, lease, 1024)
+array[...] = 1
+head = driver.load("dlpack")._Tensor.from_address(driver.load("dlpack")._get_pointer(capsule, b"dltensor"))
+assert head.data == lease.block.device_address
+assert "tensorflow" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 def _any_other_library():
