@@ -13,7 +13,10 @@ import datetime
 import json
 import os
 import platform
+import signal
 import statistics
+import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -43,6 +46,9 @@ _BAR_BYTES = 16 << 20
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the comparison; returns 0, whatever it shows."""
     options = _parser().parse_args(arguments)
+    # The mapped array is large: let its folder be removed also when somebody ends the comparison.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     output = Path(options.output)
     output.mkdir(parents=True, exist_ok=True)
     hand_overs = measure_hand_overs(options.sizes, budget_s=options.budget_s)

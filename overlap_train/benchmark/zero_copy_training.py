@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 __all__ = ["WAYS", "TrainingRun", "compare_training"]
@@ -30,6 +31,7 @@ CLASSES = 10
 WAYS = ("from_tensor_slices", "from_tensor_slices_batched", "zero_copy", "zero_copy_unlimited")
 _LIMIT_BYTES = 256 << 20
 _SPARE_BYTES = 2 << 30
+_COPIES = 4
 _TIMEOUT_S = 1800
 
 
@@ -67,6 +69,7 @@ def compare_training(
         folder: where to put the file; the system's temporary folder if None.
 
     Raises:
+        MemoryError: if there is not enough memory for the ways that copy.
         OSError: if the disk has not enough room for the file and 2 GiB more.
         RuntimeError: if a run fails, or the last losses differ.
     """
@@ -74,6 +77,12 @@ def compare_training(
     if room < data_bytes + _SPARE_BYTES:
         raise OSError(
             f"{data_bytes} bytes of data need as much room on the disk and 2 GiB more; {room} are free"
+        )
+    available = psutil.virtual_memory().available
+    if available < _COPIES * data_bytes:
+        raise MemoryError(
+            f"from_tensor_slices was seen to take {_COPIES} times the {data_bytes} bytes of data, and "
+            f"{available} bytes are available; pass --data-gib with a smaller number"
         )
     with tempfile.TemporaryDirectory(dir=folder, prefix="overlap_train-") as place:
         path = Path(place) / "images.npy"
@@ -112,7 +121,9 @@ def _run_child(way: str, path: Path) -> TrainingRun:
     )
     if done.returncode:
         raise RuntimeError(f"training by {way} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    return TrainingRun(**json.loads(done.stdout.splitlines()[-1]))
+    run = TrainingRun(**json.loads(done.stdout.splitlines()[-1]))
+    print(f"{way}: {run.seconds:.1f} s, peak {run.peak_rss_bytes >> 20} MiB", file=sys.stderr, flush=True)
+    return run
 
 
 def _train(way: str, path: Path) -> TrainingRun:

@@ -271,6 +271,7 @@ class MappedBuffer:
             return tensors.as_tensor(self._root.view(self._dtype), mode="copy")
         # From pinned memory TensorFlow copies without a detour; the source counts as a reader until it has.
         source = self._shared(lease, None)
+        lease.block.shown_to_device = True
         with tf.device(_device_name(gpu)):
             return tf.identity(source)
 

@@ -180,9 +180,7 @@ class Pool:
         waiting = self._free.get(size)
         if waiting:
             block = waiting[-1]
-            if block.shown_to_device:
-                self.backend.synchronize()
-                block.shown_to_device = False
+            self._settle(block)
             waiting.pop()
             self._cached_bytes -= size
             self._reused += 1
@@ -222,11 +220,18 @@ class Pool:
                 block = waiting.pop()
                 self._cached_bytes -= size
                 try:
+                    self._settle(block)
                     self.backend.release(block)
                 except errors.OverlapTrainError as error:
                     _log.warning("a block of %d bytes could not be freed: %s", size, error)
             if not waiting:
                 del self._free[size]
+
+    def _settle(self, block: Block) -> None:
+        # A tensor dies when the host lets go of it; the device may still have to run what reads it.
+        if block.shown_to_device:
+            self.backend.synchronize()
+            block.shown_to_device = False
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()

@@ -93,8 +93,13 @@ def test_block_that_the_device_may_still_read_waits_for_it():
     lease.block.shown_to_device = True
     del lease
     assert backend.synchronized == 0
-    assert not pool.lease(256).block.shown_to_device
+    lease = pool.lease(256)
+    assert not lease.block.shown_to_device
     assert backend.synchronized == 1
+    lease.block.shown_to_device = True
+    del lease
+    pool.trim()
+    assert backend.synchronized == 2
 
 
 def test_pinned_memory_is_freed_by_a_caller_only():

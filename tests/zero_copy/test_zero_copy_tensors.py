@@ -211,6 +211,7 @@ def test_array_of_a_tensor_cannot_be_written_and_keeps_it_alive():
     gc.collect()
     assert array.tolist() == list(range(8))
     assert zero_copy.as_array(tf.zeros((0, 3))).shape == (0, 3)
+    assert zero_copy.as_array(tf.constant(3.0)).shape == ()
 
 
 @pytest.mark.parametrize("value", [np.zeros(3), tf.Variable([1.0]), tf.constant(["a"]), 3])
@@ -227,6 +228,23 @@ def test_symbolic_tensor_is_refused():
         return tensor
 
     traced(tf.zeros(3))
+
+
+def test_sharing_works_while_a_function_is_traced_and_with_asynchronous_operations(cases):
+    code = """
+array = zero_copy.empty(1024)
+array[...] = 1
+total = tf.function(lambda: tf.reduce_sum(zero_copy.as_tensor(array, mode="zero_copy")))
+result = [float(total()), float(total())]
+tf.config.experimental.set_synchronous_execution(False)
+buffer = zero_copy.MappedBuffer(1024, backend="host")
+for value in range(20):
+    while buffer.readers:  # TensorFlow's executor lets go of an input a moment after the result is there
+        pass
+    buffer.numpy()[...] = value
+    result.append(float(tf.reduce_sum(buffer.tensor() + 1.0)) / 1024)
+"""
+    assert cases.result(code) == [1024.0, 1024.0, *(float(value + 1) for value in range(20))]
 
 
 def test_a_function_may_capture_a_shared_tensor():
