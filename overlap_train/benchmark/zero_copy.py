@@ -30,7 +30,7 @@ import tensorflow as tf
 from overlap_train import errors, zero_copy
 from overlap_train.benchmark.zero_copy_handover import SIZES, HandOver, measure_hand_overs
 from overlap_train.benchmark.zero_copy_plots import plot_hand_overs, plot_training
-from overlap_train.benchmark.zero_copy_training import TrainingRun, compare_training
+from overlap_train.benchmark.zero_copy_training import WAYS, TrainingRun, compare_training
 
 __all__ = ["MEASURED_ELSEWHERE", "main", "summarize"]
 
@@ -53,7 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     output.mkdir(parents=True, exist_ok=True)
     hand_overs = measure_hand_overs(options.sizes, budget_s=options.budget_s)
     training = (
-        compare_training(int(options.data_gib * (1 << 30)), repeats=options.repeats, folder=options.folder)
+        compare_training(
+            int(options.data_gib * (1 << 30)),
+            repeats=options.repeats,
+            ways=options.ways,
+            folder=options.folder,
+        )
         if options.data_gib
         else []
     )
@@ -185,6 +190,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--output", default="results/zero_copy", help="folder for the results (%(default)s)")
     add("--data-gib", type=float, default=4.0, help="size of the mapped array; 0: none (%(default)s)")
     add("--repeats", type=int, default=3, help="epochs of each way (%(default)s)")
+    add("--ways", nargs="+", default=WAYS, choices=WAYS, help="which ways to train (all)")
     add("--folder", help="where to put the mapped array (the system's temporary folder)")
     add("--budget-s", type=float, default=1.0, help="seconds for each size of hand-over (%(default)s)")
     add("--sizes", type=int, nargs="+", default=SIZES, help="bytes of each hand-over")
