@@ -79,7 +79,8 @@ def compare_training(
             f"{data_bytes} bytes of data need as much room on the disk and 2 GiB more; {room} are free"
         )
     available = psutil.virtual_memory().available
-    if available < _COPIES * data_bytes:
+    copies = any(way.startswith("from_tensor_slices") for way in ways)
+    if copies and available < _COPIES * data_bytes:
         raise MemoryError(
             f"from_tensor_slices was seen to take {_COPIES} times the {data_bytes} bytes of data, and "
             f"{available} bytes are available; pass --data-gib with a smaller number"
