@@ -52,20 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     output = Path(options.output)
     output.mkdir(parents=True, exist_ok=True)
     hand_overs = measure_hand_overs(options.sizes, budget_s=options.budget_s)
-    training = (
-        compare_training(
-            int(options.data_gib * (1 << 30)),
-            repeats=options.repeats,
-            ways=options.ways,
-            folder=options.folder,
-        )
-        if options.data_gib
-        else []
-    )
+    training, skipped = _train(options)
     results = {
         "machine": _machine(),
         "hand_overs": [asdict(entry) for entry in hand_overs],
         "training": [asdict(run) for run in training],
+        "training_unavailable": skipped,
         "gpu": _measure_gpu(options.sizes),
         "measured_elsewhere": MEASURED_ELSEWHERE,
         "summary": summarize(hand_overs, training),
@@ -78,6 +70,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     (output / "zero_copy.md").write_text(report, encoding="utf-8")
     print(report)
     return 0
+
+
+def _train(options: argparse.Namespace) -> tuple[list[TrainingRun], str | None]:
+    """Returns the runs, or why there are none."""
+    if not options.data_gib:
+        return [], "--data-gib is 0"
+    data_bytes = int(options.data_gib * (1 << 30))
+    try:
+        runs = compare_training(data_bytes, repeats=options.repeats, ways=options.ways, folder=options.folder)
+    except (MemoryError, OSError) as error:
+        return [], str(error)
+    return runs, None
 
 
 def summarize(hand_overs: Sequence[HandOver], training: Sequence[TrainingRun]) -> dict[str, float]:
@@ -171,6 +175,8 @@ def _report(results: dict[str, Any], hand_overs: Sequence[HandOver], training: S
             f"| {run.loss:.4f} |"
             for run in training
         ]
+    if results["training_unavailable"]:
+        lines += ["", f"No epoch was trained: {results['training_unavailable']}"]
     lines += ["", "Ratios:", ""] + [f"- {name}: {value:.3g}" for name, value in results["summary"].items()]
     gpu = results["gpu"]
     lines += ["", f"GPU: {gpu.get('unavailable') or json.dumps(gpu)}"]

@@ -47,6 +47,7 @@ def test_comparison_writes_its_results(tmp_path, capsys):
     results = json.loads((tmp_path / "zero_copy.json").read_text())
     assert results["measured_elsewhere"]["mapped"]["seconds"] == 0.41
     assert "unavailable" in results["gpu"] or results["gpu"]["one_pass"]["timings"]
+    assert results["training_unavailable"] == "--data-gib is 0"
     assert (tmp_path / "hand_over.png").stat().st_size > 0
     assert "Measured elsewhere" in capsys.readouterr().out
 
@@ -73,6 +74,16 @@ def test_full_disk_is_told_before_anything_is_written(tmp_path):
     with pytest.raises(OSError, match="2 GiB more"):
         zero_copy_training.compare_training(1 << 60, folder=str(tmp_path))
     assert not list(tmp_path.iterdir())
+
+
+def test_too_little_memory_spoils_no_other_result(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise MemoryError("made up")
+
+    monkeypatch.setattr(comparison, "compare_training", refuse)
+    arguments = ["--output", str(tmp_path), "--sizes", "4096", "--budget-s", "0.01"]
+    assert comparison.main(arguments) == 0
+    assert "No epoch was trained: made up" in (tmp_path / "zero_copy.md").read_text()
 
 
 def test_way_that_fails_or_trains_differently_is_an_error(tmp_path, monkeypatch):
