@@ -1,0 +1,231 @@
+"""Peak memory and time of one epoch from a memory-mapped array that is too large to be copied lightly.
+
+Each way runs in a process of its own, over the same synthetic file, in the same order, with the same step;
+the last losses must agree. The file is made for the purpose and deleted afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+__all__ = ["WAYS", "TrainingRun", "compare_training"]
+
+FEATURES = 3072  # bytes of a 32x32 colour image
+BATCH = 256
+CLASSES = 10
+WAYS = ("from_tensor_slices", "from_tensor_slices_batched", "zero_copy", "zero_copy_unlimited")
+_LIMIT_BYTES = 256 << 20
+_SPARE_BYTES = 2 << 30
+_COPIES = 4
+_TIMEOUT_S = 1800
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRun:
+    """One epoch of one way.
+
+    Attributes:
+        way: one of `WAYS`. The second slices whole batches in place of examples, and is the quickest form of
+            the first; the last lacks the limit on resident pages.
+        data_bytes: size of the examples.
+        seconds: from opening the file to the end of the epoch, tracing included, imports not.
+        peak_rss_bytes: of the whole process.
+        start_rss_bytes: with TensorFlow imported and the model built, before the file is opened.
+        loss: of the last step.
+    """
+
+    way: str
+    data_bytes: int
+    seconds: float
+    peak_rss_bytes: int
+    start_rss_bytes: int
+    loss: float
+
+
+def compare_training(
+    data_bytes: int, *, repeats: int = 1, ways: Sequence[str] = WAYS, folder: str | None = None
+) -> list[TrainingRun]:
+    """Runs all ways, alternating, each in a fresh process.
+
+    Args:
+        data_bytes: size of the file, rounded down to whole batches.
+        repeats: runs of each way.
+        ways: some of `WAYS`.
+        folder: where to put the file; the system's temporary folder if None.
+
+    Raises:
+        MemoryError: if there is not enough memory for the ways that copy.
+        OSError: if the disk has not enough room for the file and 2 GiB more.
+        RuntimeError: if a run fails, or the last losses differ.
+    """
+    room = shutil.disk_usage(folder or tempfile.gettempdir()).free
+    if room < data_bytes + _SPARE_BYTES:
+        raise OSError(
+            f"{data_bytes} bytes of data need as much room on the disk and 2 GiB more; {room} are free"
+        )
+    available = psutil.virtual_memory().available
+    copies = any(way.startswith("from_tensor_slices") for way in ways)
+    if copies and available < _COPIES * data_bytes:
+        raise MemoryError(
+            f"from_tensor_slices was seen to take {_COPIES} times the {data_bytes} bytes of data, and "
+            f"{available} bytes are available; pass --data-gib with a smaller number"
+        )
+    with tempfile.TemporaryDirectory(dir=folder, prefix="overlap_train-") as place:
+        path = Path(place) / "images.npy"
+        _write(path, data_bytes // (BATCH * FEATURES) * BATCH)
+        runs = [_run_child(way, path) for _ in range(repeats) for way in ways]
+    losses = [run.loss for run in runs]
+    if max(losses) - min(losses) > 1e-3 * max(1.0, abs(losses[0])):
+        raise RuntimeError(f"the ways trained differently: last losses {losses}")
+    return runs
+
+
+def _write(path: Path, examples: int) -> None:
+    """Writes synthetic images: noise whose brightness depends on the class, so that a loss can fall."""
+    chance = np.random.default_rng(0)
+    noise = chance.integers(0, 128, (BATCH * 64, FEATURES), np.uint8)
+    array = np.lib.format.open_memmap(path, "w+", np.uint8, (examples, FEATURES))
+    for start in range(0, examples, len(noise)):
+        part = array[start : start + len(noise)]
+        part[...] = noise[: len(part)]
+        part += (_labels(start, len(part)) * 12).astype(np.uint8)[:, None]
+    array.flush()
+
+
+def _labels(start: int, count: int) -> NDArray[np.int64]:
+    return (np.arange(start, start + count) * 7919) % CLASSES
+
+
+def _run_child(way: str, path: Path) -> TrainingRun:
+    done = subprocess.run(
+        [sys.executable, "-m", __name__, way, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+        check=False,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
+    )
+    if done.returncode:
+        raise RuntimeError(f"training by {way} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    run = TrainingRun(**json.loads(done.stdout.splitlines()[-1]))
+    print(f"{way}: {run.seconds:.1f} s, peak {run.peak_rss_bytes >> 20} MiB", file=sys.stderr, flush=True)
+    return run
+
+
+def _train(way: str, path: Path) -> TrainingRun:
+    if way not in WAYS:
+        raise ValueError(f"way must be one of {WAYS}, got {way!r}")
+    import tensorflow as tf
+
+    step = _make_step(tf)
+    start_rss = _status_bytes("VmRSS")
+    begin = time.perf_counter()
+    images = np.load(path, mmap_mode="r")
+    labels = _labels(0, len(images))
+    if way.startswith("zero_copy"):
+        loss = _by_zero_copy(tf, step, images, labels, limited=way == "zero_copy")
+    else:
+        loss = _by_dataset(tf, step, images, labels, batched=way.endswith("batched"))
+    return TrainingRun(
+        way=way,
+        data_bytes=images.nbytes,
+        seconds=time.perf_counter() - begin,
+        peak_rss_bytes=_status_bytes("VmHWM"),
+        start_rss_bytes=start_rss,
+        loss=loss,
+    )
+
+
+def _make_step(tf: Any) -> Callable[[Any, Any], Any]:
+    """Returns a step of plain gradient descent on a small network; the same for each way."""
+    chance = tf.random.Generator.from_seed(1)
+    hidden = tf.Variable(chance.normal((FEATURES, 32), stddev=0.02))
+    output = tf.Variable(chance.normal((32, CLASSES), stddev=0.1))
+
+    def step(images: Any, labels: Any) -> Any:
+        with tf.GradientTape() as tape:
+            pixels = tf.cast(images, tf.float32) / 255.0 - 0.4
+            logits = tf.nn.relu(pixels @ hidden) @ output
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+            loss = tf.reduce_mean(losses)
+        for variable, gradient in zip((hidden, output), tape.gradient(loss, (hidden, output)), strict=True):
+            variable.assign_sub(0.01 * gradient)
+        return loss
+
+    return step
+
+
+def _by_zero_copy(
+    tf: Any,
+    step: Callable[[Any, Any], Any],
+    images: NDArray[np.uint8],
+    labels: NDArray[np.int64],
+    *,
+    limited: bool,
+) -> float:
+    from overlap_train import zero_copy
+
+    examples, targets = zero_copy.as_tensor(images, mode="zero_copy"), zero_copy.as_tensor(labels)
+
+    def epoch() -> Any:
+        loss = tf.constant(0.0)
+        for index in tf.range(len(images) // BATCH):
+            part = slice(index * BATCH, (index + 1) * BATCH)
+            loss = step(tf.ensure_shape(examples[part], (BATCH, FEATURES)), targets[part])
+        return loss
+
+    limit = zero_copy.ResidentLimit(images, limit_bytes=_LIMIT_BYTES) if limited else contextlib.nullcontext()
+    with limit:
+        return float(tf.function(epoch)())
+
+
+def _by_dataset(
+    tf: Any,
+    step: Callable[[Any, Any], Any],
+    images: NDArray[np.uint8],
+    labels: NDArray[np.int64],
+    *,
+    batched: bool,
+) -> float:
+    if batched:
+        arrays = images.reshape(-1, BATCH, FEATURES), labels.reshape(-1, BATCH)
+        dataset = tf.data.Dataset.from_tensor_slices(arrays)
+    else:
+        dataset = tf.data.Dataset.from_tensor_slices((images, labels)).batch(BATCH, drop_remainder=True)
+    options = tf.data.Options()
+    options.autotune.enabled = False  # its thread can stall the end of an epoch; see docs/zero_copy.md
+    dataset = dataset.prefetch(2).with_options(options)
+
+    def epoch() -> Any:
+        loss = tf.constant(0.0)
+        for examples, targets in dataset:
+            loss = step(examples, targets)
+        return loss
+
+    return float(tf.function(epoch)())
+
+
+def _status_bytes(field: str) -> int:
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"/proc/self/status has no {field}")
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(_train(sys.argv[1], Path(sys.argv[2])))))

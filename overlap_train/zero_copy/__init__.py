@@ -1,0 +1,33 @@
+"""Memory that NumPy, TensorFlow and a GPU see without a copy.
+
+`as_tensor` and `as_array` lend existing memory; `MappedBuffer` owns memory for a producer and a consumer that
+take turns; `ResidentLimit` bounds how much of a memory-mapped file stays resident while it is read.
+"""
+
+from overlap_train.zero_copy.buffer import MappedBuffer, Turn
+from overlap_train.zero_copy.crossover import Crossover, measure_crossover
+from overlap_train.zero_copy.pages import ResidentLimit, drop_pages
+from overlap_train.zero_copy.policy import Choice, Mode
+from overlap_train.zero_copy.pool import Pool, PoolStatistics
+from overlap_train.zero_copy.pools import shared_pool
+from overlap_train.zero_copy.tensors import Statistics, as_array, as_tensor, empty, explain, statistics
+
+__all__ = [
+    "Choice",
+    "Crossover",
+    "MappedBuffer",
+    "Mode",
+    "Pool",
+    "PoolStatistics",
+    "ResidentLimit",
+    "Statistics",
+    "Turn",
+    "as_array",
+    "as_tensor",
+    "drop_pages",
+    "empty",
+    "explain",
+    "measure_crossover",
+    "shared_pool",
+    "statistics",
+]

@@ -1,0 +1,57 @@
+"""Checks of what a user passes for a shape, a dtype or a device."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import DTypeLike
+
+from overlap_train.zero_copy.tensors import SHARED_DTYPES
+
+__all__ = ["checked_device", "checked_dtype", "checked_shape"]
+
+_LARGEST = 1 << 62  # bytes; beyond it neither NumPy nor TensorFlow can count
+_WIDEST = 16  # bytes of a complex128
+_MOST_DIMENSIONS = 32  # NumPy's limit before version 2
+
+
+def checked_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
+    try:
+        checked = (
+            (operator.index(shape),) if not isinstance(shape, Sequence) else tuple(map(operator.index, shape))
+        )
+    except TypeError as error:
+        raise TypeError(f"shape must be an integer or a sequence of them, got {shape!r}") from error
+    if any(dimension < 0 for dimension in checked):
+        raise ValueError(f"shape must not have a negative dimension, got {checked}")
+    if len(checked) > _MOST_DIMENSIONS:
+        raise ValueError(f"shape must have at most {_MOST_DIMENSIONS} dimensions, got {len(checked)}")
+    if math.prod(checked) * _WIDEST > _LARGEST:
+        raise ValueError(f"shape {checked} has more bytes than can be counted")
+    return checked
+
+
+def checked_dtype(dtype: DTypeLike | tf.DType) -> np.dtype[Any]:
+    checked = np.dtype(dtype.as_numpy_dtype if isinstance(dtype, tf.DType) else dtype)
+    if checked not in SHARED_DTYPES:
+        raise TypeError(f"a buffer holds one of {_names()} in native byte order, got {checked!r}")
+    return checked
+
+
+def checked_device(device: str) -> int | None:
+    """Returns the number of a GPU, or None for the CPU."""
+    kind, _, number = str(device).upper().rpartition("/DEVICE:")[2].lstrip("/").partition(":")
+    if kind == "CPU" and number in ("", "0"):
+        return None
+    if kind == "GPU" and (number == "" or (number.isascii() and number.isdigit())):
+        return int(number or 0)
+    raise ValueError(f'device must be "CPU:0" or a GPU such as "GPU:0", got {device!r}')
+
+
+def _names() -> str:
+    return ", ".join(sorted(dtype.name for dtype in SHARED_DTYPES))

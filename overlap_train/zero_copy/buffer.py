@@ -1,0 +1,289 @@
+"""`MappedBuffer`: memory that a producer writes with NumPy and TensorFlow reads in place, in turns.
+
+TensorFlow takes a tensor for immutable, so a buffer is either written or read, never both:
+
+    WRITE  numpy() gives arrays          no tensor is alive
+      |    tensor()
+    READ   tensor() gives tensors        the arrays given before are read-only for good
+      |    numpy(), once every tensor has gone
+    WRITE  ...
+
+Each hand-over waits for the device, where there is one. A use out of turn raises BufferStateError.
+
+`MappedBuffer._lock` guards the turn and may be taken from any thread. The death of a tensor, on a thread of
+TensorFlow's, takes no lock: it is seen through weak references.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import sys
+import threading
+import weakref
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import DTypeLike, NDArray
+
+from overlap_train import errors
+from overlap_train.zero_copy import dlpack, tensors
+from overlap_train.zero_copy.arguments import checked_device, checked_dtype, checked_shape
+from overlap_train.zero_copy.cuda import CudaBackend, DeviceAttributes
+from overlap_train.zero_copy.policy import Choice, CrossoverCache, Mode, check_mode, choose
+from overlap_train.zero_copy.pool import Lease, Pool
+from overlap_train.zero_copy.pools import shared_pool
+
+__all__ = ["MappedBuffer", "Turn", "crossover_key", "crossovers"]
+
+crossovers = CrossoverCache()
+
+
+class Turn(enum.Enum):
+    """Who may use the memory of a buffer."""
+
+    WRITE = "write"
+    READ = "read"
+
+
+class MappedBuffer:
+    """Host memory, 256-byte aligned and pooled, that NumPy, TensorFlow and a GPU see without a copy.
+
+    The memory is held by the buffer, by the arrays and by the tensors made from it, and goes back to its
+    pool when the last of them does. Its content is undefined at first.
+
+    Arrays derived from `numpy()` (slices, reshaped ones) are counted, and must be gone at the hand-over.
+    What NumPy does not count cannot be: `memoryview`, `ctypes` pointers, arrays of another library. Keep
+    none of these.
+
+    Args:
+        shape: the shape, or one dimension.
+        dtype: a dtype of numbers or booleans.
+        backend: "host", "cuda" (pinned and mapped into GPU 0), or "auto": "cuda" where there is one. A
+            `Pool` of one's own serves for another GPU.
+
+    Raises:
+        TypeError, ValueError: for a bad shape, dtype or backend.
+        errors.BufferError: if there is not enough memory.
+        errors.NativeUnavailableError: for "cuda" where there is no usable GPU; the message says why.
+    """
+
+    def __init__(
+        self,
+        shape: int | Sequence[int],
+        dtype: DTypeLike = np.float32,
+        *,
+        backend: Literal["auto", "host", "cuda"] | Pool = "auto",
+    ) -> None:
+        self._shape = checked_shape(shape)
+        self._dtype = checked_dtype(dtype)
+        self._size_bytes = math.prod(self._shape) * self._dtype.itemsize
+        self._pool = backend if isinstance(backend, Pool) else shared_pool(backend)
+        self._lock = threading.Lock()
+        self._lease: Lease | None = self._pool.lease(self._size_bytes)
+        self._turn = Turn.WRITE
+        self._given: weakref.ref[NDArray[Any]] | None = None
+        self._readers: list[weakref.ref[dlpack.Keeper]] = []
+        self._begin_writing(self._lease)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._dtype
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    @property
+    def backend(self) -> str:
+        """The name of the backend: "host" or "cuda"."""
+        return self._pool.backend.name
+
+    @property
+    def turn(self) -> Turn:
+        return self._turn
+
+    @property
+    def readers(self) -> int:
+        """How many tensors made by `tensor()` share the memory now; one that has gone no longer counts."""
+        return sum(reader() is not None for reader in list(self._readers))
+
+    def numpy(self) -> NDArray[Any]:
+        """Returns the writable array; takes the memory back from TensorFlow if it was lent.
+
+        The same array is returned until the next hand-over, as long as somebody holds it.
+
+        Raises:
+            errors.BufferStateError: if a tensor still shares the memory, or the buffer is closed.
+        """
+        with self._lock:
+            lease = self._open_lease()
+            if self._turn is Turn.READ:
+                if self.readers:
+                    raise errors.BufferStateError(
+                        f"{self.readers} tensor(s) still share this buffer, so it cannot be written; delete "
+                        "them, and everything that TensorFlow derived from them without a copy, first"
+                    )
+                self._wait_for_device(lease)
+                self._readers.clear()
+                self._begin_writing(lease)
+                self._turn = Turn.WRITE
+            array = None if self._given is None else self._given()
+            if array is None:
+                array = self._root.view(self._dtype)
+                self._given = weakref.ref(array)
+            return array
+
+    def tensor(self, device: str = "CPU:0", *, mode: Mode = "auto") -> tf.Tensor:
+        """Returns a tensor with the buffer's content, on its memory where that can be and pays.
+
+        This begins the reading turn, in every mode: the array from `numpy()` becomes read-only for good.
+
+        Args:
+            device: "CPU:0", or a GPU such as "GPU:0".
+            mode: "zero_copy" shares or raises, "copy" never shares, "auto" shares on the CPU, and on a GPU by
+                `policy.choose`. `choice` returns the reason.
+
+        Raises:
+            errors.BufferStateError: if an array derived from `numpy()` is still alive (as it could still be
+                written), or the buffer is closed.
+            errors.BufferError: if TensorFlow lacks the device, or mode is "zero_copy" and the device cannot
+                share the memory.
+            ValueError: for an unknown mode or device.
+        """
+        choice = self.choice(device, mode=mode)
+        if mode == "zero_copy" and not choice.zero_copy:
+            raise errors.BufferError(f"cannot share a buffer with {device}: {choice.reason}")
+        gpu = checked_device(device)
+        if gpu is not None and gpu >= len(tf.config.list_logical_devices("GPU")):
+            raise errors.BufferError(f"TensorFlow has no {device} (see tf.config.list_logical_devices())")
+        with self._lock:
+            lease = self._open_lease()
+            if self._turn is Turn.WRITE:
+                self._end_writing()
+                self._turn = Turn.READ
+                self._wait_for_device(lease)
+            if choice.zero_copy:
+                tensors.count(shared=1)
+                return self._shared(lease, gpu)
+            tensors.count(copied=1, copied_bytes=self._size_bytes)
+            return self._copied(lease, gpu)
+
+    def choice(self, device: str = "CPU:0", *, mode: Mode = "auto") -> Choice:
+        """Says whether `tensor` with the same arguments would share the memory, and why."""
+        check_mode(mode)
+        gpu = checked_device(device)
+        if mode == "copy":
+            return Choice(False, "mode='copy' was asked for")
+        if not self._size_bytes:
+            return Choice(False, "it has no elements, so no memory to share")
+        if gpu is None:
+            return Choice(True, "the CPU reads host memory in place")
+        backend = self._pool.backend
+        if not isinstance(backend, CudaBackend) or backend.ordinal != gpu:
+            return Choice(False, f"its memory ({backend.name}) is not mapped into GPU {gpu}")
+        visible, logical = tf.config.list_physical_devices("GPU"), tf.config.list_logical_devices("GPU")
+        if gpu >= len(logical) or len(visible) != len(logical):
+            return Choice(
+                False, f"of {len(visible)} GPUs and {len(logical)} logical ones, none is surely GPU {gpu}"
+            )
+        key = crossover_key(backend.attributes)
+        return choose(
+            mode,
+            self._size_bytes,
+            integrated=backend.attributes.integrated,
+            crossover_bytes=crossovers.get(key),
+        )
+
+    def close(self) -> None:
+        """Lets go of the memory; idempotent. Arrays and tensors made before stay valid."""
+        with self._lock:
+            self._lease = None
+            self._root = np.empty(0)
+
+    def __enter__(self) -> MappedBuffer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._lease is None else self._turn.value
+        return f"MappedBuffer(shape={self._shape}, dtype={self._dtype}, backend={self.backend!r}, {state})"
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise TypeError("a MappedBuffer is memory of one process; send numpy().copy() instead")
+
+    def _open_lease(self) -> Lease:
+        if self._lease is None:
+            raise errors.BufferStateError("this buffer is closed")
+        return self._lease
+
+    def _begin_writing(self, lease: Lease) -> None:
+        # NumPy bases every array derived from ours on `_root`, which is never given out: beyond our own
+        # references and the one of the array that we gave, each further one is a derived array.
+        stored = np.dtype(np.uint16) if self._dtype == tf.bfloat16 else self._dtype
+        self._root = dlpack.view(dlpack.Keeper(lease.block.address, self._shape, stored, lease))
+        self._given = None
+        self._own_references = sys.getrefcount(self._root)
+
+    def _end_writing(self) -> None:
+        array = None if self._given is None else self._given()
+        derived = sys.getrefcount(self._root) - self._own_references - (array is not None)
+        if derived > 0:
+            raise errors.BufferStateError(
+                f"{derived} array(s) derived from numpy() are still alive and could be written while "
+                "TensorFlow reads; delete them before tensor()"
+            )
+        # With its root read-only too, NumPy refuses to make the array writable again.
+        self._root.flags.writeable = False
+        if array is not None:
+            array.flags.writeable = False
+
+    def _shared(self, lease: Lease, gpu: int | None) -> tf.Tensor:
+        block = lease.block
+        if gpu is not None:
+            block.shown_to_device = True
+        tensor, reader = tensors.share(
+            block.address, self._shape, self._dtype, lease, gpu=gpu, device_address=block.device_address
+        )
+        self._readers = [known for known in self._readers if known() is not None]
+        self._readers.append(reader)
+        return tensor
+
+    def _copied(self, lease: Lease, gpu: int | None) -> tf.Tensor:
+        if not self._size_bytes:
+            with tf.device(_device_name(gpu)):
+                return tf.zeros(self._shape, self._dtype)
+        if gpu is None:
+            return tensors.as_tensor(self._root.view(self._dtype), mode="copy")
+        # From pinned memory TensorFlow copies without a detour; the source counts as a reader until it has.
+        source = self._shared(lease, None)
+        lease.block.shown_to_device = True
+        with tf.device(_device_name(gpu)):
+            return tf.identity(source)
+
+    def _wait_for_device(self, lease: Lease) -> None:
+        self._pool.backend.synchronize()
+        lease.block.shown_to_device = False
+
+
+def crossover_key(attributes: DeviceAttributes) -> str:
+    """Names what a measured crossover holds for: the GPU, its driver and TensorFlow."""
+    return f"{attributes.name}, driver {attributes.driver_version}, TensorFlow {tf.__version__}"
+
+
+def _device_name(gpu: int | None) -> str:
+    return "CPU:0" if gpu is None else f"GPU:{gpu}"

@@ -1,0 +1,106 @@
+"""Measures up to which size a GPU reads mapped host memory quicker than a copy of it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from overlap_train import errors
+from overlap_train.zero_copy.buffer import MappedBuffer, crossover_key, crossovers
+from overlap_train.zero_copy.cuda import CudaBackend
+from overlap_train.zero_copy.policy import Mode
+from overlap_train.zero_copy.pools import shared_pool
+
+__all__ = ["Crossover", "Timing", "find_crossover", "measure_crossover"]
+
+SIZES = tuple(4096 << doublings for doublings in range(0, 15, 2))  # 4 KiB to 64 MiB
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Medians for one size.
+
+    Attributes:
+        size_bytes: of the input.
+        copy_s: from the filled buffer to the result on the host, by a copy to the GPU.
+        zero_copy_s: the same, with the GPU reading host memory.
+    """
+
+    size_bytes: int
+    copy_s: float
+    zero_copy_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Crossover:
+    """A measured crossover.
+
+    Attributes:
+        crossover_bytes: the largest measured size up to which sharing was quicker at every size; 0 if never.
+        timings: in ascending order of size.
+    """
+
+    crossover_bytes: int
+    timings: tuple[Timing, ...]
+
+
+def measure_crossover(
+    sizes: Sequence[int] = SIZES,
+    *,
+    repeats: int = 21,
+    kernel: Callable[[tf.Tensor], tf.Tensor] | None = None,
+    keep: bool = True,
+) -> Crossover:
+    """Measures on GPU 0 with a kernel that reads its input once, and stores the result for mode="auto".
+
+    Copy and sharing alternate, after a warm-up of each; the time ends when the result is on the host.
+
+    Args:
+        sizes: in bytes, each a positive multiple of 4.
+        repeats: measurements for each size and way.
+        kernel: from a float32 tensor `[n]` on the GPU to a tensor there; a sum if None.
+        keep: whether to store the crossover in the user's cache, for `mode="auto"`.
+
+    Raises:
+        ValueError: for a bad size or number of repeats.
+        errors.NativeUnavailableError: if there is no GPU that TensorFlow and the CUDA driver both see.
+    """
+    if repeats < 1 or not sizes or any(size <= 0 or size % 4 for size in sizes):
+        raise ValueError(
+            f"sizes must be positive multiples of 4 and repeats positive, got {sizes}, {repeats}"
+        )
+    backend = shared_pool("cuda").backend
+    if not isinstance(backend, CudaBackend) or not tf.config.list_logical_devices("GPU"):
+        raise errors.NativeUnavailableError("TensorFlow shows no GPU on which to measure a crossover")
+    timings = tuple(_time(size, repeats, kernel or tf.reduce_sum) for size in sorted(sizes))
+    found = Crossover(find_crossover(timings), timings)
+    if keep:
+        crossovers.put(crossover_key(backend.attributes), found.crossover_bytes)
+    return found
+
+
+def find_crossover(timings: Sequence[Timing]) -> int:
+    """Returns the largest size up to which sharing was quicker at every size measured, or 0."""
+    crossover = 0
+    for timing in sorted(timings, key=lambda timing: timing.size_bytes):
+        if timing.zero_copy_s >= timing.copy_s:
+            break
+        crossover = timing.size_bytes
+    return crossover
+
+
+def _time(size_bytes: int, repeats: int, kernel: Callable[[tf.Tensor], tf.Tensor]) -> Timing:
+    with MappedBuffer(size_bytes // 4, backend="cuda") as buffer:
+        buffer.numpy()[...] = 1.0
+        seconds: dict[Mode, list[float]] = {"copy": [], "zero_copy": []}
+        for repeat in range(repeats + 2):
+            for mode, measured in seconds.items():
+                begin = time.perf_counter()
+                kernel(buffer.tensor("GPU:0", mode=mode)).numpy()
+                if repeat >= 2:
+                    measured.append(time.perf_counter() - begin)
+    return Timing(size_bytes, statistics.median(seconds["copy"]), statistics.median(seconds["zero_copy"]))

@@ -1,0 +1,263 @@
+"""Pinned host memory that a GPU reads in place, through the CUDA driver library found at run time.
+
+Nothing of CUDA is needed to install or import this. `libcuda` comes with the display driver; it shares the
+device's primary context with TensorFlow's CUDA runtime, so both see one address space.
+
+Source: mapped memory in place of pinned memory and a copy is what P3 measures on a Jetson TK1
+(`cudaHostAlloc` and `cudaHostGetDevicePointer` there, the driver functions beneath them here).
+
+A `CudaBackend` may be used from any thread except CUDA's own call-back threads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from overlap_train import errors
+from overlap_train.zero_copy.pool import ALIGNMENT, Block
+
+__all__ = ["CudaBackend", "DeviceAttributes", "Driver"]
+
+LIBRARIES = ("libcuda.so.1", "libcuda.so", "nvcuda.dll")
+MINIMUM_DRIVER = 12000  # CUDA 12.0: the oldest driver that the CUDA 12 of TensorFlow's wheel runs on
+
+_PORTABLE_MAPPED = 0x01 | 0x02  # CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP
+_INTEGRATED = 18  # CU_DEVICE_ATTRIBUTE_INTEGRATED
+_CAN_MAP_HOST_MEMORY = 19
+_UNIFIED_ADDRESSING = 41
+_int_p = ctypes.POINTER(ctypes.c_int)
+_pointer_p = ctypes.POINTER(ctypes.c_void_p)
+_SIGNATURES: dict[str, Sequence[object]] = {
+    "cuInit": [ctypes.c_uint],
+    "cuDriverGetVersion": [_int_p],
+    "cuDeviceGetCount": [_int_p],
+    "cuDeviceGet": [_int_p, ctypes.c_int],
+    "cuDeviceGetName": [ctypes.c_char_p, ctypes.c_int, ctypes.c_int],
+    "cuDeviceGetAttribute": [_int_p, ctypes.c_int, ctypes.c_int],
+    "cuDevicePrimaryCtxRetain": [_pointer_p, ctypes.c_int],
+    "cuDevicePrimaryCtxRelease_v2": [ctypes.c_int],
+    "cuCtxPushCurrent_v2": [ctypes.c_void_p],
+    "cuCtxPopCurrent_v2": [_pointer_p],
+    "cuCtxSynchronize": [],
+    "cuMemHostAlloc": [_pointer_p, ctypes.c_size_t, ctypes.c_uint],
+    "cuMemHostGetDevicePointer_v2": [_pointer_p, ctypes.c_void_p, ctypes.c_uint],
+    "cuMemFreeHost": [ctypes.c_void_p],
+    "cuGetErrorName": [ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAttributes:
+    """What decides whether mapped memory pays on a device.
+
+    Attributes:
+        name: as the driver calls it, such as "NVIDIA H200".
+        integrated: whether the GPU shares its memory with the CPU, as on a Jetson.
+        can_map: whether it can read host memory in place.
+        unified: whether host and device use the same addresses for it.
+        driver_version: such as 12040 for CUDA 12.4.
+    """
+
+    name: str
+    integrated: bool
+    can_map: bool
+    unified: bool
+    driver_version: int
+
+
+class Driver:
+    """The functions of the CUDA driver library, with their errors as exceptions.
+
+    Args:
+        library: the library to load; by default what the system's loader finds.
+
+    Raises:
+        errors.NativeUnavailableError: if there is no such library, or it is too old or refuses to start.
+    """
+
+    def __init__(self, library: str | os.PathLike[str] | None = None) -> None:
+        self._library = _load(LIBRARIES if library is None else (os.fspath(library),))
+        for name, arguments in _SIGNATURES.items():
+            try:
+                function = getattr(self._library, name)
+            except AttributeError as error:
+                raise errors.NativeUnavailableError(
+                    f"the CUDA driver library has no {name}; install a driver for CUDA 12 or newer"
+                ) from error
+            function.argtypes = arguments
+            function.restype = ctypes.c_int
+        try:
+            self.call("cuInit", 0)
+        except errors.BufferError as error:
+            raise errors.NativeUnavailableError(f"the CUDA driver does not start: {error}") from error
+        self.version = self.integer("cuDriverGetVersion")
+        if self.version < MINIMUM_DRIVER:
+            raise errors.NativeUnavailableError(
+                f"the CUDA driver serves CUDA {_dotted(self.version)}, but TensorFlow needs "
+                f"{_dotted(MINIMUM_DRIVER)} or newer; update the driver"
+            )
+
+    def call(self, name: str, *arguments: object) -> None:
+        """Calls a function.
+
+        Raises:
+            errors.BufferError: if it returns anything but success.
+        """
+        code = getattr(self._library, name)(*arguments)
+        if code:
+            raise errors.BufferError(f"{name} failed with {self._error_name(code)} ({code})")
+
+    def integer(self, name: str, *arguments: object) -> int:
+        """Calls a function whose first parameter points to an `int` that it fills."""
+        value = ctypes.c_int()
+        self.call(name, ctypes.byref(value), *arguments)
+        return value.value
+
+    def pointer(self, name: str, *arguments: object) -> int:
+        """Calls a function whose first parameter points to a pointer that it fills."""
+        value = ctypes.c_void_p()
+        self.call(name, ctypes.byref(value), *arguments)
+        return value.value or 0
+
+    def _error_name(self, code: int) -> str:
+        text = ctypes.c_char_p()
+        if self._library.cuGetErrorName(code, ctypes.byref(text)) or text.value is None:
+            return "unknown error"
+        return text.value.decode(errors="replace")
+
+
+class CudaBackend:
+    """Blocks of pinned host memory, mapped into the address space of one GPU.
+
+    Args:
+        ordinal: which GPU, as the driver counts those that `CUDA_VISIBLE_DEVICES` leaves.
+        driver: the driver library, by default the system's.
+
+    Raises:
+        errors.NativeUnavailableError: if there is no driver, no such GPU, or it cannot map host memory.
+    """
+
+    name = "cuda"
+    frees_anywhere = False
+
+    def __init__(self, ordinal: int = 0, *, driver: Driver | None = None) -> None:
+        self._driver = driver or Driver()
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._closed = False
+        count = self._count()
+        if not 0 <= ordinal < count:
+            raise errors.NativeUnavailableError(
+                f"there is no GPU {ordinal}: the CUDA driver shows {count} (see CUDA_VISIBLE_DEVICES)"
+            )
+        self.ordinal = ordinal
+        self._device = self._driver.integer("cuDeviceGet", ordinal)
+        self.attributes = self._read_attributes()
+        if not self.attributes.can_map:
+            raise errors.NativeUnavailableError(f"{self.attributes.name} cannot map host memory")
+        self._context = self._driver.pointer("cuDevicePrimaryCtxRetain", self._device)
+
+    def allocate(self, size_bytes: int) -> Block:
+        """Allocates a pinned, mapped block.
+
+        Raises:
+            errors.BufferError: if the driver has none left.
+            errors.BufferStateError: in a process forked after this backend was made.
+        """
+        self._check_usable()
+        with self._current():
+            address = self._driver.pointer("cuMemHostAlloc", size_bytes, _PORTABLE_MAPPED)
+            try:
+                if address % ALIGNMENT:
+                    raise errors.BufferError(f"the driver's block at {address:#x} is not {ALIGNMENT}-aligned")
+                mapped = self._driver.pointer("cuMemHostGetDevicePointer_v2", address, 0)
+            except errors.BufferError:
+                self._driver.call("cuMemFreeHost", address)
+                raise
+        return Block(address, size_bytes, device_address=mapped, memory=address, pid=self._pid)
+
+    def release(self, block: Block) -> None:
+        """Unpins and frees a block; a second call does nothing.
+
+        Raises:
+            errors.BufferError: if the driver refuses; the block counts as freed then too.
+        """
+        if block.pid != os.getpid():
+            return
+        with self._lock:
+            if block.released or self._closed:
+                return
+            block.released = True
+        with self._current():
+            self._driver.call("cuMemFreeHost", block.memory)
+
+    def synchronize(self) -> None:
+        """Waits for all work of the device: TensorFlow does not show its streams, so nothing less is safe."""
+        self._check_usable()
+        with self._current():
+            self._driver.call("cuCtxSynchronize")
+
+    def close(self) -> None:
+        """Lets go of the device's context; idempotent. What was leased must not be used any more."""
+        with self._lock:
+            if self._closed or self._pid != os.getpid():
+                return
+            self._closed = True
+        self._driver.call("cuDevicePrimaryCtxRelease_v2", self._device)
+
+    def _count(self) -> int:
+        try:
+            return self._driver.integer("cuDeviceGetCount")
+        except errors.BufferError as error:
+            raise errors.NativeUnavailableError(f"the CUDA driver shows no GPU: {error}") from error
+
+    def _read_attributes(self) -> DeviceAttributes:
+        name = ctypes.create_string_buffer(256)
+        self._driver.call("cuDeviceGetName", name, len(name), self._device)
+
+        def attribute(which: int) -> bool:
+            return bool(self._driver.integer("cuDeviceGetAttribute", which, self._device))
+
+        return DeviceAttributes(
+            name=name.value.decode(errors="replace"),
+            integrated=attribute(_INTEGRATED),
+            can_map=attribute(_CAN_MAP_HOST_MEMORY),
+            unified=attribute(_UNIFIED_ADDRESSING),
+            driver_version=self._driver.version,
+        )
+
+    def _check_usable(self) -> None:
+        if self._pid != os.getpid():
+            raise errors.BufferStateError(
+                f"this CUDA backend belongs to process {self._pid}; CUDA does not survive a fork: start "
+                f'workers with multiprocessing.get_context("spawn")'
+            )
+        if self._closed:
+            raise errors.BufferStateError("this CUDA backend is closed")
+
+    @contextmanager
+    def _current(self) -> Iterator[None]:
+        self._driver.call("cuCtxPushCurrent_v2", self._context)
+        try:
+            yield
+        finally:
+            self._driver.pointer("cuCtxPopCurrent_v2")
+
+
+def _load(names: Sequence[str]) -> ctypes.CDLL:
+    reasons = []
+    for name in names:
+        try:
+            return ctypes.CDLL(name)
+        except OSError as error:
+            reasons.append(str(error))
+    raise errors.NativeUnavailableError(f"no CUDA driver library here: {'; '.join(reasons)}")
+
+
+def _dotted(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"

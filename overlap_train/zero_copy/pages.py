@@ -1,0 +1,161 @@
+"""How much of a memory-mapped file stays resident in this process.
+
+A page of a mapped file that was read once counts as resident until the kernel needs the memory. Handing
+pages back leaves them in the kernel's page cache, so that reading them again costs a page fault and no disk
+access; reading on in other threads meanwhile is safe. Linux only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sys
+import threading
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overlap_train import errors
+
+__all__ = ["ResidentLimit", "drop_pages"]
+
+_POLL_S = 0.02  # at 10 GB/s of page faults, 200 MB beyond the limit
+_STOP_TIMEOUT_S = 5.0
+
+
+def drop_pages(array: NDArray[Any]) -> None:
+    """Lets the pages of a memory-mapped array leave this process's resident set. Its content stays.
+
+    Args:
+        array: from `numpy.load(path, mmap_mode="r")` or "r+", or part of one. Whole pages within it go.
+
+    Raises:
+        errors.BufferError: if its memory is not a shared mapping of a file: dropping private pages would lose
+            what was written to them.
+        errors.NativeUnavailableError: elsewhere than on Linux.
+    """
+    first, end = _mapped_pages(array)
+    _drop(first, end)
+
+
+class ResidentLimit:
+    """Keeps the resident pages of mapped files in this process near a limit while a block of code runs.
+
+    A thread, started by `with`, watches the process and drops the array's pages whenever the limit is
+    exceeded. Use it around training from an array that is larger than memory, or that should not crowd it:
+
+        with ResidentLimit(images, limit_bytes=512 << 20):
+            trainer.fit(...)
+
+    The limit is soft: it is overrun by what is read within some 20 ms, and by other mapped files (the
+    libraries of TensorFlow themselves take about 300 MB, which are not dropped).
+
+    Args:
+        array: as for `drop_pages`.
+        limit_bytes: resident bytes of this array's pages to allow, beyond what was resident at the start.
+
+    Raises:
+        ValueError: if the limit is not positive.
+        errors.BufferError, errors.NativeUnavailableError: as for `drop_pages`.
+    """
+
+    def __init__(self, array: NDArray[Any], *, limit_bytes: int) -> None:
+        if limit_bytes <= 0:
+            raise ValueError(f"limit_bytes must be positive, got {limit_bytes}")
+        self._pages = _mapped_pages(array)
+        self._array: NDArray[Any] | None = array
+        self._limit_bytes = limit_bytes
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._drops = 0
+
+    @property
+    def drops(self) -> int:
+        """How often the pages were dropped so far."""
+        return self._drops
+
+    def __enter__(self) -> ResidentLimit:
+        if self._thread is not None or self._array is None:
+            raise errors.BufferStateError("a ResidentLimit serves for one with statement")
+        self._thread = threading.Thread(target=self._watch, name="zero_copy-resident-limit", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stops the thread and lets go of the array; idempotent."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(_STOP_TIMEOUT_S)
+        self._array = None
+
+    def _watch(self) -> None:
+        allowed = _resident_file_bytes() + self._limit_bytes
+        while not self._stop.wait(_POLL_S):
+            if _resident_file_bytes() > allowed:
+                _drop(*self._pages)
+                self._drops += 1
+
+
+def _mapped_pages(array: NDArray[Any]) -> tuple[int, int]:
+    """Returns the addresses of the first whole page of an array and behind the last, having checked it."""
+    if sys.platform != "linux":
+        raise errors.NativeUnavailableError("pages can be dropped on Linux only")
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"expected a NumPy array, got {type(array).__name__}")
+    low, high = _bounds(array)
+    if not _is_shared_file(low, high):
+        raise errors.BufferError(
+            "the array is no shared mapping of a file, so its pages cannot be dropped; map it with "
+            'numpy.load(path, mmap_mode="r")'
+        )
+    page = mmap.PAGESIZE
+    return -(-low // page) * page, high // page * page
+
+
+def _bounds(array: NDArray[Any]) -> tuple[int, int]:
+    """Returns the lowest address of an array's elements and the one behind the highest."""
+    low = high = array.__array_interface__["data"][0]
+    if not array.size:
+        return low, low
+    for length, stride in zip(array.shape, array.strides, strict=True):
+        reach = (length - 1) * stride
+        low, high = low + min(reach, 0), high + max(reach, 0)
+    return low, high + array.itemsize
+
+
+def _is_shared_file(low: int, high: int) -> bool:
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        for line in maps:
+            span, access, _, _, inode = line.split()[:5]
+            begin, _, end = span.partition("-")
+            if int(begin, 16) <= low < high <= int(end, 16):
+                return access[3] == "s" and inode != "0"
+    return False
+
+
+def _drop(first: int, end: int) -> None:
+    if end > first and _madvise(first, end - first, mmap.MADV_DONTNEED):
+        raise errors.BufferError(f"madvise failed: {os.strerror(ctypes.get_errno())}")
+
+
+def _madvise(address: int, size_bytes: int, advice: int) -> int:
+    function = ctypes.CDLL(None, use_errno=True).madvise
+    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    function.restype = ctypes.c_int
+    return int(function(address, size_bytes, advice))
+
+
+def _resident_file_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        return int(statm.read().split()[2]) * mmap.PAGESIZE

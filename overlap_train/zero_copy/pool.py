@@ -1,0 +1,257 @@
+"""Aligned blocks of memory that are used again, and the leases by which they are held.
+
+A `Lease` is the only owner of a block while anything shows the block's memory. It is dropped on whatever
+thread the last tensor dies, also from within the garbage collector, so giving a block back takes no lock: it
+is put on a queue which the next caller of the pool empties. All other state belongs to whoever holds
+`Pool._lock`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from overlap_train import errors
+
+__all__ = ["ALIGNMENT", "Backend", "Block", "HostBackend", "Lease", "Pool", "PoolStatistics"]
+
+ALIGNMENT = 256  # bytes: what CUDA promises for its own allocations, and a multiple of what TensorFlow wants
+_DEFAULT_LIMIT = 256 << 20
+_log = logging.getLogger(__name__)
+_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """A piece of memory of one backend.
+
+    Attributes:
+        address: where the host finds it; a multiple of `ALIGNMENT`.
+        size_bytes: its usable size.
+        device_address: where the GPU finds it, or None.
+        memory: what the backend needs to free it.
+        pid: the process that allocated it.
+        shown_to_device: whether work of the GPU may still be reading it.
+        released: whether it has been given back to the system.
+    """
+
+    address: int
+    size_bytes: int
+    device_address: int | None = None
+    memory: Any = None
+    pid: int = 0
+    shown_to_device: bool = False
+    released: bool = False
+
+
+class Backend(Protocol):
+    """Where blocks come from.
+
+    Attributes:
+        name: "host" or "cuda".
+        frees_anywhere: whether `release` may be called on any thread, a device's call-back thread included.
+    """
+
+    name: str
+    frees_anywhere: bool
+
+    def allocate(self, size_bytes: int) -> Block: ...
+
+    def release(self, block: Block) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+
+class HostBackend:
+    """Ordinary memory. Nothing to synchronise: TensorFlow's CPU operations end before they let go of it."""
+
+    name = "host"
+    frees_anywhere = True
+
+    def allocate(self, size_bytes: int) -> Block:
+        """Allocates an aligned block of at least `size_bytes`.
+
+        Raises:
+            errors.BufferError: if there is not enough memory.
+        """
+        try:
+            memory = np.empty(size_bytes + ALIGNMENT, np.uint8)
+        except (MemoryError, ValueError) as error:
+            raise errors.BufferError(f"cannot allocate {size_bytes} bytes of host memory: {error}") from error
+        start = memory.__array_interface__["data"][0]
+        return Block(start + (-start) % ALIGNMENT, size_bytes, memory=memory, pid=os.getpid())
+
+    def release(self, block: Block) -> None:
+        block.memory = None
+        block.released = True
+
+    def synchronize(self) -> None:
+        pass
+
+
+class Lease:
+    """Holds one block; dropping the last reference gives it back to its pool."""
+
+    __slots__ = ("__weakref__", "_pool", "block")
+
+    def __init__(self, pool: Pool, block: Block) -> None:
+        self._pool = pool
+        self.block = block
+
+    def __del__(self) -> None:
+        # While the interpreter ends, modules may be half gone; the system then frees everything at once.
+        try:
+            self._pool._give_back(self.block)
+        except Exception:
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatistics:
+    """What a pool has done so far.
+
+    Attributes:
+        leases: how many blocks were asked for.
+        reused: how many of these were served without an allocation.
+        live_bytes: size of the blocks that are leased now.
+        cached_bytes: size of the blocks that wait to be used again.
+    """
+
+    leases: int
+    reused: int
+    live_bytes: int
+    cached_bytes: int
+
+
+class Pool:
+    """Leases blocks of one backend, and keeps up to `limit_bytes` of returned ones for the next lease.
+
+    Sizes are rounded up by at most a quarter, so that a block fits more than one request.
+    """
+
+    def __init__(self, backend: Backend, *, limit_bytes: int = _DEFAULT_LIMIT) -> None:
+        if limit_bytes < 0:
+            raise ValueError(f"limit_bytes must not be negative, got {limit_bytes}")
+        self.backend = backend
+        self._limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self._returned: deque[Block] = deque()
+        self._free: dict[int, list[Block]] = {}
+        self._cached_bytes = 0
+        self._live_bytes = 0
+        self._leases = 0
+        self._reused = 0
+        _pools.add(self)
+
+    def lease(self, size_bytes: int) -> Lease:
+        """Leases a block of at least `size_bytes`, whose content is undefined.
+
+        Raises:
+            errors.BufferError: if the backend has no memory left, also after the cache was emptied.
+        """
+        size = size_class(size_bytes)
+        with self._lock:
+            self._drain()
+            block = self._take(size)
+            self._leases += 1
+            self._live_bytes += size
+        return Lease(self, block)
+
+    def trim(self, limit_bytes: int = 0) -> None:
+        """Frees cached blocks until at most `limit_bytes` of them are left."""
+        with self._lock:
+            self._drain()
+            self._shrink(limit_bytes)
+
+    def statistics(self) -> PoolStatistics:
+        """Returns the counts so far."""
+        with self._lock:
+            self._drain()
+            return PoolStatistics(self._leases, self._reused, self._live_bytes, self._cached_bytes)
+
+    def _take(self, size: int) -> Block:
+        waiting = self._free.get(size)
+        if waiting:
+            block = waiting[-1]
+            self._settle(block)
+            waiting.pop()
+            self._cached_bytes -= size
+            self._reused += 1
+            return block
+        try:
+            return self.backend.allocate(size)
+        except errors.BufferError:
+            if not self._cached_bytes:
+                raise
+            self._shrink(0)
+            return self.backend.allocate(size)
+
+    def _give_back(self, block: Block) -> None:
+        if not self.backend.frees_anywhere and block.pid != os.getpid():
+            return  # A forked child inherited the lease, but not the device context that it belongs to.
+        self._returned.append(block)
+        # Freeing pinned memory is forbidden in a CUDA call-back, where a tensor may die: leave it queued.
+        # A lock that is taken is perhaps ours, with the collector running inside: never wait for it here.
+        if self.backend.frees_anywhere and self._lock.acquire(blocking=False):
+            try:
+                self._drain()
+            finally:
+                self._lock.release()
+
+    def _drain(self) -> None:
+        while self._returned:
+            block = self._returned.popleft()
+            self._live_bytes -= block.size_bytes
+            self._free.setdefault(block.size_bytes, []).append(block)
+            self._cached_bytes += block.size_bytes
+        self._shrink(self._limit_bytes)
+
+    def _shrink(self, limit_bytes: int) -> None:
+        for size in sorted(self._free, reverse=True):
+            waiting = self._free[size]
+            while waiting and self._cached_bytes > limit_bytes:
+                block = waiting.pop()
+                self._cached_bytes -= size
+                try:
+                    self._settle(block)
+                    self.backend.release(block)
+                except errors.OverlapTrainError as error:
+                    _log.warning("a block of %d bytes could not be freed: %s", size, error)
+            if not waiting:
+                del self._free[size]
+
+    def _settle(self, block: Block) -> None:
+        # A tensor dies when the host lets go of it; the device may still have to run what reads it.
+        if block.shown_to_device:
+            self.backend.synchronize()
+            block.shown_to_device = False
+
+    def _after_fork(self) -> None:
+        self._lock = threading.Lock()
+        if not self.backend.frees_anywhere:
+            # The child has no device context: it can neither use nor free what the parent pinned.
+            self._returned.clear()
+            self._free.clear()
+            self._cached_bytes = 0
+
+
+def size_class(size_bytes: int) -> int:
+    """Rounds a size up: to `ALIGNMENT` while small, later to a quarter of the next power of two."""
+    step = max(ALIGNMENT, 1 << max(0, (size_bytes - 1).bit_length() - 3))
+    return max(ALIGNMENT, -(-size_bytes // step) * step)
+
+
+def _renew_pools() -> None:
+    for pool in list(_pools):
+        pool._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_pools)

@@ -1,0 +1,290 @@
+"""TensorFlow tensors on the memory of NumPy arrays, and NumPy arrays on the memory of tensors.
+
+Everything here may be called from any thread. The memory of an array lives until the last tensor that shows
+it has gone, whichever thread drops that.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import DTypeLike, NDArray
+
+from overlap_train import errors
+from overlap_train.zero_copy import dlpack
+from overlap_train.zero_copy.policy import Choice, Mode, check_mode
+from overlap_train.zero_copy.pool import HostBackend
+
+__all__ = [
+    "TENSOR_ALIGNMENT",
+    "Statistics",
+    "as_array",
+    "as_tensor",
+    "count",
+    "empty",
+    "explain",
+    "share",
+    "statistics",
+]
+
+# Eigen aborts the process on operands that are aligned less, and DLPack's own entrance does not check it.
+TENSOR_ALIGNMENT = 64
+SHARED_DTYPES = frozenset(
+    np.dtype(tf.as_dtype(name).as_numpy_dtype)
+    for name in [
+        *("bool", "bfloat16", "float16", "float32", "float64", "complex64", "complex128"),
+        *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
+    ]
+)
+_SHARED = Choice(True, "its layout, alignment and dtype are TensorFlow's own")
+_BFLOAT16 = np.dtype(tf.bfloat16.as_numpy_dtype)
+_log = logging.getLogger(__name__)
+_host = HostBackend()
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What `as_tensor` and `MappedBuffer.tensor` have done in this process so far.
+
+    Attributes:
+        shared: how many arrays became tensors without a copy.
+        copied: how many were copied.
+        copied_bytes: the bytes of the latter.
+    """
+
+    shared: int = 0
+    copied: int = 0
+    copied_bytes: int = 0
+
+
+_counts_lock = threading.Lock()
+_counts = Statistics()
+
+
+def statistics() -> Statistics:
+    """Returns the counts so far; the difference of two readings says what happened between them."""
+    return _counts
+
+
+def count(*, shared: int = 0, copied: int = 0, copied_bytes: int = 0) -> None:
+    """Adds to the counts of this process."""
+    global _counts
+    with _counts_lock:
+        _counts = Statistics(
+            _counts.shared + shared, _counts.copied + copied, _counts.copied_bytes + copied_bytes
+        )
+
+
+def explain(array: NDArray[Any]) -> Choice:
+    """Says whether `as_tensor` can share the memory of an array, and why or why not.
+
+    Raises:
+        TypeError: if `as_tensor` would refuse the array altogether because of its type.
+    """
+    return _explain(_plain(array))
+
+
+def _explain(array: NDArray[Any]) -> Choice:
+    dtype = array.dtype
+    if dtype not in SHARED_DTYPES:
+        if not dtype.isnative:
+            return Choice(False, f"its numbers are stored in the other byte order ({dtype.str})")
+        return Choice(False, f"TensorFlow takes no {dtype.name} by DLPack")
+    if array.size == 0:
+        return Choice(False, "it has no elements, so no memory to share")
+    if not array.flags.c_contiguous:
+        return Choice(False, f"it is not C-contiguous (shape {array.shape}, strides {array.strides})")
+    misaligned = _address(array) % TENSOR_ALIGNMENT
+    if misaligned:
+        return Choice(
+            False,
+            f"it begins {misaligned} bytes behind a multiple of the {TENSOR_ALIGNMENT} TensorFlow needs",
+        )
+    return _SHARED
+
+
+def as_tensor(array: NDArray[Any], *, mode: Mode = "auto") -> tf.Tensor:
+    """Makes a CPU tensor on an array's own memory, or on a copy where that cannot be.
+
+    A tensor is immutable to TensorFlow. So once an array is shared, nobody may write to it as long as a
+    tensor made from it is alive, or one that TensorFlow derived without a copy: the value of a
+    `tf.Variable` made from it, a reshaped tensor, a dataset. TensorFlow itself never writes to the memory
+    either, so a read-only memory map may be shared; the deprecated `tf.raw_ops.Inplace*` operations alone do
+    not keep to that.
+
+    An array mapped by `numpy.load(path, mmap_mode="r")` is shared like any other, as `numpy.save` aligns the
+    data; pages are read from disk when an operation touches them. Cutting the file short while it is in use
+    ends the process with SIGBUS, as it does for NumPy alone.
+
+    A copy is made once, into aligned memory. Its reason is logged at level INFO, `explain` returns it
+    beforehand, and `statistics` counts the bytes.
+
+    Args:
+        array: any shape; numbers, booleans or strings.
+        mode: "auto" shares where possible; "copy" never shares; "zero_copy" raises instead of copying.
+
+    Returns:
+        An eager tensor of the same shape, dtype and values, on `CPU:0`.
+
+    Raises:
+        TypeError: if it is no array, is masked, or its dtype has no counterpart in TensorFlow.
+        ValueError: if the mode is unknown.
+        errors.BufferError: if mode is "zero_copy" and a copy would be needed, or memory for one is lacking.
+    """
+    check_mode(mode)
+    plain = _plain(array)
+    choice = _explain(plain)
+    if mode == "zero_copy" and not choice.zero_copy:
+        raise errors.BufferError(
+            f"cannot share an array with TensorFlow: {choice.reason}. Store it such that it can be, as "
+            f'with zero_copy.MappedBuffer or numpy.save, or pass mode="auto" to copy it'
+        )
+    if mode == "copy":
+        choice = Choice(False, "mode='copy' was asked for")
+    if choice.zero_copy:
+        # The array itself is kept, not only its memory: a subclass may free that when it dies.
+        tensor, _ = share(_address(plain), plain.shape, plain.dtype, array)
+        count(shared=1)
+        return tensor
+    tensor = _copy(plain)
+    count(copied=1, copied_bytes=plain.nbytes)
+    _log.info("copied an array of %d bytes for TensorFlow: %s", plain.nbytes, choice.reason)
+    return tensor
+
+
+def empty(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> NDArray[Any]:
+    """Returns an uninitialised array that `as_tensor` can share, which one of `numpy.empty` seldom is.
+
+    Raises:
+        errors.BufferError: if there is not enough memory.
+        TypeError, ValueError: for a bad shape or dtype, as `numpy.empty` raises them.
+    """
+    wanted = np.dtype(dtype)
+    if wanted.hasobject:
+        raise TypeError(f"aligned memory holds numbers, got dtype {wanted}")
+    count = np.broadcast_to(np.False_, shape).size  # NumPy's own checks of a shape, at no cost in memory
+    return _empty(count * wanted.itemsize).view(wanted).reshape(shape)
+
+
+def _empty(size_bytes: int) -> NDArray[np.uint8]:
+    block = _host.allocate(size_bytes)
+    start = block.address - _address(block.memory)
+    memory: NDArray[np.uint8] = block.memory[start : start + size_bytes]
+    return memory
+
+
+def as_array(tensor: tf.Tensor) -> NDArray[Any]:
+    """Returns a read-only array on a CPU tensor's own memory, which it keeps alive.
+
+    Raises:
+        TypeError: if it is no eager tensor of numbers or booleans.
+        errors.BufferError: if the tensor is on another device than the CPU.
+    """
+    if not isinstance(tensor, tf.Tensor) or not hasattr(tensor, "numpy"):
+        raise TypeError(
+            f"as_array takes an eager tensor, got {type(tensor).__name__}; of a variable, pass read_value()"
+        )
+    if np.dtype(tensor.dtype.as_numpy_dtype or object) not in SHARED_DTYPES:
+        raise TypeError(f"a tensor of {tensor.dtype.name} has no memory that NumPy could show")
+    device = tensor.device.rpartition("/device:")[2]
+    if not device.startswith("CPU:"):
+        raise errors.BufferError(f"the tensor is on {device}; copy it to the CPU with tf.identity first")
+    if 0 in tensor.shape:
+        empty = np.empty(tuple(tensor.shape), tensor.dtype.as_numpy_dtype)
+        empty.flags.writeable = False
+        return empty
+    if tensor.dtype == tf.bfloat16:
+        # Python's buffer protocol knows no bfloat16; a bitcast shares the memory.
+        return np.asarray(memoryview(tf.bitcast(tensor, tf.uint16))).view(tensor.dtype.as_numpy_dtype)
+    return np.asarray(memoryview(tensor))
+
+
+def share(
+    address: int,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    owner: object,
+    *,
+    gpu: int | None = None,
+    device_address: int | None = None,
+) -> tuple[tf.Tensor, weakref.ref[dlpack.Keeper]]:
+    """Makes a tensor on memory that `owner` keeps; the caller answers for alignment, layout and size.
+
+    Args:
+        address: where the host finds the memory.
+        shape: of the tensor, which is C-contiguous and not empty.
+        dtype: one of `SHARED_DTYPES`, in native byte order.
+        owner: kept alive until the memory is no longer shown.
+        gpu: the TensorFlow GPU on which the tensor is to be, or None for the CPU.
+        device_address: where that GPU finds the memory.
+
+    Returns:
+        The tensor, and a reference that dies with the last tensor on this memory.
+
+    Raises:
+        errors.BufferError: if TensorFlow refuses it; the memory is then free.
+    """
+    is_bfloat16 = dtype == _BFLOAT16
+    keeper = dlpack.Keeper(address, shape, np.uint16 if is_bfloat16 else dtype, owner)
+    watch = weakref.ref(keeper)
+    if gpu is None:
+        capsule = dlpack.capsule(keeper, bfloat16=is_bfloat16)
+    else:
+        capsule = dlpack.capsule(
+            keeper, bfloat16=is_bfloat16, device=dlpack.CUDA, index=gpu, address=device_address
+        )
+    del keeper
+    try:
+        tensor = tf.experimental.dlpack.from_dlpack(capsule)
+    except Exception as error:
+        # Of a capsule that it refuses, TensorFlow calls the deleter in some cases and not in others.
+        if watch() is None:
+            dlpack.defuse(capsule)
+        raise errors.BufferError(f"TensorFlow refused the memory: {error}") from error
+    return tensor, watch
+
+
+def _copy(array: NDArray[Any]) -> tf.Tensor:
+    dtype = array.dtype.newbyteorder("=")
+    if dtype not in SHARED_DTYPES or array.size == 0:
+        try:
+            return tf.convert_to_tensor(array.astype(dtype, copy=False))
+        except (TypeError, ValueError, NotImplementedError, tf.errors.OpError) as error:
+            raise TypeError(f"an array of dtype {array.dtype} cannot become a tensor: {error}") from error
+    target = _empty(array.nbytes).view(dtype).reshape(array.shape)
+    np.copyto(target, array)
+    return share(_address(target), target.shape, dtype, target)[0]
+
+
+def _address(array: NDArray[Any]) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _plain(array: NDArray[Any]) -> NDArray[Any]:
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"expected a NumPy array, got {type(array).__name__}; convert it with numpy.asarray")
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError("a masked array has no counterpart in TensorFlow; pass array.filled(value)")
+    if array.dtype.names is not None:
+        raise TypeError(
+            f"a structured array ({array.dtype}) has no counterpart in TensorFlow; pass its fields"
+        )
+    return np.asarray(array)
+
+
+def _after_fork() -> None:
+    global _counts_lock
+    _counts_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,288 @@
+"""MappedBuffer: turns, lifetimes, refusals."""
+
+import gc
+import pickle
+import random
+import threading
+import weakref
+
+import numpy as np
+import psutil
+import pytest
+import tensorflow as tf
+
+from overlap_train import errors, zero_copy
+from overlap_train.zero_copy import MappedBuffer, Turn
+from overlap_train.zero_copy.pool import HostBackend, Pool
+
+
+def address(array):
+    return array.__array_interface__["data"][0]
+
+
+@pytest.fixture
+def pool():
+    return Pool(HostBackend(), limit_bytes=0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "bool", "complex128", "bfloat16", tf.float16])
+def test_array_and_tensor_show_the_same_bytes(dtype):
+    with MappedBuffer((4, 3), dtype, backend="host") as buffer:
+        array = buffer.numpy()
+        assert array.shape == (4, 3)
+        assert address(array) % 256 == 0
+        array[...] = 1
+        before = zero_copy.statistics()
+        tensor = buffer.tensor(mode="zero_copy")
+        assert address(zero_copy.as_array(tensor)) == address(array)
+        assert zero_copy.statistics().copied_bytes == before.copied_bytes
+        assert tensor.dtype == tf.as_dtype(buffer.dtype)
+        assert bool(tf.reduce_all(tf.cast(tensor, tf.bool)))
+
+
+def test_turns_alternate():
+    buffer = MappedBuffer(8, backend="host")
+    for value in range(5):
+        assert buffer.turn is Turn.WRITE or buffer.readers == 0
+        buffer.numpy()[...] = value
+        tensor = buffer.tensor()
+        assert buffer.turn is Turn.READ
+        assert float(tf.reduce_sum(tensor)) == 8 * value
+        del tensor
+
+
+def test_writing_after_the_hand_over_raises():
+    buffer = MappedBuffer(8, backend="host")
+    array = buffer.numpy()
+    tensor = buffer.tensor()
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 1
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        array.flags.writeable = True
+    with pytest.raises(errors.BufferStateError, match=r"1 tensor\(s\) still share"):
+        buffer.numpy()
+    derived = tf.reshape(tensor, [2, 4])
+    del tensor
+    with pytest.raises(errors.BufferStateError, match="still share"):
+        buffer.numpy()
+    del derived
+    assert buffer.numpy() is not array
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 1
+
+
+@pytest.mark.parametrize(
+    "derive",
+    [
+        lambda array: array[2:],
+        lambda array: array[2:][1:],
+        lambda array: array.reshape(4, 2).T,
+        lambda array: array.view(np.int32),
+        lambda array: np.asarray(array)[::2],
+    ],
+)
+def test_hand_over_with_a_derived_array_alive_raises(derive):
+    buffer = MappedBuffer(8, backend="host")
+    part = derive(buffer.numpy())
+    with pytest.raises(errors.BufferStateError, match=r"1 array\(s\) derived from numpy"):
+        buffer.tensor()
+    part[...] = 0  # still the writer's turn
+    del part
+    buffer.tensor()
+
+
+def test_derived_bfloat16_array_is_seen_too():
+    buffer = MappedBuffer(8, tf.bfloat16, backend="host")
+    part = buffer.numpy()[2:]
+    with pytest.raises(errors.BufferStateError, match="derived"):
+        buffer.tensor()
+    del part
+    assert buffer.tensor().dtype == tf.bfloat16
+
+
+def test_numpy_gives_one_array_for_each_turn():
+    buffer = MappedBuffer(8, backend="host")
+    array = buffer.numpy()
+    assert buffer.numpy() is array
+    buffer.tensor()
+    assert buffer.numpy() is not array
+
+
+def test_several_tensors_may_read_at_once():
+    buffer = MappedBuffer(8, backend="host")
+    buffer.numpy()[...] = 1
+    tensors = [buffer.tensor() for _ in range(5)]
+    assert buffer.readers == 5
+    tensors.pop()
+    assert buffer.readers == 4
+
+
+def test_copy_is_independent_of_the_next_turn():
+    buffer = MappedBuffer(8, backend="host")
+    buffer.numpy()[...] = 1
+    before = zero_copy.statistics()
+    copied = buffer.tensor(mode="copy")
+    assert zero_copy.statistics().copied_bytes - before.copied_bytes >= 32
+    buffer.numpy()[...] = 2
+    assert float(copied[0]) == 1.0
+
+
+def test_memory_outlives_the_buffer(pool):
+    buffer = MappedBuffer(1000, backend=pool)
+    buffer.numpy()[...] = 3
+    tensor = buffer.tensor()
+    watch = weakref.ref(buffer)
+    buffer.close()
+    del buffer
+    gc.collect()
+    assert watch() is None
+    assert pool.statistics().live_bytes > 0
+    assert float(tf.reduce_sum(tensor)) == 3000.0
+    del tensor
+    assert pool.statistics().live_bytes == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_release_in_any_order_and_from_any_thread_returns_memory(pool, seed):
+    chance = random.Random(seed)
+    things = []
+    for _ in range(100):
+        buffer = MappedBuffer(chance.randrange(1, 5000), backend=pool)
+        things.append([buffer])
+        if chance.random() < 0.7:
+            buffer.numpy()[...] = 1
+            tensor = buffer.tensor()
+            things += [[tensor], [zero_copy.as_array(tensor)]]
+            del tensor
+        else:
+            things.append([buffer.numpy()])
+        del buffer
+    chance.shuffle(things)
+    parts = [things[index::3] for index in range(3)]
+    things.clear()
+
+    def drop(part):
+        while part:
+            part.pop()
+
+    threads = [threading.Thread(target=drop, args=(part,)) for part in parts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    gc.collect()
+    assert pool.statistics().live_bytes == 0
+
+
+def test_a_hundred_thousand_buffers_do_not_grow_the_process(pool):
+    def turn():
+        buffer = MappedBuffer((16, 16), backend=pool)
+        buffer.numpy()[0, 0] = 1
+        return buffer.tensor()
+
+    for _ in range(2000):
+        turn()
+    gc.collect()
+    before = psutil.Process().memory_info().rss
+    for _ in range(100_000):
+        turn()
+    gc.collect()
+    assert pool.statistics().live_bytes == 0
+    # A leak of only 64 bytes for each would be 6.4 MB.
+    assert psutil.Process().memory_info().rss - before < 4 << 20
+
+
+def test_close_is_idempotent_and_use_after_it_raises():
+    buffer = MappedBuffer(8, backend="host")
+    buffer.close()
+    buffer.close()
+    assert "closed" in repr(buffer)
+    with pytest.raises(errors.BufferStateError, match="closed"):
+        buffer.numpy()
+    with pytest.raises(errors.BufferStateError, match="closed"):
+        buffer.tensor()
+
+
+def test_close_while_arrays_live_leaves_them_valid(pool):
+    buffer = MappedBuffer(8, backend=pool)
+    array = buffer.numpy()
+    buffer.close()
+    array[...] = 4
+    assert array.sum() == 32
+    del array
+    assert pool.statistics().live_bytes == 0
+
+
+def test_buffer_without_elements_works():
+    buffer = MappedBuffer((0, 3), "int32", backend="host")
+    assert buffer.numpy().shape == (0, 3)
+    assert buffer.tensor().shape == (0, 3)
+    assert MappedBuffer((), backend="host").tensor().shape == ()
+
+
+def test_pickling_is_refused():
+    with pytest.raises(TypeError, match="memory of one process"):
+        pickle.dumps(MappedBuffer(8, backend="host"))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "kind", "match"),
+    [
+        ((-1,), "f4", ValueError, "negative"),
+        (1.5, "f4", TypeError, "shape must be"),
+        ((1,) * 33, "f4", ValueError, "dimensions"),
+        ((1 << 40, 1 << 40), "f4", ValueError, "counted"),
+        ((1 << 50,), "f4", errors.BufferError, "cannot allocate"),
+        (4, "S3", TypeError, "a buffer holds one of"),
+        (4, ">f4", TypeError, "byte order"),
+        (4, object, TypeError, "a buffer holds one of"),
+    ],
+)
+def test_bad_arguments_are_refused(shape, dtype, kind, match):
+    with pytest.raises(kind, match=match):
+        MappedBuffer(shape, dtype, backend="host")
+
+
+def test_bad_backend_device_and_mode_are_refused():
+    with pytest.raises(ValueError, match="backend must be"):
+        MappedBuffer(4, backend="gpu")
+    buffer = MappedBuffer(4, backend="host")
+    with pytest.raises(ValueError, match="device must be"):
+        buffer.tensor("TPU:0")
+    with pytest.raises(ValueError, match="mode must be"):
+        buffer.tensor(mode="fast")
+    assert buffer.turn is Turn.WRITE
+
+
+@pytest.mark.skipif(
+    bool(tf.config.list_physical_devices("GPU")), reason="shows what a machine without GPU answers"
+)
+def test_without_a_gpu_the_reason_is_given():
+    buffer = MappedBuffer(4)
+    assert buffer.backend == "host"
+    with pytest.raises(errors.NativeUnavailableError, match="CUDA driver"):
+        MappedBuffer(4, backend="cuda")
+    with pytest.raises(errors.BufferError, match="TensorFlow has no GPU:0"):
+        buffer.tensor("GPU:0")
+    with pytest.raises(errors.BufferError, match="not mapped into GPU 0"):
+        buffer.tensor("GPU:0", mode="zero_copy")
+    assert buffer.turn is Turn.WRITE
+    with pytest.raises(errors.NativeUnavailableError):
+        zero_copy.measure_crossover()
+
+
+@pytest.mark.gpu
+def test_gpu_reads_mapped_memory_in_place():
+    if not tf.config.list_physical_devices("GPU"):
+        pytest.skip("needs a GPU that TensorFlow sees")
+    buffer = MappedBuffer((256, 256), backend="cuda")
+    for value in (1, 2, 3):
+        buffer.numpy()[...] = value
+        tensor = buffer.tensor("GPU:0", mode="zero_copy")
+        assert "GPU:0" in tensor.device
+        assert float(tf.reduce_sum(tensor)) == 65536.0 * value
+        del tensor
+        buffer.numpy()[...] = value
+        copied = buffer.tensor("GPU:0", mode="copy")
+        assert float(tf.reduce_sum(copied)) == 65536.0 * value
+        del copied

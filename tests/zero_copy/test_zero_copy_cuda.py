@@ -1,0 +1,327 @@
+"""The CUDA backend against a stub library, compiled here, that records calls; no GPU takes part."""
+
+import ctypes
+import logging
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train import errors, zero_copy
+from overlap_train.zero_copy import MappedBuffer, Turn, dlpack
+from overlap_train.zero_copy.cuda import CudaBackend, Driver
+from overlap_train.zero_copy.pool import Pool
+
+SHIFT = 0x100000000000
+ANSWERS = {"devices": 1, "version": 12040, "integrated": 0, "can_map": 1, "alignment": 4096}
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory):
+    compiler = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
+    if compiler is None:
+        pytest.skip("needs a C compiler for the stub of libcuda")
+    target = tmp_path_factory.mktemp("stub") / "libstubcuda.so"
+    source = Path(__file__).with_name("stub_cuda.c")
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(target), str(source)], check=True)
+    return target
+
+
+class Stub:
+    def __init__(self, path):
+        self.path = path
+        self._library = ctypes.CDLL(str(path))
+        self._library.stub_calls.restype = ctypes.c_char_p
+        self._library.stub_reset()
+
+    def fail(self, function, code):
+        self._library.stub_fail(function.encode(), code)
+
+    def answer(self, **answers):
+        self._library.stub_set(*(ANSWERS | answers).values())
+
+    @property
+    def calls(self):
+        return self._library.stub_calls().decode().split()
+
+    @property
+    def live_blocks(self):
+        return self._library.stub_live_blocks()
+
+    @property
+    def context_depth(self):
+        return self._library.stub_context_depth()
+
+    def backend(self, ordinal=0):
+        return CudaBackend(ordinal, driver=Driver(self.path))
+
+
+@pytest.fixture
+def stub(library):
+    stub = Stub(library)
+    yield stub
+    assert stub.context_depth == 0, "a context was left on the stack"
+
+
+def test_block_is_pinned_mapped_and_freed_once(stub):
+    backend = stub.backend()
+    block = backend.allocate(1000)
+    assert block.device_address == block.address + SHIFT
+    assert block.address % 256 == 0
+    assert stub.live_blocks == 1
+    backend.release(block)
+    backend.release(block)
+    assert stub.calls.count("cuMemFreeHost") == 1
+    assert stub.live_blocks == 0
+
+
+def test_block_that_somebody_else_freed_is_an_exception_and_not_freed_again(stub):
+    backend = stub.backend()
+    block = backend.allocate(1000)
+    assert ctypes.CDLL(str(stub.path)).cuMemFreeHost(ctypes.c_void_p(block.address)) == 0
+    with pytest.raises(errors.BufferError, match=r"cuMemFreeHost failed with CUDA_ERROR_OTHER \(1\)"):
+        backend.release(block)
+    backend.release(block)
+    assert stub.calls.count("cuMemFreeHost") == 2
+
+
+def test_allocation_failure_says_what_the_driver_said(stub):
+    backend = stub.backend()
+    stub.fail("cuMemHostAlloc", 2)
+    with pytest.raises(errors.BufferError, match="cuMemHostAlloc failed with CUDA_ERROR_OUT_OF_MEMORY"):
+        backend.allocate(1000)
+
+
+def test_allocation_failure_empties_the_cache_first(stub):
+    pool = Pool(stub.backend())
+    del_me = pool.lease(1000)
+    del del_me
+    assert pool.statistics().cached_bytes
+    stub.fail("cuMemHostAlloc", 2)
+    with pytest.raises(errors.BufferError, match="OUT_OF_MEMORY"):
+        pool.lease(1 << 20)
+    assert stub.live_blocks == 0
+
+
+@pytest.mark.parametrize("function", ["cuMemHostGetDevicePointer_v2"])
+def test_block_that_cannot_be_mapped_is_not_leaked(stub, function):
+    backend = stub.backend()
+    stub.fail(function, 1)
+    with pytest.raises(errors.BufferError, match=function):
+        backend.allocate(1000)
+    assert stub.live_blocks == 0
+
+
+def test_misaligned_block_is_refused_and_not_leaked(stub):
+    stub.answer(alignment=16)
+    with pytest.raises(errors.BufferError, match="not 256-aligned"):
+        stub.backend().allocate(1000)
+    assert stub.live_blocks == 0
+
+
+@pytest.mark.parametrize(
+    ("prepare", "match"),
+    [
+        (lambda stub: stub.answer(devices=0), "there is no GPU 0: the CUDA driver shows 0"),
+        (lambda stub: stub.fail("cuDeviceGetCount", 100), "shows no GPU: .*CUDA_ERROR_NO_DEVICE"),
+        (lambda stub: stub.fail("cuInit", 100), "does not start: .*CUDA_ERROR_NO_DEVICE"),
+        (lambda stub: stub.answer(version=11040), "serves CUDA 11.4, but TensorFlow needs 12.0"),
+        (lambda stub: stub.answer(can_map=0), "Stub GPU cannot map host memory"),
+    ],
+)
+def test_machine_without_a_usable_gpu_is_told_why(stub, prepare, match):
+    prepare(stub)
+    with pytest.raises(errors.NativeUnavailableError, match=match):
+        stub.backend()
+
+
+def test_library_without_a_function_is_too_old():
+    with pytest.raises(errors.NativeUnavailableError, match="has no cu"):
+        Driver(_any_other_library())
+
+
+def test_missing_library_is_told(tmp_path):
+    with pytest.raises(errors.NativeUnavailableError, match="no CUDA driver library here"):
+        Driver(tmp_path / "libcuda.so.1")
+
+
+def test_gpu_that_is_not_there_is_told(stub):
+    with pytest.raises(errors.NativeUnavailableError, match="there is no GPU 3"):
+        stub.backend(3)
+
+
+def test_attributes_are_read(stub):
+    stub.answer(integrated=1, version=13000)
+    attributes = stub.backend().attributes
+    assert (attributes.name, attributes.integrated, attributes.driver_version) == ("Stub GPU", True, 13000)
+
+
+def test_each_hand_over_waits_for_the_device(stub):
+    buffer = MappedBuffer(100, backend=Pool(stub.backend()))
+    buffer.numpy()[...] = 2
+    waited = stub.calls.count("cuCtxSynchronize")
+    tensor = buffer.tensor("CPU:0")
+    assert stub.calls.count("cuCtxSynchronize") == waited + 1
+    assert float(tf.reduce_sum(tensor)) == 200.0
+    del tensor
+    buffer.numpy()
+    assert stub.calls.count("cuCtxSynchronize") == waited + 2
+
+
+def test_failed_wait_is_an_exception(stub):
+    buffer = MappedBuffer(100, backend=Pool(stub.backend()))
+    stub.fail("cuCtxSynchronize", 700)
+    with pytest.raises(errors.BufferError, match="cuCtxSynchronize"):
+        buffer.tensor()
+
+
+def test_pinned_memory_goes_back_when_the_last_tensor_dies(stub):
+    pool = Pool(stub.backend(), limit_bytes=0)
+    tensor = MappedBuffer(100, backend=pool).tensor()
+    assert pool.statistics().live_bytes > 0
+    del tensor
+    assert pool.statistics().live_bytes == 0
+    assert stub.live_blocks == 0
+
+
+def test_block_that_cannot_be_freed_is_logged_and_forgotten(stub, caplog):
+    pool = Pool(stub.backend(), limit_bytes=0)
+    lease = pool.lease(100)
+    stub.fail("cuMemFreeHost", 1)
+    del lease
+    with caplog.at_level(logging.WARNING):
+        pool.trim()
+    assert "could not be freed" in caplog.text
+    assert pool.statistics().cached_bytes == 0
+
+
+def test_capsule_for_the_gpu_carries_device_and_mapped_address(stub):
+    block = stub.backend().allocate(64)
+    keeper = dlpack.Keeper(block.address, (4, 4), np.float32, block)
+    capsule = dlpack.capsule(keeper, device=dlpack.CUDA, index=1, address=block.device_address)
+    head = dlpack._Tensor.from_address(dlpack._get_pointer(capsule, b"dltensor"))
+    assert head.data == block.device_address
+    assert (head.device.device_type, head.device.device_id) == (2, 1)
+    assert [head.shape[axis] for axis in range(head.ndim)] == [4, 4]
+    assert (head.dtype.code, head.dtype.bits, head.byte_offset) == (2, 32, 0)
+
+
+def test_tensorflow_without_a_gpu_refuses_the_capsule_and_nothing_is_freed_twice(cases):
+    code = """
+import gc, weakref
+from overlap_train.zero_copy import tensors
+class Owner: pass
+result = []
+for _ in range(5):
+    memory = zero_copy.empty(64)
+    start = memory.ctypes.data
+    owner = Owner()
+    watch = weakref.ref(owner)
+    try:
+        tensors.share(start, (64,), memory.dtype, owner, gpu=0, device_address=start)
+    except errors.BufferError as error:
+        result.append("refused" in str(error))
+    del owner
+    gc.collect()
+    assert watch() is None, "the memory is still held"
+"""
+    assert cases.result(code) == [True] * 5
+
+
+def test_closed_backend_is_told_and_closing_twice_does_nothing(stub):
+    backend = stub.backend()
+    backend.close()
+    backend.close()
+    assert stub.calls.count("cuDevicePrimaryCtxRelease_v2") == 1
+    with pytest.raises(errors.BufferStateError, match="closed"):
+        backend.allocate(64)
+
+
+def _in_child(backend, pool, queue):
+    try:
+        backend.allocate(64)
+    except errors.BufferStateError as error:
+        queue.put(str(error))
+    pool.trim()
+    queue.put(zero_copy.shared_pool("auto").backend.name)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_forked_process_neither_uses_nor_frees_pinned_memory(stub):
+    pool = Pool(stub.backend())
+    lease = pool.lease(64)
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    child = context.Process(target=_in_child, args=(pool.backend, pool, queue))
+    child.start()
+    assert "does not survive a fork" in queue.get()
+    assert queue.get() == "host"
+    child.join()
+    assert child.exitcode == 0
+    del lease
+    pool.trim()
+    assert stub.live_blocks == 0
+
+
+def test_mapped_memory_is_shared_with_a_gpu_by_policy(stub, monkeypatch, tmp_path):
+    """What the buffer decides, with a TensorFlow that claims one GPU; no tensor is made."""
+    from overlap_train.zero_copy import buffer as module
+    from overlap_train.zero_copy.policy import CrossoverCache
+
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["one"])
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: ["one"])
+    cache = CrossoverCache(tmp_path / "cache.json")
+    monkeypatch.setattr(module, "crossovers", cache)
+    backend = stub.backend()
+    buffer = MappedBuffer(1024, backend=Pool(backend))
+    assert not buffer.choice("GPU:0").zero_copy
+    assert "no crossover has been measured" in buffer.choice("GPU:0").reason
+    assert buffer.choice("GPU:0", mode="zero_copy").zero_copy
+    assert not buffer.choice("GPU:0", mode="copy").zero_copy
+    cache.put(module.crossover_key(backend.attributes), 4096)
+    assert buffer.choice("GPU:0").zero_copy
+    assert not MappedBuffer(1025, backend=Pool(backend)).choice("GPU:0").zero_copy
+    assert "not mapped into GPU 1" in buffer.choice("GPU:1").reason
+    stub.answer(integrated=1)
+    assert MappedBuffer(1 << 20, backend=Pool(stub.backend())).choice("GPU:0").zero_copy
+    assert buffer.turn is Turn.WRITE
+
+
+def test_driver_program_needs_no_tensorflow(library):
+    script = Path(__file__).parents[2] / "scripts" / "check_zero_copy_gpu.py"
+    code = f"""
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("driver", {str(script)!r})
+driver = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(driver)
+cuda, pool = driver.load("cuda"), driver.load("pool")
+lease = pool.Pool(cuda.CudaBackend(driver=cuda.Driver({str(library)!r}))).lease(4096)
+
+class Torch:
+    class utils:
+        class dlpack:
+            from_dlpack = staticmethod(lambda capsule: capsule)
+
+array, capsule = driver.mapped_tensor(Torch, lease, 1024)
+array[...] = 1
+head = driver.load("dlpack")._Tensor.from_address(driver.load("dlpack")._get_pointer(capsule, b"dltensor"))
+assert head.data == lease.block.device_address
+assert "tensorflow" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def _any_other_library():
+    from ctypes.util import find_library
+
+    name = find_library("m") or find_library("c")
+    if name is None:
+        pytest.skip("needs some other shared library to load")
+    return name

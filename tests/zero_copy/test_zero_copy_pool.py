@@ -1,0 +1,157 @@
+"""Blocks, leases and their return."""
+
+import gc
+import os
+import random
+import threading
+
+import pytest
+
+from overlap_train import errors
+from overlap_train.zero_copy.pool import ALIGNMENT, HostBackend, Pool, size_class
+
+
+class CountingBackend(HostBackend):
+    """Memory that can run out, and counts what it gave and got."""
+
+    def __init__(self, budget_bytes=1 << 30, frees_anywhere=True):
+        self.frees_anywhere = frees_anywhere
+        self.budget_bytes = budget_bytes
+        self.used_bytes = 0
+        self.synchronized = 0
+
+    def allocate(self, size_bytes):
+        if self.used_bytes + size_bytes > self.budget_bytes:
+            raise errors.BufferError(f"out of memory for {size_bytes} bytes")
+        self.used_bytes += size_bytes
+        return super().allocate(size_bytes)
+
+    def release(self, block):
+        assert not block.released, "freed twice"
+        self.used_bytes -= block.size_bytes
+        super().release(block)
+
+    def synchronize(self):
+        self.synchronized += 1
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 257, 5000, 1 << 20, (1 << 20) + 1, 3 << 30])
+def test_size_class_wastes_a_quarter_at_most(size):
+    rounded = size_class(size)
+    assert rounded >= size
+    assert rounded % ALIGNMENT == 0
+    assert rounded <= max(ALIGNMENT, size + max(ALIGNMENT, size // 4))
+    assert size_class(rounded) == rounded
+
+
+def test_block_is_aligned_and_used_again():
+    pool = Pool(HostBackend())
+    lease = pool.lease(1000)
+    assert lease.block.address % ALIGNMENT == 0
+    block = lease.block
+    del lease
+    assert pool.lease(900).block is block
+    assert pool.statistics().reused == 1
+
+
+def test_release_in_any_order_returns_memory():
+    backend = CountingBackend()
+    pool = Pool(backend, limit_bytes=0)
+    chance = random.Random(0)
+    leases = [pool.lease(chance.randrange(1 << 16)) for _ in range(200)]
+    chance.shuffle(leases)
+    while leases:
+        leases.pop()
+    assert pool.statistics().live_bytes == 0
+    assert backend.used_bytes == 0
+
+
+def test_cache_keeps_to_its_limit():
+    pool = Pool(CountingBackend(), limit_bytes=1 << 20)
+    leases = [pool.lease(300 << 10) for _ in range(10)]
+    leases.clear()
+    assert 0 < pool.statistics().cached_bytes <= 1 << 20
+    pool.trim()
+    assert pool.statistics().cached_bytes == 0
+
+
+def test_cache_is_emptied_before_memory_is_said_to_be_out():
+    backend = CountingBackend(budget_bytes=1 << 20)
+    pool = Pool(backend)
+    first = pool.lease(1 << 19)
+    del first
+    pool.lease(1 << 20)
+    assert backend.used_bytes == 1 << 20
+    with pytest.raises(errors.BufferError, match="out of memory"):
+        pool.lease(1 << 21)
+
+
+def test_block_that_the_device_may_still_read_waits_for_it():
+    backend = CountingBackend()
+    pool = Pool(backend)
+    lease = pool.lease(256)
+    lease.block.shown_to_device = True
+    del lease
+    assert backend.synchronized == 0
+    lease = pool.lease(256)
+    assert not lease.block.shown_to_device
+    assert backend.synchronized == 1
+    lease.block.shown_to_device = True
+    del lease
+    pool.trim()
+    assert backend.synchronized == 2
+
+
+def test_pinned_memory_is_freed_by_a_caller_only():
+    backend = CountingBackend(frees_anywhere=False)
+    pool = Pool(backend, limit_bytes=0)
+    lease = pool.lease(256)
+    lease.block.pid = os.getpid()
+    del lease
+    assert backend.used_bytes == 256
+    pool.trim()
+    assert backend.used_bytes == 0
+
+
+def test_lease_that_dies_while_its_pool_is_locked_does_not_hang():
+    pool = Pool(CountingBackend())
+    lease = pool.lease(256)
+    with pool._lock:  # as when the garbage collector runs inside lease()
+        del lease
+        gc.collect()
+    assert pool.statistics().live_bytes == 0
+
+
+def test_leases_from_many_threads_never_share_a_block():
+    pool = Pool(CountingBackend(), limit_bytes=1 << 20)
+    held, guard, doubled = set(), threading.Lock(), []
+
+    def work(seed):
+        chance = random.Random(seed)
+        for _ in range(500):
+            lease = pool.lease(chance.choice([256, 512, 4096]))
+            with guard:
+                if lease.block.address in held:
+                    doubled.append(lease.block.address)
+                held.add(lease.block.address)
+            with guard:
+                held.discard(lease.block.address)
+            del lease
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not doubled
+    assert pool.statistics().live_bytes == 0
+
+
+def test_too_much_memory_is_an_exception():
+    with pytest.raises(errors.BufferError, match="cannot allocate"):
+        HostBackend().allocate(1 << 60)
+
+
+def test_negative_limit_is_refused():
+    with pytest.raises(ValueError, match="limit_bytes"):
+        Pool(HostBackend(), limit_bytes=-1)

@@ -1,0 +1,305 @@
+"""Arrays lent to TensorFlow and tensors lent to NumPy."""
+
+import gc
+import logging
+import threading
+import weakref
+
+import numpy as np
+import psutil
+import pytest
+import tensorflow as tf
+
+from overlap_train import errors, zero_copy
+
+DTYPES = [
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+]
+
+
+def address(array):
+    return array.__array_interface__["data"][0]
+
+
+def aligned(shape, dtype=np.float32, behind=0):
+    """An array that begins `behind` bytes behind a multiple of 256."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return zero_copy.empty(size + behind, np.uint8)[behind:].view(dtype).reshape(shape)
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, "bfloat16"])
+def test_array_and_tensor_have_one_address_both_ways(dtype):
+    array = zero_copy.empty((3, 5), tf.as_dtype(dtype).as_numpy_dtype)
+    array[...] = np.arange(15).reshape(3, 5) % 2
+    tensor = zero_copy.as_tensor(array, mode="zero_copy")
+    assert tensor.dtype == tf.as_dtype(dtype)
+    assert tensor.shape == (3, 5)
+    back = zero_copy.as_array(tensor)
+    assert address(back) == address(array)
+    assert back.dtype == array.dtype
+    np.testing.assert_array_equal(tensor.numpy(), array)
+
+
+def test_sharing_copies_no_byte():
+    array = aligned(64 << 20, np.uint8)
+    array[...] = 1
+    before, resident = zero_copy.statistics(), psutil.Process().memory_info().rss
+    tensors = [zero_copy.as_tensor(array) for _ in range(8)]
+    after = zero_copy.statistics()
+    assert (after.shared - before.shared, after.copied_bytes - before.copied_bytes) == (8, 0)
+    assert psutil.Process().memory_info().rss - resident < array.nbytes
+    array[12345] = 7
+    assert all(int(tensor[12345]) == 7 for tensor in tensors)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: aligned((4, 4), behind=16), "16 bytes behind a multiple of the 64"),
+        (lambda: aligned((4, 4), behind=1), "1 bytes behind"),
+        (lambda: aligned((4, 4))[:, ::2], "not C-contiguous"),
+        (lambda: aligned((4, 4))[::-1], "not C-contiguous"),
+        (lambda: aligned((4, 4)).T, "not C-contiguous"),
+        (lambda: np.broadcast_to(aligned(4), (3, 4)), "not C-contiguous"),
+        (lambda: aligned((4, 4), ">f4"), "byte order"),
+        (lambda: aligned((0, 4)), "no elements"),
+        (lambda: np.array(["a", "bc"]), "by DLPack"),
+        (lambda: np.zeros(3, tf.experimental.float8_e5m2.as_numpy_dtype), "by DLPack"),
+    ],
+)
+def test_what_cannot_be_shared_is_copied_with_its_reason(make, reason, caplog):
+    array = make()
+    if array.dtype.kind == "f" and array.flags.writeable:
+        array[...] = np.random.default_rng(0).normal(size=array.shape)
+    choice = zero_copy.explain(array)
+    assert not choice.zero_copy
+    assert reason in choice.reason
+    before = zero_copy.statistics()
+    with caplog.at_level(logging.INFO, logger="overlap_train"):
+        tensor = zero_copy.as_tensor(array)
+    assert reason in caplog.text
+    after = zero_copy.statistics()
+    assert (after.copied - before.copied, after.copied_bytes - before.copied_bytes) == (1, array.nbytes)
+    assert tensor.shape == array.shape
+    expected = array if array.dtype.kind != "U" else array.astype("S")
+    np.testing.assert_array_equal(tensor.numpy().astype(expected.dtype), expected)
+    with pytest.raises(errors.BufferError, match=r"cannot share .*zero_copy\.MappedBuffer"):
+        zero_copy.as_tensor(array, mode="zero_copy")
+
+
+def test_a_copy_can_be_operated_on_and_is_independent():
+    array = aligned((33, 7), behind=4)
+    array[...] = 2
+    tensor = zero_copy.as_tensor(array)
+    array[...] = 3
+    assert float(tf.reduce_sum(tensor * 1.0)) == 2 * 33 * 7
+    shared = aligned(8)
+    assert address(zero_copy.as_array(zero_copy.as_tensor(shared, mode="copy"))) != address(shared)
+
+
+@pytest.mark.parametrize(
+    ("value", "match"),
+    [
+        ([1, 2], "numpy.asarray"),
+        (None, "NoneType"),
+        (np.ma.masked_array([1, 2], [0, 1]), "masked"),
+        (np.zeros(2, [("a", "i4"), ("b", "f4")]), "structured"),
+        (np.array([{}, object()]), "cannot become a tensor"),
+        (np.zeros(2, "datetime64[s]"), "cannot become a tensor"),
+        (np.zeros(2, np.longdouble), "cannot become a tensor"),
+        (np.zeros(2, "V7"), "cannot become a tensor"),
+    ],
+)
+def test_what_tensorflow_cannot_hold_is_refused(value, match):
+    with pytest.raises(TypeError, match=match):
+        zero_copy.as_tensor(value)
+
+
+def test_unknown_mode_is_refused():
+    with pytest.raises(ValueError, match="mode must be one of 'auto', 'copy', 'zero_copy'"):
+        zero_copy.as_tensor(aligned(4), mode="fast")
+
+
+def test_array_lives_as_long_as_anything_that_tensorflow_derived():
+    class Owner(np.ndarray):
+        pass
+
+    array = aligned(16).view(Owner)
+    array[...] = 5
+    watch = weakref.ref(array)
+    tensor = zero_copy.as_tensor(array)
+    del array
+    derived = tf.reshape(tensor, [4, 4])
+    del tensor
+    shown = zero_copy.as_array(derived)
+    del derived
+    dataset = tf.data.Dataset.from_tensors(zero_copy.as_tensor(shown))
+    del shown
+    gc.collect()
+    assert watch() is not None
+    assert float(next(iter(dataset))[3][3]) == 5.0
+    del dataset
+    gc.collect()
+    assert watch() is None
+
+
+def test_variable_made_from_an_array_does_not_write_to_it():
+    array = aligned(16)
+    array[...] = 1
+    variable = tf.Variable(zero_copy.as_tensor(array))
+    variable.assign_add(tf.ones(16))
+    variable.scatter_update(tf.IndexedSlices(tf.zeros(1), [0]))
+    np.testing.assert_array_equal(array, np.ones(16))
+    assert variable.numpy().tolist() == [0.0] + [2.0] * 15
+
+
+def test_memory_mapped_file_is_shared_and_read_only(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(4096, dtype=np.float32).reshape(64, 64))
+    array = np.load(tmp_path / "x.npy", mmap_mode="r")
+    tensor = zero_copy.as_tensor(array, mode="zero_copy")
+    assert address(zero_copy.as_array(tensor)) == address(array)
+    watch = weakref.ref(array._mmap)
+    del array
+    gc.collect()
+    assert watch() is not None
+    assert float(tf.reduce_sum(tensor)) == 4096 * 4095 / 2
+    del tensor
+    gc.collect()
+    assert watch() is None
+
+
+def test_tensors_may_die_on_any_thread():
+    arrays = [aligned(64) for _ in range(64)]
+    watches = [weakref.ref(array) for array in arrays]
+    tensors = [zero_copy.as_tensor(array) for array in arrays]
+    del arrays
+
+    def drop(part):
+        while part:
+            part.pop()
+
+    threads = [threading.Thread(target=drop, args=(tensors[index::4],)) for index in range(4)]
+    tensors.clear()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    del threads
+    gc.collect()
+    assert not any(watch() is not None for watch in watches)
+
+
+def test_array_of_a_tensor_cannot_be_written_and_keeps_it_alive():
+    array = zero_copy.as_array(tf.range(8))
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 1
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        array.flags.writeable = True
+    gc.collect()
+    assert array.tolist() == list(range(8))
+    assert zero_copy.as_array(tf.zeros((0, 3))).shape == (0, 3)
+    assert zero_copy.as_array(tf.constant(3.0)).shape == ()
+
+
+@pytest.mark.parametrize("value", [np.zeros(3), tf.Variable([1.0]), tf.constant(["a"]), 3])
+def test_only_eager_tensors_of_numbers_become_arrays(value):
+    with pytest.raises(TypeError):
+        zero_copy.as_array(value)
+
+
+def test_symbolic_tensor_is_refused():
+    @tf.function
+    def traced(tensor):
+        with pytest.raises(TypeError, match="eager"):
+            zero_copy.as_array(tensor)
+        return tensor
+
+    traced(tf.zeros(3))
+
+
+def test_sharing_works_while_a_function_is_traced_and_with_asynchronous_operations(cases):
+    code = """
+array = zero_copy.empty(1024)
+array[...] = 1
+total = tf.function(lambda: tf.reduce_sum(zero_copy.as_tensor(array, mode="zero_copy")))
+result = [float(total()), float(total())]
+tf.config.experimental.set_synchronous_execution(False)
+buffer = zero_copy.MappedBuffer(1024, backend="host")
+for value in range(20):
+    while buffer.readers:  # TensorFlow's executor lets go of an input a moment after the result is there
+        pass
+    buffer.numpy()[...] = value
+    result.append(float(tf.reduce_sum(buffer.tensor() + 1.0)) / 1024)
+"""
+    assert cases.result(code) == [1024.0, 1024.0, *(float(value + 1) for value in range(20))]
+
+
+def test_a_function_may_capture_a_shared_tensor():
+    array = aligned((256, 4))
+    array[...] = 1
+    tensor = zero_copy.as_tensor(array)
+    total = tf.function(lambda: tf.reduce_sum(tensor))
+    assert float(total()) == 1024.0
+    array[...] = 2
+    assert float(total()) == 2048.0
+
+
+# Each gives TensorFlow the only reference to the shared tensor, so that it may think the buffer its own.
+WRITERS = {
+    "assign_add": "v = tf.Variable(last()); v.assign_add(tf.ones_like(v))",
+    "slice": "v = tf.Variable(last()); v[0].assign(tf.ones(16))",
+    "scatter": """
+v = tf.Variable(last())
+for _ in range(3):
+    v.scatter_add(tf.IndexedSlices(tf.ones((1, 16)), [3]))
+""",
+    "adam": """
+v, m, s = tf.Variable(tf.zeros((64, 16))), tf.Variable(last()), tf.Variable(tf.zeros((64, 16)))
+tf.raw_ops.ResourceApplyAdam(
+    var=v.handle, m=m.handle, v=s.handle, beta1_power=.9, beta2_power=.9, lr=.1, beta1=.9, beta2=.9,
+    epsilon=1e-7, grad=tf.ones((64, 16)),
+)
+""",
+    "forwarding": "tf.function(lambda a: tf.nn.relu(tf.nn.relu(a) + 1.))(last())",
+    "temporary": "tf.function(lambda a: tf.tensor_scatter_nd_update(a, [[0]], tf.ones((1, 16))))(last())",
+    "while": """
+body = lambda i, b: (i + 1, b + 1.)
+tf.function(lambda a: tf.while_loop(lambda i, b: i < 5, body, [0, a])[1])(last())
+""",
+    "xla": """
+v = tf.Variable(last())
+tf.function(lambda: v.assign_add(tf.ones_like(v)), jit_compile=True)()
+""",
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_tensorflow_never_writes_to_memory_that_it_was_lent(cases, tmp_path, writer):
+    np.save(tmp_path / "x.npy", np.zeros((64, 16), np.float32))
+    code = "last = [zero_copy.as_tensor(np.load(path, mmap_mode='r'), mode='zero_copy')].pop\n"
+    code += WRITERS[writer]
+    assert cases.run(code, path=str(tmp_path / "x.npy")) == ("returned", None)
+
+
+def test_writing_to_a_read_only_page_does_end_a_process(cases, tmp_path):
+    """The test above can fail: a write by NumPy, through memory said to be writable, is seen as a signal."""
+    np.save(tmp_path / "x.npy", np.zeros(1024, np.float32))
+    code = (
+        "from overlap_train.zero_copy import dlpack\n"
+        "x = np.load(path, mmap_mode='r')\n"
+        "dlpack.view(dlpack.Keeper(x.ctypes.data, x.shape, x.dtype, x))[0] = 1\n"
+    )
+    assert cases.run(code, path=str(tmp_path / "x.npy"))[0] == "killed"
