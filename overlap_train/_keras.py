@@ -198,7 +198,7 @@ def without_optionals(batch: Any) -> Any:
 
 
 def initial_epoch(model: keras.Model, default: int) -> int:
-    """Returns where BackupAndRestore found that the training has to go on (`_initial_epoch`), or `default`."""
+    """Returns where BackupAndRestore found that training goes on (`_initial_epoch`), or `default`."""
     return getattr(model, "_initial_epoch", None) or default
 
 

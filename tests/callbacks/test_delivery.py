@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from overlap_train.callbacks.delivery import Delivery
+from overlap_train.records import ValidationResult
 from overlap_train.snapshot import ModelState, Snapshot
 
 
@@ -42,9 +43,10 @@ def deliver(act, *, on_change="rollback", trained_on=True, stops=False, callback
         state,
         callbacks,
         on_change=on_change,
-        revalidate=lambda values: {"loss": float(values.trainable[0][0, 0])},
+        revalidate=lambda name, values: ValidationResult({"loss": float(values.trainable[0][0, 0])}),
     )
-    outcome = delivery.deliver(snapshot, {"loss": 0.5}, {"loss": 0.25}, stops=stops, trained_on=trained_on)
+    results = {"": ValidationResult({"loss": 0.25})}
+    outcome = delivery.deliver(snapshot, {"loss": 0.5}, results, stops=stops, trained_on=trained_on)
     return model, callback, outcome, float(kernel[0, 0])
 
 
