@@ -46,7 +46,7 @@ def test_parts_add_up_to_evaluate(build, parts):
     state, batches, evaluator = evaluator_of(model)
     results = in_parts(evaluator, batches, weights_of(state.read()), parts)
     expected = model.evaluate(X, Y, batch_size=16, verbose=0, return_dict=True)
-    assert_logs_equal(evaluator.merge(results), expected)
+    assert_logs_equal(evaluator.merge(results).metrics, expected)
     assert evaluator.indivisible is None
 
 
@@ -60,7 +60,7 @@ def test_it_is_the_snapshot_that_is_evaluated_and_the_model_stays_untouched():
         keras.ops.convert_to_numpy(v)
         for v in (*model.variables, *model.metrics_variables, *model.optimizer.variables)
     ]
-    actual = evaluator.merge(in_parts(evaluator, batches, weights_of(snapshot), 2))
+    actual = evaluator.merge(in_parts(evaluator, batches, weights_of(snapshot), 2)).metrics
     assert_logs_equal(actual, expected)
     after = (*model.variables, *model.metrics_variables, *model.optimizer.variables)
     for value, variable in zip(now, after, strict=True):
@@ -84,7 +84,7 @@ def test_threads_agree_bit_by_bit():
 
     def work():
         barrier.wait(30)
-        results.append(evaluator.merge(in_parts(evaluator, batches, weights, 3)))
+        results.append(evaluator.merge(in_parts(evaluator, batches, weights, 3)).metrics)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -111,7 +111,7 @@ def test_a_stream_gives_the_same():
     stream = batches.begin()
     results = [evaluator.evaluate(weights_of(state.read()), stream) for _ in range(2)]
     assert [r.batches for r in results] == [5, 0]
-    assert_logs_equal(evaluator.merge(results), model.evaluate(X, Y, verbose=0, return_dict=True))
+    assert_logs_equal(evaluator.merge(results).metrics, model.evaluate(X, Y, verbose=0, return_dict=True))
 
 
 def test_no_batch_at_all_is_an_error():
@@ -130,7 +130,7 @@ def test_logs_of_the_step_s_own_are_those_of_the_last_batch_and_cannot_be_divide
     state, batches, evaluator = evaluator_of(model, step=step)
     assert "logs of its own" in evaluator.indivisible
     results = in_parts(evaluator, batches, weights_of(state.read()), 1)
-    assert evaluator.merge(results) == {"largest": pytest.approx(X[64:].max())}
+    assert evaluator.merge(results).metrics == {"largest": pytest.approx(X[64:].max())}
 
 
 def test_a_step_that_returns_no_logs_is_refused():
@@ -162,4 +162,4 @@ def test_variables_that_validation_changes_are_carried_and_handed_back():
     assert float(model.layers[0].calls) == before
     assert float(evaluator.mutated_values(results)[0]) == before + 5
     expected = model.evaluate(X, Y, batch_size=16, verbose=0, return_dict=True)
-    assert_logs_equal(evaluator.merge(results), expected)
+    assert_logs_equal(evaluator.merge(results).metrics, expected)

@@ -11,7 +11,7 @@ from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
 from overlap_train.records import Span
 from overlap_train.snapshot import Snapshot, Values
 from overlap_train.validation.evaluation import ShardResult
-from overlap_train.validation.pending import PendingEpoch, ShardOutcome
+from overlap_train.validation.pending import PendingEpoch, PendingValidation, ShardOutcome
 
 NOTHING = Values((), (), (), ())
 
@@ -22,14 +22,13 @@ def outcome(index):
 
 def pending(parts):
     futures = [Future() for _ in range(parts)]
-    return PendingEpoch(Snapshot(4, 9, NOTHING), {}, futures), futures
+    validation = PendingValidation(4, "", futures)
+    return PendingEpoch(Snapshot(4, 9, NOTHING), {}, [validation] if parts else []), futures
 
 
 def test_an_epoch_without_validation_is_ready_at_once():
     epoch, _ = pending(0)
     assert epoch.ready()
-    assert not epoch.validated
-    assert epoch.outcomes() == []
     epoch.wait(1e-9, lambda: pytest.fail("there is nothing to wait for"))
 
 
@@ -40,8 +39,8 @@ def test_results_come_in_the_order_of_the_parts_however_they_finish():
         assert not epoch.ready()
         futures[index].set_result(outcomes[index])
     assert epoch.ready()
-    assert epoch.shards_done == 3
-    assert epoch.outcomes() == outcomes
+    assert epoch.validations[0].done == 3
+    assert epoch.validations[0].outcomes() == outcomes
 
 
 def test_one_failure_ends_the_wait_for_the_others():
@@ -49,7 +48,7 @@ def test_one_failure_ends_the_wait_for_the_others():
     futures[1].set_exception(KeyError("gone"))
     assert epoch.ready()
     with pytest.raises(ValidationWorkerError, match=r"epoch 5 .*part 2 of 3: KeyError: 'gone'") as info:
-        epoch.outcomes()
+        epoch.validations[0].outcomes()
     assert isinstance(info.value.__cause__, KeyError)
     assert (info.value.epoch, info.value.shard) == (4, 1)
 
@@ -112,5 +111,5 @@ def test_the_message_shows_the_cause_and_not_the_preamble_of_tensorflow(error, s
     epoch, futures = pending(1)
     futures[0].set_exception(error)
     with pytest.raises(ValidationWorkerError) as info:
-        epoch.outcomes()
+        epoch.validations[0].outcomes()
     assert str(info.value) == f"validating epoch 5 failed in part 1 of 1: {shown}"

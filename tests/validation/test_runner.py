@@ -46,7 +46,7 @@ def test_every_kind_of_data_gives_the_numbers_of_evaluate(data, pool):
     model.fit(X, Y, verbose=0)
     state, runner = runner_of(model, data, pool)
     for _ in range(2):
-        actual = runner.evaluate(state.read())
+        actual = runner.evaluate(state.read()).metrics
     expected = model.evaluate(X, Y, verbose=0, return_dict=True)
     assert actual == pytest.approx(expected, rel=1e-5)
     runner.close()
@@ -75,6 +75,6 @@ def test_what_validation_changes_is_left_in_the_model_as_keras_leaves_it(pool):
     state, runner = runner_of(actual, (X, Y), pool)
     assert runner.parts == 1
     for _ in range(2):
-        logs = runner.evaluate(state.read())
+        logs = runner.evaluate(state.read()).metrics
         assert logs == pytest.approx(expected.evaluate(X, Y, batch_size=16, verbose=0, return_dict=True))
     np.testing.assert_array_equal(actual.layers[0].calls, expected.layers[0].calls)
