@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -44,6 +44,7 @@ def run(spec: RunSpec, *, timeout_s: float) -> RunRecord:
             {"job": "train", **asdict(spec)},
             timeout_s=timeout_s,
             environment=SYSTEMS[spec.system].environment,
+            preload=SYSTEMS[spec.system].needs,
             samples=samples,
         )
     except ChildFailedError as error:
@@ -58,7 +59,8 @@ def run_job(
     job: dict[str, Any],
     *,
     timeout_s: float,
-    environment: Any = None,
+    environment: Mapping[str, str] | None = None,
+    preload: Sequence[str] = (),
     samples: list[LoadSample] | None = None,
 ) -> Any:
     """Runs one job of `child` in a fresh process and returns its result.
@@ -67,13 +69,14 @@ def run_job(
         job: what the child reads as JSON.
         timeout_s: after so many seconds the child is killed.
         environment: variables in addition to those of this process.
+        preload: modules that the child imports before anything else.
         samples: filled with the load, at times of `time.monotonic()`.
 
     Raises:
         ChildFailedError: no result came.
     """
     process = subprocess.Popen(
-        [sys.executable, "-m", f"{__package__}.child", json.dumps(job)],
+        [sys.executable, "-c", _bootstrap(preload), json.dumps(job)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -113,6 +116,11 @@ def run_job(
     if process.returncode != 0 or not result:
         raise ChildFailedError(_reason(complaints, process.returncode))
     return result[-1]
+
+
+def _bootstrap(preload: Sequence[str]) -> str:
+    imports = ", ".join((*preload, "runpy"))
+    return f"import {imports}; runpy.run_module('{__package__}.child', run_name='__main__')"
 
 
 def rotated(names: Sequence[Any], by: int) -> list[Any]:
