@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -44,7 +44,6 @@ def run(spec: RunSpec, *, timeout_s: float) -> RunRecord:
             {"job": "train", **asdict(spec)},
             timeout_s=timeout_s,
             environment=SYSTEMS[spec.system].environment,
-            preload=SYSTEMS[spec.system].needs,
             samples=samples,
         )
     except ChildFailedError as error:
@@ -59,8 +58,7 @@ def run_job(
     job: dict[str, Any],
     *,
     timeout_s: float,
-    environment: Mapping[str, str] | None = None,
-    preload: Sequence[str] = (),
+    environment: Any = None,
     samples: list[LoadSample] | None = None,
 ) -> Any:
     """Runs one job of `child` in a fresh process and returns its result.
@@ -69,14 +67,13 @@ def run_job(
         job: what the child reads as JSON.
         timeout_s: after so many seconds the child is killed.
         environment: variables in addition to those of this process.
-        preload: modules that the child imports before anything else.
         samples: filled with the load, at times of `time.monotonic()`.
 
     Raises:
         ChildFailedError: no result came.
     """
     process = subprocess.Popen(
-        [sys.executable, "-c", _bootstrap(preload), json.dumps(job)],
+        [sys.executable, "-m", f"{__package__}.child", json.dumps(job)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -116,11 +113,6 @@ def run_job(
     if process.returncode != 0 or not result:
         raise ChildFailedError(_reason(complaints, process.returncode))
     return result[-1]
-
-
-def _bootstrap(preload: Sequence[str]) -> str:
-    imports = ", ".join((*preload, "runpy"))
-    return f"import {imports}; runpy.run_module('{__package__}.child', run_name='__main__')"
 
 
 def rotated(names: Sequence[Any], by: int) -> list[Any]:

@@ -28,7 +28,7 @@ class System:
         uses_threads: whether `--threads` means anything to it; if not, it runs once for all values.
         decodes: whether it can train a workload whose examples are decoded as they are read.
         baseline: whether others are measured against it.
-        needs: modules that must be installed; imported before TensorFlow, after which PyTorch hangs.
+        needs: modules that must be installed.
         workloads: the only workloads that it knows; all if empty.
         environment: variables that its process starts with.
     """
