@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sets up .venv if need be and trains a CNN on MNIST with validation overlapped. Arguments go to the example:
-# scripts/demo.sh --epochs=2 --output_dir=/tmp/mnist
+# scripts/demo.sh --epochs=2 --output_dir=runs/short
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 scripts/setup.sh

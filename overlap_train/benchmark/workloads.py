@@ -105,7 +105,7 @@ def _resnet() -> keras.Model:
 def _unet() -> keras.Model:
     from overlap_train.models.unet import unet
 
-    return unet(input_shape=tasks.SCENE_SHAPE)
+    return unet(tasks.SCENE_SHAPE, classes=1)
 
 
 def _text_lstm() -> keras.Model:

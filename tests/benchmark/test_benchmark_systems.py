@@ -16,6 +16,7 @@ from overlap_train.benchmark.workloads import WORKLOADS
 @pytest.fixture(autouse=True)
 def small_workloads(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
     photos = replace(WORKLOADS["input-bound"], quick_sizes=(64, 33), network=tiny_photo_network)
     monkeypatch.setitem(WORKLOADS, "input-bound", photos)
     monkeypatch.setitem(WORKLOADS, "mlp", replace(WORKLOADS["mlp"], quick_sizes=(1_280, 330)))

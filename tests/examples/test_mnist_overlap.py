@@ -21,6 +21,8 @@ def example():
 
 
 def test_example_writes_what_it_names(example, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
     monkeypatch.setattr(example, "load_mnist", lambda _: real_digits())
     output_dir = tmp_path / "out"
     flags.FLAGS(
