@@ -1,7 +1,7 @@
 """Classifies single images with GoogLeNet, once by copying each image to TensorFlow and once without.
 
-    python examples/zero_copy_inference.py
-    python examples/zero_copy_inference.py --weights googlenet.weights.h5 --energy --device GPU:0
+    .venv/bin/python examples/zero_copy_inference.py
+    .venv/bin/python examples/zero_copy_inference.py --weights googlenet.weights.h5 --energy --device GPU:0
 
 A producer (a camera, a decoder) writes an image into memory; the time is taken from there to the
 probabilities on the host. The weights are random, from a seed, unless a file is given; the time does not

@@ -1,11 +1,22 @@
-"""Keras training with validation overlapped: the same numbers, sooner."""
+"""Keras training with validation overlapped: the same numbers, sooner.
+
+The names are loaded when they are first used: importing the package does not start TensorFlow, whose threads
+must be set before it starts (`configure`).
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from overlap_train import errors
 from overlap_train._version import __version__
-from overlap_train.records import EpochAccount, StepValidation
-from overlap_train.resume import CheckpointPolicy
-from overlap_train.trainer import Trainer
-from overlap_train.validation.policy import ValidationPolicy, ValidationSet
+
+if TYPE_CHECKING:
+    from overlap_train.records import EpochAccount, StepValidation
+    from overlap_train.resume import CheckpointPolicy
+    from overlap_train.trainer import Trainer
+    from overlap_train.validation.policy import ValidationPolicy, ValidationSet
 
 __all__ = [
     "CheckpointPolicy",
@@ -17,3 +28,24 @@ __all__ = [
     "__version__",
     "errors",
 ]
+
+_HOMES = {
+    "CheckpointPolicy": "resume",
+    "EpochAccount": "records",
+    "StepValidation": "records",
+    "Trainer": "trainer",
+    "ValidationPolicy": "validation.policy",
+    "ValidationSet": "validation.policy",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -20,6 +20,9 @@ class CountingFeed(Feed):
         self._length = num_batches
         self.events = []
 
+    def describe(self):
+        return "counted"
+
     def new_pass(self):
         self.drawn += 1
         self.events.append(f"pass {self.drawn}")

@@ -37,6 +37,7 @@ def test_line_holds_the_account_and_the_metrics(tmp_path):
             "snapshot_s": 0.0,
             "delivered_s": 0.0,
             "rolled_back_s": 0.0,
+            "skipped": False,
             "metrics": {"loss": 0.25, "val_loss": 0.5},
         }
     ]
