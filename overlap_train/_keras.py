@@ -30,7 +30,11 @@ __all__ = [
     "array_inputs",
     "array_order_dataset",
     "compiled_metrics_built",
+    "compute_and_track_loss",
+    "flat_layers",
     "flatten_logs",
+    "forward",
+    "has_mask",
     "is_array_adapter",
     "is_repeatable",
     "is_rewindable_adapter",
@@ -40,6 +44,7 @@ __all__ = [
     "metric_leaves",
     "python_logs",
     "require_compiled",
+    "scope_variable_ids",
     "split_validation",
     "without_optionals",
 ]
@@ -199,3 +204,31 @@ def max_epochs() -> int | None:
     """Returns the cap on epochs that `keras.config.set_max_epochs` set for debugging, or None."""
     value = keras.config.max_epochs()
     return int(value) if value else None
+
+
+def forward(model: keras.Model, x: Any) -> Any:
+    """Calls a model for training as its `train_step` does (`_call_has_training_arg`)."""
+    return model(x, training=True) if model._call_has_training_arg else model(x)
+
+
+def compute_and_track_loss(model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
+    """Returns a batch's training loss and counts it, as `train_step` does (`_compute_loss`, `_loss_tracker`)."""
+    loss = model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
+    rows = tf.shape(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None))[0]
+    model._loss_tracker.update_state(loss, sample_weight=rows)
+    return loss
+
+
+def flat_layers(model: keras.Model) -> list[keras.Layer]:
+    """Returns a model and all layers in it (`_flatten_layers`)."""
+    return list(model._flatten_layers())
+
+
+def has_mask(tensor: tf.Tensor) -> bool:
+    """Whether a layer's output carries a mask, which weighs the loss (`_keras_mask`)."""
+    return getattr(tensor, "_keras_mask", None) is not None
+
+
+def scope_variable_ids(scope: keras.StatelessScope) -> set[int]:
+    """Returns the `id` of every variable that has a value in a scope (`state_mapping`)."""
+    return set(scope.state_mapping)
