@@ -22,6 +22,7 @@ from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 from keras.src.utils.python_utils import pythonify_logs
+from tensorflow.python.framework import config as tf_config
 
 __all__ = [
     "DataAdapter",
@@ -36,6 +37,7 @@ __all__ = [
     "forward",
     "has_mask",
     "is_array_adapter",
+    "is_deterministic",
     "is_repeatable",
     "is_rewindable_adapter",
     "is_stock_method",
@@ -46,6 +48,7 @@ __all__ = [
     "require_compiled",
     "scope_variable_ids",
     "split_validation",
+    "tracks_each_loss",
     "without_optionals",
 ]
 
@@ -212,7 +215,7 @@ def forward(model: keras.Model, x: Any) -> Any:
 
 
 def compute_and_track_loss(model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
-    """Returns a batch's training loss and counts it, as `train_step` does (`_compute_loss`, `_loss_tracker`)."""
+    """Returns a batch's loss and counts it, as `train_step` does (`_compute_loss`, `_loss_tracker`)."""
     loss = model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
     rows = tf.shape(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None))[0]
     model._loss_tracker.update_state(loss, sample_weight=rows)
@@ -232,3 +235,14 @@ def has_mask(tensor: tf.Tensor) -> bool:
 def scope_variable_ids(scope: keras.StatelessScope) -> set[int]:
     """Returns the `id` of every variable that has a value in a scope (`state_mapping`)."""
     return set(scope.state_mapping)
+
+
+def tracks_each_loss(model: keras.Model) -> bool:
+    """Whether Keras averages the losses of several outputs one by one (`_compile_loss.metrics`)."""
+    loss = model._compile_loss
+    return loss is not None and bool(loss.metrics)
+
+
+def is_deterministic() -> bool:
+    """Whether `tf.config.experimental.enable_op_determinism` has been called."""
+    return bool(tf_config.is_op_determinism_enabled())

@@ -64,7 +64,9 @@ def configure(
     """
     cores = available_cores() if cores is None else require_count("cores", cores, minimum=1)
     intra = 1 if intra_op_threads is None else require_count("intra_op_threads", intra_op_threads, minimum=1)
-    inter = cores if inter_op_threads is None else require_count("inter_op_threads", inter_op_threads, minimum=1)
+    inter = (
+        cores if inter_op_threads is None else require_count("inter_op_threads", inter_op_threads, minimum=1)
+    )
     try:
         tf.config.threading.set_intra_op_parallelism_threads(intra)
         tf.config.threading.set_inter_op_parallelism_threads(inter)
@@ -89,7 +91,7 @@ def available_cores() -> int:
 
 
 def splits_pay() -> bool:
-    """Whether operations leave cores idle that parts of a batch could use: one thread for each, many cores."""
+    """Whether parts of a batch could use cores that single operations, of one thread each, leave idle."""
     present = _present()
     return present.intra_op_threads == 1 and present.inter_op_threads != 1 and available_cores() > 1
 

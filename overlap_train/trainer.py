@@ -21,8 +21,8 @@ from overlap_train.monitoring.table import format_epoch_table
 from overlap_train.records import EpochAccount
 from overlap_train.session import FitSession, Parts, Schedule
 from overlap_train.snapshot import ModelState
-from overlap_train.training.loops import make_loop
-from overlap_train.training.pace import Pace
+from overlap_train.training.execution import Task, make_execution
+from overlap_train.training.plan import ExecutionPlan
 from overlap_train.training.step import Step, build_model
 from overlap_train.validation.evaluation import SnapshotEvaluator
 from overlap_train.validation.policy import ValidationPolicy
@@ -52,6 +52,7 @@ class Trainer:
         model: keras.Model,
         *,
         validation: ValidationPolicy | None = None,
+        execution: ExecutionPlan | None = None,
         recorder: SpanRecorder | None = None,
         in_memory_bytes: int = 4 << 30,
     ) -> None:
@@ -60,6 +61,7 @@ class Trainer:
         Args:
             model: a Keras model; compiled before `fit` or `evaluate` is called, built or not.
             validation: how the validation runs; see `ValidationPolicy`.
+            execution: how the steps are executed; see `ExecutionPlan`.
             recorder: keeps the spans of all threads for a timeline; a new one if None.
             in_memory_bytes: training arrays up to this size are held as tensors for the compiled loop;
                 larger ones go through `tf.data`.
@@ -69,9 +71,11 @@ class Trainer:
         """
         arguments.require_model(model)
         arguments.require_instance("validation", validation, ValidationPolicy)
+        arguments.require_instance("execution", execution, ExecutionPlan)
         arguments.require_instance("recorder", recorder, SpanRecorder)
         self.model = model
         self.validation = validation if validation is not None else ValidationPolicy()
+        self.execution = execution if execution is not None else ExecutionPlan()
         self.recorder = recorder if recorder is not None else SpanRecorder()
         self.accounts: list[EpochAccount] = []
         self._in_memory_bytes = arguments.require_count("in_memory_bytes", in_memory_bytes, minimum=0)
@@ -170,13 +174,17 @@ class Trainer:
             progress = resources.enter_context(
                 ProgressReporter(epochs, cursor.steps_per_epoch, verbose=verbose)
             )
+            total_steps = None if cursor.steps_per_epoch is None else epochs * cursor.steps_per_epoch
+            stock = getattr(self.train_step, "__func__", None) is Trainer.train_step
+            task = Task(self.model, feed, step, logs_spec, self.train_step, stock, total_steps)
+            loop, pace = make_execution(task, self.execution, progress.message)
             parts = Parts(
                 model=self.model,
                 state=state,
                 step=step,
-                loop=make_loop(feed, step, logs_spec, eager=self.model.run_eagerly),
+                loop=loop,
                 cursor=cursor,
-                pace=Pace(),
+                pace=pace,
                 runner=runner,
                 delivery=Delivery(
                     self.model,
@@ -241,7 +249,8 @@ class Trainer:
         return logs if return_dict else _keras.flatten_logs(self.model, logs)
 
     def _fits_in_memory(self, size_bytes: int) -> bool:
-        return size_bytes <= self._in_memory_bytes
+        loop = self.execution.loop
+        return loop == "in_memory" or (loop != "iterator" and size_bytes <= self._in_memory_bytes)
 
     def _make_step(self, callbacks: keras.callbacks.CallbackList) -> Step:
         nan_guard = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks.callbacks)

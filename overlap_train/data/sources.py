@@ -95,6 +95,11 @@ class ArrayFeed(Feed):
         rows = tf.slice(order, [index * self.batch_size], [size])
         return keras.tree.map_structure(lambda t: tf.gather(t, rows), self.tensors)
 
+    def full_batch(self, order: tf.Tensor, index: tf.Tensor) -> Any:
+        """Returns batch `index`, which must not be a smaller last one, with a static batch dimension."""
+        rows = tf.slice(order, [index * self.batch_size], [self.batch_size])
+        return keras.tree.map_structure(lambda t: tf.gather(t, rows), self.tensors)
+
     def new_pass(self) -> tf.Tensor:
         if self.drawn not in self._kept:
             self._kept[self.drawn] = tf.concat(list(self._orders), axis=0)

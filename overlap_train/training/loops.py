@@ -17,7 +17,7 @@ from overlap_train.data.cursor import Cursor
 from overlap_train.data.sources import ArrayFeed, Feed
 from overlap_train.training.step import Batch, Logs, Step
 
-__all__ = ["ArrayLoop", "EagerLoop", "IteratorLoop", "Loop", "StepsDone", "make_loop"]
+__all__ = ["ArrayLoop", "CompiledArrayLoop", "EagerLoop", "IteratorLoop", "Loop", "StepsDone", "make_loop"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +74,53 @@ class ArrayLoop(Loop):
     def _run_many(
         self, order: tf.Tensor, first: tf.Tensor, last: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, Logs]:
+        return self._repeat(self._feed.batch, order, first, last)
+
+    def _repeat(
+        self, batch: Callable[..., Batch], order: tf.Tensor, first: tf.Tensor, last: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, Logs]:
         def body(index: tf.Tensor, *_: Any) -> tuple[tf.Tensor, tf.Tensor, Logs]:
-            return (index + 1, *self._step.run_and_check(self._feed.batch(order, index)))
+            return (index + 1, *self._step.run_and_check(batch(order, index)))
 
         start = (first, tf.constant(True), self._empty_logs)
         return tf.while_loop(
             lambda index, finite, _: tf.logical_and(index < last, finite), body, start, parallel_iterations=1
         )
+
+
+class CompiledArrayLoop(ArrayLoop):
+    """The same with the loop itself compiled by XLA, which needs to know the size of a batch.
+
+    All full batches of a pass go through the compiled loop, a smaller last one through the ordinary one.
+    Batches then have a static shape, so this loop is not for models whose losses Keras averages otherwise
+    where it is unknown; see `ArrayLoop`.
+    """
+
+    def __init__(self, feed: ArrayFeed, step: Step, logs_spec: dict[str, tf.TensorSpec]) -> None:
+        super().__init__(feed, step, logs_spec)
+        self._full_batches = feed.num_samples // feed.batch_size
+        number = tf.TensorSpec([], tf.int64)
+        order = tf.TensorSpec([feed.num_samples], tf.int64)
+        compiled = tf.function(self._run_full, autograph=False, jit_compile=True)
+        self._full = compiled.get_concrete_function(order, number, number)
+
+    def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
+        left = self._full_batches - cursor.seen
+        if left <= 0:
+            return super().run(cursor, max_steps)
+        first, last = (tf.constant(n, tf.int64) for n in (cursor.seen, cursor.seen + min(max_steps, left)))
+        reached, finite, logs = self._full(cursor.current_pass, first, last)
+        steps = int(reached) - cursor.seen
+        cursor.advance(steps)
+        if not bool(finite) or steps == max_steps:
+            return StepsDone(steps, halted=not bool(finite), logs=logs or None)
+        rest = super().run(cursor, max_steps - steps)
+        return StepsDone(steps + rest.steps, halted=rest.halted, logs=rest.logs)
+
+    def _run_full(
+        self, order: tf.Tensor, first: tf.Tensor, last: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, Logs]:
+        return self._repeat(self._feed.full_batch, order, first, last)
 
 
 class IteratorLoop(Loop):
@@ -151,12 +191,14 @@ class EagerLoop(Loop):
         return self._feed.batch(cursor.current_pass, tf.constant(cursor.seen, tf.int64))
 
 
-def make_loop(feed: Feed, step: Step, logs_spec: dict[str, tf.TensorSpec], *, eager: bool) -> Loop:
-    """Returns the loop for a feed."""
+def make_loop(
+    feed: Feed, step: Step, logs_spec: dict[str, tf.TensorSpec], *, eager: bool = False, jit: bool = False
+) -> Loop:
+    """Returns the loop for a feed; `jit` compiles a loop over arrays as a whole."""
     if eager:
         return EagerLoop(feed, step)
     if isinstance(feed, ArrayFeed):
-        return ArrayLoop(feed, step, logs_spec)
+        return CompiledArrayLoop(feed, step, logs_spec) if jit else ArrayLoop(feed, step, logs_spec)
     return IteratorLoop(step, logs_spec)
 
 

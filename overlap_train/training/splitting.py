@@ -16,49 +16,123 @@ that does not hold or cannot be known.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
 
 from overlap_train import _keras
-from overlap_train.training.step import Batch, Logs
+from overlap_train.training.step import Batch, Logs, StepFunction
 
-__all__ = ["SplitStep", "find_obstacle"]
+__all__ = ["SplitStep", "find_obstacle", "unknown_layer"]
 
-_Gradient = tf.Tensor | tf.IndexedSlices | None
+_Gradient: TypeAlias = Any
+"""A dense tensor, `tf.IndexedSlices`, or None for a variable that the loss does not depend on."""
 
-_ROW_BY_ROW = """
-    InputLayer Sequential Functional Identity Dense EinsumDense Embedding Flatten Reshape Permute RepeatVector
-    Activation ReLU LeakyReLU PReLU ELU Softmax Rescaling Dropout Add Subtract Multiply Average Maximum Minimum
-    Concatenate Conv1D Conv2D Conv3D Conv1DTranspose Conv2DTranspose Conv3DTranspose DepthwiseConv1D
-    DepthwiseConv2D SeparableConv1D SeparableConv2D MaxPooling1D MaxPooling2D MaxPooling3D AveragePooling1D
-    AveragePooling2D AveragePooling3D GlobalMaxPooling1D GlobalMaxPooling2D GlobalMaxPooling3D
-    GlobalAveragePooling1D GlobalAveragePooling2D GlobalAveragePooling3D ZeroPadding1D ZeroPadding2D
-    ZeroPadding3D Cropping1D Cropping2D Cropping3D UpSampling1D UpSampling2D UpSampling3D LayerNormalization
-    GroupNormalization RMSNormalization UnitNormalization LSTM LSTMCell GRU GRUCell SimpleRNN SimpleRNNCell
-    Bidirectional MultiHeadAttention Attention AdditiveAttention
-""".split()
+_ROW_BY_ROW = frozenset(
+    # fmt: off
+    (
+        "InputLayer",
+        "Sequential",
+        "Functional",
+        "Identity",
+        "Dense",
+        "EinsumDense",
+        "Embedding",
+        "Flatten",
+        "Reshape",
+        "Permute",
+        "RepeatVector",
+        "Activation",
+        "ReLU",
+        "LeakyReLU",
+        "PReLU",
+        "ELU",
+        "Softmax",
+        "Rescaling",
+        "Dropout",
+        "Add",
+        "Subtract",
+        "Multiply",
+        "Average",
+        "Maximum",
+        "Minimum",
+        "Concatenate",
+        "Conv1D",
+        "Conv2D",
+        "Conv3D",
+        "Conv1DTranspose",
+        "Conv2DTranspose",
+        "Conv3DTranspose",
+        "DepthwiseConv1D",
+        "DepthwiseConv2D",
+        "SeparableConv1D",
+        "SeparableConv2D",
+        "MaxPooling1D",
+        "MaxPooling2D",
+        "MaxPooling3D",
+        "AveragePooling1D",
+        "AveragePooling2D",
+        "AveragePooling3D",
+        "GlobalMaxPooling1D",
+        "GlobalMaxPooling2D",
+        "GlobalMaxPooling3D",
+        "GlobalAveragePooling1D",
+        "GlobalAveragePooling2D",
+        "GlobalAveragePooling3D",
+        "ZeroPadding1D",
+        "ZeroPadding2D",
+        "ZeroPadding3D",
+        "Cropping1D",
+        "Cropping2D",
+        "Cropping3D",
+        "UpSampling1D",
+        "UpSampling2D",
+        "UpSampling3D",
+        "LayerNormalization",
+        "GroupNormalization",
+        "RMSNormalization",
+        "UnitNormalization",
+        "LSTM",
+        "LSTMCell",
+        "GRU",
+        "GRUCell",
+        "SimpleRNN",
+        "SimpleRNNCell",
+        "Bidirectional",
+        "MultiHeadAttention",
+        "Attention",
+        "AdditiveAttention",
+    )
+    # fmt: on
+)
 
 
 class SplitStep:
     """`keras.Model.train_step` with the batch in parts; `find_obstacle` must have found nothing.
 
     Called while tracing, on the training thread.
+
+    Args:
+        model: built and compiled.
+        parts: into how many parts a batch is divided; their sizes differ by one row at most.
+        whole: the step for batches of fewer rows than there are parts.
     """
 
-    def __init__(self, model: keras.Model, parts: int) -> None:
+    def __init__(self, model: keras.Model, parts: int, whole: StepFunction) -> None:
         self._model = model
         self._parts = parts
+        self._whole = whole
 
     def __call__(self, batch: Batch) -> Logs:
-        """Makes one step; batches of fewer rows than there are parts are not split."""
+        """Makes one step."""
         leaf = _leaves(batch)[0]
         if leaf.shape[0] is not None:
-            return self._split(batch) if leaf.shape[0] >= self._parts else self._model.train_step(batch)
+            return self._split(batch) if leaf.shape[0] >= self._parts else self._whole(batch)
         enough = tf.shape(leaf)[0] >= self._parts
-        logs: Logs = tf.cond(enough, lambda: self._split(batch), lambda: self._model.train_step(batch))
+        logs: Logs = tf.cond(enough, lambda: self._split(batch), lambda: self._whole(batch))
         return logs
 
     def _split(self, batch: Batch) -> Logs:
@@ -89,7 +163,7 @@ class SplitStep:
     def _forward(self, x: Any, bounds: Sequence[Any]) -> tuple[list[tf.GradientTape], list[Any]]:
         tapes, outputs = [], []
         with _whole_batch_dropout(self._model, bounds) as begin_part:
-            for index, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+            for index, (begin, end) in enumerate(itertools.pairwise(bounds)):
                 begin_part(index)
                 part = keras.tree.map_structure(lambda t, b=begin, e=end: None if t is None else t[b:e], x)
                 with tf.GradientTape() as tape:
@@ -119,21 +193,21 @@ def find_obstacle(model: keras.Model, element_spec: Any, *, trusted: bool = Fals
         return "there is nothing to train"
     if tf.distribute.has_strategy() or model.distribute_strategy.num_replicas_in_sync > 1:
         return "the model is trained under a distribution strategy"
-    unknown = None if trusted else _unknown_layer(model)
+    unknown = None if trusted else unknown_layer(model)
     if unknown is not None:
         return f"nothing is known of whether {unknown} treats each row of a batch by itself"
     return _Probe(model).obstacle(element_spec)
 
 
-def _unknown_layer(model: keras.Model) -> str | None:
-    """Returns the first layer or operation that might mix the rows of a batch."""
+def unknown_layer(model: keras.Model, *, also: Sequence[str] = ()) -> str | None:
+    """Returns the first layer or operation that might mix the rows of a batch, unless `also` names it."""
     for layer in _keras.flat_layers(model):
         kind = type(layer)
         # A Model subclass has a `call` of its own, even where its base class is known.
-        if kind.__module__.split(".")[0] != "keras" or kind.__name__ not in _ROW_BY_ROW:
+        if kind.__module__.split(".")[0] != "keras" or kind.__name__ not in (*_ROW_BY_ROW, *also):
             return f"{kind.__name__} {layer.name!r}"
         axis = getattr(layer, "axis", None)
-        if 0 in (axis if isinstance(axis, (list, tuple)) else [axis]):
+        if axis is not None and 0 in (axis if isinstance(axis, (list, tuple)) else [axis]):
             return f"{kind.__name__} {layer.name!r} with axis 0"
         for operation in getattr(layer, "operations", ()):
             if not isinstance(operation, keras.Layer):
@@ -173,7 +247,9 @@ class _Probe:
         if any(leaf is not None and leaf.shape.rank == 0 for leaf in _leaves(x)):
             self._found = "an input has no batch axis"
         elif state or written:
-            self._found = f"training changes state of the model: {state[0] if state else 'a random generator'}"
+            self._found = (
+                f"training changes state of the model: {state[0] if state else 'a random generator'}"
+            )
         elif scope.losses:
             self._found = "add_loss or an activity regulariser adds a loss that depends on the batch"
         elif any(leaf.shape.rank in (None, 0) or leaf.shape[0] is not None for leaf in outputs):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -36,11 +37,15 @@ class Step:
     ) -> None:
         self._model = model
         self._halts = halt_on_nonfinite
-        if jit_compile:
-            function = tf.function(function, jit_compile=True, autograph=False, reduce_retracing=True)
-        self.run: StepFunction = lambda batch: function(_keras.without_optionals(batch))
+        self.run = _prepared(function, jit_compile)
         self.carries_logs = False
         self._metrics: Callable[[], Logs] | None = None
+
+    def using(self, function: StepFunction, *, jit_compile: bool = False) -> Step:
+        """Returns a step like this one, inspected as it is, that executes the same in another way."""
+        other = copy.copy(self)
+        other.run = _prepared(function, jit_compile)
+        return other
 
     def inspect(self, element_spec: Any) -> dict[str, tf.TensorSpec]:
         """Traces one step without running it, which also builds whatever is not built yet.
@@ -79,6 +84,12 @@ class Step:
             compiled = tf.function(self._model.get_metrics_result, autograph=False)
             self._metrics = compiled.get_concrete_function()
         return self._metrics()
+
+
+def _prepared(function: StepFunction, jit_compile: bool) -> StepFunction:
+    if jit_compile:
+        function = tf.function(function, jit_compile=True, autograph=False, reduce_retracing=True)
+    return lambda batch: function(_keras.without_optionals(batch))
 
 
 def build_model(model: keras.Model, step: Step, element_spec: Any) -> dict[str, tf.TensorSpec]:
