@@ -31,6 +31,7 @@ __all__ = [
     "array_inputs",
     "array_order_dataset",
     "compiled_metrics_built",
+    "compiled_parts",
     "compute_and_track_loss",
     "flat_layers",
     "flatten_logs",
@@ -246,3 +247,8 @@ def tracks_each_loss(model: keras.Model) -> bool:
 def is_deterministic() -> bool:
     """Whether `tf.config.experimental.enable_op_determinism` has been called."""
     return bool(tf_config.is_op_determinism_enabled())
+
+
+def compiled_parts(model: keras.Model) -> tuple[Any, Any]:
+    """Returns the loss and the metrics that `compile` has made (`_compile_loss`, `_compile_metrics`)."""
+    return model._compile_loss, model._compile_metrics

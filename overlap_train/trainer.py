@@ -21,7 +21,7 @@ from overlap_train.monitoring.table import format_epoch_table
 from overlap_train.records import EpochAccount
 from overlap_train.session import FitSession, Parts, Schedule
 from overlap_train.snapshot import ModelState
-from overlap_train.training.execution import Task, make_execution
+from overlap_train.training.execution import LoopCache, Task, make_execution
 from overlap_train.training.plan import ExecutionPlan
 from overlap_train.training.step import Step, build_model
 from overlap_train.validation.evaluation import SnapshotEvaluator
@@ -77,6 +77,7 @@ class Trainer:
         self.validation = validation if validation is not None else ValidationPolicy()
         self.execution = execution if execution is not None else ExecutionPlan()
         self.recorder = recorder if recorder is not None else SpanRecorder()
+        self._loops = LoopCache()
         self.accounts: list[EpochAccount] = []
         self._in_memory_bytes = arguments.require_count("in_memory_bytes", in_memory_bytes, minimum=0)
 
@@ -176,7 +177,7 @@ class Trainer:
             )
             total_steps = None if cursor.steps_per_epoch is None else epochs * cursor.steps_per_epoch
             stock = getattr(self.train_step, "__func__", None) is Trainer.train_step
-            task = Task(self.model, feed, step, logs_spec, self.train_step, stock, total_steps)
+            task = Task(self.model, feed, step, logs_spec, self.train_step, stock, total_steps, self._loops)
             loop, pace = make_execution(task, self.execution, progress.message)
             parts = Parts(
                 model=self.model,

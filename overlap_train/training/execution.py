@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -19,9 +20,26 @@ from overlap_train.training.planner import PlannedLoop
 from overlap_train.training.splitting import SplitStep, find_obstacle, unknown_layer
 from overlap_train.training.step import Step, StepFunction
 
-__all__ = ["Task", "find_xla_obstacle", "make_execution"]
+__all__ = ["LoopCache", "Task", "find_xla_obstacle", "make_execution"]
 
 _HEAVY_FLOP = 1e8
+
+
+class LoopCache:
+    """Traced loops, kept from one `fit` to the next. They hold no data that the next `fit` brings along.
+
+    Keras, too, traces its training function once and again only after `compile`.
+    """
+
+    def __init__(self) -> None:
+        self._loops: dict[Any, Loop] = {}
+
+    def get(self, key: Any, build: Callable[[], Loop]) -> Loop:
+        """Returns the loop of a key; forgets those whose first part differs, as they belong to the past."""
+        self._loops = {k: loop for k, loop in self._loops.items() if k[0] == key[0]}
+        if key not in self._loops:
+            self._loops[key] = build()
+        return self._loops[key]
 
 
 @dataclass(frozen=True)
@@ -36,6 +54,7 @@ class Task:
         function: the function of one batch in `step`.
         stock: whether that function is the model's `train_step` itself, not a user's override in the trainer.
         total_steps: training steps of the whole run, or None if nobody knows.
+        loops: traced loops of earlier runs, to be used again where nothing has changed.
     """
 
     model: keras.Model
@@ -45,6 +64,7 @@ class Task:
     function: StepFunction
     stock: bool
     total_steps: int | None
+    loops: LoopCache | None = None
 
 
 def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], None]) -> tuple[Loop, Pace]:
@@ -72,8 +92,14 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
     directory = cache_directory() if len(candidates) > 1 else None
     path = directory / f"{_key(task)}.json" if directory is not None else None
 
+    asked = len(candidates) == 1
+    known = task.loops if task.loops is not None else LoopCache()
+    key = (_trace_key(task), asked)
+
     def build(candidate: Candidate) -> Loop:
-        return _build(task, candidate)
+        loop = known.get((key, candidate), lambda: _build(task, candidate, asked))
+        loop.attach(task.feed)
+        return loop
 
     loop = PlannedLoop(
         candidates, build, pace, total_steps=task.total_steps, cache=PlanCache(path), message=message
@@ -120,19 +146,22 @@ def find_xla_obstacle(model: keras.Model, feed: Feed) -> str | None:
     return None
 
 
-def _build(task: Task, candidate: Candidate) -> Loop:
+def _build(task: Task, candidate: Candidate, asked: bool) -> Loop:
     if candidate.splits > 1:
         split = SplitStep(task.model, candidate.splits, task.function)
         return make_loop(task.feed, task.step.using(split), task.logs_spec)
+    plain = task.step.using(task.function)
     if not candidate.jit:
-        return make_loop(task.feed, task.step.using(task.function), task.logs_spec)
+        return make_loop(task.feed, plain, task.logs_spec)
     # Where batches of an unknown size matter, each step is compiled by itself, for whatever size comes.
     partial = not isinstance(task.feed, ArrayFeed) or (
         bool(task.feed.num_samples % task.feed.batch_size) and _keras.tracks_each_loss(task.model)
     )
+    each = task.step.using(task.function, jit_compile=True)
     if partial:
-        return make_loop(task.feed, task.step.using(task.function, jit_compile=True), task.logs_spec)
-    return make_loop(task.feed, task.step.using(task.function), task.logs_spec, jit=True)
+        return make_loop(task.feed, each, task.logs_spec)
+    # Who asks for XLA gets its random numbers in every batch.
+    return make_loop(task.feed, plain, task.logs_spec, jit_last_step=each if asked else plain)
 
 
 def _checked_splits(task: Task, splits: int) -> int:
@@ -163,6 +192,23 @@ def _is_heavy(task: Task) -> bool:
         return True
     rows = getattr(task.feed, "batch_size", None) or 32
     return bool(6.0 * rows * task.model.count_params() > _HEAVY_FLOP)
+
+
+def _trace_key(task: Task) -> Any:
+    """Returns what a traced loop depends on; the objects in it are kept alive by the model."""
+    model, feed = task.model, task.feed
+    parts = (model, model.optimizer, *_keras.compiled_parts(model), *model.variables)
+    tensors = keras.tree.flatten(feed.tensors) if isinstance(feed, ArrayFeed) else ()
+    return (
+        tuple(id(part) for part in parts),
+        tuple(variable.trainable for variable in model.variables),
+        str(feed.element_spec),
+        tuple(tuple(tensor.shape) for tensor in tensors),
+        getattr(feed, "batch_size", None),
+        task.step.halts,
+        task.step.carries_logs,
+        getattr(task.function, "__func__", task.function),
+    )
 
 
 def _key(task: Task) -> str:

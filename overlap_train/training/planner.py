@@ -180,7 +180,7 @@ class PlannedLoop(Loop):
             if candidate in self._timings:
                 continue
             gain_s = self._steps_left * known.step_s * _hoped_gain(candidate, best, known.step_s)
-            if gain_s > 2 * known.build_s * _relative_build_cost(candidate, best):
+            if gain_s > known.build_s * _relative_build_cost(candidate, best):
                 return candidate
         return None
 
@@ -203,7 +203,7 @@ def _hoped_gain(candidate: Candidate, best: Candidate, step_s: float) -> float:
     is all there is in steps below a millisecond and nothing in those of many; splitting is the reverse.
     """
     if candidate.jit:
-        return 0.5 if step_s < 2e-3 else 0.0
+        return 0.75 if step_s < 2e-3 else 0.0
     if candidate.splits > 1:
         return (0.4 if best.splits == 1 else 0.03) if step_s > 1e-3 else 0.0
     return 0.3 if step_s < 2e-3 else 0.0
@@ -211,5 +211,5 @@ def _hoped_gain(candidate: Candidate, best: Candidate, step_s: float) -> float:
 
 def _relative_build_cost(candidate: Candidate, best: Candidate) -> float:
     """Returns how much longer a candidate takes to trace and compile than one that is known."""
-    cost = {True: 5.0, False: 1.0 + candidate.splits / 4}[candidate.jit]
-    return cost / (5.0 if best.jit else 1.0 + best.splits / 4)
+    cost = 4.5 if candidate.jit else 1.0 + candidate.splits / 4
+    return cost / (4.5 if best.jit else 1.0 + best.splits / 4)

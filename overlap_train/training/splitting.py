@@ -32,7 +32,6 @@ _Gradient: TypeAlias = Any
 """A dense tensor, `tf.IndexedSlices`, or None for a variable that the loss does not depend on."""
 
 _ROW_BY_ROW = frozenset(
-    # fmt: off
     (
         "InputLayer",
         "Sequential",
@@ -106,7 +105,6 @@ _ROW_BY_ROW = frozenset(
         "Attention",
         "AdditiveAttention",
     )
-    # fmt: on
 )
 
 
