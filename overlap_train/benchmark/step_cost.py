@@ -1,4 +1,4 @@
-"""What one training step costs in each kind of loop: the tiny perceptron and the MNIST network, no validation.
+"""What one training step costs in each kind of loop: tiny perceptron and MNIST network, without validation.
 
     python -m overlap_train.benchmark.step_cost --model=mlp
     python -m overlap_train.benchmark.step_cost --model=mnist_cnn --configure
