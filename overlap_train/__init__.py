@@ -13,29 +13,35 @@ from overlap_train import errors
 from overlap_train._version import __version__
 
 if TYPE_CHECKING:
+    from overlap_train.configuration import configure
     from overlap_train.records import EpochAccount, StepValidation
     from overlap_train.resume import CheckpointPolicy
     from overlap_train.trainer import Trainer
+    from overlap_train.training.plan import ExecutionPlan
     from overlap_train.validation.policy import ValidationPolicy, ValidationSet
 
 __all__ = [
     "CheckpointPolicy",
     "EpochAccount",
+    "ExecutionPlan",
     "StepValidation",
     "Trainer",
     "ValidationPolicy",
     "ValidationSet",
     "__version__",
+    "configure",
     "errors",
 ]
 
 _HOMES = {
     "CheckpointPolicy": "resume",
     "EpochAccount": "records",
+    "ExecutionPlan": "training.plan",
     "StepValidation": "records",
     "Trainer": "trainer",
     "ValidationPolicy": "validation.policy",
     "ValidationSet": "validation.policy",
+    "configure": "configuration",
 }
 
 

@@ -22,6 +22,7 @@ from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 from keras.src.utils.python_utils import pythonify_logs
+from tensorflow.python.framework import config as tf_config
 
 __all__ = [
     "DataAdapter",
@@ -30,9 +31,15 @@ __all__ = [
     "array_inputs",
     "array_order_dataset",
     "compiled_metrics_built",
+    "compiled_parts",
+    "compute_and_track_loss",
+    "flat_layers",
     "flatten_logs",
+    "forward",
+    "has_mask",
     "initial_epoch",
     "is_array_adapter",
+    "is_deterministic",
     "is_repeatable",
     "is_rewindable_adapter",
     "is_stock_method",
@@ -42,7 +49,9 @@ __all__ = [
     "profiles",
     "python_logs",
     "require_compiled",
+    "scope_variable_ids",
     "split_validation",
+    "tracks_each_loss",
     "without_optionals",
 ]
 
@@ -211,3 +220,47 @@ def max_epochs() -> int | None:
     """Returns the cap on epochs that `keras.config.set_max_epochs` set for debugging, or None."""
     value = keras.config.max_epochs()
     return int(value) if value else None
+
+
+def forward(model: keras.Model, x: Any) -> Any:
+    """Calls a model for training as its `train_step` does (`_call_has_training_arg`)."""
+    return model(x, training=True) if model._call_has_training_arg else model(x)
+
+
+def compute_and_track_loss(model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
+    """Returns a batch's loss and counts it, as `train_step` does (`_compute_loss`, `_loss_tracker`)."""
+    loss = model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
+    rows = tf.shape(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None))[0]
+    model._loss_tracker.update_state(loss, sample_weight=rows)
+    return loss
+
+
+def flat_layers(model: keras.Model) -> list[keras.Layer]:
+    """Returns a model and all layers in it (`_flatten_layers`)."""
+    return list(model._flatten_layers())
+
+
+def has_mask(tensor: tf.Tensor) -> bool:
+    """Whether a layer's output carries a mask, which weighs the loss (`_keras_mask`)."""
+    return getattr(tensor, "_keras_mask", None) is not None
+
+
+def scope_variable_ids(scope: keras.StatelessScope) -> set[int]:
+    """Returns the `id` of every variable that has a value in a scope (`state_mapping`)."""
+    return set(scope.state_mapping)
+
+
+def tracks_each_loss(model: keras.Model) -> bool:
+    """Whether Keras averages the losses of several outputs one by one (`_compile_loss.metrics`)."""
+    loss = model._compile_loss
+    return loss is not None and bool(loss.metrics)
+
+
+def is_deterministic() -> bool:
+    """Whether `tf.config.experimental.enable_op_determinism` has been called."""
+    return bool(tf_config.is_op_determinism_enabled())
+
+
+def compiled_parts(model: keras.Model) -> tuple[Any, Any]:
+    """Returns the loss and the metrics that `compile` has made (`_compile_loss`, `_compile_metrics`)."""
+    return model._compile_loss, model._compile_metrics

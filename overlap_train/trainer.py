@@ -23,8 +23,10 @@ from overlap_train.records import EpochAccount, StepValidation
 from overlap_train.resume import CheckpointPolicy, Resumer, fingerprint
 from overlap_train.session import FitSession, Parts, Schedule
 from overlap_train.snapshot import ModelState
-from overlap_train.training.loops import make_loop
+from overlap_train.training.execution import LoopCache, Task, make_execution
+from overlap_train.training.loops import Loop
 from overlap_train.training.pace import Pace
+from overlap_train.training.plan import ExecutionPlan
 from overlap_train.training.step import Step, build_model
 from overlap_train.validation.backlog import Backlog
 from overlap_train.validation.policy import ValidationPolicy, ValidationSet
@@ -58,6 +60,7 @@ class Trainer:
         model: keras.Model,
         *,
         validation: ValidationPolicy | None = None,
+        execution: ExecutionPlan | None = None,
         recorder: SpanRecorder | None = None,
         in_memory_bytes: int = 4 << 30,
     ) -> None:
@@ -66,6 +69,7 @@ class Trainer:
         Args:
             model: a Keras model; compiled before `fit` or `evaluate` is called, built or not.
             validation: how the validation runs; see `ValidationPolicy`.
+            execution: how the steps are executed; see `ExecutionPlan`.
             recorder: keeps the spans of all threads for a timeline; a new one if None.
             in_memory_bytes: training arrays up to this size are held as tensors for the compiled loop;
                 larger ones go through `tf.data`.
@@ -76,10 +80,13 @@ class Trainer:
         """
         arguments.require_model(model)
         arguments.require_instance("validation", validation, ValidationPolicy)
+        arguments.require_instance("execution", execution, ExecutionPlan)
         arguments.require_instance("recorder", recorder, SpanRecorder)
         self.model = model
         self.validation = validation if validation is not None else ValidationPolicy()
+        self.execution = execution if execution is not None else ExecutionPlan()
         self.recorder = recorder if recorder is not None else SpanRecorder()
+        self._loops = LoopCache()
         self.accounts: list[EpochAccount] = []
         self.step_validations: list[StepValidation] = []
         self.ended: str | None = None
@@ -187,7 +194,9 @@ class Trainer:
             )
             progress = ProgressReporter(schedule.epochs, cursor.steps_per_epoch, verbose=verbose)
             resources.enter_context(progress)
-            parts = self._assemble(feed, cursor, callback_list, progress, sets, policy, resources)
+            parts = self._assemble(
+                feed, cursor, callback_list, progress, sets, policy, resources, epochs=schedule.epochs
+            )
             session = FitSession(parts, schedule)
             resources.callback(parts.backlog.drop)
             self._run(session, parts)
@@ -249,6 +258,8 @@ class Trainer:
         sets: Mapping[str, ValidationSet],
         policy: CheckpointPolicy | None,
         resources: contextlib.ExitStack,
+        *,
+        epochs: int,
     ) -> Parts:
         """Builds everything that one `fit` needs, and traces it."""
         if isinstance(feed, IteratorFeed):
@@ -262,13 +273,16 @@ class Trainer:
         self.step_validations = []
         every = self.validation.every_steps
         max_lag = self._effective_lag(feed, suite, callbacks, progress)
+        steps = cursor.steps_per_epoch
+        total_steps = None if steps is None else steps * epochs
+        loop, pace = self._execution(feed, step, logs_spec, progress, total_steps)
         return Parts(
             model=self.model,
             state=state,
             step=step,
-            loop=make_loop(feed, step, logs_spec, eager=self.model.run_eagerly),
+            loop=loop,
             cursor=cursor,
-            pace=Pace(),
+            pace=pace,
             suite=suite,
             backlog=Backlog(self.validation, suite, max_lag=max_lag),
             stepwise=StepValidations(suite, every, self.step_validations.append) if every and suite else None,
@@ -287,6 +301,19 @@ class Trainer:
             resumer=self._resumer(policy, feed, resources),
         )
 
+    def _execution(
+        self,
+        feed: Feed,
+        step: Step,
+        logs_spec: dict[str, Any],
+        progress: ProgressReporter,
+        total_steps: int | None,
+    ) -> tuple[Loop, Pace]:
+        """Returns the loop that the plan asks for, and the pace of its calls."""
+        stock = getattr(self.train_step, "__func__", None) is Trainer.train_step
+        task = Task(self.model, feed, step, logs_spec, self.train_step, stock, total_steps, self._loops)
+        return make_execution(task, self.execution, progress.message)
+
     def _run(self, session: FitSession, parts: Parts) -> None:
         """Runs a session and keeps its accounts, however it ends."""
         self.ended = "failed"
@@ -299,7 +326,8 @@ class Trainer:
                 self.model.history.ended = self.ended
 
     def _fits_in_memory(self, size_bytes: int) -> bool:
-        return size_bytes <= self._in_memory_bytes
+        loop = self.execution.loop
+        return loop == "in_memory" or (loop != "iterator" and size_bytes <= self._in_memory_bytes)
 
     def _step(self, callbacks: keras.callbacks.CallbackList) -> Step:
         nan_guard = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks.callbacks)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Plans are cached by user; a test must not find those of another day.
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="overlap_train-tests-")
 
 import pytest
 

@@ -19,7 +19,16 @@ STAGES = {"data", "training", "snapshot", "validation", "callbacks", "monitoring
 LEAVES = {"errors", "records", "interrupts"}
 
 MAY_IMPORT = {
-    "__init__": {"_version", "errors", "records", "resume", "trainer", "validation"},
+    "__init__": {
+        "_version",
+        "configuration",
+        "errors",
+        "records",
+        "resume",
+        "trainer",
+        "training",
+        "validation",
+    },
     "_keras": set(),
     "_version": set(),
     "arguments": set(),
@@ -32,6 +41,7 @@ MAY_IMPORT = {
     "models": set(),
     "monitoring": {"records"},
     "parallel": {"errors", "records"},
+    "configuration": {"arguments"},
     "interrupts": set(),
     "records": set(),
     "resume": {"callbacks", "checkpoint", "data", "errors", "snapshot"},
@@ -39,7 +49,7 @@ MAY_IMPORT = {
     "session": {"_keras", "resume", *LEAVES, *STAGES},
     "snapshot": {"records"},
     "trainer": {"_keras", "parallel", "resume", "session", *LEAVES, *STAGES},
-    "training": {"_keras", "data", "errors", "records"},
+    "training": {"_keras", "configuration", "data", "errors", "records"},
     "validation": {"_keras", "arguments", "data", "errors", "records", "snapshot"},
     "zero_copy": {"errors"},
 }

@@ -93,14 +93,22 @@ class ArrayFeed(Feed):
         self._orders = without_autotune(_keras.array_order_dataset(num_samples, batch_size, shuffle))
         self._kept: dict[int, tf.Tensor] = {}
 
-    def batch(self, order: tf.Tensor, index: tf.Tensor) -> Any:
-        """Returns batch `index` of a pass: rows gathered by its order, int64[num_samples]."""
+    def batch(self, order: tf.Tensor, index: tf.Tensor, tensors: Any = None, *, full: bool = False) -> Any:
+        """Returns batch `index` of a pass: rows gathered by its order, int64[num_samples].
+
+        Args:
+            order: the pass.
+            index: which batch, int64[].
+            tensors: stand in for `self.tensors` while a loop is traced that takes them as arguments.
+            full: whether the batch is known not to be a smaller last one, and may have a static size.
+        """
         size: Any = self.batch_size
-        if self.num_samples % self.batch_size:
+        if self.num_samples % self.batch_size and not full:
             size = tf.minimum(index * self.batch_size + self.batch_size, self.num_samples)
             size -= index * self.batch_size
         rows = tf.slice(order, [index * self.batch_size], [size])
-        return keras.tree.map_structure(lambda t: tf.gather(t, rows), self.tensors)
+        source = self.tensors if tensors is None else tensors
+        return keras.tree.map_structure(lambda t: tf.gather(t, rows), source)
 
     def describe(self) -> str:
         rows = tf.constant(sorted({i * (self.num_samples - 1) // 63 for i in range(64)}), tf.int64)

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from overlap_train.data.cursor import Cursor
 from overlap_train.data.sources import ArrayFeed, Feed
 from overlap_train.training.step import Batch, Logs, Step
 
-__all__ = ["ArrayLoop", "EagerLoop", "IteratorLoop", "Loop", "StepsDone", "make_loop"]
+__all__ = ["ArrayLoop", "CompiledArrayLoop", "EagerLoop", "IteratorLoop", "Loop", "StepsDone", "make_loop"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,9 @@ class Loop(abc.ABC):
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
         """Makes up to `max_steps` steps, all from the current pass, and advances the cursor."""
 
+    def attach(self, feed: Feed) -> None:
+        """Goes over to another feed of the same kind and the same specs."""
+
 
 class ArrayLoop(Loop):
     """Rows of in-memory tensors, gathered by the pass's order inside the loop.
@@ -60,27 +64,88 @@ class ArrayLoop(Loop):
         self._feed = feed
         self._step = step
         self._empty_logs = _empty_logs(step, logs_spec)
-        number = tf.TensorSpec([], tf.int64)
-        order = tf.TensorSpec([feed.num_samples], tf.int64)
-        self._many = tf.function(self._run_many, autograph=False).get_concrete_function(order, number, number)
+        self._many = self._trace(full=False, jit=False)
+
+    def attach(self, feed: Feed) -> None:
+        assert isinstance(feed, ArrayFeed)
+        self._feed = feed
 
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
-        first, last = (tf.constant(n, tf.int64) for n in (cursor.seen, cursor.seen + max_steps))
-        reached, finite, logs = self._many(cursor.current_pass, first, last)
+        return self._call(self._many, cursor, max_steps)
+
+    def _trace(self, *, full: bool, jit: bool) -> Callable[..., Any]:
+        """Traces the loop; `full` says that it will be called for full batches only.
+
+        The tensors are arguments, so that the same function serves other arrays of the same shapes.
+        """
+        feed = self._feed
+
+        def many(tensors: Any, order: tf.Tensor, first: tf.Tensor, last: tf.Tensor) -> tuple[Any, ...]:
+            def body(index: tf.Tensor, *_: Any) -> tuple[Any, ...]:
+                return (index + 1, *self._step.run_and_check(feed.batch(order, index, tensors, full=full)))
+
+            start = (first, tf.constant(True), self._empty_logs)
+            done: tuple[Any, ...] = tf.while_loop(
+                lambda index, finite, _: tf.logical_and(index < last, finite),
+                body,
+                start,
+                parallel_iterations=1,
+            )
+            return done
+
+        specs = keras.tree.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), feed.tensors)
+        order, number = tf.TensorSpec([feed.num_samples], tf.int64), tf.TensorSpec([], tf.int64)
+        function = tf.function(many, autograph=False, jit_compile=jit or None)
+        concrete: Callable[..., Any] = function.get_concrete_function(specs, order, number, number)
+        return concrete
+
+    def _call(self, many: Callable[..., Any], cursor: Cursor, steps: int) -> StepsDone:
+        first, last = (tf.constant(n, tf.int64) for n in (cursor.seen, cursor.seen + steps))
+        reached, finite, logs = many(self._feed.tensors, cursor.current_pass, first, last)
         steps = int(reached) - cursor.seen
         cursor.advance(steps)
         return StepsDone(steps, halted=not bool(finite), logs=logs or None)
 
-    def _run_many(
-        self, order: tf.Tensor, first: tf.Tensor, last: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, Logs]:
-        def body(index: tf.Tensor, *_: Any) -> tuple[tf.Tensor, tf.Tensor, Logs]:
-            return (index + 1, *self._step.run_and_check(self._feed.batch(order, index)))
 
-        start = (first, tf.constant(True), self._empty_logs)
-        return tf.while_loop(
-            lambda index, finite, _: tf.logical_and(index < last, finite), body, start, parallel_iterations=1
-        )
+class CompiledArrayLoop(ArrayLoop):
+    """The same with the loop itself compiled by XLA, which needs to know the size of a batch.
+
+    All full batches of a pass go through the compiled loop, a smaller last one through an ordinary one with
+    `last_step`, traced when it is first needed. Batches then have a static shape, so this loop is not for
+    models whose losses Keras averages otherwise where it is unknown; see `ArrayLoop`.
+    """
+
+    def __init__(
+        self, feed: ArrayFeed, step: Step, logs_spec: dict[str, tf.TensorSpec], last_step: Step
+    ) -> None:
+        self._feed = feed
+        self._step = step
+        self._logs_spec = logs_spec
+        self._empty_logs = _empty_logs(step, logs_spec)
+        self._last_step = last_step
+        self._last: ArrayLoop | None = None
+        self._full = self._trace(full=True, jit=True)
+
+    def attach(self, feed: Feed) -> None:
+        super().attach(feed)
+        if self._last is not None:
+            self._last.attach(feed)
+
+    def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
+        full_batches = self._feed.num_samples // self._feed.batch_size
+        left = min(max_steps, full_batches - cursor.seen)
+        if left <= 0:
+            return self._run_last(cursor, max_steps)
+        done = self._call(self._full, cursor, left)
+        if done.halted or done.steps == max_steps:
+            return done
+        rest = self._run_last(cursor, max_steps - done.steps)
+        return StepsDone(done.steps + rest.steps, halted=rest.halted, logs=rest.logs)
+
+    def _run_last(self, cursor: Cursor, max_steps: int) -> StepsDone:
+        if self._last is None:
+            self._last = ArrayLoop(self._feed, self._last_step, self._logs_spec)
+        return self._last.run(cursor, max_steps)
 
 
 class IteratorLoop(Loop):
@@ -113,14 +178,16 @@ class IteratorLoop(Loop):
             def step() -> tuple[Any, ...]:
                 return (index + 1, true, *self._step.run_and_check(batch.get_value()))
 
-            return tf.cond(batch.has_value(), step, lambda: (index, false, finite, logs))
+            drawn: tuple[Any, ...] = tf.cond(batch.has_value(), step, lambda: (index, false, finite, logs))
+            return drawn
 
-        return tf.while_loop(
+        done: tuple[tf.Tensor, tf.Tensor, tf.Tensor, Logs] = tf.while_loop(
             lambda index, more, finite, _: (index < count) & more & finite,
             body,
             (tf.constant(0, tf.int64), true, true, self._empty_logs),
             parallel_iterations=1,
         )
+        return done
 
 
 class EagerLoop(Loop):
@@ -151,13 +218,30 @@ class EagerLoop(Loop):
         return self._feed.batch(cursor.current_pass, tf.constant(cursor.seen, tf.int64))
 
 
-def make_loop(feed: Feed, step: Step, logs_spec: dict[str, tf.TensorSpec], *, eager: bool) -> Loop:
-    """Returns the loop for a feed."""
+def make_loop(
+    feed: Feed,
+    step: Step,
+    logs_spec: dict[str, tf.TensorSpec],
+    *,
+    eager: bool = False,
+    jit_last_step: Step | None = None,
+) -> Loop:
+    """Returns the loop for a feed.
+
+    Args:
+        feed: the data.
+        step: the step.
+        logs_spec: what `Step.inspect` returned.
+        eager: operation by operation.
+        jit_last_step: compiles a loop over arrays as a whole; the step for its smaller last batch.
+    """
     if eager:
         return EagerLoop(feed, step)
-    if isinstance(feed, ArrayFeed):
-        return ArrayLoop(feed, step, logs_spec)
-    return IteratorLoop(step, logs_spec)
+    if not isinstance(feed, ArrayFeed):
+        return IteratorLoop(step, logs_spec)
+    if jit_last_step is not None:
+        return CompiledArrayLoop(feed, step, logs_spec, jit_last_step)
+    return ArrayLoop(feed, step, logs_spec)
 
 
 def _empty_logs(step: Step, spec: dict[str, tf.TensorSpec]) -> Logs:

@@ -22,6 +22,12 @@ class Pace:
         self._fixed = steps_per_call
         self._step_s: float | None = None
         self._calls = 0
+        self._next: int | None = None
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the calls have a size that somebody has set."""
+        return self._fixed is not None
 
     @property
     def step_s(self) -> float | None:
@@ -32,14 +38,26 @@ class Pace:
         """Returns how many steps the next call should make."""
         if self._fixed is not None:
             return self._fixed
+        if self._next is not None:
+            return self._next
         if self._step_s is None:
             return 1 if self._calls == 0 else 4
         return max(1, round(self._call_s / self._step_s))
 
+    def ask(self, steps: int) -> None:
+        """Sets the size of the next calls until `settle`; what they take is then not learned from."""
+        self._next = steps
+
+    def settle(self, step_s: float | None) -> None:
+        """Goes back to sizing by time, from what a step takes as measured by the caller, in seconds."""
+        self._next = None
+        self._step_s = step_s if step_s is None else max(step_s, 1e-9)
+        self._calls = 0 if step_s is None else 2
+
     def observe(self, steps: int, seconds: float) -> None:
         """Takes in what a call of `steps` steps took."""
         self._calls += 1
-        if self._calls == 1 or steps == 0:
+        if self._next is not None or self._calls == 1 or steps == 0:
             return
         latest = max(seconds / steps, 1e-9)
         # Within a factor of four at a time: one stalled call must not shrink the next ones to nothing.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ class Step:
     """A training step as the loops use it.
 
     Attributes:
+        halts: whether the loops end at the first loss that is not finite.
         run: the function of one batch; updates the model's variables and returns the logs.
         carries_logs: whether the loop has to hand the last step's logs on. False where the logs are the
             model's metrics, whose variables tell the same at any later time.
@@ -35,12 +37,16 @@ class Step:
         halt_on_nonfinite: bool = False,
     ) -> None:
         self._model = model
-        self._halts = halt_on_nonfinite
-        if jit_compile:
-            function = tf.function(function, jit_compile=True, autograph=False, reduce_retracing=True)
-        self.run: StepFunction = lambda batch: function(_keras.without_optionals(batch))
+        self.halts = halt_on_nonfinite
+        self.run = _prepared(function, jit_compile)
         self.carries_logs = False
         self._metrics: Callable[[], Logs] | None = None
+
+    def using(self, function: StepFunction, *, jit_compile: bool = False) -> Step:
+        """Returns a step like this one, inspected as it is, that executes the same in another way."""
+        other = copy.copy(self)
+        other.run = _prepared(function, jit_compile)
+        return other
 
     def inspect(self, element_spec: Any) -> dict[str, tf.TensorSpec]:
         """Traces one step without running it, which also builds whatever is not built yet.
@@ -51,7 +57,8 @@ class Step:
         Raises:
             TypeError: if the step does not return a mapping of names to scalars.
         """
-        logs = tf.function(self.run, autograph=False).get_concrete_function(element_spec).structured_outputs
+        concrete = tf.function(self.run, autograph=False).get_concrete_function(element_spec)
+        logs: Any = concrete.structured_outputs
         if not isinstance(logs, Mapping):
             raise TypeError(
                 f"train_step returned {type(logs).__name__}; expected a dict of metric names and values, "
@@ -67,18 +74,25 @@ class Step:
         """
         logs = self.run(batch)
         finite = tf.constant(True)
-        if self._halts and "loss" in logs:
+        if self.halts and "loss" in logs:
             finite = tf.reduce_all(tf.math.is_finite(logs["loss"]))
         return finite, dict(logs) if self.carries_logs else {}
 
     def metrics(self) -> Logs:
         """Returns the model's metrics as they stand now."""
         if self._model.run_eagerly:
-            return self._model.get_metrics_result()
+            return dict(self._model.get_metrics_result())
         if self._metrics is None:
             compiled = tf.function(self._model.get_metrics_result, autograph=False)
             self._metrics = compiled.get_concrete_function()
-        return self._metrics()
+        metrics: Logs = self._metrics()
+        return metrics
+
+
+def _prepared(function: StepFunction, jit_compile: bool) -> StepFunction:
+    if jit_compile:
+        function = tf.function(function, jit_compile=True, autograph=False, reduce_retracing=True)
+    return lambda batch: function(_keras.without_optionals(batch))
 
 
 def build_model(model: keras.Model, step: Step, element_spec: Any) -> dict[str, tf.TensorSpec]:

@@ -1,0 +1,103 @@
+"""TensorFlow's threads, set for the way in which this package uses the cores.
+
+TensorFlow has two pools: inter-op threads run the operations of a graph side by side, intra-op threads
+divide one operation. A batch that is split into parts (`training/splitting.py`) keeps every core busy with
+one intra-op thread, and nothing is then lost to dividing small operations. Both pools are sized when
+TensorFlow starts and never again, for the whole process.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from overlap_train.arguments import require_count
+
+__all__ = ["ThreadSettings", "available_cores", "configure", "splits_pay"]
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadSettings:
+    """The sizes of TensorFlow's thread pools; 0 means that TensorFlow decides, which is all cores.
+
+    Attributes:
+        intra_op_threads: threads that may share one operation.
+        inter_op_threads: operations that may run at the same time.
+        in_force: whether they are what was asked for.
+    """
+
+    intra_op_threads: int
+    inter_op_threads: int
+    in_force: bool = True
+
+    def __str__(self) -> str:
+        text = f"TensorFlow uses {self.intra_op_threads or 'its default'} intra-op and "
+        text += f"{self.inter_op_threads or 'its default'} inter-op threads"
+        return text if self.in_force else f"{text}, not what was asked for"
+
+
+def configure(
+    *, cores: int | None = None, intra_op_threads: int | None = None, inter_op_threads: int | None = None
+) -> ThreadSettings:
+    """Sizes TensorFlow's thread pools so that `Trainer.fit` may split batches over the cores of a CPU.
+
+    Call it once, right after the imports: before the first tensor, layer or dataset. Calling it again with
+    the same values does nothing. It has no use where a GPU does the arithmetic.
+
+    Args:
+        cores: how many cores to use; None takes those that this process may run on.
+        intra_op_threads: threads for one operation; None takes 1, which batch splitting needs.
+        inter_op_threads: operations at the same time; None takes `cores`.
+
+    Returns:
+        The settings now in force.
+
+    Raises:
+        TypeError: if a number is not an integer.
+        ValueError: if a number is below 1.
+
+    Warns:
+        RuntimeWarning: if TensorFlow has started already, so that the pools stay as they are.
+    """
+    cores = available_cores() if cores is None else require_count("cores", cores, minimum=1)
+    intra = 1 if intra_op_threads is None else require_count("intra_op_threads", intra_op_threads, minimum=1)
+    inter = (
+        cores if inter_op_threads is None else require_count("inter_op_threads", inter_op_threads, minimum=1)
+    )
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(intra)
+        tf.config.threading.set_inter_op_parallelism_threads(inter)
+    except RuntimeError:
+        present = _present(in_force=False)
+        warnings.warn(
+            f"overlap_train.configure() came too late: TensorFlow has started already. {present}: "
+            f"{intra} and {inter}. Call it right after the imports, before the first tensor, layer or "
+            "dataset is made",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return present
+    return _present()
+
+
+def available_cores() -> int:
+    """Returns the number of cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def splits_pay() -> bool:
+    """Whether parts of a batch could use cores that single operations, of one thread each, leave idle."""
+    present = _present()
+    return present.intra_op_threads == 1 and present.inter_op_threads != 1 and available_cores() > 1
+
+
+def _present(*, in_force: bool = True) -> ThreadSettings:
+    threading = tf.config.threading
+    return ThreadSettings(
+        threading.get_intra_op_parallelism_threads(), threading.get_inter_op_parallelism_threads(), in_force
+    )

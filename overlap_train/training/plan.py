@@ -1,0 +1,75 @@
+"""How the training steps are executed: what a user may fix, and what the planner leaves as chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from overlap_train.arguments import require_count
+
+__all__ = ["Auto", "ExecutionPlan"]
+
+Auto = Literal["auto"]
+
+_LOOPS = ("auto", "in_memory", "iterator", "eager")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionPlan:
+    """How `Trainer.fit` executes its steps. Whatever is `"auto"` is chosen, by timing where that pays.
+
+    All choices compute the same steps on the same batches in the same order. Splitting and XLA round
+    differently, in the last bit of a sum; `batch_splits=1, jit=False` gives Keras's own graph.
+
+    Attributes:
+        loop: `"in_memory"` holds the arrays as tensors and gathers the batches inside the compiled loop;
+            `"iterator"` draws them from a `tf.data` iterator there; `"eager"` runs operation by operation,
+            for a debugger. "auto" holds what fits.
+        steps_per_call: training steps in one compiled call; "auto" makes calls of `call_s`.
+        batch_splits: parts of a batch that run side by side on the cores of a CPU; 1 does not split. A
+            number above 1 vouches for layers of the user's own: each row of their outputs has to depend on
+            its own row of the inputs only. "auto" splits after `overlap_train.configure()` only.
+        jit: whether XLA compiles the steps: the whole loop for arrays in memory, else each step. "auto" does
+            what `model.compile(jit_compile=...)` says, and may use XLA for small models on a CPU. XLA draws
+            other random numbers, and answers NaN or clamps where TensorFlow reports a label or an index that
+            is out of range; layers that draw are therefore never compiled by "auto".
+        call_s: how long a call should last, in seconds; progress, interrupts and deliveries wait for its end.
+
+    Raises:
+        TypeError: for a value of the wrong type.
+        ValueError: for a value out of range, or two that exclude each other.
+    """
+
+    loop: Literal["auto", "in_memory", "iterator", "eager"] = "auto"
+    steps_per_call: int | Auto = "auto"
+    batch_splits: int | Auto = "auto"
+    jit: bool | Auto = "auto"
+    call_s: float = 0.25
+
+    def __post_init__(self) -> None:
+        if self.loop not in _LOOPS:
+            raise ValueError(f"loop must be one of {', '.join(map(repr, _LOOPS))}; got {self.loop!r}")
+        for name in ("steps_per_call", "batch_splits"):
+            value = getattr(self, name)
+            if isinstance(value, str) and value != "auto":
+                raise ValueError(f"{name} must be an integer or 'auto'; got {value!r}")
+            if value != "auto":
+                require_count(name, value, minimum=1)
+        if self.jit != "auto" and not isinstance(self.jit, bool):
+            raise TypeError(f"jit must be True, False or 'auto'; got {self.jit!r}")
+        if isinstance(self.call_s, bool) or not isinstance(self.call_s, (int, float)):
+            raise TypeError(f"call_s must be a number of seconds; got {self.call_s!r}")
+        if not self.call_s > 0:
+            raise ValueError(f"call_s must be positive; got {self.call_s!r}")
+        if self.splits and self.jit is True:
+            raise ValueError(
+                f"batch_splits={self.batch_splits} and jit=True exclude each other: XLA does not run the "
+                "parts side by side; leave one of them out"
+            )
+        if self.loop == "eager" and (self.splits or self.jit is True):
+            raise ValueError("loop='eager' excludes batch_splits and jit, which are for compiled loops")
+
+    @property
+    def splits(self) -> bool:
+        """Whether batches are to be split, by the user's own wish."""
+        return self.batch_splits != "auto" and self.batch_splits > 1

@@ -1,0 +1,109 @@
+"""Each plan trains as Keras does, and a second fit does not trace again."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train import ExecutionPlan, Trainer
+from overlap_train.data.sources import FeedOptions, make_feed
+from overlap_train.training.execution import find_xla_obstacle
+from tests import models
+
+
+def perceptron():
+    keras.utils.set_random_seed(7)
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(4)])
+    model.compile(keras.optimizers.SGD(0.1), models.crossentropy(), metrics=["accuracy"])
+    return model
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        ExecutionPlan(loop="iterator"),
+        ExecutionPlan(loop="in_memory", steps_per_call=2),
+        ExecutionPlan(jit=True),
+        ExecutionPlan(loop="iterator", jit=True),
+    ],
+)
+def test_plans_by_hand_equal_keras(plan):
+    x, y = models.arrays()  # the last batch is smaller
+    arguments = {"batch_size": 32, "epochs": 2, "verbose": 0, "validation_data": models.arrays(50, 1)}
+    expected, actual = perceptron(), perceptron()
+    plain = expected.fit(x, y, **arguments)
+    history = Trainer(actual, execution=plan).fit(x, y, **arguments)
+    models.assert_same_history(history.history, plain.history)
+    models.assert_same_weights(actual, expected)
+
+
+def test_jit_keeps_the_averages_of_several_outputs():
+    x, y = models.functional_data()
+    expected, actual = models.functional(), models.functional()
+    plain = expected.fit(x, y, batch_size=40, epochs=1, verbose=0)
+    history = Trainer(actual, execution=ExecutionPlan(jit=True)).fit(x, y, batch_size=40, epochs=1, verbose=0)
+    models.assert_same_history(history.history, plain.history)
+
+
+def test_in_memory_refuses_a_dataset():
+    data = tf.data.Dataset.from_tensor_slices(models.arrays()).batch(8)
+    with pytest.raises(ValueError, match="loop='in_memory' needs arrays"):
+        Trainer(perceptron(), execution=ExecutionPlan(loop="in_memory")).fit(data, verbose=0)
+
+
+def test_second_fit_traces_no_step_and_reads_the_new_arrays(monkeypatch):
+    traced = []
+
+    class Counting(keras.Sequential):
+        def call(self, *args, **kwargs):
+            traced.append(1)
+            return super().call(*args, **kwargs)
+
+    model = Counting([keras.Input((12,)), keras.layers.Dense(4)])
+    model.compile(keras.optimizers.SGD(0.0), models.crossentropy())
+    trainer = Trainer(model)
+    x, y = models.arrays()
+    first = trainer.fit(x, y, verbose=0, shuffle=False).history["loss"]
+    loops = dict(trainer._loops._loops)
+    second = trainer.fit(np.zeros_like(x), y, verbose=0, shuffle=False).history["loss"]
+    assert trainer._loops._loops == loops
+    assert first != second
+    assert second[0] == pytest.approx(np.log(4), rel=1e-5)
+    model.compile(keras.optimizers.SGD(0.0), models.crossentropy())
+    trainer.fit(x, y, verbose=0)
+    assert not set(trainer._loops._loops) & set(loops)
+
+
+def feed_for(rows=64, batch_size=32):
+    x, y = models.arrays(rows)
+    return make_feed(x, y, None, FeedOptions(batch_size=batch_size), hold_in_memory=lambda size: True)
+
+
+def test_xla_is_not_chosen_where_it_changes_numbers_or_loses():
+    assert find_xla_obstacle(perceptron(), feed_for()) is None
+    assert "random numbers" in find_xla_obstacle(models.sequential(), feed_for())
+    assert "no full batch" in find_xla_obstacle(perceptron(), feed_for(rows=8))
+    model = keras.Sequential([keras.Input((12, 1)), keras.layers.Conv1D(2, 3), keras.layers.Flatten()])
+    model.compile("sgd", "mse")
+    assert "convolutions" in find_xla_obstacle(model, feed_for())
+
+
+def test_eager_plan_runs_the_step_operation_by_operation():
+    eager = []
+
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(4)
+
+        def call(self, x):
+            eager.append(tf.executing_eagerly())
+            return self.dense(x)
+
+    model = Model()
+    model.compile("sgd", models.crossentropy())
+    x, y = models.arrays(16)
+    Trainer(model, execution=ExecutionPlan(loop="eager")).fit(x, y, batch_size=8, verbose=0)
+    assert eager[-1]

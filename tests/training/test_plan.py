@@ -1,0 +1,32 @@
+"""An execution plan refuses what cannot be meant, before anything starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from overlap_train import ExecutionPlan
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"loop": "fast"}, ValueError, "loop must be one of"),
+        ({"steps_per_call": 0}, ValueError, "at least 1"),
+        ({"steps_per_call": "many"}, ValueError, "integer or 'auto'"),
+        ({"batch_splits": 2.0}, TypeError, "batch_splits must be an integer"),
+        ({"batch_splits": True}, TypeError, "batch_splits must be an integer"),
+        ({"jit": "yes"}, TypeError, "jit must be True, False or 'auto'"),
+        ({"jit": 1}, TypeError, "jit must be True, False or 'auto'"),
+        ({"call_s": 0.0}, ValueError, "call_s must be positive"),
+        ({"call_s": "1"}, TypeError, "number of seconds"),
+        ({"batch_splits": 4, "jit": True}, ValueError, "exclude each other"),
+        ({"loop": "eager", "batch_splits": 2}, ValueError, "for compiled loops"),
+    ],
+)
+def test_bad_values_are_refused(arguments, error, says):
+    with pytest.raises(error, match=says):
+        ExecutionPlan(**arguments)
+
+
+def test_one_split_does_not_exclude_xla():
+    assert not ExecutionPlan(batch_splits=1, jit=True).splits

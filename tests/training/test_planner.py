@@ -1,0 +1,190 @@
+"""The planner times candidates on steps that count: none is lost, made twice or out of order."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tensorflow as tf
+
+from overlap_train.training import planner
+from overlap_train.training.loops import Loop, StepsDone
+from overlap_train.training.pace import Pace
+from overlap_train.training.plan_cache import Candidate, PlanCache, Timing
+from overlap_train.training.planner import PlannedLoop, describe
+
+PLAIN, XLA, SPLIT = Candidate(), Candidate(jit=True), Candidate(splits=4)
+
+
+class FakeTime:
+    """A clock that only fake loops move on."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        monkeypatch.setattr(planner.time, "monotonic", lambda: self.now)
+
+
+class FakeCursor:
+    def __init__(self, steps):
+        self.left = steps
+
+    def remaining(self):
+        return self.left
+
+
+class FakeLoop(Loop):
+    name = "fake"
+
+    def __init__(self, clock, log, candidate, step_s, fails=None):
+        self._clock, self._log, self._candidate, self._step_s = clock, log, candidate, step_s
+        self._fails = fails
+
+    def run(self, cursor, max_steps):
+        if self._fails:
+            raise self._fails
+        self._clock.now += self._step_s * max_steps
+        self._log += [self._candidate] * max_steps
+        cursor.left -= max_steps
+        return StepsDone(max_steps)
+
+
+class Scene:
+    """A planned loop over fakes, run as a session runs it."""
+
+    def __init__(self, monkeypatch, tmp_path, candidates, step_s, *, total_steps, build_s=0.2, fails=None):
+        self.clock, self.log, self.messages = FakeTime(monkeypatch), [], []
+        self.pace, self.file = Pace(), tmp_path / "plan.json"
+        self.built = []
+
+        def build(candidate):
+            self.built.append(candidate)
+            self.clock.now += build_s
+            error = (fails or {}).get(candidate)
+            return FakeLoop(self.clock, self.log, candidate, step_s[candidate], error)
+
+        self.loop = PlannedLoop(
+            candidates,
+            build,
+            self.pace,
+            total_steps=total_steps,
+            cache=PlanCache(self.file),
+            message=self.messages.append,
+        )
+
+    def train(self, steps, *, at_most=None):
+        cursor = FakeCursor(steps)
+        while cursor.left:
+            asked = min(self.pace.steps(), cursor.left, at_most or cursor.left)
+            start = self.clock.now
+            done = self.loop.run(cursor, asked)
+            self.pace.observe(done.steps, self.clock.now - start)
+
+
+def test_fastest_candidate_makes_the_remaining_steps_and_none_is_lost(monkeypatch, tmp_path):
+    scene = Scene(monkeypatch, tmp_path, [PLAIN, XLA], {PLAIN: 1e-4, XLA: 2e-5}, total_steps=10**6)
+    scene.train(100_000)
+    assert len(scene.log) == 100_000
+    assert scene.log[0] == PLAIN
+    assert scene.log[-1] == XLA
+    assert scene.log.count(XLA) > 90_000
+    assert scene.messages == ["plan: fake, no splits, XLA, 12500 steps a call (measured 0.02 ms a step)"]
+
+
+def test_slower_candidate_is_left_again(monkeypatch, tmp_path):
+    scene = Scene(monkeypatch, tmp_path, [PLAIN, XLA], {PLAIN: 1e-4, XLA: 8e-4}, total_steps=10**6)
+    scene.train(50_000)
+    assert XLA in scene.log
+    assert scene.log[-1] == PLAIN
+    assert len(scene.messages) == 1
+
+
+def test_nothing_is_tried_in_a_run_too_short_to_pay(monkeypatch, tmp_path):
+    scene = Scene(monkeypatch, tmp_path, [PLAIN, XLA], {PLAIN: 1e-4, XLA: 2e-5}, total_steps=2_000)
+    scene.train(2_000)
+    assert set(scene.log) == {PLAIN}
+    assert scene.built == [PLAIN]
+
+
+def test_single_candidate_is_not_timed(monkeypatch, tmp_path):
+    scene = Scene(monkeypatch, tmp_path, [SPLIT], {SPLIT: 1e-2}, total_steps=10**6)
+    assert scene.messages == ["plan: fake, 4 splits, no XLA"]
+    scene.train(50)
+    assert not scene.file.exists()
+
+
+def test_next_run_takes_the_measurements_over(monkeypatch, tmp_path):
+    arguments = ([PLAIN, XLA], {PLAIN: 1e-4, XLA: 2e-5})
+    Scene(monkeypatch, tmp_path, *arguments, total_steps=10**6).train(100_000)
+    again = Scene(monkeypatch, tmp_path, *arguments, total_steps=10**6)
+    again.train(1_000)
+    assert set(again.log) == {XLA}
+    assert again.built == [XLA]
+    short = Scene(monkeypatch, tmp_path, *arguments, total_steps=100)
+    short.train(100)
+    assert set(short.log) <= {PLAIN, XLA}
+
+
+def test_known_slow_build_is_not_taken_for_a_short_run(monkeypatch, tmp_path):
+    scene_file = PlanCache(tmp_path / "plan.json")
+    scene_file.save({PLAIN: Timing(0.3, 1e-4), XLA: Timing(2.0, 2e-5)})
+    step_s = {PLAIN: 1e-4, XLA: 2e-5}
+    assert Scene(monkeypatch, tmp_path, [PLAIN, XLA], step_s, total_steps=1_000).built == [PLAIN]
+    assert Scene(monkeypatch, tmp_path, [PLAIN, XLA], step_s, total_steps=10**6).built == [XLA]
+
+
+def test_candidate_that_xla_cannot_compile_is_dropped_without_losing_a_step(monkeypatch, tmp_path):
+    error = tf.errors.InvalidArgumentError(None, None, "no XLA kernel")
+    step_s = {PLAIN: 1e-4, XLA: 2e-5}
+    scene = Scene(monkeypatch, tmp_path, [PLAIN, XLA], step_s, total_steps=10**6, fails={XLA: error})
+    scene.train(30_000)
+    assert scene.log == [PLAIN] * 30_000
+    assert XLA in scene.built
+
+
+def test_error_of_the_data_is_not_swallowed(monkeypatch, tmp_path):
+    error = tf.errors.InvalidArgumentError(None, None, "label out of range")
+    scene = Scene(monkeypatch, tmp_path, [PLAIN, XLA], {PLAIN: 1e-4}, total_steps=10**6, fails={PLAIN: error})
+    with pytest.raises(tf.errors.InvalidArgumentError, match="label out of range"):
+        scene.train(10)
+
+
+def test_calls_of_one_step_end_the_trial(monkeypatch, tmp_path):
+    """Where callbacks listen to batches, a call has one step and nothing can be timed."""
+    scene = Scene(monkeypatch, tmp_path, [SPLIT, PLAIN], {SPLIT: 1e-3, PLAIN: 2e-3}, total_steps=10**6)
+    scene.train(20, at_most=1)
+    assert scene.messages == ["plan: fake, 4 splits, no XLA"]
+
+
+def test_epochs_shorter_than_a_trial_call_still_end_it(monkeypatch, tmp_path):
+    scene = Scene(monkeypatch, tmp_path, [PLAIN, XLA], {PLAIN: 1e-4, XLA: 2e-5}, total_steps=10**6)
+    for _ in range(60):
+        scene.train(2)
+    assert len(scene.messages) == 1
+    assert len(scene.log) == 120
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"timings": [{"splits": 1}]}', '{"timings": 3}'])
+def test_damaged_cache_is_as_good_as_none(tmp_path, text):
+    file = tmp_path / "plan.json"
+    file.write_text(text, encoding="utf-8")
+    assert PlanCache(file).load() == {}
+
+
+def test_unwritable_cache_is_no_error(tmp_path):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    cache = PlanCache(tmp_path / "file" / "plan.json")
+    cache.save({PLAIN: Timing(1.0, 1.0)})
+    assert cache.load() == {}
+
+
+def test_cache_keeps_what_was_saved(tmp_path):
+    timings = {PLAIN: Timing(1.0, 0.5), SPLIT: Timing(2.0, 0.25)}
+    PlanCache(tmp_path / "a" / "plan.json").save(timings)
+    assert PlanCache(tmp_path / "a" / "plan.json").load() == timings
+    assert json.loads((tmp_path / "a" / "plan.json").read_text())["timings"][0]["splits"] == 1
+
+
+def test_plan_is_one_line():
+    assert describe("in_memory", SPLIT, 96, 6.1e-3) == (
+        "plan: in_memory, 4 splits, no XLA, 96 steps a call (measured 6.1 ms a step)"
+    )

@@ -1,0 +1,150 @@
+"""A split batch trains as the whole one: same numbers, same random numbers, or a reason why not."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train import ExecutionPlan, Trainer
+from overlap_train.training.splitting import find_obstacle
+from tests import models
+
+
+def spec_of(*arrays):
+    return keras.tree.map_structure(lambda a: tf.TensorSpec([None, *a.shape[1:]], a.dtype), arrays)
+
+
+def images(rows=50):
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(rows, 8, 8, 1)).astype("float32"), rng.integers(0, models.CLASSES, rows)
+
+
+def cnn(optimizer="sgd"):
+    """Convolution, two calls of one Dropout, a regulariser, gradient clipping, weighted metrics."""
+    keras.utils.set_random_seed(7)
+    inputs = keras.Input((8, 8, 1))
+    drop = keras.layers.Dropout(0.3)
+    hidden = keras.layers.Conv2D(4, 3, activation="relu", kernel_regularizer="l2")(inputs)
+    hidden = drop(keras.layers.Dense(8)(drop(keras.layers.Flatten()(hidden))))
+    model = keras.Model(inputs, keras.layers.Dense(models.CLASSES)(hidden))
+    if optimizer == "sgd":
+        optimizer = keras.optimizers.SGD(0.05, momentum=0.9, clipnorm=0.5)
+    model.compile(optimizer, models.crossentropy(), metrics=["accuracy"], weighted_metrics=["accuracy"])
+    return model
+
+
+def assert_split_equals_keras(make, x, y, *, rtol=1e-5, splits=3, **arguments):
+    # 203 rows in batches of 40 and 3 parts: parts of 13 and 14 rows, a last batch of 3 parts of one.
+    arguments = {"batch_size": 40, "epochs": 2, "verbose": 0, **arguments}
+    expected, actual = make(), make()
+    plain = expected.fit(x, y, **arguments)
+    split = Trainer(actual, execution=ExecutionPlan(batch_splits=splits)).fit(x, y, **arguments)
+    models.assert_same_history(split.history, plain.history, rtol=rtol)
+    models.assert_same_weights(actual, expected, rtol=rtol)
+
+
+def test_uneven_parts_and_last_batch_equal_keras():
+    assert_split_equals_keras(lambda: models.sequential("sgd"), *models.arrays())
+
+
+def test_several_outputs_with_loss_weights_equal_keras():
+    assert_split_equals_keras(models.functional, *models.functional_data())
+
+
+def test_sample_weights_regulariser_clipping_and_shared_dropout_equal_keras():
+    x, y = images()
+    weights = np.linspace(0.0, 2.0, len(x)).astype("float32")
+    assert_split_equals_keras(cnn, x, y, batch_size=16, sample_weight=weights)
+
+
+def test_last_batch_smaller_than_the_parts_equals_keras():
+    x, y = images(50)  # batches of 16: the last has 2 rows for 4 parts
+    assert_split_equals_keras(cnn, x, y, batch_size=16, splits=4)
+
+
+def test_adam_stays_close_to_keras():
+    """Adam divides by the root of squared gradients, which magnifies a rounding error near zero."""
+    assert_split_equals_keras(lambda: models.sequential("adam"), *models.arrays(), rtol=1e-3)
+
+
+def test_embedding_keeps_its_sparse_gradient():
+    keras.utils.set_random_seed(3)
+    tokens = np.random.default_rng(0).integers(0, 20, (30, 6))
+
+    def make():
+        keras.utils.set_random_seed(7)
+        layers = [keras.Input((6,), dtype="int32"), keras.layers.Embedding(20, 4), keras.layers.Flatten()]
+        model = keras.Sequential([*layers, keras.layers.Dense(2)])
+        model.compile(keras.optimizers.SGD(0.1), models.crossentropy())
+        return model
+
+    assert_split_equals_keras(make, tokens, tokens[:, 0] % 2, batch_size=8)
+
+
+def test_loss_that_mixes_rows_equals_keras():
+    """Dice has one value for the whole batch; it cannot be averaged over parts, and need not be."""
+
+    def make():
+        keras.utils.set_random_seed(7)
+        model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(3, activation="sigmoid")])
+        model.compile(keras.optimizers.SGD(0.1), keras.losses.Dice())
+        return model
+
+    x, y = models.arrays()
+    assert_split_equals_keras(make, x, keras.ops.one_hot(y % 3, 3).numpy())
+
+
+def test_batch_normalization_is_an_obstacle():
+    model = models.subclassed()
+    x, y = models.arrays()
+    model.evaluate(x, y, verbose=0)
+    assert "layer" in find_obstacle(model, spec_of(x, y)) or "Awkward" in find_obstacle(model, spec_of(x, y))
+    assert "changes state" in find_obstacle(model, spec_of(x, y), trusted=True)
+
+
+def sequential_with(*layers):
+    model = keras.Sequential([keras.Input((12,)), *layers, keras.layers.Dense(models.CLASSES)])
+    model.compile("sgd", models.crossentropy())
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("layer", "trusted", "says"),
+    [
+        (lambda: keras.layers.GaussianNoise(0.1), True, "changes state"),
+        (lambda: keras.layers.GaussianNoise(0.1), False, "GaussianNoise"),
+        (lambda: keras.layers.BatchNormalization(), True, "changes state"),
+        (lambda: keras.layers.Dense(4, activity_regularizer="l2"), True, "add_loss"),
+        (lambda: keras.layers.Lambda(lambda x: x - keras.ops.mean(x, axis=0)), False, "Lambda"),
+        (lambda: keras.layers.Softmax(axis=0), False, "axis 0"),
+    ],
+)
+def test_what_mixes_rows_or_has_state_is_an_obstacle(layer, trusted, says):
+    x, y = models.arrays()
+    assert says in find_obstacle(sequential_with(layer()), spec_of(x, y), trusted=trusted)
+
+
+def test_own_train_step_is_an_obstacle():
+    class Own(keras.Sequential):
+        def train_step(self, data):
+            return super().train_step(data)
+
+    model = Own([keras.Input((12,)), keras.layers.Dense(models.CLASSES)])
+    model.compile("sgd", models.crossentropy())
+    x, y = models.arrays()
+    with pytest.raises(ValueError, match=r"batch_splits=2 is not possible.*train_step"):
+        Trainer(model, execution=ExecutionPlan(batch_splits=2)).fit(x, y, verbose=0)
+
+
+def test_looking_for_obstacles_changes_nothing():
+    model = models.sequential()
+    x, y = models.arrays()
+    model.evaluate(x, y, verbose=0)
+    before = [v.numpy() for v in model.variables + model.metrics_variables]
+    assert find_obstacle(model, spec_of(x, y)) is None
+    for value, variable in zip(before, model.variables + model.metrics_variables, strict=True):
+        np.testing.assert_array_equal(value, variable.numpy())
+    assert not any("call" in vars(layer) for layer in model.layers)
