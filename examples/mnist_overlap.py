@@ -96,4 +96,5 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    overlap_train.configure()  # lets the trainer split batches over the cores; before TensorFlow starts
     app.run(main)

@@ -30,7 +30,7 @@ from overlap_train.data.sources import Feed
 from overlap_train.errors import CheckpointMismatchError
 from overlap_train.snapshot import ModelState, Values
 
-__all__ = ["CheckpointPolicy", "Resumer", "StartPoint", "fingerprint"]
+__all__ = ["CheckpointPolicy", "Resumer", "StartPoint", "checkpoint_policy", "fingerprint"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +66,19 @@ class CheckpointPolicy:
                 raise TypeError(f"every_s must be a number of seconds or None; got {self.every_s!r}")
             if not self.every_s >= 0:
                 raise ValueError(f"every_s must not be negative; got {self.every_s!r}")
+
+
+def checkpoint_policy(resume: Any) -> CheckpointPolicy | None:
+    """Returns what the argument `resume` of `fit` means.
+
+    Raises:
+        TypeError: if it is neither a directory nor a policy nor None.
+    """
+    if resume is None or isinstance(resume, CheckpointPolicy):
+        return resume
+    if isinstance(resume, (str, os.PathLike)):
+        return CheckpointPolicy(directory=resume)
+    raise TypeError(f"resume must be a directory, a CheckpointPolicy or None; got {type(resume).__name__}")
 
 
 @dataclass(frozen=True)

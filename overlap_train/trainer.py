@@ -11,16 +11,17 @@ import keras
 
 from overlap_train import _keras, arguments
 from overlap_train.callbacks.delivery import Delivery
-from overlap_train.callbacks.hooks import ordering_hooks, wants_test_batches
+from overlap_train.callbacks.hooks import wants_test_batches
 from overlap_train.data.cursor import Cursor
 from overlap_train.data.sources import Feed, FeedOptions, IteratorFeed, make_feed
 from overlap_train.interrupts import Interrupts
+from overlap_train.lag import effective_lag
 from overlap_train.monitoring.accounts import Accounts
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.monitoring.table import format_epoch_table
 from overlap_train.records import EpochAccount, StepValidation
-from overlap_train.resume import CheckpointPolicy, Resumer, fingerprint
+from overlap_train.resume import CheckpointPolicy, Resumer, checkpoint_policy, fingerprint
 from overlap_train.session import FitSession, Parts, Schedule
 from overlap_train.snapshot import ModelState
 from overlap_train.training.execution import LoopCache, Task, make_execution
@@ -169,7 +170,7 @@ class Trainer:
             verbose=verbose,
             shuffle=shuffle,
         )
-        policy = _checkpoint_policy(resume)
+        policy = checkpoint_policy(resume)
         _keras.require_compiled(self.model)
         if validation_split and validation_data is None:
             (x, y, sample_weight), validation_data = _keras.split_validation(
@@ -272,7 +273,9 @@ class Trainer:
             suite.sanity_check(state.read())
         self.step_validations = []
         every = self.validation.every_steps
-        max_lag = self._effective_lag(feed, suite, callbacks, progress)
+        max_lag, reason = effective_lag(self.validation, feed, suite, callbacks.callbacks)
+        if reason is not None:
+            progress.message(f"validating in step with the training: {reason}")
         steps = cursor.steps_per_epoch
         total_steps = None if steps is None else steps * epochs
         loop, pace = self._execution(feed, step, logs_spec, progress, total_steps)
@@ -366,42 +369,6 @@ class Trainer:
         resources.callback(resumer.close)
         return resumer
 
-    def _effective_lag(
-        self,
-        feed: Feed,
-        suite: ValidationSuite,
-        callbacks: keras.callbacks.CallbackList,
-        progress: ProgressReporter,
-    ) -> int:
-        """Returns how far the training may run ahead so that nobody can tell; says why if not at all."""
-        policy = self.validation
-        if policy.max_lag == 0 or not suite:
-            return policy.max_lag
-        reason = suite.in_step
-        if reason is None and policy.on_change == "rollback":
-            reason = _cannot_roll_back(feed, suite, callbacks)
-        if reason is None:
-            return policy.max_lag
-        progress.message(f"validating in step with the training: {reason}")
-        return 0
-
-
-def _cannot_roll_back(
-    feed: Feed, suite: ValidationSuite, callbacks: keras.callbacks.CallbackList
-) -> str | None:
-    """Returns why a rollback would be noticed, or None."""
-    remedy = 'ValidationPolicy(on_change="continue") would overlap'
-    for callback in callbacks.callbacks:
-        for hook in ordering_hooks(callback):
-            return f"{type(callback).__name__}.{hook} must not run for an epoch that may be undone; {remedy}"
-    if not feed.rewindable:
-        return (
-            f"the training data cannot be rewound (Python makes it, or its pipeline keeps a state); {remedy}"
-        )
-    if not suite.rewindable:
-        return f"the validation data comes from a generator and cannot be rewound; {remedy}"
-    return None
-
 
 def _callback_list(
     model: keras.Model,
@@ -423,14 +390,6 @@ def _callback_list(
         epochs=epochs,
         steps=steps,
     )
-
-
-def _checkpoint_policy(resume: Any) -> CheckpointPolicy | None:
-    if resume is None or isinstance(resume, CheckpointPolicy):
-        return resume
-    if isinstance(resume, (str, os.PathLike)):
-        return CheckpointPolicy(directory=resume)
-    raise TypeError(f"resume must be a directory, a CheckpointPolicy or None; got {type(resume).__name__}")
 
 
 def _capped(epochs: int) -> int:

@@ -16,7 +16,7 @@ import overlap_train
 
 ROOT = Path(overlap_train.__file__).parent
 STAGES = {"data", "training", "snapshot", "validation", "callbacks", "monitoring", "arguments"}
-LEAVES = {"errors", "records", "interrupts"}
+LEAVES = {"configuration", "errors", "records", "interrupts"}
 
 MAY_IMPORT = {
     "__init__": {
@@ -43,12 +43,13 @@ MAY_IMPORT = {
     "parallel": {"errors", "records"},
     "configuration": {"arguments"},
     "interrupts": set(),
+    "lag": {"callbacks", "data", "validation"},
     "records": set(),
     "resume": {"callbacks", "checkpoint", "data", "errors", "snapshot"},
     "scheduling": {"errors", "zero_copy"},
     "session": {"_keras", "resume", *LEAVES, *STAGES},
     "snapshot": {"records"},
-    "trainer": {"_keras", "parallel", "resume", "session", *LEAVES, *STAGES},
+    "trainer": {"_keras", "lag", "parallel", "resume", "session", *LEAVES, *STAGES},
     "training": {"_keras", "configuration", "data", "errors", "records"},
     "validation": {"_keras", "arguments", "data", "errors", "records", "snapshot"},
     "zero_copy": {"errors"},

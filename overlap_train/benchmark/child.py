@@ -34,6 +34,10 @@ def train(spec: RunSpec) -> tuple[RunRecord, float, float]:
     """
     import keras
 
+    import overlap_train
+
+    if SYSTEMS[spec.system].configures:
+        overlap_train.configure()
     keras.utils.set_random_seed(spec.repeat)
     workload = WORKLOADS[spec.workload]
     task = workload.task(Path(spec.cache_dir), quick=spec.quick)

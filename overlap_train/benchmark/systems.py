@@ -31,6 +31,7 @@ class System:
         needs: modules that must be installed.
         workloads: the only workloads that it knows; all if empty.
         environment: variables that its process starts with.
+        configures: whether its process sizes TensorFlow's threads with `overlap_train.configure()`.
     """
 
     name: str
@@ -42,6 +43,7 @@ class System:
     needs: tuple[str, ...] = ()
     workloads: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    configures: bool = False
 
     def build(self, workload: Workload, task: Task, threads: int) -> Contender:
         """Returns the system, ready to train."""
@@ -82,9 +84,15 @@ _ALL = (
         baseline=True,
     ),
     System("paper", "the scheme of paper P1, taken literally", "contenders.Paper", baseline=True),
-    System("overlap", "overlap_train.Trainer", "contenders.Overlap"),
-    System("overlap-sync", "overlap_train.Trainer, max_lag=0", "contenders.OverlapSync"),
-    System("train-only", "overlap_train.Trainer, no validation", "contenders.TrainOnly", uses_threads=False),
+    System("overlap", "overlap_train.Trainer", "contenders.Overlap", configures=True),
+    System("overlap-sync", "overlap_train.Trainer, max_lag=0", "contenders.OverlapSync", configures=True),
+    System(
+        "train-only",
+        "overlap_train.Trainer, no validation",
+        "contenders.TrainOnly",
+        uses_threads=False,
+        configures=True,
+    ),
 )
 
 _OPTIONAL = (
