@@ -21,6 +21,7 @@ from overlap_train.callbacks.hooks import wants_train_batches
 from overlap_train.data.cursor import Cursor
 from overlap_train.interrupts import Interrupts
 from overlap_train.monitoring.accounts import Accounts
+from overlap_train.monitoring.gain import OverlapJudge
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.records import Span, ValidationResult, prefixed
@@ -44,11 +45,12 @@ _ROLLBACKS, _DELIVERIES = 3, 5
 
 @dataclass(frozen=True)
 class Schedule:
-    """From which epoch to which, and how long a validation may take."""
+    """From which epoch to which, how long a validation may take, and whether overlapping has to pay."""
 
     initial_epoch: int
     epochs: int
     timeout_s: float | None = None
+    judges_overlap: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,8 @@ class FitSession:
         self._step = 0
         self._stopped = False
         self._recent_rollbacks: list[bool] = []
+        self._judge = OverlapJudge() if schedule.judges_overlap else None
+        self._calls: list[tuple[Span, int]] = []
         self._batch_hooks = any(wants_train_batches(c) for c in parts.callbacks.callbacks)
         self.epoch_logs: dict[int, Mapping[str, float]] = {}
         self.ended = "completed"
@@ -120,7 +124,10 @@ class FitSession:
             over = self._stopped or any(pending.stops for pending in parts.backlog)
             if self._next_epoch < self._schedule.epochs and not over:
                 self._train_epoch(self._next_epoch)
-                while parts.backlog.ready() or parts.backlog.must_wait(self._next_epoch):
+                alone = self._judge is not None and self._judge.wants_alone
+                while len(parts.backlog) and (
+                    alone or parts.backlog.ready() or parts.backlog.must_wait(self._next_epoch)
+                ):
                     if self._deliver_oldest():
                         break
             elif len(parts.backlog):
@@ -184,6 +191,8 @@ class FitSession:
         done = parts.loop.run(parts.cursor, steps)
         span = self._span("train", start_s, epoch, steps=done.steps)
         parts.accounts.trained(span, done.steps)
+        if epoch > self._schedule.initial_epoch:  # the first one traces and tries plans
+            self._calls.append((span, done.steps))
         parts.pace.observe(done.steps, span.duration_s)
         self._step += done.steps
         if self._batch_hooks and done.steps:
@@ -251,6 +260,7 @@ class FitSession:
 
         start_s = time.monotonic()
         trained_on = self._step != pending.snapshot.step
+        self._judge_overlap(pending, spans, alone=not trained_on)
         outcome = parts.delivery.deliver(
             pending.snapshot, pending.train_logs, results, stops=pending.stops, trained_on=trained_on
         )
@@ -289,6 +299,23 @@ class FitSession:
                 f"validating in step with the training from here on: {_ROLLBACKS} of the last "
                 f"{len(self._recent_rollbacks)} epochs were rolled back"
             )
+
+    def _judge_overlap(self, pending: PendingEpoch, spans: list[Span], *, alone: bool) -> None:
+        """Stops running ahead where the training pays for a validation as much as it would take alone."""
+        if self._judge is None or not spans:
+            return
+        if alone:
+            self._judge.observe_alone(max(s.end_s for s in spans) - min(s.start_s for s in spans))
+        else:
+            self._judge.observe_beside(self._calls, spans)
+        self._calls.clear()
+        if self._judge.pays() is False and self._parts.backlog.max_lag:
+            self._parts.backlog.max_lag = 0
+            self._parts.progress.message(
+                f"validating in step with the training from epoch {pending.epoch + 2} on: beside it, training "
+                "is slower by what a validation takes"
+            )
+            self._judge = None
 
     def _close_epoch(
         self, pending: PendingEpoch, outcome: Outcome, results: Mapping[str, ValidationResult]

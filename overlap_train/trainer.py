@@ -187,7 +187,12 @@ class Trainer:
         )
         options = FeedOptions(batch_size, steps_per_epoch, shuffle, class_weight)
         feed = make_feed(x, y, sample_weight, options, hold_in_memory=self._fits_in_memory)
-        schedule = Schedule(initial_epoch, _capped(epochs), self.validation.timeout_s)
+        schedule = Schedule(
+            initial_epoch,
+            _capped(epochs),
+            self.validation.timeout_s,
+            judges_overlap=self.validation.judges_overlap,
+        )
         with contextlib.ExitStack() as resources:
             cursor = Cursor(feed, steps_per_epoch)
             callback_list = _callback_list(

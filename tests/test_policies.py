@@ -324,6 +324,7 @@ BAD = [
     (ValidationPolicy, dict(workers=1.5), TypeError, "workers must be an int"),
     (ValidationPolicy, dict(max_lag=-1), ValueError, "max_lag must be at least 0; got -1"),
     (ValidationPolicy, dict(max_lag=True), TypeError, "max_lag must be an int"),
+    (ValidationPolicy, dict(overlap="never"), ValueError, "overlap must be one of 'auto', 'always'"),
     (ValidationPolicy, dict(backlog="drop"), ValueError, "backlog must be one of 'block', 'skip', 'latest'"),
     (ValidationPolicy, dict(on_change="undo"), ValueError, "on_change must be one of 'rollback', 'continue'"),
     (

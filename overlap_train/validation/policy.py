@@ -24,6 +24,8 @@ class ValidationPolicy:
             on a single core.
         max_lag: how many later epochs may have begun when an epoch's validation is delivered to the
             callbacks; 0 is what `keras.Model.fit` does.
+        overlap: `"auto"` measures whether training beside a validation pays, and validates in step once it
+            does not; `"always"` does not ask. Only with `backlog="block"`.
         backlog: what happens at the end of an epoch while as many validations as `max_lag` allows (one at
             least) are still under way. `"block"` waits. `"skip"` leaves this epoch without a validation.
             `"latest"` gives up the waiting ones for this epoch's. An epoch without its validation has no
@@ -48,6 +50,7 @@ class ValidationPolicy:
 
     workers: int | None = None
     max_lag: int = 1
+    overlap: str = "auto"
     backlog: str = "block"
     on_change: str = "rollback"
     on_error: str = "raise"
@@ -61,6 +64,7 @@ class ValidationPolicy:
             _require_int("workers", self.workers, 1)
         _require_int("max_lag", self.max_lag, 0)
         _require_int("cache_bytes", self.cache_bytes, 0)
+        _require_choice("overlap", self.overlap, ("auto", "always"))
         _require_choice("backlog", self.backlog, _BACKLOGS)
         _require_choice("on_change", self.on_change, _ON_CHANGE)
         _require_choice("on_error", self.on_error, _ON_ERROR)
@@ -80,6 +84,11 @@ class ValidationPolicy:
     def resolved_workers(self) -> int:
         """The number of workers, with None decided."""
         return self.workers if self.workers is not None else min(2, os.cpu_count() or 1)
+
+    @property
+    def judges_overlap(self) -> bool:
+        """Whether overlapping has to pay."""
+        return self.overlap == "auto" and self.backlog == "block" and self.max_lag > 0
 
     @property
     def max_snapshots(self) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from overlap_train.monitoring.gain import OverlapGain, OverlapJudge
 from overlap_train.records import Span
-from overlap_train.validation.gain import OverlapGain, OverlapJudge
 
 
 def span(name, start_s, end_s):
