@@ -99,7 +99,8 @@ class LayerController:
         if outputs is not None:
             if len(outputs) != len(layer.output_bytes):
                 raise SchedulingError(
-                    f"layer {layer.name!r} returned {len(outputs)} outputs, it declares {len(layer.output_bytes)}"
+                    f"layer {layer.name!r} returned {len(outputs)} outputs, "
+                    f"it declares {len(layer.output_bytes)}"
                 )
             for number, tensor in enumerate(outputs):
                 if Port(index, number) in self._readers:

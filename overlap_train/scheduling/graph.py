@@ -61,8 +61,8 @@ class Layer:
         work: what it costs.
         inputs: the tensors that it reads, in the order that `run` takes them.
         output_bytes: the size of each output for `work.batch` examples.
-        runs: for each device kind ("cpu", "gpu") the callable that computes the layer there. The
-            simulator needs none.
+        runs: the callable that computes the layer, by the name or the kind of a device. The simulator
+            needs none.
     """
 
     name: str
@@ -146,8 +146,8 @@ class LayerGraph:
                 )
         elif not 0 <= port.source < before:
             raise ValueError(
-                f"{self.name}: {reader} reads layer {port.source}, expected one before it (0 to {before - 1}); "
-                "order the layers topologically"
+                f"{self.name}: {reader} reads layer {port.source}, expected one before it "
+                f"(0 to {before - 1}); order the layers topologically"
             )
         elif not 0 <= port.index < len(self.layers[port.source].output_bytes):
             raise ValueError(

@@ -74,10 +74,10 @@ class Oracle(_Planned):
 class EarliestFinish(Policy):
     """Each layer where the request would be done first.
 
-    A request that is alone follows a plan (`search_placement`, and
-    on small graphs `exhaustive_placement` for as long as a few milliseconds allow). With company, each layer goes to the
-    device that minimises: when the device is free + transfers + run time + optimistic time from there
-    to the end of the request. Run times carry the present load through the cost model.
+    A request that is alone follows a plan: `search_placement`, and on small graphs `exhaustive_placement`
+    for as many steps as a few milliseconds allow. With company, each layer goes to the device that
+    minimises: when the device is free + transfers + run time + optimistic time from there to the end
+    of the request. Run times carry the present load through the cost model.
     """
 
     name = "earliest_finish"

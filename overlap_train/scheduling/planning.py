@@ -301,8 +301,8 @@ def search_placement(problem: Problem, *, first: Sequence[Placement] = (), max_l
     """The best of several heuristics, improved layer by layer on graphs of up to `max_layers`.
 
     The heuristics are `first`, each device alone, HEFT, and earliest finish with the optimistic costs.
-    From each, the improvement moves one layer, or one layer together with a neighbour, and exchanges the ranks
-    of two layers, while that helps.
+    From each, the improvement moves one layer, or one layer together with a neighbour, and exchanges
+    the ranks of two layers, while that helps.
     """
     ranks, size, devices = upward_ranks(problem), len(problem.run_s), range(len(problem.slots))
     table = optimistic_costs(problem)

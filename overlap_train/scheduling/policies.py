@@ -109,5 +109,5 @@ class Paper(Policy):
     name = "paper"
 
     def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
-        kind = "gpu" if request.graph.layers[index].work.kind == "conv" else "cpu"
+        kind = "gpu" if request.graph.layers[index].work.kind in ("conv", "depthwise") else "cpu"
         return earliest(of_kind(board.platform, kind), request, index, places, board)

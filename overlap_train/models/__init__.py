@@ -1,0 +1,1 @@
+"""The networks that examples and benchmarks use."""
