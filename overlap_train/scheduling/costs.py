@@ -56,16 +56,21 @@ class CostModel:
     slower correction for each layer takes up what is particular to it.
 
     Args:
-        device_rate: weight of a new observation in a device's factor, 0 to 1.
-        layer_rate: the same for a layer's own correction.
+        memory_s: a device's factor is that of the last so many seconds of work, at least: shorter
+            than the load changes, longer than its duty cycle.
+        layer_rate: weight of a new observation in a layer's own correction, 0 to 1.
         default_s: the answer when nothing at all is known.
     """
 
-    def __init__(self, *, device_rate: float = 0.1, layer_rate: float = 0.1, default_s: float = 1e-3) -> None:
-        for name, rate in (("device_rate", device_rate), ("layer_rate", layer_rate)):
-            if not 0 < rate <= 1:
-                raise ValueError(f"{name} must be above 0 and at most 1, got {rate}")
-        self._device_rate = device_rate
+    _FEWEST = 100
+    """Observations that a device's factor remembers at most; layers may be short against `memory_s`."""
+
+    def __init__(self, *, memory_s: float = 0.1, layer_rate: float = 0.05, default_s: float = 1e-3) -> None:
+        if memory_s <= 0:
+            raise ValueError(f"memory_s must be above 0, got {memory_s}")
+        if not 0 < layer_rate <= 1:
+            raise ValueError(f"layer_rate must be above 0 and at most 1, got {layer_rate}")
+        self._memory_s = memory_s
         self._layer_rate = layer_rate
         self._default_s = default_s
         self._lock = threading.Lock()
@@ -73,7 +78,7 @@ class CostModel:
         self._profiled_work: dict[str, list[tuple[Work, float]]] = {}
         self._regressions: dict[str, WorkRegression] = {}
         self._layer_factor: dict[tuple[str, str], float] = {}
-        self._load_factor: dict[str, float] = {}
+        self._recent_s: dict[str, tuple[float, float]] = {}
         self._published: dict[str, float] = {}
         self._version = 0
 
@@ -111,19 +116,30 @@ class CostModel:
             if seconds <= 0 or unloaded_s <= 0:
                 return
             own = self._layer_factor.get(key, 1.0)
-            load = self._load_factor.get(device.name, 1.0)
-            surprise = math.log(min(max(seconds / (unloaded_s * own * load), 1e-3), 1e3))
-            load *= math.exp(self._device_rate * surprise)
-            self._load_factor[device.name] = load
-            self._layer_factor[key] = own * math.exp(self._layer_rate * (1 - self._device_rate) * surprise)
+            load = self._follow(device.name, seconds, unloaded_s * own)
+            surprise = math.log(min(max(seconds / (unloaded_s * own * load), 0.1), 10.0))
+            self._layer_factor[key] = own * math.exp(self._layer_rate * surprise)
             if abs(math.log(load / self._published.get(device.name, 1.0))) > 0.05:
                 self._published[device.name] = load
                 self._version += 1
 
+    def _follow(self, device: str, seconds: float, expected_s: float) -> float:
+        """The ratio of what recent jobs took to what was expected of them, each weighted by its length.
+
+        A mean of ratios would be wrong under a duty cycle, where short jobs either run freely or not at all.
+        """
+        # A little work without load to begin with keeps the first observation from being all.
+        took_s, hoped_s = self._recent_s.get(device, (self._memory_s / 4, self._memory_s / 4))
+        kept = math.exp(-max(expected_s / self._memory_s, 1 / self._FEWEST))
+        took_s, hoped_s = took_s * kept + seconds, hoped_s * kept + expected_s
+        self._recent_s[device] = (took_s, hoped_s)
+        return took_s / hoped_s
+
     def load_factor(self, device: Device) -> float:
         """How many times longer than profiled jobs take on `device` at present."""
         with self._lock:
-            return self._load_factor.get(device.name, 1.0)
+            took_s, hoped_s = self._recent_s.get(device.name, (1.0, 1.0))
+            return took_s / hoped_s
 
     def predict_unseen(self, work: Work, device: Device) -> float:
         """The regression's answer in seconds, without profile and corrections."""

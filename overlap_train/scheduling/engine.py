@@ -21,6 +21,7 @@ from overlap_train.scheduling.controller import LayerController
 from overlap_train.scheduling.costs import CostModel, Costs
 from overlap_train.scheduling.devices import Device, Platform
 from overlap_train.scheduling.distributor import LayerDistributor
+from overlap_train.scheduling.graph import LayerGraph
 from overlap_train.scheduling.jobs import Job, JobQueue, Request
 from overlap_train.scheduling.planned_policies import make_policy
 from overlap_train.scheduling.policies import Policy
@@ -99,6 +100,12 @@ class Engine:
         ]
         for worker in self._workers:
             worker.start()
+
+    def prepare(self, graph: LayerGraph) -> None:
+        """Lets the policy plan for `graph` before its first request has to wait for that."""
+        with self._lock:
+            self._board.now_s = time.monotonic()
+            self._distributor.selector.policy.prepare(graph, self._board)
 
     def start(self, request: Request) -> None:
         """Releases the first layers of a request; `request.on_done` is called when it ends.

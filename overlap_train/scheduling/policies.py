@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from overlap_train.scheduling.board import Board
 from overlap_train.scheduling.devices import Device, Platform
-from overlap_train.scheduling.graph import REQUEST
+from overlap_train.scheduling.graph import REQUEST, LayerGraph
 from overlap_train.scheduling.jobs import Request
 
 __all__ = ["CpuOnly", "GpuOnly", "Paper", "Policy"]
@@ -24,6 +24,9 @@ class Policy(ABC):
     """Chooses the device of each layer of each request."""
 
     name: str
+
+    def prepare(self, graph: LayerGraph, board: Board) -> None:  # noqa: B027
+        """Requests for `graph` are to come: what takes long can be done now."""
 
     def admit(self, request: Request, board: Board) -> Waits:
         """A request was accepted; called once, before any of its layers is selected.

@@ -147,6 +147,7 @@ class MultiModelScheduler:
         built = self._builder.build(
             name, model, max_pending or self._max_pending, max_batch or self._max_batch, **build
         )
+        self._engine.prepare(built.graph)
         with self._changed:
             self._check_open()
             if name in self._waiting.models:

@@ -1,0 +1,1 @@
+"""The comparison with what a user would pick instead, its tables and plots."""
