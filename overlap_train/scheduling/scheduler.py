@@ -47,7 +47,7 @@ class MultiModelScheduler:
         max_pending: submissions that may wait for each model before `submit` blocks.
         aging_s: how much longer than others a request of one more priority counts as having waited.
         segments: "auto" merges layers where a call costs more than it gains, "layers" keeps every
-            layer, "whole" none.
+            layer, "whole" none; a number cuts into so many segments with as many layers each.
         longest_segment_s: no segment is merged beyond this.
         constant_weights: see `compile_segments`; faster, but blind to later changes of weights.
         profile: measure every layer on every device first; unless given, if there are devices of two
@@ -70,13 +70,14 @@ class MultiModelScheduler:
         max_batch: int = 1,
         max_pending: int = 64,
         aging_s: float = 1.0,
-        segments: str = "auto",
+        segments: str | int = "auto",
         longest_segment_s: float = float("inf"),
         constant_weights: bool = False,
         profile: bool | None = None,
         zero_copy: bool = False,
         recorder: Recorder | None = None,
     ) -> None:
+        self._closed = True
         from overlap_train.scheduling.service import ModelBuilder
         from overlap_train.scheduling.tensorflow_backend import tensorflow_platform
 
@@ -106,9 +107,9 @@ class MultiModelScheduler:
         self._changed = threading.Condition()
         self._waiting = Waiting(aging_s)
         self._active = 0
-        self._closed = False
         self._numbers = itertools.count()
         self._engine = Engine(platform, policy, costs=costs, recorder=recorder, aging_s=aging_s)
+        self._closed = False
         try:
             for name, model in (models or {}).items():
                 self.add(name, model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,14 +35,14 @@ class ModelBuilder:
         platform: Platform,
         costs: Costs,
         *,
-        segments: str = "auto",
+        segments: str | int = "auto",
         longest_s: float = float("inf"),
         constant_weights: bool = False,
         profile: bool = False,
         zero_copy: bool = False,
     ) -> None:
-        if segments not in _SEGMENTS:
-            raise ValueError(f"segments must be one of {_SEGMENTS}, got {segments!r}")
+        if segments not in _SEGMENTS and not (isinstance(segments, int) and segments > 0):
+            raise ValueError(f"segments must be one of {_SEGMENTS} or a number above 0, got {segments!r}")
         self._platform = platform
         self._costs = costs
         self._segments = segments
@@ -97,6 +98,10 @@ class ModelBuilder:
                 return single
         if self._segments == "whole":
             groups = [range(len(split.graph))]
+        elif isinstance(self._segments, int):
+            pieces = min(self._segments, len(every))
+            cuts = [round(len(every) * number / pieces) for number in range(pieces + 1)]
+            groups = [range(begin, end) for begin, end in itertools.pairwise(cuts)]
         elif self._segments == "layers":
             groups = every
         else:
