@@ -13,21 +13,23 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-__all__ = ["CONTENDERS", "measure"]
+__all__ = ["CONTENDERS", "DEFAULT", "measure"]
 
 CONTENDERS = {
     "one_after_another": "one thread, pre-traced functions, TensorFlow's default threads",
-    "one_after_another_constant": "the same with constant weights",
     "thread_per_network": "a thread for each network, pre-traced functions, TensorFlow's default threads",
-    "thread_per_network_constant": "the same with constant weights",
-    "ours_plain": "MultiModelScheduler, one intra-op thread, neither constant weights nor batching",
-    "ours": "MultiModelScheduler, one intra-op thread, constant weights, waiting requests batched up to 4",
+    "thread_per_network_batched": "the same, each thread taking its own requests four at a time",
+    "thread_per_network_constant": "a thread for each network, weights built into the functions",
+    "ours_plain": "MultiModelScheduler, one intra-op thread for each function, no batching",
+    "ours": "MultiModelScheduler, the same, requests that wait anyway batched up to four",
+    "ours_constant": "MultiModelScheduler, the same, weights built into the functions",
 }
+DEFAULT = ("one_after_another", "thread_per_network", "thread_per_network_batched", "ours_plain", "ours")
 _MAX_BATCH = 4
 
 
@@ -47,9 +49,7 @@ def networks(size: int) -> dict[str, Any]:
     }
 
 
-def measure(
-    *, size: int, requests: int, repeats: int, contenders: tuple[str, ...] = tuple(CONTENDERS)
-) -> dict[str, Any]:
+def measure(*, size: int, requests: int, repeats: int, contenders: Sequence[str] = DEFAULT) -> dict[str, Any]:
     """Runs `requests` single images through each network, `repeats` times for each contender.
 
     Returns:
@@ -106,10 +106,10 @@ def _read(child: subprocess.Popen[str]) -> dict[str, Any]:
         if line.startswith("{"):
             result: dict[str, Any] = json.loads(line)
             return result
-    raise RuntimeError(f"the contender {child.args} ended with {child.wait()}; see its messages above")
+    raise RuntimeError(f"a contender ended with code {child.wait()}; see its messages above")
 
 
-def _traced(models: dict[str, Any], size: int, *, constant: bool) -> dict[str, Callable[[Any], Any]]:
+def _traced(models: dict[str, Any], *, constant: bool) -> dict[str, Callable[[Any], Any]]:
     """A compiled function for each network, called once so that it is optimised."""
     from overlap_train.scheduling import Device, Platform
     from overlap_train.scheduling.segments import merge_layers
@@ -131,12 +131,13 @@ def _traced(models: dict[str, Any], size: int, *, constant: bool) -> dict[str, C
 def _baseline(name: str, models: dict[str, Any], images: Any, requests: int) -> Callable[[], dict[str, Any]]:
     import tensorflow as tf
 
-    functions = _traced(models, images.shape[1], constant=name.endswith("_constant"))
-    tensor = tf.constant(images)
+    functions = _traced(models, constant=name.endswith("_constant"))
+    batch = _MAX_BATCH if name.endswith("_batched") else 1
+    tensor = tf.constant(np.repeat(images, batch, axis=0))
     sums: dict[str, float] = {}
 
     def network(key: str) -> None:
-        for _ in range(requests):
+        for _ in range(0, requests, batch):
             sums[key] = float(functions[key](tensor)[0, :10].sum())
 
     def one_after_another() -> dict[str, Any]:
@@ -158,9 +159,11 @@ def _baseline(name: str, models: dict[str, Any], images: Any, requests: int) -> 
 def _ours(name: str, models: dict[str, Any], images: Any, requests: int) -> Callable[[], dict[str, Any]]:
     from overlap_train.scheduling import MultiModelScheduler
 
-    plain = name == "ours_plain"
     scheduler = MultiModelScheduler(
-        models, constant_weights=not plain, max_batch=1 if plain else _MAX_BATCH, max_pending=2 * requests
+        models,
+        constant_weights=name == "ours_constant",
+        max_batch=1 if name == "ours_plain" else _MAX_BATCH,
+        max_pending=2 * requests,
     )
 
     def once() -> dict[str, Any]:

@@ -51,6 +51,7 @@ class JobFormatter:
             index=index,
             device=device,
             transfer_bytes=int(away * request.examples),
+            transfer_s=transfer_s,
             predicted_s=transfer_s + board.costs.seconds(layer, device, request.examples),
             urgency_s=urgency_s,
             rank=rank,

@@ -58,6 +58,7 @@ class Job:
         index: of the layer in the request's graph.
         device: where the core selector put it.
         transfer_bytes: what has to be brought to that device from others.
+        transfer_s: how long that should take.
         predicted_s: how long it should take there, transfers included.
         urgency_s: smaller runs first; see `urgency`.
         rank: larger runs first among jobs that are equally urgent.
@@ -70,6 +71,7 @@ class Job:
     index: int
     device: Device
     transfer_bytes: int = 0
+    transfer_s: float = 0.0
     predicted_s: float = 0.0
     urgency_s: float = 0.0
     rank: float = 0.0

@@ -182,13 +182,10 @@ class _Run:
             while self._idle[device.name] and (job := self._queue.take_now(device)):
                 self._idle[device.name] -= 1
                 self._board.started(job)
-                work_s = self._true_s(job.layer, device) + self._transfer_s(job)
+                work_s = self._true_s(job.layer, device) + job.transfer_s
                 load = self._loads.get(device.name)
                 end_s = load.end_s(now_s, work_s) if load else now_s + work_s
                 heapq.heappush(self._events, (end_s, next(self._order), job, now_s))
-
-    def _transfer_s(self, job: Job) -> float:
-        return job.predicted_s - self._costs.seconds(job.layer, job.device, job.request.examples)
 
     def _end(self, job: Job, began_s: float, now_s: float) -> None:
         self._idle[job.device.name] += 1
