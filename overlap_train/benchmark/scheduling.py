@@ -1,6 +1,6 @@
 """The scheduler beside what a user would do: measured on this CPU, simulated for the paper's machine.
 
-    scripts/compare_scheduling.sh [--quick] [--parts simulated,costs,measured,gpu] [--out results/scheduling]
+    scripts/compare_scheduling.sh [--quick] [--parts simulated,costs] [--out results/scheduling]
 
 Writes `scheduling.json`, plots and timelines, and prints a table. Every row is marked *measured here*,
 *simulated* or *paper's hardware*.
@@ -18,13 +18,14 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+from overlap_train.benchmark import scheduling_agreement
 from overlap_train.benchmark import scheduling_measured as measured
 from overlap_train.benchmark import scheduling_simulated as simulated
 from overlap_train.benchmark.scheduling_report import plot_growth, plot_policies, write_trace
 
 __all__ = ["main"]
 
-PARTS = ("simulated", "costs", "measured", "gpu")
+PARTS = ("simulated", "agreement", "costs", "measured", "gpu")
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
@@ -50,6 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     if "costs" in parts:
         report["costs_measured"] = _held_out(64 if options.quick else 96)
         print(f"cost model, layers held out, measured here: {report['costs_measured']}")
+    if "agreement" in parts:
+        report["agreement"] = scheduling_agreement.compare(1 if options.quick else 5)
+        ratios = [row["ratio"] for row in report["agreement"]]
+        print(f"threads to simulator, makespan: {min(ratios):.3f} to {max(ratios):.3f}")
     if "measured" in parts:
         report["measured"] = measured.measure(
             size=options.size,
