@@ -46,6 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         options.size, options.requests, options.repeats = 64, 4, 1
     options.out.mkdir(parents=True, exist_ok=True)
     report: dict[str, Any] = {"machine": {"processor": _processor(), "cores": os.cpu_count()}}
+    if "costs" in parts:
+        import tensorflow as tf
+
+        # Before anything starts TensorFlow: layers are profiled as the scheduler runs them.
+        tf.config.threading.set_intra_op_parallelism_threads(1)
     if {"simulated", "costs"} & set(parts):
         _simulate(report, parts, options)
     if "costs" in parts:
@@ -120,14 +125,12 @@ def _print_measured(rows: dict[str, dict[str, Any]]) -> None:
 def _held_out(size: int) -> dict[str, Any]:
     """Profiles every layer of the four networks here, and predicts those of one shape in four."""
     import numpy as np
-    import tensorflow as tf
 
     from overlap_train.scheduling import CostModel, Device, Platform
     from overlap_train.scheduling.segments import merge_layers
     from overlap_train.scheduling.splitting import split_model
     from overlap_train.scheduling.tensorflow_backend import compile_segments, profile_layers
 
-    tf.config.threading.set_intra_op_parallelism_threads(1)
     one, samples = Platform((Device("CPU:0"),)), []
     for name, model in measured.networks(size).items():
         split = split_model(model, name=name)
