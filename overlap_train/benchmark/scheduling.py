@@ -99,7 +99,7 @@ def _print_simulated(rows: Sequence[dict[str, Any]]) -> None:
     print(
         f"{'scenario':24}{'load':>32}"
         + "".join(f"{policy:>20}" for policy in policies)
-        + "   paper's hardware"
+        + "     bound   paper's hardware"
     )
     for row in rows:
         cells = "".join(
@@ -107,7 +107,10 @@ def _print_simulated(rows: Sequence[dict[str, Any]]) -> None:
             for p in policies
         )
         paper = row["papers_hardware_percent"]
-        print(f"{row['scenario']:24}{row['load']:>32}{cells}" + (f"{paper:18.1f}%" if paper else ""))
+        print(
+            f"{row['scenario']:24}{row['load']:>32}{cells}{1e3 * row['lower_bound_s']:10.1f}"
+            + (f"{paper:18.1f}%" if paper else "")
+        )
     worst = max(row["to_better_of_gpu_only_and_paper"] for row in rows)
     print(f"earliest_finish to the better of gpu_only and paper, at most: {worst:.3f}")
 
