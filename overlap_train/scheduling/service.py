@@ -49,7 +49,7 @@ class ModelBuilder:
         self._longest_s = longest_s
         self._constant_weights = constant_weights
         self._profile = profile
-        self._as_tensor = _zero_copy_as_tensor() if zero_copy else tf.constant
+        self._as_tensor = _zero_copy_as_tensor() if zero_copy else _host_tensor
 
     def build(
         self,
@@ -131,16 +131,22 @@ def _flatten(name: str, model: Any, x: Any, dtypes: Sequence[Any]) -> tuple[Any,
     return arrays
 
 
+def _host_tensor(array: Any) -> tf.Tensor:
+    # Without the scope TensorFlow would put it on a GPU, whether or not the first segment runs there.
+    with tf.device("/CPU:0"):
+        return tf.constant(array)
+
+
 def _zero_copy_as_tensor() -> Any:
     try:
         from overlap_train.zero_copy import as_tensor  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
-        return tf.constant
+        return _host_tensor
 
     def in_place(array: Any) -> Any:
         try:
             return as_tensor(array)
         except (ValueError, TypeError, BufferError):
-            return tf.constant(array)
+            return _host_tensor(array)
 
     return in_place

@@ -257,3 +257,19 @@ def test_a_recorder_that_fails_costs_only_its_span(caplog):
         watch.wait()
     assert [watch.results[n] for n in range(2)] == [((7,), None)] * 2
     assert "disk full" in caplog.text
+
+
+def test_tensors_cross_between_devices_by_reference():
+    seen = []
+
+    def run(inputs):
+        seen.append(inputs[0])
+        return [inputs[0]]
+
+    layers = [Layer(str(i), Work("conv"), (Port(i - 1),), (8,), {"cpu": run, "gpu": run}) for i in range(10)]
+    graph, tensor, watch = LayerGraph(layers, [Port(9)]), object(), Watch(1)
+    with Engine(random_platform(random.Random(0)), Anywhere(1)) as engine:
+        engine.start(Request(0, graph, (tensor,), on_done=watch))
+        watch.wait()
+    assert watch.results[0][0][0] is tensor
+    assert all(each is tensor for each in seen)

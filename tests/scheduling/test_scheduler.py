@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
+import types
 
 import pytest
 
@@ -292,3 +294,31 @@ def test_tensors_cross_between_devices_in_any_pattern():
         for i, future in [(i, scheduler.submit("m", image(i))) for i in range(20)]:
             np.testing.assert_allclose(future.result(60), model(image(i)), atol=1e-5)
         assert all(account.jobs for account in scheduler.statistics().devices.values())
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_zero_copy_reads_inputs_in_place_where_that_is_allowed(monkeypatch, refuses):
+    import tensorflow as tf
+
+    seen = []
+
+    def as_tensor(array):
+        seen.append(array)
+        if refuses:
+            raise ValueError("not aligned")
+        return tf.constant(array)
+
+    stand_in = types.ModuleType("overlap_train.zero_copy")
+    stand_in.as_tensor = as_tensor
+    monkeypatch.setitem(sys.modules, "overlap_train.zero_copy", stand_in)
+    model, x = small_model(), image(0)
+    with MultiModelScheduler({"m": model}, devices=ONE, zero_copy=True) as scheduler:
+        np.testing.assert_allclose(scheduler.submit("m", x).result(60), model(x), atol=1e-5)
+    assert seen[0] is x
+
+
+def test_zero_copy_with_the_real_buffers():
+    pytest.importorskip("overlap_train.zero_copy", reason="needs overlap_train.zero_copy")
+    model, x = small_model(), image(0, 16)
+    with MultiModelScheduler({"m": model}, devices=ONE, zero_copy=True) as scheduler:
+        np.testing.assert_allclose(scheduler.submit("m", x).result(60), model(x), atol=1e-5)
