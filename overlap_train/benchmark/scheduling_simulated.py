@@ -31,7 +31,8 @@ from overlap_train.scheduling import (
     simulate,
 )
 from overlap_train.scheduling.device_models import XAVIER_FIGURES, roofline, xavier
-from overlap_train.scheduling.planning import Problem, exhaustive_placement
+from overlap_train.scheduling.placement import exhaustive_placement
+from overlap_train.scheduling.planning import Problem
 
 __all__ = [
     "LOADS",

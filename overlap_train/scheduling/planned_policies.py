@@ -14,15 +14,13 @@ from overlap_train.scheduling.board import Board
 from overlap_train.scheduling.devices import Device
 from overlap_train.scheduling.graph import REQUEST, LayerGraph
 from overlap_train.scheduling.jobs import Request
+from overlap_train.scheduling.placement import exhaustive_placement, heft_placement, search_placement
 from overlap_train.scheduling.planning import (
     Placement,
     Plan,
     Problem,
-    exhaustive_placement,
-    heft_placement,
     list_schedule,
     optimistic_costs,
-    search_placement,
     upward_ranks,
 )
 from overlap_train.scheduling.policies import CpuOnly, GpuOnly, Paper, Policy, Waits, transfer_in_s

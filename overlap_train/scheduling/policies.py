@@ -1,6 +1,6 @@
 """Where a layer goes: the policies that look at one layer at a time.
 
-`heft` and `oracle`, which plan whole requests, are in `planning.py`. A policy's methods are called
+`heft` and `oracle`, which plan whole requests, are in `planned_policies.py`. A policy's methods are called
 under the engine's lock; one policy object serves one engine.
 """
 

@@ -25,7 +25,8 @@ from overlap_train.scheduling import (
     Work,
     simulate,
 )
-from overlap_train.scheduling.planning import Problem, exhaustive_placement
+from overlap_train.scheduling.placement import exhaustive_placement
+from overlap_train.scheduling.planning import Problem
 
 from .graphs import random_costs, random_graph, random_platform
 
