@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         report["costs_measured"] = _held_out(64 if options.quick else 96)
         print(f"cost model, layers held out, measured here: {report['costs_measured']}")
     if "agreement" in parts:
-        report["agreement"] = scheduling_agreement.compare(1 if options.quick else 5)
+        report["agreement"] = scheduling_agreement.compare(1 if options.quick else 3)
         ratios = [row["ratio"] for row in report["agreement"]]
         print(f"threads to simulator, makespan: {min(ratios):.3f} to {max(ratios):.3f}")
     if "measured" in parts:

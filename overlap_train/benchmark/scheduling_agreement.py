@@ -79,11 +79,11 @@ def run_threads(
     return spans
 
 
-def compare(repeats: int = 5) -> list[dict[str, Any]]:
+def compare(repeats: int = 3) -> list[dict[str, Any]]:
     """Makespans of threads and simulator for three policies on three instances, in seconds."""
     rows = []
     for seed in range(3):
-        graphs, platform, true_s = instance(seed)
+        graphs, platform, true_s = instance(seed, scale=10.0)
         for policy in ("gpu_only", "paper", "earliest_finish"):
             simulated_s = simulate([Arrival(g) for g in graphs], platform, policy, true_s).makespan_s
             real_s = []

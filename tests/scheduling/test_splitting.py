@@ -204,6 +204,7 @@ def _applications():
 
 
 @pytest.mark.parametrize("name", _applications())
+@pytest.mark.timeout(900)
 def test_ten_more_networks_equal_their_whole_in_eight_segments(name):
     keras.utils.set_random_seed(1)
     size = SIZES.get(name, 32)
