@@ -72,11 +72,17 @@ class Model:
 
 
 class Waiting:
-    """All submissions that wait, by model."""
+    """All submissions that wait, by model.
 
-    def __init__(self, aging_s: float) -> None:
+    Args:
+        aging_s: what a unit of priority is worth, in seconds of waiting.
+        lanes: how many batches can be computed at the same time.
+    """
+
+    def __init__(self, aging_s: float, lanes: int = 1) -> None:
         self.models: dict[str, Model] = {}
         self._aging_s = aging_s
+        self._lanes = lanes
 
     def __len__(self) -> int:
         return sum(len(model.waiting) for model in self.models.values())
@@ -85,16 +91,20 @@ class Waiting:
         """Takes out the most urgent submission and those of its model that can run with it.
 
         They are joined in order of urgency while their shapes agree beyond the batch and their
-        examples are at most `max_batch` together. Empty if nothing waits.
+        examples are together at most `max_batch`, and at most each lane's part of what waits, so that
+        no lane is left without work at the end (guided self-scheduling, Polychronopoulos and Kuck
+        1987). Empty if nothing waits.
         """
         waiting = [model for model in self.models.values() if model.waiting]
         if not waiting:
             return []
         first = min((s for model in waiting for s in model.waiting), key=self._rank)
         model, batch, total = first.model, [first], first.examples
-        if model.max_batch > total:
+        part = -(-sum(submission.examples for submission in model.waiting) // self._lanes)
+        most = min(model.max_batch, part)
+        if most > total:
             for other in sorted(model.waiting, key=self._rank):
-                fits = total + other.examples <= model.max_batch and _same_shapes(first, other)
+                fits = total + other.examples <= most and _same_shapes(first, other)
                 if other is not first and fits:
                     batch.append(other)
                     total += other.examples

@@ -105,7 +105,7 @@ class MultiModelScheduler:
         self._max_active = max_active or 2 * sum(device.slots for device in platform.devices)
         self._max_batch, self._max_pending = max_batch, max_pending
         self._changed = threading.Condition()
-        self._waiting = Waiting(aging_s)
+        self._waiting = Waiting(aging_s, _lanes(platform))
         self._active = 0
         self._numbers = itertools.count()
         self._engine = Engine(platform, policy, costs=costs, recorder=recorder, aging_s=aging_s)
@@ -361,3 +361,9 @@ class MultiModelScheduler:
             submission.future.set_result(result)
         else:
             submission.future.set_exception(error)
+
+
+def _lanes(platform: Platform) -> int:
+    """How many batches run side by side: on the GPUs, or where there is none on the cores."""
+    counted = platform.of_kind("gpu") or tuple(platform.devices)
+    return sum(device.slots for device in counted)
