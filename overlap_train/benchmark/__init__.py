@@ -1,1 +1,1 @@
-"""The comparison with what a user would pick instead, its tables and plots."""
+"""The comparison with what a user would run instead: systems, workloads, runs, tables, plots, report."""
