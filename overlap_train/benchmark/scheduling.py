@@ -37,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--requests", type=int, default=16, help="for each network and repeat")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--contenders", default=",".join(measured.DEFAULT))
+    parser.add_argument("--cpu-load", type=float, default=0.0, help="share of every core taken meanwhile")
+    parser.add_argument("--beside", default="", help="a program to run again and again meanwhile")
     parser.add_argument("--quick", action="store_true", help="small sizes: a check that it runs, no figures")
     options = parser.parse_args(arguments)
     parts = options.parts.split(",")
@@ -66,6 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
             requests=options.requests,
             repeats=options.repeats,
             contenders=options.contenders.split(","),
+            cpu_load=options.cpu_load,
+            beside=options.beside,
         )
         _print_measured(report["measured"])
     if "gpu" in parts:
@@ -116,7 +120,12 @@ def _print_simulated(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _print_measured(rows: dict[str, dict[str, Any]]) -> None:
-    print("measured here: four networks at once on the CPU")
+    first = next(iter(rows.values()))
+    load = f", CPU load {first['cpu_load_achieved']:.0%}" if first["cpu_load"] else ""
+    print(
+        f"measured here: four networks at once on the CPU{load}"
+        + f" beside {first['beside']}" * bool(first["beside"])
+    )
     thread = rows.get("thread_per_network", {}).get("requests_per_s")
     for name, row in rows.items():
         times = " ".join(f"{seconds:.2f}" for seconds in row["seconds"])

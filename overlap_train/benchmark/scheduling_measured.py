@@ -7,6 +7,7 @@ The processes live side by side and take turns, so that a slow minute of the mac
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -17,6 +18,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
+from overlap_train.scheduling.load import SideProgram, SpinLoad
 
 __all__ = ["CONTENDERS", "DEFAULT", "measure"]
 
@@ -49,29 +52,56 @@ def networks(size: int) -> dict[str, Any]:
     }
 
 
-def measure(*, size: int, requests: int, repeats: int, contenders: Sequence[str] = DEFAULT) -> dict[str, Any]:
+def measure(
+    *,
+    size: int,
+    requests: int,
+    repeats: int,
+    contenders: Sequence[str] = DEFAULT,
+    cpu_load: float = 0.0,
+    beside: str = "",
+) -> dict[str, Any]:
     """Runs `requests` single images through each network, `repeats` times for each contender.
+
+    Args:
+        size: height and width of the images.
+        requests: images for each network and repeat.
+        repeats: of each contender, in turn.
+        contenders: names out of `CONTENDERS`.
+        cpu_load: share of every core that is taken by spinning processes meanwhile.
+        beside: a program of the user's that runs again and again meanwhile.
 
     Returns:
         For each contender the seconds of each repeat and the CPU seconds, requests per second from
         the median, and for ours the scheduler's overhead as a share of the work.
     """
     children = {name: _start(name, size, requests) for name in contenders}
+    achieved = 0.0
     try:
         for child in children.values():
             _read(child)
         rows: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
-        for _ in range(repeats):
-            for name, child in children.items():
-                assert child.stdin is not None
-                child.stdin.write("go\n")
-                child.stdin.flush()
-                rows[name].append(_read(child))
+        with contextlib.ExitStack() as stack:
+            load = stack.enter_context(SpinLoad(cpu_load, cores=_cores())) if cpu_load else None
+            if beside:
+                stack.enter_context(SideProgram(beside))
+            for _ in range(repeats):
+                for name, child in children.items():
+                    assert child.stdin is not None
+                    child.stdin.write("go\n")
+                    child.stdin.flush()
+                    rows[name].append(_read(child))
+            achieved = load.achieved if load else 0.0
     finally:
         for child in children.values():
             child.kill()
             child.wait()
-    return {name: _summary(name, row, requests) for name, row in rows.items()}
+    context = {"cpu_load": cpu_load, "cpu_load_achieved": achieved, "beside": beside}
+    return {name: _summary(name, row, requests) | context for name, row in rows.items()}
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def _summary(name: str, rows: list[dict[str, Any]], requests: int) -> dict[str, Any]:
