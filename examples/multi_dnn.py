@@ -1,0 +1,129 @@
+"""Serves several networks at once from one process, with priorities and deadlines.
+
+Run it:
+
+    python examples/multi_dnn.py
+    python examples/multi_dnn.py --networks MobileNetV2 DenseNet121 --size 96 --requests 100 --policy paper
+
+The detector's requests are urgent and have a deadline; the others fill the time that is left. At the
+end it prints what `statistics()` knows and writes a timeline for chrome://tracing or Perfetto.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from overlap_train.records import Span
+from overlap_train.scheduling import MultiModelScheduler, Statistics
+
+
+class Timeline:
+    """Collects spans; the project's recorder can stand in its place."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+
+    def add(self, span: Span) -> None:
+        self.spans.append(span)
+
+    def save(self, path: Path) -> None:
+        events = [
+            {
+                "name": span.name,
+                "ph": "X",
+                "pid": 0,
+                "tid": span.thread,
+                "ts": span.start_s * 1e6,
+                "dur": span.duration_s * 1e6,
+                "args": dict(span.details),
+            }
+            for span in self.spans
+        ]
+        path.write_text(json.dumps({"traceEvents": events}))
+
+
+def serve(
+    models: dict[str, keras.Model],
+    size: int,
+    requests: int,
+    deadline_s: float,
+    timeline: Timeline,
+    **options: object,
+) -> Statistics:
+    """Sends `requests` images to every model, the first model's with priority and a deadline."""
+    images = np.random.default_rng(0).random((requests, 1, size, size, 3), dtype=np.float32)
+    urgent = next(iter(models))
+    with MultiModelScheduler(models, recorder=timeline, max_pending=2 * requests, **options) as scheduler:
+        began_s = time.perf_counter()
+        futures = [
+            scheduler.submit(
+                name, image, priority=int(name == urgent), deadline_s=deadline_s if name == urgent else None
+            )
+            for image in images
+            for name in models
+        ]
+        for future in futures:
+            future.result()
+        print(f"{len(futures) / (time.perf_counter() - began_s):.1f} requests/s")
+        return scheduler.statistics()
+
+
+def report(statistics: Statistics) -> None:
+    for name, model in statistics.models.items():
+        print(
+            f"{name:16} {model.completed:4} done in {model.batches:4} runs, "
+            f"median {1e3 * model.latency_p50_s:6.1f} ms, p95 {1e3 * model.latency_p95_s:6.1f} ms, "
+            f"{model.missed} deadlines missed"
+        )
+    for name, device in statistics.devices.items():
+        print(f"{name:16} {device.jobs:4} jobs, busy {device.busy_s:.2f} s")
+    print(f"the scheduler's own time: {statistics.overhead:.2%} of the work")
+
+
+def main(arguments: Sequence[str] | None = None) -> Statistics:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--networks", nargs="+", default=["MobileNetV2", "MobileNetV3Small", "DenseNet121"])
+    parser.add_argument("--size", type=int, default=96)
+    parser.add_argument("--requests", type=int, default=50, help="for each network")
+    parser.add_argument("--policy", default="earliest_finish")
+    parser.add_argument("--max-batch", type=int, default=4)
+    parser.add_argument("--deadline-ms", type=float, default=500.0)
+    parser.add_argument("--timeline", type=Path, default=Path("results/multi_dnn_timeline.json"))
+    options = parser.parse_args(arguments)
+
+    shape = (options.size, options.size, 3)
+    models = {
+        name: getattr(keras.applications, name)(weights=None, input_shape=shape) for name in options.networks
+    }
+    timeline = Timeline()
+    statistics = serve(
+        models,
+        options.size,
+        options.requests,
+        options.deadline_ms / 1e3,
+        timeline,
+        policy=options.policy,
+        max_batch=options.max_batch,
+    )
+    report(statistics)
+    options.timeline.parent.mkdir(parents=True, exist_ok=True)
+    timeline.save(options.timeline)
+    print(f"timeline: {options.timeline}")
+    return statistics
+
+
+if __name__ == "__main__":
+    # One thread for each function: the scheduler has a worker for each core. Before TensorFlow starts.
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    main()

@@ -1,0 +1,156 @@
+"""The network as the scheduler sees it: layers, what they cost, and who waits for whom.
+
+Everything here is immutable and free of TensorFlow; any thread may read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["REQUEST", "Layer", "LayerGraph", "Port", "Run", "Work"]
+
+REQUEST = -1
+"""The source of a `Port` that names an input of the request, not the output of a layer."""
+
+Run = Callable[[tuple[Any, ...]], Sequence[Any]]
+"""A layer made callable: takes its input tensors in order, returns all its outputs, finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One tensor of a graph: output `index` of layer `source`, or of the request (`source` -1)."""
+
+    source: int
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a layer does, in quantities that do not depend on a device.
+
+    Attributes:
+        kind: "conv", "depthwise", "dense", "norm", "activation", "pool", "merge", "reshape", ...
+        flops: floating-point operations for `batch` examples; a multiply-add counts two.
+        moved_bytes: activations read and written.
+        weight_bytes: parameters read; they do not grow with the batch.
+        batch: the number of examples that the figures are for.
+        operations: kernels launched; a merged segment has the sum of its parts.
+        parts: the works that were merged into this one, empty for a single layer.
+    """
+
+    kind: str
+    flops: float = 0.0
+    moved_bytes: float = 0.0
+    weight_bytes: float = 0.0
+    batch: int = 1
+    operations: int = 1
+    parts: tuple[Work, ...] = ()
+
+    def single_parts(self) -> tuple[Work, ...]:
+        return self.parts or (self,)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One node: a layer of the network or several neighbours merged into a segment.
+
+    Attributes:
+        name: unique in its graph.
+        work: what it costs.
+        inputs: the tensors that it reads, in the order that `run` takes them.
+        output_bytes: the size of each output for `work.batch` examples.
+        runs: the callable that computes the layer, by the name or the kind of a device. The simulator
+            needs none.
+    """
+
+    name: str
+    work: Work
+    inputs: tuple[Port, ...]
+    output_bytes: tuple[int, ...] = (0,)
+    runs: Mapping[str, Run] = field(default_factory=dict)
+
+
+class LayerGraph:
+    """A directed acyclic graph of layers in topological order.
+
+    Args:
+        layers: each may read only layers before it.
+        outputs: the tensors that a request returns.
+        input_bytes: the size of each tensor that a request brings.
+        name: of the network, for messages and traces.
+
+    Raises:
+        ValueError: no layers, names that repeat, or a port that names nothing before its reader.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        outputs: Sequence[Port],
+        *,
+        input_bytes: Sequence[int] = (0,),
+        name: str = "network",
+    ) -> None:
+        self.name = name
+        self.layers = tuple(layers)
+        self.outputs = tuple(outputs)
+        self.input_bytes = tuple(input_bytes)
+        self._check()
+        self.predecessors = tuple(
+            tuple(sorted({port.source for port in layer.inputs} - {REQUEST})) for layer in self.layers
+        )
+        successors: list[list[int]] = [[] for _ in self.layers]
+        for index, before in enumerate(self.predecessors):
+            for source in before:
+                successors[source].append(index)
+        self.successors = tuple(tuple(after) for after in successors)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __repr__(self) -> str:
+        return f"LayerGraph({self.name!r}, {len(self.layers)} layers)"
+
+    def port_bytes(self, port: Port) -> int:
+        """The size of a tensor in bytes, for the batch that the graph's figures are for."""
+        if port.source == REQUEST:
+            return self.input_bytes[port.index]
+        return self.layers[port.source].output_bytes[port.index]
+
+    def edge_bytes(self, index: int) -> tuple[tuple[int, int], ...]:
+        """(source layer or -1, bytes) for each distinct tensor that layer `index` reads."""
+        return tuple(
+            (port.source, self.port_bytes(port)) for port in dict.fromkeys(self.layers[index].inputs)
+        )
+
+    def _check(self) -> None:
+        if not self.layers:
+            raise ValueError(f"{self.name}: a graph needs at least one layer, got none")
+        names = [layer.name for layer in self.layers]
+        if len(set(names)) != len(names):
+            repeated = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"{self.name}: layer names must be unique, {repeated!r} repeats")
+        for index, layer in enumerate(self.layers):
+            for port in layer.inputs:
+                self._check_port(port, index, f"layer {layer.name!r}")
+        for port in self.outputs:
+            self._check_port(port, len(self.layers), "the output")
+
+    def _check_port(self, port: Port, before: int, reader: str) -> None:
+        if port.source == REQUEST:
+            if not 0 <= port.index < len(self.input_bytes):
+                raise ValueError(
+                    f"{self.name}: {reader} reads input {port.index}, a request has {len(self.input_bytes)}"
+                )
+        elif not 0 <= port.source < before:
+            raise ValueError(
+                f"{self.name}: {reader} reads layer {port.source}, expected one before it "
+                f"(0 to {before - 1}); order the layers topologically"
+            )
+        elif not 0 <= port.index < len(self.layers[port.source].output_bytes):
+            raise ValueError(
+                f"{self.name}: {reader} reads output {port.index} of layer {port.source}, which has "
+                f"{len(self.layers[port.source].output_bytes)}"
+            )

@@ -1,0 +1,202 @@
+"""Where a layer goes: the policies that look at the whole request.
+
+`earliest_finish` is the default. It is dynamic: it decides when a layer becomes ready, from the queues,
+transfers and load of that moment and the optimistic time of what is still to come.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from overlap_train.scheduling.board import Board
+from overlap_train.scheduling.devices import Device
+from overlap_train.scheduling.graph import REQUEST, LayerGraph
+from overlap_train.scheduling.jobs import Request
+from overlap_train.scheduling.placement import exhaustive_placement, heft_placement, search_placement
+from overlap_train.scheduling.planning import (
+    Placement,
+    Plan,
+    Problem,
+    list_schedule,
+    optimistic_costs,
+    upward_ranks,
+)
+from overlap_train.scheduling.policies import CpuOnly, GpuOnly, Paper, Policy, Waits, transfer_in_s
+
+T = TypeVar("T")
+
+__all__ = ["POLICIES", "EarliestFinish", "Heft", "Oracle", "make_policy"]
+
+
+class _Planned(Policy):
+    """Places the whole request on admission, as if it were alone, and sticks to that."""
+
+    def __init__(self) -> None:
+        self._plans: dict[int, Plan] = {}
+
+    def plan(self, problem: Problem) -> Plan:
+        raise NotImplementedError
+
+    def admit(self, request: Request, board: Board) -> Waits:
+        problem = Problem.of(request.graph, board.platform, board.costs, request.examples)
+        self._plans[request.number] = self.plan(problem)
+        return self._plans[request.number].waits
+
+    def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
+        return board.platform.devices[self._plans[request.number].placement[index]]
+
+    def rank(self, request: Request, index: int, board: Board) -> float:
+        return self._plans[request.number].ranks[index]
+
+    def release(self, request: Request) -> None:
+        self._plans.pop(request.number, None)
+
+
+class Heft(_Planned):
+    """HEFT on each request by itself (Topcuoglu, Hariri and Wu 2002)."""
+
+    name = "heft"
+
+    def plan(self, problem: Problem) -> Plan:
+        placement = heft_placement(problem)
+        return list_schedule(problem, upward_ranks(problem), lambda index, free_s, chosen: placement[index])
+
+
+class Oracle(_Planned):
+    """The best placement of each request by itself, by exhaustive search; for graphs of up to ten layers."""
+
+    name = "oracle"
+
+    def plan(self, problem: Problem) -> Plan:
+        return exhaustive_placement(problem)
+
+
+class EarliestFinish(Policy):
+    """Each layer where the request would be done first.
+
+    A request of up to two dozen segments that is alone follows a plan: `search_placement`, and on the
+    smallest graphs `exhaustive_placement` for as many steps as a few milliseconds allow. Otherwise each
+    layer goes to the device that minimises: when the device is free + transfers + run time + optimistic
+    time from there to the end of the request. Run times carry the present load through the cost model;
+    plans and optimistic times are made anew when it has changed, but not more than a few times a second.
+    """
+
+    name = "earliest_finish"
+    _PLANNED_LAYERS = 24
+    _SEARCHED_LAYERS = 8
+    _MAX_STEPS = 4000
+    _KEPT_S = 0.25
+
+    def __init__(self) -> None:
+        self._plans: _Cache[Plan] = _Cache(self._KEPT_S)
+        self._tables: _Cache[list[list[float]]] = _Cache(self._KEPT_S)
+        self._planned: dict[int, Plan] = {}
+
+    def prepare(self, graph: LayerGraph, board: Board) -> None:
+        request = Request(REQUEST, graph)
+        if len(board.platform.devices) > 1:
+            self._table(request, board)
+            if len(graph) <= self._PLANNED_LAYERS:
+                self._plans.get(request, board, lambda: self._plan(request, board))
+
+    def admit(self, request: Request, board: Board) -> Waits:
+        several = len(board.platform.devices) > 1
+        if several and board.active_requests == 1 and len(request.graph) <= self._PLANNED_LAYERS:
+            plan = self._plans.get(request, board, lambda: self._plan(request, board))
+            self._planned[request.number] = plan
+            return plan.waits
+        return ()
+
+    def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
+        devices = board.platform.devices
+        if len(devices) == 1:
+            return devices[0]
+        plan = self._planned.get(request.number)
+        if plan is not None and board.active_requests == 1:
+            return devices[plan.placement[index]]
+        return self._earliest(request, index, places, board)
+
+    def rank(self, request: Request, index: int, board: Board) -> float:
+        plan = self._planned.get(request.number)
+        if plan is not None:
+            return plan.ranks[index]
+        return 0.0 if len(board.platform.devices) == 1 else max(self._table(request, board)[index])
+
+    def release(self, request: Request) -> None:
+        self._planned.pop(request.number, None)
+
+    def _earliest(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
+        layer, devices = request.graph.layers[index], board.platform.devices
+        tails_s = self._table(request, board)[index]
+
+        def done_s(number: int) -> float:
+            device = devices[number]
+            start_s = board.free_s(device) + transfer_in_s(request, index, places, device, board)
+            return start_s + board.costs.seconds(layer, device, request.examples) + tails_s[number]
+
+        return devices[min(range(len(devices)), key=done_s)]
+
+    def _table(self, request: Request, board: Board) -> list[list[float]]:
+        return self._tables.get(request, board, lambda: optimistic_costs(_problem(request, board)))
+
+    def _plan(self, request: Request, board: Board) -> Plan:
+        first = [_fixed(policy, request, board) for policy in (Paper(), GpuOnly(), CpuOnly())]
+        problem = _problem(request, board)
+        if len(request.graph) <= self._SEARCHED_LAYERS:
+            return exhaustive_placement(problem, max_steps=self._MAX_STEPS, first=first)
+        return search_placement(problem, first=first)
+
+
+class _Cache(Generic[T]):
+    """One value for each graph and batch, made anew when the costs have changed and it is old enough."""
+
+    _REMEMBERED = 64
+
+    def __init__(self, kept_s: float) -> None:
+        self._kept_s = kept_s
+        # The graph is kept with the value, so that its id is not given to another.
+        self._values: OrderedDict[tuple[int, float], tuple[LayerGraph, int, float, T]] = OrderedDict()
+
+    def get(self, request: Request, board: Board, make: Callable[[], T]) -> T:
+        key = (id(request.graph), request.examples)
+        known = self._values.get(key)
+        version = board.costs.version
+        if known is None or (known[1] != version and board.now_s >= known[2] + self._kept_s):
+            known = self._values[key] = (request.graph, version, board.now_s, make())
+            if len(self._values) > self._REMEMBERED:
+                self._values.popitem(last=False)
+        return known[3]
+
+
+def _problem(request: Request, board: Board) -> Problem:
+    return Problem.of(request.graph, board.platform, board.costs, request.examples)
+
+
+def _fixed(policy: Policy, request: Request, board: Board) -> Placement:
+    """What `policy` would do on an idle machine."""
+    numbers = {device.name: number for number, device in enumerate(board.platform.devices)}
+    places: dict[int, str] = {}
+    idle = Board(board.platform, board.costs)
+    for index in range(len(request.graph)):
+        places[index] = policy.select(request, index, places, idle).name
+    return tuple(numbers[places[index]] for index in range(len(request.graph)))
+
+
+POLICIES: dict[str, type[Policy]] = {
+    policy.name: policy for policy in (GpuOnly, CpuOnly, Paper, EarliestFinish, Heft, Oracle)
+}
+
+
+def make_policy(policy: str | Policy) -> Policy:
+    """A fresh policy by name, or the one given.
+
+    Raises:
+        ValueError: no policy has that name.
+    """
+    if isinstance(policy, Policy):
+        return policy
+    if policy not in POLICIES:
+        raise ValueError(f"unknown policy {policy!r}; the policies are {sorted(POLICIES)}")
+    return POLICIES[policy]()

@@ -1,0 +1,152 @@
+"""From a Keras model to one that the scheduler can serve: split, profiled, merged, compiled."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from overlap_train.scheduling.admission import Model
+from overlap_train.scheduling.costs import CostModel, Costs
+from overlap_train.scheduling.devices import Platform
+from overlap_train.scheduling.graph import LayerGraph
+from overlap_train.scheduling.segments import choose_segments, merge_layers
+from overlap_train.scheduling.splitting import SplitModel, split_model
+from overlap_train.scheduling.tensorflow_backend import compile_segments, profile_layers
+
+__all__ = ["ModelBuilder"]
+
+_SEGMENTS = ("auto", "layers", "whole")
+
+
+class ModelBuilder:
+    """Holds how models are prepared; see `MultiModelScheduler` for the arguments.
+
+    Raises:
+        ValueError: an unknown `segments`.
+    """
+
+    def __init__(
+        self,
+        platform: Platform,
+        costs: Costs,
+        *,
+        segments: str | int = "auto",
+        longest_s: float = float("inf"),
+        constant_weights: bool = False,
+        profile: bool = False,
+        zero_copy: bool = False,
+    ) -> None:
+        if segments not in _SEGMENTS and not (isinstance(segments, int) and segments > 0):
+            raise ValueError(f"segments must be one of {_SEGMENTS} or a number above 0, got {segments!r}")
+        self._platform = platform
+        self._costs = costs
+        self._segments = segments
+        self._longest_s = longest_s
+        self._constant_weights = constant_weights
+        self._profile = profile
+        self._as_tensor = _zero_copy_as_tensor() if zero_copy else _host_tensor
+
+    def build(
+        self,
+        name: str,
+        model: Any,
+        max_pending: int,
+        max_batch: int,
+        *,
+        input_specs: Sequence[tf.TensorSpec] = (),
+    ) -> Model:
+        """Compiles a model; takes seconds for a large one.
+
+        Raises:
+            ValueError: the model cannot be split, see `split_model`.
+        """
+        split = split_model(model, name=name, input_specs=input_specs)
+        graph = self._compiled(split)
+        dtypes = [spec.dtype.as_numpy_dtype for spec in split.input_specs]
+        structure = getattr(model, "_outputs_struct", None)
+
+        def flatten(x: Any) -> tuple[Any, ...]:
+            return _flatten(name, model, x, dtypes)
+
+        def pack(outputs: tuple[Any, ...]) -> Any:
+            if structure is None:
+                return outputs[0] if len(outputs) == 1 else list(outputs)
+            return keras.tree.pack_sequence_as(structure, list(outputs))
+
+        return Model(name, graph, flatten, pack, max_pending, max_batch)
+
+    def tensors(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Arrays as tensors on the host; in place with `zero_copy`."""
+        return tuple(self._as_tensor(array) for array in arrays)
+
+    def _compiled(self, split: SplitModel) -> LayerGraph:
+        every = [range(index, index + 1) for index in range(len(split.graph))]
+        if self._profile and isinstance(self._costs, CostModel):
+            single = compile_segments(
+                split,
+                merge_layers(split.graph, every),
+                self._platform,
+                constant_weights=self._constant_weights,
+            )
+            self._costs.add_profile(profile_layers(single, self._platform))
+            if self._segments == "layers":
+                return single
+        if self._segments == "whole":
+            groups = [range(len(split.graph))]
+        elif isinstance(self._segments, int):
+            pieces = min(self._segments, len(every))
+            cuts = [round(len(every) * number / pieces) for number in range(pieces + 1)]
+            groups = [range(begin, end) for begin, end in itertools.pairwise(cuts)]
+        elif self._segments == "layers":
+            groups = every
+        else:
+            groups = choose_segments(split.graph, self._platform, self._costs, longest_s=self._longest_s)
+        merged = merge_layers(split.graph, groups)
+        graph = compile_segments(split, merged, self._platform, constant_weights=self._constant_weights)
+        # The first call of a function optimises it, which takes seconds: not in the first request.
+        measured = profile_layers(graph, self._platform, repeats=3 if self._profile else 1)
+        if isinstance(self._costs, CostModel):
+            self._costs.add_profile(measured)
+        return graph
+
+
+def _flatten(name: str, model: Any, x: Any, dtypes: Sequence[Any]) -> tuple[Any, ...]:
+    if isinstance(x, dict) and not isinstance(getattr(model, "_inputs_struct", None), dict):
+        x = [x[key] for key in model.input_names]
+    flat = keras.tree.flatten(x)
+    if len(flat) != len(dtypes):
+        raise ValueError(f"{name!r} takes {len(dtypes)} inputs, got {len(flat)}")
+    arrays = tuple(np.asarray(value, dtype) for value, dtype in zip(flat, dtypes, strict=True))
+    lengths = {array.shape[:1] for array in arrays}
+    if len(lengths) != 1 or lengths == {()} or lengths == {(0,)}:
+        raise ValueError(
+            f"{name!r}: inputs need one batch dimension of the same size above 0, got shapes "
+            f"{[array.shape for array in arrays]}"
+        )
+    return arrays
+
+
+def _host_tensor(array: Any) -> tf.Tensor:
+    # Without the scope TensorFlow would put it on a GPU, whether or not the first segment runs there.
+    with tf.device("/CPU:0"):
+        return tf.constant(array)
+
+
+def _zero_copy_as_tensor() -> Any:
+    try:
+        from overlap_train.zero_copy import as_tensor  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        return _host_tensor
+
+    def in_place(array: Any) -> Any:
+        try:
+            return as_tensor(array)
+        except (ValueError, TypeError, BufferError):
+            return _host_tensor(array)
+
+    return in_place

@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Compares the scheduler with what a user would do instead: measured on this machine, simulated for the paper's.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+scripts/setup.sh
+export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}" MPLBACKEND=Agg
+exec .venv/bin/python -m overlap_train.benchmark.scheduling "$@"

@@ -1,0 +1,46 @@
+"""Random graphs, platforms and costs for the scheduling tests."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from overlap_train.scheduling import Device, Layer, LayerGraph, Platform, Port, Transfer, Work
+
+KINDS = ("conv", "norm", "activation", "pool", "dense", "merge")
+
+
+def random_graph(rng: random.Random, size: int, *, name: str = "network") -> LayerGraph:
+    """A connected graph of `size` layers with branches, skips, two outputs for some layers."""
+    layers: list[Layer] = []
+    for index in range(size):
+        reads = {index - 1} if rng.random() < 0.6 else {rng.randrange(-1, index)}
+        if rng.random() < 0.4:
+            reads.add(rng.randrange(-1, index))
+        ports = tuple(
+            Port(source, rng.randrange(1 if source < 0 else len(layers[source].output_bytes)))
+            for source in sorted(reads)
+        )
+        outputs = tuple(rng.randrange(1, 4) * 10**6 for _ in range(rng.choice((1, 1, 1, 2))))
+        layers.append(Layer(f"{name}/{index}", Work(rng.choice(KINDS)), ports, outputs))
+    unread = [i for i in range(size) if not any(p.source == i for layer in layers for p in layer.inputs)]
+    return LayerGraph(layers, [Port(i) for i in unread], input_bytes=(10**6,), name=name)
+
+
+def random_platform(rng: random.Random) -> Platform:
+    link = Transfer(rng.choice((0.0, 1e-4, 1e-3)), rng.choice((1e9, 1e10, float("inf"))))
+    return Platform(
+        (Device("cpu", "cpu", slots=rng.choice((1, 2, 8))), Device("gpu", "gpu")),
+        {("cpu", "gpu"): link, ("gpu", "cpu"): link},
+    )
+
+
+def random_costs(rng: random.Random, *graphs: LayerGraph) -> Callable[[Layer, Device], float]:
+    """Milliseconds; convolutions are slow on the CPU, other layers about as fast as on the GPU."""
+    table = {}
+    for graph in graphs:
+        for layer in graph.layers:
+            gpu_s = rng.uniform(1, 5) * 1e-3
+            slower = rng.uniform(2, 10) if layer.work.kind == "conv" else rng.uniform(0.3, 2)
+            table[layer.name] = {"gpu": gpu_s, "cpu": gpu_s * slower}
+    return lambda layer, device: table[layer.name][device.kind]

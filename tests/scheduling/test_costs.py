@@ -1,0 +1,99 @@
+"""The cost model: unseen layers, changing load, and what wrong costs do to a schedule."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from overlap_train.scheduling import Arrival, CostModel, Device, Layer, LayerGraph, Port, Work, simulate
+from overlap_train.scheduling.device_models import XAVIER_FIGURES, roofline, xavier
+
+CPU = Device("CPU")
+
+
+def some_layer(rng, index):
+    kind = rng.choice(("conv", "norm", "dense", "pool"))
+    moved = 2 ** rng.uniform(14, 24)
+    weights = 2 ** rng.uniform(10, 22) if kind in ("conv", "dense") else 1e3
+    flops = {"conv": moved * 2 ** rng.uniform(4, 8), "dense": 2 * weights}.get(kind, moved)
+    return Layer(f"layer{index}", Work(kind, flops, moved, weights), (Port(index - 1),))
+
+
+def test_layers_held_out_are_predicted_within_15_percent():
+    rng, noise = random.Random(0), np.random.default_rng(0)
+    layers = [some_layer(rng, index) for index in range(400)]
+    true_s = roofline(XAVIER_FIGURES)
+    costs = CostModel()
+    costs.add_profile((x, CPU, true_s(x, CPU) * noise.lognormal(0, 0.05)) for x in layers[:300])
+    errors = [abs(costs.seconds(x, CPU) / true_s(x, CPU) - 1) for x in layers[300:]]
+    assert np.mean(errors) <= 0.15
+
+
+def test_learned_costs_lengthen_the_makespan_by_at_most_5_percent():
+    rng, platform, true_s = random.Random(1), xavier(), roofline(XAVIER_FIGURES)
+    graphs = [LayerGraph([some_layer(rng, i) for i in range(60)], [Port(59)], name=f"n{n}") for n in range(6)]
+    graphs = [
+        LayerGraph([Layer(f"{g.name}/{x.name}", x.work, x.inputs) for x in g.layers], g.outputs, name=g.name)
+        for g in graphs
+    ]
+    costs = CostModel()
+    costs.add_profile((x, d, true_s(x, d)) for g in graphs[:3] for x in g.layers for d in platform.devices)
+    arrivals = [Arrival(graph) for graph in graphs]
+    perfect = simulate(arrivals, platform, "earliest_finish", true_s).makespan_s
+    learned = simulate(arrivals, platform, "earliest_finish", true_s, costs=costs).makespan_s
+    assert learned <= perfect * 1.05
+
+
+def test_load_is_followed_up_and_down_and_carries_over_to_other_layers():
+    seen, other = (Layer(name, Work("conv"), (Port(-1),)) for name in ("seen", "other"))
+    costs = CostModel()
+    costs.add_profile([(seen, CPU, 1e-3), (other, CPU, 2e-3)])
+    version = costs.version
+    for _ in range(400):
+        costs.observe(seen, CPU, 3e-3)
+    assert costs.seconds(seen, CPU) == pytest.approx(3e-3, rel=0.1)
+    assert costs.seconds(other, CPU) > 3e-3
+    assert costs.version > version
+    for _ in range(400):
+        costs.observe(seen, CPU, 1e-3)
+    assert costs.seconds(seen, CPU) == pytest.approx(1e-3, rel=0.1)
+
+
+def test_observations_for_a_larger_batch_do_not_look_like_load():
+    layer = Layer("a", Work("conv"), (Port(-1),))
+    costs = CostModel()
+    costs.add_profile([(layer, CPU, 1e-3)])
+    for _ in range(50):
+        costs.observe(layer, CPU, 8e-3, examples=8)
+    assert costs.seconds(layer, CPU) == pytest.approx(1e-3)
+
+
+def test_a_merged_segment_is_predicted_as_the_sum_of_its_parts():
+    rng = random.Random(2)
+    layers = [some_layer(rng, index) for index in range(50)]
+    costs = CostModel()
+    costs.add_profile((x, CPU, roofline(XAVIER_FIGURES)(x, CPU)) for x in layers)
+    parts = tuple(x.work for x in layers[:5])
+    merged = Work("conv", parts=parts)
+    assert costs.predict_unseen(merged, CPU) == pytest.approx(
+        sum(costs.predict_unseen(p, CPU) for p in parts)
+    )
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_time_that_cannot_be_is_refused(seconds):
+    with pytest.raises(ValueError, match="expected seconds above 0"):
+        CostModel().add_profile([(Layer("a", Work("conv"), (Port(-1),)), CPU, seconds)])
+
+
+def test_rates_out_of_range_are_refused():
+    with pytest.raises(ValueError, match="memory_s"):
+        CostModel(memory_s=0)
+    with pytest.raises(ValueError, match="layer_rate"):
+        CostModel(layer_rate=1.5)
+
+
+def test_knowing_nothing_gives_the_default():
+    assert CostModel(default_s=0.5).seconds(Layer("a", Work("conv"), (Port(-1),)), CPU) == 0.5

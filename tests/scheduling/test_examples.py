@@ -1,0 +1,64 @@
+"""The example and the benchmark run, shrunk."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tensorflow", reason="needs TensorFlow")
+
+ROOT = Path(__file__).parents[2]
+
+
+def load_example():
+    spec = importlib.util.spec_from_file_location("multi_dnn", ROOT / "examples" / "multi_dnn.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_multi_dnn_serves_everything_and_writes_a_timeline(tmp_path, capsys):
+    path = tmp_path / "timeline.json"
+    arguments = ["--networks", "MobileNetV3Small", "--size", "32", "--requests", "4", "--timeline", str(path)]
+    statistics = load_example().main(arguments)
+    assert statistics.models["MobileNetV3Small"].completed == 4
+    assert "requests/s" in capsys.readouterr().out
+    events = json.loads(path.read_text())["traceEvents"]
+    assert {event["args"]["device"] for event in events} == {"CPU:0"}
+
+
+def test_reports_draw_and_mark_every_row(tmp_path):
+    pytest.importorskip("matplotlib", reason="needs matplotlib")
+    from overlap_train.benchmark import scheduling_simulated as simulated
+    from overlap_train.benchmark.scheduling_report import plot_growth, plot_policies, write_trace
+    from overlap_train.models.alexnet import alexnet
+    from overlap_train.scheduling.splitting import split_model
+
+    graph = split_model(alexnet((64, 64, 3), 10)).graph
+    graphs = dict.fromkeys(("densenet201", "resnet152", "vgg16", "alexnet"), graph)
+    rows = simulated.compare_policies(graphs)
+    assert all(row["marked"].startswith("simulated") for row in rows)
+    plot_policies(rows, tmp_path / "policies.png")
+    plot_growth(rows, tmp_path / "growth.png")
+    scenario = simulated.SCENARIOS[0]
+    run = simulated.run(
+        graphs, scenario.networks, "paper", scenario.loads["60%"], simulated.profiled([graph])
+    )
+    write_trace(simulated.spans(run), tmp_path / "trace.json")
+    assert len(json.loads((tmp_path / "trace.json").read_text())["traceEvents"]) == 8 * len(graph)
+    assert (tmp_path / "policies.png").stat().st_size > 1000
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_earliest_finish_is_not_slower_than_gpu_only():
+    import tensorflow as tf
+
+    if not tf.config.list_physical_devices("GPU"):
+        pytest.skip("needs a GPU that TensorFlow sees")
+    from overlap_train.benchmark.scheduling_gpu import measure_gpu
+
+    row = measure_gpu(loads=(0.0,))["0%"]
+    assert row["seconds"]["earliest_finish"] <= 1.03 * row["seconds"]["gpu_only"]

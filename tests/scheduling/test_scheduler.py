@@ -1,0 +1,342 @@
+"""`MultiModelScheduler` on the CPU: results, batching, back-pressure, errors, adding and removing."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import types
+
+import pytest
+
+from overlap_train.errors import QueueFullError, SchedulerClosedError
+from overlap_train.scheduling import POLICIES, Device, MultiModelScheduler, Platform, Policy, Transfer
+
+keras = pytest.importorskip("keras", reason="needs Keras")
+np = pytest.importorskip("numpy")
+
+# One CPU under two names: to TensorFlow the same, to the scheduler a CPU and a "GPU".
+TWO = Platform(
+    (Device("CPU:0", "cpu", slots=2), Device("cpu:0", "gpu")),
+    {("CPU:0", "cpu:0"): Transfer(1e-5), ("cpu:0", "CPU:0"): Transfer(1e-5)},
+)
+ONE = Platform((Device("CPU:0", "cpu"),))
+
+
+def small_model(seed=0, width=4):
+    keras.utils.set_random_seed(seed)
+    inputs = keras.Input((8, 8, 3))
+    x = keras.layers.Conv2D(width, 3, padding="same")(inputs)
+    y = keras.layers.ReLU()(keras.layers.BatchNormalization()(x))
+    x = keras.layers.Add()([x, keras.layers.Conv2D(width, 3, padding="same")(y)])
+    return keras.Model(inputs, keras.layers.Dense(5)(keras.layers.GlobalAveragePooling2D()(x)))
+
+
+def image(seed, count=1):
+    return np.random.default_rng(seed).random((count, 8, 8, 3), "float32")
+
+
+@pytest.mark.parametrize("policy", sorted(set(POLICIES) - {"oracle"}))
+def test_results_are_the_models_under_every_policy_layer_by_layer(policy):
+    models = {f"m{i}": small_model(i) for i in range(2)}
+    options = {"devices": TWO, "policy": policy, "segments": "layers", "profile": True}
+    with MultiModelScheduler(models, **options) as scheduler:
+        futures = [(n, i, scheduler.submit(n, image(i, 2))) for i in range(6) for n in models]
+        for name, seed, future in futures:
+            want = models[name](image(seed, 2), training=False)
+            np.testing.assert_allclose(future.result(60), want, atol=1e-5)
+        statistics = scheduler.statistics()
+    assert sum(model.completed for model in statistics.models.values()) == 12
+    if policy in ("gpu_only", "cpu_only"):
+        idle = "CPU:0" if policy == "gpu_only" else "cpu:0"
+        assert statistics.devices[idle].jobs == 0
+    if policy == "paper":
+        assert statistics.devices["cpu:0"].jobs == 12 * 2
+
+
+class Blocker:
+    """Stops the only worker inside a request until told to go on."""
+
+    def __init__(self):
+        self.started, self.gate = threading.Event(), threading.Event()
+
+    def recorder(self):
+        blocker = self
+
+        class Recorder:
+            def add(self, span):
+                blocker.started.set()
+                blocker.gate.wait(60)
+
+        return Recorder()
+
+
+def test_a_full_queue_blocks_refuses_and_recovers():
+    blocker = Blocker()
+    with MultiModelScheduler(
+        {"m": small_model()}, devices=ONE, max_active=1, max_pending=2, recorder=blocker.recorder()
+    ) as scheduler:
+        first = scheduler.submit("m", image(0))
+        assert blocker.started.wait(60)
+        first.result(60)
+        waiting = [scheduler.submit("m", image(i)) for i in range(3)]
+        with pytest.raises(QueueFullError, match="2 requests for 'm' are waiting"):
+            scheduler.submit("m", image(9), timeout_s=0)
+        late = []
+        thread = threading.Thread(target=lambda: late.append(scheduler.submit("m", image(5))))
+        thread.start()
+        blocker.gate.set()
+        thread.join(60)
+        for future in (*waiting, *late):
+            assert future.result(60).shape == (1, 5)
+        assert scheduler.statistics().models["m"].rejected == 1
+
+
+def test_waiting_requests_are_batched_and_get_their_own_rows_back():
+    blocker, model = Blocker(), small_model()
+    with MultiModelScheduler(
+        {"m": model}, devices=ONE, max_active=1, max_batch=8, recorder=blocker.recorder()
+    ) as scheduler:
+        scheduler.submit("m", image(99)).result(60)
+        assert blocker.started.wait(60)
+        sizes = [1, 2, 3, 1, 4, 1]
+        futures = [scheduler.submit("m", image(i, n)) for i, n in enumerate(sizes)]
+        blocker.gate.set()
+        for i, (n, future) in enumerate(zip(sizes, futures, strict=True)):
+            np.testing.assert_allclose(future.result(60), model(image(i, n)), atol=1e-5)
+        statistics = scheduler.statistics().models["m"]
+    assert statistics.completed == 7
+    assert statistics.batches <= 4
+
+
+def test_an_error_reaches_its_own_future_only():
+    class Odd(keras.layers.Layer):
+        def call(self, x):
+            import tensorflow as tf
+
+            with tf.control_dependencies([tf.debugging.assert_less(x, 2.0, message="too large")]):
+                return tf.identity(x)
+
+    inputs = keras.Input((3,))
+    model = keras.Model(inputs, Odd()(inputs))
+    with MultiModelScheduler({"m": model, "other": small_model()}, devices=ONE) as scheduler:
+        good, bad = np.ones((1, 3), "float32"), np.full((1, 3), 5.0, "float32")
+        futures = [scheduler.submit("m", x) for x in (good, bad, good)]
+        other = scheduler.submit("other", image(0))
+        assert futures[0].result(60).tolist() == [[1.0] * 3]
+        with pytest.raises(Exception, match="too large"):
+            futures[1].result(60)
+        assert futures[2].result(60).tolist() == [[1.0] * 3]
+        assert other.result(60).shape == (1, 5)
+        statistics = scheduler.statistics().models["m"]
+    assert (statistics.completed, statistics.failed) == (2, 1)
+
+
+def test_missed_deadlines_are_counted_and_still_answered():
+    with MultiModelScheduler({"m": small_model()}, devices=ONE) as scheduler:
+        assert scheduler.submit("m", image(0), deadline_s=0.0).result(60).shape == (1, 5)
+        assert scheduler.submit("m", image(0), deadline_s=600).result(60).shape == (1, 5)
+        statistics = scheduler.statistics().models["m"]
+    assert statistics.missed == 1
+    assert statistics.worst_lateness_s > 0
+
+
+def test_models_come_and_go_while_others_run():
+    with MultiModelScheduler({"a": small_model()}, devices=ONE) as scheduler:
+        futures = [scheduler.submit("a", image(i)) for i in range(5)]
+        scheduler.add("b", small_model(1))
+        with pytest.raises(ValueError, match="'b' is in service"):
+            scheduler.add("b", small_model(1))
+        b = [scheduler.submit("b", image(i)) for i in range(5)]
+        scheduler.remove("a")
+        assert all(future.done() for future in futures)
+        with pytest.raises(KeyError, match=r"no model is named 'a'; in service are \['b'\]"):
+            scheduler.submit("a", image(0))
+        assert all(future.result(60).shape == (1, 5) for future in b)
+        scheduler.add("a", small_model(2))
+        assert scheduler.submit("a", image(0)).result(60).shape == (1, 5)
+
+
+def test_removing_without_draining_fails_what_waits():
+    blocker = Blocker()
+    with MultiModelScheduler(
+        {"m": small_model()}, devices=ONE, max_active=1, recorder=blocker.recorder()
+    ) as scheduler:
+        scheduler.submit("m", image(0)).result(60)
+        assert blocker.started.wait(60)
+        waiting = [scheduler.submit("m", image(i)) for i in range(4)]
+        scheduler.remove("m", drain=False)
+        for future in waiting:
+            with pytest.raises(SchedulerClosedError, match="'m' was removed"):
+                future.result(60)
+        blocker.gate.set()
+
+
+def test_close_fails_what_is_left_and_leaves_no_thread():
+    before = threading.active_count()
+    scheduler = MultiModelScheduler({"m": small_model()}, devices=TWO, profile=False)
+    futures = [scheduler.submit("m", image(i)) for i in range(20)]
+    scheduler.close()
+    scheduler.close()
+    for future in futures:
+        assert future.done()
+        assert future.exception() is None or isinstance(future.exception(), SchedulerClosedError)
+    with pytest.raises(SchedulerClosedError):
+        scheduler.submit("m", image(0))
+    assert threading.active_count() <= before
+
+
+def test_leaving_with_an_error_does_not_wait():
+    scheduler = MultiModelScheduler({"m": small_model()}, devices=ONE)
+
+    def leave():
+        with scheduler:
+            scheduler.submit("m", image(0))
+            raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        leave()
+    with pytest.raises(SchedulerClosedError):
+        scheduler.submit("m", image(0))
+
+
+def test_a_policy_that_refuses_a_network_fails_its_requests():
+    inputs = x = keras.Input((4,))
+    for _ in range(12):
+        x = keras.layers.Dense(4)(x)
+    with MultiModelScheduler(
+        {"m": keras.Model(inputs, x)}, devices=TWO, policy="oracle", segments="layers", profile=False
+    ) as scheduler:
+        futures = [scheduler.submit("m", np.ones((1, 4), "float32")) for _ in range(50)]
+        for future in futures:
+            with pytest.raises(ValueError, match="up to 10 layers, got 12"):
+                future.result(60)
+
+
+def test_a_leaked_scheduler_warns():
+    scheduler = MultiModelScheduler(devices=ONE)
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        scheduler.__del__()
+    scheduler.close()
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        ([np.ones((1, 8, 8, 3)), np.ones((1, 8, 8, 3))], "takes 1 inputs, got 2"),
+        (np.ones((0, 8, 8, 3)), "one batch dimension"),
+        (np.float32(3), "one batch dimension"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused_at_once(x, message):
+    with (
+        MultiModelScheduler({"m": small_model()}, devices=ONE) as scheduler,
+        pytest.raises(ValueError, match=message),
+    ):
+        scheduler.submit("m", x)
+
+
+def test_arguments_that_make_no_sense_are_refused():
+    with pytest.raises(ValueError, match="max_batch must be at least 1"):
+        MultiModelScheduler(devices=ONE, max_batch=0)
+    with pytest.raises(ValueError, match="segments must be one of"):
+        MultiModelScheduler(devices=ONE, segments="some")
+    with pytest.raises(ValueError, match="unknown policy"):
+        MultiModelScheduler(devices=ONE, policy="best")
+
+
+def paper_networks(size):
+    from overlap_train.models.alexnet import alexnet
+
+    shape, applications = (size, size, 3), keras.applications
+    return {
+        "alexnet": lambda: alexnet(shape, 10),
+        "vgg16": lambda: applications.VGG16(weights=None, input_shape=shape, classes=10),
+        "resnet152": lambda: applications.ResNet152(weights=None, input_shape=shape, classes=10),
+        "densenet201": lambda: applications.DenseNet201(weights=None, input_shape=shape, classes=10),
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["alexnet", *(pytest.param(n, marks=pytest.mark.nightly) for n in ("vgg16", "resnet152", "densenet201"))],
+)
+@pytest.mark.timeout(1800)
+def test_the_papers_networks_are_equal_under_every_policy(name):
+    """The oracle gets eight segments, the others forty; placements really cross devices."""
+    keras.utils.set_random_seed(0)
+    model = paper_networks(64)[name]()
+    x = np.random.default_rng(0).random((2, 64, 64, 3), "float32")
+    want = model(x, training=False).numpy()
+    for policy in sorted(POLICIES):
+        options = {"policy": policy, "segments": 8 if policy == "oracle" else 40, "profile": False}
+        with MultiModelScheduler({name: model}, devices=TWO, **options) as scheduler:
+            for future in [scheduler.submit(name, x) for _ in range(2)]:
+                np.testing.assert_allclose(future.result(120), want, atol=1e-5)
+
+
+class Scattered(Policy):
+    """Every layer on a device drawn at random: the most crossings."""
+
+    name = "scattered"
+
+    def __init__(self):
+        self._rng = random.Random(0)
+
+    def select(self, request, index, places, board):
+        return self._rng.choice(board.platform.devices)
+
+
+def test_tensors_cross_between_devices_in_any_pattern():
+    model = small_model()
+    with MultiModelScheduler(
+        {"m": model}, devices=TWO, policy=Scattered(), segments="layers", profile=False
+    ) as scheduler:
+        for i, future in [(i, scheduler.submit("m", image(i))) for i in range(20)]:
+            np.testing.assert_allclose(future.result(60), model(image(i)), atol=1e-5)
+        assert all(account.jobs for account in scheduler.statistics().devices.values())
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_zero_copy_reads_inputs_in_place_where_that_is_allowed(monkeypatch, refuses):
+    import tensorflow as tf
+
+    seen = []
+
+    def as_tensor(array):
+        seen.append(array)
+        if refuses:
+            raise ValueError("not aligned")
+        return tf.constant(array)
+
+    stand_in = types.ModuleType("overlap_train.zero_copy")
+    stand_in.as_tensor = as_tensor
+    monkeypatch.setitem(sys.modules, "overlap_train.zero_copy", stand_in)
+    model, x = small_model(), image(0)
+    with MultiModelScheduler({"m": model}, devices=ONE, zero_copy=True) as scheduler:
+        np.testing.assert_allclose(scheduler.submit("m", x).result(60), model(x), atol=1e-5)
+    assert seen[0] is x
+
+
+def test_zero_copy_with_the_real_buffers():
+    pytest.importorskip("overlap_train.zero_copy", reason="needs overlap_train.zero_copy")
+    model, x = small_model(), image(0, 16)
+    with MultiModelScheduler({"m": model}, devices=ONE, zero_copy=True) as scheduler:
+        np.testing.assert_allclose(scheduler.submit("m", x).result(60), model(x), atol=1e-5)
+
+
+def test_the_last_batches_leave_work_for_every_core():
+    from concurrent.futures import Future
+
+    from overlap_train.scheduling.admission import Model, Submission, Waiting
+
+    waiting = Waiting(aging_s=1.0, lanes=2)
+    model = Model("m", None, None, None, max_batch=4)
+    waiting.models["m"] = model
+    x = np.zeros((1, 2), "float32")
+    model.waiting = [Submission(model, (x,), 1, Future(), float(i)) for i in range(12)]
+    sizes = []
+    while batch := waiting.next_batch():
+        sizes.append(len(batch))
+        assert [s.arrival_s for s in batch] == sorted(s.arrival_s for s in batch)
+    assert sizes == [4, 4, 2, 1, 1]

@@ -1,0 +1,163 @@
+"""The virtual clock: against real threads, against the optimum, and under load."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from overlap_train.benchmark import scheduling_agreement as agreement
+from overlap_train.scheduling import (
+    POLICIES,
+    Arrival,
+    BackgroundLoad,
+    CostModel,
+    Device,
+    FixedCosts,
+    Layer,
+    LayerGraph,
+    Platform,
+    Port,
+    Work,
+    simulate,
+)
+from overlap_train.scheduling.placement import exhaustive_placement
+from overlap_train.scheduling.planning import Problem
+
+from .graphs import random_costs, random_graph, random_platform
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), policy=st.sampled_from(sorted(set(POLICIES) - {"oracle"})))
+def test_every_layer_once_dependencies_kept_slots_respected(seed, policy):
+    rng = random.Random(seed)
+    graphs = [random_graph(rng, rng.randint(1, 20), name=f"n{i}") for i in range(rng.randint(1, 5))]
+    platform = random_platform(rng)
+    arrivals = [Arrival(graph, rng.uniform(0, 0.02), rng.randint(-1, 2)) for graph in graphs]
+    loads = {"gpu": BackgroundLoad(rng.uniform(0, 0.9), rng.uniform(0, 1))}
+    result = simulate(arrivals, platform, policy, random_costs(rng, *graphs), loads=loads)
+    for number, graph in enumerate(graphs):
+        jobs = {job.layer: job for job in result.jobs if job.request == number}
+        assert sorted(jobs) == sorted(layer.name for layer in graph.layers)
+        for index, before in enumerate(graph.predecessors):
+            begin = jobs[graph.layers[index].name].start_s
+            assert begin >= arrivals[number].time_s
+            assert all(jobs[graph.layers[source].name].end_s <= begin + 1e-12 for source in before)
+        assert result.finish_s[number] == max(job.end_s for job in jobs.values())
+    for device in platform.devices:
+        changes = sorted(
+            (moment, change)
+            for job in result.jobs
+            if job.device == device.name
+            for moment, change in ((job.start_s, 1), (job.end_s, -1))
+        )
+        running = 0
+        for _, change in changes:
+            running += change
+            assert running <= device.slots
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), size=st.integers(1, 8))
+def test_earliest_finish_is_within_15_percent_of_the_optimum(seed, size):
+    rng = random.Random(seed)
+    graph, platform = random_graph(rng, size), random_platform(rng)
+    true_s = random_costs(rng, graph)
+    best = exhaustive_placement(Problem.of(graph, platform, FixedCosts(true_s))).makespan_s
+    ours = simulate([Arrival(graph)], platform, "earliest_finish", true_s).makespan_s
+    assert best * (1 - 1e-9) <= ours <= best * 1.15
+
+
+def test_the_oracle_runs_as_it_plans_and_refuses_large_graphs():
+    rng = random.Random(5)
+    graph, platform = random_graph(rng, 7), random_platform(rng)
+    true_s = random_costs(rng, graph)
+    plan = exhaustive_placement(Problem.of(graph, platform, FixedCosts(true_s)))
+    assert simulate([Arrival(graph)], platform, "oracle", true_s).makespan_s == pytest.approx(plan.makespan_s)
+    large = random_graph(rng, 11)
+    with pytest.raises(ValueError, match="up to 10 layers, got 11"):
+        simulate([Arrival(large)], platform, "oracle", random_costs(rng, large))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    duty=st.floats(0, 0.99),
+    share=st.floats(0, 1),
+    start_s=st.floats(0, 1),
+    first_s=st.floats(0, 0.1),
+    second_s=st.floats(0, 0.1),
+)
+def test_background_load_does_the_same_work_whether_cut_or_not(duty, share, start_s, first_s, second_s):
+    load = BackgroundLoad(duty, share)
+    whole = load.end_s(start_s, first_s + second_s)
+    assert load.end_s(load.end_s(start_s, first_s), second_s) == pytest.approx(
+        whole, abs=load.period_s * 1e-3
+    )
+    speed = 1 - duty + duty * share
+    assert whole - start_s == pytest.approx((first_s + second_s) / speed, abs=2 * load.period_s)
+
+
+@pytest.mark.parametrize(("duty", "share"), [(1.1, 0.5), (-0.1, 0.5), (0.5, 2.0), (1.0, 0.0)])
+def test_a_load_that_cannot_be_is_refused(duty, share):
+    with pytest.raises(ValueError, match="duty"):
+        BackgroundLoad(duty, share)
+
+
+@pytest.mark.parametrize("policy", ["paper", "gpu_only", "cpu_only"])
+def test_real_threads_place_layers_as_the_simulator_does(policy):
+    """How long they take is compared in `overlap_train.benchmark.scheduling_agreement`."""
+    graphs, platform, true_s = agreement.instance(seed=11)
+    simulated = simulate([Arrival(g) for g in graphs], platform, policy, true_s)
+    spans = agreement.run_threads(graphs, platform, policy, true_s)
+    real = {(span.name, span.details["device"]) for span in spans}
+    assert real == {(f"{job.network}/{job.layer}", job.device) for job in simulated.jobs}
+
+
+def test_load_on_the_gpu_drives_layers_to_the_cpu_once_it_is_seen():
+    layers = [Layer(str(i), Work("conv"), (Port(i - 1),)) for i in range(200)]
+    graph = LayerGraph(layers, [Port(199)])
+    platform = Platform((Device("cpu"), Device("gpu", "gpu")))
+
+    def true_s(layer, device):
+        return 1e-3 if device.kind == "gpu" else 2e-3
+
+    costs = CostModel()
+    costs.add_profile(
+        (layer, device, true_s(layer, device)) for layer in layers for device in platform.devices
+    )
+    loads = {"gpu": BackgroundLoad(0.9, 0.0)}
+    result = simulate([Arrival(graph)], platform, "earliest_finish", true_s, costs=costs, loads=loads)
+    used = Counter(job.device for job in result.jobs)
+    assert used["cpu"] > 150
+    assert costs.load_factor(platform["gpu"]) > 2
+
+
+def test_starvation_is_impossible_under_a_stream_of_urgent_requests():
+    graph = LayerGraph([Layer("a", Work("conv"), (Port(-1),))], [Port(0)])
+    platform = Platform((Device("cpu"),))
+    stream = [Arrival(graph, 0.9e-3 * i, priority=1) for i in range(2000)]
+    result = simulate([Arrival(graph, 0.5e-3), *stream], platform, "cpu_only", lambda *_: 1e-3, aging_s=0.2)
+    assert result.finish_s[0] < 0.5
+    assert max(result.finish_s) > 1.9
+
+
+def test_earlier_deadlines_go_first():
+    graph = LayerGraph([Layer("a", Work("conv"), (Port(-1),))], [Port(0)])
+    arrivals = [Arrival(graph, 0.0)] + [Arrival(graph, 1e-4, deadline_s=d) for d in (0.9, 0.5, 0.7)]
+    result = simulate(arrivals, Platform((Device("cpu"),)), "cpu_only", lambda *_: 0.1)
+    assert result.finish_s == pytest.approx((0.1, 0.4, 0.2, 0.3))
+
+
+def test_nothing_to_simulate_and_unknown_devices_are_refused():
+    platform = Platform((Device("cpu"),))
+    with pytest.raises(ValueError, match="at least one arrival"):
+        simulate([], platform, "paper", lambda *_: 1.0)
+    graph = replace(Arrival(random_graph(random.Random(0), 2)))
+    with pytest.raises(KeyError, match="no device is named 'gpu'"):
+        simulate([graph], platform, "paper", lambda *_: 1.0, loads={"gpu": BackgroundLoad(0.5)})
+    with pytest.raises(ValueError, match="unknown policy 'best'"):
+        simulate([graph], platform, "best", lambda *_: 1.0)
