@@ -66,7 +66,9 @@ STOCK = {
 }
 
 
-@pytest.mark.parametrize("max_lag", [0, 1, 2])
+@pytest.mark.parametrize(
+    "max_lag", [1, pytest.param(0, marks=pytest.mark.nightly), pytest.param(2, marks=pytest.mark.nightly)]
+)
 @pytest.mark.parametrize("name", STOCK)
 def test_stock_callbacks_do_what_they_do_under_keras(name, max_lag, tmp_path):
     build = ema_model if "ema" in name else fast_learner

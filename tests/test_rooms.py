@@ -60,7 +60,7 @@ MAY_IMPORT = {
     "lag": {"callbacks", "data", "validation"},
     "records": set(),
     "resume": {"callbacks", "checkpoint", "data", "errors", "snapshot"},
-    "scheduling": {"errors", "zero_copy"},
+    "scheduling": {"errors", "records", "zero_copy"},
     "session": {"_keras", "resume", *LEAVES, *STAGES},
     "snapshot": {"records"},
     "trainer": {"_keras", "lag", "parallel", "resume", "session", *LEAVES, *STAGES},
