@@ -25,7 +25,7 @@ class Policy(ABC):
 
     name: str
 
-    def prepare(self, graph: LayerGraph, board: Board) -> None:  # noqa: B027
+    def prepare(self, graph: LayerGraph, board: Board) -> None:
         """Requests for `graph` are to come: what takes long can be done now."""
 
     def admit(self, request: Request, board: Board) -> Waits:
@@ -52,7 +52,7 @@ class Policy(ABC):
         """Orders layers of requests that are equally urgent; the larger goes first."""
         return 0.0
 
-    def release(self, request: Request) -> None:  # noqa: B027
+    def release(self, request: Request) -> None:
         """The request is done or failed; forget it."""
 
 

@@ -13,8 +13,8 @@ keras = pytest.importorskip("keras", reason="needs Keras")
 tf = pytest.importorskip("tensorflow", reason="needs TensorFlow")
 np = pytest.importorskip("numpy")
 
-from overlap_train.scheduling.splitting import split_model  # noqa: E402
-from overlap_train.scheduling.tensorflow_backend import (  # noqa: E402
+from overlap_train.scheduling.splitting import split_model
+from overlap_train.scheduling.tensorflow_backend import (
     compile_segments,
     profile_layers,
     tensorflow_platform,
