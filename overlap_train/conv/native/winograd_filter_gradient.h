@@ -41,11 +41,6 @@ class WinogradFilterGradient {
     return gradient_bytes > (Index(4) << 20) || grid_.count <= kTileBlock;
   }
 
-  TileBlock<T> Block(T* data, Index channels, Index tiles) const {
-    const Index tile = TileStride<T>(channels);
-    return {data, tile, PlaneStride<T>(tiles * tile)};
-  }
-
   // u[c * row + k] (+)= sum over `tiles` tiles of v[tile, c] * d[tile, k], for cn inputs and kn outputs.
   void Multiply(const T* v, Index v_tile, const T* d, Index d_tile, Index tiles, Index cn, Index kn, T* u, Index row,
                 bool add) const {
@@ -66,14 +61,15 @@ class WinogradFilterGradient {
   bool RunTilesSplit() {
     const Index shares = Min(runtime_.workers(), CeilDiv(grid_.count, kTileBlock));
     const Index row = RoundUp(s_.out_c, kLanes<T>), plane = PlaneStride<T>(s_.in_c * row);
-    const TileBlock<T> v = Block(nullptr, s_.in_c, kTileBlock), d = Block(nullptr, s_.out_c, kTileBlock);
+    const auto v = TileBlock<T>::Whole(nullptr, s_.in_c, kTileBlock);
+    const auto d = TileBlock<T>::Whole(nullptr, s_.out_c, kTileBlock);
     const Index private_size = kPositions * (v.plane + d.plane);
     Scratch<T> u(runtime_, shares * kPositions * plane), blocks(runtime_, shares * private_size);
     if (!u || !blocks) return false;
     ForEachTask(runtime_, shares, [&](Index share, int) {
       T* const data = blocks.get() + share * private_size;
-      CarryShare(grid_.count * share / shares, grid_.count * (share + 1) / shares, {data, v.tile, v.plane},
-                 {data + kPositions * v.plane, d.tile, d.plane}, u.get() + share * kPositions * plane, row, plane);
+      CarryShare(grid_.count * share / shares, grid_.count * (share + 1) / shares, v.At(data),
+                 d.At(data + kPositions * v.plane), u.get() + share * kPositions * plane, row, plane);
     });
     AddSharesAndFinish(u.get(), shares, row, plane);
     return true;
@@ -109,16 +105,17 @@ class WinogradFilterGradient {
   }
 
   bool RunPatches() {
-    TileBlock<T> v = Block(nullptr, s_.in_c, grid_.count), d = Block(nullptr, s_.out_c, grid_.count);
+    auto v = TileBlock<T>::Chunked(nullptr, kPatch, grid_.count);
+    auto d = TileBlock<T>::Chunked(nullptr, kPanel<T>, grid_.count);
     const Index plane = PlaneStride<T>(kPatch * kPanel<T>), private_size = kPositions * plane;
-    Scratch<T> tiles(runtime_, kPositions * (v.plane + d.plane));
+    Scratch<T> tiles(runtime_, v.size(s_.in_c) + d.size(s_.out_c));
     Scratch<T> u(runtime_, runtime_.workers() * private_size);
     if (!tiles || !u) return false;
     v.data = tiles.get();
-    d.data = v.data + kPositions * v.plane;
+    d.data = v.data + v.size(s_.in_c);
     ForEachTask(runtime_, grid_.count, [&](Index t, int) {
-      TransformInput(s_, grid_, x_, zeros_, t, 1, {v.data + t * v.tile, v.tile, v.plane});
-      TransformOutputGradient(s_, grid_, dy_, zeros_, t, 1, {d.data + t * d.tile, d.tile, d.plane});
+      TransformInput(s_, grid_, x_, zeros_, t, 1, v.At(v.data + t * v.tile));
+      TransformOutputGradient(s_, grid_, dy_, zeros_, t, 1, d.At(d.data + t * d.tile));
     });
     const Index patches = CeilDiv(s_.in_c, kPatch);
     ForEachTask(runtime_, panels() * patches, [&](Index task, int worker) {
@@ -130,8 +127,8 @@ class WinogradFilterGradient {
   void CarryPatch(Index panel, Index c, const TileBlock<T>& v, const TileBlock<T>& d, T* u, Index plane) const {
     const Index k = panel * kPanel<T>, kn = PanelOutputs(panel), cn = Min(kPatch, s_.in_c - c);
     for (Index position = 0; position < kPositions; ++position) {
-      const T* const vp = v.data + position * v.plane + c;
-      const T* const dp = d.data + position * d.plane + k;
+      const T* const vp = v.data + c / kPatch * v.chunk_stride + position * v.plane;
+      const T* const dp = d.data + panel * d.chunk_stride + position * d.plane;
       for (Index t = 0; t < grid_.count; t += kTileBlock) {
         Multiply(vp + t * v.tile, v.tile, dp + t * d.tile, d.tile, Min(kTileBlock, grid_.count - t), cn, kn,
                  u + position * plane, kPanel<T>, t > 0);

@@ -57,6 +57,21 @@ OT_NOINLINE void TransformFilter(const FilterView<T>& f, Index c0, Index cn, Ind
   }
 }
 
+// Fetches one of `parts` parts of a chunk of stored filter that TransformFilter will read soon: short rows at long
+// strides, which the hardware does not foresee.
+template <class T>
+OT_NOINLINE void PrefetchFilter(const FilterView<T>& f, Index c0, Index cn, Index k0, Index kn, Index part,
+                                Index parts) {
+  // As stored: rows are inputs of the view, or its outputs if it is turned.
+  const Index rows = f.turned ? kn : cn, columns = f.turned ? cn : kn;
+  const Index stride = f.turned ? f.inputs : f.outputs;
+  const T* const first = f.data + (f.turned ? k0 * stride + c0 : c0 * stride + k0);
+  for (Index i = 9 * rows * part / parts; i < 9 * rows * (part + 1) / parts; ++i) {
+    const T* const row = first + (i / rows) * f.inputs * f.outputs + i % rows * stride;
+    for (Index k = 0; k < columns; k += 64 / static_cast<Index>(sizeof(T))) __builtin_prefetch(row + k, 0, 2);
+  }
+}
+
 // Gᵀ U G for `cn` inputs and `kn` outputs of u[position * plane + c * row + k] into a filter gradient whose tap
 // (i, j) lies at out + (i * 3 + j) * tap, rows of `out_row`.
 template <class T>

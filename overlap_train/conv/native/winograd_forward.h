@@ -47,34 +47,55 @@ class WinogradForward {
     return panels() >= runtime_.workers() && transformed_bytes > (Index(4) << 20) && grid_.count <= 16 * kTileBlock;
   }
 
-  // M (+)= V U at one position: `tiles` rows, input channels [c, c + cn) of V, a panel `width` wide.
-  void Multiply(const T* v, Index v_row, const T* u, Index cn, T* m, Index m_row, Index tiles, Index width,
-                bool add) const {
-    const RowSplit split(tiles);
+  // One position's share of M (+)= V U: `tiles` rows, `cn` input channels, a panel `width` wide. `next` is the panel
+  // that will be multiplied after this one; each block fetches its part of it.
+  struct Product {
+    const T* v;
+    Index v_row;
+    const T* u;
+    const T* next;
+    Index cn;
+    T* m;
+    Index m_row;
+    Index tiles, width;
+    bool add;
+  };
+
+  template <int kLines>
+  static void MultiplyFetching(const Product& p) {
+    const RowSplit split(p.tiles);
     for (Index block = 0; block < split.blocks; ++block) {
       const Index t = split.begin(block);
-      const Operands<T> in{v + t * v_row, v_row, u, 0, cn, 1, 0, 0};
-      const int rows = static_cast<int>(split.begin(block + 1) - t), vectors = static_cast<int>(width / kLanes<T>);
-      if (add) {
-        RunBlock<false>(rows, vectors, in, StoreSink<T, true>{m + t * m_row, m_row});
+      const T* const ahead = p.next + block * p.cn * kLines * (64 / static_cast<Index>(sizeof(T)));
+      const Operands<T> in{p.v + t * p.v_row, p.v_row, p.u, 0, p.cn, 1, 0, 0, ahead};
+      const int rows = static_cast<int>(split.begin(block + 1) - t), vectors = static_cast<int>(p.width / kLanes<T>);
+      T* const m = p.m + t * p.m_row;
+      if (p.add) {
+        RunBlock<false, kLines>(rows, vectors, in, StoreSink<T, true>{m, p.m_row});
       } else {
-        RunBlock<false>(rows, vectors, in, StoreSink<T, false>{m + t * m_row, m_row});
+        RunBlock<false, kLines>(rows, vectors, in, StoreSink<T, false>{m, p.m_row});
       }
     }
   }
 
-  TileBlock<T> InputBlock(T* data, Index tiles) const {
-    const Index tile = TileStride<T>(s_.in_c);
-    return {data, tile, PlaneStride<T>(tiles * tile)};
+  static void Multiply(const Product& p) {
+    constexpr Index kPanelLines = kPanel<T> * static_cast<Index>(sizeof(T)) / 64;
+    const Index blocks = CeilDiv(p.tiles, kBlockRows);
+    if (blocks >= 2 * kPanelLines || p.next == nullptr) {
+      MultiplyFetching<0>(p);
+    } else if (blocks >= kPanelLines) {
+      MultiplyFetching<1>(p);
+    } else {
+      MultiplyFetching<(kPanelLines > 1 ? 2 : 1)>(p);
+    }
   }
-  TileBlock<T> OutputBlock(T* data, Index tiles) const {
-    return {data, kPanel<T>, PlaneStride<T>(tiles * kPanel<T>)};
-  }
+
+  TileBlock<T> OutputBlock(Index tiles) const { return TileBlock<T>::Chunked(nullptr, kPanel<T>, tiles); }
 
   bool RunTilesFirst() {
     const Index tiles = Min(kTileBlock, grid_.count), workers = runtime_.workers();
     const Index u_plane = PlaneStride<T>(s_.in_c * kPanel<T>);
-    const TileBlock<T> v = InputBlock(nullptr, tiles), m = OutputBlock(nullptr, tiles);
+    const TileBlock<T> v = TileBlock<T>::Whole(nullptr, s_.in_c, tiles), m = OutputBlock(tiles);
     const Index private_size = kPositions * (v.plane + m.plane);
     Scratch<T> u(runtime_, panels() * kPositions * u_plane + workers * kTurnScratch<T>);
     Scratch<T> blocks(runtime_, workers * private_size);
@@ -82,8 +103,8 @@ class WinogradForward {
     TransformAllFilters(u.get(), u_plane);
     ForEachTask(runtime_, CeilDiv(grid_.count, tiles), [&](Index task, int worker) {
       T* const data = blocks.get() + worker * private_size;
-      CarryTiles(task * tiles, Min(tiles, grid_.count - task * tiles), {data, v.tile, v.plane},
-                 {data + kPositions * v.plane, m.tile, m.plane}, u.get(), u_plane);
+      CarryTiles(task * tiles, Min(tiles, grid_.count - task * tiles), v.At(data), m.At(data + kPositions * v.plane),
+                 u.get(), u_plane);
     });
     return true;
   }
@@ -106,8 +127,9 @@ class WinogradForward {
       for (Index position = 0; position < kPositions; ++position) {
         const T* const filters = u + (panel * kPositions + position) * u_plane;
         for (Index c = 0; c < s_.in_c; c += kDepth) {
-          Multiply(v.data + position * v.plane + c, v.tile, filters + c * width, Min(kDepth, s_.in_c - c),
-                   m.data + position * m.plane, m.tile, count, width, c > 0);
+          const T* const next = c + kDepth < s_.in_c ? filters + (c + kDepth) * width : filters + u_plane;
+          Multiply({v.data + position * v.plane + c, v.tile, filters + c * width, next, Min(kDepth, s_.in_c - c),
+                    m.data + position * m.plane, m.tile, count, width, c > 0});
         }
       }
       TransformOutput(s_, grid_, m, first, count, panel * kPanel<T>, PanelOutputs(panel), epilogue_, y_);
@@ -117,21 +139,21 @@ class WinogradForward {
   bool RunPanelsFirst() {
     const Index tiles = Min(kPanelTiles, grid_.count), workers = runtime_.workers();
     const Index u_plane = PlaneStride<T>(kPanelChunk * kPanel<T>);
-    const TileBlock<T> m = OutputBlock(nullptr, tiles);
+    const TileBlock<T> m = OutputBlock(tiles);
     const Index private_size = kPositions * (u_plane + m.plane) + kTurnScratch<T>;
-    TileBlock<T> v = InputBlock(nullptr, tiles);
-    Scratch<T> v_data(runtime_, kPositions * v.plane);
+    TileBlock<T> v = TileBlock<T>::Chunked(nullptr, kPanelChunk, tiles);
+    Scratch<T> v_data(runtime_, v.size(s_.in_c));
     Scratch<T> panel_data(runtime_, workers * private_size);
     if (!v_data || !panel_data) return false;
     v.data = v_data.get();
     for (Index first = 0; first < grid_.count; first += tiles) {
       const Index count = Min(tiles, grid_.count - first);
       ForEachTask(runtime_, count, [&](Index t, int) {
-        TransformInput(s_, grid_, x_, zeros_, first + t, 1, {v.data + t * v.tile, v.tile, v.plane});
+        TransformInput(s_, grid_, x_, zeros_, first + t, 1, v.At(v.data + t * v.tile));
       });
       ForEachTask(runtime_, panels(), [&](Index panel, int worker) {
         T* const data = panel_data.get() + worker * private_size;
-        CarryPanel(panel, first, count, v, {data, m.tile, m.plane}, data + kPositions * m.plane, u_plane);
+        CarryPanel(panel, first, count, v, m.At(data), data + kPositions * m.plane, u_plane);
       });
     }
     return true;
@@ -145,8 +167,12 @@ class WinogradForward {
       const Index cn = Min(kPanelChunk, s_.in_c - c);
       TransformFilter(filter_, c, cn, panel * kPanel<T>, outputs, turn, u, width, u_plane);
       for (Index position = 0; position < kPositions; ++position) {
-        Multiply(v.data + position * v.plane + c, v.tile, u + position * u_plane, cn, m.data + position * m.plane,
-                 m.tile, count, width, c > 0);
+        if (c + cn < s_.in_c) {
+          PrefetchFilter(filter_, c + cn, cn, panel * kPanel<T>, outputs, position, kPositions);
+        }
+        const T* const inputs = v.data + c / kPanelChunk * v.chunk_stride + position * v.plane;
+        Multiply({inputs, v.tile, u + position * u_plane, nullptr, cn, m.data + position * m.plane, m.tile, count, width,
+                  c > 0});
       }
     }
     TransformOutput(s_, grid_, m, first, count, panel * kPanel<T>, outputs, epilogue_, y_);

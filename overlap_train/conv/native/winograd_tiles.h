@@ -35,12 +35,28 @@ constexpr Index TileStride(Index channels) {
   return RoundUp(channels, kLanes<T>) + 64 / static_cast<Index>(sizeof(T));
 }
 
-// A block of transformed tiles.
+// A block of transformed tiles: element (position, tile, channel) of the channels of one chunk lies at
+// data + chunk * chunk_stride + position * plane + tile * tile_stride + channel. Whoever multiplies chunk by chunk
+// reads consecutive memory.
 template <class T>
 struct TileBlock {
   T* data;
-  Index tile;   // stride between tiles
-  Index plane;  // stride between positions
+  Index tile;          // stride between tiles
+  Index plane;         // stride between positions
+  Index chunk;         // channels of a chunk
+  Index chunk_stride;
+
+  static TileBlock Whole(T* data, Index channels, Index tiles) {
+    const Index tile = TileStride<T>(channels);
+    return {data, tile, PlaneStride<T>(tiles * tile), Max(channels, 1), 0};
+  }
+  static TileBlock Chunked(T* data, Index chunk, Index tiles) {
+    const Index plane = PlaneStride<T>(tiles * chunk);
+    return {data, chunk, plane, chunk, kPositions * plane};
+  }
+  // Elements that `channels` channels take.
+  Index size(Index channels) const { return CeilDiv(channels, chunk) * kPositions * plane; }
+  TileBlock At(T* start) const { return {start, tile, plane, chunk, chunk_stride}; }
 };
 
 // The pixels under a tile: kSide × kSide pointers, to `zeros` ([channels]) where there is no pixel.
@@ -59,8 +75,8 @@ struct Pixels {
   }
 };
 
-// Transforms one tile, channels [begin, end), into out (which points at the tile, channel 0). Channels are padded
-// with zeros to a whole vector.
+// Transforms one tile, channels [begin, end), into out, where channel c of position 0 lies at out[c]. Channels are
+// padded with zeros to a whole vector.
 template <class T, class Transform>
 OT_INLINE void TransformPixels(const Pixels<T, Transform::kIn>& pixels, Index begin, Index end, T* out, Index plane) {
   Index c = begin;
@@ -78,6 +94,14 @@ OT_INLINE void TransformPixels(const Pixels<T, Transform::kIn>& pixels, Index be
   }
 }
 
+template <class T, class Transform>
+OT_INLINE void TransformTile(const Pixels<T, Transform::kIn>& pixels, Index channels, T* tile,
+                             const TileBlock<T>& out) {
+  for (Index c = 0; c < channels; c += out.chunk, tile += out.chunk_stride) {
+    TransformPixels<T, Transform>(pixels, c, Min(c + out.chunk, channels), tile - c, out.plane);
+  }
+}
+
 // Bᵀ d B for `count` tiles from `first` on.
 template <class T>
 OT_NOINLINE void TransformInput(const ConvShape& s, const TileGrid& grid, const T* x, const T* zeros, Index first,
@@ -86,7 +110,7 @@ OT_NOINLINE void TransformInput(const ConvShape& s, const TileGrid& grid, const 
     const auto place = grid.At(first + t);
     const Pixels<T, kSpan> pixels(x + place.image * s.in_h * s.in_w * s.in_c, s.in_h, s.in_w, s.in_c,
                                   place.y - s.pad_top, place.x - s.pad_left, zeros);
-    TransformPixels<T, typename Winograd<T>::Input>(pixels, 0, s.in_c, out.data + t * out.tile, out.plane);
+    TransformTile<T, typename Winograd<T>::Input>(pixels, s.in_c, out.data + t * out.tile, out);
   }
 }
 
@@ -98,8 +122,7 @@ OT_NOINLINE void TransformOutputGradient(const ConvShape& s, const TileGrid& gri
     const auto place = grid.At(first + t);
     const Pixels<T, kTile> pixels(dy + place.image * s.out_h * s.out_w * s.out_c, s.out_h, s.out_w, s.out_c,
                                   place.y, place.x, zeros);
-    TransformPixels<T, typename Winograd<T>::OutputGradient>(pixels, 0, s.out_c, out.data + t * out.tile,
-                                                             out.plane);
+    TransformTile<T, typename Winograd<T>::OutputGradient>(pixels, s.out_c, out.data + t * out.tile, out);
   }
 }
 
