@@ -14,7 +14,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train.conv import build as build_module
 from overlap_train.errors import NativeUnavailableError
 
 __all__ = ["has_cuda", "instruction_set", "is_available", "load", "warn_unavailable_once"]
@@ -60,7 +59,10 @@ def load() -> Any:
 def _load_locked() -> None:
     if os.environ.get("OVERLAP_TRAIN_CONV_DISABLE", "0") not in ("", "0"):
         raise NativeUnavailableError("The tiled convolution is switched off by OVERLAP_TRAIN_CONV_DISABLE; unset it.")
-    path = build_module.build(cuda=os.environ.get("OVERLAP_TRAIN_CONV_CUDA", "0") not in ("", "0"))
+    # Imported here, or `python -m overlap_train.conv.build` would find itself imported before it runs.
+    from overlap_train.conv.build import build
+
+    path = build(cuda=os.environ.get("OVERLAP_TRAIN_CONV_CUDA", "0") not in ("", "0"))
     try:
         operations = tf.load_op_library(str(path))
     except (tf.errors.OpError, OSError) as error:

@@ -8,22 +8,18 @@ Shared state: `_timings`, under `_lock`, so that one shape is timed once and not
 
 from __future__ import annotations
 
+import statistics
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import tensorflow as tf
 
-from overlap_train.conv import library
-
-__all__ = ["STOCK", "ConvKey", "Timing", "choose", "clear_timings", "timings"]
+__all__ = ["DIRECTIONS", "STOCK", "ConvKey", "Timing", "choose", "clear_timings", "operands", "timings"]
 
 STOCK = "tf.nn.conv2d"
 DIRECTIONS = ("forward", "input_gradient", "filter_gradient")
-
-_ASSUMED_BATCH = 8
 _ROUNDS = 9
 _BUDGET_S = 0.4
 # Ours must win by more than a noisy clock could pretend.
@@ -119,30 +115,56 @@ def clear_timings() -> None:
         _timings.clear()
 
 
-def run(key: ConvKey, algorithm: str, first: Any, second: Any, bias: Any = None) -> tf.Tensor:
-    """Computes `key` by one algorithm.
+def choose(key: ConvKey, compute: Callable[[str], Callable[..., tf.Tensor]]) -> str:
+    """The algorithm for one shape, timed now if it never was. Any thread; also while a function is traced.
 
     Args:
-        key: direction, strides and padding; the shapes are taken from the tensors.
-        algorithm: "direct", "winograd" or `STOCK`.
-        first: the input; for the input gradient the filter.
-        second: the filter; for the gradients that with respect to the output.
-        bias: [out_channels] or None; forward only.
+        key: the convolution.
+        compute: gives, for an algorithm, the function of the operands (see `operands`) that computes it.
     """
-    raise NotImplementedError
-
-
-def choose(key: ConvKey) -> str:
-    """The algorithm for one shape, timed now if it never was. Any thread; also while a function is traced."""
-    with _lock:
+    if 0 in key.input_shape or 0 in key.output_shape:
+        return STOCK
+    with _lock, tf.init_scope():
         timing = _timings.get(key)
-        if timing is None:
-            with tf.init_scope():
-                if not tf.executing_eagerly():
-                    return _guess(key)
-                timing = _timings[key] = _measure(key)
+        if timing is not None:
+            return timing.chosen
+        if not tf.executing_eagerly():  # a graph of TensorFlow 1: nothing can be run now
+            return key.algorithms[0]
+        timing = _timings[key] = _measure(key, compute)
         return timing.chosen
 
 
-def _guess(key: ConvKey) -> str:
-    return ""
+def operands(key: ConvKey) -> tuple[tf.Tensor, ...]:
+    """Random operands: input and filter, or output gradient in place of what is sought, and the bias."""
+    shapes: dict[str, tuple[tuple[int, ...], ...]] = {
+        "forward": (key.input_shape, key.filter_shape, (key.filter_shape[3] if key.bias else 0,)),
+        "input_gradient": (key.filter_shape, key.output_shape),
+        "filter_gradient": (key.input_shape, key.output_shape),
+    }
+    # Stateless, so that timing a shape leaves the user's random numbers alone.
+    return tuple(
+        tf.random.stateless_uniform(shape, seed=(1, index), minval=-1, maxval=1, dtype=key.dtype)
+        for index, shape in enumerate(shapes[key.direction])
+    )
+
+
+def _measure(key: ConvKey, compute: Callable[[str], Callable[..., tf.Tensor]]) -> Timing:
+    """Times all algorithms in turn, so that a disturbance meets all of them; compiled, as a training step is."""
+    names = (STOCK, *key.algorithms)
+    arguments = operands(key)
+    functions = {name: tf.function(compute(name), autograph=False) for name in names}
+    samples: dict[str, list[float]] = {name: [] for name in names}
+    for function in functions.values():
+        function(*arguments)
+    deadline = time.perf_counter() + _BUDGET_S
+    for round_index in range(_ROUNDS):
+        for name, function in functions.items():
+            start = time.perf_counter()
+            function(*arguments).numpy()
+            samples[name].append(1e3 * (time.perf_counter() - start))
+        if round_index >= 2 and time.perf_counter() > deadline:
+            break
+    milliseconds = {name: statistics.median(times) for name, times in samples.items()}
+    best = min(key.algorithms, key=lambda name: milliseconds[name])
+    chosen = best if milliseconds[best] < _MARGIN * milliseconds[STOCK] else STOCK
+    return Timing(key, milliseconds, chosen)
