@@ -137,6 +137,11 @@ class _Convolution:
         return convolve(x, filters, bias)
 
 
+def convolution_for(key: ConvKey) -> _Convolution:
+    """The convolution that a key describes; "auto"."""
+    return _Convolution(key.strides, key.padding, key.relu, key.bias, "auto", None)
+
+
 def time_shape(
     input_shape: tuple[int, int, int, int],
     filter_shape: tuple[int, int, int, int],

@@ -1,0 +1,1 @@
+"""The networks that examples and benchmarks use; each module returns uncompiled Keras models."""
