@@ -2,8 +2,8 @@
 
     python -m overlap_train.benchmark.conv_layers --network unet --batch 1 --output results.json
 
-Each contestant is a compiled function of tensors; they run in turn, and a ratio is that of medians. GFLOP/s count the
-direct method's operations for all, so Winograd's can exceed the machine's peak.
+Each contestant is a compiled function of tensors; they run in turn, and a ratio is that of medians. GFLOP/s
+count the direct method's operations for all, so Winograd's can exceed the machine's peak.
 """
 
 from __future__ import annotations
@@ -129,7 +129,9 @@ class Row:
         return None if times is None else self.milliseconds[STOCK][1] / times[1]
 
 
-def _interleave(functions: dict[str, Callable[[], Any]], budget_s: float) -> dict[str, tuple[float, float, float]]:
+def _interleave(
+    functions: dict[str, Callable[[], Any]], budget_s: float
+) -> dict[str, tuple[float, float, float]]:
     samples: dict[str, list[float]] = {name: [] for name in functions}
     for function in functions.values():
         function()
@@ -149,7 +151,7 @@ def _quartiles(times: Sequence[float]) -> tuple[float, float, float]:
 
 
 def measure(layer: Layer, batch: int, direction: str, budget_s: float = 1.0) -> Row:
-    """Times one shape in one direction, each contestant in turn for `budget_s` in all, at least five times."""
+    """Times one shape in one direction, contestants in turn, for `budget_s` in all and at least five times."""
     key = layer.key(direction, batch)
     convolution = operation.convolution_for(key)
     chosen = selection.choose(key, lambda name: convolution.function(direction, name, key))
@@ -171,11 +173,13 @@ def _geometric_mean(values: Iterable[float]) -> float:
 
 
 def summarise(rows: Sequence[Row]) -> dict[str, dict[str, dict[str, float]]]:
-    """Geometric mean and minimum of the ratios, by direction and contestant; 3×3 layers of 64 channels or more."""
+    """Geometric mean and minimum of the ratios, by direction and contestant; 3×3 layers of 64 channels up."""
     result: dict[str, dict[str, dict[str, float]]] = {}
     for direction in DIRECTIONS:
         for contestant in ("winograd", "direct", "auto"):
-            deep = [r for r in rows if r.direction == direction and r.layer.inputs >= 64 and r.layer.kernel == 3]
+            deep = [
+                r for r in rows if r.direction == direction and r.layer.inputs >= 64 and r.layer.kernel == 3
+            ]
             ratios = [ratio for row in deep if (ratio := row.ratio(contestant)) is not None]
             if ratios:
                 entry = {"geometric_mean": _geometric_mean(ratios), "minimum": min(ratios)}
@@ -185,7 +189,8 @@ def summarise(rows: Sequence[Row]) -> dict[str, dict[str, dict[str, float]]]:
 
 def _format(row: Row) -> str:
     layer = row.layer
-    shape = f"{row.batch}×{layer.height}×{layer.width}×{layer.inputs}→{layer.outputs} {layer.kernel}/{layer.stride}"
+    image = f"{row.batch}×{layer.height}×{layer.width}×{layer.inputs}"
+    shape = f"{image}→{layer.outputs} {layer.kernel}/{layer.stride}"
     cells = []
     for name in (STOCK, "winograd", "direct", "auto"):
         times, ratio = row.milliseconds.get(name), row.ratio(name)
@@ -201,7 +206,9 @@ def machine() -> dict[str, Any]:
     model = platform.processor()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        names = [
+            line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line
+        ]
         model = names[0] if names else model
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -258,7 +265,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, help="a JSON file; a plot goes beside it")
     options = parser.parse_args(arguments)
     library.load()
-    print(f"{'layer':<28} {'direction':<16} " + " ".join(f"{n + ': ms GFLOP/s ratio':>24}" for n in ("tf.nn", "winograd", "direct", "auto")))
+    print(
+        f"{'layer':<28} {'direction':<16} "
+        + " ".join(f"{n + ': ms GFLOP/s ratio':>24}" for n in ("tf.nn", "winograd", "direct", "auto"))
+    )
     rows = []
     for layer in LAYERS[options.network]:
         for direction in DIRECTIONS:
@@ -267,13 +277,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     summary = summarise(rows)
     for direction, contestants in summary.items():
         for name, entry in contestants.items():
-            print(f"3×3, 64 channels or more, {direction}, {name}: geometric mean {entry['geometric_mean']:.2f}, "
-                  f"smallest {entry['minimum']:.2f}")
+            print(
+                f"3×3, 64 channels or more, {direction}, {name}: "
+                f"geometric mean {entry['geometric_mean']:.2f}, "
+                f"smallest {entry['minimum']:.2f}"
+            )
     worst = min(rows, key=lambda row: row.ratio("auto") or math.inf)
     print(f"auto, all layers: smallest ratio {worst.ratio('auto'):.2f}")
     if options.output is not None:
         options.output.parent.mkdir(parents=True, exist_ok=True)
-        document = {"machine": machine(), "network": options.network, "summary": summary, "rows": _as_json(rows)}
+        document = {
+            "machine": machine(),
+            "network": options.network,
+            "summary": summary,
+            "rows": _as_json(rows),
+        }
         options.output.write_text(json.dumps(document, indent=1))
         _plot(rows, options.output.with_suffix(".png"))
     return 0

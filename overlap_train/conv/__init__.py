@@ -1,4 +1,4 @@
-"""A tiled convolution for TensorFlow: an operation, a Keras layer, and a way to give both to an existing model."""
+"""A tiled convolution for TensorFlow: an operation, a Keras layer, and `accelerate` for existing models."""
 
 from overlap_train.conv.acceleration import accelerate
 from overlap_train.conv.layers import TiledConv2D

@@ -24,7 +24,7 @@ def _stock_window(op: Any) -> dict[str, Any]:
     return {"strides": [1, height, width, 1], "padding": op.get_attr("padding").decode()}
 
 
-@tf.RegisterGradient("OverlapTiledConv2D")
+@tf.RegisterGradient("OverlapTiledConv2D")  # type: ignore[untyped-decorator]
 def _forward_gradient(op: Any, dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     operations = library.load()
     x, filters, bias = op.inputs
@@ -39,7 +39,7 @@ def _forward_gradient(op: Any, dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.
     return dx, dfilters, tf.reshape(dbias[: tf.size(bias)], tf.shape(bias))
 
 
-@tf.RegisterGradient("OverlapTiledConv2DBackpropInput")
+@tf.RegisterGradient("OverlapTiledConv2DBackpropInput")  # type: ignore[untyped-decorator]
 def _input_gradient_gradient(op: Any, grad: tf.Tensor) -> tuple[None, tf.Tensor, tf.Tensor]:
     _, filters, dy = op.inputs
     window = _stock_window(op)
@@ -49,7 +49,7 @@ def _input_gradient_gradient(op: Any, grad: tf.Tensor) -> tuple[None, tf.Tensor,
     return None, by_filter, tf.nn.conv2d(grad, filters, **window)
 
 
-@tf.RegisterGradient("OverlapTiledConv2DBackpropFilter")
+@tf.RegisterGradient("OverlapTiledConv2DBackpropFilter")  # type: ignore[untyped-decorator]
 def _filter_gradient_gradient(op: Any, grad: tf.Tensor) -> tuple[tf.Tensor, None, tf.Tensor]:
     x, _, dy = op.inputs
     window = _stock_window(op)
@@ -57,7 +57,7 @@ def _filter_gradient_gradient(op: Any, grad: tf.Tensor) -> tuple[tf.Tensor, None
     return by_input, None, tf.nn.conv2d(x, grad, **window)
 
 
-@tf.RegisterGradient("OverlapTiledConv2DEpilogueGrad")
+@tf.RegisterGradient("OverlapTiledConv2DEpilogueGrad")  # type: ignore[untyped-decorator]
 def _epilogue_gradient_gradient(op: Any, by_sum: tf.Tensor, by_bias: tf.Tensor) -> tuple[tf.Tensor, None]:
     y = op.inputs[1]
     return tf.where(y > 0, by_sum + by_bias, tf.zeros_like(y)), None

@@ -1,8 +1,9 @@
 """`accelerate`: our convolution in a model that already exists.
 
-The layers stay what they are, instances of keras.layers.Conv2D with their weights, names and places in the graph; only
-their `call` is replaced, on the instance. So Functional, Sequential and subclassed models are all the same here,
-optimizers and checkpoints keep fitting, and what is saved is a plain Keras model that loads without this package.
+The layers stay what they are, instances of keras.layers.Conv2D with their weights, names and places in the
+graph; only their `call` is replaced, on the instance. So Functional, Sequential and subclassed models are all
+the same here, optimizers and checkpoints keep fitting, and what is saved is a plain Keras model that loads
+without this package.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class AccelerationReport:
     Attributes:
         swapped: names of the layers that now run on our operation.
         skipped: names of the Conv2D layers left alone, with the reason.
-        timings: what was measured for each swapped layer whose shape was known; the others are timed when they
-            are traced, and `overlap_train.conv.report()` has them all.
+        timings: what was measured for each swapped layer whose shape was known; the others are timed when
+            they are traced, and `overlap_train.conv.report()` has them all.
     """
 
     swapped: tuple[str, ...]
@@ -38,7 +39,10 @@ class AccelerationReport:
     timings: dict[str, tuple[Timing, ...]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        lines = [f"{len(self.swapped)} Conv2D layers on overlap_train's convolution, {len(self.skipped)} left alone"]
+        lines = [
+            f"{len(self.swapped)} Conv2D layers on overlap_train's convolution, "
+            f"{len(self.skipped)} left alone"
+        ]
         lines += [f"  {name}: {reason}" for name, reason in self.skipped.items()]
         for name in self.swapped:
             rows = self.timings.get(name)
@@ -47,15 +51,16 @@ class AccelerationReport:
 
 
 def accelerate(model: keras.Model, *, batch_size: int | None = None, verbose: int = 1) -> keras.Model:
-    """Lets every Conv2D layer of a model, nested ones included, run on `tiled_conv2d`. Not while the model trains.
+    """Lets every Conv2D layer of a model, nested ones included, run on `tiled_conv2d`. Not while the model
+    trains.
 
-    Layers that our operation cannot compute (dilated, grouped, channels_first), and subclasses of Conv2D with a
-    `call` of their own, stay as they are. Doing it again is harmless.
+    Layers that our operation cannot compute (dilated, grouped, channels_first), and subclasses of Conv2D with
+    a `call` of their own, stay as they are. Doing it again is harmless.
 
     Args:
         model: changed in place; built or not, compiled or not.
-        batch_size: the batch at which layers of known image size are timed at once, so that the report shows what
-            each gained; None leaves it to the first training step.
+        batch_size: the batch at which layers of known image size are timed at once, so that the report shows
+            what each gained; None leaves it to the first training step.
         verbose: 1 prints the report, 0 does not; `acceleration_report(model)` returns it.
 
     Returns:
@@ -66,7 +71,7 @@ def accelerate(model: keras.Model, *, batch_size: int | None = None, verbose: in
     """
     if getattr(model, "jit_compile", False) is True:
         raise ValueError(
-            "accelerate() cannot work under XLA: compile the model with jit_compile=False (the model has True)"
+            "accelerate() cannot work under XLA: the model has jit_compile=True; compile it with jit_compile=False"
         )
     swapped: list[str] = []
     skipped: dict[str, str] = {}
@@ -142,7 +147,8 @@ def _swap_call(layer: keras.layers.Conv2D, batch_size: int | None) -> None:
 
 
 def _time_layer(layer: keras.layers.Conv2D, batch_size: int) -> tuple[Timing, ...]:
-    """Times the shapes at which a Functional or Sequential model calls the layer; none in a subclassed one."""
+    """Times the shapes at which a Functional or Sequential model calls the layer; none in a subclassed
+    one."""
     rows: list[Timing] = []
     for node in getattr(layer, "_inbound_nodes", []):
         shape = tuple(node.input_tensors[0].shape)

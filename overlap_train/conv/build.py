@@ -2,9 +2,10 @@
 
     python -m overlap_train.conv.build [--cuda] [--force]
 
-The same happens by itself on first use. A build is kept under a key made of everything that decides the binary:
-TensorFlow's version and flags, the compiler and its version, the CPU, the sources. Several processes that need one
-build at the same time make it once: the first takes a lock, the others wait for it and find the result.
+The same happens by itself on first use. A build is kept under a key made of everything that decides the
+binary: TensorFlow's version and flags, the compiler and its version, the CPU, the sources. Several processes
+that need one build at the same time make it once: the first takes a lock, the others wait for it and find the
+result.
 """
 
 from __future__ import annotations
@@ -76,11 +77,13 @@ def find_toolchain(*, cuda: bool = False) -> Toolchain:
     Raises:
         NativeUnavailableError: something is missing; the message names it and the remedy.
     """
-    compiler = _find_program(os.environ["CXX"]) if os.environ.get("CXX") else _find_program("g++", "c++", "clang++")
+    compiler = (
+        _find_program(os.environ["CXX"]) if os.environ.get("CXX") else _find_program("g++", "c++", "clang++")
+    )
     if compiler is None:
         raise NativeUnavailableError(
-            "The tiled convolution needs a C++17 compiler and found none (looked for $CXX, g++, c++, clang++). "
-            "Install one (Debian, Ubuntu: apt install g++), or keep algorithm='auto', which uses tf.nn.conv2d."
+            "The tiled convolution needs a C++17 compiler and found none (looked for $CXX, g++, c++, clang++). Install "
+            "one (Debian, Ubuntu: apt install g++), or keep algorithm='auto', which uses tf.nn.conv2d."
         )
     cmake = _find_program("cmake")
     ninja = _find_program("ninja")
@@ -91,13 +94,16 @@ def find_toolchain(*, cuda: bool = False) -> Toolchain:
         )
     nvcc = _find_program("nvcc", "/usr/local/cuda/bin/nvcc") if cuda else None
     if cuda and nvcc is None:
-        raise NativeUnavailableError("A build with CUDA needs nvcc, which is neither on the path nor in /usr/local/cuda.")
+        raise NativeUnavailableError(
+            "A build with CUDA needs nvcc, which is neither on the path nor in /usr/local/cuda."
+        )
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
     return Toolchain(cmake, "Ninja" if ninja else "Unix Makefiles", ninja, compiler, version, nvcc)
 
 
 def cache_directory() -> Path:
-    """The directory of all builds, made if need be: `$OVERLAP_TRAIN_CACHE_DIR`, or the user's cache directory.
+    """The directory of all builds, made if need be: `$OVERLAP_TRAIN_CACHE_DIR`, or the user's cache
+    directory.
 
     Raises:
         NativeUnavailableError: it cannot be made, or somebody else could write to it.
@@ -109,7 +115,8 @@ def cache_directory() -> Path:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise NativeUnavailableError(
-            f"The cache directory {directory} cannot be made ({error}); name another in OVERLAP_TRAIN_CACHE_DIR."
+            f"The cache directory {directory} cannot be made ({error}); "
+            "name another in OVERLAP_TRAIN_CACHE_DIR."
         ) from error
     _check_private(directory)
     return directory
@@ -121,8 +128,8 @@ def _check_private(path: Path) -> None:
     if stat.S_ISLNK(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise NativeUnavailableError(
             f"{path} must belong to user {os.getuid()} alone (owner {status.st_uid}, mode "
-            f"{stat.S_IMODE(status.st_mode):04o}, no link), because code is loaded from it. Remove it, or name another "
-            "place in OVERLAP_TRAIN_CACHE_DIR."
+            f"{stat.S_IMODE(status.st_mode):04o}, no link), because code is loaded from it. "
+            "Remove it, or name another place in OVERLAP_TRAIN_CACHE_DIR."
         )
 
 
@@ -144,7 +151,12 @@ def _tensorflow_flags() -> tuple[str, str, str]:
 def cache_key(toolchain: Toolchain) -> str:
     """A digest of all that decides the binary."""
     digest = hashlib.sha256()
-    parts = [*_tensorflow_flags(), toolchain.compiler, toolchain.compiler_version, toolchain.nvcc or "no CUDA"]
+    parts = [
+        *_tensorflow_flags(),
+        toolchain.compiler,
+        toolchain.compiler_version,
+        toolchain.nvcc or "no CUDA",
+    ]
     for part in [*parts, _cpu_description()]:
         digest.update(part.encode() + b"\0")
     for source in sorted(p for p in NATIVE_SOURCES.iterdir() if p.is_file()):
@@ -192,7 +204,7 @@ def _run(command: list[str], log: list[str]) -> None:
     """Runs a step of the build, its progress shown on one line where stderr is a terminal."""
     show = sys.stderr.isatty()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        assert process.stdout is not None  # noqa: S101 - a pipe was asked for
+        assert process.stdout is not None
         for line in process.stdout:
             log.append(line)
             if show and _PROGRESS.match(line):
@@ -249,7 +261,11 @@ def build(*, cuda: bool = False, force: bool = False) -> Path:
         library = None if force else cached_library(key)
         if library is not None:
             return library
-        print("overlap_train: building the tiled convolution (once, under a minute) ...", file=sys.stderr, flush=True)
+        print(
+            "overlap_train: building the tiled convolution (once, under a minute) ...",
+            file=sys.stderr,
+            flush=True,
+        )
         with tempfile.TemporaryDirectory(prefix="build-", dir=cache) as directory:
             library = _install(_compile(toolchain, Path(directory)), cache / key, key)
         print(f"overlap_train: built {library}", file=sys.stderr, flush=True)
@@ -258,7 +274,9 @@ def build(*, cuda: bool = False, force: bool = False) -> Path:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m overlap_train.conv.build", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m overlap_train.conv.build", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--cuda", action="store_true", help="with the CUDA kernels (needs nvcc)")
     parser.add_argument("--force", action="store_true", help="build even if the cache has it")
     options = parser.parse_args(arguments)

@@ -45,7 +45,7 @@ def convolve(
 
 
 @keras.saving.register_keras_serializable(package="overlap_train")
-class TiledConv2D(keras.layers.Conv2D):
+class TiledConv2D(keras.layers.Conv2D):  # type: ignore[misc]
     """keras.layers.Conv2D with the same arguments, weights and results, on `tiled_conv2d`.
 
     To use our kernels in a model that must load without this package, see `accelerate`.

@@ -1,6 +1,7 @@
 """The native library, loaded into TensorFlow once per process.
 
-Shared state: `_state`, under `_lock`. Whoever needs the library first builds and loads it; other threads wait.
+Shared state: `_state`, under `_lock`. Whoever needs the library first builds and loads it; other threads
+wait.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ def load() -> Any:
 
 def _load_locked() -> None:
     if os.environ.get("OVERLAP_TRAIN_CONV_DISABLE", "0") not in ("", "0"):
-        raise NativeUnavailableError("The tiled convolution is switched off by OVERLAP_TRAIN_CONV_DISABLE; unset it.")
+        raise NativeUnavailableError(
+            "The tiled convolution is switched off by OVERLAP_TRAIN_CONV_DISABLE; unset it."
+        )
     # Imported here, or `python -m overlap_train.conv.build` would find itself imported before it runs.
     from overlap_train.conv.build import build
 
@@ -67,7 +70,8 @@ def _load_locked() -> None:
         operations = tf.load_op_library(str(path))
     except (tf.errors.OpError, OSError) as error:
         raise NativeUnavailableError(
-            f"TensorFlow cannot load {path}: {error}. Build it again: python -m overlap_train.conv.build --force"
+            f"TensorFlow cannot load {path}: {error}. "
+            "Build it again: python -m overlap_train.conv.build --force"
         ) from error
     handle = ctypes.CDLL(str(path))
     handle.overlap_conv_instruction_set.restype = ctypes.c_char_p

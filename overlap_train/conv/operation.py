@@ -12,7 +12,7 @@ import tensorflow as tf
 from overlap_train.conv import _gradients, library, selection
 from overlap_train.conv.selection import DIRECTIONS, STOCK, ConvKey, Timing
 
-__all__ = ["ALGORITHMS", "ASSUMED_BATCH", "time_shape", "tiled_conv2d"]
+__all__ = ["ALGORITHMS", "ASSUMED_BATCH", "tiled_conv2d", "time_shape"]
 
 ALGORITHMS = ("auto", "direct", "winograd")
 
@@ -35,7 +35,9 @@ class _Convolution:
     algorithm: str
     batch_hint: int | None
 
-    def key(self, direction: str, dtype: tf.DType, x: tf.TensorShape, filters: tf.TensorShape) -> ConvKey | None:
+    def key(
+        self, direction: str, dtype: tf.DType, x: tf.TensorShape, filters: tf.TensorShape
+    ) -> ConvKey | None:
         """The key to choose an algorithm by, or None where the shapes are unknown."""
         if x.rank != 4 or not x[1:].is_fully_defined() or not filters.is_fully_defined():
             return None
@@ -98,7 +100,11 @@ class _Convolution:
                 shape, filters, dz, algorithm=algorithm, **self._native
             )
         return tf.raw_ops.Conv2DBackpropInput(
-            input_sizes=shape, filter=filters, out_backprop=dz, strides=self._stock_strides, padding=self.padding
+            input_sizes=shape,
+            filter=filters,
+            out_backprop=dz,
+            strides=self._stock_strides,
+            padding=self.padding,
         )
 
     def filter_gradient(self, algorithm: str, x: tf.Tensor, shape: Any, dz: tf.Tensor) -> tf.Tensor:
@@ -121,8 +127,10 @@ class _Convolution:
     def __call__(self, x: tf.Tensor, filters: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
         """Computes the convolution, so that each direction runs the algorithm chosen for it."""
 
-        @tf.custom_gradient
-        def convolve(x: tf.Tensor, filters: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
+        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        def convolve(
+            x: tf.Tensor, filters: tf.Tensor, bias: tf.Tensor
+        ) -> tuple[tf.Tensor, Callable[..., Any]]:
             y = self.forward(self.choose("forward", x.dtype, x.shape, filters.shape), x, filters, bias)
 
             def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -152,7 +160,8 @@ def time_shape(
     bias: bool = False,
     relu: bool = False,
 ) -> tuple[Timing, ...]:
-    """Times one shape in all three directions, as "auto" would when it meets it; what is known is not timed again.
+    """Times one shape in all three directions, as "auto" would when it meets it; what is known is not timed
+    again.
 
     Raises:
         NativeUnavailableError: there is no library to time.
@@ -161,8 +170,12 @@ def time_shape(
     convolution = _Convolution(_pair("strides", strides), padding.upper(), relu, bias, "auto", None)
     keys = []
     for direction in DIRECTIONS:
-        key = convolution.key(direction, tf.as_dtype(dtype), tf.TensorShape(input_shape), tf.TensorShape(filter_shape))
-        convolution.choose(direction, tf.as_dtype(dtype), tf.TensorShape(input_shape), tf.TensorShape(filter_shape))
+        key = convolution.key(
+            direction, tf.as_dtype(dtype), tf.TensorShape(input_shape), tf.TensorShape(filter_shape)
+        )
+        convolution.choose(
+            direction, tf.as_dtype(dtype), tf.TensorShape(input_shape), tf.TensorShape(filter_shape)
+        )
         keys.append(key)
     return tuple(timing for timing in selection.timings() if timing.key in keys)
 
@@ -197,16 +210,21 @@ def _check(x: tf.Tensor, filters: tf.Tensor, convolution: _Convolution) -> None:
     for name, tensor in (("x", x), ("filters", filters)):
         if tensor.shape.rank not in (None, 4):
             raise ValueError(f"{name} must have 4 dimensions, got shape {tensor.shape}")
-    if x.shape.rank == 4 and filters.shape.rank == 4 and not x.shape[3:].is_compatible_with(filters.shape[2:3]):
+    if (
+        x.shape.rank == 4
+        and filters.shape.rank == 4
+        and not x.shape[3:].is_compatible_with(filters.shape[2:3])
+    ):
         raise ValueError(
-            f"x has {x.shape[3]} channels and filters expect {filters.shape[2]}; for a grouped convolution use "
-            "tf.nn.conv2d"
+            f"x has {x.shape[3]} channels and filters expect {filters.shape[2]}; "
+            "for a grouped convolution use tf.nn.conv2d"
         )
     if convolution.algorithm == "auto":
         return
     if x.dtype not in (tf.float32, tf.float64):
         raise TypeError(
-            f"algorithm={convolution.algorithm!r} takes float32 and float64, got {x.dtype.name}; use algorithm='auto'"
+            f"algorithm={convolution.algorithm!r} takes float32 and float64, got {x.dtype.name}; "
+            "use algorithm='auto'"
         )
     if convolution.algorithm == "winograd" and (
         convolution.strides != (1, 1) or not filters.shape[:2].is_compatible_with([3, 3])
@@ -230,21 +248,24 @@ def tiled_conv2d(
     batch_hint: int | None = None,
     name: str | None = None,
 ) -> tf.Tensor:
-    """activation(conv2d(x, filters) + bias), forward and backward on the kernels that fit the shape. Any thread.
+    """Computes activation(conv2d(x, filters) + bias) on the kernels that fit the shape, and differentiates so.
 
     "auto" times ours and TensorFlow's for each shape when it first meets it, forward, input gradient and filter
-    gradient apart, and takes the fastest; `overlap_train.conv.report()` shows what it found. Without a compiler it is
-    tf.nn.conv2d, and says so once. Not inside `jit_compile=True`: XLA has no custom operations.
+    gradient apart, and takes the fastest; `overlap_train.conv.report()` shows what it found. Without a
+    compiler it is tf.nn.conv2d, and says so once. Not inside `jit_compile=True`: XLA has no custom
+    operations.
 
     Args:
-        x: float32 or float64, [batch, height, width, in_channels]; other types only with "auto", which leaves them
-            to TensorFlow.
+        x: float32 or float64, [batch, height, width, in_channels]; other types only with "auto", which leaves
+            them to TensorFlow.
         filters: the same dtype, [height, width, in_channels, out_channels].
         bias: the same dtype, [out_channels], or None.
         strides: one number, or [height, width].
         padding: "SAME" or "VALID", in any case.
-        activation: None, "linear", "relu" (computed within the operation), or a function applied to the result.
-        algorithm: "auto", "direct", or "winograd" (3×3 filters with strides of 1; a few times the rounding error).
+        activation: None, "linear", "relu" (computed within the operation), or a function applied to the
+            result.
+        algorithm: "auto", "direct", or "winograd" (3×3 filters with strides of 1; a few times the rounding
+            error).
         dilations: must be 1.
         batch_hint: the batch at which "auto" times a shape whose batch is unknown, otherwise `ASSUMED_BATCH`.
         name: of the name scope.
@@ -258,7 +279,9 @@ def tiled_conv2d(
         tf.errors.InvalidArgumentError: shapes unknown until the operation ran do not fit.
     """
     if _pair("dilations", dilations) != (1, 1):
-        raise ValueError(f"tiled_conv2d has no dilated convolution, got dilations={dilations!r}; use tf.nn.conv2d")
+        raise ValueError(
+            f"tiled_conv2d has no dilated convolution, got dilations={dilations!r}; use tf.nn.conv2d"
+        )
     if algorithm not in ALGORITHMS:
         raise ValueError(f"algorithm must be one of {ALGORITHMS}, got {algorithm!r}")
     if not isinstance(padding, str) or padding.upper() not in ("SAME", "VALID"):
@@ -269,12 +292,19 @@ def tiled_conv2d(
     if after in (tf.nn.relu, tf.keras.activations.relu):
         activation, after = "relu", None
     convolution = _Convolution(
-        _pair("strides", strides), padding.upper(), activation == "relu", bias is not None, algorithm, batch_hint
+        _pair("strides", strides),
+        padding.upper(),
+        activation == "relu",
+        bias is not None,
+        algorithm,
+        batch_hint,
     )
     with tf.name_scope(name or "tiled_conv2d"):
         x = tf.convert_to_tensor(x, name="x")
         filters = tf.convert_to_tensor(filters, dtype=x.dtype, name="filters")
-        offsets = tf.zeros([0], x.dtype) if bias is None else tf.convert_to_tensor(bias, dtype=x.dtype, name="bias")
+        offsets = (
+            tf.zeros([0], x.dtype) if bias is None else tf.convert_to_tensor(bias, dtype=x.dtype, name="bias")
+        )
         _check(x, filters, convolution)
         if algorithm != "auto":
             library.load()

@@ -24,14 +24,18 @@ def format_report(rows: Iterable[Timing] | None = None) -> str:
         rows: what to show; everything timed so far if None.
     """
     lines = [
-        f"{'convolution':<44} {'direction':<16} {'tf.nn':>9} {'winograd':>9} {'direct':>9}  {'chosen':<13} {'ratio':>5}"
+        f"{'convolution':<44} {'direction':<16} {'tf.nn':>9} {'winograd':>9} {'direct':>9}  "
+        f"{'chosen':<13} {'ratio':>5}"
     ]
     for row in report() if rows is None else rows:
         key = row.key
         batch = f"{key.input_shape[0]}{'?' if key.batch_assumed else ''}"
         shape = f"{batch}×{'×'.join(map(str, key.input_shape[1:]))} → {key.filter_shape[3]}"
         window = f"{key.filter_shape[0]}×{key.filter_shape[1]}/{key.strides[0]} {key.padding}"
-        times = [f"{row.milliseconds[n]:9.3f}" if n in row.milliseconds else " " * 9 for n in (STOCK, "winograd", "direct")]
+        times = [
+            f"{row.milliseconds[n]:9.3f}" if n in row.milliseconds else " " * 9
+            for n in (STOCK, "winograd", "direct")
+        ]
         epilogue = "".join([" +bias" if key.bias else "", " +relu" if key.relu else ""])
         lines.append(
             f"{f'{shape}, {window}{epilogue}':<44} {key.direction:<16} {' '.join(times)}  {row.chosen:<13} "

@@ -1,7 +1,8 @@
 """algorithm="auto": times our algorithms beside TensorFlow's once for each shape, and takes the fastest.
 
-The choice is made while a function is traced, outside its graph, so the graph holds the chosen operation alone:
-where TensorFlow's wins, it is exactly what tf.nn.conv2d would have been, with all of grappler's fusions.
+The choice is made while a function is traced, outside its graph, so the graph holds the chosen operation
+alone: where TensorFlow's wins, it is exactly what tf.nn.conv2d would have been, with all of grappler's
+fusions.
 
 Shared state: `_timings`, under `_lock`, so that one shape is timed once and nothing else is timed meanwhile.
 """
@@ -56,7 +57,9 @@ class ConvKey:
     def output_shape(self) -> tuple[int, int, int, int]:
         """[batch, height, width, out_channels]."""
         sizes = []
-        for size, kernel, stride in zip(self.input_shape[1:3], self.filter_shape[:2], self.strides, strict=True):
+        for size, kernel, stride in zip(
+            self.input_shape[1:3], self.filter_shape[:2], self.strides, strict=True
+        ):
             sizes.append(-(-(size if self.padding == "SAME" else size - kernel + 1) // stride))
         return self.input_shape[0], sizes[0], sizes[1], self.filter_shape[3]
 
@@ -64,7 +67,16 @@ class ConvKey:
     def flops(self) -> int:
         """Operations of the direct method, a product and a sum counted as two."""
         batch, height, width, channels = self.output_shape
-        return 2 * batch * height * width * channels * self.filter_shape[0] * self.filter_shape[1] * self.filter_shape[2]
+        return (
+            2
+            * batch
+            * height
+            * width
+            * channels
+            * self.filter_shape[0]
+            * self.filter_shape[1]
+            * self.filter_shape[2]
+        )
 
     @property
     def algorithms(self) -> tuple[str, ...]:
@@ -149,7 +161,8 @@ def operands(key: ConvKey) -> tuple[tf.Tensor, ...]:
 
 
 def _measure(key: ConvKey, compute: Callable[[str], Callable[..., tf.Tensor]]) -> Timing:
-    """Times all algorithms in turn, so that a disturbance meets all of them; compiled, as a training step is."""
+    """Times all algorithms in turn, so that a disturbance meets all of them; compiled, as a training step
+    is."""
     names = (STOCK, *key.algorithms)
     arguments = operands(key)
     functions = {name: tf.function(compute(name), autograph=False) for name in names}

@@ -1,9 +1,9 @@
 """U-Net for images of any size.
 
-Source: O. Ronneberger, P. Fischer and T. Brox, "U-Net: Convolutional Networks for Biomedical Image Segmentation"
-(MICCAI 2015), with two changes: convolutions keep the image's size, so the segmentation has it too, and the upward
-path enlarges by nearest neighbours and a 3×3 convolution instead of a transposed one, which leaves no chequerboard
-(A. Odena et al., "Deconvolution and Checkerboard Artifacts", Distill 2016).
+Source: O. Ronneberger, P. Fischer and T. Brox, "U-Net: Convolutional Networks for Biomedical Image
+Segmentation" (MICCAI 2015), with two changes: convolutions keep the image's size, so the segmentation has it
+too, and the upward path enlarges by nearest neighbours and a 3×3 convolution instead of a transposed one,
+which leaves no chequerboard (A. Odena et al., "Deconvolution and Checkerboard Artifacts", Distill 2016).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ __all__ = ["CropLike", "unet"]
 
 
 @keras.saving.register_keras_serializable(package="overlap_train")
-class CropLike(keras.layers.Layer):
+class CropLike(keras.layers.Layer):  # type: ignore[misc]
     """Cuts the first of two image batches to the height and width of the second.
 
-    An odd side is halved upwards on the way down (191 gives 96), so its double is one too large on the way up.
-    Sizes need not be known when the model is built.
+    An odd side is halved upwards on the way down (191 gives 96), so its double is one too large on the way
+    up. Sizes need not be known when the model is built.
     """
 
     def call(self, inputs: Sequence[Any]) -> Any:
@@ -76,7 +76,12 @@ def unet(
         x = keras.layers.UpSampling2D(name=f"enlarge{level}")(x)
         x = CropLike(name=f"crop{level}")([x, skips[level]])
         x = keras.layers.Conv2D(
-            widths[level], 3, padding="same", activation="relu", kernel_initializer="he_normal", name=f"up{level}"
+            widths[level],
+            3,
+            padding="same",
+            activation="relu",
+            kernel_initializer="he_normal",
+            name=f"up{level}",
         )(x)
         x = keras.layers.Concatenate(name=f"join{level}")([skips[level], x])
         x = _two_convolutions(x, widths[level], f"merge{level}")

@@ -1,4 +1,4 @@
-"""MirroredStrategy over two logical CPUs, in a process of its own: devices are fixed when TensorFlow starts."""
+"""MirroredStrategy over two logical CPUs, in a process of its own: devices are fixed at TensorFlow's start."""
 
 from __future__ import annotations
 

@@ -30,7 +30,9 @@ def test_same_arguments_weights_and_results_as_conv2d(arguments) -> None:
 
 def test_saved_and_loaded_like_conv2d(tmp_path) -> None:
     images = np.random.default_rng(0).standard_normal((2, 9, 11, 4)).astype("float32")
-    model = keras.Sequential([keras.Input((9, 11, 4)), TiledConv2D(6, 3, activation="relu", algorithm="winograd")])
+    model = keras.Sequential(
+        [keras.Input((9, 11, 4)), TiledConv2D(6, 3, activation="relu", algorithm="winograd")]
+    )
     model.save(tmp_path / "model.keras")
     model.save_weights(tmp_path / "model.weights.h5")
     loaded = keras.saving.load_model(tmp_path / "model.keras")

@@ -22,7 +22,15 @@ def toolchain() -> conv_build.Toolchain:
 
 def build(toolchain: conv_build.Toolchain, directory: Path, target: str, *options: str) -> Path:
     log: list[str] = []
-    configure = [toolchain.cmake, "-S", str(conv_build.NATIVE_SOURCES), "-B", str(directory), "-G", toolchain.generator]
+    configure = [
+        toolchain.cmake,
+        "-S",
+        str(conv_build.NATIVE_SOURCES),
+        "-B",
+        str(directory),
+        "-G",
+        toolchain.generator,
+    ]
     if toolchain.ninja:
         configure.append(f"-DCMAKE_MAKE_PROGRAM={toolchain.ninja}")
     conv_build._run([*configure, *options], log)
@@ -64,7 +72,12 @@ def test_cuda_kernels_compile_without_spills(tmp_path, architecture: str) -> Non
     if nvcc is None:
         pytest.skip("no nvcc on the path")
     source = conv_build.NATIVE_SOURCES / "conv_cuda.cu"
-    command = [nvcc, "-std=c++17", "-O3", f"-gencode=arch=compute_{architecture},code=[sm_{architecture},compute_{architecture}]"]
+    command = [
+        nvcc,
+        "-std=c++17",
+        "-O3",
+        f"-gencode=arch=compute_{architecture},code=[sm_{architecture},compute_{architecture}]",
+    ]
     command += ["-Xptxas=-v", "-c", str(source), "-o", str(tmp_path / "conv.o")]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr

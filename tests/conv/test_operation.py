@@ -114,7 +114,8 @@ def test_relu_and_bias_are_differentiated_together(algorithm: str) -> None:
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
 def test_gradients_agree_with_finite_differences(algorithm: str, padding: str) -> None:
     operands = [
-        tf.constant(random(*shape, seed=i, dtype=np.float64)) for i, shape in enumerate([(1, 6, 5, 2), (3, 3, 2, 3), (3,)])
+        tf.constant(random(*shape, seed=i, dtype=np.float64))
+        for i, shape in enumerate([(1, 6, 5, 2), (3, 3, 2, 3), (3,)])
     ]
 
     def once(*v):
@@ -126,7 +127,9 @@ def test_gradients_agree_with_finite_differences(algorithm: str, padding: str) -
 
 @pytest.mark.parametrize("strides", [1, 2])
 def test_second_derivatives_agree_with_finite_differences(strides: int) -> None:
-    operands = [tf.constant(random(*s, seed=i, dtype=np.float64)) for i, s in enumerate([(1, 5, 4, 2), (3, 3, 2, 2)])]
+    operands = [
+        tf.constant(random(*s, seed=i, dtype=np.float64)) for i, s in enumerate([(1, 5, 4, 2), (3, 3, 2, 2)])
+    ]
 
     def gradient(*v):
         with tf.GradientTape() as tape:
@@ -142,14 +145,21 @@ def test_second_derivatives_agree_with_finite_differences(strides: int) -> None:
 @pytest.mark.parametrize("algorithm", ["direct", "winograd", "auto"])
 def test_empty_batch_gives_empty_output_and_zero_gradient(algorithm: str) -> None:
     x, filters = tf.zeros([0, 5, 6, 3]), tf.constant(random(3, 3, 3, 4, seed=1))
-    y, dx, dfilters = value_and_gradients(lambda *v: tiled_conv2d(*v, algorithm=algorithm), [x, filters], tf.zeros([0, 5, 6, 4]))
+    y, dx, dfilters = value_and_gradients(
+        lambda *v: tiled_conv2d(*v, algorithm=algorithm), [x, filters], tf.zeros([0, 5, 6, 4])
+    )
     assert y.shape == [0, 5, 6, 4]
     assert dx.shape == x.shape
     np.testing.assert_array_equal(dfilters, np.zeros(filters.shape))
 
 
 def test_image_of_no_height_gives_empty_output() -> None:
-    assert tiled_conv2d(tf.zeros([2, 0, 6, 3]), tf.zeros([3, 3, 3, 4]), algorithm="direct").shape == [2, 0, 6, 4]
+    assert tiled_conv2d(tf.zeros([2, 0, 6, 3]), tf.zeros([3, 3, 3, 4]), algorithm="direct").shape == [
+        2,
+        0,
+        6,
+        4,
+    ]
 
 
 def test_kernel_beyond_a_valid_image_is_empty_or_refused() -> None:
@@ -178,19 +188,22 @@ def test_nan_spoils_no_more_than_its_tiles_with_winograd() -> None:
 
 
 def test_relu_keeps_nan() -> None:
-    y = tiled_conv2d(tf.fill([1, 4, 4, 1], np.float32("nan")), tf.ones([1, 1, 1, 1]), activation="relu", algorithm="direct")
+    y = tiled_conv2d(
+        tf.fill([1, 4, 4, 1], np.float32("nan")), tf.ones([1, 1, 1, 1]), activation="relu", algorithm="direct"
+    )
     assert np.isnan(y.numpy()).all()
 
 
-def test_results_repeat_bit_for_bit() -> None:
+@pytest.mark.parametrize("algorithm", ["direct", "winograd"])
+def test_results_repeat_bit_for_bit(algorithm: str) -> None:
     x, filters = tf.constant(random(3, 20, 21, 33, seed=1)), tf.constant(random(3, 3, 33, 70, seed=2))
-    for algorithm in ("direct", "winograd"):
-        dy = tf.constant(random(3, 20, 21, 70, seed=3))
-        first, second = (
-            value_and_gradients(lambda *v: tiled_conv2d(*v, algorithm=algorithm), [x, filters], dy) for _ in range(2)
-        )
-        for a, b in zip(first, second, strict=True):
-            np.testing.assert_array_equal(a, b)
+    dy = tf.constant(random(3, 20, 21, 70, seed=3))
+
+    def once():
+        return value_and_gradients(lambda *v: tiled_conv2d(*v, algorithm=algorithm), [x, filters], dy)
+
+    for first, second in zip(once(), once(), strict=True):
+        np.testing.assert_array_equal(first, second)
 
 
 def test_unknown_shapes_while_tracing() -> None:
@@ -267,6 +280,8 @@ def test_without_the_library_auto_uses_tensorflow_and_says_so_once() -> None:
         "    raise SystemExit('no error')\n"
     )
     environment = os.environ | {"OVERLAP_TRAIN_CONV_DISABLE": "1"}
-    result = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
+    )
     assert result.returncode == 0, result.stderr
     assert result.stderr.count("tiled_conv2d uses tf.nn.conv2d") == 1

@@ -29,7 +29,8 @@ def work_where(slow: set[str]):
 
 
 @pytest.mark.parametrize(
-    ("slow", "chosen"), [({STOCK, "direct"}, "winograd"), ({STOCK, "winograd"}, "direct"), ({"direct", "winograd"}, STOCK)]
+    ("slow", "chosen"),
+    [({STOCK, "direct"}, "winograd"), ({STOCK, "winograd"}, "direct"), ({"direct", "winograd"}, STOCK)],
 )
 def test_the_fastest_is_chosen(slow: set[str], chosen: str) -> None:
     assert selection.choose(KEY, work_where(slow)) == chosen
@@ -59,7 +60,9 @@ def test_the_report_shows_both_even_where_tensorflow_won() -> None:
 def test_output_shape_is_tensorflows(padding: str, stride: int) -> None:
     for size in (5, 6, 7):
         key = ConvKey("forward", "float32", (1, size, 9, 2), (3, 3, 2, 4), (stride, stride), padding)
-        assert key.output_shape == tuple(tf.nn.conv2d(tf.zeros(key.input_shape), tf.zeros(key.filter_shape), stride, padding).shape)
+        assert key.output_shape == tuple(
+            tf.nn.conv2d(tf.zeros(key.input_shape), tf.zeros(key.filter_shape), stride, padding).shape
+        )
 
 
 @pytest.mark.usefixtures("native")

@@ -35,7 +35,9 @@ def discs(count: int) -> tuple[np.ndarray, np.ndarray]:
     generator = np.random.default_rng(0)
     rows, columns = np.mgrid[:33, :47]
     centres = generator.uniform((8, 8), (25, 39), (count, 2))[:, :, None, None]
-    masks = (rows - centres[:, 0]) ** 2 + (columns - centres[:, 1]) ** 2 < generator.uniform(20, 60, (count, 1, 1))
+    masks = (rows - centres[:, 0]) ** 2 + (columns - centres[:, 1]) ** 2 < generator.uniform(
+        20, 60, (count, 1, 1)
+    )
     images = masks[..., None] + generator.normal(0, 0.5, (count, 33, 47, 3))
     return images.astype("float32"), masks.astype("int32")
 

@@ -1,5 +1,5 @@
-// The register blocks: C[rows × vectors] = sum over depth of A[row, depth] * B[depth, vectors]. Everything that is
-// expensive in this package happens in these two loops.
+// The register blocks: C[rows × vectors] = sum over depth of A[row, depth] * B[depth, vectors]. Everything
+// that is expensive in this package happens in these two loops.
 #ifndef OVERLAP_TRAIN_CONV_BLOCKS_H_
 #define OVERLAP_TRAIN_CONV_BLOCKS_H_
 
@@ -40,21 +40,21 @@ struct Row {
 template <class T>
 struct Operands {
   const T* a;
-  Index a_row;      // from one row of A to the next (inner blocks), or from one depth to the next (outer blocks)
+  Index a_row;  // from one row of A to the next (inner blocks), or from one depth to the next (outer blocks)
   const T* b;
-  Index b_depth;    // from one depth of B to the next; outer blocks only, inner ones read B packed
+  Index b_depth;  // from one depth of B to the next; outer blocks only, inner ones read B packed
   Index depth;
   Index segments;
-  Index a_segment;  // from one run of A to the next
-  Index b_segment;  // likewise of B; outer blocks only
+  Index a_segment;              // from one run of A to the next
+  Index b_segment;              // likewise of B; outer blocks only
   const T* prefetch = nullptr;  // what the next blocks will read; inner blocks with kLines > 0 only
 };
 
-// kLines cache lines of in.prefetch are fetched at each step of the depth: panels come from L3 or from memory, in an
-// order that the hardware does not foresee.
+// kLines cache lines of in.prefetch are fetched at each step of the depth: panels come from L3 or from
+// memory, in an order that the hardware does not foresee.
 //
-// kOuter false: A[row, depth] = a[row * a_row + depth], and B is packed: kVectors * kLanes values for each depth.
-// kOuter true:  A[row, depth] = a[depth * a_row + row], and B[depth] = b + depth * b_depth.
+// kOuter false: A[row, depth] = a[row * a_row + depth], and B is packed: kVectors * kLanes values for each
+// depth. kOuter true:  A[row, depth] = a[depth * a_row + row], and B[depth] = b + depth * b_depth.
 template <class T, bool kOuter, int kLines, int kRows, int kVectors, class Sink>
 OT_NOINLINE void Block(const Operands<T>& in, const Sink& sink) {
   using R = Row<T, kVectors>;

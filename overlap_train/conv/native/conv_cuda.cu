@@ -7,18 +7,22 @@
 namespace overlap_train::conv {
 namespace {
 
-unsigned Blocks(Index count, Index per_block) { return static_cast<unsigned>((count + per_block - 1) / per_block); }
+unsigned Blocks(Index count, Index per_block) {
+  return static_cast<unsigned>((count + per_block - 1) / per_block);
+}
 
 bool HasTf32() {
   int device = 0, major = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return false;
-  return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 8;
+  return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+         major >= 8;
 }
 
 template <class Problem>
 cudaError_t LaunchGemm(const Problem& p, const float* a, const float* b, const GemmOutput& out, Index slices,
                        int algorithm, cudaStream_t stream) {
-  const dim3 grid(Blocks(p.rows(), kGemmRows), Blocks(p.columns(), kGemmColumns), static_cast<unsigned>(slices));
+  const dim3 grid(Blocks(p.rows(), kGemmRows), Blocks(p.columns(), kGemmColumns),
+                  static_cast<unsigned>(slices));
   if (algorithm == kImplicitGemmTf32 && HasTf32()) {
     ImplicitGemmKernel<Problem, Tf32Product><<<grid, kGemmThreads, 0, stream>>>(p, a, b, out);
   } else {
@@ -34,8 +38,8 @@ cudaError_t AllowShared(Kernel kernel, Index bytes) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
 }
 
-cudaError_t Forward(const ConvShape& s, const float* x, const float* filter, const float* bias, int relu, float* y,
-                    int algorithm, cudaStream_t stream) {
+cudaError_t Forward(const ConvShape& s, const float* x, const float* filter, const float* bias, int relu,
+                    float* y, int algorithm, cudaStream_t stream) {
   const ForwardProblem p{s};
   if (p.rows() == 0 || p.columns() == 0) return cudaSuccess;
   if (algorithm == kSharedMemory) {
@@ -43,8 +47,10 @@ cudaError_t Forward(const ConvShape& s, const float* x, const float* filter, con
     const cudaError_t error = AllowShared(SharedMemoryKernel, bytes);
     if (error != cudaSuccess) return error;
     const SharedTiles tiles{s};
-    const dim3 grid(static_cast<unsigned>(s.batch * tiles.down() * tiles.across()), Blocks(s.out_c, kSharedOutputs));
-    SharedMemoryKernel<<<grid, SharedTiles::kSide * SharedTiles::kSide, bytes, stream>>>(s, x, filter, bias, relu, y);
+    const dim3 grid(static_cast<unsigned>(s.batch * tiles.down() * tiles.across()),
+                    Blocks(s.out_c, kSharedOutputs));
+    SharedMemoryKernel<<<grid, SharedTiles::kSide * SharedTiles::kSide, bytes, stream>>>(s, x, filter, bias,
+                                                                                         relu, y);
     return cudaGetLastError();
   }
   if (algorithm == kFewChannels) {
@@ -65,14 +71,15 @@ cudaError_t Forward(const ConvShape& s, const float* x, const float* filter, con
 using overlap_train::conv::ConvShape;
 using overlap_train::conv::Index;
 
-int overlap_conv_forward_cuda(const ConvShape* shape, const float* x, const float* filter, const float* bias, int relu,
-                              float* y, int algorithm, void* stream) {
-  return overlap_train::conv::Forward(*shape, x, filter, bias, relu, y, algorithm, static_cast<cudaStream_t>(stream));
+int overlap_conv_forward_cuda(const ConvShape* shape, const float* x, const float* filter, const float* bias,
+                              int relu, float* y, int algorithm, void* stream) {
+  return overlap_train::conv::Forward(*shape, x, filter, bias, relu, y, algorithm,
+                                      static_cast<cudaStream_t>(stream));
 }
 
-int overlap_conv_forward_streams_cuda(const ConvShape* shape, const float* x, const float* filter, const float* bias,
-                                      int relu, float* y, int algorithm, int chunks, void* const* streams, int count,
-                                      void* stream) {
+int overlap_conv_forward_streams_cuda(const ConvShape* shape, const float* x, const float* filter,
+                                      const float* bias, int relu, float* y, int algorithm, int chunks,
+                                      void* const* streams, int count, void* stream) {
   if (chunks < 1 || count < 1) return cudaErrorInvalidValue;
   cudaEvent_t event;
   cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
@@ -80,13 +87,14 @@ int overlap_conv_forward_streams_cuda(const ConvShape* shape, const float* x, co
   const auto keep = [&error](cudaError_t next) { error = error == cudaSuccess ? next : error; };
   keep(cudaEventRecord(event, static_cast<cudaStream_t>(stream)));
   for (int i = 0; i < count; ++i) keep(cudaStreamWaitEvent(static_cast<cudaStream_t>(streams[i]), event, 0));
-  const Index x_image = shape->in_h * shape->in_w * shape->in_c, y_image = shape->out_h * shape->out_w * shape->out_c;
+  const Index x_image = shape->in_h * shape->in_w * shape->in_c,
+              y_image = shape->out_h * shape->out_w * shape->out_c;
   for (int chunk = 0; chunk < chunks && error == cudaSuccess; ++chunk) {
     const Index begin = shape->batch * chunk / chunks, end = shape->batch * (chunk + 1) / chunks;
     ConvShape part = *shape;
     part.batch = end - begin;
-    keep(overlap_train::conv::Forward(part, x + begin * x_image, filter, bias, relu, y + begin * y_image, algorithm,
-                                      static_cast<cudaStream_t>(streams[chunk % count])));
+    keep(overlap_train::conv::Forward(part, x + begin * x_image, filter, bias, relu, y + begin * y_image,
+                                      algorithm, static_cast<cudaStream_t>(streams[chunk % count])));
   }
   for (int i = 0; i < count; ++i) {
     keep(cudaEventRecord(event, static_cast<cudaStream_t>(streams[i])));
@@ -116,7 +124,8 @@ int overlap_conv_filter_gradient_cuda(const ConvShape* shape, const float* x, co
   const auto queue = static_cast<cudaStream_t>(stream);
   const Index slices = FilterGradientSlices(*shape), size = p.rows() * p.columns();
   if (workspace == nullptr) {
-    const cudaError_t error = cudaMemsetAsync(dfilter, 0, static_cast<std::size_t>(size) * sizeof(float), queue);
+    const cudaError_t error =
+        cudaMemsetAsync(dfilter, 0, static_cast<std::size_t>(size) * sizeof(float), queue);
     if (error != cudaSuccess) return error;
     return LaunchGemm(p, x, dy, {dfilter, nullptr, 0, 1, 0}, slices, algorithm, queue);
   }

@@ -1,5 +1,5 @@
-// The CUDA kernels' C interface: plain pointers and a stream, so that TensorFlow, and ctypes with PyTorch or CuPy,
-// can call it alike. Device pointers throughout; layouts as in geometry.h.
+// The CUDA kernels' C interface: plain pointers and a stream, so that TensorFlow, and ctypes with PyTorch or
+// CuPy, can call it alike. Device pointers throughout; layouts as in geometry.h.
 //
 // Every function returns 0, or a cudaError_t. All work is queued on `stream`; nothing waits.
 #ifndef OVERLAP_TRAIN_CONV_CONV_CUDA_H_
@@ -22,11 +22,11 @@ enum CudaAlgorithm : int {
 
 // y = conv(x, filter) + bias, then max(., 0) if relu. bias may be null.
 OT_EXPORT int overlap_conv_forward_cuda(const overlap_train::conv::ConvShape* shape, const float* x,
-                                        const float* filter, const float* bias, int relu, float* y, int algorithm,
-                                        void* stream);
+                                        const float* filter, const float* bias, int relu, float* y,
+                                        int algorithm, void* stream);
 
-// The same with the batch cut into `chunks` parts over `count` streams (the paper's Figure 3); they start after what
-// is queued on `stream`, which goes on when all are done.
+// The same with the batch cut into `chunks` parts over `count` streams (the paper's Figure 3); they start
+// after what is queued on `stream`, which goes on when all are done.
 OT_EXPORT int overlap_conv_forward_streams_cuda(const overlap_train::conv::ConvShape* shape, const float* x,
                                                 const float* filter, const float* bias, int relu, float* y,
                                                 int algorithm, int chunks, void* const* streams, int count,
@@ -40,7 +40,7 @@ OT_EXPORT long long overlap_conv_filter_gradient_workspace(const overlap_train::
 
 // `workspace` null: partial sums are added by atomics, in any order. Otherwise they are added in a fixed one.
 OT_EXPORT int overlap_conv_filter_gradient_cuda(const overlap_train::conv::ConvShape* shape, const float* x,
-                                                const float* dy, float* dfilter, int algorithm, float* workspace,
-                                                void* stream);
+                                                const float* dy, float* dfilter, int algorithm,
+                                                float* workspace, void* stream);
 
 #endif  // OVERLAP_TRAIN_CONV_CONV_CUDA_H_

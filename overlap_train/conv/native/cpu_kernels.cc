@@ -49,8 +49,8 @@ const T* Data(const Tensor& t) {
 
 void Zero(Tensor* t) { std::memset(const_cast<char*>(t->tensor_data().data()), 0, t->tensor_data().size()); }
 
-// A large tensor comes from fresh pages, and the kernel clears each at its first touch: 4 KiB at a time that takes as
-// long as a convolution. Huge pages take a tenth.
+// A large tensor comes from fresh pages, and the kernel clears each at its first touch: 4 KiB at a time that
+// takes as long as a convolution. Huge pages take a tenth.
 template <class T>
 T* Fresh(Tensor* t) {
 #ifdef MADV_HUGEPAGE
@@ -169,9 +169,11 @@ class EpilogueGradientOp final : public OpKernel {
   }
 };
 
-#define OT_REGISTER(name, kernel)                                                                          \
-  REGISTER_KERNEL_BUILDER(Name(name).Device(tensorflow::DEVICE_CPU).TypeConstraint<float>("T"), kernel<float>); \
-  REGISTER_KERNEL_BUILDER(Name(name).Device(tensorflow::DEVICE_CPU).TypeConstraint<double>("T"), kernel<double>)
+#define OT_REGISTER(name, kernel)                                                                \
+  REGISTER_KERNEL_BUILDER(Name(name).Device(tensorflow::DEVICE_CPU).TypeConstraint<float>("T"),  \
+                          kernel<float>);                                                        \
+  REGISTER_KERNEL_BUILDER(Name(name).Device(tensorflow::DEVICE_CPU).TypeConstraint<double>("T"), \
+                          kernel<double>)
 
 OT_REGISTER("OverlapTiledConv2D", ConvOp);
 OT_REGISTER("OverlapTiledConv2DBackpropInput", InputGradientOp);

@@ -1,4 +1,5 @@
-// What differs between GPU generations and the emulator: asynchronous copies, tensor cores, dynamic shared memory.
+// What differs between GPU generations and the emulator: asynchronous copies, tensor cores, dynamic shared
+// memory.
 #ifndef OVERLAP_TRAIN_CONV_CUDA_COPIES_H_
 #define OVERLAP_TRAIN_CONV_CUDA_COPIES_H_
 
@@ -17,8 +18,8 @@ __device__ __forceinline__ void CopyAsync(float* shared, const float* source, In
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   // A size of 0 reads nothing and writes zeros; the address must be a valid one nevertheless.
   const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(source + (at == kOutside ? 0 : at)),
-               "r"(at == kOutside ? 0 : 4));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to),
+               "l"(source + (at == kOutside ? 0 : at)), "r"(at == kOutside ? 0 : 4));
 #else
   *shared = at == kOutside ? 0.0f : source[at];
 #endif
@@ -48,7 +49,8 @@ __device__ __forceinline__ void MultiplyTf32(float (&c)[4], const float (&a)[4],
 #pragma unroll
   for (int i = 0; i < 2; ++i) asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rb[i]) : "f"(b[i]));
   asm volatile(
-      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(ra[0]), "r"(ra[1]), "r"(ra[2]), "r"(ra[3]), "r"(rb[0]), "r"(rb[1]));
 #else

@@ -1,6 +1,6 @@
-// Runs CUDA kernels on the CPU: enough of CUDA's language for cuda_kernels.h, one fiber for each thread of a block,
-// blocks one after the other. It checks indices, barriers and what is read from shared memory; it says nothing about
-// speed, and nothing about races between blocks.
+// Runs CUDA kernels on the CPU: enough of CUDA's language for cuda_kernels.h, one fiber for each thread of a
+// block, blocks one after the other. It checks indices, barriers and what is read from shared memory; it says
+// nothing about speed, and nothing about races between blocks.
 #ifndef OVERLAP_TRAIN_CONV_CUDA_EMULATOR_H_
 #define OVERLAP_TRAIN_CONV_CUDA_EMULATOR_H_
 
@@ -19,7 +19,8 @@
 #define __forceinline__ inline
 #define __shared__ static
 #define __launch_bounds__(threads)
-#define OT_DYNAMIC_SHARED(type, name) type* const name = reinterpret_cast<type*>(emulator::dynamic_shared.data())
+#define OT_DYNAMIC_SHARED(type, name) \
+  type* const name = reinterpret_cast<type*>(emulator::dynamic_shared.data())
 
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;
@@ -82,7 +83,8 @@ inline void RunBlock(unsigned threads) {
   }
 }
 
-inline void Launch(dim3 grid, unsigned threads, std::size_t shared_bytes, const std::function<void()>& kernel) {
+inline void Launch(dim3 grid, unsigned threads, std::size_t shared_bytes,
+                   const std::function<void()>& kernel) {
   gridDim = grid;
   blockDim = {threads, 1, 1};
   body = &kernel;
@@ -99,8 +101,8 @@ inline void atomicAdd(float* to, float value) { *to += value; }
 
 namespace overlap_train::conv {
 
-// The tensor cores' product: lanes put their fragments together, and each takes its own of the result. The whole
-// block calls it at once. Products are not rounded to TF32.
+// The tensor cores' product: lanes put their fragments together, and each takes its own of the result. The
+// whole block calls it at once. Products are not rounded to TF32.
 inline void MultiplyTf32(float (&c)[4], const float (&a)[4], const float (&b)[2]) {
   static float left[32][16][8], right[32][8][8];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;

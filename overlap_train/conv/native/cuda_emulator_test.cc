@@ -1,5 +1,5 @@
-// Runs every CUDA kernel on the CPU, under cuda_emulator.h, against plain loops in double precision. This checks the
-// index arithmetic and the use of shared memory; it is no run on a GPU.
+// Runs every CUDA kernel on the CPU, under cuda_emulator.h, against plain loops in double precision. This
+// checks the index arithmetic and the use of shared memory; it is no run on a GPU.
 #include <algorithm>
 #include <cstdio>
 #include <functional>
@@ -12,12 +12,15 @@
 namespace overlap_train::conv {
 namespace {
 
-unsigned Blocks(Index count, Index per_block) { return static_cast<unsigned>((count + per_block - 1) / per_block); }
+unsigned Blocks(Index count, Index per_block) {
+  return static_cast<unsigned>((count + per_block - 1) / per_block);
+}
 
 template <class Problem, class Product>
 void Gemm(const Problem& p, const std::vector<float>& a, const std::vector<float>& b, const GemmOutput& out,
           Index slices) {
-  const dim3 grid{Blocks(p.rows(), kGemmRows), Blocks(p.columns(), kGemmColumns), static_cast<unsigned>(slices)};
+  const dim3 grid{Blocks(p.rows(), kGemmRows), Blocks(p.columns(), kGemmColumns),
+                  static_cast<unsigned>(slices)};
   emulator::Launch(grid, kGemmThreads, 0,
                    [&] { ImplicitGemmKernel<Problem, Product>(p, a.data(), b.data(), out); });
 }
@@ -50,17 +53,16 @@ class Checker {
     const ConvShape& s = test.shape;
     auto got = Poisoned<float>(y.size());
     const SharedTiles tiles{s};
-    const dim3 grid{static_cast<unsigned>(s.batch * tiles.down() * tiles.across()), Blocks(s.out_c, kSharedOutputs), 1};
-    emulator::Launch(grid, SharedTiles::kSide * SharedTiles::kSide, SharedFloats(s) * sizeof(float), [&] {
-      SharedMemoryKernel(s, x_.data(), filter_.data(), bias_.data(), 1, got.data());
-    });
+    const dim3 grid{static_cast<unsigned>(s.batch * tiles.down() * tiles.across()),
+                    Blocks(s.out_c, kSharedOutputs), 1};
+    emulator::Launch(grid, SharedTiles::kSide * SharedTiles::kSide, SharedFloats(s) * sizeof(float),
+                     [&] { SharedMemoryKernel(s, x_.data(), filter_.data(), bias_.data(), 1, got.data()); });
     Judge(test, "shared_memory", RelativeError(got, y));
     if (s.in_c > 4) return;
     got = Poisoned<float>(y.size());
     const dim3 few{Blocks(ForwardProblem{s}.rows(), kFewThreads), Blocks(s.out_c, kFewOutputs), 1};
-    emulator::Launch(few, kFewThreads, FewFloats(s) * sizeof(float), [&] {
-      FewChannelsKernel(s, x_.data(), filter_.data(), bias_.data(), 1, got.data());
-    });
+    emulator::Launch(few, kFewThreads, FewFloats(s) * sizeof(float),
+                     [&] { FewChannelsKernel(s, x_.data(), filter_.data(), bias_.data(), 1, got.data()); });
     Judge(test, "few channels", RelativeError(got, y));
   }
 
@@ -92,7 +94,8 @@ class Checker {
   void Judge(const Case& test, const std::string& what, double error) {
     ++checks_;
     if (error < 1e-6) return;
-    if (++failures_ <= 20) std::printf("FAILED %s (%s): error %.1e\n", what.c_str(), test.name.c_str(), error);
+    if (++failures_ <= 20)
+      std::printf("FAILED %s (%s): error %.1e\n", what.c_str(), test.name.c_str(), error);
   }
 
   std::vector<float> x_, filter_, dy_, bias_;

@@ -1,6 +1,6 @@
-// The index arithmetic of the CUDA kernels, for host and device: which elements of which tensor a row, a column and
-// a step of each kernel's reduction mean. kernels of conv_cuda.cu compute nothing of the kind themselves, and
-// cuda_emulator_test.cc checks all of it on the CPU.
+// The index arithmetic of the CUDA kernels, for host and device: which elements of which tensor a row, a
+// column and a step of each kernel's reduction mean. kernels of conv_cuda.cu compute nothing of the kind
+// themselves, and cuda_emulator_test.cc checks all of it on the CPU.
 #ifndef OVERLAP_TRAIN_CONV_CUDA_INDEX_H_
 #define OVERLAP_TRAIN_CONV_CUDA_INDEX_H_
 
@@ -42,7 +42,8 @@ OT_HD Index OutputOffset(const ConvShape& s, Index image, Index y, Index x, Inde
   return ((image * s.out_h + y) * s.out_w + x) * s.out_c + k;
 }
 
-// Each problem is a product of matrices, [rows, depth] × [depth, columns], whose elements lie where A, B and C say.
+// Each problem is a product of matrices, [rows, depth] × [depth, columns], whose elements lie where A, B and
+// C say.
 
 // y[pixel, k] = sum over (r, q, c) of x[pixel's window] * filter[r, q, c, k]
 struct ForwardProblem {
@@ -60,7 +61,8 @@ struct ForwardProblem {
   OT_HD Index C(Index row, Index column) const { return row * s.out_c + column; }
 };
 
-// dx[pixel, c] = sum over (r, q, k) of dy[the output that tap (r, q) of it reads pixel for, k] * filter[r, q, c, k]
+// dx[pixel, c] = sum over (r, q, k) of dy[the output that tap (r, q) of it reads pixel for, k] * filter[r, q,
+// c, k]
 struct InputGradientProblem {
   ConvShape s;
   OT_HD Index rows() const { return s.batch * s.in_h * s.in_w; }

@@ -12,8 +12,9 @@ __device__ __forceinline__ float Finished(float sum, const float* bias, Index k,
   return relu && sum < 0 ? 0.0f : sum;
 }
 
-// ---- shared_memory ------------------------------------------------------------------------------------------------
-// Paper P2: a block keeps its input tile, halo included, and the filters in shared memory; a thread computes one pixel.
+// ---- shared_memory
+// ------------------------------------------------------------------------------------------------ Paper P2:
+// a block keeps its input tile, halo included, and the filters in shared memory; a thread computes one pixel.
 // Channels come in chunks, or neither would fit.
 
 constexpr int kSharedInputs = 4;   // input channels in shared memory at a time
@@ -69,8 +70,9 @@ __global__ void __launch_bounds__(SharedTiles::kSide* SharedTiles::kSide)
   }
 }
 
-// ---- few channels -------------------------------------------------------------------------------------------------
-// At most 4 input channels: a window is so small that a thread reads it once, into registers, for kFewOutputs outputs.
+// ---- few channels
+// ------------------------------------------------------------------------------------------------- At most 4
+// input channels: a window is so small that a thread reads it once, into registers, for kFewOutputs outputs.
 
 constexpr int kFewThreads = 128;
 constexpr int kFewOutputs = 16;
@@ -104,12 +106,14 @@ __global__ void __launch_bounds__(kFewThreads)
   }
 }
 
-// ---- implicit GEMM ------------------------------------------------------------------------------------------------
-// The matrices of cuda_index.h, never laid out in memory: a block gathers tiles of them into shared memory, the next
-// pair while the present one is multiplied.
+// ---- implicit GEMM
+// ------------------------------------------------------------------------------------------------ The
+// matrices of cuda_index.h, never laid out in memory: a block gathers tiles of them into shared memory, the
+// next pair while the present one is multiplied.
 
 constexpr int kGemmRows = 64, kGemmColumns = 64, kGemmDepth = 16, kGemmThreads = 256;
-constexpr int kGemmPad = 4;  // floats between rows of a tile, so that a column's elements lie in different banks
+constexpr int kGemmPad =
+    4;  // floats between rows of a tile, so that a column's elements lie in different banks
 
 struct GemmTiles {
   float a[2][kGemmDepth][kGemmRows + kGemmPad];
@@ -118,8 +122,8 @@ struct GemmTiles {
 
 // Queues the copies of one pair of tiles: rows and columns from (row0, column0), depth [d0, d1).
 template <class Problem>
-__device__ __forceinline__ void GatherTiles(const Problem& p, const float* a, const float* b, Index row0, Index column0,
-                                            Index d0, Index d1, GemmTiles& tiles, int stage) {
+__device__ __forceinline__ void GatherTiles(const Problem& p, const float* a, const float* b, Index row0,
+                                            Index column0, Index d0, Index d1, GemmTiles& tiles, int stage) {
   for (int i = threadIdx.x; i < kGemmDepth * kGemmRows; i += kGemmThreads) {
     // Neighbours in depth are neighbours in memory, as channels of one pixel.
     const int d = i % kGemmDepth, r = i / kGemmDepth;
@@ -140,8 +144,8 @@ struct GemmOutput {
   float* c;
   const float* bias;  // forward only
   int relu;
-  int atomic;         // add to c atomically, instead of storing
-  Index slice;        // floats from one slice of the depth to the next; 0 where slices add atomically
+  int atomic;   // add to c atomically, instead of storing
+  Index slice;  // floats from one slice of the depth to the next; 0 where slices add atomically
 };
 
 __device__ __forceinline__ void PutSum(const GemmOutput& out, Index at, Index column, float sum) {
@@ -152,7 +156,8 @@ __device__ __forceinline__ void PutSum(const GemmOutput& out, Index at, Index co
   }
 }
 
-// fp32: each thread a 4 × 4 block, rows and columns 16 apart so that reads of shared memory spread over the banks.
+// fp32: each thread a 4 × 4 block, rows and columns 16 apart so that reads of shared memory spread over the
+// banks.
 struct Fp32Product {
   float sums[4][4] = {};
 
@@ -174,7 +179,8 @@ struct Fp32Product {
     }
   }
   template <class Problem>
-  __device__ __forceinline__ void Put(const Problem& p, Index row0, Index column0, const GemmOutput& out) const {
+  __device__ __forceinline__ void Put(const Problem& p, Index row0, Index column0,
+                                      const GemmOutput& out) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
 #pragma unroll
@@ -211,7 +217,8 @@ struct Tf32Product {
     }
   }
   template <class Problem>
-  __device__ __forceinline__ void Put(const Problem& p, Index row0, Index column0, const GemmOutput& out) const {
+  __device__ __forceinline__ void Put(const Problem& p, Index row0, Index column0,
+                                      const GemmOutput& out) const {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
@@ -252,7 +259,8 @@ __global__ void __launch_bounds__(kGemmThreads)
 }
 
 // Adds the slices of a deterministic filter gradient in order.
-__global__ void AddSlicesKernel(const float* __restrict__ slices, Index count, Index size, float* __restrict__ out) {
+__global__ void AddSlicesKernel(const float* __restrict__ slices, Index count, Index size,
+                                float* __restrict__ out) {
   const Index i = static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= size) return;
   float sum = 0;
@@ -260,10 +268,12 @@ __global__ void AddSlicesKernel(const float* __restrict__ slices, Index count, I
   out[i] = sum;
 }
 
-// How many slices the filter gradient's depth, all pixels, is cut into: its tiles alone would leave a GPU empty.
+// How many slices the filter gradient's depth, all pixels, is cut into: its tiles alone would leave a GPU
+// empty.
 inline Index FilterGradientSlices(const ConvShape& s) {
   const FilterGradientProblem p{s};
-  const Index tiles = ((p.rows() + kGemmRows - 1) / kGemmRows) * ((p.columns() + kGemmColumns - 1) / kGemmColumns);
+  const Index tiles =
+      ((p.rows() + kGemmRows - 1) / kGemmRows) * ((p.columns() + kGemmColumns - 1) / kGemmColumns);
   const Index wanted = (512 + tiles - 1) / tiles, most = (p.depth() + 8 * kGemmDepth - 1) / (8 * kGemmDepth);
   const Index slices = wanted < most ? wanted : most;
   return slices < 1 ? 1 : slices;

@@ -1,5 +1,5 @@
-// The direct filter gradient: for each row of taps, an outer product of windows and output gradients summed over
-// pixels. A task is a share of the pixels times a panel of output channels.
+// The direct filter gradient: for each row of taps, an outer product of windows and output gradients summed
+// over pixels. A task is a share of the pixels times a panel of output channels.
 #ifndef OVERLAP_TRAIN_CONV_DIRECT_FILTER_GRADIENT_H_
 #define OVERLAP_TRAIN_CONV_DIRECT_FILTER_GRADIENT_H_
 
@@ -57,19 +57,15 @@ class DirectFilterGradient {
     for (Index left = 0; left < s_.out_w; left += columns_) {
       const Index columns = Min(columns_, s_.out_w - left);
       PackGradient(panel, image, first, rows, left, columns, packed);
-      const Operands<T> in{copy + left * s_.stride_w * s_.in_c,
-                           s_.stride_w * s_.in_c,
-                           packed,
-                           width,
-                           columns,
-                           rows,
-                           s_.stride_h * row_stride_,
-                           columns * width};
+      const Operands<T> in{
+          copy + left * s_.stride_w * s_.in_c, s_.stride_w * s_.in_c, packed, width, columns, rows,
+          s_.stride_h * row_stride_,           columns * width};
       AddWindows(in, static_cast<int>(width / kLanes<T>), sums, add || left > 0);
     }
   }
 
-  void PackGradient(Index panel, Index image, Index first, Index rows, Index left, Index columns, T* packed) const {
+  void PackGradient(Index panel, Index image, Index first, Index rows, Index left, Index columns,
+                    T* packed) const {
     const Index outputs = PanelOutputs(panel), width = RoundUp(outputs, kLanes<T>);
     for (Index y = 0; y < rows; ++y) {
       const T* from = dy_ + ((image * s_.out_h + first + y) * s_.out_w + left) * s_.out_c + panel * kPanel<T>;

@@ -1,9 +1,9 @@
-// Direct convolution of any kernel and stride, register- and cache-blocked; and its input gradient, which is one
-// such convolution for each phase of the stride.
+// Direct convolution of any kernel and stride, register- and cache-blocked; and its input gradient, which is
+// one such convolution for each phase of the stride.
 //
-// A task is a few output rows times a few panels of output channels. Filters are packed once per call, panel by
-// panel, in the order in which the register blocks read them. Long sums run in passes of at most kPassDepth, so
-// that the slice of the panel in use stays in L1 and L2 while all pixels of the task pass by.
+// A task is a few output rows times a few panels of output channels. Filters are packed once per call, panel
+// by panel, in the order in which the register blocks read them. Long sums run in passes of at most
+// kPassDepth, so that the slice of the panel in use stays in L1 and L2 while all pixels of the task pass by.
 #ifndef OVERLAP_TRAIN_CONV_DIRECT_FORWARD_H_
 #define OVERLAP_TRAIN_CONV_DIRECT_FORWARD_H_
 
@@ -21,8 +21,8 @@ struct OutputView {
   Index image_stride, row, pixel;
 };
 
-// The filter of a convolution in terms of a stored one, [.., stored_in, stored_out]. Tap (i, j) is the stored tap
-// (h0 + i * h_step, w0 + j * w_step); `turned` exchanges its channels.
+// The filter of a convolution in terms of a stored one, [.., stored_in, stored_out]. Tap (i, j) is the stored
+// tap (h0 + i * h_step, w0 + j * w_step); `turned` exchanges its channels.
 template <class T>
 struct FilterTaps {
   const T* stored;
@@ -78,7 +78,8 @@ class DirectForward {
     if (!packed || !data) return false;
     ForEachTask(runtime_, panels() * s_.k_h * s_.k_w, [&](Index task, int) { PackTap(task, packed.get()); });
     ForEachTask(runtime_, s_.batch * bands * groups, [&](Index task, int worker) {
-      const Index group = task % groups, band = task / groups, image = band / bands, first = band % bands * rows;
+      const Index group = task % groups, band = task / groups, image = band / bands,
+                  first = band % bands * rows;
       T* const copy = data.get() + worker * private_size;
       const Index count = Min(rows, s_.out_h - first);
       CopyPaddedRows(s_, x_, image, first, count, copy);
@@ -135,15 +136,21 @@ class DirectForward {
     for (Index pass = 0; pass < s_.k_h * runs; ++pass) {
       const Index r = pass / runs, begin = row_depth_ * (pass % runs) / runs;
       const Index end = row_depth_ * (pass % runs + 1) / runs;
-      const Operands<T> in{copy + r * row_stride_ + begin, 0, filters + (r * row_depth_ + begin) * width, 0,
-                           end - begin, 1, 0, 0};
+      const Operands<T> in{copy + r * row_stride_ + begin,
+                           0,
+                           filters + (r * row_depth_ + begin) * width,
+                           0,
+                           end - begin,
+                           1,
+                           0,
+                           0};
       const bool last = pass + 1 == s_.k_h * runs;
       Pass(panel, image, first, rows, in, pass > 0 ? partial : nullptr, last ? nullptr : partial);
     }
   }
 
-  // One pass over the task's pixels. `in` describes the first of them; sums are added to `from`, and go to `to`
-  // or, where that is null, to the output.
+  // One pass over the task's pixels. `in` describes the first of them; sums are added to `from`, and go to
+  // `to` or, where that is null, to the output.
   void Pass(Index panel, Index image, Index first, Index rows, Operands<T> in, const T* from, T* to) const {
     const Index outputs = PanelOutputs(panel), k0 = panel * kPanel<T>;
     const int vectors = static_cast<int>(CeilDiv(outputs, kLanes<T>));
@@ -162,10 +169,11 @@ class DirectForward {
         } else if (to != nullptr) {
           RunBlock<false>(pixels, vectors, in, StoreSink<T, true>{to + sums, kPanel<T>});
         } else {
-          RunBlock<false>(pixels, vectors, in,
-                          PixelSink<T>{y + x * view_.pixel, view_.pixel, from == nullptr ? nullptr : from + sums,
-                                       epilogue_.bias == nullptr ? nullptr : epilogue_.bias + k0, epilogue_.relu,
-                                       outputs});
+          RunBlock<false>(
+              pixels, vectors, in,
+              PixelSink<T>{y + x * view_.pixel, view_.pixel, from == nullptr ? nullptr : from + sums,
+                           epilogue_.bias == nullptr ? nullptr : epilogue_.bias + k0, epilogue_.relu,
+                           outputs});
         }
       }
     }
@@ -189,7 +197,8 @@ bool RunDirectForward(const ConvShape& s, const T* x, const T* filter, Epilogue<
   return DirectForward<T>(s, taps, epilogue, x, view, runtime).Run();
 }
 
-// Input pixels `offset`, `offset + stride`, ... along one axis, as a forward convolution of the output gradient.
+// Input pixels `offset`, `offset + stride`, ... along one axis, as a forward convolution of the output
+// gradient.
 struct Phase {
   Index count;      // input pixels of the phase
   Index taps;       // kernel taps that reach them
@@ -197,7 +206,8 @@ struct Phase {
   Index pad;
 
   // Pixel stride * q + offset receives tap r from output q + b - m, where r = first_tap + m * stride and
-  // b = (offset + pad_before - first_tap) / stride. Turning the taps makes that window q - pad .. q - pad + taps.
+  // b = (offset + pad_before - first_tap) / stride. Turning the taps makes that window q - pad .. q - pad +
+  // taps.
   Phase(Index in, Index kernel, Index stride, Index pad_before, Index offset)
       : count(in > offset ? CeilDiv(in - offset, stride) : 0),
         taps(0),
@@ -215,8 +225,19 @@ bool RunDirectInputGradient(const ConvShape& s, const T* dy, const T* filter, T*
       const Phase h(s.in_h, s.k_h, s.stride_h, s.pad_top, oy), w(s.in_w, s.k_w, s.stride_w, s.pad_left, ox);
       if (h.count == 0 || w.count == 0) continue;
       const bool reached = h.taps > 0 && w.taps > 0;
-      const ConvShape back{s.batch, s.out_h, s.out_w, s.out_c, h.count, w.count, s.in_c,
-                           reached ? h.taps : 0, reached ? w.taps : 0, 1, 1, h.pad, w.pad};
+      const ConvShape back{s.batch,
+                           s.out_h,
+                           s.out_w,
+                           s.out_c,
+                           h.count,
+                           w.count,
+                           s.in_c,
+                           reached ? h.taps : 0,
+                           reached ? w.taps : 0,
+                           1,
+                           1,
+                           h.pad,
+                           w.pad};
       const FilterTaps<T> taps{filter,
                                s.k_w,
                                s.in_c,

@@ -1,5 +1,5 @@
-// Rows of an image, copied with their padding, so that the inner loops know no borders: a pixel's window is then
-// k_h runs of k_w * in_c consecutive values.
+// Rows of an image, copied with their padding, so that the inner loops know no borders: a pixel's window is
+// then k_h runs of k_w * in_c consecutive values.
 #ifndef OVERLAP_TRAIN_CONV_DIRECT_ROWS_H_
 #define OVERLAP_TRAIN_CONV_DIRECT_ROWS_H_
 
@@ -25,7 +25,8 @@ OT_INLINE void Fill(T* out, Index count, T value) {
 // The rows that output rows [first, first + rows) of `image` read. The padding may be negative: the input
 // gradient's phases begin inside the image.
 template <class T>
-OT_NOINLINE void CopyPaddedRows(const ConvShape& s, const T* x, Index image, Index first, Index rows, T* out) {
+OT_NOINLINE void CopyPaddedRows(const ConvShape& s, const T* x, Index image, Index first, Index rows,
+                                T* out) {
   const Index stride = PaddedRowStride<T>(s), width = (s.out_w - 1) * s.stride_w + s.k_w;
   const Index left = Min(Max(s.pad_left, 0), width);
   const Index skip = Max(-s.pad_left, 0);

@@ -6,10 +6,10 @@
 
 namespace overlap_train::conv {
 
-#define OT_DECLARE(isa)                            \
-  namespace isa {                                  \
-  const KernelTable<float>& FloatKernels();        \
-  const KernelTable<double>& DoubleKernels();      \
+#define OT_DECLARE(isa)                                      \
+  namespace isa {                                            \
+  const KernelTable<float>& FloatKernels();                  \
+  const KernelTable<double>& DoubleKernels();                \
   inline const auto& Get(float) { return FloatKernels(); }   \
   inline const auto& Get(double) { return DoubleKernels(); } \
   }

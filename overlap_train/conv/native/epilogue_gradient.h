@@ -23,7 +23,8 @@ OT_NOINLINE void EpilogueGradientOf(Index pixels, Index channels, const T* dy, c
 }
 
 template <class T>
-bool RunEpilogueGradient(Index pixels, Index channels, const T* dy, const T* y, T* dz, T* dbias, Runtime& runtime) {
+bool RunEpilogueGradient(Index pixels, Index channels, const T* dy, const T* y, T* dz, T* dbias,
+                         Runtime& runtime) {
   // Shares of a fixed size: the sums are then the same for any number of workers, and none of them is long.
   constexpr Index kPixels = 256;
   const Index shares = CeilDiv(pixels, kPixels), row = RoundUp(channels, kLanes<T>);

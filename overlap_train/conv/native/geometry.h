@@ -1,5 +1,5 @@
-// The shape of one convolution, and TensorFlow's rule for its padding. Plain data: kernels of every instruction
-// set, the TensorFlow operations, the CUDA driver and the tests all include this file.
+// The shape of one convolution, and TensorFlow's rule for its padding. Plain data: kernels of every
+// instruction set, the TensorFlow operations, the CUDA driver and the tests all include this file.
 #ifndef OVERLAP_TRAIN_CONV_GEOMETRY_H_
 #define OVERLAP_TRAIN_CONV_GEOMETRY_H_
 
@@ -9,9 +9,9 @@ namespace overlap_train::conv {
 
 using Index = std::int64_t;
 
-// Layouts: input [batch, in_h, in_w, in_c], filter [k_h, k_w, in_c, out_c], output [batch, out_h, out_w, out_c].
-// Output pixel (y, x) reads input rows y * stride_h - pad_top + r for r in [0, k_h), columns likewise; what lies
-// outside the input counts as zero.
+// Layouts: input [batch, in_h, in_w, in_c], filter [k_h, k_w, in_c, out_c], output [batch, out_h, out_w,
+// out_c]. Output pixel (y, x) reads input rows y * stride_h - pad_top + r for r in [0, k_h), columns
+// likewise; what lies outside the input counts as zero.
 struct ConvShape {
   Index batch, in_h, in_w, in_c;
   Index out_h, out_w, out_c;

@@ -1,5 +1,5 @@
-// The operations on GPUs, float only: the kernels of conv_cuda.h on TensorFlow's stream. Compiled and linked here,
-// never yet run on a GPU.
+// The operations on GPUs, float only: the kernels of conv_cuda.h on TensorFlow's stream. Compiled and linked
+// here, never yet run on a GPU.
 #include "conv_cuda.h"
 #include "kernel_checks.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -48,8 +48,9 @@ class GpuConvOp final : public OpKernel {
     Tensor* y = nullptr;
     OP_REQUIRES_OK(c, c->allocate_output(0, OutputShape(s), &y));
     const float* const offsets = bias.NumElements() == 0 ? nullptr : Data(bias);
-    OP_REQUIRES_OK(c, Launched(overlap_conv_forward_cuda(&s, Data(x), Data(filter), offsets, relu_,
-                                                         y->flat<float>().data(), AlgorithmFor(s), StreamOf(c))));
+    OP_REQUIRES_OK(
+        c, Launched(overlap_conv_forward_cuda(&s, Data(x), Data(filter), offsets, relu_,
+                                              y->flat<float>().data(), AlgorithmFor(s), StreamOf(c))));
   }
 
  private:
@@ -70,8 +71,8 @@ class GpuInputGradientOp final : public OpKernel {
     OP_REQUIRES_OK(c, CheckGradient(dy.shape(), s));
     Tensor* dx = nullptr;
     OP_REQUIRES_OK(c, c->allocate_output(0, shape, &dx));
-    OP_REQUIRES_OK(c, Launched(overlap_conv_input_gradient_cuda(&s, Data(dy), Data(filter), dx->flat<float>().data(),
-                                                                kImplicitGemm, StreamOf(c))));
+    OP_REQUIRES_OK(c, Launched(overlap_conv_input_gradient_cuda(
+                          &s, Data(dy), Data(filter), dx->flat<float>().data(), kImplicitGemm, StreamOf(c))));
   }
 
  private:
@@ -99,8 +100,9 @@ class GpuFilterGradientOp final : public OpKernel {
       OP_REQUIRES_OK(c, c->allocate_temp(tensorflow::DT_FLOAT, size, &workspace));
       slices = workspace.flat<float>().data();
     }
-    OP_REQUIRES_OK(c, Launched(overlap_conv_filter_gradient_cuda(&s, Data(x), Data(dy), dfilter->flat<float>().data(),
-                                                                 kImplicitGemm, slices, StreamOf(c))));
+    OP_REQUIRES_OK(
+        c, Launched(overlap_conv_filter_gradient_cuda(&s, Data(x), Data(dy), dfilter->flat<float>().data(),
+                                                      kImplicitGemm, slices, StreamOf(c))));
   }
 
  private:

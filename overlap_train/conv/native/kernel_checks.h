@@ -22,15 +22,16 @@ struct WindowAttributes {
     OP_REQUIRES_OK(c, c->GetAttr("strides", &strides));
     OP_REQUIRES_OK(c, c->GetAttr("padding", &padding));
     OP_REQUIRES_OK(c, c->GetAttr("algorithm", &algorithm));
-    OP_REQUIRES(c, strides.size() == 2 && strides[0] > 0 && strides[1] > 0,
-                tensorflow::errors::InvalidArgument("strides must be two numbers of at least 1, [height, width]"));
+    OP_REQUIRES(
+        c, strides.size() == 2 && strides[0] > 0 && strides[1] > 0,
+        tensorflow::errors::InvalidArgument("strides must be two numbers of at least 1, [height, width]"));
     stride_h = strides[0];
     stride_w = strides[1];
     same = padding == "SAME";
     winograd = algorithm == "winograd";
     OP_REQUIRES(c, !winograd || (stride_h == 1 && stride_w == 1),
-                tensorflow::errors::InvalidArgument("algorithm 'winograd' needs strides of 1, got [", stride_h, ", ",
-                                                    stride_w, "]; use 'direct' or 'auto'"));
+                tensorflow::errors::InvalidArgument("algorithm 'winograd' needs strides of 1, got [",
+                                                    stride_h, ", ", stride_w, "]; use 'direct' or 'auto'"));
   }
 };
 
@@ -38,16 +39,19 @@ struct WindowAttributes {
 inline tensorflow::Status MakeShape(const tensorflow::TensorShape& x, const tensorflow::TensorShape& filter,
                                     const WindowAttributes& window, ConvShape* s) {
   using tensorflow::errors::InvalidArgument;
-  if (x.dims() != 4) return InvalidArgument("input must be [batch, height, width, channels], got ", x.DebugString());
+  if (x.dims() != 4)
+    return InvalidArgument("input must be [batch, height, width, channels], got ", x.DebugString());
   if (filter.dims() != 4) {
-    return InvalidArgument("filter must be [height, width, in_channels, out_channels], got ", filter.DebugString());
+    return InvalidArgument("filter must be [height, width, in_channels, out_channels], got ",
+                           filter.DebugString());
   }
   if (x.dim_size(3) != filter.dim_size(2)) {
     return InvalidArgument("input has ", x.dim_size(3), " channels and filter expects ", filter.dim_size(2),
                            "; grouped convolution is not supported");
   }
   for (int i = 0; i < 4; ++i) {
-    if (filter.dim_size(i) < 1) return InvalidArgument("filter has an empty dimension: ", filter.DebugString());
+    if (filter.dim_size(i) < 1)
+      return InvalidArgument("filter has an empty dimension: ", filter.DebugString());
   }
   if (window.winograd && (filter.dim_size(0) != 3 || filter.dim_size(1) != 3)) {
     return InvalidArgument("algorithm 'winograd' needs a 3×3 filter, got ", filter.dim_size(0), "×",
@@ -55,9 +59,9 @@ inline tensorflow::Status MakeShape(const tensorflow::TensorShape& x, const tens
   }
   const Window rows = WindowFor(x.dim_size(1), filter.dim_size(0), window.stride_h, window.same);
   const Window columns = WindowFor(x.dim_size(2), filter.dim_size(1), window.stride_w, window.same);
-  *s = {x.dim_size(0),      x.dim_size(1),      x.dim_size(2),      x.dim_size(3),  rows.out,
-        columns.out,        filter.dim_size(3), filter.dim_size(0), filter.dim_size(1), window.stride_h,
-        window.stride_w,    rows.pad_before,    columns.pad_before};
+  *s = {x.dim_size(0),   x.dim_size(1),      x.dim_size(2),      x.dim_size(3),      rows.out,
+        columns.out,     filter.dim_size(3), filter.dim_size(0), filter.dim_size(1), window.stride_h,
+        window.stride_w, rows.pad_before,    columns.pad_before};
   return tensorflow::OkStatus();
 }
 

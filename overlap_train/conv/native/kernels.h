@@ -7,9 +7,10 @@
 
 namespace overlap_train::conv {
 
-// Every function writes its whole result, reads nothing that it has not written or been given, and returns false
-// only when scratch memory ran out. Tensors are dense, need no alignment and must not overlap. Sums are formed in
-// an order that depends on the shape and the number of workers alone, so results repeat bit for bit.
+// Every function writes its whole result, reads nothing that it has not written or been given, and returns
+// false only when scratch memory ran out. Tensors are dense, need no alignment and must not overlap. Sums are
+// formed in an order that depends on the shape and the number of workers alone, so results repeat bit for
+// bit.
 template <class T>
 struct KernelTable {
   const char* name;  // "avx512", "avx2" or "portable"
@@ -23,7 +24,8 @@ struct KernelTable {
   bool (*winograd_input_gradient)(const ConvShape&, const T* dy, const T* filter, T* dx, Runtime&);
   bool (*winograd_filter_gradient)(const ConvShape&, const T* x, const T* dy, T* dfilter, Runtime&);
 
-  // dz = dy where y > 0 and 0 elsewhere, and dbias = sum of dz over the pixels; [pixels, channels], [channels].
+  // dz = dy where y > 0 and 0 elsewhere, and dbias = sum of dz over the pixels; [pixels, channels],
+  // [channels].
   bool (*epilogue_gradient)(Index pixels, Index channels, const T* dy, const T* y, T* dz, T* dbias, Runtime&);
 };
 

@@ -1,5 +1,5 @@
-// The kernels of one instruction set and type. CMake compiles this file once for each: OT_ISA names the namespace,
-// OT_DOUBLE asks for double instead of float.
+// The kernels of one instruction set and type. CMake compiles this file once for each: OT_ISA names the
+// namespace, OT_DOUBLE asks for double instead of float.
 #include "direct_filter_gradient.h"
 #include "direct_forward.h"
 #include "epilogue_gradient.h"

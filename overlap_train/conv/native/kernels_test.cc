@@ -1,8 +1,10 @@
-// Checks the CPU kernels against plain loops in double precision, without TensorFlow, so that they run under the
-// sanitizers. Outputs and scratch are filled with NaN first: whatever is read before it is written shows.
+// Checks the CPU kernels against plain loops in double precision, without TensorFlow, so that they run under
+// the sanitizers. Outputs and scratch are filled with NaN first: whatever is read before it is written shows.
 //
 //   kernels_test             every shape below; exit status 1 where an error is too large
 //   kernels_test bench [n]   times the 3×3 layers of U-Net at batch n on all cores
+#include "kernels.h"
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -17,7 +19,6 @@
 #include <thread>
 #include <vector>
 
-#include "kernels.h"
 #include "reference.h"
 
 namespace overlap_train::conv {
@@ -74,7 +75,8 @@ class Checker {
     const ConvShape& s = test.shape;
     const Index nx = s.batch * s.in_h * s.in_w * s.in_c, nw = s.k_h * s.k_w * s.in_c * s.out_c;
     const Index ny = s.batch * s.out_h * s.out_w * s.out_c;
-    const auto x = Normal<T>(nx, 1), w = Normal<T>(nw, 2), dy = Normal<T>(ny, 3), bias = Normal<T>(s.out_c, 4);
+    const auto x = Normal<T>(nx, 1), w = Normal<T>(nw, 2), dy = Normal<T>(ny, 3),
+               bias = Normal<T>(s.out_c, 4);
     std::vector<double> y(ny), dx(nx), dw(nw);
     for (Index i = 0; i < ny; ++i) y[i] = bias[i % s.out_c];
     ForEachProduct(s, [&](Index i, Index f, Index o) {
@@ -107,7 +109,8 @@ class Checker {
     auto dbias = Poisoned<T>(channels);
     const Case test{{}, std::to_string(pixels) + " pixels of " + std::to_string(channels)};
     Verify(test, "epilogue gradient", Direct(), pixels * channels, want, [&](T* dz) {
-      return Kernels<T>().epilogue_gradient(pixels, channels, dy.data(), y.data(), dz, dbias.data(), runtime_);
+      return Kernels<T>().epilogue_gradient(pixels, channels, dy.data(), y.data(), dz, dbias.data(),
+                                            runtime_);
     });
     Judge(test, "bias gradient", Direct(), RelativeError(dbias, sums));
   }
@@ -115,7 +118,8 @@ class Checker {
   int failures() const { return failures_; }
   int checks() const { return checks_; }
   void Report(const char* type) const {
-    for (const auto& [what, error] : worst_) std::printf("%-6s %-26s largest error %.2e\n", type, what.c_str(), error);
+    for (const auto& [what, error] : worst_)
+      std::printf("%-6s %-26s largest error %.2e\n", type, what.c_str(), error);
   }
 
  private:
@@ -152,7 +156,8 @@ std::vector<Case> Cases() {
       for (bool same : {true, false})
         for (Index c : {1, 3, 17})
           for (Index k : {1, 4, 66})
-            for (Index w : {23, 11}) cases.push_back(MakeCase(2, w == 11 ? 7 : 10, w, c, k, kernel, stride, same));
+            for (Index w : {23, 11})
+              cases.push_back(MakeCase(2, w == 11 ? 7 : 10, w, c, k, kernel, stride, same));
   cases.push_back(MakeCase(1, 9, 191, 3, 64, 3, 1, true));
   cases.push_back(MakeCase(1, 37, 41, 64, 64, 3, 1, true));     // many tiles: tiles first, tiles split
   cases.push_back(MakeCase(2, 8, 12, 130, 200, 3, 1, true));    // few tiles, uneven channels
@@ -172,8 +177,8 @@ int CheckAll(const char* type, int workers) {
   checker.CheckEpilogueGradient(1, 1);
   checker.CheckEpilogueGradient(1000, 67);
   checker.Report(type);
-  std::printf("%s, %d workers, %s: %d of %d checks failed\n", type, workers, Kernels<T>().name, checker.failures(),
-              checker.checks());
+  std::printf("%s, %d workers, %s: %d of %d checks failed\n", type, workers, Kernels<T>().name,
+              checker.failures(), checker.checks());
   return checker.failures();
 }
 
@@ -198,10 +203,9 @@ void Bench(Index batch) {
   const auto& table = Kernels<float>();
   std::printf("%s, %d workers; ms and GFLOP/s of the direct method's work: forward, input, filter gradient\n",
               table.name, workers);
-  const Index layers[][4] = {{128, 192, 3, 64},   {128, 192, 64, 64}, {64, 96, 64, 128},
-                             {64, 96, 128, 128},  {32, 48, 128, 256}, {32, 48, 256, 256},
-                             {16, 24, 256, 512},  {16, 24, 512, 512}, {8, 12, 512, 1024},
-                             {8, 12, 1024, 1024}};
+  const Index layers[][4] = {{128, 192, 3, 64},  {128, 192, 64, 64}, {64, 96, 64, 128},  {64, 96, 128, 128},
+                             {32, 48, 128, 256}, {32, 48, 256, 256}, {16, 24, 256, 512}, {16, 24, 512, 512},
+                             {8, 12, 512, 1024}, {8, 12, 1024, 1024}};
   for (const auto& [h, w, c, k] : layers) {
     const ConvShape s = MakeCase(batch, h, w, c, k, 3, 1, true).shape;
     const auto x = Normal<float>(batch * h * w * c, 1), f = Normal<float>(9 * c * k, 2);
@@ -237,6 +241,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   int failures = 0;
-  for (int workers : {1, 3}) failures += CheckAll<float>("float", workers) + CheckAll<double>("double", workers);
+  for (int workers : {1, 3})
+    failures += CheckAll<float>("float", workers) + CheckAll<double>("double", workers);
   return failures > 0;
 }

@@ -1,10 +1,9 @@
 // The operations as TensorFlow sees them: attributes, shapes and documentation. Kernels: cpu_kernels.cc and
 // gpu_kernels.cc. Second derivatives: _gradients.py.
+#include "geometry.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
-
-#include "geometry.h"
 
 namespace overlap_train::conv {
 namespace {
@@ -44,7 +43,8 @@ Status ForwardShape(InferenceContext* c) {
   DimensionHandle unused, channels = c->Dim(filter, 3);
   TF_RETURN_IF_ERROR(c->Merge(c->Dim(x, 3), c->Dim(filter, 2), &unused));
   const DimensionHandle biases = c->Dim(bias, 0);
-  if (c->ValueKnown(biases) && c->Value(biases) != 0) TF_RETURN_IF_ERROR(c->Merge(biases, channels, &channels));
+  if (c->ValueKnown(biases) && c->Value(biases) != 0)
+    TF_RETURN_IF_ERROR(c->Merge(biases, channels, &channels));
   std::vector<int> strides;
   bool same;
   TF_RETURN_IF_ERROR(ReadWindow(c, &strides, &same));

@@ -38,7 +38,8 @@ template <class T>
 class Scratch {
  public:
   Scratch(Runtime& runtime, Index count)
-      : runtime_(runtime), data_(static_cast<T*>(runtime.Acquire(static_cast<std::size_t>(count) * sizeof(T)))) {}
+      : runtime_(runtime),
+        data_(static_cast<T*>(runtime.Acquire(static_cast<std::size_t>(count) * sizeof(T)))) {}
   ~Scratch() {
     if (data_ != nullptr) runtime_.Release(data_);
   }

@@ -63,8 +63,8 @@ struct Case {
 inline Case MakeCase(Index n, Index h, Index w, Index c, Index k, Index kernel, Index stride, bool same) {
   const Window rows = WindowFor(h, kernel, stride, same), columns = WindowFor(w, kernel, stride, same);
   char name[128];
-  std::snprintf(name, sizeof name, "%ldx%ldx%ldx%ld -> %ld, %ld×%ld / %ld, %s", long(n), long(h), long(w), long(c),
-                long(k), long(kernel), long(kernel), long(stride), same ? "SAME" : "VALID");
+  std::snprintf(name, sizeof name, "%ldx%ldx%ldx%ld -> %ld, %ld×%ld / %ld, %s", long(n), long(h), long(w),
+                long(c), long(k), long(kernel), long(kernel), long(stride), same ? "SAME" : "VALID");
   return {{n, h, w, c, rows.out, columns.out, k, kernel, kernel, stride, stride, rows.pad_before,
            columns.pad_before},
           name};

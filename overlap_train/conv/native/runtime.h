@@ -1,5 +1,5 @@
-// What the kernels need from their surroundings: threads and scratch memory. TensorFlow's kernels lend both (cpu_kernels.cc); the C++
-// tests bring their own.
+// What the kernels need from their surroundings: threads and scratch memory. TensorFlow's kernels lend both
+// (cpu_kernels.cc); the C++ tests bring their own.
 #ifndef OVERLAP_TRAIN_CONV_RUNTIME_H_
 #define OVERLAP_TRAIN_CONV_RUNTIME_H_
 
@@ -23,8 +23,8 @@ class Runtime {
   };
 
   virtual int workers() const = 0;
-  // Calls body.Run(w) once for each worker, on any threads and in any order, and returns when all are done. No
-  // call may wait for another.
+  // Calls body.Run(w) once for each worker, on any threads and in any order, and returns when all are done.
+  // No call may wait for another.
   virtual void Parallel(Body& body) = 0;
   // At least `bytes`, aligned to a page, contents undefined; null when there is no memory. Called only by the
   // thread that called the kernel.

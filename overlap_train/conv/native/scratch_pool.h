@@ -1,5 +1,5 @@
-// Scratch memory that outlives a call. A fresh allocation of some megabytes costs the kernel's page faults, about
-// as long as the convolution that needs it; here the pages stay.
+// Scratch memory that outlives a call. A fresh allocation of some megabytes costs the kernel's page faults,
+// about as long as the convolution that needs it; here the pages stay.
 #ifndef OVERLAP_TRAIN_CONV_SCRATCH_POOL_H_
 #define OVERLAP_TRAIN_CONV_SCRATCH_POOL_H_
 
@@ -63,7 +63,9 @@ class ScratchPool {
   static constexpr std::size_t kHugePage = std::size_t(2) << 20;
   static constexpr std::size_t kIdleBytes = std::size_t(512) << 20;
 
-  static std::size_t RoundedSize(std::size_t bytes) { return (bytes + kHugePage - 1) / kHugePage * kHugePage; }
+  static std::size_t RoundedSize(std::size_t bytes) {
+    return (bytes + kHugePage - 1) / kHugePage * kHugePage;
+  }
 
   std::mutex mutex_;
   std::multimap<std::size_t, void*> idle_;

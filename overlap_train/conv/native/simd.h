@@ -1,5 +1,6 @@
-// Vectors of the instruction set this file is compiled for, in the compiler's vector extension, so that one source
-// serves AVX-512, AVX2, SSE2 and NEON. Included only by kernels_isa.cc, inside whose namespace everything lives.
+// Vectors of the instruction set this file is compiled for, in the compiler's vector extension, so that one
+// source serves AVX-512, AVX2, SSE2 and NEON. Included only by kernels_isa.cc, inside whose namespace
+// everything lives.
 #ifndef OVERLAP_TRAIN_CONV_SIMD_H_
 #define OVERLAP_TRAIN_CONV_SIMD_H_
 
@@ -11,8 +12,8 @@
 
 namespace overlap_train::conv::OT_ISA {
 
-// A register block of kBlockRows × kBlockVectors accumulators, one row of the second operand and one broadcast
-// fill 29 of AVX-512's 32 registers and 15 of the others' 16.
+// A register block of kBlockRows × kBlockVectors accumulators, one row of the second operand and one
+// broadcast fill 29 of AVX-512's 32 registers and 15 of the others' 16.
 #if defined(__AVX512F__)
 constexpr int kVectorBytes = 64;
 constexpr int kBlockVectors = 4;

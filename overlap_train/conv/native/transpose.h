@@ -40,8 +40,8 @@ OT_INLINE void TransposeSquare(Vec<T> (&rows)[kLanes<T>]) {
   }
 }
 
-// out[c * out_row + r] = in[r * in_row + c] for r < rows and c < columns. Each row of `out` is filled with zeros to
-// a whole vector; rows from `columns` on are left alone.
+// out[c * out_row + r] = in[r * in_row + c] for r < rows and c < columns. Each row of `out` is filled with
+// zeros to a whole vector; rows from `columns` on are left alone.
 template <class T>
 OT_NOINLINE void TransposeInto(const T* in, Index in_row, Index rows, Index columns, T* out, Index out_row) {
   constexpr int kN = kLanes<T>;

@@ -1,9 +1,9 @@
-// Winograd's filter gradient: at each of the 36 positions, dU = Vᵀ D summed over tiles, with V the transformed
-// input and D the transformed output gradient; then Gᵀ dU G.
+// Winograd's filter gradient: at each of the 36 positions, dU = Vᵀ D summed over tiles, with V the
+// transformed input and D the transformed output gradient; then Gᵀ dU G.
 //
-// Two schedules again. Where dU fits in cache, each worker has one of its own and takes a fixed share of the tiles
-// through it (tiles split). Where it does not, all tiles are transformed first and each worker takes patches of
-// dU, small enough for its cache, through all of them (patches).
+// Two schedules again. Where dU fits in cache, each worker has one of its own and takes a fixed share of the
+// tiles through it (tiles split). Where it does not, all tiles are transformed first and each worker takes
+// patches of dU, small enough for its cache, through all of them (patches).
 #ifndef OVERLAP_TRAIN_CONV_WINOGRAD_FILTER_GRADIENT_H_
 #define OVERLAP_TRAIN_CONV_WINOGRAD_FILTER_GRADIENT_H_
 
@@ -42,8 +42,8 @@ class WinogradFilterGradient {
   }
 
   // u[c * row + k] (+)= sum over `tiles` tiles of v[tile, c] * d[tile, k], for cn inputs and kn outputs.
-  void Multiply(const T* v, Index v_tile, const T* d, Index d_tile, Index tiles, Index cn, Index kn, T* u, Index row,
-                bool add) const {
+  void Multiply(const T* v, Index v_tile, const T* d, Index d_tile, Index tiles, Index cn, Index kn, T* u,
+                Index row, bool add) const {
     const RowSplit split(cn);
     const int vectors = static_cast<int>(CeilDiv(kn, kLanes<T>));
     for (Index block = 0; block < split.blocks; ++block) {
@@ -84,8 +84,8 @@ class WinogradFilterGradient {
       for (Index position = 0; position < kPositions; ++position) {
         for (Index panel = 0; panel < panels(); ++panel) {
           const Index k = panel * kPanel<T>;
-          Multiply(v.data + position * v.plane, v.tile, d.data + position * d.plane + k, d.tile, count, s_.in_c,
-                   PanelOutputs(panel), u + position * plane + k, row, first > begin);
+          Multiply(v.data + position * v.plane, v.tile, d.data + position * d.plane + k, d.tile, count,
+                   s_.in_c, PanelOutputs(panel), u + position * plane + k, row, first > begin);
         }
       }
     }
@@ -100,7 +100,8 @@ class WinogradFilterGradient {
           for (Index k = 0; k < row; k += kLanes<T>) Store<T>(sum + k, Load(sum + k) + Load(part + k));
         }
       }
-      FilterGradientFrom(u + c * row, row, plane, 1, s_.out_c, out_ + c * s_.out_c, s_.out_c, s_.in_c * s_.out_c);
+      FilterGradientFrom(u + c * row, row, plane, 1, s_.out_c, out_ + c * s_.out_c, s_.out_c,
+                         s_.in_c * s_.out_c);
     });
   }
 
@@ -124,7 +125,8 @@ class WinogradFilterGradient {
     return true;
   }
 
-  void CarryPatch(Index panel, Index c, const TileBlock<T>& v, const TileBlock<T>& d, T* u, Index plane) const {
+  void CarryPatch(Index panel, Index c, const TileBlock<T>& v, const TileBlock<T>& d, T* u,
+                  Index plane) const {
     const Index k = panel * kPanel<T>, kn = PanelOutputs(panel), cn = Min(kPatch, s_.in_c - c);
     for (Index position = 0; position < kPositions; ++position) {
       const T* const vp = v.data + c / kPatch * v.chunk_stride + position * v.plane;

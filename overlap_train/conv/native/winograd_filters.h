@@ -24,11 +24,12 @@ constexpr Index kTurnRow = kPanel<T> + 64 / static_cast<Index>(sizeof(T));
 template <class T>
 constexpr Index kTurnScratch = 9 * RoundUp(kFilterChunk, kLanes<T>) * kTurnRow<T>;
 
-// G g Gᵀ for inputs [c0, c0 + cn), cn at most kFilterChunk, and outputs [k0, k0 + kn), kn at most kPanel, into
-// out[position * plane + (c - c0) * width + (k - k0)], zeros beyond kn. `turn` has kTurnScratch elements.
+// G g Gᵀ for inputs [c0, c0 + cn), cn at most kFilterChunk, and outputs [k0, k0 + kn), kn at most kPanel,
+// into out[position * plane + (c - c0) * width + (k - k0)], zeros beyond kn. `turn` has kTurnScratch
+// elements.
 template <class T>
-OT_NOINLINE void TransformFilter(const FilterView<T>& f, Index c0, Index cn, Index k0, Index kn, T* turn, T* out,
-                                 Index width, Index plane) {
+OT_NOINLINE void TransformFilter(const FilterView<T>& f, Index c0, Index cn, Index k0, Index kn, T* turn,
+                                 T* out, Index width, Index plane) {
   const T* source = f.data + c0 * f.outputs + k0;
   Index row = f.outputs, tap = f.inputs * f.outputs;
   if (f.turned) {
@@ -57,8 +58,8 @@ OT_NOINLINE void TransformFilter(const FilterView<T>& f, Index c0, Index cn, Ind
   }
 }
 
-// Fetches one of `parts` parts of a chunk of stored filter that TransformFilter will read soon: short rows at long
-// strides, which the hardware does not foresee.
+// Fetches one of `parts` parts of a chunk of stored filter that TransformFilter will read soon: short rows at
+// long strides, which the hardware does not foresee.
 template <class T>
 OT_NOINLINE void PrefetchFilter(const FilterView<T>& f, Index c0, Index cn, Index k0, Index kn, Index part,
                                 Index parts) {
@@ -72,11 +73,11 @@ OT_NOINLINE void PrefetchFilter(const FilterView<T>& f, Index c0, Index cn, Inde
   }
 }
 
-// Gᵀ U G for `cn` inputs and `kn` outputs of u[position * plane + c * row + k] into a filter gradient whose tap
-// (i, j) lies at out + (i * 3 + j) * tap, rows of `out_row`.
+// Gᵀ U G for `cn` inputs and `kn` outputs of u[position * plane + c * row + k] into a filter gradient whose
+// tap (i, j) lies at out + (i * 3 + j) * tap, rows of `out_row`.
 template <class T>
-OT_NOINLINE void FilterGradientFrom(const T* u, Index row, Index plane, Index cn, Index kn, T* out, Index out_row,
-                                    Index tap) {
+OT_NOINLINE void FilterGradientFrom(const T* u, Index row, Index plane, Index cn, Index kn, T* out,
+                                    Index out_row, Index tap) {
   using Transform = typename Winograd<T>::FilterGradient;
   for (Index c = 0; c < cn; ++c) {
     for (Index k = 0; k < kn; k += kLanes<T>) {
@@ -84,8 +85,8 @@ OT_NOINLINE void FilterGradientFrom(const T* u, Index row, Index plane, Index cn
       T* const o = out + c * out_row + k;
       const auto load = [&](int i, int j) OT_LAMBDA { return Load(in + (i * kSpan + j) * plane); };
       if (k + kLanes<T> <= kn) {
-        Transform2D<T, Transform>(
-            load, [&](int i, int j, Vec<T> v) OT_LAMBDA { Store(o + (i * 3 + j) * tap, v); });
+        Transform2D<T, Transform>(load,
+                                  [&](int i, int j, Vec<T> v) OT_LAMBDA { Store(o + (i * 3 + j) * tap, v); });
       } else {
         Transform2D<T, Transform>(
             load, [&](int i, int j, Vec<T> v) OT_LAMBDA { StorePartial(o + (i * 3 + j) * tap, v, kn - k); });

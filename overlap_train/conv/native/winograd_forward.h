@@ -1,10 +1,11 @@
-// Winograd's convolution, forward; the input gradient is one as well, of the output gradient with turned filters.
+// Winograd's convolution, forward; the input gradient is one as well, of the output gradient with turned
+// filters.
 //
-// Two schedules. Large images with few channels go tiles first: all filters are transformed once, then each worker
-// takes blocks of tiles and carries them from image to image within its own L2 cache. Small images with many
-// channels have filters far larger than their tiles, so they go panels first: all tiles are transformed once, then
-// each worker takes panels of output channels and transforms their filters chunk by chunk, just before use; the
-// transformed filters, four times the stored ones, never reach memory.
+// Two schedules. Large images with few channels go tiles first: all filters are transformed once, then each
+// worker takes blocks of tiles and carries them from image to image within its own L2 cache. Small images
+// with many channels have filters far larger than their tiles, so they go panels first: all tiles are
+// transformed once, then each worker takes panels of output channels and transforms their filters chunk by
+// chunk, just before use; the transformed filters, four times the stored ones, never reach memory.
 #ifndef OVERLAP_TRAIN_CONV_WINOGRAD_FORWARD_H_
 #define OVERLAP_TRAIN_CONV_WINOGRAD_FORWARD_H_
 
@@ -18,8 +19,8 @@ namespace overlap_train::conv::OT_ISA {
 template <class T>
 class WinogradForward {
  public:
-  WinogradForward(const ConvShape& shape, const FilterView<T>& filter, const Epilogue<T>& epilogue, const T* x, T* y,
-                  Runtime& runtime)
+  WinogradForward(const ConvShape& shape, const FilterView<T>& filter, const Epilogue<T>& epilogue,
+                  const T* x, T* y, Runtime& runtime)
       : s_(shape), filter_(filter), epilogue_(epilogue), x_(x), y_(y), runtime_(runtime), grid_(shape) {}
 
   bool Run() {
@@ -31,24 +32,25 @@ class WinogradForward {
   }
 
  private:
-  static constexpr Index kDepth = 64;        // input channels of one pass: a panel of 64 × 64 floats half fills L1
-  static constexpr Index kTileBlock = 24;    // tiles a worker carries, tiles first
-  static constexpr Index kPanelTiles = 96;   // tiles at a time, panels first
-  static constexpr Index kPanelChunk = 32;   // input channels of filter at a time, panels first
+  static constexpr Index kDepth = 64;  // input channels of one pass: a panel of 64 × 64 floats half fills L1
+  static constexpr Index kTileBlock = 24;   // tiles a worker carries, tiles first
+  static constexpr Index kPanelTiles = 96;  // tiles at a time, panels first
+  static constexpr Index kPanelChunk = 32;  // input channels of filter at a time, panels first
 
   Index panels() const { return CeilDiv(s_.out_c, kPanel<T>); }
   Index PanelOutputs(Index panel) const { return Min(kPanel<T>, s_.out_c - panel * kPanel<T>); }
   Index PanelWidth(Index panel) const { return RoundUp(PanelOutputs(panel), kLanes<T>); }
 
-  // Transformed filters beyond the cache's size are read from memory once for each block of tiles; panels first
-  // reads the stored ones, a quarter of that, once for every kPanelTiles.
+  // Transformed filters beyond the cache's size are read from memory once for each block of tiles; panels
+  // first reads the stored ones, a quarter of that, once for every kPanelTiles.
   bool PanelsFirst() const {
     const Index transformed_bytes = kPositions * s_.in_c * s_.out_c * static_cast<Index>(sizeof(T));
-    return panels() >= runtime_.workers() && transformed_bytes > (Index(4) << 20) && grid_.count <= 16 * kTileBlock;
+    return panels() >= runtime_.workers() && transformed_bytes > (Index(4) << 20) &&
+           grid_.count <= 16 * kTileBlock;
   }
 
-  // One position's share of M (+)= V U: `tiles` rows, `cn` input channels, a panel `width` wide. `next` is the panel
-  // that will be multiplied after this one; each block fetches its part of it.
+  // One position's share of M (+)= V U: `tiles` rows, `cn` input channels, a panel `width` wide. `next` is
+  // the panel that will be multiplied after this one; each block fetches its part of it.
   struct Product {
     const T* v;
     Index v_row;
@@ -68,7 +70,8 @@ class WinogradForward {
       const Index t = split.begin(block);
       const T* const ahead = p.next + block * p.cn * kLines * (64 / static_cast<Index>(sizeof(T)));
       const Operands<T> in{p.v + t * p.v_row, p.v_row, p.u, 0, p.cn, 1, 0, 0, ahead};
-      const int rows = static_cast<int>(split.begin(block + 1) - t), vectors = static_cast<int>(p.width / kLanes<T>);
+      const int rows = static_cast<int>(split.begin(block + 1) - t),
+                vectors = static_cast<int>(p.width / kLanes<T>);
       T* const m = p.m + t * p.m_row;
       if (p.add) {
         RunBlock<false, kLines>(rows, vectors, in, StoreSink<T, true>{m, p.m_row});
@@ -103,8 +106,8 @@ class WinogradForward {
     TransformAllFilters(u.get(), u_plane);
     ForEachTask(runtime_, CeilDiv(grid_.count, tiles), [&](Index task, int worker) {
       T* const data = blocks.get() + worker * private_size;
-      CarryTiles(task * tiles, Min(tiles, grid_.count - task * tiles), v.At(data), m.At(data + kPositions * v.plane),
-                 u.get(), u_plane);
+      CarryTiles(task * tiles, Min(tiles, grid_.count - task * tiles), v.At(data),
+                 m.At(data + kPositions * v.plane), u.get(), u_plane);
     });
     return true;
   }
@@ -115,7 +118,8 @@ class WinogradForward {
     ForEachTask(runtime_, panels() * chunks, [&](Index task, int worker) {
       const Index panel = task / chunks, c = task % chunks * kFilterChunk, width = PanelWidth(panel);
       TransformFilter(filter_, c, Min(kFilterChunk, s_.in_c - c), panel * kPanel<T>, PanelOutputs(panel),
-                      turn + worker * kTurnScratch<T>, u + panel * kPositions * u_plane + c * width, width, u_plane);
+                      turn + worker * kTurnScratch<T>, u + panel * kPositions * u_plane + c * width, width,
+                      u_plane);
     });
   }
 
@@ -128,8 +132,8 @@ class WinogradForward {
         const T* const filters = u + (panel * kPositions + position) * u_plane;
         for (Index c = 0; c < s_.in_c; c += kDepth) {
           const T* const next = c + kDepth < s_.in_c ? filters + (c + kDepth) * width : filters + u_plane;
-          Multiply({v.data + position * v.plane + c, v.tile, filters + c * width, next, Min(kDepth, s_.in_c - c),
-                    m.data + position * m.plane, m.tile, count, width, c > 0});
+          Multiply({v.data + position * v.plane + c, v.tile, filters + c * width, next,
+                    Min(kDepth, s_.in_c - c), m.data + position * m.plane, m.tile, count, width, c > 0});
         }
       }
       TransformOutput(s_, grid_, m, first, count, panel * kPanel<T>, PanelOutputs(panel), epilogue_, y_);
@@ -171,8 +175,8 @@ class WinogradForward {
           PrefetchFilter(filter_, c + cn, cn, panel * kPanel<T>, outputs, position, kPositions);
         }
         const T* const inputs = v.data + c / kPanelChunk * v.chunk_stride + position * v.plane;
-        Multiply({inputs, v.tile, u + position * u_plane, nullptr, cn, m.data + position * m.plane, m.tile, count, width,
-                  c > 0});
+        Multiply({inputs, v.tile, u + position * u_plane, nullptr, cn, m.data + position * m.plane, m.tile,
+                  count, width, c > 0});
       }
     }
     TransformOutput(s_, grid_, m, first, count, panel * kPanel<T>, outputs, epilogue_, y_);
@@ -196,8 +200,8 @@ bool RunWinogradForward(const ConvShape& s, const T* x, const T* filter, Epilogu
 
 template <class T>
 bool RunWinogradInputGradient(const ConvShape& s, const T* dy, const T* filter, T* dx, Runtime& runtime) {
-  const ConvShape back{s.batch, s.out_h, s.out_w, s.out_c, s.in_h, s.in_w, s.in_c, 3, 3, 1, 1,
-                       2 - s.pad_top, 2 - s.pad_left};
+  const ConvShape back{s.batch, s.out_h, s.out_w, s.out_c, s.in_h,        s.in_w,        s.in_c,
+                       3,       3,       1,       1,       2 - s.pad_top, 2 - s.pad_left};
   return WinogradForward<T>(back, {filter, s.out_c, s.in_c, true}, {nullptr, false}, dy, dx, runtime).Run();
 }
 

@@ -21,8 +21,8 @@ struct TileGrid {
   }
 };
 
-// Elements from one position's plane to the next: an odd number of cache lines, because a power of two would send
-// all 36 planes' stores to the same few sets of the cache.
+// Elements from one position's plane to the next: an odd number of cache lines, because a power of two would
+// send all 36 planes' stores to the same few sets of the cache.
 template <class T>
 constexpr Index PlaneStride(Index elements) {
   constexpr Index kLine = 64 / static_cast<Index>(sizeof(T));
@@ -36,14 +36,14 @@ constexpr Index TileStride(Index channels) {
 }
 
 // A block of transformed tiles: element (position, tile, channel) of the channels of one chunk lies at
-// data + chunk * chunk_stride + position * plane + tile * tile_stride + channel. Whoever multiplies chunk by chunk
-// reads consecutive memory.
+// data + chunk * chunk_stride + position * plane + tile * tile_stride + channel. Whoever multiplies chunk by
+// chunk reads consecutive memory.
 template <class T>
 struct TileBlock {
   T* data;
-  Index tile;          // stride between tiles
-  Index plane;         // stride between positions
-  Index chunk;         // channels of a chunk
+  Index tile;   // stride between tiles
+  Index plane;  // stride between positions
+  Index chunk;  // channels of a chunk
   Index chunk_stride;
 
   static TileBlock Whole(T* data, Index channels, Index tiles) {
@@ -75,22 +75,21 @@ struct Pixels {
   }
 };
 
-// Transforms one tile, channels [begin, end), into out, where channel c of position 0 lies at out[c]. Channels are
-// padded with zeros to a whole vector.
+// Transforms one tile, channels [begin, end), into out, where channel c of position 0 lies at out[c].
+// Channels are padded with zeros to a whole vector.
 template <class T, class Transform>
-OT_INLINE void TransformPixels(const Pixels<T, Transform::kIn>& pixels, Index begin, Index end, T* out, Index plane) {
+OT_INLINE void TransformPixels(const Pixels<T, Transform::kIn>& pixels, Index begin, Index end, T* out,
+                               Index plane) {
   Index c = begin;
   for (; c + kLanes<T> <= end; c += kLanes<T>) {
     Transform2D<T, Transform>([&](int i, int j) OT_LAMBDA { return Load(pixels.at[i][j] + c); },
-                              [&](int i, int j, Vec<T> v) OT_LAMBDA {
-                                Store(out + (i * kSpan + j) * plane + c, v);
-                              });
+                              [&](int i, int j, Vec<T> v)
+                                  OT_LAMBDA { Store(out + (i * kSpan + j) * plane + c, v); });
   }
   if (c < end) {
-    Transform2D<T, Transform>([&](int i, int j) OT_LAMBDA { return LoadPartial(pixels.at[i][j] + c, end - c); },
-                              [&](int i, int j, Vec<T> v) OT_LAMBDA {
-                                Store(out + (i * kSpan + j) * plane + c, v);
-                              });
+    Transform2D<T, Transform>(
+        [&](int i, int j) OT_LAMBDA { return LoadPartial(pixels.at[i][j] + c, end - c); },
+        [&](int i, int j, Vec<T> v) OT_LAMBDA { Store(out + (i * kSpan + j) * plane + c, v); });
   }
 }
 
@@ -104,8 +103,8 @@ OT_INLINE void TransformTile(const Pixels<T, Transform::kIn>& pixels, Index chan
 
 // Bᵀ d B for `count` tiles from `first` on.
 template <class T>
-OT_NOINLINE void TransformInput(const ConvShape& s, const TileGrid& grid, const T* x, const T* zeros, Index first,
-                                Index count, const TileBlock<T>& out) {
+OT_NOINLINE void TransformInput(const ConvShape& s, const TileGrid& grid, const T* x, const T* zeros,
+                                Index first, Index count, const TileBlock<T>& out) {
   for (Index t = 0; t < count; ++t) {
     const auto place = grid.At(first + t);
     const Pixels<T, kSpan> pixels(x + place.image * s.in_h * s.in_w * s.in_c, s.in_h, s.in_w, s.in_c,
@@ -116,8 +115,8 @@ OT_NOINLINE void TransformInput(const ConvShape& s, const TileGrid& grid, const 
 
 // A dy Aᵀ likewise.
 template <class T>
-OT_NOINLINE void TransformOutputGradient(const ConvShape& s, const TileGrid& grid, const T* dy, const T* zeros,
-                                         Index first, Index count, const TileBlock<T>& out) {
+OT_NOINLINE void TransformOutputGradient(const ConvShape& s, const TileGrid& grid, const T* dy,
+                                         const T* zeros, Index first, Index count, const TileBlock<T>& out) {
   for (Index t = 0; t < count; ++t) {
     const auto place = grid.At(first + t);
     const Pixels<T, kTile> pixels(dy + place.image * s.out_h * s.out_w * s.out_c, s.out_h, s.out_w, s.out_c,

@@ -4,8 +4,8 @@
 // Y = Aᵀ[(G g Gᵀ) ⊙ (Bᵀ d B)]A. Its interpolation points 0, ±1, ±2, ∞ are replaced by 0, ±3/4, ±3/2, ∞, which
 // halve the rounding error; the matrices below are Toom and Cook's for any points 0, ±kP, ±kQ, ∞.
 //
-// Bilinearity gives the gradients the transposes of the same matrices: the output's gradient is transformed by A
-// and a filter's gradient comes back through Gᵀ.
+// Bilinearity gives the gradients the transposes of the same matrices: the output's gradient is transformed
+// by A and a filter's gradient comes back through Gᵀ.
 #ifndef OVERLAP_TRAIN_CONV_WINOGRAD_TRANSFORMS_H_
 #define OVERLAP_TRAIN_CONV_WINOGRAD_TRANSFORMS_H_
 
@@ -98,8 +98,9 @@ struct Winograd {
   };
 };
 
-// Applies a transform to the columns, then to the rows, of a square of vectors: load(i, j) gives element (i, j),
-// store(i, j, v) takes the result's. Both must inline, and the loops unroll, for the square to stay in registers.
+// Applies a transform to the columns, then to the rows, of a square of vectors: load(i, j) gives element (i,
+// j), store(i, j, v) takes the result's. Both must inline, and the loops unroll, for the square to stay in
+// registers.
 template <class T, class Transform, class LoadAt, class StoreAt>
 OT_INLINE void Transform2D(const LoadAt& load, const StoreAt& store) {
   constexpr int kIn = Transform::kIn, kOut = Transform::kOut;

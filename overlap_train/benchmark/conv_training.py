@@ -1,0 +1,158 @@
+"""Times whole training steps on our convolution beside TensorFlow's, and the share of convolution in them.
+
+    python -m overlap_train.benchmark.conv_training --model unet --batch 1 --output results.json
+
+Paper P2's Table 1 gives convolution's share of a U-Net step; the share bounds what any convolution, however
+fast, can gain (Amdahl), and the bound is printed beside what was reached. The share is measured: the step's
+own convolutions, each direction timed alone at its shape on tf.nn.conv2d, over the time of the stock step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from overlap_train.benchmark.conv_layers import machine
+from overlap_train.conv import accelerate, library
+from overlap_train.conv.acceleration import acceleration_report
+from overlap_train.conv.selection import STOCK
+from overlap_train.models.unet import unet
+
+__all__ = ["MODELS", "measure"]
+
+
+def _vgg16() -> tuple[keras.Model, tuple[int, ...], tuple[int, ...], int]:
+    return (
+        keras.applications.VGG16(weights=None, classes=1000, classifier_activation=None),
+        (224, 224, 3),
+        (),
+        1000,
+    )
+
+
+def _unet() -> tuple[keras.Model, tuple[int, ...], tuple[int, ...], int]:
+    return unet((128, 191, 3), 3), (128, 191, 3), (128, 191), 3
+
+
+def _mnist() -> tuple[keras.Model, tuple[int, ...], tuple[int, ...], int]:
+    from overlap_train.models.mnist_cnn import mnist_cnn
+
+    return mnist_cnn(), (28, 28, 1), (), 10
+
+
+MODELS: dict[str, Callable[[], tuple[keras.Model, tuple[int, ...], tuple[int, ...], int]]] = {
+    "unet": _unet,
+    "vgg16": _vgg16,
+    "mnist": _mnist,
+}
+
+
+def _step_of(model: keras.Model, images: tf.Tensor, labels: tf.Tensor) -> Callable[[], Any]:
+    """One compiled training step, forward, backward and SGD, on a batch that is there already."""
+    model.compile(
+        keras.optimizers.SGD(1e-4),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=False,
+    )
+    model.optimizer.build(model.trainable_variables)
+    step = tf.function(model.train_step, autograph=False).get_concrete_function((images, labels))
+    return lambda: step((images, labels))
+
+
+def measure(name: str, batch: int, rounds: int) -> dict[str, Any]:
+    """Times the stock and the accelerated step in turn.
+
+    Args:
+        name: a key of `MODELS`.
+        batch: images in a step.
+        rounds: timed steps of each.
+
+    Returns:
+        Milliseconds (quartiles) of both steps, their ratio, convolution's share, the bound, and the timings
+        of layers.
+    """
+    keras.utils.set_random_seed(0)
+    stock, image_shape, label_shape, classes = MODELS[name]()
+    ours = MODELS[name]()[0]
+    ours.set_weights(stock.get_weights())
+    accelerate(ours, batch_size=batch, verbose=0)
+    generator = np.random.default_rng(0)
+    images = tf.constant(generator.standard_normal((batch, *image_shape)), tf.float32)
+    labels = tf.constant(generator.integers(0, classes, (batch, *label_shape)), tf.int32)
+    steps = {"stock": _step_of(stock, images, labels), "ours": _step_of(ours, images, labels)}
+    losses = {}
+    for contestant, step in steps.items():
+        losses[contestant] = float(step()["loss"])
+        step()
+    samples: dict[str, list[float]] = {contestant: [] for contestant in steps}
+    for _ in range(rounds):
+        for contestant, step in steps.items():
+            start = time.perf_counter()
+            float(step()["loss"])
+            samples[contestant].append(1e3 * (time.perf_counter() - start))
+    quartiles = {contestant: statistics.quantiles(times, n=4) for contestant, times in samples.items()}
+    convolution = _convolution_milliseconds(ours)
+    share = convolution[STOCK] / quartiles["stock"][1]
+    return {
+        "model": name,
+        "batch": batch,
+        "first_loss": losses,
+        "milliseconds_quartiles": quartiles,
+        "ratio": quartiles["stock"][1] / quartiles["ours"][1],
+        "convolution_milliseconds": convolution,
+        "convolution_share": share,
+        "amdahl_bound": 1 / max(1 - share, 1e-9),
+    }
+
+
+def _convolution_milliseconds(model: keras.Model) -> dict[str, float]:
+    """Sums the layers' timings. The first layer's input gradient is left out: training never computes it."""
+    layers = list(acceleration_report(model).timings.values())
+    total = {STOCK: 0.0, "chosen": 0.0}
+    for index, rows in enumerate(layers):
+        for row in rows:
+            if index == 0 and row.key.direction == "input_gradient":
+                continue
+            total[STOCK] += row.milliseconds[STOCK]
+            total["chosen"] += row.milliseconds[row.chosen]
+    return total
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=sorted(MODELS), default="unet")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args(arguments)
+    library.load()
+    result = measure(options.model, options.batch, options.rounds)
+    stock, ours = (result["milliseconds_quartiles"][name] for name in ("stock", "ours"))
+    print(
+        f"{options.model}, batch {options.batch}: stock {stock[1]:.1f} ms "
+        f"[{stock[0]:.1f}, {stock[2]:.1f}], ours "
+        f"{ours[1]:.1f} ms [{ours[0]:.1f}, {ours[2]:.1f}], ratio {result['ratio']:.2f}; convolution "
+        f"{100 * result['convolution_share']:.0f}% of the stock step, so {result['amdahl_bound']:.2f} at most"
+    )
+    if options.output is not None:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(json.dumps({"machine": machine(), **result}, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
