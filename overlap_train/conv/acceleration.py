@@ -71,7 +71,8 @@ def accelerate(model: keras.Model, *, batch_size: int | None = None, verbose: in
     """
     if getattr(model, "jit_compile", False) is True:
         raise ValueError(
-            "accelerate() cannot work under XLA: the model has jit_compile=True; compile it with jit_compile=False"
+            "accelerate() cannot work under XLA, and the model has jit_compile=True: "
+            "compile it with jit_compile=False"
         )
     swapped: list[str] = []
     skipped: dict[str, str] = {}

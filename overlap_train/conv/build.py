@@ -82,8 +82,8 @@ def find_toolchain(*, cuda: bool = False) -> Toolchain:
     )
     if compiler is None:
         raise NativeUnavailableError(
-            "The tiled convolution needs a C++17 compiler and found none (looked for $CXX, g++, c++, clang++). Install "
-            "one (Debian, Ubuntu: apt install g++), or keep algorithm='auto', which uses tf.nn.conv2d."
+            "The tiled convolution needs a C++17 compiler; none found (tried $CXX, g++, c++, clang++). "
+            "Install one (Debian, Ubuntu: apt install g++), or keep algorithm='auto', which uses tf.nn.conv2d."
         )
     cmake = _find_program("cmake")
     ninja = _find_program("ninja")
@@ -262,7 +262,7 @@ def build(*, cuda: bool = False, force: bool = False) -> Path:
         if library is not None:
             return library
         print(
-            "overlap_train: building the tiled convolution (once, under a minute) ...",
+            "overlap_train: building the tiled convolution (once; a minute or two) ...",
             file=sys.stderr,
             flush=True,
         )

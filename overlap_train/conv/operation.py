@@ -248,12 +248,11 @@ def tiled_conv2d(
     batch_hint: int | None = None,
     name: str | None = None,
 ) -> tf.Tensor:
-    """Computes activation(conv2d(x, filters) + bias) on the kernels that fit the shape, and differentiates so.
+    """Computes activation(conv2d(x, filters) + bias), and its gradients, on the kernels that fit the shape.
 
-    "auto" times ours and TensorFlow's for each shape when it first meets it, forward, input gradient and filter
-    gradient apart, and takes the fastest; `overlap_train.conv.report()` shows what it found. Without a
-    compiler it is tf.nn.conv2d, and says so once. Not inside `jit_compile=True`: XLA has no custom
-    operations.
+    "auto" times ours and TensorFlow's for each shape when it first meets it, each of the three directions apart,
+    and takes the fastest; `overlap_train.conv.report()` shows what it found. Without a compiler it is
+    tf.nn.conv2d, and says so once. Not inside `jit_compile=True`: XLA has no custom operations.
 
     Args:
         x: float32 or float64, [batch, height, width, in_channels]; other types only with "auto", which leaves

@@ -1,4 +1,4 @@
-"""MirroredStrategy over two logical CPUs, in a process of its own: devices are fixed at TensorFlow's start."""
+"""MirroredStrategy over two logical CPUs, in a process of its own: TensorFlow fixes its devices early."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class DirectForward {
 
  private:
   static constexpr Index kPassDepth = 256;
-  static constexpr Index kCopyBytes = Index(128) << 10;
+  static constexpr Index kCopyBytes = Index(256) << 10;
 
   Index panels() const { return CeilDiv(s_.out_c, kPanel<T>); }
   Index PanelOutputs(Index panel) const { return Min(kPanel<T>, s_.out_c - panel * kPanel<T>); }
@@ -100,7 +100,7 @@ class DirectForward {
 
   Index RowsPerTask() const {
     const Index by_cache = kCopyBytes / (row_stride_ * static_cast<Index>(sizeof(T)) * s_.stride_h);
-    const Index by_balance = CeilDiv(s_.batch * s_.out_h, 4 * runtime_.workers());
+    const Index by_balance = CeilDiv(s_.batch * s_.out_h * panels(), 4 * runtime_.workers());
     return Max(1, Min(Min(by_cache, by_balance), s_.out_h));
   }
   // Enough tasks for an even load where there are few rows.

@@ -35,7 +35,6 @@ class WinogradForward {
   static constexpr Index kDepth = 64;  // input channels of one pass: a panel of 64 × 64 floats half fills L1
   static constexpr Index kTileBlock = 24;   // tiles a worker carries, tiles first
   static constexpr Index kPanelTiles = 96;  // tiles at a time, panels first
-  static constexpr Index kPanelChunk = 32;  // input channels of filter at a time, panels first
 
   Index panels() const { return CeilDiv(s_.out_c, kPanel<T>); }
   Index PanelOutputs(Index panel) const { return Min(kPanel<T>, s_.out_c - panel * kPanel<T>); }
@@ -140,12 +139,21 @@ class WinogradForward {
     }
   }
 
+  // Stored filters are read in rows as long as a chunk of inputs (turned ones) or some panels of outputs
+  // (others); rows of 256 bytes and more keep up with memory. Either way the transformed chunk takes about
+  // half of L2.
+  Index ChunkInputs() const { return filter_.turned ? 64 : 32; }
+  Index PanelsTogether() const {
+    return !filter_.turned && grid_.count <= kTileBlock && panels() >= 4 * runtime_.workers() ? 2 : 1;
+  }
+
   bool RunPanelsFirst() {
-    const Index tiles = Min(kPanelTiles, grid_.count), workers = runtime_.workers();
-    const Index u_plane = PlaneStride<T>(kPanelChunk * kPanel<T>);
+    const Index tiles = Min(kPanelTiles, grid_.count), workers = runtime_.workers(),
+                together = PanelsTogether();
+    const Index u_plane = PlaneStride<T>(ChunkInputs() * kPanel<T>);
     const TileBlock<T> m = OutputBlock(tiles);
-    const Index private_size = kPositions * (u_plane + m.plane) + kTurnScratch<T>;
-    TileBlock<T> v = TileBlock<T>::Chunked(nullptr, kPanelChunk, tiles);
+    const Index private_size = together * kPositions * (u_plane + m.plane) + kTurnScratch<T>;
+    TileBlock<T> v = TileBlock<T>::Chunked(nullptr, ChunkInputs(), tiles);
     Scratch<T> v_data(runtime_, v.size(s_.in_c));
     Scratch<T> panel_data(runtime_, workers * private_size);
     if (!v_data || !panel_data) return false;
@@ -155,31 +163,39 @@ class WinogradForward {
       ForEachTask(runtime_, count, [&](Index t, int) {
         TransformInput(s_, grid_, x_, zeros_, first + t, 1, v.At(v.data + t * v.tile));
       });
-      ForEachTask(runtime_, panels(), [&](Index panel, int worker) {
+      ForEachTask(runtime_, CeilDiv(panels(), together), [&](Index group, int worker) {
         T* const data = panel_data.get() + worker * private_size;
-        CarryPanel(panel, first, count, v, m.At(data), data + kPositions * m.plane, u_plane);
+        CarryPanels(group * together, Min(panels(), (group + 1) * together), first, count, v, m.At(data),
+                    data + together * kPositions * m.plane, u_plane);
       });
     }
     return true;
   }
 
-  void CarryPanel(Index panel, Index first, Index count, const TileBlock<T>& v, const TileBlock<T>& m, T* u,
-                  Index u_plane) const {
-    const Index width = PanelWidth(panel), outputs = PanelOutputs(panel);
-    T* const turn = u + kPositions * u_plane;
-    for (Index c = 0; c < s_.in_c; c += kPanelChunk) {
-      const Index cn = Min(kPanelChunk, s_.in_c - c);
-      TransformFilter(filter_, c, cn, panel * kPanel<T>, outputs, turn, u, width, u_plane);
+  void CarryPanels(Index begin, Index end, Index first, Index count, const TileBlock<T>& v,
+                   const TileBlock<T>& m, T* u, Index u_plane) const {
+    T* const turn = u + (end - begin) * kPositions * u_plane;
+    const Index k0 = begin * kPanel<T>, outputs = Min(end * kPanel<T>, s_.out_c) - k0;
+    for (Index c = 0; c < s_.in_c; c += ChunkInputs()) {
+      const Index cn = Min(ChunkInputs(), s_.in_c - c), ahead = Min(ChunkInputs(), s_.in_c - c - cn);
+      for (Index panel = begin; panel < end; ++panel) {
+        TransformFilter(filter_, c, cn, panel * kPanel<T>, PanelOutputs(panel), turn,
+                        u + (panel - begin) * kPositions * u_plane, PanelWidth(panel), u_plane);
+      }
       for (Index position = 0; position < kPositions; ++position) {
-        if (c + cn < s_.in_c) {
-          PrefetchFilter(filter_, c + cn, cn, panel * kPanel<T>, outputs, position, kPositions);
+        if (ahead > 0) PrefetchFilter(filter_, c + cn, ahead, k0, outputs, position, kPositions);
+        const T* const inputs = v.data + c / ChunkInputs() * v.chunk_stride + position * v.plane;
+        for (Index panel = begin; panel < end; ++panel) {
+          const Index at = (panel - begin) * kPositions + position;
+          Multiply({inputs, v.tile, u + at * u_plane, nullptr, cn, m.data + at * m.plane, m.tile, count,
+                    PanelWidth(panel), c > 0});
         }
-        const T* const inputs = v.data + c / kPanelChunk * v.chunk_stride + position * v.plane;
-        Multiply({inputs, v.tile, u + position * u_plane, nullptr, cn, m.data + position * m.plane, m.tile,
-                  count, width, c > 0});
       }
     }
-    TransformOutput(s_, grid_, m, first, count, panel * kPanel<T>, outputs, epilogue_, y_);
+    for (Index panel = begin; panel < end; ++panel) {
+      TransformOutput(s_, grid_, m.At(m.data + (panel - begin) * kPositions * m.plane), first, count,
+                      panel * kPanel<T>, PanelOutputs(panel), epilogue_, y_);
+    }
   }
 
   const ConvShape& s_;
