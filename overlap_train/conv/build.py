@@ -82,8 +82,8 @@ def find_toolchain(*, cuda: bool = False) -> Toolchain:
     )
     if compiler is None:
         raise NativeUnavailableError(
-            "The tiled convolution needs a C++17 compiler; none found (tried $CXX, g++, c++, clang++). "
-            "Install one (Debian, Ubuntu: apt install g++), or keep algorithm='auto', which uses tf.nn.conv2d."
+            "The tiled convolution needs a C++17 compiler; found none ($CXX, g++, c++, clang++). "
+            "Install one (Debian, Ubuntu: apt install g++), or keep algorithm='auto': tf.nn.conv2d then."
         )
     cmake = _find_program("cmake")
     ninja = _find_program("ninja")

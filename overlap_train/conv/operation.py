@@ -250,8 +250,8 @@ def tiled_conv2d(
 ) -> tf.Tensor:
     """Computes activation(conv2d(x, filters) + bias), and its gradients, on the kernels that fit the shape.
 
-    "auto" times ours and TensorFlow's for each shape when it first meets it, each of the three directions apart,
-    and takes the fastest; `overlap_train.conv.report()` shows what it found. Without a compiler it is
+    "auto" times ours and TensorFlow's when it first meets a shape, each of the three directions apart, and
+    takes the fastest; `overlap_train.conv.report()` shows what it found. Without a compiler it is
     tf.nn.conv2d, and says so once. Not inside `jit_compile=True`: XLA has no custom operations.
 
     Args:
