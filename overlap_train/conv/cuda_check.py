@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import functools
+import importlib
 import shutil
 import subprocess
 import sys
@@ -79,9 +80,7 @@ class _Torch:
     """What the check needs of PyTorch; its convolution, in double precision, is the oracle."""
 
     def __init__(self) -> None:
-        import torch
-
-        self.torch = torch
+        self.torch: Any = importlib.import_module("torch")
 
     def normal(self, *shape: int) -> Any:
         return self.torch.randn(*shape, device="cuda")
@@ -118,9 +117,7 @@ class _CuPy:
     """The same of CuPy, whose oracle is nine products of matrices in double precision."""
 
     def __init__(self) -> None:
-        import cupy
-
-        self.cupy = cupy
+        self.cupy: Any = importlib.import_module("cupy")
 
     def normal(self, *shape: int) -> Any:
         return self.cupy.random.standard_normal(shape, dtype=self.cupy.float32)
