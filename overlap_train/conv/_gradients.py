@@ -12,7 +12,12 @@ import tensorflow as tf
 
 from overlap_train.conv import library
 
-__all__: list[str] = []
+__all__ = ["bias_gradient"]
+
+
+def bias_gradient(dz: tf.Tensor) -> tf.Tensor:
+    """Sums [batch, height, width, channels] over the pixels, row by row: one long sum would lose digits."""
+    return tf.reduce_sum(tf.reduce_sum(dz, 2), [0, 1])
 
 
 def _window(op: Any) -> dict[str, Any]:
@@ -31,7 +36,7 @@ def _forward_gradient(op: Any, dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.
     if op.get_attr("activation") == b"relu":
         dz, dbias = operations.overlap_tiled_conv2d_epilogue_grad(dy, op.outputs[0])
     else:
-        dz, dbias = dy, tf.reduce_sum(dy, [0, 1, 2])
+        dz, dbias = dy, bias_gradient(dy)
     window = _window(op) | {"algorithm": op.get_attr("algorithm").decode()}
     dx = operations.overlap_tiled_conv2d_backprop_input(tf.shape(x), filters, dz, **window)
     dfilters = operations.overlap_tiled_conv2d_backprop_filter(x, tf.shape(filters), dz, **window)

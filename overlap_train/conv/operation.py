@@ -21,8 +21,6 @@ ASSUMED_BATCH = 8
 
 Activation: TypeAlias = "str | Callable[[tf.Tensor], tf.Tensor] | None"
 
-_ = _gradients  # imported for its registrations
-
 
 @dataclass(frozen=True)
 class _Convolution:
@@ -122,7 +120,7 @@ class _Convolution:
             dz, dbias = library.load().overlap_tiled_conv2d_epilogue_grad(dy, y)
             return dz, dbias if self.bias else dbias[:0]
         dz = tf.raw_ops.ReluGrad(gradients=dy, features=y) if self.relu else dy
-        return dz, tf.raw_ops.BiasAddGrad(out_backprop=dz) if self.bias else tf.zeros([0], dy.dtype)
+        return dz, _gradients.bias_gradient(dz) if self.bias else tf.zeros([0], dy.dtype)
 
     def __call__(self, x: tf.Tensor, filters: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
         """Computes the convolution, so that each direction runs the algorithm chosen for it."""

@@ -35,7 +35,15 @@ def test_drawn_shapes_are_what_their_masks_say(example) -> None:
 
 def test_example_runs_and_saves_its_picture(tmp_path) -> None:
     pytest.importorskip("overlap_train.trainer", reason="Trainer is not here yet")
-    command = [sys.executable, EXAMPLE, "--epochs=1", "--images=16", "--height=24", "--width=31", "--widths=4,8"]
+    command = [
+        sys.executable,
+        EXAMPLE,
+        "--epochs=1",
+        "--images=16",
+        "--height=24",
+        "--width=31",
+        "--widths=4,8",
+    ]
     result = subprocess.run(
         [*command, f"--output_dir={tmp_path}", f"--data_dir={tmp_path}"],
         env=os.environ | {"MPLBACKEND": "Agg"},

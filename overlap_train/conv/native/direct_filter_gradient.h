@@ -20,12 +20,13 @@ class DirectFilterGradient {
         runtime_(runtime),
         row_depth_(s_.k_w * s_.in_c),
         row_stride_(PaddedRowStride<T>(s_)),
-        columns_(Min(kPixels, s_.out_w)),
-        rows_(Max(1, Min(s_.out_h, kPixels / s_.out_w))) {}
+        small_(s_.k_h * row_depth_ * s_.out_c <= kSmallFilter),
+        columns_(Min(pixels(), s_.out_w)),
+        rows_(Max(1, Min(s_.out_h, pixels() / s_.out_w))) {}
 
   bool Run() {
     const Index bands = s_.batch * CeilDiv(s_.out_h, rows_);
-    const Index shares = panels() >= 2 * runtime_.workers() ? 1 : Min(runtime_.workers(), bands);
+    const Index shares = Min(Shares(), bands);
     const Index panel_size = s_.k_h * row_depth_ * kPanel<T>, copy_size = PaddedRows(s_, rows_) * row_stride_;
     const Index private_size = copy_size + rows_ * columns_ * kPanel<T>;
     Scratch<T> sums(runtime_, shares * panels() * panel_size);
@@ -44,7 +45,16 @@ class DirectFilterGradient {
   }
 
  private:
-  static constexpr Index kPixels = 96;  // of one pass: 96 rows of a packed panel fill most of L1
+  static constexpr Index kSmallFilter = 16384;
+
+  // Pixels of one pass. 96 rows of a packed panel fill most of L1. A small filter costs little to add up, so
+  // its sums are kept short, in passes and in shares: they are long beside their result, and lose digits to
+  // it.
+  Index pixels() const { return small_ ? 32 : 96; }
+  Index Shares() const {
+    if (small_) return Max(16, runtime_.workers());
+    return panels() >= 2 * runtime_.workers() ? 1 : runtime_.workers();
+  }
 
   Index panels() const { return CeilDiv(s_.out_c, kPanel<T>); }
   Index PanelOutputs(Index panel) const { return Min(kPanel<T>, s_.out_c - panel * kPanel<T>); }
@@ -112,6 +122,7 @@ class DirectFilterGradient {
   Runtime& runtime_;
   const Index row_depth_;
   const Index row_stride_;
+  const bool small_;
   const Index columns_;  // output columns and rows of one pass
   const Index rows_;
 };
