@@ -135,7 +135,7 @@ def choose(key: ConvKey, compute: Callable[[str], Callable[..., tf.Tensor]]) -> 
         compute: gives, for an algorithm, the function of the operands (see `operands`) that computes it.
     """
     if 0 in key.input_shape or 0 in key.output_shape:
-        # Nothing to time. TensorFlow's oneDNN kernel gives an empty batch the input's channels for the output's.
+        # Nothing to time; and TensorFlow's oneDNN kernel gives an empty batch a wrong number of channels.
         return "direct"
     with _lock, tf.init_scope():
         timing = _timings.get(key)
