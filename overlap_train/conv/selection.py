@@ -9,7 +9,6 @@ Shared state: `_timings`, under `_lock`, so that one shape is timed once and not
 
 from __future__ import annotations
 
-import statistics
 import threading
 import time
 from collections.abc import Callable
@@ -91,7 +90,7 @@ class Timing:
 
     Attributes:
         key: the convolution.
-        milliseconds: median time of each algorithm, `STOCK` among them.
+        milliseconds: the fastest run of each algorithm, `STOCK` among them.
         chosen: the algorithm that "auto" uses.
     """
 
@@ -178,7 +177,8 @@ def _measure(key: ConvKey, compute: Callable[[str], Callable[..., tf.Tensor]]) -
             samples[name].append(1e3 * (time.perf_counter() - start))
         if round_index >= 2 and time.perf_counter() > deadline:
             break
-    milliseconds = {name: statistics.median(times) for name, times in samples.items()}
+    # The fastest, not the median: what disturbs a run can only lengthen it.
+    milliseconds = {name: min(times) for name, times in samples.items()}
     best = min(key.algorithms, key=lambda name: milliseconds[name])
     chosen = best if milliseconds[best] < _MARGIN * milliseconds[STOCK] else STOCK
     return Timing(key, milliseconds, chosen)
