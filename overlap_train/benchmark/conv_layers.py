@@ -1,0 +1,301 @@
+"""Times the convolution layers of U-Net, VGG16 and ResNet50: ours, each algorithm, beside tf.nn.conv2d.
+
+    python -m overlap_train.benchmark.conv_layers --network unet --batch 1 --output results.json
+
+Each contestant is a compiled function of tensors; they run in turn, and a ratio is that of medians. GFLOP/s
+count the direct method's operations for all, so Winograd's can exceed the machine's peak.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import math
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import numpy as np
+import tensorflow as tf
+
+from overlap_train.conv import instruction_set, library, operation, selection
+from overlap_train.conv.selection import DIRECTIONS, STOCK, ConvKey
+
+__all__ = ["LAYERS", "Layer", "Row", "measure", "summarise"]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One shape of a network: `count` layers of `height` × `width` × `inputs` to `outputs` channels."""
+
+    height: int
+    width: int
+    inputs: int
+    outputs: int
+    kernel: int = 3
+    stride: int = 1
+    count: int = 1
+
+    def key(self, direction: str, batch: int) -> ConvKey:
+        """The convolution in one direction; forward with bias and ReLU."""
+        forward = direction == "forward"
+        return ConvKey(
+            direction,
+            "float32",
+            (batch, self.height, self.width, self.inputs),
+            (self.kernel, self.kernel, self.inputs, self.outputs),
+            (self.stride, self.stride),
+            "SAME",
+            bias=forward,
+            relu=forward,
+        )
+
+
+LAYERS: dict[str, tuple[Layer, ...]] = {
+    # overlap_train.models.unet at 128×192×3, without the layers of the upward path that repeat a shape.
+    "unet": (
+        Layer(128, 192, 3, 64),
+        Layer(128, 192, 64, 64),
+        Layer(64, 96, 64, 128),
+        Layer(64, 96, 128, 128),
+        Layer(32, 48, 128, 256),
+        Layer(32, 48, 256, 256),
+        Layer(16, 24, 256, 512),
+        Layer(16, 24, 512, 512),
+        Layer(8, 12, 512, 1024),
+        Layer(8, 12, 1024, 1024),
+    ),
+    "vgg16": (
+        Layer(224, 224, 3, 64),
+        Layer(224, 224, 64, 64),
+        Layer(112, 112, 64, 128),
+        Layer(112, 112, 128, 128),
+        Layer(56, 56, 128, 256),
+        Layer(56, 56, 256, 256, count=2),
+        Layer(28, 28, 256, 512),
+        Layer(28, 28, 512, 512, count=2),
+        Layer(14, 14, 512, 512, count=3),
+    ),
+    "resnet50": (
+        Layer(224, 224, 3, 64, kernel=7, stride=2),
+        Layer(56, 56, 64, 64, kernel=1),
+        Layer(56, 56, 64, 64, count=3),
+        Layer(56, 56, 64, 256, kernel=1, count=4),
+        Layer(56, 56, 256, 64, kernel=1, count=2),
+        Layer(56, 56, 256, 128, kernel=1, stride=2),
+        Layer(28, 28, 128, 128, count=4),
+        Layer(28, 28, 128, 512, kernel=1, count=4),
+        Layer(28, 28, 512, 256, kernel=1, stride=2),
+        Layer(14, 14, 256, 256, count=6),
+        Layer(14, 14, 256, 1024, kernel=1, count=6),
+        Layer(7, 7, 512, 512, count=3),
+        Layer(7, 7, 512, 2048, kernel=1, count=3),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One shape, measured.
+
+    Attributes:
+        layer: the shape.
+        batch: images.
+        direction: forward (with bias and ReLU), input_gradient or filter_gradient.
+        gflop: operations of the direct method, in billions.
+        milliseconds: quartiles of each contestant's times: `STOCK`, our algorithms, and "auto".
+        chosen: what "auto" had chosen before.
+    """
+
+    layer: Layer
+    batch: int
+    direction: str
+    gflop: float
+    milliseconds: dict[str, tuple[float, float, float]]
+    chosen: str
+
+    def ratio(self, contestant: str) -> float | None:
+        """How many times as fast as tf.nn.conv2d; None if the contestant cannot do the shape."""
+        times = self.milliseconds.get(contestant)
+        return None if times is None else self.milliseconds[STOCK][1] / times[1]
+
+
+def _interleave(
+    functions: dict[str, Callable[[], Any]], budget_s: float
+) -> dict[str, tuple[float, float, float]]:
+    samples: dict[str, list[float]] = {name: [] for name in functions}
+    for function in functions.values():
+        function()
+        function()
+    deadline = time.perf_counter() + budget_s
+    while len(samples[STOCK]) < 5 or (time.perf_counter() < deadline and len(samples[STOCK]) < 101):
+        for name, function in functions.items():
+            start = time.perf_counter()
+            function()
+            samples[name].append(1e3 * (time.perf_counter() - start))
+    return {name: _quartiles(times) for name, times in samples.items()}
+
+
+def _quartiles(times: Sequence[float]) -> tuple[float, float, float]:
+    low, middle, high = statistics.quantiles(times, n=4)
+    return low, middle, high
+
+
+def measure(layer: Layer, batch: int, direction: str, budget_s: float = 1.0) -> Row:
+    """Times one shape in one direction, contestants in turn, for `budget_s` and at least five times."""
+    key = layer.key(direction, batch)
+    convolution = operation.convolution_for(key)
+    chosen = selection.choose(key, lambda name: convolution.function(direction, name, key))
+    operands = selection.operands(key)
+
+    def contestant(algorithm: str) -> Callable[[], Any]:
+        function = tf.function(convolution.function(direction, algorithm, key), autograph=False)
+        concrete = function.get_concrete_function(*operands)
+        return lambda: concrete(*operands)
+
+    contestants = {name: contestant(name) for name in (STOCK, *key.algorithms)}
+    contestants["auto"] = contestant(chosen)
+    return Row(layer, batch, direction, key.flops / 1e9, _interleave(contestants, budget_s), chosen)
+
+
+def _geometric_mean(values: Iterable[float]) -> float:
+    logs = [math.log(value) for value in values]
+    return math.exp(sum(logs) / len(logs)) if logs else math.nan
+
+
+def summarise(rows: Sequence[Row]) -> dict[str, dict[str, dict[str, float]]]:
+    """Geometric mean and minimum of the ratios, by direction and contestant; 3×3 layers of 64 channels up."""
+    result: dict[str, dict[str, dict[str, float]]] = {}
+    for direction in DIRECTIONS:
+        for contestant in ("winograd", "direct", "auto"):
+            deep = [
+                r for r in rows if r.direction == direction and r.layer.inputs >= 64 and r.layer.kernel == 3
+            ]
+            ratios = [ratio for row in deep if (ratio := row.ratio(contestant)) is not None]
+            if ratios:
+                entry = {"geometric_mean": _geometric_mean(ratios), "minimum": min(ratios)}
+                result.setdefault(direction, {})[contestant] = entry
+    return result
+
+
+def _format(row: Row) -> str:
+    layer = row.layer
+    image = f"{row.batch}×{layer.height}×{layer.width}×{layer.inputs}"
+    shape = f"{image}→{layer.outputs} {layer.kernel}/{layer.stride}"
+    cells = []
+    for name in (STOCK, "winograd", "direct", "auto"):
+        times, ratio = row.milliseconds.get(name), row.ratio(name)
+        if times is None or ratio is None:
+            cells.append(" " * 24)
+        else:
+            cells.append(f"{times[1]:9.3f} {1e3 * row.gflop / times[1]:7.0f} {ratio:6.2f}")
+    return f"{shape:<28} {row.direction:<16} {' '.join(cells)}  {row.chosen}"
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    model = platform.processor()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [
+            line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line
+        ]
+        model = names[0] if names else model
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "tensorflow": tf.version.VERSION,
+        "instruction_set": instruction_set() if library.is_available() else None,
+    }
+
+
+def _plot(rows: Sequence[Row], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(len(DIRECTIONS), 1, figsize=(10, 9), sharex=True, layout="constrained")
+    for axis, direction in zip(axes, DIRECTIONS, strict=True):
+        shown = [row for row in rows if row.direction == direction]
+        labels = [f"{r.layer.height}×{r.layer.width}\n{r.layer.inputs}→{r.layer.outputs}" for r in shown]
+        positions = np.arange(len(shown))
+        for offset, name in enumerate(("winograd", "direct", "auto")):
+            heights = [row.ratio(name) or 0.0 for row in shown]
+            axis.bar(positions + 0.27 * (offset - 1), heights, 0.27, label=name)
+        axis.axhline(1.0, color="black", linewidth=0.8)
+        axis.set_ylabel(f"{direction}\ntimes as fast as tf.nn")
+        axis.set_xticks(positions, labels, fontsize=7)
+    axes[0].legend()
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def _as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    return [
+        {
+            **row.layer.__dict__,
+            "batch": row.batch,
+            "direction": row.direction,
+            "gflop": row.gflop,
+            "milliseconds_quartiles": row.milliseconds,
+            "ratio": {name: row.ratio(name) for name in row.milliseconds},
+            "chosen": row.chosen,
+        }
+        for row in rows
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--network", choices=sorted(LAYERS), default="unet")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--budget_s", type=float, default=1.0, help="seconds for each shape and direction")
+    parser.add_argument("--output", type=Path, help="a JSON file; a plot goes beside it")
+    options = parser.parse_args(arguments)
+    library.load()
+    print(
+        f"{'layer':<28} {'direction':<16} "
+        + " ".join(f"{n + ': ms GFLOP/s ratio':>24}" for n in ("tf.nn", "winograd", "direct", "auto"))
+    )
+    rows = []
+    for layer in LAYERS[options.network]:
+        for direction in DIRECTIONS:
+            rows.append(measure(layer, options.batch, direction, options.budget_s))
+            print(_format(rows[-1]), flush=True)
+    summary = summarise(rows)
+    for direction, contestants in summary.items():
+        for name, entry in contestants.items():
+            print(
+                f"3×3, 64 channels or more, {direction}, {name}: "
+                f"geometric mean {entry['geometric_mean']:.2f}, "
+                f"smallest {entry['minimum']:.2f}"
+            )
+    worst = min(rows, key=lambda row: row.ratio("auto") or math.inf)
+    print(f"auto, all layers: smallest ratio {worst.ratio('auto'):.2f}")
+    if options.output is not None:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        document = {
+            "machine": machine(),
+            "network": options.network,
+            "summary": summary,
+            "rows": _as_json(rows),
+        }
+        options.output.write_text(json.dumps(document, indent=1))
+        _plot(rows, options.output.with_suffix(".png"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""`accelerate`: our convolution in a model that already exists.
+
+The layers stay what they are, instances of keras.layers.Conv2D with their weights, names and places in the
+graph; only their `call` is replaced, on the instance. So Functional, Sequential and subclassed models are all
+the same here, optimizers and checkpoints keep fitting, and what is saved is a plain Keras model that loads
+without this package.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+
+import keras
+import tensorflow as tf
+
+from overlap_train.conv import layers, library, operation
+from overlap_train.conv.reporting import format_report
+from overlap_train.conv.selection import Timing
+
+__all__ = ["AccelerationReport", "accelerate", "acceleration_report", "decelerate"]
+
+_MARK = "_overlap_train_tiled_call"
+
+
+@dataclass(frozen=True)
+class AccelerationReport:
+    """What `accelerate` did to a model.
+
+    Attributes:
+        swapped: names of the layers that now run on our operation.
+        skipped: names of the Conv2D layers left alone, with the reason.
+        timings: what was measured for each swapped layer whose shape was known; the others are timed when
+            they are traced, and `overlap_train.conv.report()` has them all.
+    """
+
+    swapped: tuple[str, ...]
+    skipped: dict[str, str] = field(default_factory=dict)
+    timings: dict[str, tuple[Timing, ...]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{len(self.swapped)} Conv2D layers on overlap_train's convolution, "
+            f"{len(self.skipped)} left alone"
+        ]
+        lines += [f"  {name}: {reason}" for name, reason in self.skipped.items()]
+        for name in self.swapped:
+            rows = self.timings.get(name)
+            lines.append(f"{name}: timed when first traced" if not rows else f"{name}\n{format_report(rows)}")
+        return "\n".join(lines)
+
+
+def accelerate(model: keras.Model, *, batch_size: int | None = None, verbose: int = 1) -> keras.Model:
+    """Lets every Conv2D layer of a model, nested ones included, run on `tiled_conv2d`. Not while the model
+    trains.
+
+    Layers that our operation cannot compute (dilated, grouped, channels_first), and subclasses of Conv2D with
+    a `call` of their own, stay as they are. Doing it again is harmless.
+
+    Args:
+        model: changed in place; built or not, compiled or not.
+        batch_size: the batch at which layers of known image size are timed at once, so that the report shows
+            what each gained; None leaves it to the first training step.
+        verbose: 1 prints the report, 0 does not; `acceleration_report(model)` returns it.
+
+    Returns:
+        The same model.
+
+    Raises:
+        ValueError: the model is compiled with jit_compile=True, which has no custom operations.
+    """
+    if getattr(model, "jit_compile", False) is True:
+        raise ValueError(
+            "accelerate() cannot work under XLA, and the model has jit_compile=True: "
+            "compile it with jit_compile=False"
+        )
+    swapped: list[str] = []
+    skipped: dict[str, str] = {}
+    timings: dict[str, tuple[Timing, ...]] = {}
+    for layer in _convolutions(model):
+        reason = _reason_to_skip(layer)
+        if reason is not None:
+            skipped[layer.path or layer.name] = reason
+            continue
+        _swap_call(layer, batch_size)
+        swapped.append(layer.path or layer.name)
+        if batch_size is not None and library.is_available():
+            timings[swapped[-1]] = _time_layer(layer, batch_size)
+    # Functions traced before hold the old operations.
+    for function in ("train_function", "test_function", "predict_function"):
+        if getattr(model, function, None) is not None:
+            setattr(model, function, None)
+    result = AccelerationReport(tuple(swapped), skipped, timings)
+    object.__setattr__(model, "_overlap_train_acceleration", result)
+    if verbose:
+        print(result)
+    return model
+
+
+def acceleration_report(model: keras.Model) -> AccelerationReport:
+    """What `accelerate` did to `model`.
+
+    Raises:
+        ValueError: the model was not accelerated.
+    """
+    report: AccelerationReport | None = getattr(model, "_overlap_train_acceleration", None)
+    if report is None:
+        raise ValueError(f"the model {model.name!r} was not accelerated: call accelerate(model) first")
+    return report
+
+
+def decelerate(model: keras.Model) -> keras.Model:
+    """Undoes `accelerate`; returns the same model."""
+    for layer in _convolutions(model):
+        if getattr(layer, _MARK, False):
+            del layer.__dict__["call"]
+            del layer.__dict__[_MARK]
+    for function in ("train_function", "test_function", "predict_function"):
+        if getattr(model, function, None) is not None:
+            setattr(model, function, None)
+    return model
+
+
+def _convolutions(model: keras.Model) -> list[keras.layers.Conv2D]:
+    found = model._flatten_layers(include_self=False, recursive=True)
+    return [layer for layer in found if isinstance(layer, keras.layers.Conv2D)]
+
+
+def _reason_to_skip(layer: keras.layers.Conv2D) -> str | None:
+    if isinstance(layer, layers.TiledConv2D):
+        return "already a TiledConv2D"
+    base = keras.layers.Conv2D
+    if type(layer).call is not base.call or type(layer).convolution_op is not base.convolution_op:
+        return f"{type(layer).__name__} computes by itself"
+    if layer.compute_dtype not in ("float32", "float64"):
+        return f"computes in {layer.compute_dtype}"
+    return layers.unsupported(layer)
+
+
+def _swap_call(layer: keras.layers.Conv2D, batch_size: int | None) -> None:
+    @functools.wraps(type(layer).call)
+    def call(inputs: tf.Tensor) -> tf.Tensor:
+        return layers.convolve(layer, inputs, batch_hint=batch_size)
+
+    # Past Keras's attribute tracking, which has nothing to track here.
+    object.__setattr__(layer, "call", call)
+    object.__setattr__(layer, _MARK, True)
+
+
+def _time_layer(layer: keras.layers.Conv2D, batch_size: int) -> tuple[Timing, ...]:
+    """Times the shapes at which a Functional or Sequential model calls the layer; none in a subclassed
+    one."""
+    rows: list[Timing] = []
+    for node in getattr(layer, "_inbound_nodes", []):
+        shape = tuple(node.input_tensors[0].shape)
+        if layer.built and None not in shape[1:]:
+            rows += operation.time_shape(
+                (batch_size, *shape[1:]),
+                tuple(layer.kernel.shape),
+                dtype=layer.compute_dtype,
+                strides=layer.strides,
+                padding=layer.padding,
+                bias=layer.use_bias,
+                relu=layer.activation is keras.activations.relu,
+            )
+    return tuple(rows)

@@ -1,0 +1,113 @@
+"""The native library, loaded into TensorFlow once per process.
+
+Shared state: `_state`, under `_lock`. Whoever needs the library first builds and loads it; other threads
+wait.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from overlap_train.errors import NativeUnavailableError
+
+__all__ = ["has_cuda", "instruction_set", "is_available", "load", "warn_unavailable_once"]
+
+_log = logging.getLogger("overlap_train.conv")
+
+
+@dataclass
+class _State:
+    operations: Any = None
+    instruction_set: str = ""
+    has_cuda: bool = False
+    failure: NativeUnavailableError | None = None
+    warned: bool = False
+
+
+_state = _State()
+_lock = threading.Lock()
+
+
+def load() -> Any:
+    """Builds the library if need be and loads it. Any thread.
+
+    Returns:
+        TensorFlow's wrapper module of the operations, such as `overlap_tiled_conv2d`.
+
+    Raises:
+        NativeUnavailableError: it cannot be built or loaded here; the same again for every later call.
+    """
+    with _lock:
+        if _state.operations is not None:
+            return _state.operations
+        if _state.failure is not None:
+            raise NativeUnavailableError(str(_state.failure)) from _state.failure
+        try:
+            _load_locked()
+        except NativeUnavailableError as error:
+            _state.failure = error
+            raise
+        return _state.operations
+
+
+def _load_locked() -> None:
+    if os.environ.get("OVERLAP_TRAIN_CONV_DISABLE", "0") not in ("", "0"):
+        raise NativeUnavailableError(
+            "The tiled convolution is switched off by OVERLAP_TRAIN_CONV_DISABLE; unset it."
+        )
+    # Imported here, or `python -m overlap_train.conv.build` would find itself imported before it runs.
+    from overlap_train.conv.build import build
+
+    path = build(cuda=os.environ.get("OVERLAP_TRAIN_CONV_CUDA", "0") not in ("", "0"))
+    try:
+        operations = tf.load_op_library(str(path))
+    except (tf.errors.OpError, OSError) as error:
+        raise NativeUnavailableError(
+            f"TensorFlow cannot load {path}: {error}. "
+            "Build it again: python -m overlap_train.conv.build --force"
+        ) from error
+    handle = ctypes.CDLL(str(path))
+    handle.overlap_conv_instruction_set.restype = ctypes.c_char_p
+    _state.instruction_set = handle.overlap_conv_instruction_set().decode()
+    _state.has_cuda = hasattr(handle, "overlap_conv_forward_cuda")
+    _state.operations = operations
+
+
+def is_available() -> bool:
+    """Whether the native convolution runs here; builds it if that is still to be done. Any thread."""
+    try:
+        load()
+    except NativeUnavailableError:
+        return False
+    return True
+
+
+def instruction_set() -> str:
+    """Which kernels run on this CPU: "avx512", "avx2" or "portable".
+
+    Raises:
+        NativeUnavailableError: the library cannot be had.
+    """
+    load()
+    return _state.instruction_set
+
+
+def has_cuda() -> bool:
+    """Whether the loaded library has CUDA kernels; False where there is no library."""
+    return is_available() and _state.has_cuda
+
+
+def warn_unavailable_once() -> None:
+    """Says, once per process, that tf.nn.conv2d is used because there is no native library, and why."""
+    with _lock:
+        if _state.failure is None or _state.warned:
+            return
+        _state.warned = True
+    _log.warning("tiled_conv2d uses tf.nn.conv2d: %s", _state.failure)

@@ -1,0 +1,121 @@
+// The operations on GPUs, float only: the kernels of conv_cuda.h on TensorFlow's stream. Compiled and linked
+// here, never yet run on a GPU.
+#include "conv_cuda.h"
+#include "kernel_checks.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/util/determinism.h"
+#include "xla/stream_executor/stream.h"
+
+namespace overlap_train::conv {
+namespace {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+void* StreamOf(OpKernelContext* c) {
+  return c->op_device_context()->stream()->platform_specific_handle().stream;
+}
+
+tensorflow::Status Launched(int error) {
+  if (error == 0) return tensorflow::OkStatus();
+  return tensorflow::errors::Internal("the tiled convolution's CUDA launch failed with error ", error);
+}
+
+const float* Data(const Tensor& t) { return t.flat<float>().data(); }
+
+// Neither of our CPU algorithms' names means a GPU kernel: it is picked by shape.
+int AlgorithmFor(const ConvShape& s) { return s.in_c <= 4 ? kFewChannels : kImplicitGemm; }
+
+class GpuConvOp final : public OpKernel {
+ public:
+  explicit GpuConvOp(OpKernelConstruction* c) : OpKernel(c) {
+    std::string activation;
+    OP_REQUIRES_OK(c, c->GetAttr("activation", &activation));
+    relu_ = activation == "relu";
+    window_.Read(c);
+  }
+
+  void Compute(OpKernelContext* c) override {
+    const Tensor &x = c->input(0), &filter = c->input(1), &bias = c->input(2);
+    ConvShape s;
+    OP_REQUIRES_OK(c, MakeShape(x.shape(), filter.shape(), window_, &s));
+    OP_REQUIRES(c, bias.dims() == 1 && (bias.NumElements() == 0 || bias.NumElements() == s.out_c),
+                tensorflow::errors::InvalidArgument("bias must be [", s.out_c, "] or [0], got ",
+                                                    bias.shape().DebugString()));
+    Tensor* y = nullptr;
+    OP_REQUIRES_OK(c, c->allocate_output(0, OutputShape(s), &y));
+    const float* const offsets = bias.NumElements() == 0 ? nullptr : Data(bias);
+    OP_REQUIRES_OK(
+        c, Launched(overlap_conv_forward_cuda(&s, Data(x), Data(filter), offsets, relu_,
+                                              y->flat<float>().data(), AlgorithmFor(s), StreamOf(c))));
+  }
+
+ private:
+  WindowAttributes window_;
+  bool relu_ = false;
+};
+
+class GpuInputGradientOp final : public OpKernel {
+ public:
+  explicit GpuInputGradientOp(OpKernelConstruction* c) : OpKernel(c) { window_.Read(c); }
+
+  void Compute(OpKernelContext* c) override {
+    const Tensor &filter = c->input(1), &dy = c->input(2);
+    TensorShape shape;
+    ConvShape s;
+    OP_REQUIRES_OK(c, SizesToShape(c->input(0), &shape));
+    OP_REQUIRES_OK(c, MakeShape(shape, filter.shape(), window_, &s));
+    OP_REQUIRES_OK(c, CheckGradient(dy.shape(), s));
+    Tensor* dx = nullptr;
+    OP_REQUIRES_OK(c, c->allocate_output(0, shape, &dx));
+    OP_REQUIRES_OK(c, Launched(overlap_conv_input_gradient_cuda(
+                          &s, Data(dy), Data(filter), dx->flat<float>().data(), kImplicitGemm, StreamOf(c))));
+  }
+
+ private:
+  WindowAttributes window_;
+};
+
+class GpuFilterGradientOp final : public OpKernel {
+ public:
+  explicit GpuFilterGradientOp(OpKernelConstruction* c) : OpKernel(c) { window_.Read(c); }
+
+  void Compute(OpKernelContext* c) override {
+    const Tensor &x = c->input(0), &dy = c->input(2);
+    TensorShape shape;
+    ConvShape s;
+    OP_REQUIRES_OK(c, SizesToShape(c->input(1), &shape));
+    OP_REQUIRES_OK(c, MakeShape(x.shape(), shape, window_, &s));
+    OP_REQUIRES_OK(c, CheckGradient(dy.shape(), s));
+    Tensor* dfilter = nullptr;
+    OP_REQUIRES_OK(c, c->allocate_output(0, shape, &dfilter));
+    Tensor workspace;
+    float* slices = nullptr;
+    // tf.config.experimental.enable_op_determinism() asks for sums in a fixed order.
+    if (tensorflow::OpDeterminismRequired()) {
+      const TensorShape size({static_cast<Index>(overlap_conv_filter_gradient_workspace(&s))});
+      OP_REQUIRES_OK(c, c->allocate_temp(tensorflow::DT_FLOAT, size, &workspace));
+      slices = workspace.flat<float>().data();
+    }
+    OP_REQUIRES_OK(
+        c, Launched(overlap_conv_filter_gradient_cuda(&s, Data(x), Data(dy), dfilter->flat<float>().data(),
+                                                      kImplicitGemm, slices, StreamOf(c))));
+  }
+
+ private:
+  WindowAttributes window_;
+};
+
+#define OT_REGISTER_GPU(name) Name(name).Device(tensorflow::DEVICE_GPU).TypeConstraint<float>("T")
+
+REGISTER_KERNEL_BUILDER(OT_REGISTER_GPU("OverlapTiledConv2D"), GpuConvOp);
+REGISTER_KERNEL_BUILDER(OT_REGISTER_GPU("OverlapTiledConv2DBackpropInput").HostMemory("input_sizes"),
+                        GpuInputGradientOp);
+REGISTER_KERNEL_BUILDER(OT_REGISTER_GPU("OverlapTiledConv2DBackpropFilter").HostMemory("filter_sizes"),
+                        GpuFilterGradientOp);
+
+}  // namespace
+}  // namespace overlap_train::conv

@@ -1,0 +1,309 @@
+"""`tiled_conv2d`: a two-dimensional convolution with bias and activation, differentiable, on our kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from overlap_train.conv import _gradients, library, selection
+from overlap_train.conv.selection import DIRECTIONS, STOCK, ConvKey, Timing
+
+__all__ = ["ALGORITHMS", "ASSUMED_BATCH", "tiled_conv2d", "time_shape"]
+
+ALGORITHMS = ("auto", "direct", "winograd")
+
+# Keras traces its steps with an unknown batch; "auto" then times the shape at this one.
+ASSUMED_BATCH = 8
+
+Activation: TypeAlias = "str | Callable[[tf.Tensor], tf.Tensor] | None"
+
+
+@dataclass(frozen=True)
+class _Convolution:
+    """What stays the same for every call of one convolution in a graph."""
+
+    strides: tuple[int, int]
+    padding: str
+    relu: bool
+    bias: bool
+    algorithm: str
+    batch_hint: int | None
+
+    def key(
+        self, direction: str, dtype: tf.DType, x: tf.TensorShape, filters: tf.TensorShape
+    ) -> ConvKey | None:
+        """The key to choose an algorithm by, or None where the shapes are unknown."""
+        if x.rank != 4 or not x[1:].is_fully_defined() or not filters.is_fully_defined():
+            return None
+        batch, *image = x.as_list()
+        assumed = batch is None
+        shape = (batch if batch is not None else self.batch_hint or ASSUMED_BATCH, *image)
+        forward = direction == "forward"
+        return ConvKey(
+            direction,
+            dtype.name,
+            shape,
+            tuple(filters.as_list()),
+            self.strides,
+            self.padding,
+            bias=forward and self.bias,
+            relu=forward and self.relu,
+            batch_assumed=assumed,
+        )
+
+    def choose(self, direction: str, dtype: tf.DType, x: tf.TensorShape, filters: tf.TensorShape) -> str:
+        if self.algorithm != "auto":
+            return self.algorithm
+        if not _may_run_natively(dtype):
+            return STOCK
+        key = self.key(direction, dtype, x, filters)
+        if key is None:
+            return _guess(self.strides, filters)
+        return selection.choose(key, lambda algorithm: self.function(direction, algorithm, key))
+
+    def function(self, direction: str, algorithm: str, key: ConvKey) -> Callable[..., tf.Tensor]:
+        """The function of `selection.operands` that computes `key` by one algorithm."""
+        if direction == "forward":
+            return lambda x, filters, bias: self.forward(algorithm, x, filters, bias)
+        if direction == "input_gradient":
+            return lambda filters, dz: self.input_gradient(algorithm, key.input_shape, filters, dz)
+        return lambda x, dz: self.filter_gradient(algorithm, x, key.filter_shape, dz)
+
+    @property
+    def _stock_strides(self) -> list[int]:
+        return [1, *self.strides, 1]
+
+    @property
+    def _native(self) -> dict[str, Any]:
+        return {"strides": list(self.strides), "padding": self.padding}
+
+    def forward(self, algorithm: str, x: tf.Tensor, filters: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+        if algorithm != STOCK:
+            activation = "relu" if self.relu else "linear"
+            return library.load().overlap_tiled_conv2d(
+                x, filters, bias, activation=activation, algorithm=algorithm, **self._native
+            )
+        y = tf.nn.conv2d(x, filters, self._stock_strides, self.padding)
+        if self.bias:
+            y = tf.nn.bias_add(y, bias)
+        return tf.nn.relu(y) if self.relu else y
+
+    def input_gradient(self, algorithm: str, shape: Any, filters: tf.Tensor, dz: tf.Tensor) -> tf.Tensor:
+        if algorithm != STOCK:
+            return library.load().overlap_tiled_conv2d_backprop_input(
+                shape, filters, dz, algorithm=algorithm, **self._native
+            )
+        return tf.raw_ops.Conv2DBackpropInput(
+            input_sizes=shape,
+            filter=filters,
+            out_backprop=dz,
+            strides=self._stock_strides,
+            padding=self.padding,
+        )
+
+    def filter_gradient(self, algorithm: str, x: tf.Tensor, shape: Any, dz: tf.Tensor) -> tf.Tensor:
+        if algorithm != STOCK:
+            return library.load().overlap_tiled_conv2d_backprop_filter(
+                x, shape, dz, algorithm=algorithm, **self._native
+            )
+        return tf.raw_ops.Conv2DBackpropFilter(
+            input=x, filter_sizes=shape, out_backprop=dz, strides=self._stock_strides, padding=self.padding
+        )
+
+    def epilogue_gradient(self, dy: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Back through bias and activation: the gradients of the sums and of the bias."""
+        if self.relu and _may_run_natively(dy.dtype):
+            dz, dbias = library.load().overlap_tiled_conv2d_epilogue_grad(dy, y)
+            return dz, dbias if self.bias else dbias[:0]
+        dz = tf.raw_ops.ReluGrad(gradients=dy, features=y) if self.relu else dy
+        return dz, _gradients.bias_gradient(dz) if self.bias else tf.zeros([0], dy.dtype)
+
+    def __call__(self, x: tf.Tensor, filters: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+        """Computes the convolution, so that each direction runs the algorithm chosen for it."""
+
+        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        def convolve(
+            x: tf.Tensor, filters: tf.Tensor, bias: tf.Tensor
+        ) -> tuple[tf.Tensor, Callable[..., Any]]:
+            y = self.forward(self.choose("forward", x.dtype, x.shape, filters.shape), x, filters, bias)
+
+            def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+                dz, dbias = self.epilogue_gradient(dy, y)
+                by_input = self.choose("input_gradient", x.dtype, x.shape, filters.shape)
+                by_filter = self.choose("filter_gradient", x.dtype, x.shape, filters.shape)
+                dx = self.input_gradient(by_input, tf.shape(x), filters, dz)
+                return dx, self.filter_gradient(by_filter, x, tf.shape(filters), dz), dbias
+
+            return y, gradient
+
+        return convolve(x, filters, bias)
+
+
+def convolution_for(key: ConvKey) -> _Convolution:
+    """The convolution that a key describes; "auto"."""
+    return _Convolution(key.strides, key.padding, key.relu, key.bias, "auto", None)
+
+
+def time_shape(
+    input_shape: tuple[int, int, int, int],
+    filter_shape: tuple[int, int, int, int],
+    *,
+    dtype: str = "float32",
+    strides: int | Sequence[int] = 1,
+    padding: str = "SAME",
+    bias: bool = False,
+    relu: bool = False,
+) -> tuple[Timing, ...]:
+    """Times one shape in all three directions, as "auto" would when it meets it; what is known is not timed
+    again.
+
+    Raises:
+        NativeUnavailableError: there is no library to time.
+    """
+    library.load()
+    convolution = _Convolution(_pair("strides", strides), padding.upper(), relu, bias, "auto", None)
+    keys = []
+    for direction in DIRECTIONS:
+        key = convolution.key(
+            direction, tf.as_dtype(dtype), tf.TensorShape(input_shape), tf.TensorShape(filter_shape)
+        )
+        convolution.choose(
+            direction, tf.as_dtype(dtype), tf.TensorShape(input_shape), tf.TensorShape(filter_shape)
+        )
+        keys.append(key)
+    return tuple(timing for timing in selection.timings() if timing.key in keys)
+
+
+def _may_run_natively(dtype: tf.DType) -> bool:
+    if dtype not in (tf.float32, tf.float64):
+        return False
+    if not library.is_available():
+        library.warn_unavailable_once()
+        return False
+    # Kernels for the CPU alone would pull the tensors off the GPU.
+    return library.has_cuda() or not tf.config.list_physical_devices("GPU")
+
+
+def _guess(strides: tuple[int, int], filters: tf.TensorShape) -> str:
+    """A choice without timing, for images of unknown size."""
+    sizes = filters.as_list() if filters.rank == 4 else []
+    deep = len(sizes) == 4 and sizes[:2] == [3, 3] and all(n is not None and n >= 16 for n in sizes[2:])
+    return "winograd" if deep and strides == (1, 1) else STOCK
+
+
+def _pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
+    pair = (value, value) if isinstance(value, (int, np.integer)) else tuple(value)
+    if len(pair) != 2 or not all(isinstance(n, (int, np.integer)) and n > 0 for n in pair):
+        raise ValueError(f"{name} must be a positive integer or two of them, [height, width]; got {value!r}")
+    return int(pair[0]), int(pair[1])
+
+
+def _check(x: tf.Tensor, filters: tf.Tensor, convolution: _Convolution) -> None:
+    if x.dtype != filters.dtype:
+        raise TypeError(f"x and filters must have one dtype, got {x.dtype.name} and {filters.dtype.name}")
+    for name, tensor in (("x", x), ("filters", filters)):
+        if tensor.shape.rank not in (None, 4):
+            raise ValueError(f"{name} must have 4 dimensions, got shape {tensor.shape}")
+    if (
+        x.shape.rank == 4
+        and filters.shape.rank == 4
+        and not x.shape[3:].is_compatible_with(filters.shape[2:3])
+    ):
+        raise ValueError(
+            f"x has {x.shape[3]} channels and filters expect {filters.shape[2]}; "
+            "for a grouped convolution use tf.nn.conv2d"
+        )
+    if convolution.algorithm == "auto":
+        return
+    if x.dtype not in (tf.float32, tf.float64):
+        raise TypeError(
+            f"algorithm={convolution.algorithm!r} takes float32 and float64, got {x.dtype.name}; "
+            "use algorithm='auto'"
+        )
+    if convolution.algorithm == "winograd" and (
+        convolution.strides != (1, 1) or not filters.shape[:2].is_compatible_with([3, 3])
+    ):
+        raise ValueError(
+            f"algorithm='winograd' needs 3×3 filters and strides of 1, got {filters.shape[:2]} and "
+            f"{convolution.strides}; use 'direct' or 'auto'"
+        )
+
+
+def tiled_conv2d(
+    x: Any,
+    filters: Any,
+    bias: Any = None,
+    strides: int | Sequence[int] = 1,
+    padding: str = "SAME",
+    activation: Activation = None,
+    algorithm: str = "auto",
+    *,
+    dilations: int | Sequence[int] = 1,
+    batch_hint: int | None = None,
+    name: str | None = None,
+) -> tf.Tensor:
+    """Computes activation(conv2d(x, filters) + bias), and its gradients, on the kernels that fit the shape.
+
+    "auto" times ours and TensorFlow's when it first meets a shape, each of the three directions apart, and
+    takes the fastest; `overlap_train.conv.report()` shows what it found. Without a compiler it is
+    tf.nn.conv2d, and says so once. Not inside `jit_compile=True`: XLA has no custom operations.
+
+    Args:
+        x: float32 or float64, [batch, height, width, in_channels]; other types only with "auto", which leaves
+            them to TensorFlow.
+        filters: the same dtype, [height, width, in_channels, out_channels].
+        bias: the same dtype, [out_channels], or None.
+        strides: one number, or [height, width].
+        padding: "SAME" or "VALID", in any case.
+        activation: None, "linear", "relu" (computed within the operation), or a function applied to the
+            result.
+        algorithm: "auto", "direct", or "winograd" (3×3 filters with strides of 1; a few times the rounding
+            error).
+        dilations: must be 1.
+        batch_hint: the batch at which "auto" times a shape whose batch is unknown, otherwise `ASSUMED_BATCH`.
+        name: of the name scope.
+
+    Returns:
+        [batch, out_height, out_width, out_channels].
+
+    Raises:
+        ValueError, TypeError: an argument is wrong, or dilated.
+        NativeUnavailableError: `algorithm` is not "auto", and the library cannot be built or loaded here.
+        tf.errors.InvalidArgumentError: shapes unknown until the operation ran do not fit.
+    """
+    if _pair("dilations", dilations) != (1, 1):
+        raise ValueError(
+            f"tiled_conv2d has no dilated convolution, got dilations={dilations!r}; use tf.nn.conv2d"
+        )
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"algorithm must be one of {ALGORITHMS}, got {algorithm!r}")
+    if not isinstance(padding, str) or padding.upper() not in ("SAME", "VALID"):
+        raise ValueError(f"padding must be 'SAME' or 'VALID', got {padding!r}")
+    if isinstance(activation, str) and activation not in ("linear", "relu"):
+        raise ValueError(f"activation must be None, 'linear', 'relu' or a function, got {activation!r}")
+    after = activation if callable(activation) else None
+    if after in (tf.nn.relu, tf.keras.activations.relu):
+        activation, after = "relu", None
+    convolution = _Convolution(
+        _pair("strides", strides),
+        padding.upper(),
+        activation == "relu",
+        bias is not None,
+        algorithm,
+        batch_hint,
+    )
+    with tf.name_scope(name or "tiled_conv2d"):
+        x = tf.convert_to_tensor(x, name="x")
+        filters = tf.convert_to_tensor(filters, dtype=x.dtype, name="filters")
+        offsets = (
+            tf.zeros([0], x.dtype) if bias is None else tf.convert_to_tensor(bias, dtype=x.dtype, name="bias")
+        )
+        _check(x, filters, convolution)
+        if algorithm != "auto":
+            library.load()
+        y = convolution(x, filters, offsets)
+        return y if after is None else after(y)

@@ -1,0 +1,44 @@
+"""What "auto" has measured, as data and as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from overlap_train.conv import selection
+from overlap_train.conv.selection import STOCK, Timing
+
+__all__ = ["format_report", "report"]
+
+
+def report() -> tuple[Timing, ...]:
+    """Every shape that algorithm="auto" has timed in this process, ours beside tf.nn.conv2d. Any thread."""
+    return selection.timings()
+
+
+def format_report(rows: Iterable[Timing] | None = None) -> str:
+    """The report as a table; times in milliseconds.
+
+    Where TensorFlow's kernel was kept, the ratio shows what ours would have lost or failed to gain.
+
+    Args:
+        rows: what to show; everything timed so far if None.
+    """
+    lines = [
+        f"{'convolution':<44} {'direction':<16} {'tf.nn':>9} {'winograd':>9} {'direct':>9}  "
+        f"{'chosen':<13} {'ratio':>5}"
+    ]
+    for row in report() if rows is None else rows:
+        key = row.key
+        batch = f"{key.input_shape[0]}{'?' if key.batch_assumed else ''}"
+        shape = f"{batch}×{'×'.join(map(str, key.input_shape[1:]))} → {key.filter_shape[3]}"
+        window = f"{key.filter_shape[0]}×{key.filter_shape[1]}/{key.strides[0]} {key.padding}"
+        times = [
+            f"{row.milliseconds[n]:9.3f}" if n in row.milliseconds else " " * 9
+            for n in (STOCK, "winograd", "direct")
+        ]
+        epilogue = "".join([" +bias" if key.bias else "", " +relu" if key.relu else ""])
+        lines.append(
+            f"{f'{shape}, {window}{epilogue}':<44} {key.direction:<16} {' '.join(times)}  {row.chosen:<13} "
+            f"{row.best_of_ours:5.2f}"
+        )
+    return "\n".join(lines)
