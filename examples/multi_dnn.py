@@ -3,7 +3,7 @@
 Run it:
 
     .venv/bin/python examples/multi_dnn.py
-    .venv/bin/python examples/multi_dnn.py --networks MobileNetV2 DenseNet121 --size 96 --requests 100 --policy paper
+    .venv/bin/python examples/multi_dnn.py --networks MobileNetV2 DenseNet121 --size 96 --policy paper
 
 The detector's requests are urgent and have a deadline; the others fill the time that is left. At the
 end it prints what `statistics()` knows and writes a timeline for chrome://tracing or Perfetto.

@@ -14,6 +14,7 @@ from overlap_train._version import __version__
 
 if TYPE_CHECKING:
     from overlap_train.configuration import configure
+    from overlap_train.conv import accelerate
     from overlap_train.records import EpochAccount, StepValidation
     from overlap_train.resume import CheckpointPolicy
     from overlap_train.trainer import Trainer
@@ -29,6 +30,7 @@ __all__ = [
     "ValidationPolicy",
     "ValidationSet",
     "__version__",
+    "accelerate",
     "configure",
     "errors",
 ]
@@ -41,6 +43,7 @@ _HOMES = {
     "Trainer": "trainer",
     "ValidationPolicy": "validation.policy",
     "ValidationSet": "validation.policy",
+    "accelerate": "conv",
     "configure": "configuration",
 }
 

@@ -231,6 +231,15 @@ class Overlap(Contender):
         return Outcome(self._last["val_loss"], self._last["val_accuracy"], hidden_s, snapshot_s)
 
 
+class OverlapAccelerated(Overlap):
+    """The same on `overlap_train.accelerate(model)`: its convolutions are compiled for this CPU."""
+
+    def make_trainer(self, recorder: SpanRecorder) -> overlap_train.Trainer:
+        trainer = super().make_trainer(recorder)
+        overlap_train.accelerate(trainer.model, batch_size=self.workload.batch_size, verbose=0)
+        return trainer
+
+
 class OverlapSync(Overlap):
     """The same with `max_lag=0`: each epoch waits for its validation."""
 
