@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "__init__": {
         "_version",
         "configuration",
+        "conv",
         "errors",
         "records",
         "resume",
