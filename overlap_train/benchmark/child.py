@@ -34,10 +34,6 @@ def train(spec: RunSpec) -> tuple[RunRecord, float, float]:
     """
     import keras
 
-    import overlap_train
-
-    if SYSTEMS[spec.system].configures:
-        overlap_train.configure()
     keras.utils.set_random_seed(spec.repeat)
     workload = WORKLOADS[spec.workload]
     task = workload.task(Path(spec.cache_dir), quick=spec.quick)
@@ -97,6 +93,10 @@ def main(argv: list[str]) -> int:
     job = json.loads(argv[1])
     kind = job.pop("job")
     if kind == "train":
+        if SYSTEMS[job["system"]].configures:
+            import overlap_train
+
+            overlap_train.configure()
         record, begin_s, end_s = train(RunSpec(**job))
         _say({"record": record.to_json(), "begin_s": begin_s, "end_s": end_s})
     elif kind == "copies":
