@@ -10,18 +10,29 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from absl import flags
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "unet_tiled.py"
 
 
+def forget_flags() -> None:
+    """Lets go of the flags that examples have defined, so that another may define the same names."""
+    by_module = flags.FLAGS.flags_by_module_dict()
+    for module in ("importlib._bootstrap", "mnist_overlap", "unet_tiled"):
+        for flag in list(by_module.get(module, ())):
+            delattr(flags.FLAGS, flag.name)
+
+
 @pytest.fixture(scope="module")
 def example():
+    forget_flags()
     spec = importlib.util.spec_from_file_location("unet_tiled", EXAMPLE)
     module = importlib.util.module_from_spec(spec)
     # A dataclass looks its module up by name.
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    return module
+    yield module
+    forget_flags()
 
 
 def test_drawn_shapes_are_what_their_masks_say(example) -> None:
