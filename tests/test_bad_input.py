@@ -291,7 +291,7 @@ def test_a_validation_that_takes_too_long_ends_with_a_timeout(monkeypatch):
     monkeypatch.setattr(ValidationRunner, "close", lambda self: (stop.set(), close(self)))
     trainer = Trainer(model, validation=ValidationPolicy(workers=2, timeout_s=0.2))
     with pytest.raises(
-        ValidationTimeoutError, match=r"epoch 1 did not finish within timeout_s=0.2: 0 of 2 parts"
+        ValidationTimeoutError, match=r"epoch 1 did not end within timeout_s=0.2: 2 of 2 parts"
     ):
         trainer.fit(X, Y, epochs=2, verbose=0, validation_data=endless())
     monkeypatch.undo()

@@ -182,8 +182,18 @@ class Signal(keras.callbacks.Callback):
                 os.kill(os.getpid(), number)
 
 
+@pytest.fixture
+def handlers():
+    """Python's own handlers, also where the tests run in the background and Ctrl-C is ignored."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_first_signal_returns_the_partial_history(number):
+def test_a_first_signal_returns_the_partial_history(number, handlers):
     before = signal.getsignal(number)
     trainer = Trainer(sequential())
     history = trainer.fit(
@@ -196,7 +206,7 @@ def test_a_first_signal_returns_the_partial_history(number):
     assert signal.getsignal(number) is before
 
 
-def test_a_second_signal_ends_at_once():
+def test_a_second_signal_ends_at_once(handlers):
     trainer = Trainer(sequential())
     with pytest.raises(KeyboardInterrupt, match="SIGINT, then SIGINT"):
         trainer.fit(
