@@ -312,8 +312,8 @@ class FitSession:
         if self._judge.pays() is False and self._parts.backlog.max_lag:
             self._parts.backlog.max_lag = 0
             self._parts.progress.message(
-                f"validating in step with the training from epoch {pending.epoch + 2} on: running ahead makes "
-                "training slower by what a validation takes"
+                f"validating in step with the training from epoch {pending.epoch + 2} on: running ahead "
+                "makes training slower by what a validation takes"
             )
             self._judge = None
 
