@@ -6,7 +6,8 @@ new Keras moves one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -52,6 +53,7 @@ __all__ = [
     "scope_variable_ids",
     "split_validation",
     "tracks_each_loss",
+    "without_all_reduce",
     "without_optionals",
 ]
 
@@ -254,6 +256,26 @@ def tracks_each_loss(model: keras.Model) -> bool:
     """Whether Keras averages the losses of several outputs one by one (`_compile_loss.metrics`)."""
     loss = model._compile_loss
     return loss is not None and bool(loss.metrics)
+
+
+@contextlib.contextmanager
+def without_all_reduce(optimizer: keras.optimizers.Optimizer | None) -> Iterator[None]:
+    """Spares the sum of gradients over the replicas where there is one (`_all_reduce_sum_gradients`).
+
+    The sum of one changes nothing, but TensorFlow registers a gradient function for it, for ever, that
+    keeps the graph of the whole step alive: each trained model would leave its graphs behind.
+    """
+    changed = []
+    while optimizer is not None and not tf.distribute.has_strategy():
+        if is_stock_method(optimizer._all_reduce_sum_gradients):
+            vars(optimizer)["_all_reduce_sum_gradients"] = list
+            changed.append(optimizer)
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+    try:
+        yield
+    finally:
+        for each in changed:
+            del vars(each)["_all_reduce_sum_gradients"]
 
 
 def is_deterministic() -> bool:

@@ -8,6 +8,9 @@ import threading
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Tests hold validations up inside an operation, by events that training steps set: more operations must be
+# able to wait than a machine of two cores has threads by default.
+os.environ.setdefault("TF_NUM_INTEROP_THREADS", "8")
 # Plans are cached by user; a test must not find those of another day.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="overlap_train-tests-")
 

@@ -191,3 +191,21 @@ def test_whether_a_dataset_gives_the_same_again():
     assert _keras.is_repeatable(dataset())
     assert not _keras.is_repeatable(python)
     assert not _keras.is_repeatable(dataset().map(lambda x, y: (x + tf.random.normal([FEATURES]), y)))
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_the_sum_over_replicas_is_spared_where_there_is_one(scaled):
+    """Optimizer._all_reduce_sum_gradients, LossScaleOptimizer.inner_optimizer."""
+    optimizer = keras.optimizers.SGD(0.5)
+    stock = optimizer._all_reduce_sum_gradients
+    outer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=1.0) if scaled else optimizer
+    variable = keras.Variable([1.0, 2.0])
+    outer.build([variable])
+    with _keras.without_all_reduce(outer):
+        inside = optimizer._all_reduce_sum_gradients
+        outer.apply_gradients([(tf.constant([2.0, 2.0]), variable)])
+    assert inside != stock
+    assert optimizer._all_reduce_sum_gradients == stock
+    np.testing.assert_allclose(variable.numpy(), [0.0, 1.0])
+    with _keras.without_all_reduce(None):
+        pass

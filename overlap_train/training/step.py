@@ -38,14 +38,14 @@ class Step:
     ) -> None:
         self._model = model
         self.halts = halt_on_nonfinite
-        self.run = _prepared(function, jit_compile)
+        self.run = _prepared(model, function, jit_compile)
         self.carries_logs = False
         self._metrics: Callable[[], Logs] | None = None
 
     def using(self, function: StepFunction, *, jit_compile: bool = False) -> Step:
         """Returns a step like this one, inspected as it is, that executes the same in another way."""
         other = copy.copy(self)
-        other.run = _prepared(function, jit_compile)
+        other.run = _prepared(self._model, function, jit_compile)
         return other
 
     def inspect(self, element_spec: Any) -> dict[str, tf.TensorSpec]:
@@ -89,10 +89,15 @@ class Step:
         return metrics
 
 
-def _prepared(function: StepFunction, jit_compile: bool) -> StepFunction:
+def _prepared(model: keras.Model, function: StepFunction, jit_compile: bool) -> StepFunction:
     if jit_compile:
         function = tf.function(function, jit_compile=True, autograph=False, reduce_retracing=True)
-    return lambda batch: function(_keras.without_optionals(batch))
+
+    def run(batch: Batch) -> Logs:
+        with _keras.without_all_reduce(model.optimizer):
+            return function(_keras.without_optionals(batch))
+
+    return run
 
 
 def build_model(model: keras.Model, step: Step, element_spec: Any) -> dict[str, tf.TensorSpec]:

@@ -18,6 +18,7 @@ class Model:
     """All that a step asks of a model."""
 
     run_eagerly = False
+    optimizer = None
 
     def get_metrics_result(self):
         return {}

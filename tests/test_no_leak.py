@@ -1,0 +1,43 @@
+"""A trained model that is dropped takes its graphs along: a search over hundreds of models must not grow."""
+
+from __future__ import annotations
+
+import gc
+
+import keras
+import pytest
+import tensorflow as tf
+
+from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
+from tests.models import arrays, crossentropy
+
+X, Y = arrays(40)
+
+
+def graphs():
+    gc.collect()
+    gc.collect()
+    return [o.name for o in gc.get_objects() if isinstance(o, tf.__internal__.FuncGraph)]
+
+
+def fit(data, plan):
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
+    model.compile("adam", crossentropy(), metrics=["accuracy"])
+    if data == "arrays":
+        x, y = X, Y
+    else:
+        x, y = tf.data.Dataset.from_tensor_slices((X, Y)).batch(16), None
+    trainer = Trainer(model, validation=ValidationPolicy(workers=2), execution=plan)
+    trainer.fit(x, y, epochs=2, batch_size=16 if y is not None else None, verbose=0, validation_data=(X, Y))
+
+
+@pytest.mark.parametrize("data", ["arrays", "dataset"])
+@pytest.mark.parametrize("plan", [ExecutionPlan(), ExecutionPlan(jit=True), ExecutionPlan(batch_splits=2)])
+def test_a_dropped_model_leaves_no_graph_behind(data, plan):
+    fit(data, plan)
+    keras.backend.clear_session()
+    before = graphs()
+    fit(data, plan)
+    keras.backend.clear_session()
+    after = graphs()
+    assert len(after) <= len(before), f"left behind: {sorted(after)}"
