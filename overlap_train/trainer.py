@@ -73,7 +73,8 @@ class Trainer:
             execution: how the steps are executed; see `ExecutionPlan`.
             recorder: keeps the spans of all threads for a timeline; a new one if None.
             in_memory_bytes: training arrays up to this size are held as tensors for the compiled loop;
-                larger ones go through `tf.data`.
+                larger ones go through `tf.data`. Read-only arrays that `zero_copy.explain` finds fit to be
+                shared, as `numpy.load(path, mmap_mode="r")` returns them, are not copied and do not count.
 
         Raises:
             TypeError: if an argument has the wrong type.

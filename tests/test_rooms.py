@@ -2,7 +2,7 @@
 
 Stated departures from the table: `training/` and `validation/` read feeds and shards, so they may import
 `data/`; `session.py` stands beside `trainer.py` as the one that knows every stage; every stage that
-reads Keras's private side goes through the door `_keras.py`.
+reads Keras's private side goes through the door `_keras.py`; `data/` makes tensors of arrays by `zero_copy/`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MAY_IMPORT = {
     "callbacks": {"_keras", "errors", "records", "snapshot"},
     "checkpoint": {"errors", "records", "snapshot"},
     "conv": {"errors"},
-    "data": {"_keras", "errors", "records"},
+    "data": {"_keras", "errors", "records", "zero_copy"},
     "errors": set(),
     "models": set(),
     "monitoring": {"records"},

@@ -98,11 +98,15 @@ def summarize(hand_overs: Sequence[HandOver], training: Sequence[TrainingRun]) -
             theirs.first_operation_us / ours.first_operation_us
         )
     medians = {way: _median_run(training, way) for way in {run.way for run in training}}
-    ours_run = medians.get("zero_copy")
-    for way, (seconds, peak) in medians.items():
-        if ours_run and way.startswith("from_tensor_slices"):
-            summary[f"peak_rss_of_{way}"] = ours_run[1] / peak
-            summary[f"time_of_{way}"] = ours_run[0] / seconds
+    for ours, theirs in [
+        ("zero_copy", "from_tensor_slices"),
+        ("zero_copy", "from_tensor_slices_batched"),
+        ("trainer", "keras_fit"),
+    ]:
+        if ours in medians and theirs in medians:
+            (seconds, peak), (their_seconds, their_peak) = medians[ours], medians[theirs]
+            summary[f"peak_rss_of_{ours}_over_{theirs}"] = peak / their_peak
+            summary[f"time_of_{ours}_over_{theirs}"] = seconds / their_seconds
     return summary
 
 

@@ -28,7 +28,9 @@ __all__ = ["WAYS", "TrainingRun", "compare_training"]
 FEATURES = 3072  # bytes of a 32x32 colour image
 BATCH = 256
 CLASSES = 10
-WAYS = ("from_tensor_slices", "from_tensor_slices_batched", "zero_copy", "zero_copy_unlimited")
+BY_HAND = ("from_tensor_slices", "from_tensor_slices_batched", "zero_copy", "zero_copy_unlimited")
+BY_FIT = ("keras_fit", "trainer", "trainer_unlimited")
+WAYS = BY_HAND + BY_FIT
 _LIMIT_BYTES = 256 << 20
 _SPARE_BYTES = 2 << 30
 _COPIES = 4
@@ -40,13 +42,14 @@ class TrainingRun:
     """One epoch of one way.
 
     Attributes:
-        way: one of `WAYS`. The second slices whole batches in place of examples, and is the quickest form of
-            the first; the last lacks the limit on resident pages.
+        way: one of `WAYS`. `from_tensor_slices_batched` slices whole batches in place of examples, and is the
+            quickest form of `from_tensor_slices`; `keras_fit` and `trainer` hand the mapped array to
+            `keras.Model.fit` and `Trainer.fit`; `_unlimited` lacks the limit on resident pages.
         data_bytes: size of the examples.
         seconds: from opening the file to the end of the epoch, tracing included, imports not.
         peak_rss_bytes: of the whole process.
         start_rss_bytes: with TensorFlow imported and the model built, before the file is opened.
-        loss: of the last step.
+        loss: of the last step; of the whole epoch for those that call `fit`.
     """
 
     way: str
@@ -79,7 +82,7 @@ def compare_training(
             f"{data_bytes} bytes of data need as much room on the disk and 2 GiB more; {room} are free"
         )
     available = psutil.virtual_memory().available
-    copies = any(way.startswith("from_tensor_slices") for way in ways)
+    copies = any(way.startswith(("from_tensor_slices", "keras_fit")) for way in ways)
     if copies and available < _COPIES * data_bytes:
         raise MemoryError(
             f"from_tensor_slices was seen to take {_COPIES} times the {data_bytes} bytes of data, and "
@@ -89,9 +92,10 @@ def compare_training(
         path = Path(place) / "images.npy"
         _write(path, data_bytes // (BATCH * FEATURES) * BATCH)
         runs = [_run_child(way, path) for _ in range(repeats) for way in ways]
-    losses = [run.loss for run in runs]
-    if max(losses) - min(losses) > 1e-3 * max(1.0, abs(losses[0])):
-        raise RuntimeError(f"the ways trained differently: last losses {losses}")
+    for alike in (BY_HAND, BY_FIT):
+        losses = [run.loss for run in runs if run.way in alike]
+        if losses and max(losses) - min(losses) > 1e-3 * max(1.0, abs(losses[0])):
+            raise RuntimeError(f"the ways trained differently: losses {losses}")
     return runs
 
 
@@ -132,12 +136,14 @@ def _train(way: str, path: Path) -> TrainingRun:
         raise ValueError(f"way must be one of {WAYS}, got {way!r}")
     import tensorflow as tf
 
-    step = _make_step(tf)
+    step = _make_model(tf) if way in BY_FIT else _make_step(tf)
     start_rss = _status_bytes("VmRSS")
     begin = time.perf_counter()
     images = np.load(path, mmap_mode="r")
     labels = _labels(0, len(images))
-    if way.startswith("zero_copy"):
+    if way in BY_FIT:
+        loss = _by_fit(step, images, labels, way)
+    elif way.startswith("zero_copy"):
         loss = _by_zero_copy(tf, step, images, labels, limited=way == "zero_copy")
     else:
         loss = _by_dataset(tf, step, images, labels, batched=way.endswith("batched"))
@@ -218,6 +224,34 @@ def _by_dataset(
         return loss
 
     return float(tf.function(epoch)())
+
+
+def _make_model(tf: Any) -> Any:
+    """Returns the same network as a Keras model."""
+    keras = tf.keras
+    keras.utils.set_random_seed(1)
+    layers = [
+        keras.Input((FEATURES,), dtype="uint8"),
+        keras.layers.Rescaling(1 / 255.0, -0.4),
+        keras.layers.Dense(32, activation="relu"),
+        keras.layers.Dense(CLASSES),
+    ]
+    model = keras.Sequential(layers)
+    model.compile(keras.optimizers.SGD(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+def _by_fit(model: Any, images: NDArray[np.uint8], labels: NDArray[np.int64], way: str) -> float:
+    import overlap_train
+    from overlap_train import zero_copy
+
+    limit: Any = contextlib.nullcontext()
+    if way == "trainer":
+        limit = zero_copy.ResidentLimit(images, limit_bytes=_LIMIT_BYTES)
+    fit = model.fit if way == "keras_fit" else overlap_train.Trainer(model).fit
+    with limit:
+        history = fit(images, labels, batch_size=BATCH, epochs=1, shuffle=False, verbose=0)
+    return float(history.history["loss"][0])
 
 
 def _status_bytes(field: str) -> int:

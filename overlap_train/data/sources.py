@@ -16,12 +16,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from overlap_train import _keras
 from overlap_train.data.pipeline import draws_lazily, keeps_state
+from overlap_train.zero_copy import as_tensor, explain
 
-__all__ = ["ArrayFeed", "Feed", "FeedOptions", "IteratorFeed", "make_feed", "size_bytes", "without_autotune"]
+__all__ = [
+    "ArrayFeed",
+    "Feed",
+    "FeedOptions",
+    "IteratorFeed",
+    "copied_bytes",
+    "make_feed",
+    "size_bytes",
+    "without_autotune",
+]
 
 
 class Feed(abc.ABC):
@@ -69,6 +80,9 @@ class Feed(abc.ABC):
 class ArrayFeed(Feed):
     """Arrays held as tensors of their own dtype, gathered by an order inside the compiled loop.
 
+    Read-only arrays are not copied where their layout allows that (`zero_copy.as_tensor`), so a mapped file
+    may be larger than memory. Others are, as by Keras: who changes them during the training changes nothing.
+
     A pass is the order of the rows, int64[num_samples]. Orders are kept until nobody can roll back to them.
 
     Attributes:
@@ -84,7 +98,7 @@ class ArrayFeed(Feed):
         self.num_samples = num_samples
         self.batch_size = batch_size
         self.num_batches = math.ceil(num_samples / batch_size)
-        self.tensors = keras.tree.map_structure(tf.convert_to_tensor, inputs)
+        self.tensors = keras.tree.map_structure(_to_tensor, inputs)
         static_size = None if num_samples % batch_size else batch_size
         self.element_spec = keras.tree.map_structure(
             lambda t: tf.TensorSpec([static_size, *t.shape[1:]], t.dtype), self.tensors
@@ -239,7 +253,7 @@ def make_feed(
         y: likewise.
         sample_weight: likewise.
         options: likewise.
-        hold_in_memory: says whether arrays of so many bytes may be held as tensors.
+        hold_in_memory: says whether tensors may be made of arrays that need so many bytes for it.
 
     Returns:
         An `ArrayFeed` for arrays that may be held, otherwise an `IteratorFeed`.
@@ -271,7 +285,7 @@ def make_feed(
     num_samples = int(leaves[0].shape[0])
     if num_samples == 0:
         raise ValueError("the training data is empty: its arrays have 0 rows; pass at least one")
-    if _keras.are_dense(inputs) and hold_in_memory(sum(size_bytes(leaf) for leaf in leaves)):
+    if _keras.are_dense(inputs) and hold_in_memory(sum(copied_bytes(leaf) for leaf in leaves)):
         return ArrayFeed(
             inputs, num_samples=num_samples, batch_size=adapter.batch_size, shuffle=options.shuffle
         )
@@ -295,6 +309,27 @@ def size_bytes(array: Any) -> int:
     if tf.is_tensor(array):
         return int(math.prod(array.shape) * array.dtype.size)
     return int(array.nbytes)
+
+
+def copied_bytes(array: Any) -> int:
+    """Returns the memory that a tensor with an array's content needs beside the array: none if it is lent."""
+    return 0 if _is_lent(array) else size_bytes(array)
+
+
+def _to_tensor(array: Any) -> tf.Tensor:
+    return as_tensor(array) if _is_lent(array) else tf.convert_to_tensor(array)
+
+
+def _is_lent(array: Any) -> bool:
+    """Whether TensorFlow may read an array where it lies: it can, and neither it nor its bases are writable."""
+    if type(array) not in (np.ndarray, np.memmap) or tf.config.list_logical_devices("GPU"):
+        return False
+    base = array
+    while isinstance(base, np.ndarray):
+        if base.flags.writeable:
+            return False
+        base = base.base
+    return explain(array).zero_copy
 
 
 def _save_iterator(iterator: Any) -> tf.Tensor | None:

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train import _keras
+from overlap_train import _keras, zero_copy
 from overlap_train.data.sources import (
     ArrayFeed,
     FeedOptions,
     IteratorFeed,
+    copied_bytes,
     make_feed,
     size_bytes,
     without_autotune,
@@ -199,3 +200,44 @@ def test_autotune_is_off_unless_the_user_decided():
 def test_data_that_cannot_be_meant_is_refused(x, y, message):
     with pytest.raises(ValueError, match=message):
         feed_of(x, y)
+
+
+def mapped(tmp_path, array):
+    np.save(tmp_path / "rows.npy", array)
+    return np.load(tmp_path / "rows.npy", mmap_mode="r")
+
+
+def test_a_mapped_file_is_read_where_it_lies(tmp_path):
+    rows = mapped(tmp_path, X)
+    before = zero_copy.statistics()
+    feed = feed_of(rows, Y, batch_size=4, shuffle=False)
+    assert zero_copy.statistics().copied_bytes == before.copied_bytes
+    assert zero_copy.as_array(feed.tensors[0]).ctypes.data == rows.ctypes.data
+    assert one_pass(feed) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12]]
+
+
+def test_a_mapped_file_does_not_count_as_memory(tmp_path):
+    asked = []
+    make_feed(mapped(tmp_path, X), Y, None, FeedOptions(), hold_in_memory=lambda size: asked.append(size))
+    assert asked == [Y.nbytes]
+
+
+@pytest.mark.parametrize("lend", ["never", "view of a writable array"])
+def test_who_writes_to_an_array_changes_nothing_as_in_keras(lend):
+    rows = zero_copy.empty(X.shape)  # aligned, so that it could be shared
+    rows[...] = X
+    given = rows
+    if lend != "never":
+        given = rows[:]
+        given.flags.writeable = False
+    feed = feed_of(given, Y, batch_size=4, shuffle=False)
+    rows[...] = -1
+    np.testing.assert_array_equal(feed.tensors[0], X)
+
+
+def test_what_cannot_be_lent_counts_as_memory(tmp_path):
+    assert copied_bytes(mapped(tmp_path, X)) == 0
+    assert copied_bytes(mapped(tmp_path, X)[:, :1]) == 13 * 4, "not contiguous"
+    assert copied_bytes(mapped(tmp_path, X)[1:]) == 12 * 8, "not aligned"
+    assert copied_bytes(X) == X.nbytes, "writable"
+    assert copied_bytes(tf.constant(X)) == X.nbytes, "a tensor of the user's"
