@@ -41,6 +41,11 @@ MEASURED_ELSEWHERE = {
     "mapped": {"seconds": 0.41, "energy_mwh": 0.37},
 }
 _BAR_BYTES = 16 << 20
+_COMPARED = (
+    ("zero_copy", "from_tensor_slices"),
+    ("zero_copy", "from_tensor_slices_batched"),
+    ("trainer", "keras_fit"),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -98,15 +103,11 @@ def summarize(hand_overs: Sequence[HandOver], training: Sequence[TrainingRun]) -
             theirs.first_operation_us / ours.first_operation_us
         )
     medians = {way: _median_run(training, way) for way in {run.way for run in training}}
-    for ours, theirs in [
-        ("zero_copy", "from_tensor_slices"),
-        ("zero_copy", "from_tensor_slices_batched"),
-        ("trainer", "keras_fit"),
-    ]:
-        if ours in medians and theirs in medians:
-            (seconds, peak), (their_seconds, their_peak) = medians[ours], medians[theirs]
-            summary[f"peak_rss_of_{ours}_over_{theirs}"] = peak / their_peak
-            summary[f"time_of_{ours}_over_{theirs}"] = seconds / their_seconds
+    for way, baseline in _COMPARED:
+        if way in medians and baseline in medians:
+            (seconds, peak), (baseline_seconds, baseline_peak) = medians[way], medians[baseline]
+            summary[f"peak_rss_of_{way}_over_{baseline}"] = peak / baseline_peak
+            summary[f"time_of_{way}_over_{baseline}"] = seconds / baseline_seconds
     return summary
 
 

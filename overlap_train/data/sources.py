@@ -321,7 +321,7 @@ def _to_tensor(array: Any) -> tf.Tensor:
 
 
 def _is_lent(array: Any) -> bool:
-    """Whether TensorFlow may read an array where it lies: it can, and neither it nor its bases are writable."""
+    """Whether TensorFlow may read an array where it lies: fit for it, and nobody can write to it."""
     if type(array) not in (np.ndarray, np.memmap) or tf.config.list_logical_devices("GPU"):
         return False
     base = array
