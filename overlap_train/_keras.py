@@ -7,7 +7,8 @@ new Keras moves one.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
@@ -266,9 +267,10 @@ def without_all_reduce(optimizer: keras.optimizers.Optimizer | None) -> Iterator
     keeps the graph of the whole step alive: each trained model would leave its graphs behind.
     """
     changed = []
-    while optimizer is not None and not tf.distribute.has_strategy():
-        if is_stock_method(optimizer._all_reduce_sum_gradients):
-            vars(optimizer)["_all_reduce_sum_gradients"] = list
+    while optimizer is not None:
+        stock = optimizer._all_reduce_sum_gradients
+        if is_stock_method(stock):
+            vars(optimizer)["_all_reduce_sum_gradients"] = functools.partial(_sum_over_replicas, stock)
             changed.append(optimizer)
         optimizer = getattr(optimizer, "inner_optimizer", None)
     try:
@@ -276,6 +278,11 @@ def without_all_reduce(optimizer: keras.optimizers.Optimizer | None) -> Iterator
     finally:
         for each in changed:
             del vars(each)["_all_reduce_sum_gradients"]
+
+
+def _sum_over_replicas(stock: Callable[[Any], Any], gradients_and_variables: Any) -> Any:
+    pairs = list(gradients_and_variables)
+    return stock(pairs) if tf.distribute.has_strategy() else pairs
 
 
 def is_deterministic() -> bool:
