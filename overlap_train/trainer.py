@@ -13,6 +13,7 @@ from overlap_train import _keras, arguments
 from overlap_train.callbacks.delivery import Delivery
 from overlap_train.callbacks.hooks import wants_test_batches
 from overlap_train.data.cursor import Cursor
+from overlap_train.data.preprocessing import Preprocess
 from overlap_train.data.sources import Feed, FeedOptions, IteratorFeed, make_feed
 from overlap_train.interrupts import Interrupts
 from overlap_train.lag import effective_lag
@@ -63,6 +64,7 @@ class Trainer:
         validation: ValidationPolicy | None = None,
         execution: ExecutionPlan | None = None,
         recorder: SpanRecorder | None = None,
+        preprocess: Preprocess | None = None,
         in_memory_bytes: int = 4 << 30,
     ) -> None:
         """Wraps a model.
@@ -72,6 +74,9 @@ class Trainer:
             validation: how the validation runs; see `ValidationPolicy`.
             execution: how the steps are executed; see `ExecutionPlan`.
             recorder: keeps the spans of all threads for a timeline; a new one if None.
+            preprocess: prepares each batch of training and validation data, as a function for
+                `Dataset.map` over batches does: `preprocess(x, y)` returns `(x, y)`. Over arrays it is
+                compiled into the loop, so they stay as small as they are. A pure function of TensorFlow's.
             in_memory_bytes: training arrays up to this size are held as tensors for the compiled loop;
                 larger ones go through `tf.data`. Read-only arrays that `zero_copy.explain` finds fit to be
                 shared, as `numpy.load(path, mmap_mode="r")` returns them, are not copied and do not count.
@@ -84,7 +89,10 @@ class Trainer:
         arguments.require_instance("validation", validation, ValidationPolicy)
         arguments.require_instance("execution", execution, ExecutionPlan)
         arguments.require_instance("recorder", recorder, SpanRecorder)
+        if preprocess is not None and not callable(preprocess):
+            raise TypeError(f"preprocess must be a function of a batch or None; got {preprocess!r}")
         self.model = model
+        self._preprocess = preprocess
         self.validation = validation if validation is not None else ValidationPolicy()
         self.execution = execution if execution is not None else ExecutionPlan()
         self.recorder = recorder if recorder is not None else SpanRecorder()
@@ -186,7 +194,7 @@ class Trainer:
                 batch_size=validation_batch_size or batch_size,
             ),
         )
-        options = FeedOptions(batch_size, steps_per_epoch, shuffle, class_weight)
+        options = FeedOptions(batch_size, steps_per_epoch, shuffle, class_weight, self._preprocess)
         feed = make_feed(x, y, sample_weight, options, hold_in_memory=self._fits_in_memory)
         schedule = Schedule(
             initial_epoch,
@@ -359,6 +367,7 @@ class Trainer:
             batch_by_batch=any(wants_test_batches(c) for c in callbacks.callbacks),
             on_span=self.recorder.add,
             resources=resources,
+            preprocess=self._preprocess,
         )
 
     def _resumer(

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from overlap_train import _keras
 from overlap_train.data.pipeline import reorders
+from overlap_train.data.preprocessing import Preprocess, map_batches, prepare, prepared_spec
 from overlap_train.data.sources import size_bytes, without_autotune
 
 __all__ = [
@@ -51,19 +52,29 @@ def split_batches(num_batches: int, parts: int) -> list[Shard]:
 
 
 class ArrayBatches:
-    """Validation arrays held as tensors; a batch is a slice of rows.
+    """Validation arrays held as tensors; a batch is a slice of rows, prepared by the user's function.
 
     Attributes:
         tensors: nested tensors, the rows along axis 0.
         num_batches: batches to evaluate, the last one possibly smaller.
     """
 
-    def __init__(self, inputs: Any, *, num_samples: int, batch_size: int, steps: int | None) -> None:
+    def __init__(
+        self,
+        inputs: Any,
+        *,
+        num_samples: int,
+        batch_size: int,
+        steps: int | None,
+        preprocess: Preprocess | None = None,
+    ) -> None:
+        self._preprocess = preprocess
         self.tensors = keras.tree.map_structure(tf.convert_to_tensor, inputs)
         static_size = None if num_samples % batch_size else batch_size
-        self.element_spec = keras.tree.map_structure(
+        sliced = keras.tree.map_structure(
             lambda t: tf.TensorSpec([static_size, *t.shape[1:]], t.dtype), self.tensors
         )
+        self.element_spec = prepared_spec(preprocess, sliced)
         self._num_samples = num_samples
         self._batch_size = batch_size
         available = math.ceil(num_samples / batch_size)
@@ -74,7 +85,11 @@ class ArrayBatches:
         size = self._batch_size
         rows = range(0, min(self.num_batches * size, self._num_samples), size)
         batches = (
-            keras.tree.map_structure(lambda t, row=row: t[row : row + size], self.tensors) for row in rows
+            prepare(
+                self._preprocess,
+                keras.tree.map_structure(lambda t, row=row: t[row : row + size], self.tensors),
+            )
+            for row in rows
         )
         return BatchStream(lambda _: batches, None)
 
@@ -90,7 +105,7 @@ class ArrayBatches:
                 batch = keras.tree.map_structure(
                     lambda t: tf.ensure_shape(t, [self._batch_size, *t.shape[1:]]), batch
                 )
-            return index + 1, step(carried, batch)
+            return index + 1, step(carried, prepare(self._preprocess, batch))
 
         return tf.while_loop(lambda index, _: index < stop, body, (first, start), parallel_iterations=1)[1]
 
@@ -151,9 +166,11 @@ class StreamedBatches:
 
     num_batches = None
 
-    def __init__(self, adapter: _keras.DataAdapter, steps: int | None) -> None:
+    def __init__(
+        self, adapter: _keras.DataAdapter, steps: int | None, preprocess: Preprocess | None = None
+    ) -> None:
         self._adapter = adapter
-        self._dataset = without_autotune(adapter.get_tf_dataset())
+        self._dataset = without_autotune(map_batches(preprocess, adapter.get_tf_dataset()))
         self.element_spec = self._dataset.element_spec
         self._steps = steps
         self._lock = threading.Lock()  # for the two below; not held while a batch is drawn
@@ -236,6 +253,7 @@ def make_batches(
     batch_size: int | None,
     steps: int | None,
     cache_bytes: int,
+    preprocess: Preprocess | None = None,
 ) -> ArrayBatches | CachedBatches | StreamedBatches:
     """Returns the validation set as `keras.Model.evaluate` would batch it.
 
@@ -246,6 +264,7 @@ def make_batches(
         batch_size: rows of a batch, for arrays; 32 if None.
         steps: batches to evaluate; all if None.
         cache_bytes: prepared batches up to this size are kept between validations.
+        preprocess: prepares a batch.
 
     Raises:
         ValueError: for empty or endless data, or as Keras.
@@ -263,10 +282,16 @@ def make_batches(
         if num_samples == 0:
             raise ValueError("the validation data is empty: its arrays have 0 rows; pass at least one")
         if _keras.are_dense(inputs):
-            return ArrayBatches(inputs, num_samples=num_samples, batch_size=adapter.batch_size, steps=steps)
-        return StreamedBatches(adapter, steps)
+            return ArrayBatches(
+                inputs,
+                num_samples=num_samples,
+                batch_size=adapter.batch_size,
+                steps=steps,
+                preprocess=preprocess,
+            )
+        return StreamedBatches(adapter, steps, preprocess)
     if _keras.is_tf_dataset_adapter(adapter):
-        dataset = adapter.get_tf_dataset()
+        dataset = map_batches(preprocess, adapter.get_tf_dataset())
         cardinality = int(dataset.cardinality())
         if cardinality == 0:
             raise ValueError("the validation data is empty: its dataset has no batch")
@@ -279,7 +304,7 @@ def make_batches(
         # In this order: the look at the first batch begins a pass.
         if repeatable and _fits(dataset, cardinality, steps, cache_bytes):
             return CachedBatches(dataset, steps)
-    return StreamedBatches(adapter, steps)
+    return StreamedBatches(adapter, steps, preprocess)
 
 
 def _fits(dataset: tf.data.Dataset, cardinality: int, steps: int | None, cache_bytes: int) -> bool:

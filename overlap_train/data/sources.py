@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from overlap_train import _keras
 from overlap_train.data.pipeline import draws_lazily, keeps_state
+from overlap_train.data.preprocessing import Preprocess, map_batches, prepare, prepared_spec
 from overlap_train.zero_copy import as_tensor, explain
 
 __all__ = [
@@ -93,22 +94,32 @@ class ArrayFeed(Feed):
 
     rewindable = True
 
-    def __init__(self, inputs: Any, *, num_samples: int, batch_size: int, shuffle: bool | str) -> None:
+    def __init__(
+        self,
+        inputs: Any,
+        *,
+        num_samples: int,
+        batch_size: int,
+        shuffle: bool | str,
+        preprocess: Preprocess | None = None,
+    ) -> None:
         super().__init__()
+        self._preprocess = preprocess
         self.num_samples = num_samples
         self.batch_size = batch_size
         self.num_batches = math.ceil(num_samples / batch_size)
         self.tensors = keras.tree.map_structure(_to_tensor, inputs)
         static_size = None if num_samples % batch_size else batch_size
-        self.element_spec = keras.tree.map_structure(
+        gathered = keras.tree.map_structure(
             lambda t: tf.TensorSpec([static_size, *t.shape[1:]], t.dtype), self.tensors
         )
+        self.element_spec = prepared_spec(preprocess, gathered)
         self._shuffle = shuffle
         self._orders = without_autotune(_keras.array_order_dataset(num_samples, batch_size, shuffle))
         self._kept: dict[int, tf.Tensor] = {}
 
     def batch(self, order: tf.Tensor, index: tf.Tensor, tensors: Any = None, *, full: bool = False) -> Any:
-        """Returns batch `index` of a pass: rows gathered by its order, int64[num_samples].
+        """Returns batch `index` of a pass: rows gathered by its order, int64[num_samples], and prepared.
 
         Args:
             order: the pass.
@@ -122,7 +133,7 @@ class ArrayFeed(Feed):
             size -= index * self.batch_size
         rows = tf.slice(order, [index * self.batch_size], [size])
         source = self.tensors if tensors is None else tensors
-        return keras.tree.map_structure(lambda t: tf.gather(t, rows), source)
+        return prepare(self._preprocess, keras.tree.map_structure(lambda t: tf.gather(t, rows), source))
 
     def describe(self) -> str:
         rows = tf.constant(sorted({i * (self.num_samples - 1) // 63 for i in range(64)}), tf.int64)
@@ -161,10 +172,10 @@ class IteratorFeed(Feed):
     seeds of a shuffle that draws them only with its first element, as under another shuffle or a repeat.
     """
 
-    def __init__(self, adapter: _keras.DataAdapter) -> None:
+    def __init__(self, adapter: _keras.DataAdapter, preprocess: Preprocess | None = None) -> None:
         super().__init__()
         self._adapter = adapter
-        self._dataset = without_autotune(adapter.get_tf_dataset())
+        self._dataset = without_autotune(map_batches(preprocess, adapter.get_tf_dataset()))
         self.num_batches = adapter.num_batches
         self.element_spec = self._dataset.element_spec
         self._first: Any = None
@@ -230,12 +241,13 @@ class IteratorFeed(Feed):
 
 @dataclass(frozen=True)
 class FeedOptions:
-    """What `make_feed` needs to know of `fit`'s arguments."""
+    """What `make_feed` needs to know of `fit`'s arguments, and of the trainer's."""
 
     batch_size: int | None = None
     steps_per_epoch: int | None = None
     shuffle: bool | str = True
     class_weight: dict[int, float] | None = None
+    preprocess: Preprocess | None = None
 
 
 def make_feed(
@@ -276,7 +288,7 @@ def make_feed(
         class_weight=options.class_weight,
     )
     if not _keras.is_array_adapter(adapter):
-        feed = IteratorFeed(adapter)
+        feed = IteratorFeed(adapter, options.preprocess)
         if feed.num_batches == 0:
             raise ValueError("the training data is empty: its dataset has no batch; pass at least one")
         return feed
@@ -287,9 +299,13 @@ def make_feed(
         raise ValueError("the training data is empty: its arrays have 0 rows; pass at least one")
     if _keras.are_dense(inputs) and hold_in_memory(sum(copied_bytes(leaf) for leaf in leaves)):
         return ArrayFeed(
-            inputs, num_samples=num_samples, batch_size=adapter.batch_size, shuffle=options.shuffle
+            inputs,
+            num_samples=num_samples,
+            batch_size=adapter.batch_size,
+            shuffle=options.shuffle,
+            preprocess=options.preprocess,
         )
-    return IteratorFeed(adapter)
+    return IteratorFeed(adapter, options.preprocess)
 
 
 def without_autotune(dataset: tf.data.Dataset) -> tf.data.Dataset:

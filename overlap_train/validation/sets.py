@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train import arguments
+from overlap_train.data.preprocessing import Preprocess
 from overlap_train.data.shards import make_batches
 from overlap_train.records import Span
 from overlap_train.snapshot import ModelState
@@ -63,6 +64,7 @@ def build_suite(
     batch_by_batch: bool,
     on_span: Callable[[Span], None],
     resources: contextlib.ExitStack,
+    preprocess: Preprocess | None = None,
 ) -> ValidationSuite:
     """Builds the evaluators of all sets and starts the workers, which `resources` will end.
 
@@ -75,6 +77,7 @@ def build_suite(
         batch_by_batch: report the metrics after each batch too.
         on_span: called, on the worker, with each span of work.
         resources: closes what is opened here.
+        preprocess: prepares a batch.
     """
     runners = []
     prepared = []
@@ -87,6 +90,7 @@ def build_suite(
             batch_size=validation_set.batch_size,
             steps=validation_set.steps,
             cache_bytes=policy.cache_bytes,
+            preprocess=preprocess,
         )
         evaluator = SnapshotEvaluator(
             model, state(batches.element_spec), step, batches, batch_by_batch=batch_by_batch

@@ -1,0 +1,118 @@
+"""A user's function prepares the batches of training, validation and evaluation, wherever they come from."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
+from overlap_train.data.preprocessing import prepare, prepared_spec
+from tests.models import assert_same_history
+
+RNG = np.random.default_rng(0)
+PIXELS = RNG.integers(0, 256, (44, 6), np.uint8)
+LABELS = RNG.integers(0, 3, 44)
+BATCH = 8
+
+
+def scale(x, y, sample_weight=None):
+    x = tf.cast(x, tf.float32) / 255.0
+    return (x, y) if sample_weight is None else (x, y, sample_weight * 2.0)
+
+
+def build():
+    keras.utils.set_random_seed(4)
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(3)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, metrics=["accuracy"], weighted_metrics=["accuracy"])
+    return model
+
+
+def datasets():
+    data = tf.data.Dataset.from_tensor_slices((PIXELS, LABELS)).batch(BATCH)
+    return {"x": data, "validation_data": data.take(3)}
+
+
+def generators():
+    def batches():
+        while True:
+            yield PIXELS[:BATCH], LABELS[:BATCH], None
+
+    return {"x": batches(), "validation_data": batches(), "steps_per_epoch": 4, "validation_steps": 2}
+
+
+def arrays():
+    return {"x": PIXELS, "y": LABELS, "batch_size": BATCH, "validation_data": (PIXELS[:20], LABELS[:20])}
+
+
+def expected(kind):
+    """What Keras makes of the same data, scaled beforehand."""
+    x = PIXELS.astype("float32") / np.float32(255)
+    model = build()
+    if kind is generators:
+        first = x[:BATCH], LABELS[:BATCH]
+        repeated = tf.data.Dataset.from_tensors(first).repeat()
+        data = {"x": repeated, "validation_data": repeated, "steps_per_epoch": 4, "validation_steps": 2}
+    elif kind is datasets:
+        scaled = tf.data.Dataset.from_tensor_slices((x, LABELS)).batch(BATCH)
+        data = {"x": scaled, "validation_data": scaled.take(3)}
+    else:
+        data = {"x": x, "y": LABELS, "batch_size": BATCH, "validation_data": (x[:20], LABELS[:20])}
+    history = model.fit(**data, epochs=3, shuffle=False, verbose=0)
+    return model, history.history
+
+
+@pytest.mark.parametrize("kind", [arrays, datasets, generators])
+def test_the_numbers_are_those_of_data_prepared_beforehand(kind):
+    model, history = expected(kind)
+    trainer = Trainer(build(), preprocess=scale, validation=ValidationPolicy(workers=2))
+    ours = trainer.fit(**kind(), epochs=3, shuffle=False, verbose=0)
+    assert_same_history(ours.history, history)
+    for mine, theirs in zip(trainer.model.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "plan", [{"batch_splits": 2}, {"jit": True}, {"loop": "eager"}, {"loop": "iterator"}]
+)
+def test_every_way_to_execute_the_steps_prepares_the_batches(plan):
+    _, history = expected(arrays)
+    trainer = Trainer(build(), preprocess=scale, execution=ExecutionPlan(**plan))
+    assert_same_history(trainer.fit(**arrays(), epochs=3, shuffle=False, verbose=0).history, history)
+
+
+def test_evaluate_prepares_the_batches():
+    model = build()
+    x = PIXELS.astype("float32") / np.float32(255)
+    wanted = model.evaluate(x, LABELS, batch_size=BATCH, verbose=0)
+    trainer = Trainer(model, preprocess=scale)
+    assert trainer.evaluate(PIXELS, LABELS, batch_size=BATCH) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_sample_weights_are_the_third_part_of_a_batch():
+    weights = np.linspace(0, 1, 44, dtype="float32")
+    trainer = Trainer(build(), preprocess=scale)
+    got = trainer.evaluate(PIXELS, LABELS, sample_weight=weights, batch_size=44, return_dict=True)
+    x = PIXELS.astype("float32") / np.float32(255)
+    wanted = trainer.model.evaluate(x, LABELS, sample_weight=2 * weights, batch_size=44, verbose=0)
+    assert got["loss"] == pytest.approx(wanted[0], rel=1e-5)
+
+
+def test_without_a_function_a_batch_is_left_alone():
+    batch, spec = object(), object()
+    assert prepare(None, batch) is batch
+    assert prepared_spec(None, spec) is spec
+
+
+@pytest.mark.parametrize("returned", [None, [1, 2]])
+def test_what_is_no_batch_is_refused_before_anything_starts(returned):
+    trainer = Trainer(build(), preprocess=lambda x, y: returned)
+    with pytest.raises(TypeError, match=r"preprocess returned (NoneType|list); expected x,"):
+        trainer.fit(PIXELS, LABELS, verbose=0)
+
+
+def test_what_is_no_function_is_refused():
+    with pytest.raises(TypeError, match="preprocess must be a function of a batch or None; got 3"):
+        Trainer(build(), preprocess=3)
