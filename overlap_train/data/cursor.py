@@ -1,7 +1,8 @@
 """The position in the training data: which pass, and how many of its batches have been used.
 
 It makes new passes exactly when `keras.Model.fit` makes them: at the start of each epoch without
-`steps_per_epoch`, and whenever a pass of known length is used up, even if the epoch ends there.
+`steps_per_epoch`, and whenever a pass of known length is used up, even if the epoch ends there (unless
+nobody could tell, as with arrays).
 """
 
 from __future__ import annotations
@@ -101,8 +102,11 @@ class Cursor:
         if self._pass is not None and length and self._seen >= length:
             if self._steps_per_epoch and self._steps < self._steps_per_epoch:
                 _warn_out_of_data()
-            # Keras begins a pass here too, and each one draws from the seeds of the user's pipeline.
-            self._new_pass()
+            if self._feed.draws_seeds:
+                # Keras begins a pass here too, and each one draws from the seeds of the user's pipeline.
+                self._new_pass()
+            else:
+                self._pass = None
         self._feed.end_epoch()
 
     def state(self) -> CursorState:

@@ -13,7 +13,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 import numpy as np
@@ -35,6 +35,8 @@ __all__ = [
     "without_autotune",
 ]
 
+_T = TypeVar("_T")
+
 
 class Feed(abc.ABC):
     """Training batches, one pass after another.
@@ -43,10 +45,12 @@ class Feed(abc.ABC):
         num_batches: batches in one pass, or None if that is not known beforehand.
         element_spec: nested `tf.TensorSpec` of one batch, the batch dimension None.
         drawn: passes made so far.
+        draws_seeds: whether making a pass that is not read changes the ones after it.
     """
 
     num_batches: int | None
     element_spec: Any
+    draws_seeds = True
 
     def __init__(self) -> None:
         self.drawn = 0
@@ -84,7 +88,9 @@ class ArrayFeed(Feed):
     Read-only arrays are not copied where their layout allows that (`zero_copy.as_tensor`), so a mapped file
     may be larger than memory. Others are, as by Keras: who changes them during the training changes nothing.
 
-    A pass is the order of the rows, int64[num_samples]. Orders are kept until nobody can roll back to them.
+    A pass is the order of the rows, int64[num_samples]. Orders are kept until nobody can roll back to them;
+    the next one is drawn in a thread of its own while this one is trained. None depends on those before:
+    Keras's pipeline draws from the global seed alone, anew in each pass (or at random where there is none).
 
     Attributes:
         tensors: nested tensors, the rows along axis 0.
@@ -93,6 +99,7 @@ class ArrayFeed(Feed):
     """
 
     rewindable = True
+    draws_seeds = False
 
     def __init__(
         self,
@@ -117,6 +124,7 @@ class ArrayFeed(Feed):
         self._shuffle = shuffle
         self._orders = without_autotune(_keras.array_order_dataset(num_samples, batch_size, shuffle))
         self._kept: dict[int, tf.Tensor] = {}
+        self._next: concurrent.futures.Future[tf.Tensor] | None = None
 
     def batch(self, order: tf.Tensor, index: tf.Tensor, tensors: Any = None, *, full: bool = False) -> Any:
         """Returns batch `index` of a pass: rows gathered by its order, int64[num_samples], and prepared.
@@ -148,9 +156,13 @@ class ArrayFeed(Feed):
 
     def new_pass(self) -> tf.Tensor:
         if self.drawn not in self._kept:
-            self._kept[self.drawn] = tf.concat(list(self._orders), axis=0)
+            self._kept[self.drawn] = self._draw() if self._next is None else self._next.result()
+            self._next = _in_background(self._draw, "overlap-order")
         self.drawn += 1
         return self._kept[self.drawn - 1]
+
+    def _draw(self) -> tf.Tensor:
+        return tf.concat(list(self._orders), axis=0)
 
     def rewind(self, drawn: int) -> None:
         self.drawn = drawn
@@ -190,9 +202,8 @@ class IteratorFeed(Feed):
             self._origin.set_result(None)
             return
         self._first = iter(self._dataset)
-        executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="overlap-seeds")
-        self._origin = executor.submit(_save_iterator, self._first)
-        executor.shutdown(wait=False)
+        first = self._first
+        self._origin = _in_background(lambda: _save_iterator(first), "overlap-seeds")
 
     def _has_seeds(self) -> bool:
         """Whether the state of a new iterator is all that the passes from it on depend on."""
@@ -325,6 +336,14 @@ def size_bytes(array: Any) -> int:
     if tf.is_tensor(array):
         return int(math.prod(array.shape) * array.dtype.size)
     return int(array.nbytes)
+
+
+def _in_background(function: Callable[[], _T], name: str) -> concurrent.futures.Future[_T]:
+    """Calls a function in a thread that ends with it."""
+    executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix=name)
+    future = executor.submit(function)
+    executor.shutdown(wait=False)
+    return future
 
 
 def copied_bytes(array: Any) -> int:
