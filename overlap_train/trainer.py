@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from overlap_train import _keras, arguments
 from overlap_train.callbacks.delivery import Delivery
@@ -20,6 +21,8 @@ from overlap_train.monitoring.accounts import Accounts
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.monitoring.table import format_epoch_table
+from overlap_train.parallel.step import make_step
+from overlap_train.parallel.strategy import find_strategy
 from overlap_train.records import EpochAccount, StepValidation
 from overlap_train.resume import CheckpointPolicy, Resumer, checkpoint_policy, fingerprint
 from overlap_train.session import FitSession, Parts, Schedule
@@ -28,7 +31,7 @@ from overlap_train.training.execution import LoopCache, Task, make_execution
 from overlap_train.training.loops import Loop
 from overlap_train.training.pace import Pace
 from overlap_train.training.plan import ExecutionPlan
-from overlap_train.training.step import Step, build_model
+from overlap_train.training.step import Step, StepFunction, build_model
 from overlap_train.validation.backlog import Backlog
 from overlap_train.validation.policy import ValidationPolicy, ValidationSet
 from overlap_train.validation.sets import build_suite, named_sets
@@ -48,6 +51,7 @@ class Trainer:
 
     Attributes:
         model: the model.
+        replicas: the replicas that share each batch, or None without a strategy.
         validation: how the validation runs.
         recorder: what each thread did when.
         accounts: where the time of each epoch of the last `fit` went.
@@ -62,6 +66,7 @@ class Trainer:
         *,
         validation: ValidationPolicy | None = None,
         execution: ExecutionPlan | None = None,
+        strategy: tf.distribute.Strategy | None = None,
         recorder: SpanRecorder | None = None,
         in_memory_bytes: int = 4 << 30,
     ) -> None:
@@ -71,15 +76,18 @@ class Trainer:
             model: a Keras model; compiled before `fit` or `evaluate` is called, built or not.
             validation: how the validation runs; see `ValidationPolicy`.
             execution: how the steps are executed; see `ExecutionPlan`.
+            strategy: the `tf.distribute` strategy in whose scope the model was made and compiled; each batch
+                is then shared by its replicas. None finds it out from the model.
             recorder: keeps the spans of all threads for a timeline; a new one if None.
             in_memory_bytes: training arrays up to this size are held as tensors for the compiled loop;
                 larger ones go through `tf.data`.
 
         Raises:
             TypeError: if an argument has the wrong type.
-            ValueError: if `in_memory_bytes` is negative.
+            ValueError: if `in_memory_bytes` is negative, or the strategy is of no use for this model.
         """
         arguments.require_model(model)
+        self.replicas = find_strategy(model, strategy)
         arguments.require_instance("validation", validation, ValidationPolicy)
         arguments.require_instance("execution", execution, ExecutionPlan)
         arguments.require_instance("recorder", recorder, SpanRecorder)
@@ -185,6 +193,8 @@ class Trainer:
                 batch_size=validation_batch_size or batch_size,
             ),
         )
+        if self.replicas is not None:
+            self.replicas.check_model(self.model)
         options = FeedOptions(batch_size, steps_per_epoch, shuffle, class_weight)
         feed = make_feed(x, y, sample_weight, options, hold_in_memory=self._fits_in_memory)
         schedule = Schedule(
@@ -270,6 +280,9 @@ class Trainer:
         """Builds everything that one `fit` needs, and traces it."""
         if isinstance(feed, IteratorFeed):
             feed.prepare()
+        if self.replicas is not None:
+            self.replicas.check_batch(feed.full_batch)
+            self.replicas.build(self.model, feed.element_spec)
         step = self._step(callbacks)
         logs_spec = build_model(self.model, step, feed.element_spec)
         state = ModelState(self.model)
@@ -318,8 +331,18 @@ class Trainer:
         total_steps: int | None,
     ) -> tuple[Loop, Pace]:
         """Returns the loop that the plan asks for, and the pace of its calls."""
-        stock = getattr(self.train_step, "__func__", None) is Trainer.train_step
-        task = Task(self.model, feed, step, logs_spec, self.train_step, stock, total_steps, self._loops)
+        stock = self._is_stock
+        task = Task(
+            self.model,
+            feed,
+            step,
+            logs_spec,
+            self._step_function(),
+            stock,
+            total_steps,
+            self._loops,
+            replicated=self.replicas is not None,
+        )
         return make_execution(task, self.execution, progress.message)
 
     def _run(self, session: FitSession, parts: Parts) -> None:
@@ -337,10 +360,22 @@ class Trainer:
         loop = self.execution.loop
         return loop == "in_memory" or (loop != "iterator" and size_bytes <= self._in_memory_bytes)
 
+    @property
+    def _is_stock(self) -> bool:
+        """Whether a step is the model's own `train_step`."""
+        return getattr(self.train_step, "__func__", None) is Trainer.train_step
+
+    def _step_function(self) -> StepFunction:
+        """Returns the function of one global batch."""
+        if self.replicas is None:
+            return self.train_step
+        stock = self._is_stock and _keras.is_stock_method(self.model.train_step)
+        return make_step(self.model, self.replicas, self.train_step, stock=stock)
+
     def _step(self, callbacks: keras.callbacks.CallbackList) -> Step:
         nan_guard = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks.callbacks)
-        jit_compile = bool(self.model.jit_compile) and not self.model.run_eagerly
-        return Step(self.model, self.train_step, jit_compile=jit_compile, halt_on_nonfinite=nan_guard)
+        jit_compile = bool(self.model.jit_compile) and not self.model.run_eagerly and self.replicas is None
+        return Step(self.model, self._step_function(), jit_compile=jit_compile, halt_on_nonfinite=nan_guard)
 
     def _suite(
         self,
@@ -358,7 +393,14 @@ class Trainer:
             batch_by_batch=any(wants_test_batches(c) for c in callbacks.callbacks),
             on_span=self.recorder.add,
             resources=resources,
+            devices=self._validation_devices(),
         )
+
+    def _validation_devices(self) -> Sequence[str]:
+        """Returns the devices that the workers take in turn; none leaves them where TensorFlow puts them."""
+        if self.validation.devices is not None or self.replicas is None:
+            return self.validation.devices or ()
+        return self.replicas.devices if len(self.replicas.devices) > 1 else ()
 
     def _resumer(
         self, policy: CheckpointPolicy | None, feed: Feed, resources: contextlib.ExitStack

@@ -31,6 +31,7 @@ MAY_IMPORT = {
         "validation",
     },
     "_keras": set(),
+    "_keras_replicas": set(),
     "_version": set(),
     "arguments": set(),
     # step_cost times the loops one by one, below the public surface.
@@ -55,7 +56,7 @@ MAY_IMPORT = {
     "errors": set(),
     "models": set(),
     "monitoring": {"records"},
-    "parallel": {"errors", "records"},
+    "parallel": {"_keras", "_keras_replicas", "errors", "records", "training"},
     "configuration": {"arguments"},
     "interrupts": set(),
     "lag": {"callbacks", "data", "validation"},

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+
+import tensorflow as tf
 
 from overlap_train.data.shards import (
     ArrayBatches,
@@ -36,11 +38,14 @@ class ValidationRunner:
         batches: ArrayBatches | CachedBatches | StreamedBatches,
         pool: WorkerPool,
         on_span: Callable[[Span], None],
+        *,
+        devices: Sequence[str] = (),
     ) -> None:
         self.evaluator = evaluator
         self._batches = batches
         self._pool = pool
         self._on_span = on_span
+        self._devices = devices
         self.parts = 1 if evaluator.indivisible else pool.workers
         if batches.num_batches is not None:
             self.parts = min(self.parts, batches.num_batches)
@@ -55,7 +60,8 @@ class ValidationRunner:
 
         def work(index: int) -> ShardOutcome:
             start_s = time.monotonic()
-            result = self.evaluator.evaluate(weights, stream or self._part(index))
+            with tf.device(self._devices[index % len(self._devices)] if self._devices else None):
+                result = self.evaluator.evaluate(weights, stream or self._part(index))
             thread = threading.current_thread().name
             span = Span(
                 "validate", thread, start_s, time.monotonic(), snapshot.epoch, snapshot.step, {"shard": index}

@@ -63,6 +63,7 @@ def build_suite(
     batch_by_batch: bool,
     on_span: Callable[[Span], None],
     resources: contextlib.ExitStack,
+    devices: Sequence[str] = (),
 ) -> ValidationSuite:
     """Builds the evaluators of all sets and starts the workers, which `resources` will end.
 
@@ -75,7 +76,12 @@ def build_suite(
         batch_by_batch: report the metrics after each batch too.
         on_span: called, on the worker, with each span of work.
         resources: closes what is opened here.
+        devices: that the workers take in turn; none leaves them where TensorFlow puts them.
+
+    Raises:
+        ValueError: if there is no such device.
     """
+    _require_devices(devices)
     runners = []
     prepared = []
     for name, validation_set in sets.items():
@@ -95,7 +101,7 @@ def build_suite(
     if prepared:
         pool = resources.enter_context(WorkerPool(_workers(policy, [p[2:] for p in prepared])))
         for name, validation_set, batches, evaluator in prepared:
-            runner = ValidationRunner(evaluator, batches, pool, on_span)
+            runner = ValidationRunner(evaluator, batches, pool, on_span, devices=devices)
             runners.append(NamedRunner(name, runner, arguments.epoch_selector(validation_set.freq)))
     suite = ValidationSuite(runners, on_error=policy.on_error)
     resources.callback(suite.close)
@@ -109,6 +115,15 @@ def _workers(policy: ValidationPolicy, prepared: Sequence[tuple[Any, SnapshotEva
         most = policy.resolved_workers if batches.num_batches is None else batches.num_batches
         useful += 1 if evaluator.indivisible else most
     return min(policy.resolved_workers, useful)
+
+
+def _require_devices(devices: Sequence[str]) -> None:
+    known = [device.name for device in tf.config.list_logical_devices()] if devices else []
+    short = [name.split("device:")[-1] for name in known]
+    for device in devices:
+        spec = tf.DeviceSpec.from_string(device)
+        if f"{spec.device_type}:{spec.device_index or 0}" not in short:
+            raise ValueError(f"there is no device {device!r}; TensorFlow has {', '.join(short)}")
 
 
 def _with_data(default: ValidationSet, data: Any) -> ValidationSet:
