@@ -149,6 +149,11 @@ def place_added_losses(model: keras.Model, added: Sequence[AddedLoss]) -> None:
             layer._loss_ids.add(id(term))
 
 
-def without_updates() -> keras.StatelessScope:
-    """Returns a scope in which assignments to variables are forgotten, and `add_loss` still counts."""
-    return keras.StatelessScope(collect_losses=True)
+def without_updates(model: keras.Model) -> keras.StatelessScope:
+    """Returns a scope in which assignments to variables are forgotten, and `add_loss` still counts.
+
+    The weights are read here, so that a gradient tape in whose block this is called sees it: in such a scope
+    regularisers get the scope's values (`_get_regularization_losses`).
+    """
+    weights = [(variable, tf.convert_to_tensor(variable.value)) for variable in model.trainable_variables]
+    return keras.StatelessScope(weights, collect_losses=True)

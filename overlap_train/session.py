@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import keras
 
@@ -73,6 +75,7 @@ class Parts:
     accounts: Accounts
     interrupts: Interrupts
     resumer: Resumer | None
+    scope: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
 class Interrupted(Exception):
@@ -113,7 +116,8 @@ class FitSession:
             self._run_epochs()
         except Interrupted:
             self._deliver_in_grace()
-        model.optimizer.finalize_variable_values(model.trainable_weights)
+        with self._parts.scope():
+            model.optimizer.finalize_variable_values(model.trainable_weights)
         last = max(self.epoch_logs, default=None)
         callbacks.on_train_end(logs=None if last is None else dict(self.epoch_logs[last]))
 

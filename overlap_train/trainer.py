@@ -320,6 +320,7 @@ class Trainer:
             accounts=Accounts(),
             interrupts=resources.enter_context(Interrupts()),
             resumer=self._resumer(policy, feed, resources),
+            scope=self.replicas.scope if self.replicas is not None else contextlib.nullcontext,
         )
 
     def _execution(

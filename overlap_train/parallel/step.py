@@ -175,10 +175,9 @@ class _Replica:
         y_pred = keras.tree.pack_sequence_as(output, whole)
         layers = [layer for layer, _ in added]
 
-        with contextlib.nullcontext() if counts else _keras_replicas.without_updates():
-            by_output, by_term, direct = self._loss_gradients(
-                x, y, y_pred, sample_weight, list(zip(layers, total, strict=True))
-            )
+        by_output, by_term, direct = self._loss_gradients(
+            x, y, y_pred, sample_weight, list(zip(layers, total, strict=True)), counts=counts
+        )
         weights = list(model.trainable_weights)
         if weights:
             targets = [
@@ -238,16 +237,24 @@ class _Replica:
         return list(self._context.all_reduce(tf.distribute.ReduceOp.SUM, list(tensors)))
 
     def _loss_gradients(
-        self, x: Any, y: Any, y_pred: Any, sample_weight: Any, added: Sequence[_keras_replicas.AddedLoss]
+        self,
+        x: Any,
+        y: Any,
+        y_pred: Any,
+        sample_weight: Any,
+        added: Sequence[_keras_replicas.AddedLoss],
+        *,
+        counts: bool,
     ) -> tuple[Any, Any, Any]:
         """Returns the gradients of the whole batch's loss by outputs, by added losses and by weights."""
         model = self._model
         terms, predictions = [term for _, term in added], _leaves(y_pred)
-        _keras_replicas.place_added_losses(model, added)
         with _keras_replicas.unscaled_losses(), tf.GradientTape() as tape:
             tape.watch([leaf for leaf in (*predictions, *terms) if leaf.dtype.is_floating])
-            loss = _keras.compute_and_track_loss(model, x, y, y_pred, sample_weight)
-            scaled = model.optimizer.scale_loss(loss)
+            with contextlib.nullcontext() if counts else _keras_replicas.without_updates(model):
+                _keras_replicas.place_added_losses(model, added)
+                loss = _keras.compute_and_track_loss(model, x, y, y_pred, sample_weight)
+                scaled = model.optimizer.scale_loss(loss)
         gradients: tuple[Any, Any, Any] = tape.gradient(
             scaled, (predictions, terms, list(model.trainable_weights))
         )
