@@ -1,6 +1,7 @@
 """Who may import whom: the last column of the table in docs/design, checked on the sources.
 
-Stated departures from the table: `training/` and `validation/` read feeds and shards, so they may import
+Stated departures from the table: `parallel/` builds training steps, so it may import `training/` and the doors;
+ `training/` and `validation/` read feeds and shards, so they may import
 `data/`; `session.py` stands beside `trainer.py` as the one that knows every stage; every stage that
 reads Keras's private side goes through the door `_keras.py`.
 """
