@@ -87,9 +87,19 @@ class ModelState:
 
     def changed(self, values: Values) -> list[keras.Variable]:
         """Returns the weights and optimizer variables whose bits differ from `values`; not the metrics."""
-        same = self._equal(list(values.flat()), list(self.read().flat()))
-        compared = self._all[: len(self._all) - len(self.metrics)]
-        return [v for v, unchanged in zip(compared, same, strict=False) if not bool(unchanged)]
+        return [self._all[index] for index in self.differing(values, self.read())]
+
+    def differing(self, first: Values, second: Values) -> list[int]:
+        """Returns where, in the order of `Values.flat`, weights and optimizer variables differ."""
+        same = self._equal(list(first.flat()), list(second.flat()))
+        compared = len(self._all) - len(self.metrics)
+        return [index for index, unchanged in enumerate(same[:compared]) if not bool(unchanged)]
+
+    def set_some(self, indices: Sequence[int], tensors: Sequence[tf.Tensor]) -> None:
+        """Sets single variables, by their place in `Values.flat`, on every replica."""
+        for index, tensor in zip(indices, tensors, strict=True):
+            for copy in self._copies[index]:
+                copy.assign(tensor)
 
     def _assign_all(self, values: Sequence[tf.Tensor]) -> None:
         for copies, value in zip(self._copies, values, strict=True):

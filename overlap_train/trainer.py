@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,18 +13,29 @@ import keras
 import tensorflow as tf
 
 from overlap_train import _keras, arguments
+from overlap_train._version import __version__
 from overlap_train.callbacks.delivery import Delivery
 from overlap_train.callbacks.hooks import wants_test_batches
 from overlap_train.data.cursor import Cursor
 from overlap_train.data.sources import Feed, FeedOptions, IteratorFeed, make_feed
+from overlap_train.errors import HostLostError
+from overlap_train.following import (
+    SharedCallbacks,
+    SharedDelivery,
+    SharedResumer,
+    check_shareable,
+    own_callbacks,
+)
 from overlap_train.interrupts import Interrupts
 from overlap_train.lag import effective_lag
 from overlap_train.monitoring.accounts import Accounts
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.monitoring.table import format_epoch_table
+from overlap_train.parallel.cluster import program_digest
+from overlap_train.parallel.hosts import Alone
 from overlap_train.parallel.step import make_step
-from overlap_train.parallel.strategy import find_strategy
+from overlap_train.parallel.strategy import Replicas, find_strategy
 from overlap_train.records import EpochAccount, StepValidation
 from overlap_train.resume import CheckpointPolicy, Resumer, checkpoint_policy, fingerprint
 from overlap_train.session import FitSession, Parts, Schedule
@@ -195,13 +208,15 @@ class Trainer:
         )
         if self.replicas is not None:
             self.replicas.check_model(self.model)
+        if not self._hosts.is_chief:
+            verbose = 0
         options = FeedOptions(batch_size, steps_per_epoch, shuffle, class_weight)
         feed = make_feed(x, y, sample_weight, options, hold_in_memory=self._fits_in_memory)
         schedule = Schedule(
             initial_epoch,
             _capped(epochs),
             self.validation.timeout_s,
-            judges_overlap=self.validation.judges_overlap,
+            judges_overlap=self.validation.judges_overlap and self._hosts.count == 1,
         )
         with contextlib.ExitStack() as resources:
             cursor = Cursor(feed, steps_per_epoch)
@@ -281,9 +296,8 @@ class Trainer:
         if isinstance(feed, IteratorFeed):
             feed.prepare()
         if self.replicas is not None:
-            self.replicas.check_batch(feed.full_batch)
-            self.replicas.build(self.model, feed.element_spec)
-        step = self._step(callbacks)
+            self._prepare_replicas(self.replicas, feed, callbacks, epochs)
+        step = self._step(callbacks, feed)
         logs_spec = build_model(self.model, step, feed.element_spec)
         state = ModelState(self.model)
         suite = self._suite(lambda _: state, sets, callbacks, resources)
@@ -292,6 +306,19 @@ class Trainer:
         self.step_validations = []
         every = self.validation.every_steps
         max_lag, reason = effective_lag(self.validation, feed, suite, callbacks.callbacks)
+        hosts = self._hosts
+        if hosts.count > 1 and not hosts.is_chief:
+            own = own_callbacks(hosts, callbacks.callbacks)
+            callbacks = _callback_list(
+                self.model, own, verbose=0, epochs=epochs, steps=cursor.steps_per_epoch, history=False
+            )
+        delivery = Delivery(
+            self.model,
+            state,
+            callbacks,
+            on_change=self.validation.on_change,
+            revalidate=suite.evaluate,
+        )
         if reason is not None:
             progress.message(f"validating in step with the training: {reason}")
         steps = cursor.steps_per_epoch
@@ -307,20 +334,21 @@ class Trainer:
             suite=suite,
             backlog=Backlog(self.validation, suite, max_lag=max_lag),
             stepwise=StepValidations(suite, every, self.step_validations.append) if every and suite else None,
-            delivery=Delivery(
-                self.model,
-                state,
-                callbacks,
-                on_change=self.validation.on_change,
-                revalidate=suite.evaluate,
+            delivery=(
+                delivery
+                if hosts.count == 1
+                else SharedDelivery(hosts, self.model, state, callbacks, delivery)
             ),
-            callbacks=callbacks,
+            callbacks=(
+                callbacks if hosts.count == 1 else SharedCallbacks(hosts, self.model, state, callbacks)
+            ),
             progress=progress,
             recorder=self.recorder,
             accounts=Accounts(),
             interrupts=resources.enter_context(Interrupts()),
             resumer=self._resumer(policy, feed, resources),
             scope=self.replicas.scope if self.replicas is not None else contextlib.nullcontext,
+            hosts=hosts,
         )
 
     def _execution(
@@ -338,13 +366,17 @@ class Trainer:
             feed,
             step,
             logs_spec,
-            self._step_function(),
+            self._step_function(feed),
             stock,
             total_steps,
             self._loops,
             replicated=self.replicas is not None,
         )
-        return make_execution(task, self.execution, progress.message)
+        plan = self.execution
+        if self._hosts.count > 1 and feed.full_batch is None:
+            # A collective operation must have the same shape in each step of a call.
+            plan = dataclasses.replace(plan, steps_per_call=1)
+        return make_execution(task, plan, progress.message)
 
     def _run(self, session: FitSession, parts: Parts) -> None:
         """Runs a session and keeps its accounts, however it ends."""
@@ -352,6 +384,13 @@ class Trainer:
         try:
             session.run()
             self.ended = session.ended
+        except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError) as error:
+            if self._hosts.count == 1:
+                raise
+            raise HostLostError(
+                f"host {self._hosts.index} cannot go on, because another host has gone or does not answer; "
+                "start all of them again, with fit(resume=...) from the last checkpoint"
+            ) from error
         finally:
             self.accounts = parts.accounts.closed()
             if self.model.history is not None:
@@ -366,17 +405,54 @@ class Trainer:
         """Whether a step is the model's own `train_step`."""
         return getattr(self.train_step, "__func__", None) is Trainer.train_step
 
-    def _step_function(self) -> StepFunction:
+    @property
+    def _hosts(self) -> Alone:
+        """The hosts that train together."""
+        return self.replicas.hosts if self.replicas is not None else Alone()
+
+    def _prepare_replicas(
+        self, replicas: Replicas, feed: Feed, callbacks: keras.callbacks.CallbackList, epochs: int
+    ) -> None:
+        """Checks that all replicas and hosts are about to do the same, and makes the model's variables."""
+        replicas.check_batch(feed.full_batch)
+        if replicas.hosts.count > 1:
+            check_shareable(self.validation, callbacks.callbacks)
+            described = [str(value) for value in (feed.full_batch, epochs, self.execution, self.validation)]
+            names = ("batch size", "number of epochs", "ExecutionPlan", "ValidationPolicy")
+            replicas.hosts.check_same(
+                {
+                    "version of overlap_train": __version__,
+                    "program": program_digest(),
+                    **dict(zip(names, described, strict=True)),
+                    "data": feed.describe(),
+                    "structure of the model": [
+                        type(layer).__name__ for layer in _keras.flat_layers(self.model)
+                    ],
+                }
+            )
+        replicas.build(self.model, feed.element_spec)
+        replicas.hosts.check_same(fingerprint(self.model, feed))
+
+    def _step_function(self, feed: Feed) -> StepFunction:
         """Returns the function of one global batch."""
         if self.replicas is None:
             return self.train_step
         stock = self._is_stock and _keras.is_stock_method(self.model.train_step)
-        return make_step(self.model, self.replicas, self.train_step, stock=stock)
+        return make_step(self.model, self.replicas, self.train_step, stock=stock, most_rows=feed.full_batch)
 
-    def _step(self, callbacks: keras.callbacks.CallbackList) -> Step:
+    def _step(self, callbacks: keras.callbacks.CallbackList, feed: Feed) -> Step:
         nan_guard = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks.callbacks)
         jit_compile = bool(self.model.jit_compile) and not self.model.run_eagerly and self.replicas is None
-        return Step(self.model, self._step_function(), jit_compile=jit_compile, halt_on_nonfinite=nan_guard)
+        replicas, metrics = self.replicas, None
+        if replicas is not None and replicas.hosts.count > 1:
+            metrics = functools.partial(replicas.own_metrics, self.model)
+        return Step(
+            self.model,
+            self._step_function(feed),
+            jit_compile=jit_compile,
+            halt_on_nonfinite=nan_guard,
+            metrics=metrics,
+        )
 
     def _suite(
         self,
@@ -395,6 +471,7 @@ class Trainer:
             on_span=self.recorder.add,
             resources=resources,
             devices=self._validation_devices(),
+            hosts=self._hosts,
         )
 
     def _validation_devices(self) -> Sequence[str]:
@@ -408,12 +485,18 @@ class Trainer:
     ) -> Resumer | None:
         if policy is None:
             return None
+        hosts = self._hosts
         if not feed.rewindable:
             raise ValueError(
                 "resume needs data whose position can be found again: arrays, or a tf.data.Dataset without "
                 "Python functions and state of its own; this data has one"
             )
-        resumer = Resumer(policy, fingerprint(self.model, feed))
+        belongs_to = fingerprint(self.model, feed)
+        resumer = (
+            Resumer(policy, belongs_to)
+            if hosts.count == 1
+            else SharedResumer(hosts, lambda: Resumer(policy, belongs_to))
+        )
         resources.callback(resumer.close)
         return resumer
 

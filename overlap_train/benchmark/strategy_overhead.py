@@ -72,9 +72,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     for number in range(options.rounds):
         for name in names[number % 3 :] + names[: number % 3]:
             times[name].append(ways[name]())
-    print(
-        f"{options.model}, {options.rounds} rounds of {steps} steps: microseconds a step, and over no strategy"
-    )
+    print(f"{options.model}, {options.rounds} rounds of {steps} steps: microseconds, over no strategy")
     medians = {}
     for name, values in times.items():
         ratios = [a / b for a, b in zip(values, times["no strategy"], strict=True)]

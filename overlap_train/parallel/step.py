@@ -31,7 +31,14 @@ from overlap_train.training.step import Batch, Logs, StepFunction
 __all__ = ["OwnReplicaStep", "ReplicaStep", "make_step"]
 
 
-def make_step(model: keras.Model, replicas: Replicas, function: StepFunction, *, stock: bool) -> StepFunction:
+def make_step(
+    model: keras.Model,
+    replicas: Replicas,
+    function: StepFunction,
+    *,
+    stock: bool,
+    most_rows: int | None = None,
+) -> StepFunction:
     """Returns the step of a global batch on all replicas.
 
     Args:
@@ -39,9 +46,18 @@ def make_step(model: keras.Model, replicas: Replicas, function: StepFunction, *,
         replicas: that share the batch.
         function: what the user asks to be done with a batch.
         stock: whether that is Keras's own `train_step`.
+        most_rows: of a batch, if that is known; on several hosts, calls of many steps need it.
+
+    Raises:
+        ValueError: for a step of the user's own on several hosts.
     """
     if stock and replicas.count > 1:
-        return ReplicaStep(model, replicas)
+        return ReplicaStep(model, replicas, most_rows)
+    if replicas.hosts.count > 1:
+        raise ValueError(
+            "a train_step of your own cannot be trained on several hosts yet; override compute_loss or a "
+            "layer instead, or train on the devices of one host"
+        )
     return OwnReplicaStep(replicas, function)
 
 
@@ -80,6 +96,7 @@ class ReplicaStep:
 
     model: keras.Model
     replicas: Replicas
+    most_rows: int | None = None
 
     def __call__(self, batch: Batch) -> Logs:
         """Makes one step. Called while tracing, on the training thread, outside any replica."""
@@ -98,7 +115,9 @@ class ReplicaStep:
 
             def run() -> None:
                 number = _replica_number()
-                replica = _Replica(model, self.replicas.count, own[number], begin_part, begin_losses)
+                replica = _Replica(
+                    model, self.replicas, own[number], begin_part, begin_losses, self.most_rows
+                )
                 counts = number == self.replicas.first
                 found = replica.train(batch, counts=counts)
                 if counts:
@@ -127,6 +146,11 @@ class _Share:
             self.stop = tf.maximum(begin + size, self.start + 1)
         self.x = _slice(x, self.start, self.stop)
 
+    def padded(self, output: tf.Tensor, most_rows: Any) -> tf.Tensor:
+        """Returns this share's rows of an output at their place among zeros, `most_rows` in all."""
+        around = [[self.begin, most_rows - self.begin - self.size]] + [[0, 0]] * (output.shape.rank - 1)
+        return tf.pad(output[: self.size], around)
+
     def seed(self, gradient: Any) -> tf.Tensor:
         """Returns this share's rows of a gradient by an output, zero for the row that counts nothing."""
         own = tf.convert_to_tensor(gradient)[self.start : self.stop]
@@ -145,13 +169,16 @@ class _Replica:
     def __init__(
         self,
         model: keras.Model,
-        count: int,
+        replicas: Replicas,
         share: _Share,
         begin_part: BeginPart,
         begin_losses: Callable[[], list[_keras_replicas.AddedLoss]],
+        most_rows: int | None,
     ) -> None:
         self._model = model
-        self._count = count
+        self._count = replicas.count
+        self._several_hosts = replicas.hosts.count > 1
+        self._most_rows = most_rows
         self._share = share
         self._begin_part = begin_part
         self._begin_losses = begin_losses
@@ -216,6 +243,8 @@ class _Replica:
 
     def _gathered(self, outputs: Sequence[tf.Tensor], terms: Sequence[tf.Tensor]) -> list[Any]:
         """Returns the rows of all replicas for each output, and then the list of the terms' sums."""
+        if self._several_hosts:
+            return self._gathered_from_hosts(outputs, terms)
         size = self._share.size
         own = [leaf[:size] for leaf in outputs]
 
@@ -231,6 +260,20 @@ class _Replica:
             rows = self._share.rows
             whole.set_shape([rows if isinstance(rows, int) else None, *leaf.shape[1:]])
         return gathered
+
+    def _gathered_from_hosts(self, outputs: Sequence[tf.Tensor], terms: Sequence[tf.Tensor]) -> list[Any]:
+        """The same where replicas share no memory: a sum, with zeros for the rows of the others.
+
+        A collective operation must have the same shape in each step of a call; a smaller batch is padded.
+        """
+        rows = self._share.rows
+        most = rows if self._most_rows is None else self._most_rows
+        sent = [self._share.padded(tf.cast(t, _number_type(t.dtype)), most) for t in outputs]
+        summed = self._sum_over_replicas([*sent, *terms])
+        whole = [tf.cast(s[:rows], t.dtype) for s, t in zip(summed, outputs, strict=False)]
+        for tensor, leaf in zip(whole, outputs, strict=True):
+            tensor.set_shape([rows if isinstance(rows, int) else None, *leaf.shape[1:]])
+        return [*whole, summed[len(outputs) :]]
 
     def _sum_over_replicas(self, tensors: Sequence[Any]) -> list[Any]:
         """Sums each tensor over the replicas."""
@@ -266,6 +309,11 @@ class _Replica:
         for i, value in zip(present, self._sum_over_replicas([gradients[i] for i in present]), strict=True):
             reduced[i] = value
         self._model.optimizer.apply_gradients(zip(reduced, weights, strict=True))
+
+
+def _number_type(dtype: tf.DType) -> tf.DType:
+    """Returns the type in which values of a type are added over hosts; adding zeros changes none of them."""
+    return dtype if dtype.is_floating else tf.float64
 
 
 def _as_it_is(function: Callable[[], Any]) -> Callable[[], Any]:

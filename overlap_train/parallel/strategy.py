@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train import _keras_replicas
+from overlap_train.parallel.hosts import make_hosts
 
 __all__ = ["Replicas", "find_strategy"]
 
@@ -24,17 +25,18 @@ class Replicas:
     Attributes:
         strategy: under which the steps run.
         count: replicas that share each batch, on all hosts together.
+        hosts: on which they are.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self.strategy = strategy
         self.count = int(strategy.num_replicas_in_sync)
+        self.hosts = make_hosts(strategy)
 
     @property
     def first(self) -> int:
         """The number of this host's first replica."""
-        host = getattr(self.strategy.extended, "_id_in_cluster", 0)
-        return int(host) * len(self.devices)
+        return self.hosts.index * len(self.devices)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -95,6 +97,13 @@ class Replicas:
         """Makes whatever variables of a compiled model are missing, on every replica."""
         with self.scope():
             _keras_replicas.symbolic_build(model, element_spec)
+
+    def own_metrics(self, model: keras.Model) -> Any:
+        """Returns a model's metrics as this host's first replica has counted them, without asking others."""
+        local = self.strategy.experimental_local_results
+        values = [(v, local(v.value)[0].read_value()) for v in model.metrics_variables]
+        with keras.StatelessScope(state_mapping=values):
+            return model.get_metrics_result()
 
     def check_batch(self, batch_size: int | None) -> None:
         """Raises ValueError if a full batch has fewer rows than there are replicas."""

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from overlap_train import arguments
 from overlap_train.data.shards import make_batches
+from overlap_train.parallel.hosts import Alone
 from overlap_train.records import Span
 from overlap_train.snapshot import ModelState
 from overlap_train.validation.evaluation import SnapshotEvaluator
@@ -64,6 +65,7 @@ def build_suite(
     on_span: Callable[[Span], None],
     resources: contextlib.ExitStack,
     devices: Sequence[str] = (),
+    hosts: Alone | None = None,
 ) -> ValidationSuite:
     """Builds the evaluators of all sets and starts the workers, which `resources` will end.
 
@@ -77,6 +79,7 @@ def build_suite(
         on_span: called, on the worker, with each span of work.
         resources: closes what is opened here.
         devices: that the workers take in turn; none leaves them where TensorFlow puts them.
+        hosts: that share each validation.
 
     Raises:
         ValueError: if there is no such device.
@@ -101,9 +104,9 @@ def build_suite(
     if prepared:
         pool = resources.enter_context(WorkerPool(_workers(policy, [p[2:] for p in prepared])))
         for name, validation_set, batches, evaluator in prepared:
-            runner = ValidationRunner(evaluator, batches, pool, on_span, devices=devices)
+            runner = ValidationRunner(evaluator, batches, pool, on_span, devices=devices, hosts=hosts)
             runners.append(NamedRunner(name, runner, arguments.epoch_selector(validation_set.freq)))
-    suite = ValidationSuite(runners, on_error=policy.on_error)
+    suite = ValidationSuite(runners, on_error=policy.on_error, hosts=hosts)
     resources.callback(suite.close)
     return suite
 
