@@ -142,11 +142,16 @@ class SharedDelivery(Delivery):
         stops: bool,
         trained_on: bool,
     ) -> Outcome:
+        kept = {name: len(values) for name, values in self._model.history.history.items()}
         outcome: Outcome | None = self._hosts.chief_first(
             lambda: self._inner.deliver(snapshot, train_logs, results, stops=stops, trained_on=trained_on)
         )
         if outcome is not None:
-            report = [dict(outcome.logs), outcome.stop, list(outcome.changed), outcome.rolled_back]
+            # What the history got: callbacks may have added to their copy of the logs.
+            history = self._model.history.history
+            recorded = {name: v[-1] for name, v in history.items() if len(v) > kept.get(name, 0)}
+            logs = {**outcome.logs, **recorded}
+            report = [logs, outcome.stop, list(outcome.changed), outcome.rolled_back]
             self._changes.share(
                 snapshot.values, outcome.values, stop=bool(self._model.stop_training), more=report
             )
@@ -169,8 +174,9 @@ class SharedDelivery(Delivery):
 class SharedResumer(Resumer):
     """Reads and writes checkpoints on the chief; the other hosts get from it where to go on."""
 
-    def __init__(self, hosts: Alone, make: Callable[[], Resumer]) -> None:
+    def __init__(self, hosts: Alone, model: keras.Model, make: Callable[[], Resumer]) -> None:
         self._hosts = hosts
+        self._model = model
         self._inner: Resumer | None = hosts.chief_first(make)
 
     def rewind_files(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
@@ -182,10 +188,14 @@ class SharedResumer(Resumer):
     ) -> StartPoint | None:
         inner = self._inner
         own = self._hosts.chief_first(lambda: inner.start(state, cursor, callbacks) if inner else None)
-        position = None if own is None else asdict(own), None if own is None else asdict(cursor.state())
-        point, place = self._hosts.from_chief(position)
-        if point is None:
+        history = self._model.history
+        told = None
+        if own is not None:
+            told = [asdict(own), asdict(cursor.state()), history.epoch, history.history]
+        told = self._hosts.from_chief(told)
+        if told is None:
             return None
+        point, place, history.epoch, history.history = told
         values = self._hosts.tensors_from_chief(state.read().flat())
         if not self._hosts.is_chief:
             state.restore(state.pack(values))

@@ -495,7 +495,7 @@ class Trainer:
         resumer = (
             Resumer(policy, belongs_to)
             if hosts.count == 1
-            else SharedResumer(hosts, lambda: Resumer(policy, belongs_to))
+            else SharedResumer(hosts, self.model, lambda: Resumer(policy, belongs_to))
         )
         resources.callback(resumer.close)
         return resumer

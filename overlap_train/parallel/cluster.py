@@ -71,7 +71,7 @@ def _tf_config() -> tuple[dict[str, list[str]], str, int]:
     unknown = sorted(set(cluster) - {"chief", "worker"})
     if unknown or not cluster:
         raise ClusterConfigError(
-            f"TF_CONFIG has tasks of type {', '.join(unknown) or 'none'}; use 'worker', and 'chief' if you like"
+            f"TF_CONFIG has tasks of type {', '.join(unknown) or 'none'}; use 'worker' or 'chief'"
         )
     addresses = [address for hosts in cluster.values() for address in hosts]
     if len(set(addresses)) < len(addresses):

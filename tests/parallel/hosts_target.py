@@ -32,7 +32,7 @@ def build_callbacks(case: dict, directory: Path) -> list:
 
 
 def tell(case: dict):
-    """Returns a callback that says on standard output that an epoch has ended, for who wants to kill a host."""
+    """Returns a callback that says on standard output that an epoch has ended."""
     import keras
 
     class Telling(keras.callbacks.Callback):
