@@ -162,7 +162,8 @@ class SharedDelivery(Delivery):
         indices, report = self._changes.share(snapshot.values, snapshot.values, stop=False)
         logs, stop, changed, rolled_back = report
         stop_training = self._model.stop_training
-        self._callbacks.on_epoch_end(snapshot.epoch, logs)
+        for callback in self._callbacks.callbacks:  # one by one: a CallbackList would sort the names
+            callback.on_epoch_end(snapshot.epoch, dict(logs))
         values = self._state.read()
         if aside is not None and not rolled_back:
             self._state.restore(aside)

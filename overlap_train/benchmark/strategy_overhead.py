@@ -19,7 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train import ExecutionPlan, Trainer
+import overlap_train
 from overlap_train.models.mlp import mlp
 from overlap_train.models.mnist_cnn import mnist_cnn
 
@@ -38,8 +38,8 @@ def _way(case: str, strategy: tf.distribute.Strategy | None, steps: int) -> Call
         model = network()
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile("adam", loss, metrics=["accuracy"])
-    plan = ExecutionPlan(loop="in_memory", jit=False, batch_splits=1, steps_per_call=steps)
-    trainer = Trainer(model, execution=plan)
+    plan = overlap_train.ExecutionPlan(loop="in_memory", jit=False, batch_splits=1, steps_per_call=steps)
+    trainer = overlap_train.Trainer(model, execution=plan)
     rng = np.random.default_rng(0)
     x = rng.random((steps * batch_size, *shape), "float32")
     y = rng.integers(0, 10, steps * batch_size)

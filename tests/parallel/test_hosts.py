@@ -164,6 +164,7 @@ def test_a_killed_host_ends_the_other_and_the_restarted_job_gives_the_same_resul
     codes = kill_one(tmp_path / "two", victim, 2, **case)
     assert codes[victim] == -signal.SIGKILL
     assert codes[1 - victim] not in (0, -signal.SIGKILL)
+    assert f"HostLostError: host {1 - victim} cannot go on" in errors(tmp_path / "two", 1 - victim)
     assert_same_result(run(tmp_path / "two", resume=True, **case), one)
 
 
