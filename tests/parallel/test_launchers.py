@@ -25,6 +25,18 @@ def test_two_processes_in_one_command_agree():
     assert len({accuracy for _, accuracy in found}) == 1
 
 
+@pytest.mark.timeout(400)
+def test_ray_trains_on_two_workers(tmp_path):
+    pytest.importorskip("ray.train", reason="needs the extra [ray]")
+    command = [sys.executable, str(EXAMPLES / "ray_train.py"), "--workers=2", "--epochs=1", "--rows=500"]
+    environment = {k: v for k, v in os.environ.items() if k != "TF_CONFIG"}
+    result = subprocess.run(
+        [*command, f"--output_dir={tmp_path}"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert re.search(r"^val_accuracy 0\.\d+", result.stdout, re.MULTILINE)
+
+
 def test_the_slurm_script_is_bash():
     subprocess.run(["bash", "-n", str(EXAMPLES / "multi_worker.slurm")], check=True)
 
