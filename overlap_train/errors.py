@@ -10,6 +10,10 @@ OverlapTrainError
 ├── NativeUnavailableError    a compiled part cannot be built or loaded here
 ├── BufferError               a zero-copy buffer cannot do what was asked (also a builtins.BufferError)
 │   └── BufferStateError         it was used out of turn
+├── ClusterError              a training on several hosts cannot start or go on
+│   ├── ClusterConfigError       TF_CONFIG or a port is wrong (also a ValueError)
+│   ├── HostMismatchError        a host differs from the chief in code, data, model or arguments
+│   └── HostLostError            another host has gone
 └── SchedulingError           the scheduler cannot run a request
     ├── QueueFullError           a bounded queue was full for too long
     └── SchedulerClosedError     the scheduler, or the model in it, was closed
@@ -25,7 +29,11 @@ __all__ = [
     "CheckpointCorruptError",
     "CheckpointError",
     "CheckpointMismatchError",
+    "ClusterConfigError",
+    "ClusterError",
     "DataUnavailableError",
+    "HostLostError",
+    "HostMismatchError",
     "NativeUnavailableError",
     "OverlapTrainError",
     "QueueFullError",
@@ -72,6 +80,22 @@ class CheckpointCorruptError(CheckpointError):
 
 class CheckpointMismatchError(CheckpointError):
     """A checkpoint was written by another model, optimizer or data set."""
+
+
+class ClusterError(OverlapTrainError):
+    """A training on several hosts cannot start or go on."""
+
+
+class ClusterConfigError(ClusterError, ValueError):
+    """The description of the cluster is wrong, or this host cannot take its place in it."""
+
+
+class HostMismatchError(ClusterError):
+    """A host differs from the chief in code, data, model or arguments."""
+
+
+class HostLostError(ClusterError):
+    """Another host has gone; the training can be resumed when all are back."""
 
 
 class NativeUnavailableError(OverlapTrainError):

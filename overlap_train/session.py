@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
 
 import keras
 
@@ -24,6 +26,7 @@ from overlap_train.monitoring.accounts import Accounts
 from overlap_train.monitoring.gain import OverlapJudge
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import SpanRecorder
+from overlap_train.parallel.hosts import Alone
 from overlap_train.records import Span, ValidationResult, prefixed
 from overlap_train.resume import Resumer, StartPoint
 from overlap_train.snapshot import ModelState, Snapshot
@@ -67,12 +70,14 @@ class Parts:
     backlog: Backlog
     stepwise: StepValidations | None
     delivery: Delivery
-    callbacks: keras.callbacks.CallbackList
+    callbacks: Any  # a keras CallbackList, or SharedCallbacks on several hosts
     progress: ProgressReporter
     recorder: SpanRecorder
     accounts: Accounts
     interrupts: Interrupts
     resumer: Resumer | None
+    scope: Callable[[], AbstractContextManager[Any]] = nullcontext
+    hosts: Alone = field(default_factory=Alone)
 
 
 class Interrupted(Exception):
@@ -107,13 +112,15 @@ class FitSession:
         if self._parts.resumer is not None:
             self._parts.resumer.rewind_files(callbacks.callbacks)
         callbacks.on_train_begin()
-        self._next_epoch = _keras.initial_epoch(model, self._schedule.initial_epoch)
+        own = _keras.initial_epoch(model, self._schedule.initial_epoch)
+        self._next_epoch = self._parts.hosts.from_chief(own)
         self._resume()
         try:
             self._run_epochs()
         except Interrupted:
             self._deliver_in_grace()
-        model.optimizer.finalize_variable_values(model.trainable_weights)
+        with self._parts.scope():
+            model.optimizer.finalize_variable_values(model.trainable_weights)
         last = max(self.epoch_logs, default=None)
         callbacks.on_train_end(logs=None if last is None else dict(self.epoch_logs[last]))
 
@@ -126,7 +133,7 @@ class FitSession:
                 self._train_epoch(self._next_epoch)
                 alone = self._judge is not None and self._judge.wants_alone
                 while len(parts.backlog) and (
-                    alone or parts.backlog.ready() or parts.backlog.must_wait(self._next_epoch)
+                    alone or parts.backlog.must_wait(self._next_epoch) or self._ready()
                 ):
                     if self._deliver_oldest():
                         break
@@ -165,8 +172,7 @@ class FitSession:
         parts.cursor.begin_epoch()
         logs: Mapping[str, float] | None = None
         while parts.cursor.remaining() != 0 and not parts.model.stop_training:
-            self._check_interrupted()
-            done = self._train_call(epoch)
+            done = self._train_call(epoch, self._agreed_steps())
             logs = done.logs
             if self._deliver_ready() or (done.halted and self._halt(done)):
                 return
@@ -175,10 +181,30 @@ class FitSession:
         self._end_epoch(epoch, logs)
         self._next_epoch = epoch + 1
 
-    def _train_call(self, epoch: int) -> StepsDone:
-        """Makes one compiled call of training steps."""
+    def _agreed_steps(self) -> int:
+        """Returns how many steps the next call is to have: on several hosts, as many as the chief wants.
+
+        Raises:
+            Interrupted: if any of them has been asked to stop.
+        """
         parts = self._parts
         steps = 1 if self._batch_hooks else parts.pace.steps()
+        if parts.hosts.count > 1:
+            table = parts.hosts.numbers([steps, parts.interrupts.received is not None])
+            if table[:, 1].any():
+                raise Interrupted
+            return int(table[0, 0])
+        self._check_interrupted()
+        return steps
+
+    def _ready(self) -> bool:
+        """Whether the oldest epoch can be delivered without waiting, on all hosts."""
+        backlog = self._parts.backlog
+        return len(backlog) > 0 and self._parts.hosts.all(backlog.ready())
+
+    def _train_call(self, epoch: int, steps: int) -> StepsDone:
+        """Makes one compiled call of training steps."""
+        parts = self._parts
         remaining = parts.cursor.remaining()
         if remaining is not None:
             steps = min(steps, remaining)
@@ -225,6 +251,7 @@ class FitSession:
         parts = self._parts
         parts.cursor.end_epoch()
         train_logs = _keras.python_logs(logs or parts.step.metrics())
+        parts.hosts.check_same_logs(epoch, train_logs)
         start_s = time.monotonic()
         snapshot = self._snapshot(epoch)
         span = self._span("snapshot", start_s, epoch)
@@ -238,7 +265,7 @@ class FitSession:
 
     def _deliver_ready(self) -> bool:
         """Delivers what is ready without waiting; returns whether that rolled the training back."""
-        while self._parts.backlog.ready():
+        while self._ready():
             if self._deliver_oldest():
                 return True
         return False
@@ -339,13 +366,17 @@ class FitSession:
             )
 
     def _check_interrupted(self) -> None:
-        if self._parts.interrupts.received is not None:
+        # On several hosts all of them stop at the same call.
+        if self._parts.hosts.count == 1 and self._parts.interrupts.received is not None:
             raise Interrupted
 
     def _deliver_in_grace(self) -> None:
         """Delivers the epochs whose validations end soon, and gives the others up."""
         parts = self._parts
-        self.ended = f"interrupted by {parts.interrupts.received}"
+        names = parts.hosts.gather(parts.interrupts.received)
+        self.ended = f"interrupted by {next(name for name in names if name)}"
+        if parts.hosts.count > 1:
+            parts.backlog.drop()  # what ends in time on one host need not on another
         deadline = time.monotonic() + _GRACE_S
         parts.progress.message(f"{self.ended}: delivering what is finished within {_GRACE_S:g} s")
         try:

@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from overlap_train import _keras, arguments
+from overlap_train._version import __version__
 from overlap_train.callbacks.delivery import Delivery
 from overlap_train.callbacks.hooks import wants_test_batches
 from overlap_train.data.cursor import Cursor
 from overlap_train.data.preprocessing import Preprocess
 from overlap_train.data.sources import Feed, FeedOptions, IteratorFeed, make_feed
+from overlap_train.errors import HostLostError
+from overlap_train.following import (
+    SharedCallbacks,
+    SharedDelivery,
+    SharedResumer,
+    check_shareable,
+    own_callbacks,
+)
 from overlap_train.interrupts import Interrupts
 from overlap_train.lag import effective_lag
 from overlap_train.monitoring.accounts import Accounts
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.monitoring.table import format_epoch_table
+from overlap_train.parallel.cluster import program_digest
+from overlap_train.parallel.hosts import Alone
+from overlap_train.parallel.step import make_step
+from overlap_train.parallel.strategy import Replicas, find_strategy
 from overlap_train.records import EpochAccount, StepValidation
 from overlap_train.resume import CheckpointPolicy, Resumer, checkpoint_policy, fingerprint
 from overlap_train.session import FitSession, Parts, Schedule
@@ -29,7 +45,7 @@ from overlap_train.training.execution import LoopCache, Task, make_execution
 from overlap_train.training.loops import Loop
 from overlap_train.training.pace import Pace
 from overlap_train.training.plan import ExecutionPlan
-from overlap_train.training.step import Step, build_model
+from overlap_train.training.step import Step, StepFunction, build_model
 from overlap_train.validation.backlog import Backlog
 from overlap_train.validation.policy import ValidationPolicy, ValidationSet
 from overlap_train.validation.sets import build_suite, named_sets
@@ -49,6 +65,7 @@ class Trainer:
 
     Attributes:
         model: the model.
+        replicas: the replicas that share each batch, or None without a strategy.
         validation: how the validation runs.
         recorder: what each thread did when.
         accounts: where the time of each epoch of the last `fit` went.
@@ -63,6 +80,7 @@ class Trainer:
         *,
         validation: ValidationPolicy | None = None,
         execution: ExecutionPlan | None = None,
+        strategy: tf.distribute.Strategy | None = None,
         recorder: SpanRecorder | None = None,
         preprocess: Preprocess | None = None,
         in_memory_bytes: int = 4 << 30,
@@ -73,6 +91,8 @@ class Trainer:
             model: a Keras model; compiled before `fit` or `evaluate` is called, built or not.
             validation: how the validation runs; see `ValidationPolicy`.
             execution: how the steps are executed; see `ExecutionPlan`.
+            strategy: the `tf.distribute` strategy in whose scope the model was made and compiled; each batch
+                is then shared by its replicas. None finds it out from the model.
             recorder: keeps the spans of all threads for a timeline; a new one if None.
             preprocess: prepares each batch of training and validation data, as a function for
                 `Dataset.map` over batches does: `preprocess(x, y)` returns `(x, y)`. Over arrays it is
@@ -83,9 +103,10 @@ class Trainer:
 
         Raises:
             TypeError: if an argument has the wrong type.
-            ValueError: if `in_memory_bytes` is negative.
+            ValueError: if `in_memory_bytes` is negative, or the strategy is of no use for this model.
         """
         arguments.require_model(model)
+        self.replicas = find_strategy(model, strategy)
         arguments.require_instance("validation", validation, ValidationPolicy)
         arguments.require_instance("execution", execution, ExecutionPlan)
         arguments.require_instance("recorder", recorder, SpanRecorder)
@@ -194,13 +215,17 @@ class Trainer:
                 batch_size=validation_batch_size or batch_size,
             ),
         )
+        if self.replicas is not None:
+            self.replicas.check_model(self.model)
+        if not self._hosts.is_chief:
+            verbose = 0
         options = FeedOptions(batch_size, steps_per_epoch, shuffle, class_weight, self._preprocess)
         feed = make_feed(x, y, sample_weight, options, hold_in_memory=self._fits_in_memory)
         schedule = Schedule(
             initial_epoch,
             _capped(epochs),
             self.validation.timeout_s,
-            judges_overlap=self.validation.judges_overlap,
+            judges_overlap=self.validation.judges_overlap and self._hosts.count == 1,
         )
         with contextlib.ExitStack() as resources:
             cursor = Cursor(feed, steps_per_epoch)
@@ -279,7 +304,9 @@ class Trainer:
         """Builds everything that one `fit` needs, and traces it."""
         if isinstance(feed, IteratorFeed):
             feed.prepare()
-        step = self._step(callbacks)
+        if self.replicas is not None:
+            self._prepare_replicas(self.replicas, feed, callbacks, epochs)
+        step = self._step(callbacks, feed)
         logs_spec = build_model(self.model, step, feed.element_spec)
         state = ModelState(self.model)
         suite = self._suite(lambda _: state, sets, callbacks, resources)
@@ -288,6 +315,19 @@ class Trainer:
         self.step_validations = []
         every = self.validation.every_steps
         max_lag, reason = effective_lag(self.validation, feed, suite, callbacks.callbacks)
+        hosts = self._hosts
+        if hosts.count > 1 and not hosts.is_chief:
+            own = own_callbacks(hosts, callbacks.callbacks)
+            callbacks = _callback_list(
+                self.model, own, verbose=0, epochs=epochs, steps=cursor.steps_per_epoch, history=False
+            )
+        delivery = Delivery(
+            self.model,
+            state,
+            callbacks,
+            on_change=self.validation.on_change,
+            revalidate=suite.evaluate,
+        )
         if reason is not None:
             progress.message(f"validating in step with the training: {reason}")
         steps = cursor.steps_per_epoch
@@ -303,19 +343,21 @@ class Trainer:
             suite=suite,
             backlog=Backlog(self.validation, suite, max_lag=max_lag),
             stepwise=StepValidations(suite, every, self.step_validations.append) if every and suite else None,
-            delivery=Delivery(
-                self.model,
-                state,
-                callbacks,
-                on_change=self.validation.on_change,
-                revalidate=suite.evaluate,
+            delivery=(
+                delivery
+                if hosts.count == 1
+                else SharedDelivery(hosts, self.model, state, callbacks, delivery)
             ),
-            callbacks=callbacks,
+            callbacks=(
+                callbacks if hosts.count == 1 else SharedCallbacks(hosts, self.model, state, callbacks)
+            ),
             progress=progress,
             recorder=self.recorder,
             accounts=Accounts(),
             interrupts=resources.enter_context(Interrupts()),
             resumer=self._resumer(policy, feed, resources),
+            scope=self.replicas.scope if self.replicas is not None else contextlib.nullcontext,
+            hosts=hosts,
         )
 
     def _execution(
@@ -327,9 +369,23 @@ class Trainer:
         total_steps: int | None,
     ) -> tuple[Loop, Pace]:
         """Returns the loop that the plan asks for, and the pace of its calls."""
-        stock = getattr(self.train_step, "__func__", None) is Trainer.train_step
-        task = Task(self.model, feed, step, logs_spec, self.train_step, stock, total_steps, self._loops)
-        return make_execution(task, self.execution, progress.message)
+        stock = self._is_stock
+        task = Task(
+            self.model,
+            feed,
+            step,
+            logs_spec,
+            self._step_function(feed),
+            stock,
+            total_steps,
+            self._loops,
+            replicated=self.replicas is not None,
+        )
+        plan = self.execution
+        if self._hosts.count > 1 and feed.full_batch is None:
+            # A collective operation must have the same shape in each step of a call.
+            plan = dataclasses.replace(plan, steps_per_call=1)
+        return make_execution(task, plan, progress.message)
 
     def _run(self, session: FitSession, parts: Parts) -> None:
         """Runs a session and keeps its accounts, however it ends."""
@@ -337,6 +393,13 @@ class Trainer:
         try:
             session.run()
             self.ended = session.ended
+        except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError) as error:
+            if self._hosts.count == 1:
+                raise
+            raise HostLostError(
+                f"host {self._hosts.index} cannot go on, because another host has gone or does not answer; "
+                "start all of them again, with fit(resume=...) from the last checkpoint"
+            ) from error
         finally:
             self.accounts = parts.accounts.closed()
             if self.model.history is not None:
@@ -346,10 +409,59 @@ class Trainer:
         loop = self.execution.loop
         return loop == "in_memory" or (loop != "iterator" and size_bytes <= self._in_memory_bytes)
 
-    def _step(self, callbacks: keras.callbacks.CallbackList) -> Step:
+    @property
+    def _is_stock(self) -> bool:
+        """Whether a step is the model's own `train_step`."""
+        return getattr(self.train_step, "__func__", None) is Trainer.train_step
+
+    @property
+    def _hosts(self) -> Alone:
+        """The hosts that train together."""
+        return self.replicas.hosts if self.replicas is not None else Alone()
+
+    def _prepare_replicas(
+        self, replicas: Replicas, feed: Feed, callbacks: keras.callbacks.CallbackList, epochs: int
+    ) -> None:
+        """Checks that all replicas and hosts are about to do the same, and makes the model's variables."""
+        replicas.check_batch(feed.full_batch)
+        if replicas.hosts.count > 1:
+            check_shareable(self.validation, callbacks.callbacks)
+            described = [str(value) for value in (feed.full_batch, epochs, self.execution, self.validation)]
+            names = ("batch size", "number of epochs", "ExecutionPlan", "ValidationPolicy")
+            replicas.hosts.check_same(
+                {
+                    "version of overlap_train": __version__,
+                    "program": program_digest(),
+                    **dict(zip(names, described, strict=True)),
+                    "data": feed.describe(),
+                    "structure of the model": [
+                        type(layer).__name__ for layer in _keras.flat_layers(self.model)
+                    ],
+                }
+            )
+        replicas.build(self.model, feed.element_spec)
+        replicas.hosts.check_same(fingerprint(self.model, feed))
+
+    def _step_function(self, feed: Feed) -> StepFunction:
+        """Returns the function of one global batch."""
+        if self.replicas is None:
+            return self.train_step
+        stock = self._is_stock and _keras.is_stock_method(self.model.train_step)
+        return make_step(self.model, self.replicas, self.train_step, stock=stock, most_rows=feed.full_batch)
+
+    def _step(self, callbacks: keras.callbacks.CallbackList, feed: Feed) -> Step:
         nan_guard = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks.callbacks)
-        jit_compile = bool(self.model.jit_compile) and not self.model.run_eagerly
-        return Step(self.model, self.train_step, jit_compile=jit_compile, halt_on_nonfinite=nan_guard)
+        jit_compile = bool(self.model.jit_compile) and not self.model.run_eagerly and self.replicas is None
+        replicas, metrics = self.replicas, None
+        if replicas is not None and replicas.hosts.count > 1:
+            metrics = functools.partial(replicas.own_metrics, self.model)
+        return Step(
+            self.model,
+            self._step_function(feed),
+            jit_compile=jit_compile,
+            halt_on_nonfinite=nan_guard,
+            metrics=metrics,
+        )
 
     def _suite(
         self,
@@ -368,19 +480,33 @@ class Trainer:
             on_span=self.recorder.add,
             resources=resources,
             preprocess=self._preprocess,
+            devices=self._validation_devices(),
+            hosts=self._hosts,
         )
+
+    def _validation_devices(self) -> Sequence[str]:
+        """Returns the devices that the workers take in turn; none leaves them where TensorFlow puts them."""
+        if self.validation.devices is not None or self.replicas is None:
+            return self.validation.devices or ()
+        return self.replicas.devices if len(self.replicas.devices) > 1 else ()
 
     def _resumer(
         self, policy: CheckpointPolicy | None, feed: Feed, resources: contextlib.ExitStack
     ) -> Resumer | None:
         if policy is None:
             return None
+        hosts = self._hosts
         if not feed.rewindable:
             raise ValueError(
                 "resume needs data whose position can be found again: arrays, or a tf.data.Dataset without "
                 "Python functions and state of its own; this data has one"
             )
-        resumer = Resumer(policy, fingerprint(self.model, feed))
+        belongs_to = fingerprint(self.model, feed)
+        resumer = (
+            Resumer(policy, belongs_to)
+            if hosts.count == 1
+            else SharedResumer(hosts, self.model, lambda: Resumer(policy, belongs_to))
+        )
         resources.callback(resumer.close)
         return resumer
 

@@ -59,10 +59,10 @@ def functional_data(rows: int = ROWS, seed: int = 0) -> tuple[dict, dict]:
 class Awkward(keras.Model):
     """A subclassed model with BatchNormalization, Dropout, a regulariser and add_loss."""
 
-    def __init__(self) -> None:
+    def __init__(self, norm: type[keras.layers.Layer] = keras.layers.BatchNormalization) -> None:
         super().__init__()
         self.hidden = keras.layers.Dense(16, kernel_regularizer="l2")
-        self.norm = keras.layers.BatchNormalization()
+        self.norm = norm()
         self.drop = keras.layers.Dropout(0.3)
         self.head = keras.layers.Dense(CLASSES)
 
@@ -72,9 +72,9 @@ class Awkward(keras.Model):
         return self.head(self.drop(keras.ops.relu(hidden), training=training))
 
 
-def subclassed(optimizer="adam") -> keras.Model:
+def subclassed(optimizer="adam", norm=keras.layers.BatchNormalization) -> keras.Model:
     keras.utils.set_random_seed(7)
-    model = Awkward()
+    model = Awkward(norm)
     model.compile(optimizer, crossentropy(), metrics=["accuracy"], weighted_metrics=["accuracy"])
     return model
 

@@ -75,10 +75,10 @@ callback_strategies = {
 
 
 @st.composite
-def runs(draw):
+def runs(draw, builders=BUILDERS):
     rows = draw(st.integers(17, 140))
     return {
-        "build": draw(st.sampled_from(sorted(BUILDERS))),
+        "build": draw(st.sampled_from(sorted(builders))),
         "rows": rows,
         "validation_rows": draw(st.integers(1, 60)),
         "source": draw(st.sampled_from(["arrays", "arrays", "dataset", "repeated"])),
@@ -116,9 +116,10 @@ def fit_arguments(run):
     return (dataset,), arguments | dict(shuffle=False)
 
 
-def check(run):
+def check(run, builders=BUILDERS, place=lambda build: build):
+    """Compares a run with Keras's; `place` says where our model is made, such as in a strategy's scope."""
     note(str({k: v for k, v in run.items() if k != "callbacks"}))
-    build = BUILDERS[run["build"]]
+    build = builders[run["build"]]
 
     def callbacks(directory):
         return [make(directory) for make in run["callbacks"]]
@@ -127,7 +128,7 @@ def check(run):
         data, arguments = fit_arguments(run)
         expected = run_keras(build, callbacks, Path(a), data, **arguments)
         data, arguments = fit_arguments(run)
-        actual, trainer = run_ours(build, callbacks, Path(b), data, run["policy"], **arguments)
+        actual, trainer = run_ours(place(build), callbacks, Path(b), data, run["policy"], **arguments)
         # Rounding grows with the steps where learning is fast; 1e-5 is of the values, at their scale.
         assert_same_run(actual, expected, rtol=1e-5)
         if len(expected.epochs) < run["epochs"]:

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import overlap_train
-from overlap_train import _keras
+from overlap_train import _keras, _keras_replicas
 from tests.models import (
     CLASSES,
     FEATURES,
@@ -46,7 +46,7 @@ class Rows(keras.utils.PyDataset):
 
 def test_no_other_module_imports_keras_src():
     for path in ROOT.rglob("*.py"):
-        if path.name == "_keras.py":
+        if path.name in ("_keras.py", "_keras_replicas.py"):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
@@ -209,3 +209,88 @@ def test_the_sum_over_replicas_is_spared_where_there_is_one(scaled):
     np.testing.assert_allclose(variable.numpy(), [0.0, 1.0])
     with _keras.without_all_reduce(None):
         pass
+
+
+def test_a_model_knows_the_scope_that_made_it_and_so_does_its_optimizer():
+    """`_distribute_strategy`, `_distribution_strategy`: else a foreign scope would train without a word."""
+    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    with strategy.scope():
+        inside = sequential()
+    outside = sequential()
+    assert _keras_replicas.strategy_of(inside) is strategy
+    assert _keras_replicas.strategy_of(outside) is None
+    assert _keras_replicas.optimizer_strategy(inside.optimizer) is strategy
+    assert _keras_replicas.optimizer_strategy(outside.optimizer) is not strategy
+    wrapped = keras.optimizers.LossScaleOptimizer(outside.optimizer)
+    assert _keras_replicas.inner_optimizer(wrapped) is outside.optimizer
+    assert _keras_replicas.inner_optimizer(outside.optimizer) is outside.optimizer
+
+
+def test_symbolic_build_makes_all_variables():
+    model = subclassed()
+    spec = (tf.TensorSpec([None, FEATURES], tf.float32), tf.TensorSpec([None], tf.int64))
+    _keras_replicas.symbolic_build(model, spec)
+    assert _keras.compiled_metrics_built(model)
+    assert model.optimizer.built
+
+
+def test_masks_can_be_read_and_set():
+    tensor = tf.zeros([2, 3])
+    assert _keras_replicas.mask_of(tensor) is None
+    _keras_replicas.set_mask(tensor, tf.ones([2, 3], tf.bool))
+    assert _keras.has_mask(tensor)
+    assert _keras_replicas.mask_of(tensor) is not None
+
+
+def test_losses_are_not_scaled_in_the_block_and_only_on_this_thread():
+    """`scale_loss_for_distribution`, looked up in its module by all of Keras's losses."""
+    import threading
+
+    from keras.src.losses import loss as module
+
+    stock = module.scale_loss_for_distribution
+    elsewhere = []
+    with _keras_replicas.unscaled_losses():
+        patched = module.scale_loss_for_distribution
+        assert patched is not stock
+        value = object()
+        assert patched(value) is value
+        thread = threading.Thread(target=lambda: elsewhere.append(float(patched(tf.constant(2.0)))))
+        thread.start()
+        thread.join(timeout=30)
+    assert elsewhere == [2.0]  # by Keras's own function, which takes a tensor
+    assert module.scale_loss_for_distribution is stock
+
+
+def test_gradients_are_not_summed_again_in_the_block():
+    """`_all_reduce_sum_gradients` is what applies gradients calls on each replica."""
+    optimizer = keras.optimizers.SGD()
+    stock = optimizer._all_reduce_sum_gradients
+    with _keras_replicas.gradients_already_reduced(optimizer):
+        assert optimizer._all_reduce_sum_gradients(zip([1], [2], strict=True)) == [(1, 2)]
+    assert optimizer._all_reduce_sum_gradients == stock
+
+
+def test_added_losses_are_kept_apart_and_put_back():
+    """`_losses` and `_loss_ids`: what `model.losses` reads."""
+    model = subclassed()
+    model(X)
+    with _keras_replicas.added_losses_apart(_keras.flat_layers(model)) as begin:
+        added = begin()
+        model(X)
+        assert [layer for layer, _ in added] == [model]
+        assert len(model.losses) == 1  # the regulariser's
+    _keras_replicas.place_added_losses(model, [(model, tf.constant(5.0))])
+    assert float(model.losses[0]) == 5.0
+    with _keras_replicas.without_updates(model):
+        _keras_replicas.place_added_losses(model, [(model, tf.constant(7.0))])
+        assert float(model.losses[0]) == 7.0
+        assert len(model.losses) == 2
+
+
+def test_assignments_are_forgotten_in_the_block():
+    model = sequential()
+    before = model.optimizer.iterations.numpy()
+    with _keras_replicas.without_updates(model):
+        model.optimizer.iterations.assign_add(1)
+    assert model.optimizer.iterations.numpy() == before

@@ -1,8 +1,10 @@
 """Who may import whom: the last column of the table in docs/design, checked on the sources.
 
 Stated departures from the table: `training/` and `validation/` read feeds and shards, so they may import
-`data/`; `session.py` stands beside `trainer.py` as the one that knows every stage; every stage that
-reads Keras's private side goes through the door `_keras.py`; `data/` makes tensors of arrays by `zero_copy/`.
+`data/`, which makes tensors of arrays by `zero_copy/`; `parallel/` builds training steps, so it may import
+`training/`; `session.py`, and `following.py` which lets a session follow another host's, stand beside
+`trainer.py` as those that know every stage; every stage that reads Keras's private side goes through the
+doors `_keras.py` and `_keras_replicas.py`.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ MAY_IMPORT = {
         "validation",
     },
     "_keras": set(),
+    "_keras_replicas": set(),
     "_version": set(),
     "arguments": set(),
     # step_cost times the loops one by one, below the public surface.
@@ -55,18 +58,19 @@ MAY_IMPORT = {
     "errors": set(),
     "models": set(),
     "monitoring": {"records"},
-    "parallel": {"errors", "records"},
+    "parallel": {"_keras", "_keras_replicas", "errors", "records", "training"},
     "configuration": {"arguments"},
+    "following": {"callbacks", "data", "parallel", "resume", "snapshot", "validation"},
     "interrupts": set(),
     "lag": {"callbacks", "data", "validation"},
     "records": set(),
     "resume": {"callbacks", "checkpoint", "data", "errors", "snapshot"},
     "scheduling": {"errors", "records", "zero_copy"},
-    "session": {"_keras", "resume", *LEAVES, *STAGES},
+    "session": {"_keras", "parallel", "resume", *LEAVES, *STAGES},
     "snapshot": {"records"},
-    "trainer": {"_keras", "lag", "parallel", "resume", "session", *LEAVES, *STAGES},
+    "trainer": {"_keras", "_version", "following", "lag", "parallel", "resume", "session", *LEAVES, *STAGES},
     "training": {"_keras", "_version", "arguments", "configuration", "data", "errors", "records"},
-    "validation": {"_keras", "arguments", "data", "errors", "records", "snapshot"},
+    "validation": {"_keras", "arguments", "data", "errors", "parallel", "records", "snapshot"},
     "zero_copy": {"errors"},
 }
 

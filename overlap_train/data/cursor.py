@@ -111,6 +111,8 @@ class Cursor:
 
     def state(self) -> CursorState:
         """Returns the position; call it between two epochs."""
+        if self._rewound_to is not None:
+            return self._rewound_to
         return CursorState(self._feed.drawn, self._seen, self._pass is not None)
 
     def restore(self, state: CursorState) -> None:

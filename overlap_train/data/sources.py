@@ -56,6 +56,12 @@ class Feed(abc.ABC):
         self.drawn = 0
 
     @property
+    def full_batch(self) -> int | None:
+        """Rows of a full batch, or None if that is not known beforehand."""
+        leaves = [s for s in keras.tree.flatten(self.element_spec) if isinstance(s, tf.TensorSpec)]
+        return int(leaves[0].shape[0]) if leaves and leaves[0].shape.rank and leaves[0].shape[0] else None
+
+    @property
     @abc.abstractmethod
     def rewindable(self) -> bool:
         """Whether `rewind` works."""
@@ -125,6 +131,10 @@ class ArrayFeed(Feed):
         self._orders = without_autotune(_keras.array_order_dataset(num_samples, batch_size, shuffle))
         self._kept: dict[int, tf.Tensor] = {}
         self._next: concurrent.futures.Future[tf.Tensor] | None = None
+
+    @property
+    def full_batch(self) -> int:
+        return self.batch_size
 
     def batch(self, order: tf.Tensor, index: tf.Tensor, tensors: Any = None, *, full: bool = False) -> Any:
         """Returns batch `index` of a pass: rows gathered by its order, int64[num_samples], and prepared.

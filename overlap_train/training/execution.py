@@ -55,6 +55,7 @@ class Task:
         stock: whether that function is the model's `train_step` itself, not a user's override in the trainer.
         total_steps: training steps of the whole run, or None if nobody knows.
         loops: traced loops of earlier runs, to be used again where nothing has changed.
+        replicated: whether `function` runs the step on the replicas of a strategy.
     """
 
     model: keras.Model
@@ -65,6 +66,7 @@ class Task:
     stock: bool
     total_steps: int | None
     loops: LoopCache | None = None
+    replicated: bool = False
 
 
 def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], None]) -> tuple[Loop, Pace]:
@@ -109,6 +111,9 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
 
 def _candidates(task: Task, plan: ExecutionPlan) -> list[Candidate]:
     """Returns the ways to execute the steps that are open, the most promising first."""
+    if task.replicated:
+        _refuse_for_replicas(task, plan)
+        return [Candidate()]
     if plan.jit is True or (plan.jit == "auto" and task.model.jit_compile and not plan.splits):
         return [Candidate(jit=True)]
     if plan.splits:
@@ -124,6 +129,17 @@ def _candidates(task: Task, plan: ExecutionPlan) -> list[Candidate]:
     if plan.jit == "auto" and find_xla_obstacle(task.model, task.feed) is None:
         found.append(Candidate(jit=True))
     return found
+
+
+def _refuse_for_replicas(task: Task, plan: ExecutionPlan) -> None:
+    asked = "batch_splits" if plan.splits else "jit=True" if plan.jit is True else ""
+    if not asked and task.model.jit_compile:
+        asked = "model.compile(jit_compile=True)"
+    if asked:
+        raise ValueError(
+            f"{asked} is not possible under a tf.distribute strategy, whose replicas share each batch "
+            "already and which XLA cannot compile as one; leave it out"
+        )
 
 
 def find_xla_obstacle(model: keras.Model, feed: Feed) -> str | None:

@@ -15,15 +15,15 @@ that does not hold or cannot be known.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
 
 from overlap_train import _keras
+from overlap_train.training.dropout import Masks, dropout_layers, whole_batch_dropout
 from overlap_train.training.step import Batch, Logs, StepFunction
 
 __all__ = ["SplitStep", "find_obstacle", "unknown_layer"]
@@ -160,9 +160,10 @@ class SplitStep:
 
     def _forward(self, x: Any, bounds: Sequence[Any]) -> tuple[list[tf.GradientTape], list[Any]]:
         tapes, outputs = [], []
-        with _whole_batch_dropout(self._model, bounds) as begin_part:
-            for index, (begin, end) in enumerate(itertools.pairwise(bounds)):
-                begin_part(index)
+        masks: Masks = {}
+        with whole_batch_dropout(self._model) as begin_part:
+            for begin, end in itertools.pairwise(bounds):
+                begin_part(bounds[-1], begin, end, masks)
                 part = keras.tree.map_structure(lambda t, b=begin, e=end: None if t is None else t[b:e], x)
                 with tf.GradientTape() as tape:
                     outputs.append(_keras.forward(self._model, part))
@@ -235,7 +236,7 @@ class _Probe:
         variables = [*model.trainable_variables, *model.non_trainable_variables, *model.metrics_variables]
         before = {id(v): v.value.read_value() for v in variables}
         mapping = [(v, before[id(v)]) for v in variables]
-        allowed = {id(layer.seed_generator.state) for layer in _dropouts(model)}
+        allowed = {id(layer.seed_generator.state) for layer in dropout_layers(model)}
         with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
             outputs = _leaves(_keras.forward(model, x))
         changed = [v.path for v in variables if scope.get_current_value(v) is not before[id(v)]]
@@ -255,54 +256,6 @@ class _Probe:
         elif any(_keras.has_mask(leaf) for leaf in outputs):
             self._found = "an output carries a mask, whose weights are those of the whole batch"
         return tf.constant(0)
-
-
-@contextlib.contextmanager
-def _whole_batch_dropout(model: keras.Model, bounds: Sequence[Any]) -> Iterator[Callable[[int], None]]:
-    """Lets the model's Dropout layers draw for the whole batch what they would draw without splitting.
-
-    The first part draws a layer's mask by the layer's own `call` on ones, with its own seed generator; each
-    part multiplies with its rows. Yields the function that says which part is traced next.
-    """
-    drawn: dict[tuple[int, int], tf.Tensor] = {}
-    calls: dict[int, int] = {}
-    part = 0
-
-    def begin_part(index: int) -> None:
-        nonlocal part
-        part = index
-        calls.clear()
-
-    def shared(layer: keras.layers.Dropout) -> Callable[..., tf.Tensor]:
-        stock = layer.call
-
-        def call(inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
-            if not training:
-                return stock(inputs, training=training)
-            key = (id(layer), calls.get(id(layer), 0))
-            calls[id(layer)] = key[1] + 1
-            if key not in drawn:
-                dynamic = tf.shape(inputs)
-                rest = [dynamic[i] if n is None else n for i, n in enumerate(inputs.shape)][1:]
-                drawn[key] = stock(tf.ones([bounds[-1], *rest], inputs.dtype), training=True)
-            return inputs * drawn[key][bounds[part] : bounds[part + 1]]
-
-        return call
-
-    layers = _dropouts(model)
-    for layer in layers:
-        vars(layer)["call"] = shared(layer)
-    try:
-        yield begin_part
-    finally:
-        for layer in layers:
-            del vars(layer)["call"]
-
-
-def _dropouts(model: keras.Model) -> list[keras.layers.Dropout]:
-    """Returns the layers that are Dropout itself and drop something; a subclass may do anything."""
-    unique = {id(layer): layer for layer in _keras.flat_layers(model)}
-    return [layer for layer in unique.values() if type(layer) is keras.layers.Dropout and layer.rate > 0]
 
 
 def _leaves(structure: Any) -> list[tf.Tensor]:

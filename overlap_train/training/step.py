@@ -35,11 +35,13 @@ class Step:
         *,
         jit_compile: bool = False,
         halt_on_nonfinite: bool = False,
+        metrics: Callable[[], Logs] | None = None,
     ) -> None:
         self._model = model
         self.halts = halt_on_nonfinite
         self.run = _prepared(model, function, jit_compile)
         self.carries_logs = False
+        self._read_metrics = metrics if metrics is not None else model.get_metrics_result
         self._metrics: Callable[[], Logs] | None = None
 
     def using(self, function: StepFunction, *, jit_compile: bool = False) -> Step:
@@ -81,9 +83,9 @@ class Step:
     def metrics(self) -> Logs:
         """Returns the model's metrics as they stand now."""
         if self._model.run_eagerly:
-            return dict(self._model.get_metrics_result())
+            return dict(self._read_metrics())
         if self._metrics is None:
-            compiled = tf.function(self._model.get_metrics_result, autograph=False)
+            compiled = tf.function(self._read_metrics, autograph=False)
             self._metrics = compiled.get_concrete_function()
         metrics: Logs = self._metrics()
         return metrics

@@ -102,19 +102,29 @@ class SnapshotEvaluator:
         state, logs = self._run(weights, first, stop)
         return ShardResult(tuple(state), logs, part.stop - part.first)
 
-    def merge(self, results: Sequence[ShardResult]) -> ValidationResult:
+    def merge(
+        self,
+        results: Sequence[ShardResult],
+        over_hosts: Callable[[_State], Sequence[tf.Tensor]] = tuple,
+    ) -> ValidationResult:
         """Returns what `keras.Model.evaluate` would return, from the parts in their order.
+
+        Args:
+            results: of this host.
+            over_hosts: adds the states of all hosts.
 
         Raises:
             ValueError: if there was no batch at all.
         """
-        if not any(result.batches for result in results):
+        counted = over_hosts((tf.constant(sum(result.batches for result in results), tf.int64),))
+        if not int(counted[0]):
             raise ValueError("the validation data is empty: there was no batch to evaluate")
         if self._carries_logs:
             return ValidationResult(_keras.python_logs(results[-1].logs), results[-1].running)
         total = results[0].state
         for result in results[1:]:
             total = self._add(total, result.state)
+        total = tuple(over_hosts(total))
         return ValidationResult(_keras.python_logs(self._result(total)), results[-1].running)
 
     def mutated_values(self, results: Sequence[ShardResult]) -> list[tf.Tensor]:

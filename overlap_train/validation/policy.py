@@ -41,6 +41,8 @@ class ValidationPolicy:
             `Trainer.step_validations`, not to callbacks. None does not.
         sanity_check: evaluate one batch before the first epoch, so that an error in the validation shows
             before an epoch has been trained. Data made by Python is left out, since that batch would be lost.
+        devices: that the workers take in turn, such as `("GPU:1",)`; None spreads them over the replicas of
+            a strategy, and without one leaves them where TensorFlow puts them.
         cache_bytes: prepared validation batches of a dataset are kept in memory up to this size.
 
     Raises:
@@ -57,6 +59,7 @@ class ValidationPolicy:
     timeout_s: float | None = None
     every_steps: int | None = None
     sanity_check: bool = False
+    devices: Sequence[str] | None = None
     cache_bytes: int = 1 << 30
 
     def __post_init__(self) -> None:
@@ -72,6 +75,7 @@ class ValidationPolicy:
             _require_int("every_steps", self.every_steps, 1)
         if not isinstance(self.sanity_check, bool):
             raise TypeError(f"sanity_check must be True or False; got {self.sanity_check!r}")
+        _require_devices(self.devices)
         if self.timeout_s is not None:
             if isinstance(self.timeout_s, bool) or not isinstance(self.timeout_s, (int, float)):
                 raise TypeError(f"timeout_s must be a number of seconds or None; got {self.timeout_s!r}")
@@ -118,6 +122,16 @@ def _require_int(name: str, value: object, minimum: int) -> None:
         raise TypeError(f"{name} must be an int; got {value!r} of type {type(value).__name__}")
     if value < minimum:
         raise ValueError(f"{name} must be at least {minimum}; got {value}")
+
+
+def _require_devices(devices: object) -> None:
+    if devices is None:
+        return
+    names = devices if isinstance(devices, Sequence) and not isinstance(devices, str) else [None]
+    if not all(isinstance(name, str) and name for name in names):
+        raise TypeError(f"devices must be a sequence of names such as ('GPU:1',) or None; got {devices!r}")
+    if not names:
+        raise ValueError("devices is empty; name at least one, or pass None")
 
 
 def _require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

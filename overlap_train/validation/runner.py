@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+
+import tensorflow as tf
 
 from overlap_train.data.shards import (
     ArrayBatches,
@@ -14,6 +16,7 @@ from overlap_train.data.shards import (
     StreamedBatches,
     split_batches,
 )
+from overlap_train.parallel.hosts import Alone
 from overlap_train.records import Span, ValidationResult
 from overlap_train.snapshot import Snapshot, Values
 from overlap_train.validation.evaluation import ShardResult, SnapshotEvaluator, weights_of
@@ -36,11 +39,18 @@ class ValidationRunner:
         batches: ArrayBatches | CachedBatches | StreamedBatches,
         pool: WorkerPool,
         on_span: Callable[[Span], None],
+        *,
+        devices: Sequence[str] = (),
+        hosts: Alone | None = None,
     ) -> None:
         self.evaluator = evaluator
         self._batches = batches
         self._pool = pool
         self._on_span = on_span
+        self._devices = devices
+        self._hosts = hosts if hosts is not None else Alone()
+        if evaluator.indivisible or isinstance(batches, StreamedBatches):
+            self._hosts = Alone()  # each host does it all
         self.parts = 1 if evaluator.indivisible else pool.workers
         if batches.num_batches is not None:
             self.parts = min(self.parts, batches.num_batches)
@@ -55,7 +65,8 @@ class ValidationRunner:
 
         def work(index: int) -> ShardOutcome:
             start_s = time.monotonic()
-            result = self.evaluator.evaluate(weights, stream or self._part(index))
+            with tf.device(self._devices[index % len(self._devices)] if self._devices else None):
+                result = self.evaluator.evaluate(weights, stream or self._part(index))
             thread = threading.current_thread().name
             span = Span(
                 "validate", thread, start_s, time.monotonic(), snapshot.epoch, snapshot.step, {"shard": index}
@@ -103,11 +114,12 @@ class ValidationRunner:
 
     def merge(self, results: list[ShardResult]) -> ValidationResult:
         """Returns the metrics of the whole from those of the parts."""
-        return self.evaluator.merge(results)
+        return self.evaluator.merge(results, self._hosts.sum)
 
     def _part(self, index: int) -> Shard:
         batches = self._batches
         assert not isinstance(batches, StreamedBatches)
         count = batches.fill() if isinstance(batches, CachedBatches) else batches.num_batches
-        shards = split_batches(count, self.parts)
+        shards = split_batches(count, self.parts * self._hosts.count)
+        index += self.parts * self._hosts.index
         return shards[index] if index < len(shards) else Shard(index, 0, 0)

@@ -12,6 +12,7 @@ import tensorflow as tf
 from overlap_train import arguments
 from overlap_train.data.preprocessing import Preprocess
 from overlap_train.data.shards import make_batches
+from overlap_train.parallel.hosts import Alone
 from overlap_train.records import Span
 from overlap_train.snapshot import ModelState
 from overlap_train.validation.evaluation import SnapshotEvaluator
@@ -65,6 +66,8 @@ def build_suite(
     on_span: Callable[[Span], None],
     resources: contextlib.ExitStack,
     preprocess: Preprocess | None = None,
+    devices: Sequence[str] = (),
+    hosts: Alone | None = None,
 ) -> ValidationSuite:
     """Builds the evaluators of all sets and starts the workers, which `resources` will end.
 
@@ -78,7 +81,13 @@ def build_suite(
         on_span: called, on the worker, with each span of work.
         resources: closes what is opened here.
         preprocess: prepares a batch.
+        devices: that the workers take in turn; none leaves them where TensorFlow puts them.
+        hosts: that share each validation.
+
+    Raises:
+        ValueError: if there is no such device.
     """
+    _require_devices(devices)
     runners = []
     prepared = []
     for name, validation_set in sets.items():
@@ -99,9 +108,9 @@ def build_suite(
     if prepared:
         pool = resources.enter_context(WorkerPool(_workers(policy, [p[2:] for p in prepared])))
         for name, validation_set, batches, evaluator in prepared:
-            runner = ValidationRunner(evaluator, batches, pool, on_span)
+            runner = ValidationRunner(evaluator, batches, pool, on_span, devices=devices, hosts=hosts)
             runners.append(NamedRunner(name, runner, arguments.epoch_selector(validation_set.freq)))
-    suite = ValidationSuite(runners, on_error=policy.on_error)
+    suite = ValidationSuite(runners, on_error=policy.on_error, hosts=hosts)
     resources.callback(suite.close)
     return suite
 
@@ -113,6 +122,15 @@ def _workers(policy: ValidationPolicy, prepared: Sequence[tuple[Any, SnapshotEva
         most = policy.resolved_workers if batches.num_batches is None else batches.num_batches
         useful += 1 if evaluator.indivisible else most
     return min(policy.resolved_workers, useful)
+
+
+def _require_devices(devices: Sequence[str]) -> None:
+    known = [device.name for device in tf.config.list_logical_devices()] if devices else []
+    short = [name.split("device:")[-1] for name in known]
+    for device in devices:
+        spec = tf.DeviceSpec.from_string(device)
+        if f"{spec.device_type}:{spec.device_index or 0}" not in short:
+            raise ValueError(f"there is no device {device!r}; TensorFlow has {', '.join(short)}")
 
 
 def _with_data(default: ValidationSet, data: Any) -> ValidationSet:

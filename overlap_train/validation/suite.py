@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from overlap_train.errors import ValidationWorkerError
+from overlap_train.parallel.hosts import Alone
 from overlap_train.records import Span, ValidationResult
 from overlap_train.snapshot import Snapshot, Values
-from overlap_train.validation.pending import PendingEpoch, PendingValidation
+from overlap_train.validation.pending import PendingEpoch, PendingValidation, ShardOutcome
 from overlap_train.validation.runner import ValidationRunner
 
 __all__ = ["NamedRunner", "ValidationSuite"]
@@ -33,7 +34,10 @@ class NamedRunner:
 class ValidationSuite:
     """Starts and collects the validations of snapshots. Belongs to the training thread."""
 
-    def __init__(self, sets: Sequence[NamedRunner], *, on_error: str = "raise") -> None:
+    def __init__(
+        self, sets: Sequence[NamedRunner], *, on_error: str = "raise", hosts: Alone | None = None
+    ) -> None:
+        self._hosts = hosts if hosts is not None else Alone()
         self._sets = {named.name: named for named in sets}
         self._on_error = on_error
 
@@ -113,9 +117,24 @@ class ValidationSuite:
         for named in self._sets.values():
             named.runner.close()
 
+    def _outcomes(self, validation: PendingValidation) -> list[ShardOutcome]:
+        """Returns the parts' results of this host once all hosts have theirs."""
+        outcomes, failed = [], None
+        try:
+            outcomes = validation.outcomes()
+        except ValidationWorkerError as error:
+            failed = error
+        messages = self._hosts.gather(None if failed is None else str(failed))
+        if failed is not None:
+            raise failed
+        for host, message in enumerate(messages):
+            if message is not None:
+                raise ValidationWorkerError(f"on host {host}: {message}", epoch=validation.epoch, shard=0)
+        return outcomes
+
     def _merge(self, validation: PendingValidation, spans: list[Span]) -> ValidationResult:
         runner = self._sets[validation.name].runner
-        outcomes = validation.outcomes()
+        outcomes = self._outcomes(validation)
         spans += [outcome.span for outcome in outcomes]
         results = [outcome.result for outcome in outcomes]
         runner.adopt_mutated(results)

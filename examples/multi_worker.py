@@ -1,0 +1,86 @@
+"""Trains MNIST on several hosts, or on several processes of this machine in one command.
+
+Run from the repository root, after scripts/setup.sh:
+
+    .venv/bin/python examples/multi_worker.py --hosts=2
+
+With `TF_CONFIG` set, as by examples/multi_worker.slurm, this process is one of the hosts. Otherwise it starts
+--hosts processes of itself on free ports of this machine and waits for them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+from absl import app, flags
+
+FLAGS = flags.FLAGS
+flags.DEFINE_integer("hosts", 2, "Processes to start on this machine if TF_CONFIG is not set.", lower_bound=1)
+flags.DEFINE_integer("epochs", 3, "Epochs to train at most.", lower_bound=1)
+flags.DEFINE_integer("batch_size", 128, "Images in a batch, of all hosts together.", lower_bound=2)
+flags.DEFINE_integer("rows", None, "Use only so many images.", lower_bound=1)
+flags.DEFINE_string("data_dir", None, "A directory that tensorflow-datasets prepared; it must hold MNIST.")
+flags.DEFINE_string("resume", None, "A directory for checkpoints, which the chief can reach.")
+
+
+def train() -> None:
+    """Is one of the hosts."""
+    import keras
+
+    import overlap_train
+    from overlap_train.data.mnist import load_mnist
+    from overlap_train.models.mnist_cnn import mnist_cnn
+    from overlap_train.parallel import join_cluster
+
+    strategy = join_cluster()
+    keras.utils.set_random_seed(0)  # the same order of the images on all hosts
+    digits = load_mnist(FLAGS.data_dir)
+    with strategy.scope():
+        model = mnist_cnn(from_uint8=True)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("adam", loss, metrics=["accuracy"])
+    history = overlap_train.Trainer(model).fit(
+        digits.x_train[: FLAGS.rows],
+        digits.y_train[: FLAGS.rows],
+        batch_size=FLAGS.batch_size,
+        epochs=FLAGS.epochs,
+        validation_data=(digits.x_test[: FLAGS.rows], digits.y_test[: FLAGS.rows]),
+        callbacks=[keras.callbacks.EarlyStopping("val_loss", patience=3)],
+        resume=FLAGS.resume,
+        verbose=2,
+    )
+    task = json.loads(os.environ["TF_CONFIG"])["task"]
+    print(f"{task['type']} {task['index']}: val_accuracy {history.history['val_accuracy'][-1]:.4f}")
+
+
+def start_hosts(count: int) -> int:
+    """Starts processes of this program as the hosts; returns the worst exit code."""
+    listeners = [socket.create_server(("localhost", 0)) for _ in range(count)]
+    addresses = [f"localhost:{listener.getsockname()[1]}" for listener in listeners]
+    for listener in listeners:
+        listener.close()
+    processes = []
+    for index in range(count):
+        config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+        environment = {**os.environ, "TF_CONFIG": json.dumps(config)}
+        processes.append(subprocess.Popen([sys.executable, *sys.argv], env=environment))
+    return max(abs(process.wait()) for process in processes)
+
+
+def main(argv: list[str]) -> None:
+    if len(argv) > 1:
+        raise app.UsageError(f"unexpected arguments: {' '.join(argv[1:])}")
+    if "TF_CONFIG" in os.environ:
+        train()
+    else:
+        sys.exit(start_hosts(FLAGS.hosts))
+
+
+if __name__ == "__main__":
+    app.run(main)

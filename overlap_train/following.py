@@ -1,0 +1,224 @@
+"""Several hosts, one training: the chief's callbacks decide, and the other hosts follow.
+
+Every host trains the same batches and holds the same weights. Callbacks and checkpoints belong to the chief;
+what its callbacks change (weights, the optimizer's variables, `stop_training`) and the logs that they got
+are sent to the others after each hook. The classes here stand in for those of a training on one host and
+have their methods. Everything belongs to the training threads, which meet in each call (`parallel/hosts.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import keras
+
+from overlap_train.callbacks.delivery import Delivery, Outcome
+from overlap_train.callbacks.hooks import wants_train_batches
+from overlap_train.data.cursor import Cursor, CursorState
+from overlap_train.parallel.hosts import Alone
+from overlap_train.resume import Resumer, StartPoint
+from overlap_train.snapshot import ModelState, Snapshot, Values
+from overlap_train.validation.policy import ValidationPolicy
+
+__all__ = ["SharedCallbacks", "SharedDelivery", "SharedResumer", "check_shareable", "own_callbacks"]
+
+
+def check_shareable(policy: ValidationPolicy, callbacks: Iterable[keras.callbacks.Callback]) -> None:
+    """Makes sure that nothing is asked for that would depend on one host's clock.
+
+    Raises:
+        ValueError: if something is; says what.
+    """
+    if policy.every_steps is not None:
+        raise ValueError("ValidationPolicy(every_steps=...) is for one host; leave it out on several")
+    if policy.backlog != "block":
+        raise ValueError(
+            f"ValidationPolicy(backlog={policy.backlog!r}) lets a host's clock decide what is validated; "
+            "use 'block' on several hosts"
+        )
+    for callback in callbacks:
+        if isinstance(callback, keras.callbacks.SwapEMAWeights):
+            raise ValueError("SwapEMAWeights changes weights before a validation; it is for one host")
+        if wants_train_batches(callback):
+            raise ValueError(
+                f"{type(callback).__name__} listens to training batches, which is for one host; leave it "
+                "out, or use a callback that works at the ends of epochs"
+            )
+
+
+def own_callbacks(
+    hosts: Alone, callbacks: Sequence[keras.callbacks.Callback]
+) -> Sequence[keras.callbacks.Callback]:
+    """Returns the callbacks that a host calls itself: all on the chief, elsewhere those that only look."""
+    if hosts.is_chief:
+        return callbacks
+    kinds = (keras.callbacks.TerminateOnNaN, keras.callbacks.History)
+    return [callback for callback in callbacks if type(callback) in kinds]
+
+
+class _Changes:
+    """Carries what the chief's callbacks changed over to the other hosts."""
+
+    def __init__(self, hosts: Alone, model: keras.Model, state: ModelState) -> None:
+        self._hosts = hosts
+        self._model = model
+        self._state = state
+
+    def share(self, before: Values, after: Values, *, stop: bool, more: Any = None) -> tuple[list[int], Any]:
+        """Sends what differs between two readings of the chief's variables, and sets it on the others.
+
+        Returns:
+            Where variables were changed, and the chief's `more`.
+        """
+        indices = self._state.differing(before, after) if self._hosts.is_chief else []
+        indices, stop, more = self._hosts.from_chief([indices, stop, more])
+        values = after.flat()
+        tensors = self._hosts.tensors_from_chief([values[index] for index in indices])
+        if not self._hosts.is_chief:
+            self._state.set_some(indices, tensors)
+            self._model.stop_training = stop
+        return indices, more
+
+
+class SharedCallbacks:
+    """A `CallbackList` whose effects on the chief reach the other hosts."""
+
+    def __init__(
+        self, hosts: Alone, model: keras.Model, state: ModelState, callbacks: keras.callbacks.CallbackList
+    ) -> None:
+        self._hosts = hosts
+        self._model = model
+        self._state = state
+        self._changes = _Changes(hosts, model, state)
+        self._list = callbacks
+
+    @property
+    def callbacks(self) -> list[keras.callbacks.Callback]:
+        return list(self._list.callbacks)
+
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        self._call(lambda: self._list.on_train_begin(logs))
+
+    def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
+        self._call(lambda: self._list.on_train_end(logs))
+
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        self._call(lambda: self._list.on_epoch_begin(epoch, logs))
+
+    def _call(self, hook: Callable[[], None]) -> None:
+        before = self._state.read()
+        self._hosts.chief_first(hook)
+        if not self._hosts.is_chief:
+            hook()
+        self._changes.share(before, self._state.read(), stop=bool(self._model.stop_training))
+
+
+class SharedDelivery(Delivery):
+    """Delivers an epoch to the chief's callbacks and does elsewhere what came of it."""
+
+    def __init__(
+        self,
+        hosts: Alone,
+        model: keras.Model,
+        state: ModelState,
+        callbacks: keras.callbacks.CallbackList,
+        inner: Delivery,
+    ) -> None:
+        self._hosts = hosts
+        self._model = model
+        self._state = state
+        self._callbacks = callbacks
+        self._inner = inner
+        self._changes = _Changes(hosts, model, state)
+
+    def deliver(
+        self,
+        snapshot: Snapshot,
+        train_logs: Mapping[str, float],
+        results: Any,
+        *,
+        stops: bool,
+        trained_on: bool,
+    ) -> Outcome:
+        kept = {name: len(values) for name, values in self._model.history.history.items()}
+        outcome: Outcome | None = self._hosts.chief_first(
+            lambda: self._inner.deliver(snapshot, train_logs, results, stops=stops, trained_on=trained_on)
+        )
+        if outcome is not None:
+            # What the history got: callbacks may have added to their copy of the logs.
+            history = self._model.history.history
+            recorded = {name: v[-1] for name, v in history.items() if len(v) > kept.get(name, 0)}
+            logs = {**outcome.logs, **recorded}
+            report = [logs, outcome.stop, list(outcome.changed), outcome.rolled_back]
+            self._changes.share(
+                snapshot.values, outcome.values, stop=bool(self._model.stop_training), more=report
+            )
+            return outcome
+        aside = self._state.read() if trained_on else None
+        if aside is not None:
+            self._state.restore(snapshot.values)
+        indices, report = self._changes.share(snapshot.values, snapshot.values, stop=False)
+        logs, stop, changed, rolled_back = report
+        stop_training = self._model.stop_training
+        for callback in self._callbacks.callbacks:  # one by one: a CallbackList would sort the names
+            callback.on_epoch_end(snapshot.epoch, dict(logs))
+        values = self._state.read()
+        if aside is not None and not rolled_back:
+            self._state.restore(aside)
+            self._state.set_some(indices, [values.flat()[index] for index in indices])
+        self._model.stop_training = stop_training
+        return Outcome(logs, stop, tuple(changed), rolled_back, values)
+
+
+class SharedResumer(Resumer):
+    """Reads and writes checkpoints on the chief; the other hosts get from it where to go on."""
+
+    def __init__(self, hosts: Alone, model: keras.Model, make: Callable[[], Resumer]) -> None:
+        self._hosts = hosts
+        self._model = model
+        self._inner: Resumer | None = hosts.chief_first(make)
+
+    def rewind_files(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
+        if self._inner is not None:
+            self._inner.rewind_files(callbacks)
+
+    def start(
+        self, state: ModelState, cursor: Cursor, callbacks: Iterable[keras.callbacks.Callback]
+    ) -> StartPoint | None:
+        inner = self._inner
+        own = self._hosts.chief_first(lambda: inner.start(state, cursor, callbacks) if inner else None)
+        history = self._model.history
+        told = None
+        if own is not None:
+            told = [asdict(own), asdict(cursor.state()), history.epoch, history.history]
+        told = self._hosts.from_chief(told)
+        if told is None:
+            return None
+        point, place, history.epoch, history.history = told
+        values = self._hosts.tensors_from_chief(state.read().flat())
+        if not self._hosts.is_chief:
+            state.restore(state.pack(values))
+            cursor.restore(CursorState(**place))
+        return StartPoint(**point)
+
+    def delivered(
+        self,
+        point: StartPoint,
+        values: Values,
+        position: CursorState,
+        callbacks: Iterable[keras.callbacks.Callback],
+        *,
+        last: bool,
+    ) -> None:
+        if self._inner is not None:
+            self._inner.delivered(point, values, position, callbacks, last=last)
+
+    def wait(self) -> None:
+        if self._inner is not None:
+            self._inner.wait()
+
+    def close(self) -> None:
+        if self._inner is not None:
+            self._inner.close()

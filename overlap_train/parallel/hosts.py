@@ -1,0 +1,184 @@
+"""What several hosts tell each other between two training calls, over the strategy's own collectives.
+
+The training threads of all hosts call the same functions here in the same order; each call waits for the
+others. So nothing here may depend on a host's own clock, unless it has been agreed upon before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from overlap_train.errors import HostMismatchError
+
+__all__ = ["Alone", "Hosts", "make_hosts"]
+
+
+class Alone:
+    """A training on one host, which has nobody to ask.
+
+    Attributes:
+        count: hosts.
+        index: this host's number; 0 is the chief's.
+    """
+
+    count = 1
+    index = 0
+
+    @property
+    def is_chief(self) -> bool:
+        return self.index == 0
+
+    def gather(self, value: Any) -> list[Any]:
+        """Returns the values of all hosts, in their order; None, numbers, strings, lists and dicts."""
+        return [value]
+
+    def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns the sums of tensors over the hosts."""
+        return list(tensors)
+
+    def tensors_from_chief(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns the chief's tensors; the others pass some of the same shapes and dtypes."""
+        return list(tensors)
+
+    def from_chief(self, value: Any) -> Any:
+        """Returns the chief's value."""
+        return self.gather(value)[0]
+
+    def numbers(self, own: Sequence[float]) -> npt.NDArray[Any]:
+        """Returns a few numbers of each host, float64[hosts, n], faster than `gather`."""
+        return np.asarray([own], float)
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is so on any host."""
+        return bool(self.numbers([flag]).any())
+
+    def all(self, flag: bool) -> bool:
+        """Whether it is so on every host."""
+        return bool(self.numbers([flag]).all())
+
+    def check_same(self, description: Mapping[str, Any]) -> None:
+        """Compares what describes the training on each host with the chief's.
+
+        Raises:
+            HostMismatchError: on every host, if any differs; names the host and what differs.
+        """
+        descriptions = self.gather(dict(description))
+        for host, other in enumerate(descriptions):
+            for part, value in descriptions[0].items():
+                if other.get(part) != value:
+                    raise HostMismatchError(
+                        f"host {host} has another {part} than the chief: {_short(other.get(part))} "
+                        f"instead of {_short(value)}; start all hosts with the same program and data"
+                    )
+
+    def check_same_logs(self, epoch: int, logs: Mapping[str, float]) -> None:
+        """Makes sure that all hosts have trained an epoch on the same batches.
+
+        Raises:
+            HostMismatchError: on every host, if their logs differ by more than rounding.
+        """
+        if self.count == 1:
+            return
+        table = self.numbers(list(logs.values()))
+        for host, row in enumerate(table):
+            if not np.allclose(row, table[0], rtol=1e-3, atol=1e-6, equal_nan=True):
+                raise HostMismatchError(
+                    f"host {host} has trained epoch {epoch + 1} on other batches than the chief: its logs "
+                    f"are {_short(row.tolist())}, the chief's {_short(table[0].tolist())}; give all hosts "
+                    "the same data in the same order, with the same seeds (keras.utils.set_random_seed)"
+                )
+
+    def chief_first(self, action: Callable[[], Any]) -> Any:
+        """Runs something on the chief and returns its result there, None elsewhere.
+
+        Raises:
+            HostMismatchError: on the other hosts, if it failed on the chief.
+        """
+        result, error = None, None
+        if self.is_chief:
+            try:
+                result = action()
+            except BaseException as raised:
+                error = raised
+        failed = self.from_chief(None if error is None else f"{type(error).__name__}: {error}")
+        if error is not None:
+            raise error
+        if failed is not None:
+            raise HostMismatchError(f"the chief has failed: {failed}")
+        return result
+
+
+class Hosts(Alone):
+    """The hosts of a MultiWorkerMirroredStrategy. Belongs to the training thread."""
+
+    def __init__(self, strategy: tf.distribute.Strategy, count: int, index: int) -> None:
+        self.count = count
+        self.index = index
+        self._strategy = strategy
+        self._first = index * len(strategy.extended.worker_devices)
+        self._summing: dict[Any, Callable[..., Any]] = {}
+
+    def gather(self, value: Any) -> list[Any]:
+        own = np.frombuffer(json.dumps(value).encode(), np.uint8)
+        lengths = self._sum_array(np.eye(self.count)[self.index] * len(own)).astype(int)
+        parts = np.split(np.zeros(lengths.sum()), np.cumsum(lengths)[:-1])
+        parts[self.index] = own.astype(np.float64)
+        everything = self._sum_array(np.concatenate(parts)).astype(np.uint8)
+        return [json.loads(part.tobytes()) for part in np.split(everything, np.cumsum(lengths)[:-1])]
+
+    def numbers(self, own: Sequence[float]) -> npt.NDArray[Any]:
+        table = np.zeros((self.count, len(own)))
+        table[self.index] = own
+        return self._sum_array(table.ravel()).reshape(table.shape)
+
+    def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        if not tensors:
+            return []
+        wide = [t if t.dtype in _SUMMED else tf.cast(t, tf.int64) for t in tensors]
+        key = tuple((t.dtype, tuple(t.shape)) for t in wide)
+        if key not in self._summing:
+            specs = [tf.TensorSpec(t.shape, t.dtype) for t in wide]
+            function = tf.function(self._sum_all, autograph=False)
+            self._summing[key] = function.get_concrete_function(specs)
+        summed = self._summing[key](list(wide))
+        return [tf.cast(s, t.dtype) for s, t in zip(summed, tensors, strict=True)]
+
+    def tensors_from_chief(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return self.sum(list(tensors) if self.is_chief else [tf.zeros_like(t) for t in tensors])
+
+    def _sum_array(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Sums float64[n], padded to a power of two so that few functions are traced."""
+        size = 1 << max(3, int(len(values) - 1).bit_length())
+        padded = tf.constant(np.pad(values, (0, size - len(values))), tf.float64)
+        return np.asarray(self.sum([padded])[0])[: len(values)]
+
+    def _sum_all(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        def run() -> Any:
+            context = tf.distribute.get_replica_context()
+            mine = int(tf.get_static_value(context.replica_id_in_sync_group)) == self._first
+            # Made here, so that they lie on the replica's device.
+            sent = [tf.identity(t) if mine else tf.zeros_like(t) for t in tensors]
+            return [context.all_reduce(tf.distribute.ReduceOp.SUM, tensor) for tensor in sent]
+
+        result = self._strategy.run(tf.autograph.experimental.do_not_convert(run))
+        return [self._strategy.experimental_local_results(value)[0] for value in result]
+
+
+_SUMMED = (tf.float32, tf.float64, tf.float16, tf.bfloat16, tf.int32, tf.int64)
+
+
+def make_hosts(strategy: tf.distribute.Strategy) -> Alone:
+    """Returns the hosts of a strategy (`extended._num_workers`, `extended._id_in_cluster`)."""
+    count = int(getattr(strategy.extended, "_num_workers", 1))
+    return Hosts(strategy, count, int(strategy.extended._id_in_cluster)) if count > 1 else Alone()
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 300 else f"{text[:300]}…"

@@ -1,0 +1,91 @@
+"""Logical GPUs: parts of one card with streams of their own.
+
+TensorFlow has one compute stream for each of its devices, so functions called from several threads on one
+GPU run one after the other. A card divided into logical GPUs has as many streams: one for the training and
+one for the validation, or one for each part of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+__all__ = ["split_gpu"]
+
+
+def split_gpu(
+    parts: int = 2,
+    memory_mib: int | Sequence[int] = 1024,
+    priorities: Sequence[int] | None = None,
+    *,
+    gpu: int = 0,
+) -> tuple[str, ...]:
+    """Divides a GPU into logical ones; call it before TensorFlow uses the GPU.
+
+    Args:
+        parts: into how many.
+        memory_mib: MiB of GPU memory for each part, or one number for each.
+        priorities: of the parts' streams; a lower number goes first where both have work. None leaves them
+            alike. Such as `(0, 1)` for training on the first part and validation on the second.
+        gpu: which card, in the order of `tf.config.list_physical_devices("GPU")`.
+
+    Returns:
+        The parts' names, such as `("GPU:0", "GPU:1")`, for `ValidationPolicy(devices=…)`, `tf.device` and
+        `tf.distribute.MirroredStrategy`. With the latter pass `cross_device_ops=
+        tf.distribute.HierarchicalCopyAllReduce()`: NCCL does not run between parts of one card.
+
+    Raises:
+        TypeError: for a value of the wrong type.
+        ValueError: for a value out of range.
+        RuntimeError: if there is no such GPU, or TensorFlow has initialised it already.
+    """
+    _require_int("parts", parts, minimum=2)
+    _require_int("gpu", gpu, minimum=0)
+    sizes = _one_for_each(
+        "memory_mib", [memory_mib] * parts if isinstance(memory_mib, int) else memory_mib, parts
+    )
+    for size in sizes:
+        _require_int("memory_mib", size, minimum=1)
+    order = None if priorities is None else _one_for_each("priorities", priorities, parts)
+    for priority in order or ():
+        _require_int("priorities", priority, minimum=None)
+    cards = tf.config.list_physical_devices("GPU")
+    if gpu >= len(cards):
+        raise RuntimeError(
+            f"there is no GPU number {gpu}: TensorFlow sees {len(cards)}; check CUDA_VISIBLE_DEVICES and the "
+            "driver, or train on the CPU"
+        )
+    configurations = [
+        tf.config.LogicalDeviceConfiguration(
+            memory_limit=size, experimental_priority=None if order is None else order[part]
+        )
+        for part, size in enumerate(sizes)
+    ]
+    try:
+        tf.config.set_logical_device_configuration(cards[gpu], configurations)
+    except RuntimeError as error:
+        raise RuntimeError(
+            "TensorFlow has initialised the GPU already; call split_gpu first, before any tensor is made"
+        ) from error
+    first = sum(_parts_of(card) for card in cards[:gpu])
+    return tuple(f"GPU:{first + part}" for part in range(parts))
+
+
+def _parts_of(card: tf.config.PhysicalDevice) -> int:
+    return len(tf.config.get_logical_device_configuration(card) or [None])
+
+
+def _one_for_each(name: str, values: object, parts: int) -> list[int]:
+    if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
+        raise TypeError(f"{name} must be a sequence of int; got {values!r}")
+    if len(values) != parts:
+        raise ValueError(f"{name} has {len(values)} values for {parts} parts; pass one for each")
+    return list(values)
+
+
+def _require_int(name: str, value: object, *, minimum: int | None) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int; got {value!r} of type {type(value).__name__}")
+    if minimum is not None and value < minimum:
+        raise ValueError(f"{name} must be at least {minimum}; got {value}")

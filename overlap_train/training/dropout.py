@@ -1,0 +1,69 @@
+"""Dropout for a part of a batch, with the random numbers that the whole batch would get."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from overlap_train import _keras
+
+__all__ = ["BeginPart", "Masks", "dropout_layers", "whole_batch_dropout"]
+
+Masks = dict[tuple[int, int], tf.Tensor]
+"""The mask of a whole batch by layer and by how often the layer has been called before."""
+
+BeginPart = Callable[[Any, Any, Any, Masks], None]
+
+
+@contextlib.contextmanager
+def whole_batch_dropout(model: keras.Model) -> Iterator[BeginPart]:
+    """Lets the model's Dropout layers draw for the whole batch what they would draw without splitting.
+
+    The first part draws a layer's mask by the layer's own `call` on ones, with its own seed generator; each
+    part multiplies with its rows. Parts that are traced on threads of their own do not disturb each other.
+
+    Yields:
+        The function that says which part this thread traces next: the rows of the batch, its first row, the
+        one after its last, and the masks, which are drawn where they are missing.
+    """
+    local = threading.local()
+
+    def begin_part(rows: Any, begin: Any, end: Any, masks: Masks) -> None:
+        local.rows, local.begin, local.end, local.masks = rows, begin, end, masks
+        local.calls = {}
+
+    def shared(layer: keras.layers.Dropout) -> Callable[..., tf.Tensor]:
+        stock = layer.call
+
+        def call(inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+            if not training:
+                return stock(inputs, training=training)
+            key = (id(layer), local.calls.get(id(layer), 0))
+            local.calls[id(layer)] = key[1] + 1
+            if key not in local.masks:
+                dynamic = tf.shape(inputs)
+                rest = [dynamic[i] if n is None else n for i, n in enumerate(inputs.shape)][1:]
+                local.masks[key] = stock(tf.ones([local.rows, *rest], inputs.dtype), training=True)
+            return inputs * local.masks[key][local.begin : local.end]
+
+        return call
+
+    layers = dropout_layers(model)
+    for layer in layers:
+        vars(layer)["call"] = shared(layer)
+    try:
+        yield begin_part
+    finally:
+        for layer in layers:
+            del vars(layer)["call"]
+
+
+def dropout_layers(model: keras.Model) -> list[keras.layers.Dropout]:
+    """Returns the layers that are Dropout itself and drop something; a subclass may do anything."""
+    unique = {id(layer): layer for layer in _keras.flat_layers(model)}
+    return [layer for layer in unique.values() if type(layer) is keras.layers.Dropout and layer.rate > 0]

@@ -1,0 +1,153 @@
+"""A whole fit on two replicas: rollback, resume, validation on chosen devices, other callbacks."""
+
+from __future__ import annotations
+
+from tests.parallel.two_cpus import on_two  # isort: skip  # before anything starts TensorFlow
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
+from tests.models import CLASSES, FEATURES, arrays, assert_same_history, assert_same_weights, sequential
+
+ALWAYS = ValidationPolicy(max_lag=1, overlap="always")
+
+
+def momentum():
+    return sequential(keras.optimizers.SGD(0.3, momentum=0.9))
+
+
+def slower():
+    return keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.5, patience=1, min_delta=0.05)
+
+
+def fit(model, trainer=None, **arguments):
+    run = model.fit if trainer is None else trainer.fit
+    defaults = dict(batch_size=32, epochs=8, validation_data=arrays(91, 1), verbose=0)
+    run(*arrays(), **(defaults | arguments))
+    return model
+
+
+def test_a_rollback_puts_both_replicas_back():
+    expected = fit(momentum(), callbacks=[slower()])
+    actual = on_two(momentum)()
+    trainer = Trainer(actual, validation=ALWAYS)
+    fit(actual, trainer, callbacks=[slower()])
+    assert any(account.rolled_back_s > 0 for account in trainer.accounts)
+    assert_same_history(actual.history.history, expected.history.history)
+    assert_same_weights(actual, expected)
+    for variable in (*actual.variables, *actual.optimizer.variables):
+        first, second = variable.value.values
+        np.testing.assert_array_equal(first.numpy(), second.numpy(), err_msg=variable.path)
+
+
+class Killed(Exception):
+    pass
+
+
+KILL_AT = [4]
+
+
+class Killer(keras.callbacks.Callback):
+    """Ends the run at an epoch that is not its own state, which a checkpoint would bring back."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch in KILL_AT:
+            KILL_AT.remove(epoch)
+            raise Killed
+
+
+@pytest.mark.parametrize("then", ["two", "one"])
+def test_a_run_that_was_cut_off_goes_on_to_the_same_result(tmp_path, then):
+    """On two replicas again, or on one device: a checkpoint does not say on how many it was written."""
+    expected = fit(momentum(), callbacks=[slower()])
+    policy = CheckpointPolicy(directory=tmp_path)
+    KILL_AT[:] = [4]
+    first = on_two(momentum)()
+    with pytest.raises(Killed):
+        fit(first, Trainer(first, validation=ALWAYS), callbacks=[slower(), Killer()], resume=policy)
+    second = on_two(momentum)() if then == "two" else momentum()
+    fit(second, Trainer(second, validation=ALWAYS), callbacks=[slower(), Killer()], resume=policy)
+    assert second.history.epoch == expected.history.epoch
+    assert_same_history(second.history.history, expected.history.history)
+    assert_same_weights(second, expected)
+
+
+def test_continue_takes_a_callbacks_change_over_on_both():
+    model = on_two(momentum)()
+    policy = ValidationPolicy(on_change="continue", overlap="always")
+
+    class Halve(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.optimizer.learning_rate = 0.3 / 2 ** (epoch + 1)
+
+    fit(model, Trainer(model, validation=policy), epochs=3, callbacks=[Halve()])
+    for copy in model.optimizer.learning_rate.value.values:
+        np.testing.assert_allclose(copy.numpy(), 0.3 / 8)
+
+
+def test_validation_workers_take_the_devices_in_turn(monkeypatch):
+    """By default those of the replicas; else those that the policy names."""
+    seen = []
+    stock = tf.device
+
+    def device(name):
+        if isinstance(name, str):
+            seen.append(name.split("device:")[-1])
+        return stock(name)
+
+    from overlap_train.validation import runner
+
+    for devices, wanted in ((None, {"CPU:0", "CPU:1"}), (("CPU:1",), {"CPU:1"})):
+        seen.clear()
+        model = on_two(sequential)()
+        with monkeypatch.context() as patch:
+            patch.setattr(runner.tf, "device", device)
+            trainer = Trainer(model, validation=ValidationPolicy(workers=2, devices=devices))
+            fit(model, trainer, epochs=1)
+        assert wanted <= set(seen)
+        assert wanted == {"CPU:0", "CPU:1"} or "CPU:0" not in [s for s in seen if s in ("CPU:0",)]
+
+
+def test_evaluate_equals_keras():
+    expected, actual = sequential(), on_two(sequential)()
+    x, y = arrays()
+    wanted = expected.evaluate(x, y, verbose=0, return_dict=True)
+    assert Trainer(actual).evaluate(x, y, verbose=0, return_dict=True) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_fitting_twice_traces_once(monkeypatch):
+    model = on_two(sequential)()
+    trainer = Trainer(model)
+    fit(model, trainer, epochs=1)
+    traced = trainer._loops._loops.copy()
+    fit(model, trainer, epochs=1)
+    assert list(trainer._loops._loops.values()) == list(traced.values())
+
+
+def test_validation_after_every_few_steps():
+    model = on_two(sequential)()
+    trainer = Trainer(model, validation=ValidationPolicy(every_steps=3))
+    fit(model, trainer, epochs=2)
+    expected = sequential()
+    reference = Trainer(expected, validation=ValidationPolicy(every_steps=3))
+    fit(expected, reference, epochs=2)
+    for a, b in zip(trainer.step_validations, reference.step_validations, strict=True):
+        assert a.step == b.step
+        assert dict(a.metrics) == pytest.approx(dict(b.metrics), rel=1e-5)
+
+
+def test_averaged_weights_reach_both_replicas():
+    def build():
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5), loss)
+        return model
+
+    expected = fit(build(), epochs=2)
+    actual = on_two(build)()
+    fit(actual, Trainer(actual), epochs=2)
+    assert_same_weights(actual, expected)

@@ -1,0 +1,102 @@
+"""One host of a small training, for `test_hosts.py`, which starts it once or twice.
+
+    python -m tests.parallel.hosts_target '{"hosts": 2, ...}' directory
+
+The first argument is a JSON object of what varies, the second a directory for what comes of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+
+def build_callbacks(case: dict, directory: Path) -> list:
+    import keras
+
+    kc = keras.callbacks
+    callbacks = [
+        kc.EarlyStopping(
+            "val_loss", patience=2, min_delta=case.get("min_delta", 0.02), restore_best_weights=True
+        ),
+        kc.ModelCheckpoint(directory / "best.weights.h5", save_best_only=True, save_weights_only=True),
+        kc.CSVLogger(str(directory / "log.csv")),
+    ]
+    if "plateau" in case:
+        callbacks.append(kc.ReduceLROnPlateau("val_loss", factor=0.5, patience=1, min_delta=0.05))
+    if "schedule" in case:
+        callbacks.append(kc.LearningRateScheduler(lambda epoch, lr: lr * 0.9))
+    return callbacks
+
+
+def tell(case: dict):
+    """Returns a callback that says on standard output that an epoch has ended."""
+    import keras
+
+    class Telling(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            print(f"epoch {epoch}", flush=True)
+            if case.get("raise_at") == epoch:
+                raise RuntimeError("a callback of the user's own")
+
+    return Telling()
+
+
+def build_model(case: dict):
+    import keras
+
+    from tests.models import sequential, subclassed
+
+    if case.get("model") == "subclassed":
+        return subclassed("adam", keras.layers.LayerNormalization)
+    optimizers = {
+        "sgd": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
+        "adam": lambda: keras.optimizers.Adam(0.01),
+        "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.02),
+    }
+    return sequential(optimizers[case.get("optimizer", "adam")]())
+
+
+def main(case: dict, directory: Path) -> None:
+    import contextlib
+
+    import numpy as np
+    import tensorflow as tf
+
+    from overlap_train import Trainer, ValidationPolicy
+    from overlap_train.parallel import join_cluster
+    from tests.models import arrays
+
+    strategy = join_cluster() if case["hosts"] > 1 else None
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        model = build_model(case)
+    index = json.loads(os.environ.get("TF_CONFIG", '{"task": {"index": 0}}'))["task"]["index"]
+    x, y = arrays(203, case.get("seeds", [0, 0])[index])
+    data = {"batch_size": case.get("batch_sizes", [32, 32])[index]}
+    if case.get("source") == "dataset":
+        x, y = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(203, seed=3).batch(32), None
+        data = {"shuffle": False}
+    policy = ValidationPolicy(max_lag=case.get("max_lag", 1), workers=2)
+    trainer = Trainer(model, validation=policy)
+    history = trainer.fit(
+        x,
+        y,
+        **data,
+        epochs=case.get("epochs", 8),
+        validation_data=arrays(91, 1),
+        validation_batch_size=10,
+        callbacks=[*build_callbacks(case, directory), tell(case)],
+        verbose=0,
+        resume=directory / "checkpoints" if case.get("resume") else None,
+    )
+    np.savez(
+        directory / f"final{index}.npz",
+        **{str(i): np.asarray(v) for i, v in enumerate((*model.variables, *model.optimizer.variables))},
+    )
+    (directory / f"history{index}.json").write_text(json.dumps({"epoch": history.epoch, **history.history}))
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]), Path(sys.argv[2]))

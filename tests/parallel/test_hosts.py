@@ -1,0 +1,180 @@
+"""Two processes under MultiWorkerMirroredStrategy give the result of one; whatever differs is refused.
+
+`scripts/nightly.sh` runs the long forms.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.differential import assert_same_content, read_files
+from tests.models import assert_same_history
+
+pytestmark = pytest.mark.timeout(400)
+
+
+def free_ports(count: int) -> list[int]:
+    """Returns ports that nobody listens at; they are let go of before they are used."""
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("localhost", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def start(directory: Path, hosts: int = 2, **case) -> list[subprocess.Popen]:
+    """Starts the hosts of a training, the chief first."""
+    directory.mkdir(exist_ok=True)
+    addresses = [f"localhost:{port}" for port in free_ports(hosts)]
+    command = [sys.executable, "-m", "tests.parallel.hosts_target"]
+    command += [json.dumps({"hosts": hosts, **case}), str(directory)]
+    processes = []
+    for index in range(hosts):
+        config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+        more = {"TF_CONFIG": json.dumps(config)} if hosts > 1 else {}
+        environment = {**os.environ, **more}
+        with (directory / f"errors{index}.txt").open("w") as file:
+            processes.append(
+                subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=file, text=True)
+            )
+    return processes
+
+
+def finish(directory: Path, processes: list[subprocess.Popen], timeout_s: float = 300) -> list[int]:
+    """Waits for all hosts and returns their exit codes; ends those that hang."""
+    try:
+        for process in processes:
+            process.communicate(timeout=timeout_s)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait(timeout=60)
+            process.stdout.close()
+    return [process.returncode for process in processes]
+
+
+def errors(directory: Path, host: int) -> str:
+    return (directory / f"errors{host}.txt").read_text()
+
+
+def run(directory: Path, **case) -> Path:
+    codes = finish(directory, start(directory, **case))
+    assert not any(codes), "\n".join(errors(directory, host)[-3000:] for host in range(len(codes)))
+    return directory
+
+
+def assert_same_result(actual: Path, expected: Path, hosts: int = 2, rtol: float = 1e-5) -> None:
+    wanted = json.loads((expected / "history0.json").read_text())
+    with np.load(expected / "final0.npz") as weights:
+        for host in range(hosts):
+            history = json.loads((actual / f"history{host}.json").read_text())
+            assert history.pop("epoch") == wanted["epoch"]
+            assert_same_history(history, {k: v for k, v in wanted.items() if k != "epoch"}, rtol)
+            with np.load(actual / f"final{host}.npz") as own:
+                assert own.files == weights.files
+                for name in weights.files:
+                    np.testing.assert_allclose(own[name], weights[name], rtol=rtol, atol=1e-6)
+    ours, theirs = read_files(actual), read_files(expected)
+    assert sorted(ours) == sorted(theirs)
+    for name, content in theirs.items():
+        assert_same_content(name, ours[name], content, rtol)
+
+
+CASES = {
+    "adam, early stop": {"optimizer": "adam", "min_delta": 0.1},
+    "sgd, rollback": {"optimizer": "sgd", "plateau": True, "schedule": True},
+    "dataset": {"optimizer": "sgd", "source": "dataset", "epochs": 3},
+}
+MORE_CASES = {
+    f"{optimizer}, lag {lag}, {model}": {
+        "optimizer": optimizer,
+        "max_lag": lag,
+        "model": model,
+        "plateau": True,
+    }
+    for optimizer in ("sgd", "adam", "adamw")
+    for lag in (0, 1)
+    for model in ("sequential", "subclassed")
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_hosts_give_the_result_of_one(name, tmp_path):
+    case = CASES[name]
+    one = run(tmp_path / "one", hosts=1, **case)
+    assert_same_result(run(tmp_path / "two", **case), one)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", MORE_CASES)
+def test_two_hosts_give_the_result_of_one_nightly(name, tmp_path):
+    case = MORE_CASES[name]
+    one = run(tmp_path / "one", hosts=1, **case)
+    assert_same_result(run(tmp_path / "two", **case), one)
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ({"seeds": [0, 1]}, "host 1 has another data than the chief"),
+        ({"batch_sizes": [32, 16]}, "host 1 has another batch size than the chief: '16' instead of '32'"),
+    ],
+)
+def test_what_differs_between_the_hosts_is_refused_on_both(case, message, tmp_path):
+    codes = finish(tmp_path, start(tmp_path, **case))
+    assert all(codes)
+    for host in (0, 1):
+        assert message in errors(tmp_path, host)
+    assert not list(tmp_path.glob("final*"))
+
+
+def test_what_the_chiefs_callback_raises_ends_the_others_too(tmp_path):
+    codes = finish(tmp_path, start(tmp_path, raise_at=1))
+    assert all(codes)
+    assert "RuntimeError: a callback of the user's own" in errors(tmp_path, 0)
+    assert "the chief has failed: RuntimeError: a callback of the user's own" in errors(tmp_path, 1)
+
+
+def kill_one(directory: Path, victim: int, after_epochs: int, **case) -> list[int]:
+    """Kills a host once the chief has delivered so many epochs."""
+    processes = start(directory, resume=True, **case)
+    for line in processes[0].stdout:
+        if line.strip() == f"epoch {after_epochs}":
+            processes[victim].send_signal(signal.SIGKILL)
+            break
+    return finish(directory, processes, timeout_s=120)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_host_ends_the_other_and_the_restarted_job_gives_the_same_result(victim, tmp_path):
+    case = {"optimizer": "sgd", "plateau": True}
+    one = run(tmp_path / "one", hosts=1, **case)
+    codes = kill_one(tmp_path / "two", victim, 2, **case)
+    assert codes[victim] == -signal.SIGKILL
+    assert codes[1 - victim] not in (0, -signal.SIGKILL)
+    assert f"HostLostError: host {1 - victim} cannot go on" in errors(tmp_path / "two", 1 - victim)
+    assert_same_result(run(tmp_path / "two", resume=True, **case), one)
+
+
+@pytest.mark.kill
+@pytest.mark.timeout(7200)
+def test_killed_at_random_moments_the_result_is_that_of_the_unbroken_run(tmp_path):
+    case = {"optimizer": "sgd", "plateau": True}
+    one = run(tmp_path / "one", hosts=1, **case)
+    rng = random.Random(int(os.environ.get("OVERLAP_TRAIN_SEED", "0")))
+    for number in range(int(os.environ.get("OVERLAP_TRAIN_KILLS", "20"))):
+        directory = tmp_path / f"run{number}"
+        kill_one(directory, rng.randint(0, 1), rng.randint(0, 6), **case)
+        assert_same_result(run(directory, resume=True, **case), one)
