@@ -7,10 +7,10 @@ A step on n workers that share a global batch takes
     t(n) = t_fixed + t_rows / n + ring(gradient bytes, n) + ring(output bytes, n),
     ring(b, n) = 2 (n - 1) / n * b / bandwidth + 2 (n - 1) * latency          (ring all-reduce),
 
-where t_fixed + t_rows is the step on one worker. The measured workers are processes of one machine: they share
-its cores, so their compute does not get shorter, and the link is fitted to the all-reduces of a small and a
-large tensor between them. Everything beyond them is marked as predicted: for links that are given (--gbit,
---latency_us), with as many rows on each worker as the single one had.
+where t_fixed + t_rows is the step on one worker. The measured workers are processes of one machine: they
+share its cores, so their compute does not get shorter, and the link is fitted to the all-reduces of a small
+and a large tensor between them. Everything beyond them is marked as predicted: for links
+that are given (--gbit, --latency_us), with as many rows on each worker as the single one had.
 """
 
 from __future__ import annotations
