@@ -8,29 +8,103 @@ have their methods. Everything belongs to the training threads, which meet in ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 import keras
 
+from overlap_train import _keras
+from overlap_train._version import __version__
 from overlap_train.callbacks.delivery import Delivery, Outcome
 from overlap_train.callbacks.hooks import wants_train_batches
 from overlap_train.data.cursor import Cursor, CursorState
+from overlap_train.data.sources import Feed
+from overlap_train.parallel.cluster import program_digest
 from overlap_train.parallel.hosts import Alone
-from overlap_train.resume import Resumer, StartPoint
+from overlap_train.parallel.strategy import Replicas
+from overlap_train.resume import Resumer, StartPoint, fingerprint
 from overlap_train.snapshot import ModelState, Snapshot, Values
 from overlap_train.validation.policy import ValidationPolicy
 
-__all__ = ["SharedCallbacks", "SharedDelivery", "SharedResumer", "check_shareable", "own_callbacks"]
+__all__ = ["agree_to_start", "deliver_together", "make_resumer"]
 
 
-def check_shareable(policy: ValidationPolicy, callbacks: Iterable[keras.callbacks.Callback]) -> None:
-    """Makes sure that nothing is asked for that would depend on one host's clock.
+def agree_to_start(
+    replicas: Replicas,
+    model: keras.Model,
+    feed: Feed,
+    policy: ValidationPolicy,
+    callbacks: Iterable[keras.callbacks.Callback],
+    plans: Mapping[str, Any],
+) -> None:
+    """Checks that all replicas and hosts are about to do the same, and makes the model's variables.
+
+    Args:
+        replicas: that share each batch.
+        model: compiled.
+        feed: the training data.
+        policy: how the validation runs.
+        callbacks: as the user passed them.
+        plans: what else has to be the same on all hosts, by name.
 
     Raises:
-        ValueError: if something is; says what.
+        ValueError: if something is asked for that is not possible.
+        HostMismatchError: if a host differs from the chief.
     """
+    replicas.check_batch(feed.full_batch)
+    if replicas.hosts.count > 1:
+        _check_shareable(policy, callbacks)
+        described = {"batch size": feed.full_batch, **plans, "ValidationPolicy": policy}
+        replicas.hosts.check_same(
+            {
+                "version of overlap_train": __version__,
+                "program": program_digest(),
+                **{name: str(value) for name, value in described.items()},
+                "data": feed.describe(),
+                "structure of the model": [type(layer).__name__ for layer in _keras.flat_layers(model)],
+            }
+        )
+    replicas.build(model, feed.element_spec)
+    replicas.hosts.check_same(fingerprint(model, feed))
+
+
+def deliver_together(
+    hosts: Alone,
+    model: keras.Model,
+    state: ModelState,
+    callbacks: keras.callbacks.CallbackList,
+    *,
+    on_change: str,
+    revalidate: Callable[[str, Values], Any],
+) -> tuple[Any, Delivery]:
+    """Returns the callbacks and the delivery of a `fit`: the plain ones on one host, else shared ones."""
+    if hosts.count == 1:
+        return callbacks, Delivery(model, state, callbacks, on_change=on_change, revalidate=revalidate)
+    if not hosts.is_chief:
+        kinds = (keras.callbacks.TerminateOnNaN, keras.callbacks.History)
+        own = [callback for callback in callbacks.callbacks if type(callback) in kinds]
+        callbacks = keras.callbacks.CallbackList(own, model=model, **callbacks.params)
+    inner = Delivery(model, state, callbacks, on_change=on_change, revalidate=_refuse_to_revalidate)
+    return (
+        SharedCallbacks(hosts, model, state, callbacks),
+        SharedDelivery(hosts, model, state, callbacks, inner),
+    )
+
+
+def make_resumer(hosts: Alone, model: keras.Model, make: Callable[[], Resumer]) -> Resumer:
+    """Returns what `make` returns, or on several hosts one that shares the chief's."""
+    return make() if hosts.count == 1 else SharedResumer(hosts, model, make)
+
+
+def _refuse_to_revalidate(name: str, values: Values) -> Any:
+    raise ValueError(
+        "a callback's on_test_begin changed the weights that are to be validated; that is for one host"
+    )
+
+
+def _check_shareable(policy: ValidationPolicy, callbacks: Iterable[keras.callbacks.Callback]) -> None:
+    """Refuses what would depend on one host's clock."""
     if policy.every_steps is not None:
         raise ValueError("ValidationPolicy(every_steps=...) is for one host; leave it out on several")
     if policy.backlog != "block":
@@ -46,16 +120,6 @@ def check_shareable(policy: ValidationPolicy, callbacks: Iterable[keras.callback
                 f"{type(callback).__name__} listens to training batches, which is for one host; leave it "
                 "out, or use a callback that works at the ends of epochs"
             )
-
-
-def own_callbacks(
-    hosts: Alone, callbacks: Sequence[keras.callbacks.Callback]
-) -> Sequence[keras.callbacks.Callback]:
-    """Returns the callbacks that a host calls itself: all on the chief, elsewhere those that only look."""
-    if hosts.is_chief:
-        return callbacks
-    kinds = (keras.callbacks.TerminateOnNaN, keras.callbacks.History)
-    return [callback for callback in callbacks if type(callback) in kinds]
 
 
 class _Changes:

@@ -13,30 +13,21 @@ import keras
 import tensorflow as tf
 
 from overlap_train import _keras, arguments
-from overlap_train._version import __version__
-from overlap_train.callbacks.delivery import Delivery
 from overlap_train.callbacks.hooks import wants_test_batches
 from overlap_train.data.cursor import Cursor
 from overlap_train.data.preprocessing import Preprocess
 from overlap_train.data.sources import Feed, FeedOptions, IteratorFeed, make_feed
 from overlap_train.errors import HostLostError
-from overlap_train.following import (
-    SharedCallbacks,
-    SharedDelivery,
-    SharedResumer,
-    check_shareable,
-    own_callbacks,
-)
+from overlap_train.following import agree_to_start, deliver_together, make_resumer
 from overlap_train.interrupts import Interrupts
 from overlap_train.lag import effective_lag
 from overlap_train.monitoring.accounts import Accounts
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.monitoring.table import format_epoch_table
-from overlap_train.parallel.cluster import program_digest
 from overlap_train.parallel.hosts import Alone
 from overlap_train.parallel.step import make_step
-from overlap_train.parallel.strategy import Replicas, find_strategy
+from overlap_train.parallel.strategy import find_strategy
 from overlap_train.records import EpochAccount, StepValidation
 from overlap_train.resume import CheckpointPolicy, Resumer, checkpoint_policy, fingerprint
 from overlap_train.session import FitSession, Parts, Schedule
@@ -305,7 +296,8 @@ class Trainer:
         if isinstance(feed, IteratorFeed):
             feed.prepare()
         if self.replicas is not None:
-            self._prepare_replicas(self.replicas, feed, callbacks, epochs)
+            plans = {"number of epochs": epochs, "ExecutionPlan": self.execution}
+            agree_to_start(self.replicas, self.model, feed, self.validation, callbacks.callbacks, plans)
         step = self._step(callbacks, feed)
         logs_spec = build_model(self.model, step, feed.element_spec)
         state = ModelState(self.model)
@@ -315,13 +307,8 @@ class Trainer:
         self.step_validations = []
         every = self.validation.every_steps
         max_lag, reason = effective_lag(self.validation, feed, suite, callbacks.callbacks)
-        hosts = self._hosts
-        if hosts.count > 1 and not hosts.is_chief:
-            own = own_callbacks(hosts, callbacks.callbacks)
-            callbacks = _callback_list(
-                self.model, own, verbose=0, epochs=epochs, steps=cursor.steps_per_epoch, history=False
-            )
-        delivery = Delivery(
+        shared, delivery = deliver_together(
+            self._hosts,
             self.model,
             state,
             callbacks,
@@ -343,21 +330,15 @@ class Trainer:
             suite=suite,
             backlog=Backlog(self.validation, suite, max_lag=max_lag),
             stepwise=StepValidations(suite, every, self.step_validations.append) if every and suite else None,
-            delivery=(
-                delivery
-                if hosts.count == 1
-                else SharedDelivery(hosts, self.model, state, callbacks, delivery)
-            ),
-            callbacks=(
-                callbacks if hosts.count == 1 else SharedCallbacks(hosts, self.model, state, callbacks)
-            ),
+            delivery=delivery,
+            callbacks=shared,
             progress=progress,
             recorder=self.recorder,
             accounts=Accounts(),
             interrupts=resources.enter_context(Interrupts()),
             resumer=self._resumer(policy, feed, resources),
             scope=self.replicas.scope if self.replicas is not None else contextlib.nullcontext,
-            hosts=hosts,
+            hosts=self._hosts,
         )
 
     def _execution(
@@ -419,29 +400,6 @@ class Trainer:
         """The hosts that train together."""
         return self.replicas.hosts if self.replicas is not None else Alone()
 
-    def _prepare_replicas(
-        self, replicas: Replicas, feed: Feed, callbacks: keras.callbacks.CallbackList, epochs: int
-    ) -> None:
-        """Checks that all replicas and hosts are about to do the same, and makes the model's variables."""
-        replicas.check_batch(feed.full_batch)
-        if replicas.hosts.count > 1:
-            check_shareable(self.validation, callbacks.callbacks)
-            described = [str(value) for value in (feed.full_batch, epochs, self.execution, self.validation)]
-            names = ("batch size", "number of epochs", "ExecutionPlan", "ValidationPolicy")
-            replicas.hosts.check_same(
-                {
-                    "version of overlap_train": __version__,
-                    "program": program_digest(),
-                    **dict(zip(names, described, strict=True)),
-                    "data": feed.describe(),
-                    "structure of the model": [
-                        type(layer).__name__ for layer in _keras.flat_layers(self.model)
-                    ],
-                }
-            )
-        replicas.build(self.model, feed.element_spec)
-        replicas.hosts.check_same(fingerprint(self.model, feed))
-
     def _step_function(self, feed: Feed) -> StepFunction:
         """Returns the function of one global batch."""
         if self.replicas is None:
@@ -480,33 +438,22 @@ class Trainer:
             on_span=self.recorder.add,
             resources=resources,
             preprocess=self._preprocess,
-            devices=self._validation_devices(),
+            devices=self.validation.devices or (self.replicas.spread if self.replicas is not None else ()),
             hosts=self._hosts,
         )
-
-    def _validation_devices(self) -> Sequence[str]:
-        """Returns the devices that the workers take in turn; none leaves them where TensorFlow puts them."""
-        if self.validation.devices is not None or self.replicas is None:
-            return self.validation.devices or ()
-        return self.replicas.devices if len(self.replicas.devices) > 1 else ()
 
     def _resumer(
         self, policy: CheckpointPolicy | None, feed: Feed, resources: contextlib.ExitStack
     ) -> Resumer | None:
         if policy is None:
             return None
-        hosts = self._hosts
         if not feed.rewindable:
             raise ValueError(
                 "resume needs data whose position can be found again: arrays, or a tf.data.Dataset without "
                 "Python functions and state of its own; this data has one"
             )
         belongs_to = fingerprint(self.model, feed)
-        resumer = (
-            Resumer(policy, belongs_to)
-            if hosts.count == 1
-            else SharedResumer(hosts, self.model, lambda: Resumer(policy, belongs_to))
-        )
+        resumer = make_resumer(self._hosts, self.model, lambda: Resumer(policy, belongs_to))
         resources.callback(resumer.close)
         return resumer
 

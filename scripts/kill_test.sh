@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Kills and resumes a training at random moments (default 50): scripts/kill_test.sh [KILLS] [SEED]
+# Kills and resumes a training at random moments (default 50), and one of two hosts at 20:
+#     scripts/kill_test.sh [KILLS] [SEED]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export OVERLAP_TRAIN_KILLS="${1:-50}" OVERLAP_TRAIN_SEED="${2:-0}"
-PYTEST_MARKS=kill exec scripts/test.sh tests/test_kill.py -s
+PYTEST_MARKS=kill exec scripts/test.sh tests/test_kill.py tests/parallel/test_hosts.py -s

@@ -43,6 +43,11 @@ class Replicas:
         """The devices of this host's replicas, in the order of the replicas."""
         return tuple(self.strategy.extended.worker_devices)
 
+    @property
+    def spread(self) -> tuple[str, ...]:
+        """The devices over which validation workers are spread; none if there is one only."""
+        return self.devices if len(self.devices) > 1 else ()
+
     def scope(self) -> Any:
         """Returns the strategy's scope; a no-op where it is the present one already."""
         return self.strategy.scope()

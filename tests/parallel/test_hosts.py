@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -147,14 +148,17 @@ def test_what_the_chiefs_callback_raises_ends_the_others_too(tmp_path):
     assert "the chief has failed: RuntimeError: a callback of the user's own" in errors(tmp_path, 1)
 
 
-def kill_one(directory: Path, victim: int, after_epochs: int, **case) -> list[int]:
-    """Kills a host once the chief has delivered so many epochs."""
+def kill_one(directory: Path, victim: int, after_epochs: int, delay_s: float = 0.0, **case) -> list[int]:
+    """Kills a host so long after the chief has delivered so many epochs; it may have ended before."""
     processes = start(directory, resume=True, **case)
+    timer = threading.Timer(delay_s, processes[victim].send_signal, [signal.SIGKILL])
     for line in processes[0].stdout:
         if line.strip() == f"epoch {after_epochs}":
-            processes[victim].send_signal(signal.SIGKILL)
+            timer.start()
             break
-    return finish(directory, processes, timeout_s=120)
+    codes = finish(directory, processes, timeout_s=120)
+    timer.cancel()
+    return codes
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -174,7 +178,7 @@ def test_killed_at_random_moments_the_result_is_that_of_the_unbroken_run(tmp_pat
     case = {"optimizer": "sgd", "plateau": True}
     one = run(tmp_path / "one", hosts=1, **case)
     rng = random.Random(int(os.environ.get("OVERLAP_TRAIN_SEED", "0")))
-    for number in range(int(os.environ.get("OVERLAP_TRAIN_KILLS", "20"))):
+    for number in range(int(os.environ.get("OVERLAP_TRAIN_HOST_KILLS", "20"))):
         directory = tmp_path / f"run{number}"
-        kill_one(directory, rng.randint(0, 1), rng.randint(0, 6), **case)
+        kill_one(directory, rng.randint(0, 1), rng.randint(0, 6), rng.uniform(0, 0.3), **case)
         assert_same_result(run(directory, resume=True, **case), one)
