@@ -32,6 +32,7 @@ __all__ = [
     "are_dense",
     "array_inputs",
     "array_order_dataset",
+    "capped_epochs",
     "compiled_metrics_built",
     "compiled_parts",
     "compute_and_track_loss",
@@ -46,7 +47,6 @@ __all__ = [
     "is_rewindable_adapter",
     "is_stock_method",
     "is_tf_dataset_adapter",
-    "max_epochs",
     "metric_leaves",
     "profiles",
     "python_logs",
@@ -219,10 +219,10 @@ def profiles(callback: keras.callbacks.TensorBoard) -> bool:
     return bool(callback._should_trace)
 
 
-def max_epochs() -> int | None:
-    """Returns the cap on epochs that `keras.config.set_max_epochs` set for debugging, or None."""
-    value = keras.config.max_epochs()
-    return int(value) if value else None
+def capped_epochs(epochs: int) -> int:
+    """Returns a number of epochs, capped as `keras.config.set_max_epochs` says for debugging."""
+    limit = keras.config.max_epochs()
+    return min(epochs, int(limit)) if limit else epochs
 
 
 def forward(model: keras.Model, x: Any) -> Any:

@@ -1,47 +1,35 @@
-"""`Trainer`: `keras.Model.fit` with the validation overlapped. It wires the rooms; `session.py` runs them."""
+"""`Trainer`: `keras.Model.fit` with the validation overlapped. `assembly.py` wires, `session.py` runs."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from overlap_train import _keras, arguments
-from overlap_train.callbacks.hooks import wants_test_batches
+from overlap_train.assembly import Setup, assemble_fit, make_callback_list, make_suite
 from overlap_train.data.cursor import Cursor
 from overlap_train.data.preprocessing import Preprocess
-from overlap_train.data.sources import Feed, FeedOptions, IteratorFeed, make_feed
+from overlap_train.data.sources import FeedOptions, make_feed
 from overlap_train.errors import HostLostError
-from overlap_train.following import agree_to_start, deliver_together, make_resumer
-from overlap_train.interrupts import Interrupts
-from overlap_train.lag import effective_lag
-from overlap_train.monitoring.accounts import Accounts
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.monitoring.table import format_epoch_table
 from overlap_train.parallel.hosts import Alone
-from overlap_train.parallel.step import make_step
 from overlap_train.parallel.strategy import find_strategy
 from overlap_train.records import EpochAccount, StepValidation
-from overlap_train.resume import CheckpointPolicy, Resumer, checkpoint_policy, fingerprint
+from overlap_train.resume import CheckpointPolicy, checkpoint_policy
 from overlap_train.session import FitSession, Parts, Schedule
 from overlap_train.snapshot import ModelState
-from overlap_train.training.execution import LoopCache, Task, make_execution
-from overlap_train.training.loops import Loop
-from overlap_train.training.pace import Pace
+from overlap_train.training.execution import LoopCache
 from overlap_train.training.plan import ExecutionPlan
-from overlap_train.training.step import Step, StepFunction, build_model
-from overlap_train.validation.backlog import Backlog
+from overlap_train.training.step import Step
 from overlap_train.validation.policy import ValidationPolicy, ValidationSet
-from overlap_train.validation.sets import build_suite, named_sets
-from overlap_train.validation.stepwise import StepValidations
-from overlap_train.validation.suite import ValidationSuite
+from overlap_train.validation.sets import named_sets
 
 __all__ = ["Trainer"]
 
@@ -210,23 +198,34 @@ class Trainer:
             self.replicas.check_model(self.model)
         if not self._hosts.is_chief:
             verbose = 0
+        setup = self._setup()
         options = FeedOptions(batch_size, steps_per_epoch, shuffle, class_weight, self._preprocess)
-        feed = make_feed(x, y, sample_weight, options, hold_in_memory=self._fits_in_memory)
+        feed = make_feed(x, y, sample_weight, options, hold_in_memory=setup.holds_in_memory)
         schedule = Schedule(
             initial_epoch,
-            _capped(epochs),
+            _keras.capped_epochs(epochs),
             self.validation.timeout_s,
             judges_overlap=self.validation.judges_overlap and self._hosts.count == 1,
         )
         with contextlib.ExitStack() as resources:
             cursor = Cursor(feed, steps_per_epoch)
-            callback_list = _callback_list(
+            callback_list = make_callback_list(
                 self.model, callbacks, verbose=verbose, epochs=schedule.epochs, steps=cursor.steps_per_epoch
             )
             progress = ProgressReporter(schedule.epochs, cursor.steps_per_epoch, verbose=verbose)
             resources.enter_context(progress)
-            parts = self._assemble(
-                feed, cursor, callback_list, progress, sets, policy, resources, epochs=schedule.epochs
+            self.step_validations = []
+            parts = assemble_fit(
+                setup,
+                feed,
+                cursor,
+                callback_list,
+                progress,
+                sets,
+                policy,
+                resources,
+                epochs=schedule.epochs,
+                on_step_validation=self.step_validations.append,
             )
             session = FitSession(parts, schedule)
             resources.callback(parts.backlog.drop)
@@ -266,10 +265,10 @@ class Trainer:
 
         with contextlib.ExitStack() as resources:
             data = ValidationSet(data=(x, y, sample_weight), steps=steps, batch_size=batch_size)
-            callback_list = _callback_list(
+            callback_list = make_callback_list(
                 self.model, callbacks, verbose=0, epochs=1, steps=None, history=False
             )
-            suite = self._suite(built_state, {"": data}, callback_list, resources)
+            suite = make_suite(self._setup(), built_state, {"": data}, callback_list, resources)
             values = ModelState(self.model).read()
             callback_list.on_test_begin()
             result = suite.evaluate("", values)
@@ -279,94 +278,6 @@ class Trainer:
             logs = dict(result.metrics)
             callback_list.on_test_end(logs)
         return logs if return_dict else _keras.flatten_logs(self.model, logs)
-
-    def _assemble(
-        self,
-        feed: Feed,
-        cursor: Cursor,
-        callbacks: keras.callbacks.CallbackList,
-        progress: ProgressReporter,
-        sets: Mapping[str, ValidationSet],
-        policy: CheckpointPolicy | None,
-        resources: contextlib.ExitStack,
-        *,
-        epochs: int,
-    ) -> Parts:
-        """Builds everything that one `fit` needs, and traces it."""
-        if isinstance(feed, IteratorFeed):
-            feed.prepare()
-        if self.replicas is not None:
-            plans = {"number of epochs": epochs, "ExecutionPlan": self.execution}
-            agree_to_start(self.replicas, self.model, feed, self.validation, callbacks.callbacks, plans)
-        step = self._step(callbacks, feed)
-        logs_spec = build_model(self.model, step, feed.element_spec)
-        state = ModelState(self.model)
-        suite = self._suite(lambda _: state, sets, callbacks, resources)
-        if self.validation.sanity_check:
-            suite.sanity_check(state.read())
-        self.step_validations = []
-        every = self.validation.every_steps
-        max_lag, reason = effective_lag(self.validation, feed, suite, callbacks.callbacks)
-        shared, delivery = deliver_together(
-            self._hosts,
-            self.model,
-            state,
-            callbacks,
-            on_change=self.validation.on_change,
-            revalidate=suite.evaluate,
-        )
-        if reason is not None:
-            progress.message(f"validating in step with the training: {reason}")
-        steps = cursor.steps_per_epoch
-        total_steps = None if steps is None else steps * epochs
-        loop, pace = self._execution(feed, step, logs_spec, progress, total_steps)
-        return Parts(
-            model=self.model,
-            state=state,
-            step=step,
-            loop=loop,
-            cursor=cursor,
-            pace=pace,
-            suite=suite,
-            backlog=Backlog(self.validation, suite, max_lag=max_lag),
-            stepwise=StepValidations(suite, every, self.step_validations.append) if every and suite else None,
-            delivery=delivery,
-            callbacks=shared,
-            progress=progress,
-            recorder=self.recorder,
-            accounts=Accounts(),
-            interrupts=resources.enter_context(Interrupts()),
-            resumer=self._resumer(policy, feed, resources),
-            scope=self.replicas.scope if self.replicas is not None else contextlib.nullcontext,
-            hosts=self._hosts,
-        )
-
-    def _execution(
-        self,
-        feed: Feed,
-        step: Step,
-        logs_spec: dict[str, Any],
-        progress: ProgressReporter,
-        total_steps: int | None,
-    ) -> tuple[Loop, Pace]:
-        """Returns the loop that the plan asks for, and the pace of its calls."""
-        stock = self._is_stock
-        task = Task(
-            self.model,
-            feed,
-            step,
-            logs_spec,
-            self._step_function(feed),
-            stock,
-            total_steps,
-            self._loops,
-            replicated=self.replicas is not None,
-        )
-        plan = self.execution
-        if self._hosts.count > 1 and feed.full_batch is None:
-            # A collective operation must have the same shape in each step of a call.
-            plan = dataclasses.replace(plan, steps_per_call=1)
-        return make_execution(task, plan, progress.message)
 
     def _run(self, session: FitSession, parts: Parts) -> None:
         """Runs a session and keeps its accounts, however it ends."""
@@ -386,100 +297,22 @@ class Trainer:
             if self.model.history is not None:
                 self.model.history.ended = self.ended
 
-    def _fits_in_memory(self, size_bytes: int) -> bool:
-        loop = self.execution.loop
-        return loop == "in_memory" or (loop != "iterator" and size_bytes <= self._in_memory_bytes)
-
-    @property
-    def _is_stock(self) -> bool:
-        """Whether a step is the model's own `train_step`."""
-        return getattr(self.train_step, "__func__", None) is Trainer.train_step
-
     @property
     def _hosts(self) -> Alone:
         """The hosts that train together."""
         return self.replicas.hosts if self.replicas is not None else Alone()
 
-    def _step_function(self, feed: Feed) -> StepFunction:
-        """Returns the function of one global batch."""
-        if self.replicas is None:
-            return self.train_step
-        stock = self._is_stock and _keras.is_stock_method(self.model.train_step)
-        return make_step(self.model, self.replicas, self.train_step, stock=stock, most_rows=feed.full_batch)
-
-    def _step(self, callbacks: keras.callbacks.CallbackList, feed: Feed) -> Step:
-        nan_guard = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks.callbacks)
-        jit_compile = bool(self.model.jit_compile) and not self.model.run_eagerly and self.replicas is None
-        replicas, metrics = self.replicas, None
-        if replicas is not None and replicas.hosts.count > 1:
-            metrics = functools.partial(replicas.own_metrics, self.model)
-        return Step(
+    def _setup(self) -> Setup:
+        return Setup(
             self.model,
-            self._step_function(feed),
-            jit_compile=jit_compile,
-            halt_on_nonfinite=nan_guard,
-            metrics=metrics,
-        )
-
-    def _suite(
-        self,
-        state: Callable[[Any], ModelState],
-        sets: Mapping[str, ValidationSet],
-        callbacks: keras.callbacks.CallbackList,
-        resources: contextlib.ExitStack,
-    ) -> ValidationSuite:
-        return build_suite(
-            self.model,
-            state,
+            self.train_step,
             self.validation_step,
-            sets,
             self.validation,
-            batch_by_batch=any(wants_test_batches(c) for c in callbacks.callbacks),
-            on_span=self.recorder.add,
-            resources=resources,
+            self.execution,
+            self.recorder,
+            self._loops,
+            replicas=self.replicas,
             preprocess=self._preprocess,
-            devices=self.validation.devices or (self.replicas.spread if self.replicas is not None else ()),
-            hosts=self._hosts,
+            in_memory_bytes=self._in_memory_bytes,
+            stock=getattr(self.train_step, "__func__", None) is Trainer.train_step,
         )
-
-    def _resumer(
-        self, policy: CheckpointPolicy | None, feed: Feed, resources: contextlib.ExitStack
-    ) -> Resumer | None:
-        if policy is None:
-            return None
-        if not feed.rewindable:
-            raise ValueError(
-                "resume needs data whose position can be found again: arrays, or a tf.data.Dataset without "
-                "Python functions and state of its own; this data has one"
-            )
-        belongs_to = fingerprint(self.model, feed)
-        resumer = make_resumer(self._hosts, self.model, lambda: Resumer(policy, belongs_to))
-        resources.callback(resumer.close)
-        return resumer
-
-
-def _callback_list(
-    model: keras.Model,
-    callbacks: Any,
-    *,
-    verbose: int | str,
-    epochs: int,
-    steps: int | None,
-    history: bool = True,
-) -> keras.callbacks.CallbackList:
-    if isinstance(callbacks, keras.callbacks.CallbackList):
-        return callbacks
-    return keras.callbacks.CallbackList(
-        callbacks,
-        add_history=history,
-        add_progbar=False,
-        model=model,
-        verbose=verbose,
-        epochs=epochs,
-        steps=steps,
-    )
-
-
-def _capped(epochs: int) -> int:
-    limit = _keras.max_epochs()
-    return epochs if limit is None else min(epochs, limit)

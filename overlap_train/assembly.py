@@ -1,0 +1,275 @@
+"""Wires the rooms together for one `fit` or `evaluate`, from what the trainer was given."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from overlap_train import _keras
+from overlap_train.callbacks.hooks import wants_test_batches
+from overlap_train.data.cursor import Cursor
+from overlap_train.data.preprocessing import Preprocess
+from overlap_train.data.sources import Feed, IteratorFeed
+from overlap_train.following import agree_to_start, deliver_together, make_resumer
+from overlap_train.interrupts import Interrupts
+from overlap_train.lag import effective_lag
+from overlap_train.monitoring.accounts import Accounts
+from overlap_train.monitoring.progress import ProgressReporter
+from overlap_train.monitoring.recorder import SpanRecorder
+from overlap_train.parallel.hosts import Alone
+from overlap_train.parallel.step import make_step
+from overlap_train.parallel.strategy import Replicas
+from overlap_train.records import StepValidation
+from overlap_train.resume import CheckpointPolicy, Resumer, fingerprint
+from overlap_train.session import Parts
+from overlap_train.snapshot import ModelState
+from overlap_train.training.execution import LoopCache, Task, make_execution
+from overlap_train.training.loops import Loop
+from overlap_train.training.pace import Pace
+from overlap_train.training.plan import ExecutionPlan
+from overlap_train.training.step import Step, StepFunction, build_model
+from overlap_train.validation.backlog import Backlog
+from overlap_train.validation.policy import ValidationPolicy, ValidationSet
+from overlap_train.validation.sets import build_suite
+from overlap_train.validation.stepwise import StepValidations
+from overlap_train.validation.suite import ValidationSuite
+
+__all__ = ["Setup", "assemble_fit", "make_callback_list", "make_suite"]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a trainer was given.
+
+    Attributes:
+        model: compiled.
+        train_step: the trainer's.
+        validation_step: the trainer's.
+        validation: how the validation runs.
+        execution: how the steps are executed.
+        recorder: keeps the spans of all threads.
+        loops: traced loops of earlier fits.
+        replicas: that share each batch, or None.
+        preprocess: prepares a batch, or None.
+        in_memory_bytes: arrays up to this size are held as tensors.
+        stock: whether `train_step` is the model's own.
+    """
+
+    model: keras.Model
+    train_step: StepFunction
+    validation_step: StepFunction
+    validation: ValidationPolicy
+    execution: ExecutionPlan
+    recorder: SpanRecorder
+    loops: LoopCache
+    replicas: Replicas | None
+    preprocess: Preprocess | None
+    in_memory_bytes: int
+    stock: bool
+
+    @property
+    def hosts(self) -> Alone:
+        """The hosts that train together."""
+        return self.replicas.hosts if self.replicas is not None else Alone()
+
+    def holds_in_memory(self, size_bytes: int) -> bool:
+        """Whether arrays are to be held as tensors that need so many bytes."""
+        loop = self.execution.loop
+        return loop == "in_memory" or (loop != "iterator" and size_bytes <= self.in_memory_bytes)
+
+
+def assemble_fit(
+    setup: Setup,
+    feed: Feed,
+    cursor: Cursor,
+    callbacks: keras.callbacks.CallbackList,
+    progress: ProgressReporter,
+    sets: Mapping[str, ValidationSet],
+    policy: CheckpointPolicy | None,
+    resources: contextlib.ExitStack,
+    *,
+    epochs: int,
+    on_step_validation: Callable[[StepValidation], None],
+) -> Parts:
+    """Builds everything that one `fit` needs, and traces it. On the training thread.
+
+    Args:
+        setup: what the trainer was given.
+        feed: the training data.
+        cursor: the position in it.
+        callbacks: the user's, and the history.
+        progress: told what is decided.
+        sets: the validation sets by name.
+        policy: where checkpoints go, or None.
+        resources: closes what is opened here.
+        epochs: where the training ends.
+        on_step_validation: called with the results of validations inside epochs.
+    """
+    model, validation, replicas = setup.model, setup.validation, setup.replicas
+    if isinstance(feed, IteratorFeed):
+        feed.prepare()
+    if replicas is not None:
+        plans = {"number of epochs": epochs, "ExecutionPlan": setup.execution}
+        agree_to_start(replicas, model, feed, validation, callbacks.callbacks, plans)
+    step = _make_step(setup, callbacks, feed)
+    logs_spec = build_model(model, step, feed.element_spec)
+    state = ModelState(model)
+    suite = make_suite(setup, lambda _: state, sets, callbacks, resources)
+    if validation.sanity_check:
+        suite.sanity_check(state.read())
+    every = validation.every_steps
+    max_lag, reason = effective_lag(validation, feed, suite, callbacks.callbacks)
+    shared, delivery = deliver_together(
+        setup.hosts, model, state, callbacks, on_change=validation.on_change, revalidate=suite.evaluate
+    )
+    if reason is not None:
+        progress.message(f"validating in step with the training: {reason}")
+    steps = cursor.steps_per_epoch
+    total_steps = None if steps is None else steps * epochs
+    loop, pace = _make_loop(setup, feed, step, logs_spec, progress, total_steps)
+    return Parts(
+        model=model,
+        state=state,
+        step=step,
+        loop=loop,
+        cursor=cursor,
+        pace=pace,
+        suite=suite,
+        backlog=Backlog(validation, suite, max_lag=max_lag),
+        stepwise=StepValidations(suite, every, on_step_validation) if every and suite else None,
+        delivery=delivery,
+        callbacks=shared,
+        progress=progress,
+        recorder=setup.recorder,
+        accounts=Accounts(),
+        interrupts=resources.enter_context(Interrupts()),
+        resumer=_make_resumer(setup, policy, feed, resources),
+        scope=replicas.scope if replicas is not None else contextlib.nullcontext,
+        hosts=setup.hosts,
+    )
+
+
+def make_suite(
+    setup: Setup,
+    state: Callable[[Any], ModelState],
+    sets: Mapping[str, ValidationSet],
+    callbacks: keras.callbacks.CallbackList,
+    resources: contextlib.ExitStack,
+) -> ValidationSuite:
+    """Builds what evaluates the sets, and starts its workers, which `resources` will end.
+
+    Args:
+        setup: what the trainer was given.
+        state: returns the model's variables, given the spec of a validation batch to build them by.
+        sets: by name.
+        callbacks: may listen to the batches.
+        resources: closes what is opened here.
+    """
+    return build_suite(
+        setup.model,
+        state,
+        setup.validation_step,
+        sets,
+        setup.validation,
+        batch_by_batch=any(wants_test_batches(c) for c in callbacks.callbacks),
+        on_span=setup.recorder.add,
+        resources=resources,
+        preprocess=setup.preprocess,
+        devices=setup.validation.devices or (setup.replicas.spread if setup.replicas is not None else ()),
+        hosts=setup.hosts,
+    )
+
+
+def make_callback_list(
+    model: keras.Model,
+    callbacks: Any,
+    *,
+    verbose: int | str,
+    epochs: int,
+    steps: int | None,
+    history: bool = True,
+) -> keras.callbacks.CallbackList:
+    """Returns the user's callbacks as Keras would call them; a list of the user's own as it is."""
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return callbacks
+    return keras.callbacks.CallbackList(
+        callbacks,
+        add_history=history,
+        add_progbar=False,
+        model=model,
+        verbose=verbose,
+        epochs=epochs,
+        steps=steps,
+    )
+
+
+def _make_step(setup: Setup, callbacks: keras.callbacks.CallbackList, feed: Feed) -> Step:
+    model, replicas, metrics = setup.model, setup.replicas, None
+    nan_guard = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks.callbacks)
+    jit_compile = bool(model.jit_compile) and not model.run_eagerly and replicas is None
+    if replicas is not None and replicas.hosts.count > 1:
+        metrics = functools.partial(replicas.own_metrics, model)
+    return Step(
+        model,
+        _step_function(setup, feed),
+        jit_compile=jit_compile,
+        halt_on_nonfinite=nan_guard,
+        metrics=metrics,
+    )
+
+
+def _step_function(setup: Setup, feed: Feed) -> StepFunction:
+    """Returns the function of one global batch."""
+    if setup.replicas is None:
+        return setup.train_step
+    stock = setup.stock and _keras.is_stock_method(setup.model.train_step)
+    return make_step(setup.model, setup.replicas, setup.train_step, stock=stock, most_rows=feed.full_batch)
+
+
+def _make_loop(
+    setup: Setup,
+    feed: Feed,
+    step: Step,
+    logs_spec: dict[str, Any],
+    progress: ProgressReporter,
+    total_steps: int | None,
+) -> tuple[Loop, Pace]:
+    """Returns the loop that the plan asks for, and the pace of its calls."""
+    task = Task(
+        setup.model,
+        feed,
+        step,
+        logs_spec,
+        _step_function(setup, feed),
+        setup.stock,
+        total_steps,
+        setup.loops,
+        replicated=setup.replicas is not None,
+    )
+    plan = setup.execution
+    if setup.hosts.count > 1 and feed.full_batch is None:
+        # A collective operation must have the same shape in each step of a call.
+        plan = dataclasses.replace(plan, steps_per_call=1)
+    return make_execution(task, plan, progress.message)
+
+
+def _make_resumer(
+    setup: Setup, policy: CheckpointPolicy | None, feed: Feed, resources: contextlib.ExitStack
+) -> Resumer | None:
+    if policy is None:
+        return None
+    if not feed.rewindable:
+        raise ValueError(
+            "resume needs data whose position can be found again: arrays, or a tf.data.Dataset without "
+            "Python functions and state of its own; this data has one"
+        )
+    belongs_to = fingerprint(setup.model, feed)
+    resumer = make_resumer(setup.hosts, setup.model, lambda: Resumer(policy, belongs_to))
+    resources.callback(resumer.close)
+    return resumer
