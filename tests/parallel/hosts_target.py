@@ -95,7 +95,9 @@ def main(case: dict, directory: Path) -> None:
         directory / f"final{index}.npz",
         **{str(i): np.asarray(v) for i, v in enumerate((*model.variables, *model.optimizer.variables))},
     )
-    (directory / f"history{index}.json").write_text(json.dumps({"epoch": history.epoch, **history.history}))
+    evaluation = trainer.evaluate(*arrays(91, 1), batch_size=10, verbose=0, return_dict=True)
+    told = {"epoch": history.epoch, "evaluation": list(evaluation.values()), **history.history}
+    (directory / f"history{index}.json").write_text(json.dumps(told))
 
 
 if __name__ == "__main__":
