@@ -31,8 +31,15 @@ def fit(data, plan):
     trainer.fit(x, y, epochs=2, batch_size=16 if y is not None else None, verbose=0, validation_data=(X, Y))
 
 
-@pytest.mark.parametrize("data", ["arrays", "dataset"])
-@pytest.mark.parametrize("plan", [ExecutionPlan(), ExecutionPlan(jit=True), ExecutionPlan(batch_splits=2)])
+@pytest.mark.parametrize(
+    ("data", "plan"),
+    [
+        ("arrays", ExecutionPlan()),
+        ("arrays", ExecutionPlan(jit=True)),
+        ("arrays", ExecutionPlan(batch_splits=2)),
+        ("dataset", ExecutionPlan()),
+    ],
+)
 def test_a_dropped_model_leaves_no_graph_behind(data, plan):
     fit(data, plan)
     keras.backend.clear_session()

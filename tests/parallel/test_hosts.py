@@ -161,7 +161,7 @@ def kill_one(directory: Path, victim: int, after_epochs: int, delay_s: float = 0
     return codes
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_a_killed_host_ends_the_other_and_the_restarted_job_gives_the_same_result(victim, tmp_path):
     case = {"optimizer": "sgd", "plateau": True}
     one = run(tmp_path / "one", hosts=1, **case)
