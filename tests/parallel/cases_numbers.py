@@ -52,8 +52,13 @@ def assert_same_on_both(model):
         np.testing.assert_array_equal(first.numpy(), second.numpy(), err_msg=variable.path)
 
 
-@pytest.mark.parametrize("max_lag", [0, 1])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+LAGS = [("sgd", 0), ("sgd", 1), ("adam", 1), ("adamw", 1)]
+MORE_LAGS = [("adam", 0), ("adamw", 0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "max_lag"), [*LAGS, *(pytest.param(*case, marks=pytest.mark.nightly) for case in MORE_LAGS)]
+)
 def test_optimizers_with_early_stopping_checkpoints_and_an_uneven_last_batch(name, max_lag, tmp_path):
     """203 rows in batches of 32: shares of 16, and of 6 and 5 rows in the last batch."""
     expected, actual = (place(lambda: sequential(OPTIMIZERS[name]()))() for place in (lambda b: b, on_two))

@@ -28,5 +28,6 @@ def test_two_logical_cpus(name):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(7200)
-def test_two_logical_cpus_in_many_random_runs():
-    run_cases("cases_differential.py", "-m", "nightly")
+@pytest.mark.parametrize("name", ["cases_numbers.py", "cases_differential.py"])
+def test_two_logical_cpus_nightly(name):
+    run_cases(name, "-m", "nightly")
