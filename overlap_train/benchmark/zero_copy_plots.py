@@ -41,7 +41,8 @@ def plot_training(training: Sequence[TrainingRun], path: Path) -> None:
         )
     axes.axhline(training[0].data_bytes / (1 << 30), color="grey", linestyle="--", label="size of the data")
     axes.set(xlabel="one epoch, s", ylabel="peak resident memory, GiB", xlim=(0, None), ylim=(0, None))
-    axes.legend()
+    # Beside the axes: a run may lie anywhere in them.
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     axes.grid(alpha=0.3)
     _save(figure, path)
 
