@@ -34,7 +34,7 @@ def sequential(optimizer="adam", metrics=("accuracy",), **compile_arguments) -> 
     return model
 
 
-def functional() -> keras.Model:
+def functional(rate: float = 0.05) -> keras.Model:
     """Two inputs, two outputs with a loss and metrics each."""
     keras.utils.set_random_seed(7)
     left, right = keras.Input((8,), name="left"), keras.Input((4,), name="right")
@@ -43,7 +43,7 @@ def functional() -> keras.Model:
     size = keras.layers.Dense(1, name="size")(hidden)
     model = keras.Model({"left": left, "right": right}, {"label": label, "size": size})
     model.compile(
-        keras.optimizers.SGD(0.05, momentum=0.9),
+        keras.optimizers.SGD(rate, momentum=0.9),
         {"label": crossentropy(), "size": "mse"},
         metrics={"label": ["accuracy"], "size": ["mae"]},
         loss_weights={"label": 1.0, "size": 0.3},
