@@ -46,21 +46,35 @@ struct Operands {
   Index depth;
   Index segments;
   Index a_segment;              // from one run of A to the next
-  Index b_segment;              // likewise of B; outer blocks only
-  const T* prefetch = nullptr;  // what the next blocks will read; inner blocks with kLines > 0 only
+  Index b_segment;  // likewise of B; outer blocks only
 };
 
-// kLines cache lines of in.prefetch are fetched at each step of the depth: panels come from L3 or from
-// memory, in an order that the hardware does not foresee.
-//
+// What a block does beside its products: Step() at each step of the depth, in the shade of the sums. A job is
+// carried on from block to block.
+struct NoJob {
+  OT_INLINE void Step() {}
+};
+
+// Fetches what the next blocks will read, kLines cache lines at a step: panels come from L3 or from memory,
+// in an order that the hardware does not foresee.
+template <int kLines>
+struct FetchLines {
+  const char* next;
+  OT_INLINE void Step() {
+#pragma GCC unroll 4
+    for (int line = 0; line < kLines; ++line) __builtin_prefetch(next + line * kLineBytes, 0, 3);
+    next += kLines * kLineBytes;
+  }
+};
+
 // kOuter false: A[row, depth] = a[row * a_row + depth], and B is packed: kVectors * kLanes values for each
 // depth. kOuter true:  A[row, depth] = a[depth * a_row + row], and B[depth] = b + depth * b_depth.
-template <class T, bool kOuter, int kLines, int kRows, int kVectors, class Sink>
-OT_NOINLINE void Block(const Operands<T>& in, const Sink& sink) {
+template <class T, bool kOuter, int kRows, int kVectors, class Sink, class Job>
+OT_NOINLINE void Block(const Operands<T>& in, const Sink& sink, Job& carried) {
   using R = Row<T, kVectors>;
   R c0, c1, c2, c3, c4, c5;
   const T* b = in.b;
-  [[maybe_unused]] const char* ahead = reinterpret_cast<const char*>(in.prefetch);
+  Job job = carried;  // in registers: the loop's stores might otherwise change it
   const Index row = kOuter ? 1 : in.a_row;
   for (Index segment = 0; segment < in.segments; ++segment) {
     const T* a = in.a + segment * in.a_segment;
@@ -75,16 +89,13 @@ OT_NOINLINE void Block(const Operands<T>& in, const Sink& sink) {
       if constexpr (kRows > 3) c3.AddProduct(a3[0], bk);
       if constexpr (kRows > 4) c4.AddProduct(a3[row], bk);
       if constexpr (kRows > 5) c5.AddProduct(a3[2 * row], bk);
-      if constexpr (kLines > 0) {
-#pragma GCC unroll 4
-        for (int line = 0; line < kLines; ++line) __builtin_prefetch(ahead + 64 * line, 0, 3);
-        ahead += 64 * kLines;
-      }
+      job.Step();
       a += kOuter ? in.a_row : 1;
       a3 += kOuter ? in.a_row : 1;
       b += kOuter ? in.b_depth : kVectors * kLanes<T>;
     }
   }
+  carried = job;
   c0.Send(sink, 0);
   if constexpr (kRows > 1) c1.Send(sink, 1);
   if constexpr (kRows > 2) c2.Send(sink, 2);
@@ -93,33 +104,39 @@ OT_NOINLINE void Block(const Operands<T>& in, const Sink& sink) {
   if constexpr (kRows > 5) c5.Send(sink, 5);
 }
 
-template <class T, bool kOuter, int kLines, int kVectors, class Sink>
-OT_INLINE void BlockOfRows(int rows, const Operands<T>& in, const Sink& sink) {
+template <class T, bool kOuter, int kVectors, class Sink, class Job>
+OT_INLINE void BlockOfRows(int rows, const Operands<T>& in, const Sink& sink, Job& job) {
   switch (rows) {
     case 1:
-      return Block<T, kOuter, kLines, 1, kVectors>(in, sink);
+      return Block<T, kOuter, 1, kVectors>(in, sink, job);
     case 2:
-      return Block<T, kOuter, kLines, 2, kVectors>(in, sink);
+      return Block<T, kOuter, 2, kVectors>(in, sink, job);
     case 3:
-      return Block<T, kOuter, kLines, 3, kVectors>(in, sink);
+      return Block<T, kOuter, 3, kVectors>(in, sink, job);
     case 4:
-      return Block<T, kOuter, kLines, 4, kVectors>(in, sink);
+      return Block<T, kOuter, 4, kVectors>(in, sink, job);
     case 5:
-      return Block<T, kOuter, kLines, 5, kVectors>(in, sink);
+      return Block<T, kOuter, 5, kVectors>(in, sink, job);
     default:
-      return Block<T, kOuter, kLines, 6, kVectors>(in, sink);
+      return Block<T, kOuter, 6, kVectors>(in, sink, job);
   }
 }
 
 // rows in [1, kBlockRows], vectors in [1, kBlockVectors].
-template <bool kOuter, int kLines = 0, class T, class Sink>
-OT_INLINE void RunBlock(int rows, int vectors, const Operands<T>& in, const Sink& sink) {
+template <bool kOuter, class T, class Sink, class Job>
+OT_INLINE void RunBlock(int rows, int vectors, const Operands<T>& in, const Sink& sink, Job& job) {
   if constexpr (kBlockVectors > 2) {
-    if (vectors == 4) return BlockOfRows<T, kOuter, kLines, 4>(rows, in, sink);
-    if (vectors == 3) return BlockOfRows<T, kOuter, kLines, 3>(rows, in, sink);
+    if (vectors == 4) return BlockOfRows<T, kOuter, 4>(rows, in, sink, job);
+    if (vectors == 3) return BlockOfRows<T, kOuter, 3>(rows, in, sink, job);
   }
-  if (vectors == 2) return BlockOfRows<T, kOuter, kLines, 2>(rows, in, sink);
-  return BlockOfRows<T, kOuter, kLines, 1>(rows, in, sink);
+  if (vectors == 2) return BlockOfRows<T, kOuter, 2>(rows, in, sink, job);
+  return BlockOfRows<T, kOuter, 1>(rows, in, sink, job);
+}
+
+template <bool kOuter, class T, class Sink>
+OT_INLINE void RunBlock(int rows, int vectors, const Operands<T>& in, const Sink& sink) {
+  NoJob none;
+  RunBlock<kOuter>(rows, vectors, in, sink, none);
 }
 
 // Stores a block, or adds it to what is there. Adding whole blocks, rather than going on from the stored sum,

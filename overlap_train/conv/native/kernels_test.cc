@@ -162,6 +162,7 @@ std::vector<Case> Cases() {
   cases.push_back(MakeCase(1, 37, 41, 64, 64, 3, 1, true));     // many tiles: tiles first, tiles split
   cases.push_back(MakeCase(2, 8, 12, 130, 200, 3, 1, true));    // few tiles, uneven channels
   cases.push_back(MakeCase(1, 8, 12, 200, 700, 3, 1, true));    // panels first, patches
+  cases.push_back(MakeCase(1, 8, 12, 64, 768, 3, 1, true));     // panels first, all chunks whole lines
   cases.push_back(MakeCase(5, 18, 21, 200, 260, 3, 1, false));  // more than one pass of each
   cases.push_back(MakeCase(1, 5, 4, 3, 2, 3, 5, true));         // a stride beyond the kernel
   cases.push_back(MakeCase(1, 2, 2, 3, 5, 5, 1, true));         // a kernel beyond the image

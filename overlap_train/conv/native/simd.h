@@ -26,6 +26,8 @@ constexpr int kBlockVectors = 2;
 #endif
 constexpr int kBlockRows = 6;
 
+constexpr int kLineBytes = 64;  // bytes of a cache line
+
 template <class T>
 constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(T));
 template <class T>

@@ -16,60 +16,60 @@ struct FilterView {
   bool turned;
 };
 
-constexpr Index kFilterChunk = 64;  // input channels that are transformed at a time
+// Where the taps of one chunk of a filter are read, in memory or staged: rows of outputs, one for each input,
+// or the other way round if turned; from tap (i, j) to the next as the view counts them.
+template <class T>
+struct FilterChunk {
+  const T* data;
+  Index row, tap;
+  bool turned;
 
-// Room for a turned chunk of filter: nine taps, kFilterChunk rows.
-template <class T>
-constexpr Index kTurnRow = kPanel<T> + 64 / static_cast<Index>(sizeof(T));
-template <class T>
-constexpr Index kTurnScratch = 9 * RoundUp(kFilterChunk, kLanes<T>) * kTurnRow<T>;
-
-// G g Gᵀ for inputs [c0, c0 + cn), cn at most kFilterChunk, and outputs [k0, k0 + kn), kn at most kPanel,
-// into out[position * plane + (c - c0) * width + (k - k0)], zeros beyond kn. `turn` has kTurnScratch
-// elements.
-template <class T>
-OT_NOINLINE void TransformFilter(const FilterView<T>& f, Index c0, Index cn, Index k0, Index kn, T* turn,
-                                 T* out, Index width, Index plane) {
-  const T* source = f.data + c0 * f.outputs + k0;
-  Index row = f.outputs, tap = f.inputs * f.outputs;
-  if (f.turned) {
-    row = kTurnRow<T>;
-    tap = RoundUp(kFilterChunk, kLanes<T>) * row;
-    for (int i = 0; i < 9; ++i) {
-      // As stored: rows are this view's outputs, columns its inputs.
-      const T* stored = f.data + (8 - i) * f.inputs * f.outputs + k0 * f.inputs + c0;
-      TransposeInto(stored, f.inputs, kn, cn, turn + i * tap, row);
-    }
-    source = turn;
+  // Inputs from c0 and outputs from k0 on, as they are stored.
+  static FilterChunk Stored(const FilterView<T>& f, Index c0, Index k0) {
+    const Index tap = f.inputs * f.outputs;
+    if (f.turned) return {f.data + 8 * tap + k0 * f.inputs + c0, f.inputs, -tap, true};
+    return {f.data + c0 * f.outputs + k0, f.outputs, tap, false};
   }
-  for (Index c = 0; c < cn; ++c) {
-    for (Index k = 0; k < width; k += kLanes<T>) {
-      const T* p = source + c * row + k;
-      T* const o = out + c * width + k;
-      const auto store = [&](int i, int j, Vec<T> v) OT_LAMBDA { Store(o + (i * kSpan + j) * plane, v); };
-      if (k + kLanes<T> <= kn) {
-        Transform2D<T, typename Winograd<T>::Filter>(
-            [&](int i, int j) OT_LAMBDA { return Load(p + (i * 3 + j) * tap); }, store);
-      } else {
-        Transform2D<T, typename Winograd<T>::Filter>(
-            [&](int i, int j) OT_LAMBDA { return LoadPartial(p + (i * 3 + j) * tap, kn - k); }, store);
-      }
-    }
+};
+
+template <class T>
+OT_INLINE void TransformFilterRow(const T* p, Index tap, Index kn, T* out, Index plane) {
+  using Filter = typename Winograd<T>::Filter;
+  const auto store = [&](int i, int j, Vec<T> v) OT_LAMBDA { Store(out + (i * kSpan + j) * plane, v); };
+  if (kn >= kLanes<T>) {
+    Transform2D<T, Filter>([&](int i, int j) OT_LAMBDA { return Load(p + (i * 3 + j) * tap); }, store);
+  } else {
+    Transform2D<T, Filter>([&](int i, int j) OT_LAMBDA { return LoadPartial(p + (i * 3 + j) * tap, kn); },
+                           store);
   }
 }
 
-// Fetches one of `parts` parts of a chunk of stored filter that TransformFilter will read soon: short rows at
-// long strides, which the hardware does not foresee.
+// G g Gᵀ for cn inputs and kn outputs, kn at most kPanel, into out[position * plane + c * width + k], zeros
+// beyond kn.
 template <class T>
-OT_NOINLINE void PrefetchFilter(const FilterView<T>& f, Index c0, Index cn, Index k0, Index kn, Index part,
-                                Index parts) {
-  // As stored: rows are inputs of the view, or its outputs if it is turned.
-  const Index rows = f.turned ? kn : cn, columns = f.turned ? cn : kn;
-  const Index stride = f.turned ? f.inputs : f.outputs;
-  const T* const first = f.data + (f.turned ? k0 * stride + c0 : c0 * stride + k0);
-  for (Index i = 9 * rows * part / parts; i < 9 * rows * (part + 1) / parts; ++i) {
-    const T* const row = first + (i / rows) * f.inputs * f.outputs + i % rows * stride;
-    for (Index k = 0; k < columns; k += 64 / static_cast<Index>(sizeof(T))) __builtin_prefetch(row + k, 0, 2);
+OT_NOINLINE void TransformFilter(const FilterChunk<T>& f, Index cn, Index kn, T* out, Index width,
+                                 Index plane) {
+  if (!f.turned) {
+    for (Index c = 0; c < cn; ++c) {
+      for (Index k = 0; k < width; k += kLanes<T>) {
+        TransformFilterRow(f.data + c * f.row + k, f.tap, kn - k, out + c * width + k, plane);
+      }
+    }
+    return;
+  }
+  constexpr Index kSquare = kLanes<T> * kLanes<T>;
+  alignas(kLineBytes) T squares[9 * kSquare];
+  for (Index k = 0; k < kn; k += kLanes<T>) {
+    for (Index c = 0; c < cn; c += kLanes<T>) {
+      const Index columns = Min(kLanes<T>, cn - c);
+      for (int tap = 0; tap < 9; ++tap) {
+        TransposeInto(f.data + tap * f.tap + k * f.row + c, f.row, Min(kLanes<T>, kn - k), columns,
+                      squares + tap * kSquare, kLanes<T>);
+      }
+      for (Index i = 0; i < columns; ++i) {
+        TransformFilterRow(squares + i * kLanes<T>, kSquare, kLanes<T>, out + (c + i) * width + k, plane);
+      }
+    }
   }
 }
 

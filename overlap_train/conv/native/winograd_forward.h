@@ -10,6 +10,7 @@
 #define OVERLAP_TRAIN_CONV_WINOGRAD_FORWARD_H_
 
 #include "blocks.h"
+#include "filter_stage.h"
 #include "parallel.h"
 #include "winograd_filters.h"
 #include "winograd_tiles.h"
@@ -48,13 +49,11 @@ class WinogradForward {
            grid_.count <= 16 * kTileBlock;
   }
 
-  // One position's share of M (+)= V U: `tiles` rows, `cn` input channels, a panel `width` wide. `next` is
-  // the panel that will be multiplied after this one; each block fetches its part of it.
+  // One position's share of M (+)= V U: `tiles` rows, `cn` input channels, a panel `width` wide.
   struct Product {
     const T* v;
     Index v_row;
     const T* u;
-    const T* next;
     Index cn;
     T* m;
     Index m_row;
@@ -62,33 +61,37 @@ class WinogradForward {
     bool add;
   };
 
-  template <int kLines>
-  static void MultiplyFetching(const Product& p) {
+  template <class Job>
+  static void Multiply(const Product& p, Job& job) {
     const RowSplit split(p.tiles);
+    const int vectors = static_cast<int>(p.width / kLanes<T>);
     for (Index block = 0; block < split.blocks; ++block) {
       const Index t = split.begin(block);
-      const T* const ahead = p.next + block * p.cn * kLines * (64 / static_cast<Index>(sizeof(T)));
-      const Operands<T> in{p.v + t * p.v_row, p.v_row, p.u, 0, p.cn, 1, 0, 0, ahead};
-      const int rows = static_cast<int>(split.begin(block + 1) - t),
-                vectors = static_cast<int>(p.width / kLanes<T>);
+      const Operands<T> in{p.v + t * p.v_row, p.v_row, p.u, 0, p.cn, 1, 0, 0};
+      const int rows = static_cast<int>(split.begin(block + 1) - t);
       T* const m = p.m + t * p.m_row;
       if (p.add) {
-        RunBlock<false, kLines>(rows, vectors, in, StoreSink<T, true>{m, p.m_row});
+        RunBlock<false>(rows, vectors, in, StoreSink<T, true>{m, p.m_row}, job);
       } else {
-        RunBlock<false, kLines>(rows, vectors, in, StoreSink<T, false>{m, p.m_row});
+        RunBlock<false>(rows, vectors, in, StoreSink<T, false>{m, p.m_row}, job);
       }
     }
   }
 
-  static void Multiply(const Product& p) {
-    constexpr Index kPanelLines = kPanel<T> * static_cast<Index>(sizeof(T)) / 64;
+  // Fetches the panel at `next` meanwhile; each block has its part of it.
+  static void MultiplyFetching(const Product& p, const T* next) {
+    constexpr Index kPanelLines = kPanel<T> * static_cast<Index>(sizeof(T)) / kLineBytes;
     const Index blocks = CeilDiv(p.tiles, kBlockRows);
-    if (blocks >= 2 * kPanelLines || p.next == nullptr) {
-      MultiplyFetching<0>(p);
+    const char* const lines = reinterpret_cast<const char*>(next);
+    if (blocks >= 2 * kPanelLines) {
+      NoJob none;
+      Multiply(p, none);
     } else if (blocks >= kPanelLines) {
-      MultiplyFetching<1>(p);
+      FetchLines<1> fetch{lines};
+      Multiply(p, fetch);
     } else {
-      MultiplyFetching<(kPanelLines > 1 ? 2 : 1)>(p);
+      FetchLines<(kPanelLines > 1 ? 2 : 1)> fetch{lines};
+      Multiply(p, fetch);
     }
   }
 
@@ -99,7 +102,7 @@ class WinogradForward {
     const Index u_plane = PlaneStride<T>(s_.in_c * kPanel<T>);
     const TileBlock<T> v = TileBlock<T>::Whole(nullptr, s_.in_c, tiles), m = OutputBlock(tiles);
     const Index private_size = kPositions * (v.plane + m.plane);
-    Scratch<T> u(runtime_, panels() * kPositions * u_plane + workers * kTurnScratch<T>);
+    Scratch<T> u(runtime_, panels() * kPositions * u_plane);
     Scratch<T> blocks(runtime_, workers * private_size);
     if (!u || !blocks) return false;
     TransformAllFilters(u.get(), u_plane);
@@ -112,13 +115,11 @@ class WinogradForward {
   }
 
   void TransformAllFilters(T* u, Index u_plane) {
-    T* const turn = u + panels() * kPositions * u_plane;
-    const Index chunks = CeilDiv(s_.in_c, kFilterChunk);
-    ForEachTask(runtime_, panels() * chunks, [&](Index task, int worker) {
-      const Index panel = task / chunks, c = task % chunks * kFilterChunk, width = PanelWidth(panel);
-      TransformFilter(filter_, c, Min(kFilterChunk, s_.in_c - c), panel * kPanel<T>, PanelOutputs(panel),
-                      turn + worker * kTurnScratch<T>, u + panel * kPositions * u_plane + c * width, width,
-                      u_plane);
+    const Index chunks = CeilDiv(s_.in_c, kDepth);
+    ForEachTask(runtime_, panels() * chunks, [&](Index task, int) {
+      const Index panel = task / chunks, c = task % chunks * kDepth, width = PanelWidth(panel);
+      TransformFilter(FilterChunk<T>::Stored(filter_, c, panel * kPanel<T>), Min(kDepth, s_.in_c - c),
+                      PanelOutputs(panel), u + panel * kPositions * u_plane + c * width, width, u_plane);
     });
   }
 
@@ -131,31 +132,37 @@ class WinogradForward {
         const T* const filters = u + (panel * kPositions + position) * u_plane;
         for (Index c = 0; c < s_.in_c; c += kDepth) {
           const T* const next = c + kDepth < s_.in_c ? filters + (c + kDepth) * width : filters + u_plane;
-          Multiply({v.data + position * v.plane + c, v.tile, filters + c * width, next,
-                    Min(kDepth, s_.in_c - c), m.data + position * m.plane, m.tile, count, width, c > 0});
+          const Index cn = Min(kDepth, s_.in_c - c);
+          MultiplyFetching({v.data + position * v.plane + c, v.tile, filters + c * width, cn,
+                            m.data + position * m.plane, m.tile, count, width, c > 0},
+                           next);
         }
       }
       TransformOutput(s_, grid_, m, first, count, panel * kPanel<T>, PanelOutputs(panel), epilogue_, y_);
     }
   }
 
-  // Stored filters are read in rows as long as a chunk of inputs (turned ones) or some panels of outputs
-  // (others); rows of 256 bytes and more keep up with memory. Either way the transformed chunk takes about
-  // half of L2.
+  // Memory likes to be read along the stored rows. Those of turned filters are inputs: a task has one panel,
+  // and large chunks that follow one another. Otherwise they are outputs: then the panels of a task take turns
+  // at each chunk, and each goes on in the rows where the one before has stopped. A transformed chunk takes
+  // half of L2 or a third.
   Index ChunkInputs() const { return filter_.turned ? 64 : 32; }
-  Index PanelsTogether() const {
-    return !filter_.turned && grid_.count <= kTileBlock && panels() >= 4 * runtime_.workers() ? 2 : 1;
+  Index PanelsTogether(Index tiles) const {
+    if (filter_.turned) return 1;
+    const Index sums = kPositions * tiles * kPanel<T> * static_cast<Index>(sizeof(T));
+    const Index in_cache = (Index(256) << 10) / sums, for_each = panels() / (2 * runtime_.workers());
+    return Max(1, Min(in_cache, for_each));
   }
 
   bool RunPanelsFirst() {
-    const Index tiles = Min(kPanelTiles, grid_.count), workers = runtime_.workers(),
-                together = PanelsTogether();
+    const Index tiles = Min(kPanelTiles, grid_.count), together = PanelsTogether(tiles);
     const Index u_plane = PlaneStride<T>(ChunkInputs() * kPanel<T>);
     const TileBlock<T> m = OutputBlock(tiles);
-    const Index private_size = together * kPositions * (u_plane + m.plane) + kTurnScratch<T>;
+    const Index m_size = together * kPositions * m.plane, u_size = kPositions * u_plane;
+    const Index private_size = m_size + u_size + FilterStage<T>::Size(ChunkInputs(), kPanel<T>);
     TileBlock<T> v = TileBlock<T>::Chunked(nullptr, ChunkInputs(), tiles);
     Scratch<T> v_data(runtime_, v.size(s_.in_c));
-    Scratch<T> panel_data(runtime_, workers * private_size);
+    Scratch<T> panel_data(runtime_, runtime_.workers() * private_size);
     if (!v_data || !panel_data) return false;
     v.data = v_data.get();
     for (Index first = 0; first < grid_.count; first += tiles) {
@@ -165,32 +172,38 @@ class WinogradForward {
       });
       ForEachTask(runtime_, CeilDiv(panels(), together), [&](Index group, int worker) {
         T* const data = panel_data.get() + worker * private_size;
+        FilterStage<T> stage(filter_, ChunkInputs(), kPanel<T>, data + m_size + u_size);
         CarryPanels(group * together, Min(panels(), (group + 1) * together), first, count, v, m.At(data),
-                    data + together * kPositions * m.plane, u_plane);
+                    data + m_size, u_plane, stage);
       });
     }
     return true;
   }
 
   void CarryPanels(Index begin, Index end, Index first, Index count, const TileBlock<T>& v,
-                   const TileBlock<T>& m, T* u, Index u_plane) const {
-    T* const turn = u + (end - begin) * kPositions * u_plane;
-    const Index k0 = begin * kPanel<T>, outputs = Min(end * kPanel<T>, s_.out_c) - k0;
-    for (Index c = 0; c < s_.in_c; c += ChunkInputs()) {
-      const Index cn = Min(ChunkInputs(), s_.in_c - c), ahead = Min(ChunkInputs(), s_.in_c - c - cn);
-      for (Index panel = begin; panel < end; ++panel) {
-        TransformFilter(filter_, c, cn, panel * kPanel<T>, PanelOutputs(panel), turn,
-                        u + (panel - begin) * kPositions * u_plane, PanelWidth(panel), u_plane);
-      }
+                   const TileBlock<T>& m, T* u, Index u_plane, FilterStage<T>& stage) const {
+    const Index together = end - begin, steps = together * CeilDiv(s_.in_c, ChunkInputs());
+    const auto inputs_of = [&](Index step) { return step / together * ChunkInputs(); };
+    const auto panel_of = [&](Index step) { return begin + step % together; };
+    const auto stage_for = [&](Index step) {
+      const Index c = inputs_of(step), panel = panel_of(step);
+      return stage.Stage(c, Min(ChunkInputs(), s_.in_c - c), panel * kPanel<T>, PanelOutputs(panel));
+    };
+    stage.FinishStaging(stage_for(0));
+    for (Index step = 0; step < steps; ++step) {
+      const Index c = inputs_of(step), cn = Min(ChunkInputs(), s_.in_c - c), panel = panel_of(step);
+      const Index width = PanelWidth(panel);
+      T* const sums = m.data + (panel - begin) * kPositions * m.plane;
+      TransformFilter(stage.staged(), cn, PanelOutputs(panel), u, width, u_plane);
+      const bool more = step + 1 < steps;
+      CopyLines copy = more ? stage_for(step + 1) : CopyLines{};
       for (Index position = 0; position < kPositions; ++position) {
-        if (ahead > 0) PrefetchFilter(filter_, c + cn, ahead, k0, outputs, position, kPositions);
         const T* const inputs = v.data + c / ChunkInputs() * v.chunk_stride + position * v.plane;
-        for (Index panel = begin; panel < end; ++panel) {
-          const Index at = (panel - begin) * kPositions + position;
-          Multiply({inputs, v.tile, u + at * u_plane, nullptr, cn, m.data + at * m.plane, m.tile, count,
-                    PanelWidth(panel), c > 0});
-        }
+        Multiply({inputs, v.tile, u + position * u_plane, cn, sums + position * m.plane, m.tile, count, width,
+                  c > 0},
+                 copy);
       }
+      if (more) stage.FinishStaging(copy);
     }
     for (Index panel = begin; panel < end; ++panel) {
       TransformOutput(s_, grid_, m.At(m.data + (panel - begin) * kPositions * m.plane), first, count,
