@@ -13,6 +13,23 @@ import sys
 from pathlib import Path
 
 
+def slowed(dataset, seconds: float):
+    """Makes each batch of a dataset take so long."""
+    import time
+
+    import tensorflow as tf
+
+    def wait(x, y):
+        time.sleep(seconds)  # the hazard itself
+        return x, y
+
+    def slowly(x, y):
+        x_out, y_out = tf.numpy_function(wait, [x, y], [x.dtype, y.dtype])
+        return tf.ensure_shape(x_out, x.shape), tf.ensure_shape(y_out, y.shape)
+
+    return dataset.map(slowly)
+
+
 def build_callbacks(case: dict, directory: Path) -> list:
     import keras
 
@@ -78,6 +95,8 @@ def main(case: dict, directory: Path) -> None:
     if case.get("source") == "dataset":
         x, y = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(203, seed=3).batch(32), None
         data = {"shuffle": False}
+    if "batch_takes_s" in case:
+        x = slowed(x, case["batch_takes_s"][index])
     policy = ValidationPolicy(max_lag=case.get("max_lag", 1), workers=2)
     trainer = Trainer(model, validation=policy)
     history = trainer.fit(
@@ -95,6 +114,8 @@ def main(case: dict, directory: Path) -> None:
         directory / f"final{index}.npz",
         **{str(i): np.asarray(v) for i, v in enumerate((*model.variables, *model.optimizer.variables))},
     )
+    slow = [account.slow_host for account in trainer.accounts]
+    (directory / f"slow{index}.json").write_text(json.dumps(slow))
     evaluation = trainer.evaluate(*arrays(91, 1), batch_size=10, verbose=0, return_dict=True)
     told = {"epoch": history.epoch, "evaluation": list(evaluation.values()), **history.history}
     (directory / f"history{index}.json").write_text(json.dumps(told))

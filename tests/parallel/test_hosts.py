@@ -141,6 +141,15 @@ def test_what_differs_between_the_hosts_is_refused_on_both(case, message, tmp_pa
     assert not list(tmp_path.glob("final*"))
 
 
+@pytest.mark.parametrize("slow", [0, 1])
+def test_the_host_that_the_others_wait_for_is_named_in_the_accounts(slow, tmp_path):
+    takes = [0.0, 0.0]
+    takes[slow] = 0.3  # for each of seven batches: nothing else in this training comes near
+    run(tmp_path, source="dataset", epochs=2, batch_takes_s=takes)
+    for host in (0, 1):
+        assert json.loads((tmp_path / f"slow{host}.json").read_text()) == [slow, slow]
+
+
 def test_what_the_chiefs_callback_raises_ends_the_others_too(tmp_path):
     codes = finish(tmp_path, start(tmp_path, raise_at=1))
     assert all(codes)
