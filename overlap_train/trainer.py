@@ -11,11 +11,12 @@ import keras
 import tensorflow as tf
 
 from overlap_train import _keras, arguments
-from overlap_train.assembly import Setup, assemble_fit, make_callback_list, make_suite
+from overlap_train.assembly import Setup, assemble_fit, make_callback_list, make_suite, serve_fit
 from overlap_train.data.cursor import Cursor
 from overlap_train.data.preprocessing import Preprocess
-from overlap_train.data.sources import FeedOptions, make_feed
+from overlap_train.data.sources import Feed, FeedOptions, make_feed
 from overlap_train.errors import HostLostError
+from overlap_train.interrupts import Interrupts
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.monitoring.table import format_epoch_table
@@ -201,11 +202,13 @@ class Trainer:
         setup = self._setup()
         options = FeedOptions(batch_size, steps_per_epoch, shuffle, class_weight, self._preprocess)
         feed = make_feed(x, y, sample_weight, options, hold_in_memory=setup.holds_in_memory)
+        if self.replicas is not None and self.replicas.serves:
+            return self._serve(feed, sets, callbacks, epochs)
         schedule = Schedule(
             initial_epoch,
             _keras.capped_epochs(epochs),
             self.validation.timeout_s,
-            judges_overlap=self.validation.judges_overlap and self._hosts.count == 1,
+            judges_overlap=self.validation.judges_overlap and self._validates_alone,
         )
         with contextlib.ExitStack() as resources:
             cursor = Cursor(feed, steps_per_epoch)
@@ -296,6 +299,23 @@ class Trainer:
             self.accounts = parts.accounts.closed()
             if self.model.history is not None:
                 self.model.history.ended = self.ended
+
+    def _serve(
+        self, feed: Feed, sets: Mapping[str, ValidationSet], callbacks: Any, epochs: int
+    ) -> keras.callbacks.History:
+        """Is the evaluator of the hosts that train, and returns the history that they return."""
+        self.ended, self.accounts = "failed", []
+        callback_list = make_callback_list(self.model, callbacks, verbose=0, epochs=epochs, steps=None)
+        with contextlib.ExitStack() as resources:
+            # A first signal is for the training hosts, whose end ends this one.
+            resources.enter_context(Interrupts())
+            self.ended = serve_fit(self._setup(), feed, callback_list, sets, resources)
+        return self.model.history
+
+    @property
+    def _validates_alone(self) -> bool:
+        """Whether this host alone trains and validates, so that the two compete for it."""
+        return self._hosts.count == 1 and (self.replicas is None or self.replicas.evaluator is None)
 
     @property
     def _hosts(self) -> Alone:

@@ -36,19 +36,28 @@ def free_ports(count: int) -> list[int]:
 
 
 def start(directory: Path, hosts: int = 2, **case) -> list[subprocess.Popen]:
-    """Starts the hosts of a training, the chief first."""
+    """Starts the hosts of a training, the chief first and the evaluator, if the case has one, last."""
     directory.mkdir(exist_ok=True)
-    addresses = [f"localhost:{port}" for port in free_ports(hosts)]
+    apart = bool(case.get("evaluator"))
+    addresses = [f"localhost:{port}" for port in free_ports(hosts + apart)]
+    cluster = {"worker": addresses[:hosts]} | ({"evaluator": addresses[hosts:]} if apart else {})
     command = [sys.executable, "-m", "tests.parallel.hosts_target"]
     command += [json.dumps({"hosts": hosts, **case}), str(directory)]
     processes = []
-    for index in range(hosts):
-        config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-        more = {"TF_CONFIG": json.dumps(config)} if hosts > 1 else {}
+    for index, (kind, number) in enumerate((k, n) for k in cluster for n in range(len(cluster[k]))):
+        config = {"cluster": cluster, "task": {"type": kind, "index": number}}
+        more = {"TF_CONFIG": json.dumps(config)} if len(addresses) > 1 else {}
         environment = {**os.environ, **more}
         with (directory / f"errors{index}.txt").open("w") as file:
             processes.append(
-                subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=file, text=True)
+                subprocess.Popen(
+                    command,
+                    env=environment,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=file,
+                    text=True,
+                )
             )
     return processes
 
