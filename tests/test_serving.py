@@ -190,6 +190,25 @@ def test_what_differs_is_refused_on_both(theirs, part, together):
         together(theirs=theirs)
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (CLEAN, NOISY),
+        (CLEAN, (CLEAN[0][:-1], CLEAN[1][:-1])),
+        (CLEAN, (*CLEAN, np.ones(VALIDATION_ROWS))),
+        (np.asarray([["a"], ["b"]], object), np.asarray([["a"], ["c"]], object)),
+        (tf.constant(CLEAN[0]), tf.constant(NOISY[0])),
+    ],
+)
+def test_other_data_has_another_description(one, other):
+    assert serving._described(one) == serving._described(one)
+    assert serving._described(one) != serving._described(other)
+
+
+def test_an_array_is_described_as_the_tensor_of_it():
+    assert serving._described(CLEAN) == serving._described(tuple(map(tf.constant, CLEAN)))
+
+
 class Counting(keras.Model):
     """Counts its validation batches in a weight."""
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(400)
 
 CASES = {
     "early stop": {"optimizer": "adam", "min_delta": 0.1},
-    "rollback": {"optimizer": "sgd", "plateau": True, "schedule": True},
+    "rollback": {"optimizer": "sgd", "plateau": True, "schedule": True, "job": "chief"},
 }
 
 

@@ -40,7 +40,9 @@ def start(directory: Path, hosts: int = 2, **case) -> list[subprocess.Popen]:
     directory.mkdir(exist_ok=True)
     apart = bool(case.get("evaluator"))
     addresses = [f"localhost:{port}" for port in free_ports(hosts + apart)]
-    cluster = {"worker": addresses[:hosts]} | ({"evaluator": addresses[hosts:]} if apart else {})
+    cluster = {case.get("job", "worker"): addresses[:hosts]} | (
+        {"evaluator": addresses[hosts:]} if apart else {}
+    )
     command = [sys.executable, "-m", "tests.parallel.hosts_target"]
     command += [json.dumps({"hosts": hosts, **case}), str(directory)]
     processes = []
