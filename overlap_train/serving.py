@@ -23,6 +23,7 @@ from overlap_train._version import __version__
 from overlap_train.arguments import epoch_selector
 from overlap_train.checkpoint import layout
 from overlap_train.errors import HostMismatchError
+from overlap_train.interrupts import Interrupts
 from overlap_train.parallel.cluster import program_digest
 from overlap_train.parallel.evaluator import EvaluatorPlace
 from overlap_train.parallel.hosts import Alone
@@ -149,9 +150,10 @@ def serve(
         ValueError: if the validation cannot be made on another host.
         HostLostError: if the chief does not come, or goes before the end.
         HostMismatchError: if it differs, or has failed.
+        KeyboardInterrupt: on a second signal; a first one is for the training hosts.
     """
     link, hello = accept(place.address, "chief", timeout_s=place.timeout_s)
-    with link:
+    with link, Interrupts():  # a first signal is for the training hosts, whose end ends this one
         _welcome(link, hello, description, suite)
         while True:
             message, values = _receive(link, state)

@@ -16,7 +16,6 @@ from overlap_train.data.cursor import Cursor
 from overlap_train.data.preprocessing import Preprocess
 from overlap_train.data.sources import Feed, FeedOptions, make_feed
 from overlap_train.errors import HostLostError
-from overlap_train.interrupts import Interrupts
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.monitoring.table import format_epoch_table
@@ -72,7 +71,8 @@ class Trainer:
             validation: how the validation runs; see `ValidationPolicy`.
             execution: how the steps are executed; see `ExecutionPlan`.
             strategy: the `tf.distribute` strategy in whose scope the model was made and compiled; each batch
-                is then shared by its replicas. None finds it out from the model.
+                is then shared by its replicas. None finds it out from the model. Under what `join_cluster`
+                returns on an evaluator, `fit` validates for the hosts that train.
             recorder: keeps the spans of all threads for a timeline; a new one if None.
             preprocess: prepares each batch of training and validation data, as a function for
                 `Dataset.map` over batches does: `preprocess(x, y)` returns `(x, y)`. Over arrays it is
@@ -165,6 +165,7 @@ class Trainer:
             TypeError: for an argument of the wrong type; likewise.
             ValidationWorkerError: a worker failed; chained to what it raised.
             ValidationTimeoutError: a validation took longer than the policy's `timeout_s`.
+            ClusterError: a training on several hosts, or the evaluator of one, cannot start or go on.
             CheckpointError: a checkpoint cannot be written, is damaged, or belongs to another training.
             KeyboardInterrupt: a second signal came before the first was obeyed.
         """
@@ -307,8 +308,6 @@ class Trainer:
         self.ended, self.accounts = "failed", []
         callback_list = make_callback_list(self.model, callbacks, verbose=0, epochs=epochs, steps=None)
         with contextlib.ExitStack() as resources:
-            # A first signal is for the training hosts, whose end ends this one.
-            resources.enter_context(Interrupts())
             self.ended = serve_fit(self._setup(), feed, callback_list, sets, resources)
         return self.model.history
 

@@ -74,6 +74,7 @@ MAY_IMPORT = {
         "arguments",
         "checkpoint",
         "errors",
+        "interrupts",
         "parallel",
         "records",
         "snapshot",
