@@ -3,9 +3,11 @@
 Run from the repository root, after scripts/setup.sh:
 
     .venv/bin/python examples/multi_worker.py --hosts=2
+    .venv/bin/python examples/multi_worker.py --hosts=2 --evaluator
 
 With `TF_CONFIG` set, as by examples/multi_worker.slurm, this process is one of the hosts. Otherwise it starts
---hosts processes of itself on free ports of this machine and waits for them.
+--hosts processes of itself on free ports of this machine, with --evaluator one more that validates for them,
+and waits for all.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from absl import app, flags
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("hosts", 2, "Processes to start on this machine if TF_CONFIG is not set.", lower_bound=1)
+flags.DEFINE_bool("evaluator", False, "Start one more process, which validates while the others train.")
 flags.DEFINE_integer("epochs", 3, "Epochs to train at most.", lower_bound=1)
 flags.DEFINE_integer("batch_size", 128, "Images in a batch, of all hosts together.", lower_bound=2)
 flags.DEFINE_integer("rows", None, "Use only so many images.", lower_bound=1)
@@ -59,15 +62,16 @@ def train() -> None:
     print(f"{task['type']} {task['index']}: val_accuracy {history.history['val_accuracy'][-1]:.4f}")
 
 
-def start_hosts(count: int) -> int:
+def start_hosts(count: int, evaluators: int) -> int:
     """Starts processes of this program as the hosts; returns the worst exit code."""
-    listeners = [socket.create_server(("localhost", 0)) for _ in range(count)]
+    listeners = [socket.create_server(("localhost", 0)) for _ in range(count + evaluators)]
     addresses = [f"localhost:{listener.getsockname()[1]}" for listener in listeners]
     for listener in listeners:
         listener.close()
+    cluster = {"worker": addresses[:count]} | ({"evaluator": addresses[count:]} if evaluators else {})
     processes = []
-    for index in range(count):
-        config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+    for kind, index in ((kind, index) for kind, hosts in cluster.items() for index in range(len(hosts))):
+        config = {"cluster": cluster, "task": {"type": kind, "index": index}}
         environment = {**os.environ, "TF_CONFIG": json.dumps(config)}
         processes.append(subprocess.Popen([sys.executable, *sys.argv], env=environment))
     return max(abs(process.wait()) for process in processes)
@@ -79,7 +83,7 @@ def main(argv: list[str]) -> None:
     if "TF_CONFIG" in os.environ:
         train()
     else:
-        sys.exit(start_hosts(FLAGS.hosts))
+        sys.exit(start_hosts(FLAGS.hosts, int(FLAGS.evaluator)))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from overlap_train.parallel.step import make_step
 from overlap_train.parallel.strategy import Replicas
 from overlap_train.records import StepValidation
 from overlap_train.resume import CheckpointPolicy, Resumer, fingerprint
+from overlap_train.serving import connect_suite, describe, serve
 from overlap_train.session import Parts
 from overlap_train.snapshot import ModelState
 from overlap_train.training.execution import LoopCache, Task, make_execution
@@ -40,7 +41,7 @@ from overlap_train.validation.sets import build_suite
 from overlap_train.validation.stepwise import StepValidations
 from overlap_train.validation.suite import ValidationSuite
 
-__all__ = ["Setup", "assemble_fit", "make_callback_list", "make_suite"]
+__all__ = ["Setup", "assemble_fit", "make_callback_list", "make_suite", "serve_fit"]
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def assemble_fit(
     step = _make_step(setup, callbacks, feed)
     logs_spec = build_model(model, step, feed.element_spec)
     state = ModelState(model)
-    suite = make_suite(setup, lambda _: state, sets, callbacks, resources)
+    suite = _fit_suite(setup, state, sets, callbacks, resources)
     if validation.sanity_check:
         suite.sanity_check(state.read())
     every = validation.every_steps
@@ -155,6 +156,36 @@ def assemble_fit(
     )
 
 
+def serve_fit(
+    setup: Setup,
+    feed: Feed,
+    callbacks: keras.callbacks.CallbackList,
+    sets: Mapping[str, ValidationSet],
+    resources: contextlib.ExitStack,
+) -> str:
+    """Is the evaluator of a `fit` on other hosts, until it ends.
+
+    Args:
+        setup: what the trainer was given.
+        feed: the training data, of which only the specification counts here.
+        callbacks: the user's, which are not called here, and the history.
+        sets: the validation sets by name.
+        resources: closes what is opened here.
+
+    Returns:
+        How the training ended.
+    """
+    model, replicas = setup.model, setup.replicas
+    assert replicas is not None
+    assert replicas.serves is not None
+    replicas.build(model, feed.element_spec)
+    state = ModelState(model)
+    suite = make_suite(setup, lambda _: state, sets, callbacks, resources)
+    listened = _listened_to(callbacks)
+    description = describe(replicas.serves, model, sets, setup.validation, batch_by_batch=listened)
+    return serve(replicas.serves, description, suite, state, model)
+
+
 def make_suite(
     setup: Setup,
     state: Callable[[Any], ModelState],
@@ -177,7 +208,7 @@ def make_suite(
         setup.validation_step,
         sets,
         setup.validation,
-        batch_by_batch=any(wants_test_batches(c) for c in callbacks.callbacks),
+        batch_by_batch=_listened_to(callbacks),
         on_span=setup.recorder.add,
         resources=resources,
         preprocess=setup.preprocess,
@@ -206,6 +237,35 @@ def make_callback_list(
         verbose=verbose,
         epochs=epochs,
         steps=steps,
+    )
+
+
+def _listened_to(callbacks: keras.callbacks.CallbackList) -> bool:
+    """Whether a callback listens to the batches of a validation."""
+    return any(wants_test_batches(callback) for callback in callbacks.callbacks)
+
+
+def _fit_suite(
+    setup: Setup,
+    state: ModelState,
+    sets: Mapping[str, ValidationSet],
+    callbacks: keras.callbacks.CallbackList,
+    resources: contextlib.ExitStack,
+) -> ValidationSuite:
+    """Returns the suite of a training: of this host, or of the cluster's evaluator."""
+    place = setup.replicas.evaluator if setup.replicas is not None else None
+    if place is None:
+        return make_suite(setup, lambda _: state, sets, callbacks, resources)
+    return connect_suite(
+        place,
+        setup.hosts,
+        state,
+        setup.model,
+        sets,
+        setup.validation,
+        resources,
+        batch_by_batch=_listened_to(callbacks),
+        on_span=setup.recorder.add,
     )
 
 

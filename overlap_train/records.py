@@ -76,6 +76,9 @@ class EpochAccount:
         rolled_back_s: later training that was thrown away because a callback changed the training
             when this epoch's results were delivered.
         skipped: whether the epoch's validation was due and left out.
+        slow_host: on several hosts, the one that the others waited for in this epoch's training steps, if
+            one stands out; counted from 0, the chief's.
+        slow_host_s: how long they waited for it.
     """
 
     epoch: int
@@ -88,6 +91,8 @@ class EpochAccount:
     delivered_s: float = 0.0
     rolled_back_s: float = 0.0
     skipped: bool = False
+    slow_host: int | None = None
+    slow_host_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

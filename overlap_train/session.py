@@ -101,6 +101,7 @@ class FitSession:
         self._recent_rollbacks: list[bool] = []
         self._judge = OverlapJudge() if schedule.judges_overlap else None
         self._calls: list[tuple[Span, int]] = []
+        self._warm = False
         self._batch_hooks = any(wants_train_batches(c) for c in parts.callbacks.callbacks)
         self.epoch_logs: dict[int, Mapping[str, float]] = {}
         self.ended = "completed"
@@ -170,6 +171,7 @@ class FitSession:
         parts.model.reset_metrics()
         parts.callbacks.on_epoch_begin(epoch)
         parts.cursor.begin_epoch()
+        parts.hosts.begin_waits()
         logs: Mapping[str, float] | None = None
         while parts.cursor.remaining() != 0 and not parts.model.stop_training:
             done = self._train_call(epoch, self._agreed_steps())
@@ -217,6 +219,9 @@ class FitSession:
         done = parts.loop.run(parts.cursor, steps)
         span = self._span("train", start_s, epoch, steps=done.steps)
         parts.accounts.trained(span, done.steps)
+        if not self._warm:
+            self._warm = True
+            parts.hosts.begin_waits()  # in the first call hosts wait for whoever compiles longest
         if epoch > self._schedule.initial_epoch:  # the first one traces and tries plans
             self._calls.append((span, done.steps))
         parts.pace.observe(done.steps, span.duration_s)
@@ -252,6 +257,7 @@ class FitSession:
         parts.cursor.end_epoch()
         train_logs = _keras.python_logs(logs or parts.step.metrics())
         parts.hosts.check_same_logs(epoch, train_logs)
+        self._name_slow_host(epoch)
         start_s = time.monotonic()
         snapshot = self._snapshot(epoch)
         span = self._span("snapshot", start_s, epoch)
@@ -262,6 +268,16 @@ class FitSession:
         parts.progress.epoch_trained(
             epoch, train_logs, parts.accounts.trained_s(epoch), validation_follows=bool(pending.validations)
         )
+
+    def _name_slow_host(self, epoch: int) -> None:
+        """Notes which host the others waited for in an epoch, if one stands out."""
+        parts = self._parts
+        slow = parts.hosts.slow_host(parts.accounts.trained_s(epoch))
+        if slow is not None:
+            parts.accounts.slow_host(epoch, slow.host, slow.seconds)
+            parts.progress.message(
+                f"epoch {epoch + 1}: the others waited {slow.seconds:.2f} s for host {slow.host}"
+            )
 
     def _deliver_ready(self) -> bool:
         """Delivers what is ready without waiting; returns whether that rolled the training back."""

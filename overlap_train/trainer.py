@@ -11,10 +11,10 @@ import keras
 import tensorflow as tf
 
 from overlap_train import _keras, arguments
-from overlap_train.assembly import Setup, assemble_fit, make_callback_list, make_suite
+from overlap_train.assembly import Setup, assemble_fit, make_callback_list, make_suite, serve_fit
 from overlap_train.data.cursor import Cursor
 from overlap_train.data.preprocessing import Preprocess
-from overlap_train.data.sources import FeedOptions, make_feed
+from overlap_train.data.sources import Feed, FeedOptions, make_feed
 from overlap_train.errors import HostLostError
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import SpanRecorder
@@ -71,7 +71,8 @@ class Trainer:
             validation: how the validation runs; see `ValidationPolicy`.
             execution: how the steps are executed; see `ExecutionPlan`.
             strategy: the `tf.distribute` strategy in whose scope the model was made and compiled; each batch
-                is then shared by its replicas. None finds it out from the model.
+                is then shared by its replicas. None finds it out from the model. Under what `join_cluster`
+                returns on an evaluator, `fit` validates for the hosts that train.
             recorder: keeps the spans of all threads for a timeline; a new one if None.
             preprocess: prepares each batch of training and validation data, as a function for
                 `Dataset.map` over batches does: `preprocess(x, y)` returns `(x, y)`. Over arrays it is
@@ -164,6 +165,7 @@ class Trainer:
             TypeError: for an argument of the wrong type; likewise.
             ValidationWorkerError: a worker failed; chained to what it raised.
             ValidationTimeoutError: a validation took longer than the policy's `timeout_s`.
+            ClusterError: a training on several hosts, or the evaluator of one, cannot start or go on.
             CheckpointError: a checkpoint cannot be written, is damaged, or belongs to another training.
             KeyboardInterrupt: a second signal came before the first was obeyed.
         """
@@ -201,11 +203,13 @@ class Trainer:
         setup = self._setup()
         options = FeedOptions(batch_size, steps_per_epoch, shuffle, class_weight, self._preprocess)
         feed = make_feed(x, y, sample_weight, options, hold_in_memory=setup.holds_in_memory)
+        if self.replicas is not None and self.replicas.serves:
+            return self._serve(feed, sets, callbacks, epochs)
         schedule = Schedule(
             initial_epoch,
             _keras.capped_epochs(epochs),
             self.validation.timeout_s,
-            judges_overlap=self.validation.judges_overlap and self._hosts.count == 1,
+            judges_overlap=self.validation.judges_overlap and self._validates_alone,
         )
         with contextlib.ExitStack() as resources:
             cursor = Cursor(feed, steps_per_epoch)
@@ -296,6 +300,21 @@ class Trainer:
             self.accounts = parts.accounts.closed()
             if self.model.history is not None:
                 self.model.history.ended = self.ended
+
+    def _serve(
+        self, feed: Feed, sets: Mapping[str, ValidationSet], callbacks: Any, epochs: int
+    ) -> keras.callbacks.History:
+        """Is the evaluator of the hosts that train, and returns the history that they return."""
+        self.ended, self.accounts = "failed", []
+        callback_list = make_callback_list(self.model, callbacks, verbose=0, epochs=epochs, steps=None)
+        with contextlib.ExitStack() as resources:
+            self.ended = serve_fit(self._setup(), feed, callback_list, sets, resources)
+        return self.model.history
+
+    @property
+    def _validates_alone(self) -> bool:
+        """Whether this host alone trains and validates, so that the two compete for it."""
+        return self._hosts.count == 1 and (self.replicas is None or self.replicas.evaluator is None)
 
     @property
     def _hosts(self) -> Alone:

@@ -2,9 +2,10 @@
 
 Stated departures from the table: `training/` and `validation/` read feeds and shards, so they may import
 `data/`, which makes tensors of arrays by `zero_copy/`; `parallel/` builds training steps, so it may import
-`training/`; `assembly.py`, `session.py`, and `following.py` which lets a session follow another host's, stand
-beside `trainer.py` as those that know every stage; every stage that reads Keras's private side goes through
-the doors `_keras.py` and `_keras_replicas.py`.
+`training/`; `assembly.py`, `session.py`, `following.py` which lets a session follow another host's,
+and `serving.py` which lets another host validate for it, stand beside `trainer.py` as those that know every
+stage; every stage that reads Keras's private side goes through the doors `_keras.py` and
+`_keras_replicas.py`.
 """
 
 from __future__ import annotations
@@ -67,8 +68,20 @@ MAY_IMPORT = {
     "resume": {"callbacks", "checkpoint", "data", "errors", "snapshot"},
     "scheduling": {"errors", "records", "zero_copy"},
     "session": {"_keras", "parallel", "resume", *LEAVES, *STAGES},
+    "serving": {
+        "_keras",
+        "_version",
+        "arguments",
+        "checkpoint",
+        "errors",
+        "interrupts",
+        "parallel",
+        "records",
+        "snapshot",
+        "validation",
+    },
     "snapshot": {"records"},
-    "assembly": {"_keras", "following", "lag", "parallel", "resume", "session", *LEAVES, *STAGES},
+    "assembly": {"_keras", "following", "lag", "parallel", "resume", "serving", "session", *LEAVES, *STAGES},
     "trainer": {"_keras", "assembly", "parallel", "resume", "session", *LEAVES, *STAGES},
     "training": {"_keras", "_version", "arguments", "configuration", "data", "errors", "records"},
     "validation": {"_keras", "arguments", "data", "errors", "parallel", "records", "snapshot"},

@@ -20,6 +20,7 @@ class _Entry:
     trained: list[Span] = field(default_factory=list)
     validated: list[Span] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    slow_host: int | None = None
 
 
 class Accounts:
@@ -54,6 +55,11 @@ class Accounts:
         seconds_by_name = self._open[epoch].seconds
         seconds_by_name[name] = seconds_by_name.get(name, 0.0) + seconds
 
+    def slow_host(self, epoch: int, host: int, seconds: float) -> None:
+        """Notes for which host the others waited in an epoch, and how long."""
+        self._open[epoch].slow_host = host
+        self.add(epoch, "slow_host_s", seconds)
+
     def trained_s(self, epoch: int) -> float:
         """Returns the seconds trained so far in an open epoch."""
         return sum(span.duration_s for span in self._open[epoch].trained)
@@ -68,6 +74,7 @@ class Accounts:
             validated_s=_extent_s(entry.validated),
             hidden_s=overlap_s(entry.validated, self._recent),
             skipped=skipped,
+            slow_host=entry.slow_host,
             **entry.seconds,
         )
         self._closed[epoch] = account

@@ -106,7 +106,7 @@ class AccountLog:
 
 
 def _number(value: Any) -> int | float | None:
-    if isinstance(value, int):
+    if value is None or isinstance(value, int):
         return value
     value = float(value)
     return value if math.isfinite(value) else None

@@ -34,7 +34,8 @@ def format_epoch_table(rows: Iterable[EpochRow], *, width: int = 100) -> str:
     """Lays out one row for each epoch: its metrics, and the seconds that it cost.
 
     Metrics stand in the order of their first appearance, those of training before those of validation
-    (`val_…`). Time rolled back has a column only where there was some. A table wider than `width` goes on in
+    (`val_…`). Time rolled back and slow hosts have a column only where there were some; that of a slow host
+    says for how long the others waited for which. A table wider than `width` goes on in
     further blocks below, so no column is lost.
 
     Args:
@@ -88,10 +89,18 @@ def _seconds_columns(rows: Sequence[EpochRow]) -> list[_Column]:
     }
     if any(account.rolled_back_s for account in accounts):
         columns["rolled back"] = [account.rolled_back_s for account in accounts]
-    return [
+    found = [
         _Column(heading, "s", tuple(f"{cell:.2f}" for cell in cells), f"{math.fsum(cells):.2f}")
         for heading, cells in columns.items()
     ]
+    if any(account.slow_host is not None for account in accounts):
+        found.append(_Column("slow host", "s", tuple(map(_slow_host, accounts))))
+    return found
+
+
+def _slow_host(account: EpochAccount) -> str:
+    """Names the host that the others waited for, and how long."""
+    return "" if account.slow_host is None else f"{account.slow_host}: {account.slow_host_s:.2f}"
 
 
 def _line_width(columns: Sequence[_Column]) -> int:

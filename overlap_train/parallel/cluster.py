@@ -17,29 +17,50 @@ from typing import Any
 import tensorflow as tf
 
 from overlap_train.errors import ClusterConfigError
+from overlap_train.parallel.evaluator import EvaluatorPlace, EvaluatorTask, TrainingHosts
 
 __all__ = ["join_cluster", "program_digest"]
 
 
-def join_cluster(resolver: Any = None) -> tf.distribute.MultiWorkerMirroredStrategy:
+def join_cluster(resolver: Any = None, *, evaluator_timeout_s: float = 600.0) -> tf.distribute.Strategy:
     """Returns the strategy of all hosts; call it first in the program, on each of them.
+
+    `TF_CONFIG` may name one `evaluator` beside the hosts that train. It gets a strategy of its own, under
+    which `Trainer.fit` does not train: it validates what the chief sends until the training ends.
 
     Args:
         resolver: a `tf.distribute.cluster_resolver.ClusterResolver`, such as `SlurmClusterResolver()`; None
             reads `TF_CONFIG`.
+        evaluator_timeout_s: seconds that the chief and the evaluator wait for each other when `fit` begins.
+
+    Returns:
+        A MultiWorkerMirroredStrategy, or on the evaluator one for its single device.
 
     Raises:
-        TypeError: if it is no resolver.
+        TypeError: if an argument has the wrong type.
+        ValueError: if the time-out is not positive.
         ClusterConfigError: if `TF_CONFIG` is missing or wrong, or this host's port is taken.
     """
+    if isinstance(evaluator_timeout_s, bool) or not isinstance(evaluator_timeout_s, (int, float)):
+        raise TypeError(f"evaluator_timeout_s must be a number of seconds; got {evaluator_timeout_s!r}")
+    if not evaluator_timeout_s > 0:
+        raise ValueError(f"evaluator_timeout_s must be positive; got {evaluator_timeout_s!r}")
     if resolver is None:
         cluster, task_type, index = _tf_config()
     elif isinstance(resolver, tf.distribute.cluster_resolver.ClusterResolver):
         cluster = resolver.cluster_spec().as_dict()
         task_type, index = resolver.task_type, resolver.task_id
+        if "evaluator" in cluster:
+            raise ClusterConfigError("a cluster with an evaluator has to come from TF_CONFIG, not a resolver")
     else:
         raise TypeError(f"resolver must be a ClusterResolver or None; got {type(resolver).__name__}")
     _require_free(cluster[task_type][index], f"{task_type} {index}")
+    if "evaluator" in cluster:
+        described = json.dumps(cluster, sort_keys=True)
+        place = EvaluatorPlace(cluster["evaluator"][0], described, float(evaluator_timeout_s))
+        if task_type == "evaluator":
+            return EvaluatorTask(place)
+        resolver = TrainingHosts(place)
     return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
 
 
@@ -68,11 +89,14 @@ def _tf_config() -> tuple[dict[str, list[str]], str, int]:
         raise ClusterConfigError(
             f"TF_CONFIG needs a 'cluster' with lists of 'host:port' by task type; got {text[:200]!r}"
         )
-    unknown = sorted(set(cluster) - {"chief", "worker"})
-    if unknown or not cluster:
+    unknown = sorted(set(cluster) - {"chief", "worker", "evaluator"})
+    if unknown or not set(cluster) - {"evaluator"}:
         raise ClusterConfigError(
-            f"TF_CONFIG has tasks of type {', '.join(unknown) or 'none'}; use 'worker' or 'chief'"
+            f"TF_CONFIG has tasks of type {', '.join(unknown or cluster) or 'none'}; use 'worker' or "
+            "'chief', and beside them 'evaluator'"
         )
+    if len(cluster.get("evaluator", "1")) != 1:
+        raise ClusterConfigError(f"TF_CONFIG has {len(cluster['evaluator'])} evaluators; name one, or none")
     addresses = [address for hosts in cluster.values() for address in hosts]
     if len(set(addresses)) < len(addresses):
         raise ClusterConfigError(f"TF_CONFIG names an address twice: {', '.join(sorted(addresses))}")

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from overlap_train.errors import HostMismatchError
+from overlap_train.parallel.waiting import CollectiveWaits, SlowHost, find_slow_host
 
 __all__ = ["Alone", "Hosts", "make_hosts"]
 
@@ -25,10 +26,12 @@ class Alone:
     Attributes:
         count: hosts.
         index: this host's number; 0 is the chief's.
+        waits: how long this host has waited for the others in training steps, if there are others.
     """
 
     count = 1
     index = 0
+    waits: CollectiveWaits | None = None
 
     @property
     def is_chief(self) -> bool:
@@ -94,6 +97,22 @@ class Alone:
                     "the same data in the same order, with the same seeds (keras.utils.set_random_seed)"
                 )
 
+    def begin_waits(self) -> None:
+        """Forgets how long the hosts have waited for each other so far."""
+        if self.waits is not None:
+            self.waits.mark()
+
+    def slow_host(self, trained_s: float) -> SlowHost | None:
+        """Returns the host that the others have waited for since `begin_waits`, the same on all hosts.
+
+        Args:
+            trained_s: seconds that training calls took on this host in that time; the chief's count.
+        """
+        if self.waits is None:
+            return None
+        table = self.numbers([self.waits.since_mark(), trained_s])
+        return find_slow_host(table[:, 0], table[0, 1])
+
     def chief_first(self, action: Callable[[], Any]) -> Any:
         """Runs something on the chief and returns its result there, None elsewhere.
 
@@ -120,6 +139,7 @@ class Hosts(Alone):
     def __init__(self, strategy: tf.distribute.Strategy, count: int, index: int) -> None:
         self.count = count
         self.index = index
+        self.waits = CollectiveWaits(strategy)
         self._strategy = strategy
         self._first = index * len(strategy.extended.worker_devices)
         self._summing: dict[Any, Callable[..., Any]] = {}

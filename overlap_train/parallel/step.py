@@ -178,6 +178,7 @@ class _Replica:
         self._model = model
         self._count = replicas.count
         self._several_hosts = replicas.hosts.count > 1
+        self._waits = replicas.hosts.waits if _replica_number() == replicas.first else None
         self._most_rows = most_rows
         self._share = share
         self._begin_part = begin_part
@@ -277,7 +278,11 @@ class _Replica:
 
     def _sum_over_replicas(self, tensors: Sequence[Any]) -> list[Any]:
         """Sums each tensor over the replicas."""
-        return list(self._context.all_reduce(tf.distribute.ReduceOp.SUM, list(tensors)))
+
+        def reduce() -> list[Any]:
+            return list(self._context.all_reduce(tf.distribute.ReduceOp.SUM, list(tensors)))
+
+        return reduce() if self._waits is None or not tensors else self._waits.around(tensors, reduce)
 
     def _loss_gradients(
         self,

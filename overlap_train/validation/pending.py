@@ -7,20 +7,25 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
+from typing import Any
 
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
 from overlap_train.records import Span
 from overlap_train.snapshot import Snapshot
-from overlap_train.validation.evaluation import ShardResult
 
 __all__ = ["PendingEpoch", "PendingValidation", "ShardOutcome"]
 
 
 @dataclass(frozen=True)
 class ShardOutcome:
-    """A worker's result and when it worked."""
+    """A worker's result and when it worked.
 
-    result: ShardResult
+    Attributes:
+        result: a `ShardResult`, or what else the runner that began the work merges.
+        span: when.
+    """
+
+    result: Any
     span: Span
 
 

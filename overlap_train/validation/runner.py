@@ -90,6 +90,11 @@ class ValidationRunner:
         return self.merge(results)
 
     @property
+    def in_step(self) -> str | None:
+        """Why training must not run ahead of these validations, or None."""
+        return self.evaluator.indivisible if self.evaluator.mutated else None
+
+    @property
     def rewindable(self) -> bool:
         """Whether a validation can be made again; the batches of a generator are gone."""
         return not isinstance(self._batches, StreamedBatches) or self._batches.rewindable

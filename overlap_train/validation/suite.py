@@ -4,16 +4,47 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from overlap_train.errors import ValidationWorkerError
 from overlap_train.parallel.hosts import Alone
 from overlap_train.records import Span, ValidationResult
 from overlap_train.snapshot import Snapshot, Values
 from overlap_train.validation.pending import PendingEpoch, PendingValidation, ShardOutcome
-from overlap_train.validation.runner import ValidationRunner
 
-__all__ = ["NamedRunner", "ValidationSuite"]
+__all__ = ["NamedRunner", "Runner", "ValidationSuite"]
+
+
+class Runner(Protocol):
+    """What evaluates snapshots on one set: `ValidationRunner` here, `RemoteRunner` on another host."""
+
+    @property
+    def in_step(self) -> str | None:
+        """Why training must not run ahead of these validations, or None."""
+
+    @property
+    def rewindable(self) -> bool:
+        """Whether a validation can be made again."""
+
+    def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
+        """Begins to evaluate a snapshot; the futures are in the order of the parts."""
+
+    def evaluate(self, values: Values) -> ValidationResult:
+        """Evaluates values now."""
+
+    def evaluate_one_batch(self, values: Values) -> None:
+        """Evaluates the first batch, or raises what goes wrong with it."""
+
+    def adopt_mutated(self, results: list[Any]) -> None:
+        """Puts the variables that validation itself changes into the model."""
+
+    def merge(self, results: list[Any]) -> ValidationResult:
+        """Returns the metrics of the whole from those of the parts."""
+
+    def close(self) -> None:
+        """Ends what the data began."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +58,7 @@ class NamedRunner:
     """
 
     name: str
-    runner: ValidationRunner
+    runner: Runner
     validates: Callable[[int], bool]
 
 
@@ -48,14 +79,19 @@ class ValidationSuite:
     def in_step(self) -> str | None:
         """Why training must not run ahead of these validations, or None."""
         for named in self._sets.values():
-            if named.runner.evaluator.mutated:
-                return named.runner.evaluator.indivisible
+            if named.runner.in_step is not None:
+                return named.runner.in_step
         return None
 
     @property
     def rewindable(self) -> bool:
         """Whether validations that were dropped can be made again with the same data."""
         return all(named.runner.rewindable for named in self._sets.values())
+
+    @property
+    def rewindable_names(self) -> list[str]:
+        """The sets whose validations can be made again."""
+        return [name for name, named in self._sets.items() if named.runner.rewindable]
 
     def due(self, epoch: int) -> bool:
         """Whether an epoch is validated on any set."""
@@ -109,8 +145,12 @@ class ValidationSuite:
 
     def sanity_check(self, values: Values) -> None:
         """Evaluates one batch of each set, or raises what goes wrong with it."""
-        for named in self._sets.values():
-            named.runner.evaluate_one_batch(values)
+        for name in self._sets:
+            self.check(name, values)
+
+    def check(self, name: str, values: Values) -> None:
+        """Evaluates one batch of one set, or raises what goes wrong with it."""
+        self._sets[name].runner.evaluate_one_batch(values)
 
     def close(self) -> None:
         """Ends what the data began."""

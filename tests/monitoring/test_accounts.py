@@ -62,3 +62,11 @@ def test_a_name_that_no_account_has_is_refused():
     accounts.add(0, "lost_s", 1.0)
     with pytest.raises(TypeError, match="lost_s"):
         accounts.close(0)
+
+
+def test_the_host_that_the_others_waited_for_is_noted():
+    accounts = Accounts()
+    accounts.begin(0)
+    accounts.slow_host(0, 3, 1.5)
+    account = accounts.close(0)
+    assert (account.slow_host, account.slow_host_s) == (3, 1.5)

@@ -38,6 +38,8 @@ def test_line_holds_the_account_and_the_metrics(tmp_path):
             "delivered_s": 0.0,
             "rolled_back_s": 0.0,
             "skipped": False,
+            "slow_host": None,
+            "slow_host_s": 0.0,
             "metrics": {"loss": 0.25, "val_loss": 0.5},
         }
     ]

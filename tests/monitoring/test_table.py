@@ -39,6 +39,15 @@ def test_time_rolled_back_is_shown_only_where_there_was_some():
     assert table.splitlines()[-1].endswith("2.50")
 
 
+def test_a_slow_host_is_shown_only_where_there_was_one():
+    assert "slow host" not in format_epoch_table([_FIRST])
+    slow = EpochAccount(2, 469, trained_s=9.0, slow_host=3, slow_host_s=2.5)
+    lines = format_epoch_table([_SECOND, (slow, {})]).splitlines()
+    assert lines[0].endswith("slow host")
+    assert lines[3].endswith("0.00")
+    assert lines[4].endswith("3: 2.50")
+
+
 def test_validation_metrics_stand_after_training_metrics_that_come_later():
     table = format_epoch_table([_FIRST, (_SECOND[0], {"learning_rate": 1e-4})])
     heading = table.splitlines()[0].split()

@@ -35,6 +35,7 @@ def test_seconds_and_metrics_stand_at_the_step_given(tmp_path):
         ("account/snapshot_s", 2): 0.0,
         ("account/delivered_s", 2): 0.0,
         ("account/rolled_back_s", 2): 0.0,
+        ("account/slow_host_s", 2): 0.0,
         ("validation/loss", 2): 0.25,
     }
 

@@ -13,6 +13,23 @@ import sys
 from pathlib import Path
 
 
+def slowed(dataset, seconds: float):
+    """Makes each batch of a dataset take so long."""
+    import time
+
+    import tensorflow as tf
+
+    def wait(x, y):
+        time.sleep(seconds)  # the hazard itself
+        return x, y
+
+    def slowly(x, y):
+        x_out, y_out = tf.numpy_function(wait, [x, y], [x.dtype, y.dtype])
+        return tf.ensure_shape(x_out, x.shape), tf.ensure_shape(y_out, y.shape)
+
+    return dataset.map(slowly)
+
+
 def build_callbacks(case: dict, directory: Path) -> list:
     import keras
 
@@ -38,6 +55,8 @@ def tell(case: dict):
     class Telling(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
             print(f"epoch {epoch}", flush=True)
+            if case.get("hold_at") == epoch:
+                sys.stdin.readline()
             if case.get("raise_at") == epoch:
                 raise RuntimeError("a callback of the user's own")
 
@@ -69,15 +88,19 @@ def main(case: dict, directory: Path) -> None:
     from overlap_train.parallel import join_cluster
     from tests.models import arrays
 
-    strategy = join_cluster() if case["hosts"] > 1 else None
+    evaluator = case.get("evaluator", False)
+    strategy = join_cluster(evaluator_timeout_s=60) if case["hosts"] > 1 or evaluator else None
     with strategy.scope() if strategy else contextlib.nullcontext():
         model = build_model(case)
-    index = json.loads(os.environ.get("TF_CONFIG", '{"task": {"index": 0}}'))["task"]["index"]
-    x, y = arrays(203, case.get("seeds", [0, 0])[index])
-    data = {"batch_size": case.get("batch_sizes", [32, 32])[index]}
+    task = json.loads(os.environ.get("TF_CONFIG", '{"task": {"index": 0, "type": ""}}'))["task"]
+    index = case["hosts"] if task["type"] == "evaluator" else task["index"]
+    x, y = arrays(203, case.get("seeds", [0] * 3)[index])
+    data = {"batch_size": case.get("batch_sizes", [32] * 3)[index]}
     if case.get("source") == "dataset":
         x, y = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(203, seed=3).batch(32), None
         data = {"shuffle": False}
+    if "batch_takes_s" in case:
+        x = slowed(x, case["batch_takes_s"][index])
     policy = ValidationPolicy(max_lag=case.get("max_lag", 1), workers=2)
     trainer = Trainer(model, validation=policy)
     history = trainer.fit(
@@ -85,7 +108,7 @@ def main(case: dict, directory: Path) -> None:
         y,
         **data,
         epochs=case.get("epochs", 8),
-        validation_data=arrays(91, 1),
+        validation_data=arrays(91, case.get("validation_seeds", [1] * 3)[index]),
         validation_batch_size=10,
         callbacks=[*build_callbacks(case, directory), tell(case)],
         verbose=0,
@@ -95,6 +118,10 @@ def main(case: dict, directory: Path) -> None:
         directory / f"final{index}.npz",
         **{str(i): np.asarray(v) for i, v in enumerate((*model.variables, *model.optimizer.variables))},
     )
+    validated_by = sorted({span.thread for span in trainer.recorder.spans() if span.name == "validate"})
+    (directory / f"validated_by{index}.json").write_text(json.dumps(validated_by))
+    slow = [account.slow_host for account in trainer.accounts]
+    (directory / f"slow{index}.json").write_text(json.dumps(slow))
     evaluation = trainer.evaluate(*arrays(91, 1), batch_size=10, verbose=0, return_dict=True)
     told = {"epoch": history.epoch, "evaluation": list(evaluation.values()), **history.history}
     (directory / f"history{index}.json").write_text(json.dumps(told))

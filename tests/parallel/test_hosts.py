@@ -36,19 +36,30 @@ def free_ports(count: int) -> list[int]:
 
 
 def start(directory: Path, hosts: int = 2, **case) -> list[subprocess.Popen]:
-    """Starts the hosts of a training, the chief first."""
+    """Starts the hosts of a training, the chief first and the evaluator, if the case has one, last."""
     directory.mkdir(exist_ok=True)
-    addresses = [f"localhost:{port}" for port in free_ports(hosts)]
+    apart = bool(case.get("evaluator"))
+    addresses = [f"localhost:{port}" for port in free_ports(hosts + apart)]
+    cluster = {case.get("job", "worker"): addresses[:hosts]} | (
+        {"evaluator": addresses[hosts:]} if apart else {}
+    )
     command = [sys.executable, "-m", "tests.parallel.hosts_target"]
     command += [json.dumps({"hosts": hosts, **case}), str(directory)]
     processes = []
-    for index in range(hosts):
-        config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-        more = {"TF_CONFIG": json.dumps(config)} if hosts > 1 else {}
+    for index, (kind, number) in enumerate((k, n) for k in cluster for n in range(len(cluster[k]))):
+        config = {"cluster": cluster, "task": {"type": kind, "index": number}}
+        more = {"TF_CONFIG": json.dumps(config)} if len(addresses) > 1 else {}
         environment = {**os.environ, **more}
         with (directory / f"errors{index}.txt").open("w") as file:
             processes.append(
-                subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=file, text=True)
+                subprocess.Popen(
+                    command,
+                    env=environment,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=file,
+                    text=True,
+                )
             )
     return processes
 
@@ -139,6 +150,15 @@ def test_what_differs_between_the_hosts_is_refused_on_both(case, message, tmp_pa
     for host in (0, 1):
         assert message in errors(tmp_path, host)
     assert not list(tmp_path.glob("final*"))
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_the_host_that_the_others_wait_for_is_named_in_the_accounts(slow, tmp_path):
+    takes = [0.0, 0.0]
+    takes[slow] = 0.3  # for each of seven batches: nothing else in this training comes near
+    run(tmp_path, source="dataset", epochs=2, batch_takes_s=takes)
+    for host in (0, 1):
+        assert json.loads((tmp_path / f"slow{host}.json").read_text()) == [slow, slow]
 
 
 def test_what_the_chiefs_callback_raises_ends_the_others_too(tmp_path):

@@ -15,13 +15,17 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.mark.timeout(300)
-def test_two_processes_in_one_command_agree():
-    command = [sys.executable, str(EXAMPLES / "multi_worker.py"), "--hosts=2", "--epochs=1", "--rows=500"]
+@pytest.mark.parametrize(
+    ("options", "tasks"),
+    [(["--hosts=2"], ["worker 0", "worker 1"]), (["--hosts=1", "--evaluator"], ["evaluator 0", "worker 0"])],
+)
+def test_two_processes_in_one_command_agree(options, tasks):
+    command = [sys.executable, str(EXAMPLES / "multi_worker.py"), *options, "--epochs=1", "--rows=500"]
     environment = {k: v for k, v in os.environ.items() if k != "TF_CONFIG"}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
-    found = re.findall(r"worker (\d): val_accuracy ([\d.]+)", result.stdout)
-    assert sorted(host for host, _ in found) == ["0", "1"]
+    found = re.findall(r"(\w+ \d): val_accuracy ([\d.]+)", result.stdout)
+    assert sorted(host for host, _ in found) == tasks
     assert len({accuracy for _, accuracy in found}) == 1
 
 

@@ -1,0 +1,256 @@
+"""A validation on a host of its own: how the chief and the evaluator find, check and serve each other.
+
+The same program runs on both and calls `fit` with the same arguments. On the chief, `connect_suite` returns
+the suite whose validations the evaluator makes. On the evaluator, `serve` answers the chief's messages until
+the training ends, and leaves the history and the last weights behind, as on the training hosts.
+Everything belongs to the threads that called `fit`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from overlap_train import _keras
+from overlap_train._version import __version__
+from overlap_train.arguments import epoch_selector
+from overlap_train.checkpoint import layout
+from overlap_train.errors import HostMismatchError
+from overlap_train.interrupts import Interrupts
+from overlap_train.parallel.cluster import program_digest
+from overlap_train.parallel.evaluator import EvaluatorPlace
+from overlap_train.parallel.hosts import Alone
+from overlap_train.parallel.link import Link, accept, connect
+from overlap_train.records import Span
+from overlap_train.snapshot import ModelState, Values
+from overlap_train.validation.policy import ValidationPolicy, ValidationSet
+from overlap_train.validation.remote import RemoteEvaluator, RemoteRunner
+from overlap_train.validation.suite import NamedRunner, ValidationSuite
+
+__all__ = ["connect_suite", "describe", "serve"]
+
+_ANSWER_S = 60.0
+_DIGEST_ROWS = 64
+
+
+def describe(
+    place: EvaluatorPlace,
+    model: keras.Model,
+    sets: Mapping[str, ValidationSet],
+    policy: ValidationPolicy,
+    *,
+    batch_by_batch: bool,
+) -> dict[str, str]:
+    """Returns what has to be the same on the chief and on the evaluator, by name.
+
+    Args:
+        place: where the evaluator is.
+        model: built and compiled.
+        sets: the validation sets by name.
+        policy: how the validation runs.
+        batch_by_batch: whether a callback listens to the batches of the validation.
+    """
+    chosen = {name: dataclasses.replace(chosen, data=None) for name, chosen in sets.items()}
+    return {
+        "version of overlap_train": __version__,
+        "cluster": place.cluster,
+        "program": program_digest(),
+        "ValidationPolicy": str(policy),
+        "choice of validation sets": str(chosen),
+        "validation data": "\n".join(f"{name}: {_described(chosen.data)}" for name, chosen in sets.items()),
+        "structure of the model": "\n".join(type(layer).__name__ for layer in _keras.flat_layers(model)),
+        "model": layout(model.variables),
+        "listening to test batches": str(batch_by_batch),
+    }
+
+
+def connect_suite(
+    place: EvaluatorPlace,
+    hosts: Alone,
+    state: ModelState,
+    model: keras.Model,
+    sets: Mapping[str, ValidationSet],
+    policy: ValidationPolicy,
+    resources: contextlib.ExitStack,
+    *,
+    batch_by_batch: bool,
+    on_span: Callable[[Span], None],
+) -> ValidationSuite:
+    """Returns the suite of a training host whose validations the evaluator makes.
+
+    Args:
+        place: where the evaluator is.
+        hosts: that train together; the chief connects.
+        state: the variables of the model.
+        model: built and compiled.
+        sets: the validation sets by name; not read but for their description.
+        policy: how the validation runs.
+        resources: closes the connection, telling the evaluator how the training ended.
+        batch_by_batch: whether a callback listens to the batches of the validation.
+        on_span: called with the time of each validation, on a thread of its own.
+
+    Raises:
+        HostLostError: if there is no evaluator.
+        HostMismatchError: if it differs, or refuses.
+    """
+
+    def begin() -> tuple[RemoteEvaluator, list[str]]:
+        described = describe(place, model, sets, policy, batch_by_batch=batch_by_batch)
+        link = connect(place.address, "evaluator", timeout_s=place.timeout_s)
+        with contextlib.ExitStack() as undo:
+            undo.callback(link.close)
+            link.send({"kind": "hello", "description": described})
+            answer, _ = link.receive(timeout_s=_ANSWER_S)
+            if answer["kind"] != "welcome":
+                raise HostMismatchError(answer["error"])
+            undo.pop_all()
+        remote = resources.enter_context(_telling(RemoteEvaluator(link, on_span), state, model))
+        return remote, answer["rewindable"]
+
+    remote, rewindable = hosts.chief_first(begin) or (None, [])
+    rewindable = hosts.from_chief(rewindable)
+    runners = [
+        NamedRunner(
+            name,
+            RemoteRunner(name, remote, hosts, rewindable=name in rewindable),
+            epoch_selector(chosen.freq),
+        )
+        for name, chosen in sets.items()
+    ]
+    return ValidationSuite(runners, on_error=policy.on_error, hosts=hosts)
+
+
+def serve(
+    place: EvaluatorPlace,
+    description: Mapping[str, str],
+    suite: ValidationSuite,
+    state: ModelState,
+    model: keras.Model,
+) -> str:
+    """Makes the chief's validations until the training ends; then the model has its weights and history.
+
+    Args:
+        place: where this host listens.
+        description: what `describe` returned here.
+        suite: evaluates the sets on this host.
+        state: the variables of the model.
+        model: built and compiled, with a `History`.
+
+    Returns:
+        How the training ended, as in `Trainer.ended`.
+
+    Raises:
+        ValueError: if the validation cannot be made on another host.
+        HostLostError: if the chief does not come, or goes before the end.
+        HostMismatchError: if it differs, or has failed.
+        KeyboardInterrupt: on a second signal; a first one is for the training hosts.
+    """
+    link, hello = accept(place.address, "chief", timeout_s=place.timeout_s)
+    with link, Interrupts():  # a first signal is for the training hosts, whose end ends this one
+        _welcome(link, hello, description, suite)
+        while True:
+            message, values = _receive(link, state)
+            if message["kind"] == "failed":
+                raise HostMismatchError(f"the chief has failed: {message['error']}")
+            if message["kind"] == "end":
+                break
+            link.send(_answer(message, values, suite))
+    state.restore(values)
+    model.history.epoch, model.history.history = message["epoch"], message["history"]
+    model.history.ended = message["ended"]
+    return str(message["ended"])
+
+
+def _welcome(
+    link: Link, hello: Mapping[str, Any], description: Mapping[str, str], suite: ValidationSuite
+) -> None:
+    """Answers the chief's first message, or refuses it on both hosts."""
+    error: Exception | None = None
+    for part, theirs in hello["description"].items():
+        mine = description.get(part, "")
+        if mine != theirs and error is None:
+            own, other = _first_difference(mine, theirs)
+            error = HostMismatchError(
+                f"the evaluator has another {part} than the chief: {own!r} instead of {other!r}; start it "
+                "with the same program and data"
+            )
+    if error is None and suite.in_step is not None:
+        error = ValueError(f"{suite.in_step}; that is for validation without an evaluator")
+    if error is not None:
+        link.send({"kind": "refused", "error": str(error)})
+        raise error
+    link.send({"kind": "welcome", "rewindable": suite.rewindable_names})
+
+
+def _receive(link: Link, state: ModelState) -> tuple[dict[str, Any], Values]:
+    """Waits for a message of the chief; its values are the present ones but for the weights that came."""
+    present = state.read()
+    weights = [*present.trainable, *present.non_trainable]
+    sizes = [int(value.shape.num_elements() * value.dtype.size) for value in weights]
+    message, parts = link.receive(sizes)
+    if not parts:
+        return message, present
+    flat = tuple(
+        tf.constant(np.frombuffer(part, value.dtype.as_numpy_dtype).reshape(value.shape))
+        for part, value in zip(parts, weights, strict=True)
+    )
+    count = len(present.trainable)
+    return message, dataclasses.replace(present, trainable=flat[:count], non_trainable=flat[count:])
+
+
+def _answer(message: Mapping[str, Any], values: Values, suite: ValidationSuite) -> dict[str, Any]:
+    """Does what the chief asks; what goes wrong is the answer, for the chief to decide upon."""
+    try:
+        if message["kind"] == "check":
+            suite.check(message["set"], values)
+            return {"kind": "result"}
+        return {"kind": "result", **dataclasses.asdict(suite.evaluate(message["set"], values))}
+    except Exception as error:
+        return {"kind": "error", "error": f"{type(error).__name__}: {error}"}
+
+
+@contextlib.contextmanager
+def _telling(remote: RemoteEvaluator, state: ModelState, model: keras.Model) -> Iterator[RemoteEvaluator]:
+    """Tells the evaluator at the end how the training went."""
+    try:
+        yield remote
+    except BaseException as error:
+        remote.end({"kind": "failed", "error": f"{type(error).__name__}: {error}"})
+        raise
+    history = model.history
+    message = {"epoch": history.epoch, "history": history.history, "ended": history.ended}
+    remote.end({"kind": "end", **message}, state.read())
+
+
+def _described(data: Any) -> str:
+    """Describes a validation set without reading all of it."""
+    leaves = keras.tree.flatten(keras.utils.unpack_x_y_sample_weight(data))
+    return ", ".join(_described_leaf(leaf) for leaf in leaves if leaf is not None)
+
+
+def _described_leaf(leaf: Any) -> str:
+    """Returns the shape, the type and a digest of some rows of an array; of other data its kind."""
+    if isinstance(leaf, tf.data.Dataset):
+        return f"dataset of {leaf.element_spec}"
+    if not isinstance(leaf, (np.ndarray, tf.Tensor)) or not leaf.shape or not leaf.shape[0]:
+        return type(leaf).__name__
+    rows = sorted({i * (leaf.shape[0] - 1) // (_DIGEST_ROWS - 1) for i in range(_DIGEST_ROWS)})
+    some = np.asarray(tf.gather(leaf, rows) if tf.is_tensor(leaf) else leaf[rows])
+    content = repr(some.tolist()).encode() if some.dtype.hasobject else some.tobytes()
+    return f"{tuple(leaf.shape)} {some.dtype} {hashlib.sha256(content).hexdigest()[:16]}"
+
+
+def _first_difference(mine: str, theirs: str) -> Sequence[str]:
+    """Returns the first line in which two texts differ, as it is in each."""
+    own, other = mine.splitlines(), theirs.splitlines()
+    length = max(len(own), len(other))
+    own, other = (lines + ["nothing"] * (length - len(lines)) for lines in (own, other))
+    pairs = [pair for pair in zip(own, other, strict=True) if pair[0] != pair[1]]
+    return [line[:300] for line in pairs[0]]

@@ -1,0 +1,156 @@
+"""Validation on another host: what stands in for a `ValidationRunner` where an evaluator does the work.
+
+The training thread of the chief submits snapshots; one thread sends them, waits for the evaluator's answer
+and puts it into a future, one after another. The other training hosts get the results from the chief.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from overlap_train.errors import HostLostError
+from overlap_train.parallel.hosts import Alone
+from overlap_train.parallel.link import Link
+from overlap_train.records import Span, ValidationResult
+from overlap_train.snapshot import Snapshot, Values
+from overlap_train.validation.evaluation import weights_of
+from overlap_train.validation.pending import ShardOutcome
+from overlap_train.validation.pool import WorkerPool
+
+__all__ = ["RemoteEvaluator", "RemoteRunner"]
+
+# A validation under way when the training ends gets so long.
+_GRACE_S = 10.0
+
+
+class RemoteEvaluator:
+    """The evaluator, as the chief sees it. Belongs to the training thread.
+
+    Messages to it have a `kind`: "validate" and "check" with the weights of a snapshot, answered by "result"
+    or "error"; at the end "end" with the last weights, or "failed".
+    """
+
+    def __init__(self, link: Link, on_span: Callable[[Span], None]) -> None:
+        """Starts the thread.
+
+        Args:
+            link: to the evaluator, which waits for messages.
+            on_span: called, on that thread, with the time of each validation.
+        """
+        self._link = link
+        self._on_span = on_span
+        self._pool = WorkerPool(1, name="validation-link")
+
+    def validate(self, name: str, snapshot: Snapshot) -> Future[ShardOutcome]:
+        """Sends a snapshot to be evaluated on one set, after those that were sent before."""
+        return self._pool.submit(self._validate, name, snapshot)
+
+    def check(self, name: str, values: Values) -> None:
+        """Has one batch of a set evaluated, and waits for it.
+
+        Raises:
+            RuntimeError: with what the evaluator raised.
+            HostLostError: if it has gone.
+        """
+        self._pool.submit(self._ask, {"kind": "check", "set": name}, values).result()
+
+    def end(self, message: Mapping[str, Any], values: Values | None = None) -> None:
+        """Sends a last message, with weights or without, and closes the connection. Idempotent.
+
+        A validation under way gets ten seconds to end; after that the evaluator finds the chief gone.
+        """
+        if not self._pool.close(_GRACE_S):
+            self._link.abort()
+            self._pool.close()
+        with contextlib.suppress(HostLostError):  # whoever waited for a result has been told
+            self._link.send(message, _arrays(values) if values is not None else ())
+        self._link.close()
+
+    def _validate(self, name: str, snapshot: Snapshot) -> ShardOutcome:
+        start_s = time.monotonic()
+        message = {"kind": "validate", "set": name, "epoch": snapshot.epoch}
+        answer = self._ask(message, snapshot.values)
+        # In this host's time; the clock of the evaluator is another one.
+        thread = threading.current_thread().name
+        span = Span("validate", thread, start_s, time.monotonic(), snapshot.epoch, snapshot.step)
+        self._on_span(span)
+        return ShardOutcome(ValidationResult(answer["metrics"], tuple(answer["running"])), span)
+
+    def _ask(self, message: Mapping[str, Any], values: Values) -> dict[str, Any]:
+        self._link.send(message, _arrays(values))
+        answer, _ = self._link.receive()
+        if answer["kind"] == "error":
+            raise RuntimeError(f"on the evaluator: {answer['error']}")
+        return answer
+
+
+class RemoteRunner:
+    """Has snapshots evaluated on one validation set. Belongs to the training threads of all hosts.
+
+    Attributes:
+        rewindable: whether a validation can be made again, as the evaluator says.
+        in_step: None: an evaluator is refused where training must not run ahead of its validations.
+    """
+
+    in_step: str | None = None
+
+    def __init__(self, name: str, remote: RemoteEvaluator | None, hosts: Alone, *, rewindable: bool) -> None:
+        """Stands in for the evaluator of a set.
+
+        Args:
+            name: the set's.
+            remote: the evaluator, on the chief; None on the other hosts.
+            hosts: that train together.
+            rewindable: see above.
+        """
+        self._name = name
+        self._remote = remote
+        self._hosts = hosts
+        self.rewindable = rewindable
+
+    def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
+        """Begins to evaluate a snapshot; on hosts other than the chief there is nothing to wait for."""
+        return [] if self._remote is None else [self._remote.validate(self._name, snapshot)]
+
+    def evaluate(self, values: Values) -> ValidationResult:
+        """Evaluates values now, and waits for the result.
+
+        Raises:
+            HostLostError: if the evaluator has gone.
+            RuntimeError: with what it raised.
+        """
+        futures = self.start(Snapshot(epoch=0, step=0, values=values))
+        return self.merge([future.result().result for future in futures])
+
+    def evaluate_one_batch(self, values: Values) -> None:
+        """Has the first batch evaluated."""
+
+        def check() -> None:
+            if self._remote is not None:
+                self._remote.check(self._name, values)
+
+        self._hosts.chief_first(check)
+
+    def adopt_mutated(self, results: Sequence[ValidationResult]) -> None:
+        """Nothing: validations that change the model are refused."""
+
+    def merge(self, results: Sequence[ValidationResult]) -> ValidationResult:
+        """Returns the chief's result on all hosts."""
+        metrics, running = self._hosts.from_chief(list(asdict(results[0]).values()) if results else None)
+        return ValidationResult(metrics, tuple(running))
+
+    def close(self) -> None:
+        """Nothing: whoever made the connection closes it."""
+
+
+def _arrays(values: Values) -> list[Any]:
+    """Returns the weights of a snapshot as arrays, without a copy where the host's memory holds them."""
+    return [np.asarray(value) for part in weights_of(values) for value in part]
