@@ -214,7 +214,7 @@ class SharedDelivery(Delivery):
             # What the history got: callbacks may have added to their copy of the logs.
             history = self._model.history.history
             recorded = {name: v[-1] for name, v in history.items() if len(v) > kept.get(name, 0)}
-            logs = recorded | outcome.logs | recorded  # in the history's order, which theirs must have
+            logs = {**recorded, **outcome.logs, **recorded}  # in the history's order, which theirs must have
             report = [logs, outcome.stop, list(outcome.changed), outcome.rolled_back]
             self._changes.share(
                 snapshot.values, outcome.values, stop=bool(self._model.stop_training), more=report

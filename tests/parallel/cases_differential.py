@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from tests.models import functional, sequential, subclassed
 from tests.test_differential import BUILDERS, SETTINGS, check, runs
 
-# BatchNormalization takes each replica's own statistics; cases_numbers.py says how that differs. At the
-# rates of the other runs the losses of two of the models swing, which multiplies the rounding of two half sums.
+# BatchNormalization takes each replica's own statistics; cases_numbers.py says how that differs. At the rates
+# of the other runs the losses of two models swing, which multiplies the rounding of two half sums.
 REPLICATED = BUILDERS | {
     "sequential": lambda: sequential(keras.optimizers.SGD(0.05, momentum=0.9)),
     "functional": lambda: functional(rate=0.01),
-    "subclassed": lambda: subclassed(keras.optimizers.SGD(0.1), keras.layers.LayerNormalization)
+    "subclassed": lambda: subclassed(keras.optimizers.SGD(0.1), keras.layers.LayerNormalization),
 }
 
 
