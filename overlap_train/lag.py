@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import keras
 
 from overlap_train.callbacks.hooks import ordering_hooks
 from overlap_train.data.sources import Feed
+from overlap_train.monitoring.gain import OverlapJudge
+from overlap_train.records import Span
+from overlap_train.validation.backlog import Backlog
 from overlap_train.validation.policy import ValidationPolicy
 from overlap_train.validation.suite import ValidationSuite
 
-__all__ = ["effective_lag"]
+__all__ = ["LagControl", "effective_lag"]
+
+# So many rollbacks among so many deliveries, and running ahead has stopped to pay.
+_ROLLBACKS, _DELIVERIES = 3, 5
 
 _REMEDY = 'ValidationPolicy(on_change="continue") would overlap'
 
@@ -43,3 +49,57 @@ def _noticed(feed: Feed, suite: ValidationSuite, callbacks: Iterable[keras.callb
     if not suite.rewindable:
         return f"the validation data comes from a generator and cannot be rewound; {_REMEDY}"
     return None
+
+
+class LagControl:
+    """Ends running ahead during a fit where it does not pay. On the training thread.
+
+    Args:
+        backlog: whose `max_lag` is set to 0.
+        say: told the reason.
+        judges_overlap: whether a validation beside the training has to cost less than one alone; rollbacks
+            that have become the rule always count.
+    """
+
+    def __init__(self, backlog: Backlog, say: Callable[[str], None], *, judges_overlap: bool) -> None:
+        self._backlog = backlog
+        self._say = say
+        self._judge = OverlapJudge() if judges_overlap else None
+        self._calls: list[tuple[Span, int]] = []
+        self._rolled_back: list[bool] = []
+
+    @property
+    def wants_alone(self) -> bool:
+        """Whether the next validation should be waited for, to be compared with."""
+        return self._judge is not None and self._judge.wants_alone
+
+    def trained(self, span: Span, steps: int) -> None:
+        """Takes in a training call that traced nothing."""
+        self._calls.append((span, steps))
+
+    def validated(self, epoch: int, spans: Sequence[Span], *, alone: bool) -> None:
+        """Takes in the workers' spans of an epoch, and whether the training waited for them."""
+        if self._judge is None or not spans:
+            return
+        if alone:
+            self._judge.observe_alone(max(s.end_s for s in spans) - min(s.start_s for s in spans))
+        else:
+            self._judge.observe_beside(self._calls, spans)
+        self._calls.clear()
+        if self._judge.pays() is False and self._backlog.max_lag:
+            self._backlog.max_lag = 0
+            self._say(
+                f"validating in step with the training from epoch {epoch + 2} on: running ahead makes "
+                "training slower by what a validation takes"
+            )
+            self._judge = None
+
+    def delivered(self, *, rolled_back: bool) -> None:
+        """Takes in whether a delivery rolled the training back."""
+        self._rolled_back = [*self._rolled_back, rolled_back][-_DELIVERIES:]
+        if self._backlog.max_lag and sum(self._rolled_back) >= _ROLLBACKS:
+            self._backlog.max_lag = 0
+            self._say(
+                f"validating in step with the training from here on: {_ROLLBACKS} of the last "
+                f"{len(self._rolled_back)} epochs were rolled back"
+            )

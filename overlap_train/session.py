@@ -22,8 +22,8 @@ from overlap_train.callbacks.delivery import Delivery, Outcome
 from overlap_train.callbacks.hooks import wants_train_batches
 from overlap_train.data.cursor import Cursor
 from overlap_train.interrupts import Interrupts
+from overlap_train.lag import LagControl
 from overlap_train.monitoring.accounts import Accounts
-from overlap_train.monitoring.gain import OverlapJudge
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.parallel.hosts import Alone
@@ -42,8 +42,6 @@ __all__ = ["FitSession", "Parts", "Schedule"]
 
 # An interrupted fit delivers validations that end within this time.
 _GRACE_S = 5.0
-# So many rollbacks among so many deliveries, and running ahead has stopped to pay.
-_ROLLBACKS, _DELIVERIES = 3, 5
 
 
 @dataclass(frozen=True)
@@ -98,9 +96,7 @@ class FitSession:
         self._next_epoch = schedule.initial_epoch
         self._step = 0
         self._stopped = False
-        self._recent_rollbacks: list[bool] = []
-        self._judge = OverlapJudge() if schedule.judges_overlap else None
-        self._calls: list[tuple[Span, int]] = []
+        self._lag = LagControl(parts.backlog, parts.progress.message, judges_overlap=schedule.judges_overlap)
         self._warm = False
         self._batch_hooks = any(wants_train_batches(c) for c in parts.callbacks.callbacks)
         self.epoch_logs: dict[int, Mapping[str, float]] = {}
@@ -132,7 +128,7 @@ class FitSession:
             over = self._stopped or any(pending.stops for pending in parts.backlog)
             if self._next_epoch < self._schedule.epochs and not over:
                 self._train_epoch(self._next_epoch)
-                alone = self._judge is not None and self._judge.wants_alone
+                alone = self._lag.wants_alone
                 while len(parts.backlog) and (
                     alone or parts.backlog.must_wait(self._next_epoch) or self._ready()
                 ):
@@ -223,7 +219,7 @@ class FitSession:
             self._warm = True
             parts.hosts.begin_waits()  # in the first call hosts wait for whoever compiles longest
         if epoch > self._schedule.initial_epoch:  # the first one traces and tries plans
-            self._calls.append((span, done.steps))
+            self._lag.trained(span, done.steps)
         parts.pace.observe(done.steps, span.duration_s)
         self._step += done.steps
         if self._batch_hooks and done.steps:
@@ -303,7 +299,7 @@ class FitSession:
 
         start_s = time.monotonic()
         trained_on = self._step != pending.snapshot.step
-        self._judge_overlap(pending, spans, alone=not trained_on)
+        self._lag.validated(pending.epoch, spans, alone=not trained_on)
         outcome = parts.delivery.deliver(
             pending.snapshot, pending.train_logs, results, stops=pending.stops, trained_on=trained_on
         )
@@ -312,7 +308,7 @@ class FitSession:
         self._stopped = self._stopped or outcome.stop
         if outcome.rolled_back:
             self._roll_back(pending, outcome)
-        self._watch_rollbacks(outcome)
+        self._lag.delivered(rolled_back=outcome.rolled_back)
         self._close_epoch(pending, outcome, results)
         return outcome.rolled_back
 
@@ -331,34 +327,6 @@ class FitSession:
         parts.progress.message(
             f"back to the end of epoch {pending.epoch + 1}: {reason} ({seconds:.2f} s undone)"
         )
-
-    def _watch_rollbacks(self, outcome: Outcome) -> None:
-        """Stops running ahead once rollbacks have become the rule."""
-        backlog = self._parts.backlog
-        self._recent_rollbacks = [*self._recent_rollbacks, outcome.rolled_back][-_DELIVERIES:]
-        if backlog.max_lag and sum(self._recent_rollbacks) >= _ROLLBACKS:
-            backlog.max_lag = 0
-            self._parts.progress.message(
-                f"validating in step with the training from here on: {_ROLLBACKS} of the last "
-                f"{len(self._recent_rollbacks)} epochs were rolled back"
-            )
-
-    def _judge_overlap(self, pending: PendingEpoch, spans: list[Span], *, alone: bool) -> None:
-        """Stops running ahead where the training pays for a validation as much as it would take alone."""
-        if self._judge is None or not spans:
-            return
-        if alone:
-            self._judge.observe_alone(max(s.end_s for s in spans) - min(s.start_s for s in spans))
-        else:
-            self._judge.observe_beside(self._calls, spans)
-        self._calls.clear()
-        if self._judge.pays() is False and self._parts.backlog.max_lag:
-            self._parts.backlog.max_lag = 0
-            self._parts.progress.message(
-                f"validating in step with the training from epoch {pending.epoch + 2} on: running ahead "
-                "makes training slower by what a validation takes"
-            )
-            self._judge = None
 
     def _close_epoch(
         self, pending: PendingEpoch, outcome: Outcome, results: Mapping[str, ValidationResult]

@@ -63,11 +63,11 @@ MAY_IMPORT = {
     "configuration": {"arguments"},
     "following": {"_keras", "_version", "callbacks", "data", "parallel", "resume", "snapshot", "validation"},
     "interrupts": set(),
-    "lag": {"callbacks", "data", "validation"},
+    "lag": {"callbacks", "data", "monitoring", "records", "validation"},
     "records": set(),
     "resume": {"callbacks", "checkpoint", "data", "errors", "snapshot"},
     "scheduling": {"errors", "records", "zero_copy"},
-    "session": {"_keras", "parallel", "resume", *LEAVES, *STAGES},
+    "session": {"_keras", "lag", "parallel", "resume", *LEAVES, *STAGES},
     "serving": {
         "_keras",
         "_version",
