@@ -202,6 +202,73 @@ def is_stock_method(method: Any) -> bool:
     return str(getattr(function, "__module__", "")).split(".")[0] == "keras"
 
 
+def averages_rows(model: keras.Model) -> bool:
+    """Whether loss and metrics of several batches together are those of one batch of all their rows.
+
+    They are if the loss is an average over rows of stock losses, and each metric a stock one whose state sums
+    what each row gives it. What a user has written, or what divides by a number that differs from batch to
+    batch (masks, an ignored class, losses of a whole batch such as Dice), is not known to be.
+    """
+    loss = model._compile_loss
+    if loss is None or loss.metrics or not compiled_metrics_built(model):
+        return False
+    leaves = [keras.losses.get(leaf) for leaf in keras.tree.flatten(loss._user_loss) if leaf is not None]
+    trackers = (model._loss_tracker,)
+    return all(map(_averages_rows, leaves)) and all(
+        any(metric is tracker for tracker in trackers) or _sums_rows(metric)
+        for metric in metric_leaves(model)
+    )
+
+
+def _averages_rows(loss: Any) -> bool:
+    if not isinstance(loss, keras.losses.Loss):  # a function: of Keras's, or of the user's
+        return is_stock_method(loss) and loss.__name__ in _ROW_FUNCTIONS
+    function = getattr(loss, "fn", None)
+    known = is_stock_method(type(loss)) and is_stock_method(function) and function.__name__ in _ROW_FUNCTIONS
+    ignores = getattr(loss, "ignore_class", None) is not None
+    return known and loss.reduction == "sum_over_batch_size" and not ignores
+
+
+def _sums_rows(metric: keras.metrics.Metric) -> bool:
+    if not is_stock_method(type(metric)):
+        return False
+    if isinstance(metric, keras.metrics.MeanMetricWrapper):
+        return is_stock_method(metric._fn) and metric._fn.__name__ in (*_ROW_FUNCTIONS, *_ROW_METRICS)
+    return isinstance(metric, (keras.metrics.Precision, keras.metrics.Recall, keras.metrics.AUC))
+
+
+# Of `keras.losses` and `keras.metrics`: one value for each row, or each element of it.
+_ROW_FUNCTIONS = frozenset(
+    (
+        "binary_crossentropy",
+        "categorical_crossentropy",
+        "sparse_categorical_crossentropy",
+        "mean_squared_error",
+        "mean_absolute_error",
+        "mean_absolute_percentage_error",
+        "mean_squared_logarithmic_error",
+        "huber",
+        "log_cosh",
+        "hinge",
+        "squared_hinge",
+        "categorical_hinge",
+        "kl_divergence",
+        "poisson",
+        "cosine_similarity",
+    )
+)
+_ROW_METRICS = frozenset(
+    (
+        "accuracy",
+        "binary_accuracy",
+        "categorical_accuracy",
+        "sparse_categorical_accuracy",
+        "top_k_categorical_accuracy",
+        "sparse_top_k_categorical_accuracy",
+    )
+)
+
+
 def without_optionals(batch: Any) -> Any:
     """Turns the empty optionals by which `tf.data` carries a None back into None, as Keras does."""
     return keras.tree.map_structure(

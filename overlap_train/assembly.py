@@ -18,6 +18,7 @@ from overlap_train.data.preprocessing import Preprocess
 from overlap_train.data.sources import Feed, IteratorFeed
 from overlap_train.following import agree_to_start, deliver_together, make_resumer
 from overlap_train.interrupts import Interrupts
+from overlap_train.joining import rows_together
 from overlap_train.lag import effective_lag
 from overlap_train.monitoring.accounts import Accounts
 from overlap_train.monitoring.progress import ProgressReporter
@@ -60,6 +61,7 @@ class Setup:
         preprocess: prepares a batch, or None.
         in_memory_bytes: arrays up to this size are held as tensors.
         stock: whether `train_step` is the model's own.
+        stock_validation: whether `validation_step` is the model's own `test_step`.
     """
 
     model: keras.Model
@@ -73,6 +75,7 @@ class Setup:
     preprocess: Preprocess | None
     in_memory_bytes: int
     stock: bool
+    stock_validation: bool
 
     @property
     def hosts(self) -> Alone:
@@ -212,6 +215,7 @@ def make_suite(
         on_span=setup.recorder.add,
         resources=resources,
         preprocess=setup.preprocess,
+        most_rows=_rows_together(setup, callbacks),
         devices=setup.validation.devices or (setup.replicas.spread if setup.replicas is not None else ()),
         hosts=setup.hosts,
     )
@@ -238,6 +242,12 @@ def make_callback_list(
         epochs=epochs,
         steps=steps,
     )
+
+
+def _rows_together(setup: Setup, callbacks: keras.callbacks.CallbackList) -> int:
+    """Returns how many rows of validation arrays may be evaluated as one batch; 0 leaves batches alone."""
+    as_they_are = _listened_to(callbacks) or setup.preprocess is not None or not setup.stock_validation
+    return 0 if as_they_are or not setup.validation.join_batches else rows_together(setup.model)
 
 
 def _listened_to(callbacks: keras.callbacks.CallbackList) -> bool:

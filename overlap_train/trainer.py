@@ -334,4 +334,5 @@ class Trainer:
             preprocess=self._preprocess,
             in_memory_bytes=self._in_memory_bytes,
             stock=getattr(self.train_step, "__func__", None) is Trainer.train_step,
+            stock_validation=getattr(self.validation_step, "__func__", None) is Trainer.validation_step,
         )

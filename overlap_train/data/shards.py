@@ -32,6 +32,8 @@ __all__ = [
 
 Fold = Callable[[Any, Any], Any]
 
+_LEAST_JOINED = 32
+
 
 @dataclass(frozen=True, slots=True)
 class Shard:
@@ -254,6 +256,7 @@ def make_batches(
     steps: int | None,
     cache_bytes: int,
     preprocess: Preprocess | None = None,
+    most_rows: int = 0,
 ) -> ArrayBatches | CachedBatches | StreamedBatches:
     """Returns the validation set as `keras.Model.evaluate` would batch it.
 
@@ -265,6 +268,7 @@ def make_batches(
         steps: batches to evaluate; all if None.
         cache_bytes: prepared batches up to this size are kept between validations.
         preprocess: prepares a batch.
+        most_rows: so many rows of arrays may be evaluated as one batch, if no number of steps is given.
 
     Raises:
         ValueError: for empty or endless data, or as Keras.
@@ -285,7 +289,7 @@ def make_batches(
             return ArrayBatches(
                 inputs,
                 num_samples=num_samples,
-                batch_size=adapter.batch_size,
+                batch_size=adapter.batch_size * _together(adapter.batch_size, num_samples, most_rows, steps),
                 steps=steps,
                 preprocess=preprocess,
             )
@@ -305,6 +309,13 @@ def make_batches(
         if repeatable and _fits(dataset, cardinality, steps, cache_bytes):
             return CachedBatches(dataset, steps)
     return StreamedBatches(adapter, steps, preprocess)
+
+
+def _together(batch_size: int, num_samples: int, most_rows: int, steps: int | None) -> int:
+    """Returns how many batches to join; enough are left for any number of workers to share evenly."""
+    if steps is not None:
+        return 1
+    return max(1, min(most_rows // batch_size, num_samples // batch_size // _LEAST_JOINED))
 
 
 def _fits(dataset: tf.data.Dataset, cardinality: int, steps: int | None, cache_bytes: int) -> bool:

@@ -66,6 +66,7 @@ def build_suite(
     on_span: Callable[[Span], None],
     resources: contextlib.ExitStack,
     preprocess: Preprocess | None = None,
+    most_rows: int = 0,
     devices: Sequence[str] = (),
     hosts: Alone | None = None,
 ) -> ValidationSuite:
@@ -81,6 +82,7 @@ def build_suite(
         on_span: called, on the worker, with each span of work.
         resources: closes what is opened here.
         preprocess: prepares a batch.
+        most_rows: so many rows of arrays may be evaluated as one batch.
         devices: that the workers take in turn; none leaves them where TensorFlow puts them.
         hosts: that share each validation.
 
@@ -100,6 +102,7 @@ def build_suite(
             steps=validation_set.steps,
             cache_bytes=policy.cache_bytes,
             preprocess=preprocess,
+            most_rows=most_rows,
         )
         evaluator = SnapshotEvaluator(
             model, state(batches.element_spec), step, batches, batch_by_batch=batch_by_batch

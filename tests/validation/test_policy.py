@@ -43,6 +43,7 @@ def test_a_policy_does_not_change():
         ({"max_lag": -1}, ValueError, "max_lag must be at least 0; got -1"),
         ({"max_lag": None}, TypeError, "max_lag must be an int; got None"),
         ({"cache_bytes": -1}, ValueError, "cache_bytes must be at least 0"),
+        ({"join_batches": 1}, TypeError, "join_batches must be True or False; got 1"),
         ({"backlog": "wait"}, ValueError, "backlog must be one of 'block'.*; got 'wait'"),
         ({"on_change": None}, ValueError, "on_change must be one of 'rollback', 'continue'; got None"),
         ({"timeout_s": 0}, ValueError, "timeout_s must be positive, or None to wait for ever; got 0"),
