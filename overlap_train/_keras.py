@@ -209,22 +209,19 @@ def averages_rows(model: keras.Model) -> bool:
     what each row gives it. What a user has written, or what divides by a number that differs from batch to
     batch (masks, an ignored class, losses of a whole batch such as Dice), is not known to be.
     """
-    loss = model._compile_loss
-    if loss is None or loss.metrics or not compiled_metrics_built(model):
+    loss, metrics = model._compile_loss, model._compile_metrics
+    if loss is None or loss.metrics or not loss.built or not (metrics is None or metrics.built):
         return False
     leaves = [keras.losses.get(leaf) for leaf in keras.tree.flatten(loss._user_loss) if leaf is not None]
-    trackers = (model._loss_tracker,)
     return all(map(_averages_rows, leaves)) and all(
-        any(metric is tracker for tracker in trackers) or _sums_rows(metric)
-        for metric in metric_leaves(model)
+        metric is model._loss_tracker or _sums_rows(metric) for metric in metric_leaves(model)
     )
 
 
 def _averages_rows(loss: Any) -> bool:
-    if not isinstance(loss, keras.losses.Loss):  # a function: of Keras's, or of the user's
-        return is_stock_method(loss) and loss.__name__ in _ROW_FUNCTIONS
-    function = getattr(loss, "fn", None)
-    known = is_stock_method(type(loss)) and is_stock_method(function) and function.__name__ in _ROW_FUNCTIONS
+    if not isinstance(loss, keras.losses.Loss):
+        return _is_stock_function(loss, _ROW_FUNCTIONS)
+    known = is_stock_method(type(loss)) and _is_stock_function(getattr(loss, "fn", None), _ROW_FUNCTIONS)
     ignores = getattr(loss, "ignore_class", None) is not None
     return known and loss.reduction == "sum_over_batch_size" and not ignores
 
@@ -233,8 +230,12 @@ def _sums_rows(metric: keras.metrics.Metric) -> bool:
     if not is_stock_method(type(metric)):
         return False
     if isinstance(metric, keras.metrics.MeanMetricWrapper):
-        return is_stock_method(metric._fn) and metric._fn.__name__ in (*_ROW_FUNCTIONS, *_ROW_METRICS)
+        return _is_stock_function(metric._fn, _ROW_FUNCTIONS | _ROW_METRICS)
     return isinstance(metric, (keras.metrics.Precision, keras.metrics.Recall, keras.metrics.AUC))
+
+
+def _is_stock_function(function: Any, names: frozenset[str]) -> bool:
+    return is_stock_method(function) and getattr(function, "__name__", None) in names
 
 
 # Of `keras.losses` and `keras.metrics`: one value for each row, or each element of it.
