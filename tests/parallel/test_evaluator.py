@@ -18,7 +18,11 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("name", "hosts"), [("early stop", 1), ("rollback", 1), ("early stop", 2)])
+# What is nightly here is also tested within one process: tests/test_serving.py.
+@pytest.mark.parametrize(
+    ("name", "hosts"),
+    [("rollback", 1), ("early stop", 2), pytest.param("early stop", 1, marks=pytest.mark.nightly)],
+)
 def test_an_evaluator_gives_the_result_of_one_device(name, hosts, tmp_path):
     one = run(tmp_path / "one", hosts=1, **CASES[name])
     apart = run(tmp_path / "apart", hosts=hosts, evaluator=True, **CASES[name])
@@ -38,6 +42,7 @@ def start_held(directory, **case):
     return processes
 
 
+@pytest.mark.nightly
 def test_a_killed_evaluator_ends_the_training_which_can_be_resumed(tmp_path):
     case = {"optimizer": "sgd", "plateau": True}
     one = run(tmp_path / "one", hosts=1, **case)
@@ -74,12 +79,14 @@ def test_a_first_signal_to_all_of_them_ends_the_training_in_order(tmp_path):
     assert len(histories[0]["epoch"]) < 8
 
 
+@pytest.mark.nightly
 def test_what_the_chief_raises_ends_the_evaluator_too(tmp_path):
     codes = finish(tmp_path, start(tmp_path, hosts=1, evaluator=True, raise_at=1))
     assert all(codes)
     assert "the chief has failed: RuntimeError: a callback of the user's own" in errors(tmp_path, 1)
 
 
+@pytest.mark.nightly
 def test_an_evaluator_with_other_data_is_refused_on_all_hosts(tmp_path):
     case = {"evaluator": True, "validation_seeds": [1, 1, 2]}
     codes = finish(tmp_path, start(tmp_path, **case))
