@@ -1,8 +1,8 @@
 """Which validations may be made in larger batches than the user's.
 
-A tiny network's batch is mostly the cost of starting its operations: 220 µs of CPU for 32 rows of a
-perceptron that needs 5 for its arithmetic. Where no row has to do with another, and loss and metrics are
-sums over rows, larger batches give the same numbers but for the order in which floats are added.
+A tiny network's batch is mostly the cost of starting its operations. Where no row has to do with another,
+and loss and metrics are sums over rows, larger batches give the same numbers but for the order in which
+floats are added.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from overlap_train.training.splitting import unknown_layer
 
 __all__ = ["rows_together"]
 
-# At most so many rows, and so many rows times weights: 0.1 ms of one core.
+# At most so many rows, and so many rows times weights: beyond that the arithmetic outweighs the starting.
 _MOST_ROWS, _MOST_PRODUCTS = 1024, 1e7
 
 
