@@ -350,7 +350,7 @@ def without_all_reduce(optimizer: keras.optimizers.Optimizer | None) -> Iterator
 
 def _sum_over_replicas(stock: Callable[[Any], Any], gradients_and_variables: Any) -> Any:
     pairs = list(gradients_and_variables)
-    return stock(pairs) if tf.distribute.has_strategy() else pairs
+    return stock(pairs) if tf.distribute.get_strategy().num_replicas_in_sync > 1 else pairs
 
 
 def is_deterministic() -> bool:

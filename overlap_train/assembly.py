@@ -24,7 +24,7 @@ from overlap_train.monitoring.accounts import Accounts
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.parallel.hosts import Alone
-from overlap_train.parallel.step import make_step
+from overlap_train.parallel.step import SingleReplicaStep, make_step
 from overlap_train.parallel.strategy import Replicas
 from overlap_train.records import StepValidation
 from overlap_train.resume import CheckpointPolicy, Resumer, fingerprint
@@ -81,6 +81,11 @@ class Setup:
     def hosts(self) -> Alone:
         """The hosts that train together."""
         return self.replicas.hosts if self.replicas is not None else Alone()
+
+    @property
+    def shared(self) -> bool:
+        """Whether several replicas share each batch."""
+        return self.replicas is not None and self.replicas.count > 1
 
     def holds_in_memory(self, size_bytes: int) -> bool:
         """Whether arrays are to be held as tensors that need so many bytes."""
@@ -282,12 +287,12 @@ def _fit_suite(
 def _make_step(setup: Setup, callbacks: keras.callbacks.CallbackList, feed: Feed) -> Step:
     model, replicas, metrics = setup.model, setup.replicas, None
     nan_guard = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks.callbacks)
-    jit_compile = bool(model.jit_compile) and not model.run_eagerly and replicas is None
+    jit_compile = bool(model.jit_compile) and not model.run_eagerly and not setup.shared
     if replicas is not None and replicas.hosts.count > 1:
         metrics = functools.partial(replicas.own_metrics, model)
     return Step(
         model,
-        _step_function(setup, feed),
+        _around(setup)(_step_function(setup, feed)),
         jit_compile=jit_compile,
         halt_on_nonfinite=nan_guard,
         metrics=metrics,
@@ -295,11 +300,18 @@ def _make_step(setup: Setup, callbacks: keras.callbacks.CallbackList, feed: Feed
 
 
 def _step_function(setup: Setup, feed: Feed) -> StepFunction:
-    """Returns the function of one global batch."""
-    if setup.replicas is None:
+    """Returns the function of one global batch, without what runs it under a strategy of one replica."""
+    if setup.replicas is None or not setup.shared:
         return setup.train_step
     stock = setup.stock and _keras.is_stock_method(setup.model.train_step)
     return make_step(setup.model, setup.replicas, setup.train_step, stock=stock, most_rows=feed.full_batch)
+
+
+def _around(setup: Setup) -> Callable[[StepFunction], StepFunction]:
+    """Returns what runs a step under a strategy of one replica, if there is one."""
+    if setup.replicas is None or setup.shared:
+        return lambda function: function
+    return functools.partial(SingleReplicaStep, setup.replicas)
 
 
 def _make_loop(
@@ -320,7 +332,8 @@ def _make_loop(
         setup.stock,
         total_steps,
         setup.loops,
-        replicated=setup.replicas is not None,
+        _around(setup),
+        shared=setup.shared,
     )
     plan = setup.execution
     if setup.hosts.count > 1 and feed.full_batch is None:

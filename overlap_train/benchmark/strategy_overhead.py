@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """Times every way in turn, prints a table and returns the median ratios by way."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=sorted(_CASES), default="mlp")
-    parser.add_argument("--rounds", type=int, default=15, help="how often each way is timed")
+    parser.add_argument("--rounds", type=int, default=61, help="how often each way is timed")
     parser.add_argument("--steps", type=int, default=None, help="training steps in a round")
     options = parser.parse_args(arguments)
     steps = options.steps or _CASES[options.model][3]

@@ -28,7 +28,7 @@ from overlap_train.parallel.strategy import Replicas
 from overlap_train.training.dropout import BeginPart, whole_batch_dropout
 from overlap_train.training.step import Batch, Logs, StepFunction
 
-__all__ = ["OwnReplicaStep", "ReplicaStep", "make_step"]
+__all__ = ["OwnReplicaStep", "ReplicaStep", "SingleReplicaStep", "make_step"]
 
 
 def make_step(
@@ -39,7 +39,7 @@ def make_step(
     stock: bool,
     most_rows: int | None = None,
 ) -> StepFunction:
-    """Returns the step of a global batch on all replicas.
+    """Returns the step of a global batch on several replicas, all of them.
 
     Args:
         model: built and compiled in the strategy's scope.
@@ -51,7 +51,7 @@ def make_step(
     Raises:
         ValueError: for a step of the user's own on several hosts.
     """
-    if stock and replicas.count > 1:
+    if stock:
         return ReplicaStep(model, replicas, most_rows)
     if replicas.hosts.count > 1:
         raise ValueError(
@@ -59,6 +59,20 @@ def make_step(
             "layer instead, or train on the devices of one host"
         )
     return OwnReplicaStep(replicas, function)
+
+
+@dataclass(frozen=True)
+class SingleReplicaStep:
+    """A step on the only replica of a strategy, as without one."""
+
+    replicas: Replicas
+    function: StepFunction
+
+    def __call__(self, batch: Batch) -> Logs:
+        """Makes one step. Called while tracing, on the training thread, outside any replica."""
+        strategy = self.replicas.strategy
+        logs = strategy.run(_as_it_is(lambda: self.function(batch)))
+        return keras.tree.map_structure(lambda v: strategy.experimental_local_results(v)[0], logs)
 
 
 @dataclass(frozen=True)
@@ -75,9 +89,6 @@ class OwnReplicaStep:
     def __call__(self, batch: Batch) -> Logs:
         """Makes one step. Called while tracing, on the training thread, outside any replica."""
         strategy = self.replicas.strategy
-        if self.replicas.count == 1:
-            logs = strategy.run(_as_it_is(lambda: self.function(batch)))
-            return keras.tree.map_structure(lambda v: strategy.experimental_local_results(v)[0], logs)
         shares = self.replicas.own_shares(_rows(_leaves(batch)[0]))
         parts = {r: _slice(batch, begin, begin + size) for r, (begin, size) in shares.items()}
 

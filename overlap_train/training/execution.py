@@ -51,11 +51,12 @@ class Task:
         feed: its data.
         step: the step, inspected.
         logs_spec: what `Step.inspect` returned.
-        function: the function of one batch in `step`.
+        function: the function of one batch in `step`, without what is `around` it.
         stock: whether that function is the model's `train_step` itself, not a user's override in the trainer.
         total_steps: training steps of the whole run, or None if nobody knows.
         loops: traced loops of earlier runs, to be used again where nothing has changed.
-        replicated: whether `function` runs the step on the replicas of a strategy.
+        around: what runs a function of a batch under the model's strategy, if it has one.
+        shared: whether several replicas share each batch.
     """
 
     model: keras.Model
@@ -66,7 +67,8 @@ class Task:
     stock: bool
     total_steps: int | None
     loops: LoopCache | None = None
-    replicated: bool = False
+    around: Callable[[StepFunction], StepFunction] = lambda step: step
+    shared: bool = False
 
 
 def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], None]) -> tuple[Loop, Pace]:
@@ -111,7 +113,7 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
 
 def _candidates(task: Task, plan: ExecutionPlan) -> list[Candidate]:
     """Returns the ways to execute the steps that are open, the most promising first."""
-    if task.replicated:
+    if task.shared:
         _refuse_for_replicas(task, plan)
         return [Candidate()]
     if plan.jit is True or (plan.jit == "auto" and task.model.jit_compile and not plan.splits):
@@ -137,8 +139,8 @@ def _refuse_for_replicas(task: Task, plan: ExecutionPlan) -> None:
         asked = "model.compile(jit_compile=True)"
     if asked:
         raise ValueError(
-            f"{asked} is not possible under a tf.distribute strategy, whose replicas share each batch "
-            "already and which XLA cannot compile as one; leave it out"
+            f"{asked} is not possible under a tf.distribute strategy of several replicas, which "
+            "share each batch already and which XLA cannot compile as one; leave it out"
         )
 
 
@@ -164,16 +166,17 @@ def find_xla_obstacle(model: keras.Model, feed: Feed) -> str | None:
 
 def _build(task: Task, candidate: Candidate, asked: bool) -> Loop:
     if candidate.splits > 1:
-        split = SplitStep(task.model, candidate.splits, task.function)
+        split = SplitStep(task.model, candidate.splits, task.function, task.around)
         return make_loop(task.feed, task.step.using(split), task.logs_spec)
-    plain = task.step.using(task.function)
+    function = task.around(task.function)
+    plain = task.step.using(function)
     if not candidate.jit:
         return make_loop(task.feed, plain, task.logs_spec)
     # Where batches of an unknown size matter, each step is compiled by itself, for whatever size comes.
     partial = not isinstance(task.feed, ArrayFeed) or (
         bool(task.feed.num_samples % task.feed.batch_size) and _keras.tracks_each_loss(task.model)
     )
-    each = task.step.using(task.function, jit_compile=True)
+    each = task.step.using(function, jit_compile=True)
     if partial:
         return make_loop(task.feed, each, task.logs_spec)
     # Who asks for XLA gets its random numbers in every batch.
@@ -194,11 +197,7 @@ def _checked_splits(task: Task, splits: int) -> int:
 
 def _must_not_time() -> bool:
     """Whether timing is out of place: results must repeat bit by bit, or other devices compute."""
-    return (
-        _keras.is_deterministic()
-        or tf.distribute.has_strategy()
-        or bool(tf.config.list_logical_devices("GPU"))
-    )
+    return _keras.is_deterministic() or bool(tf.config.list_logical_devices("GPU"))
 
 
 def _is_heavy(task: Task) -> bool:

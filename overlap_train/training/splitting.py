@@ -16,7 +16,7 @@ that does not hold or cannot be known.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import keras
@@ -117,12 +117,20 @@ class SplitStep:
         model: built and compiled.
         parts: into how many parts a batch is divided; their sizes differ by one row at most.
         whole: the step for batches of fewer rows than there are parts.
+        around: what puts a step where the model's variables may be updated.
     """
 
-    def __init__(self, model: keras.Model, parts: int, whole: StepFunction) -> None:
+    def __init__(
+        self,
+        model: keras.Model,
+        parts: int,
+        whole: StepFunction,
+        around: Callable[[StepFunction], StepFunction] = lambda step: step,
+    ) -> None:
         self._model = model
         self._parts = parts
-        self._whole = whole
+        self._whole = around(whole)
+        self._split = around(self._in_parts)
 
     def __call__(self, batch: Batch) -> Logs:
         """Makes one step."""
@@ -133,7 +141,7 @@ class SplitStep:
         logs: Logs = tf.cond(enough, lambda: self._split(batch), lambda: self._whole(batch))
         return logs
 
-    def _split(self, batch: Batch) -> Logs:
+    def _in_parts(self, batch: Batch) -> Logs:
         model = self._model
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         bounds = self._bounds(_leaves(x)[0])
@@ -190,8 +198,8 @@ def find_obstacle(model: keras.Model, element_spec: Any, *, trusted: bool = Fals
         return f"{type(model).__name__}.train_step is not Keras's own"
     if model.optimizer is None or not model.trainable_weights:
         return "there is nothing to train"
-    if tf.distribute.has_strategy() or model.distribute_strategy.num_replicas_in_sync > 1:
-        return "the model is trained under a distribution strategy"
+    if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+        return "replicas share each batch already"
     unknown = None if trusted else unknown_layer(model)
     if unknown is not None:
         return f"nothing is known of whether {unknown} treats each row of a batch by itself"

@@ -81,7 +81,11 @@ def test_a_batch_that_is_smaller_than_the_replicas_are_many():
     [(ExecutionPlan(batch_splits=2), "batch_splits"), (ExecutionPlan(jit=True), "jit=True")],
 )
 def test_plans_for_one_device(plan, named):
-    refuses(on_two(sequential)(), f"{named} is not possible under a tf.distribute strategy", plan)
+    refuses(
+        on_two(sequential)(),
+        f"{named} is not possible under a tf.distribute strategy of several replicas",
+        plan,
+    )
 
 
 def test_a_model_compiled_for_xla():
