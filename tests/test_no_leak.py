@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
+from overlap_train.conv import TiledConv2D
 from tests.models import arrays, crossentropy
 
 X, Y = arrays(40)
@@ -21,9 +22,17 @@ def graphs():
 
 
 def fit(data, plan):
-    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
+    layers = [keras.layers.Dense(4)]
+    if data == "images":
+        layers = [
+            keras.layers.Reshape((3, 4, 1)),
+            TiledConv2D(2, 3, activation="relu"),
+            keras.layers.Flatten(),
+            *layers,
+        ]
+    model = keras.Sequential([keras.Input((12,)), *layers])
     model.compile("adam", crossentropy(), metrics=["accuracy"])
-    if data == "arrays":
+    if data != "dataset":
         x, y = X, Y
     else:
         x, y = tf.data.Dataset.from_tensor_slices((X, Y)).batch(16), None
@@ -37,6 +46,7 @@ def fit(data, plan):
         ("arrays", ExecutionPlan()),
         ("arrays", ExecutionPlan(jit=True)),
         ("arrays", ExecutionPlan(batch_splits=2)),
+        ("images", ExecutionPlan(jit=False)),
         ("dataset", ExecutionPlan()),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -122,25 +124,59 @@ class _Convolution:
         dz = tf.raw_ops.ReluGrad(gradients=dy, features=y) if self.relu else dy
         return dz, _gradients.bias_gradient(dz) if self.bias else tf.zeros([0], dy.dtype)
 
+    def gradients(
+        self, dy: tf.Tensor, y: tf.Tensor, x: tf.Tensor, filters: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """The gradients to input, filters and bias, each by the algorithm chosen for it."""
+        dz, dbias = self.epilogue_gradient(dy, y)
+        by_input = self.choose("input_gradient", x.dtype, x.shape, filters.shape)
+        by_filter = self.choose("filter_gradient", x.dtype, x.shape, filters.shape)
+        dx = self.input_gradient(by_input, tf.shape(x), filters, dz)
+        return dx, self.filter_gradient(by_filter, x, tf.shape(filters), dz), dbias
+
     def __call__(self, x: tf.Tensor, filters: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
         """Computes the convolution, so that each direction runs the algorithm chosen for it."""
+        if tf.executing_eagerly():
+            return self._eager(x, filters, bias)
+        y = self.forward(self.choose("forward", x.dtype, x.shape, filters.shape), x, filters, bias)
+        # tf.custom_gradient would register a function for each call, for ever, that keeps the graph alive.
+        with tf.compat.v1.get_default_graph().gradient_override_map(
+            {"IdentityN": _registered_gradient(self)}
+        ):
+            output: tf.Tensor = tf.raw_ops.IdentityN(input=[y, x, filters, bias])[0]
+        return output
 
+    def _eager(self, x: tf.Tensor, filters: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
         @tf.custom_gradient  # type: ignore[untyped-decorator]
         def convolve(
             x: tf.Tensor, filters: tf.Tensor, bias: tf.Tensor
         ) -> tuple[tf.Tensor, Callable[..., Any]]:
             y = self.forward(self.choose("forward", x.dtype, x.shape, filters.shape), x, filters, bias)
-
-            def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-                dz, dbias = self.epilogue_gradient(dy, y)
-                by_input = self.choose("input_gradient", x.dtype, x.shape, filters.shape)
-                by_filter = self.choose("filter_gradient", x.dtype, x.shape, filters.shape)
-                dx = self.input_gradient(by_input, tf.shape(x), filters, dz)
-                return dx, self.filter_gradient(by_filter, x, tf.shape(filters), dz), dbias
-
-            return y, gradient
+            return y, lambda dy: self.gradients(dy, y, x, filters)
 
         return convolve(x, filters, bias)
+
+
+def _registered_gradient(convolution: _Convolution) -> str:
+    """The name under which TensorFlow knows the gradient of [y, x, filters, bias] in a graph. Any thread."""
+    with _registering:
+        return _register_gradient(convolution)
+
+
+_registering = threading.Lock()
+
+
+@functools.cache
+def _register_gradient(convolution: _Convolution) -> str:
+    name = f"OverlapTrain{convolution}"
+
+    def gradient(op: Any, dy: tf.Tensor, *_: Any) -> tuple[None, tf.Tensor, tf.Tensor, tf.Tensor]:
+        y, x, filters, _ = op.inputs
+        # y is what the others give; it leads no further.
+        return None, *convolution.gradients(dy, y, x, filters)
+
+    tf.RegisterGradient(name)(gradient)
+    return name
 
 
 def convolution_for(key: ConvKey) -> _Convolution:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import tensorflow as tf
 
@@ -50,7 +50,7 @@ class ConvKey:
     padding: str
     bias: bool = False
     relu: bool = False
-    batch_assumed: bool = False
+    batch_assumed: bool = field(default=False, compare=False)
 
     @property
     def output_shape(self) -> tuple[int, int, int, int]:
