@@ -63,6 +63,7 @@ MAY_IMPORT = {
     "configuration": {"arguments"},
     "following": {"_keras", "_version", "callbacks", "data", "parallel", "resume", "snapshot", "validation"},
     "interrupts": set(),
+    "kernels": {"_keras", "conv"},
     "joining": {"_keras", "training"},
     "lag": {"callbacks", "data", "monitoring", "records", "validation"},
     "records": set(),
@@ -84,6 +85,7 @@ MAY_IMPORT = {
     "snapshot": {"records"},
     "assembly": {
         "_keras",
+        "kernels",
         "following",
         "joining",
         "lag",

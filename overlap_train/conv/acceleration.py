@@ -18,7 +18,7 @@ from overlap_train.conv import layers, library, operation
 from overlap_train.conv.reporting import format_report
 from overlap_train.conv.selection import Timing
 
-__all__ = ["AccelerationReport", "accelerate", "acceleration_report", "decelerate"]
+__all__ = ["AccelerationReport", "accelerate", "acceleration_report", "decelerate", "stock_convolutions"]
 
 _MARK = "_overlap_train_tiled_call"
 
@@ -119,6 +119,15 @@ def decelerate(model: keras.Model) -> keras.Model:
         if getattr(model, function, None) is not None:
             setattr(model, function, None)
     return model
+
+
+def stock_convolutions(model: keras.Model) -> list[keras.layers.Conv2D]:
+    """Returns the Conv2D layers that `accelerate` would swap."""
+    return [
+        layer
+        for layer in _convolutions(model)
+        if _reason_to_skip(layer) is None and not getattr(layer, _MARK, False)
+    ]
 
 
 def _convolutions(model: keras.Model) -> list[keras.layers.Conv2D]:

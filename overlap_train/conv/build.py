@@ -29,7 +29,7 @@ from pathlib import Path
 
 from overlap_train.errors import NativeUnavailableError
 
-__all__ = ["Toolchain", "build", "cache_directory", "cached_library", "find_toolchain"]
+__all__ = ["Toolchain", "build", "cache_directory", "cached_library", "find_toolchain", "is_cached"]
 
 NATIVE_SOURCES = Path(__file__).parent / "native"
 LIBRARY_NAME = "liboverlap_conv.so"
@@ -108,9 +108,7 @@ def cache_directory() -> Path:
     Raises:
         NativeUnavailableError: it cannot be made, or somebody else could write to it.
     """
-    chosen = os.environ.get("OVERLAP_TRAIN_CACHE_DIR")
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    directory = (Path(chosen) if chosen else Path(base) / "overlap_train") / "conv"
+    directory = _cache_path()
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -120,6 +118,12 @@ def cache_directory() -> Path:
         ) from error
     _check_private(directory)
     return directory
+
+
+def _cache_path() -> Path:
+    chosen = os.environ.get("OVERLAP_TRAIN_CACHE_DIR")
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return (Path(chosen) if chosen else Path(base) / "overlap_train") / "conv"
 
 
 def _check_private(path: Path) -> None:
@@ -242,6 +246,15 @@ def _install(library: Path, directory: Path, key: str) -> Path:
     manifest.chmod(0o600)
     os.replace(manifest, directory / _MANIFEST)
     return directory / LIBRARY_NAME
+
+
+def is_cached(*, cuda: bool = False) -> bool:
+    """Whether `build` would find its result in the cache. Makes no directory."""
+    try:
+        key = cache_key(find_toolchain(cuda=cuda))
+        return _cache_path().is_dir() and cached_library(key) is not None
+    except NativeUnavailableError:
+        return False
 
 
 def build(*, cuda: bool = False, force: bool = False) -> Path:

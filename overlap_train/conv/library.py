@@ -17,7 +17,14 @@ import tensorflow as tf
 
 from overlap_train.errors import NativeUnavailableError
 
-__all__ = ["has_cuda", "instruction_set", "is_available", "load", "warn_unavailable_once"]
+__all__ = [
+    "has_cuda",
+    "instruction_set",
+    "is_available",
+    "is_built",
+    "load",
+    "warn_unavailable_once",
+]
 
 _log = logging.getLogger("overlap_train.conv")
 
@@ -57,15 +64,23 @@ def load() -> Any:
         return _state.operations
 
 
+def _is_switched_off() -> bool:
+    return os.environ.get("OVERLAP_TRAIN_CONV_DISABLE", "0") not in ("", "0")
+
+
+def _wants_cuda() -> bool:
+    return os.environ.get("OVERLAP_TRAIN_CONV_CUDA", "0") not in ("", "0")
+
+
 def _load_locked() -> None:
-    if os.environ.get("OVERLAP_TRAIN_CONV_DISABLE", "0") not in ("", "0"):
+    if _is_switched_off():
         raise NativeUnavailableError(
             "The tiled convolution is switched off by OVERLAP_TRAIN_CONV_DISABLE; unset it."
         )
     # Imported here, or `python -m overlap_train.conv.build` would find itself imported before it runs.
     from overlap_train.conv.build import build
 
-    path = build(cuda=os.environ.get("OVERLAP_TRAIN_CONV_CUDA", "0") not in ("", "0"))
+    path = build(cuda=_wants_cuda())
     try:
         operations = tf.load_op_library(str(path))
     except (tf.errors.OpError, OSError) as error:
@@ -87,6 +102,17 @@ def is_available() -> bool:
     except NativeUnavailableError:
         return False
     return True
+
+
+def is_built() -> bool:
+    """Whether the native convolution is loaded, or built and in the cache; never builds it. Any thread."""
+    if _state.operations is not None:
+        return True
+    if _state.failure is not None or _is_switched_off():
+        return False
+    from overlap_train.conv.build import is_cached
+
+    return is_cached(cuda=_wants_cuda())
 
 
 def instruction_set() -> str:

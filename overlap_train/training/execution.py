@@ -57,6 +57,8 @@ class Task:
         loops: traced loops of earlier runs, to be used again where nothing has changed.
         around: what runs a function of a batch under the model's strategy, if it has one.
         shared: whether several replicas share each batch.
+        fast: what runs a step on faster operations than Keras's, given the step and the rows of a batch or of
+            a part, if there are any for this model.
     """
 
     model: keras.Model
@@ -69,6 +71,7 @@ class Task:
     loops: LoopCache | None = None
     around: Callable[[StepFunction], StepFunction] = lambda step: step
     shared: bool = False
+    fast: Callable[[StepFunction, int | None], StepFunction] | None = None
 
 
 def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], None]) -> tuple[Loop, Pace]:
@@ -116,25 +119,42 @@ def _candidates(task: Task, plan: ExecutionPlan) -> list[Candidate]:
     if task.shared:
         _refuse_for_replicas(task, plan)
         return [Candidate()]
+    fast = plan.kernels == "fast" and task.fast is not None
     if plan.jit is True or (plan.jit == "auto" and task.model.jit_compile and not plan.splits):
+        if fast:
+            raise ValueError("kernels='fast' is not possible with model.compile(jit_compile=True)")
         return [Candidate(jit=True)]
+    may_time = task.stock and _keras.is_stock_method(task.model.train_step) and not _must_not_time()
+    splits = [1]
     if plan.splits:
-        return [Candidate(splits=_checked_splits(task, int(plan.batch_splits)))]
-    plain = Candidate()
-    if not task.stock or not _keras.is_stock_method(task.model.train_step) or _must_not_time():
-        return [plain]
-    found = [plain]
-    if plan.batch_splits == "auto" and splits_pay() and not find_obstacle(task.model, task.feed.element_spec):
-        cores = available_cores()
-        split = [Candidate(splits=2 * cores), Candidate(splits=cores)]
-        found = [*split, plain] if _is_heavy(task) else [plain, *split]
-    if plan.jit == "auto" and find_xla_obstacle(task.model, task.feed) is None:
+        splits = [_checked_splits(task, int(plan.batch_splits))]
+    elif may_time and plan.batch_splits == "auto" and splits_pay():
+        splits = _open_splits(task)
+    found = [Candidate(splits=parts, fast=fast) for parts in splits]
+    if not may_time or fast:
+        return found
+    if not plan.splits and plan.jit == "auto" and find_xla_obstacle(task.model, task.feed) is None:
         found.append(Candidate(jit=True))
+    if plan.kernels == "auto" and task.fast is not None:
+        found += [Candidate(splits=parts, fast=True) for parts in splits]
     return found
+
+
+def _open_splits(task: Task) -> list[int]:
+    """Returns the numbers of parts to be tried, the most promising first."""
+    if find_obstacle(task.model, task.feed.element_spec):
+        return [1]
+    cores = available_cores()
+    return [2 * cores, cores, 1] if _is_heavy(task) else [1, 2 * cores, cores]
 
 
 def _refuse_for_replicas(task: Task, plan: ExecutionPlan) -> None:
     asked = "batch_splits" if plan.splits else "jit=True" if plan.jit is True else ""
+    if plan.kernels == "fast":
+        raise ValueError(
+            "kernels='fast' is not possible under a tf.distribute strategy of several replicas; "
+            "call overlap_train.accelerate(model) instead"
+        )
     if not asked and task.model.jit_compile:
         asked = "model.compile(jit_compile=True)"
     if asked:
@@ -165,10 +185,11 @@ def find_xla_obstacle(model: keras.Model, feed: Feed) -> str | None:
 
 
 def _build(task: Task, candidate: Candidate, asked: bool) -> Loop:
+    around = _around(task, candidate)
     if candidate.splits > 1:
-        split = SplitStep(task.model, candidate.splits, task.function, task.around)
+        split = SplitStep(task.model, candidate.splits, task.function, around)
         return make_loop(task.feed, task.step.using(split), task.logs_spec)
-    function = task.around(task.function)
+    function = around(task.function)
     plain = task.step.using(function)
     if not candidate.jit:
         return make_loop(task.feed, plain, task.logs_spec)
@@ -181,6 +202,16 @@ def _build(task: Task, candidate: Candidate, asked: bool) -> Loop:
         return make_loop(task.feed, each, task.logs_spec)
     # Who asks for XLA gets its random numbers in every batch.
     return make_loop(task.feed, plain, task.logs_spec, jit_last_step=each if asked else plain)
+
+
+def _around(task: Task, candidate: Candidate) -> Callable[[StepFunction], StepFunction]:
+    """Returns what the function of a batch has to run in."""
+    fast = task.fast
+    if not candidate.fast or fast is None:
+        return task.around
+    rows = task.feed.full_batch
+    part = None if rows is None else -(-rows // candidate.splits)
+    return lambda function: task.around(fast(function, part))
 
 
 def _checked_splits(task: Task, splits: int) -> int:

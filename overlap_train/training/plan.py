@@ -12,14 +12,16 @@ __all__ = ["Auto", "ExecutionPlan"]
 Auto = Literal["auto"]
 
 _LOOPS = ("auto", "in_memory", "iterator", "eager")
+_KERNELS = ("auto", "keras", "fast")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionPlan:
     """How `Trainer.fit` executes its steps. Whatever is `"auto"` is chosen, by timing where that pays.
 
-    All choices compute the same steps on the same batches in the same order. Splitting and XLA round
-    differently, in the last bit of a sum; `batch_splits=1, jit=False` gives Keras's own graph.
+    All choices compute the same steps on the same batches in the same order. They round differently: splits
+    and XLA in the last bit of a sum, fast kernels by some 1e-6 of a result's norm. Keras's own graph is
+    `batch_splits=1, jit=False, kernels="keras"`.
 
     Attributes:
         loop: `"in_memory"` holds the arrays as tensors and gathers the batches inside the compiled loop;
@@ -33,6 +35,10 @@ class ExecutionPlan:
             what `model.compile(jit_compile=...)` says, and may use XLA for small models on a CPU. XLA draws
             other random numbers, and answers NaN or clamps where TensorFlow reports a label or an index that
             is out of range; layers that draw are therefore never compiled by "auto".
+        kernels: `"keras"` computes the layers as Keras does; `"fast"` runs Conv2D on `overlap_train.conv`,
+            which is built if need be, and BatchNormalization on TensorFlow's fused operation. "auto" tries
+            that on a CPU and takes it if the steps are faster, with the convolution if it is built already
+            (`python -m overlap_train.conv.build`). Training only; validation is computed as by Keras.
         call_s: how long a call should last, in seconds; progress, interrupts and deliveries wait for its end.
 
     Raises:
@@ -44,6 +50,7 @@ class ExecutionPlan:
     steps_per_call: int | Auto = "auto"
     batch_splits: int | Auto = "auto"
     jit: bool | Auto = "auto"
+    kernels: Literal["auto", "keras", "fast"] = "auto"
     call_s: float = 0.25
 
     def __post_init__(self) -> None:
@@ -55,6 +62,8 @@ class ExecutionPlan:
                 raise ValueError(f"{name} must be an integer or 'auto'; got {value!r}")
             if value != "auto":
                 require_count(name, value, minimum=1)
+        if self.kernels not in _KERNELS:
+            raise ValueError(f"kernels must be one of {', '.join(map(repr, _KERNELS))}; got {self.kernels!r}")
         if self.jit != "auto" and not isinstance(self.jit, bool):
             raise TypeError(f"jit must be True, False or 'auto'; got {self.jit!r}")
         if isinstance(self.call_s, bool) or not isinstance(self.call_s, (int, float)):
@@ -66,8 +75,15 @@ class ExecutionPlan:
                 f"batch_splits={self.batch_splits} and jit=True exclude each other: XLA does not run the "
                 "parts side by side; leave one of them out"
             )
-        if self.loop == "eager" and (self.splits or self.jit is True):
-            raise ValueError("loop='eager' excludes batch_splits and jit, which are for compiled loops")
+        if self.kernels == "fast" and self.jit is True:
+            raise ValueError(
+                "kernels='fast' and jit=True exclude each other: XLA has no custom operations; leave one of "
+                "them out"
+            )
+        if self.loop == "eager" and (self.splits or self.jit is True or self.kernels == "fast"):
+            raise ValueError(
+                "loop='eager' excludes batch_splits, jit and kernels='fast', which are for compiled loops"
+            )
 
     @property
     def splits(self) -> bool:

@@ -7,6 +7,7 @@ be read or written is as good as none: nothing here fails.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
@@ -34,10 +35,12 @@ class Candidate:
     Attributes:
         splits: parts of a batch that run side by side.
         jit: whether XLA compiles them.
+        fast: whether layers run on faster operations than Keras's.
     """
 
     splits: int = 1
     jit: bool = False
+    fast: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class PlanCache:
         try:
             rows = json.loads(self._path.read_text(encoding="utf-8"))["timings"]
             timings = {
-                Candidate(int(row["splits"]), bool(row["jit"])): Timing(
+                Candidate(int(row["splits"]), bool(row["jit"]), bool(row["fast"])): Timing(
                     float(row["build_s"]), float(row["step_s"])
                 )
                 for row in rows
@@ -83,8 +86,7 @@ class PlanCache:
         if self._path is None:
             return
         rows = [
-            {"splits": c.splits, "jit": c.jit, "build_s": t.build_s, "step_s": t.step_s}
-            for c, t in timings.items()
+            {**dataclasses.asdict(c), "build_s": t.build_s, "step_s": t.step_s} for c, t in timings.items()
         ]
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)

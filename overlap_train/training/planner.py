@@ -189,6 +189,8 @@ def describe(loop: str, candidate: Candidate, steps_per_call: int | None, step_s
     """Returns the plan in one line."""
     splits = f"{candidate.splits} splits" if candidate.splits > 1 else "no splits"
     text = f"plan: {loop}, {splits}, {'XLA' if candidate.jit else 'no XLA'}"
+    if candidate.fast:
+        text += ", fast kernels"
     if steps_per_call is not None:
         text += f", {steps_per_call} steps a call"
     if step_s is not None:
@@ -201,7 +203,14 @@ def _hoped_gain(candidate: Candidate, best: Candidate, step_s: float) -> float:
 
     From experience on two cores (docs/performance.md): XLA saves the cost of starting operations, which
     is all there is in steps below a millisecond and nothing in those of many; splitting is the reverse.
+    Fast kernels save most in convolutions; from them there is no way back to be tried.
     """
+    if candidate.fast and not best.fast:
+        return 0.3 if step_s > 1e-3 else 0.0
+    if best.fast and not candidate.fast:
+        return 0.0
+    if best.fast and best.splits > candidate.splits == 1:
+        return 0.1  # the kernels use all cores by themselves
     if candidate.jit:
         return 0.75 if step_s < 2e-3 else 0.0
     if candidate.splits > 1:
@@ -211,5 +220,9 @@ def _hoped_gain(candidate: Candidate, best: Candidate, step_s: float) -> float:
 
 def _relative_build_cost(candidate: Candidate, best: Candidate) -> float:
     """Returns how much longer a candidate takes to trace and compile than one that is known."""
-    cost = 4.5 if candidate.jit else 1.0 + candidate.splits / 4
-    return cost / (4.5 if best.jit else 1.0 + best.splits / 4)
+    return _build_cost(candidate) / _build_cost(best)
+
+
+def _build_cost(candidate: Candidate) -> float:
+    """Returns it in terms of a plain graph's; the kernels of each shape are timed when they are traced."""
+    return 4.5 if candidate.jit else (1.0 + candidate.splits / 4) * (2.0 if candidate.fast else 1.0)
