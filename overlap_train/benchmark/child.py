@@ -60,6 +60,19 @@ def prepare(workload: str, cache_dir: str, quick: bool) -> dict[str, Any]:
     return {"source": task.source, "train": len(task.train), "validation": len(task.validation)}
 
 
+def kernels(build: bool) -> dict[str, str]:
+    """Says whether the trainer finds compiled convolutions, which it would not build by itself.
+
+    Args:
+        build: whether to build them first; a minute or two.
+    """
+    from overlap_train.conv import library
+
+    ready = library.is_available() if build else library.is_built()
+    how = "were compiled already" if ready else "were not compiled: python -m overlap_train.conv.build"
+    return {"note": f"overlap_train's convolutions {how}"}
+
+
 def copies(workload: str, cache_dir: str, workers: list[int]) -> list[dict[str, Any]]:
     """Measures, for each number of workers, paper P1's model copies and our snapshot, in seconds an epoch.
 
@@ -101,10 +114,12 @@ def main(argv: list[str]) -> int:
         _say({"record": record.to_json(), "begin_s": begin_s, "end_s": end_s})
     elif kind == "copies":
         _say(copies(**job))
+    elif kind == "kernels":
+        _say(kernels(**job))
     elif kind == "prepare":
         _say(prepare(**job))
     else:
-        raise ValueError(f"no job is called {kind!r}; expected prepare, train or copies")
+        raise ValueError(f"no job is called {kind!r}; expected prepare, kernels, train or copies")
     return 0
 
 

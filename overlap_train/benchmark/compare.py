@@ -86,6 +86,11 @@ def compare(settings: Settings, *, cache_dir: str, say: _Say) -> Results:
         sources[workload] = f"{data['source']}; {data['train']:,} + {data['validation']:,} examples"
         say(f"{workload}: {sources[workload]}")
     found = replace(found, sources=sources)
+    if any(name.startswith("overlap") for name in settings.systems):
+        job = {"job": "kernels", "build": not settings.quick}
+        note = runner.run_job(job, timeout_s=settings.timeout_s)["note"]
+        say(f"note: {note}")
+        found = replace(found, notes=(*found.notes, note))
     if settings.copies and settings.workloads:
         found = _measure_copies(found, settings, cache_dir, say)
     return _run_rounds(found, settings, cache_dir, say, start_s)

@@ -192,6 +192,7 @@ class Overlap(Contender):
 
     max_lag = 1
     validates = True
+    execution = overlap_train.ExecutionPlan()
 
     def __init__(self, workload: Workload, task: Task, threads: int) -> None:
         super().__init__(workload, task, threads)
@@ -212,7 +213,7 @@ class Overlap(Contender):
         """Returns the trainer, with a compiled model that takes the raw data."""
         policy = overlap_train.ValidationPolicy(workers=self.threads, max_lag=self.max_lag)
         model = self.workload.model(from_raw=True)
-        return overlap_train.Trainer(model, validation=policy, recorder=recorder)
+        return overlap_train.Trainer(model, validation=policy, execution=self.execution, recorder=recorder)
 
     def train(self, epochs: int) -> None:
         history = self.trainer.fit(**self.fit_arguments, epochs=epochs, verbose=0)
@@ -229,6 +230,12 @@ class Overlap(Contender):
         hidden_s = sum(account.hidden_s for account in timed)
         snapshot_s = sum(account.snapshot_s for account in timed)
         return Outcome(self._last["val_loss"], self._last["val_accuracy"], hidden_s, snapshot_s)
+
+
+class OverlapKerasKernels(Overlap):
+    """The same with Keras's own operations in every layer: what the loop gains by itself."""
+
+    execution = overlap_train.ExecutionPlan(kernels="keras")
 
 
 class OverlapAccelerated(Overlap):

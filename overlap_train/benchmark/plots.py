@@ -22,6 +22,7 @@ COLOURS = {
     "paper": "#CC79A7",
     "overlap": "#0072B2",
     "overlap-accelerated": "#004C78",
+    "overlap-keras-kernels": "#2F8FC4",
     "overlap-sync": "#56B4E9",
     "train-only": "#8FCBE8",
 }

@@ -92,6 +92,12 @@ _ALL = (
         configures=True,
         workloads=("mnist", "mnist-1gb", "resnet", "unet"),
     ),
+    System(
+        "overlap-keras-kernels",
+        "overlap_train.Trainer, Keras's own operations",
+        "contenders.OverlapKerasKernels",
+        configures=True,
+    ),
     System("overlap-sync", "overlap_train.Trainer, max_lag=0", "contenders.OverlapSync", configures=True),
     System(
         "train-only",
@@ -136,6 +142,7 @@ _OPTIONAL = (
 )
 
 SYSTEMS: dict[str, System] = {system.name: system for system in (*_ALL, *_OPTIONAL)}
-# The accelerated one compiles its operation on first use; it is run when it is asked for.
-DEFAULT_SYSTEMS = tuple(system.name for system in _ALL if system.name != "overlap-accelerated")
+# What takes `overlap` apart is run when it is asked for.
+_ON_REQUEST = ("overlap-accelerated", "overlap-keras-kernels")
+DEFAULT_SYSTEMS = tuple(system.name for system in _ALL if system.name not in _ON_REQUEST)
 BASELINES = tuple(system.name for system in SYSTEMS.values() if system.baseline)
