@@ -28,6 +28,7 @@ from tensorflow.python.framework import config as tf_config
 
 __all__ = [
     "DataAdapter",
+    "adam_moments",
     "adapt",
     "are_dense",
     "array_inputs",
@@ -351,6 +352,12 @@ def without_all_reduce(optimizer: keras.optimizers.Optimizer | None) -> Iterator
 def _sum_over_replicas(stock: Callable[[Any], Any], gradients_and_variables: Any) -> Any:
     pairs = list(gradients_and_variables)
     return stock(pairs) if tf.distribute.get_strategy().num_replicas_in_sync > 1 else pairs
+
+
+def adam_moments(optimizer: keras.optimizers.Adam, variable: tf.Variable) -> tuple[tf.Variable, tf.Variable]:
+    """Returns the first and second moment of a variable (`_momentums`, `_velocities`)."""
+    index = optimizer._get_variable_index(variable)
+    return optimizer._momentums[index].value, optimizer._velocities[index].value
 
 
 def is_deterministic() -> bool:

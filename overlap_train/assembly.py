@@ -19,7 +19,7 @@ from overlap_train.data.sources import Feed, IteratorFeed
 from overlap_train.following import agree_to_start, deliver_together, make_resumer
 from overlap_train.interrupts import Interrupts
 from overlap_train.joining import rows_together
-from overlap_train.kernels import fast_kernels
+from overlap_train.kernels import FastKernels, find_fast_kernels
 from overlap_train.lag import effective_lag
 from overlap_train.monitoring.accounts import Accounts
 from overlap_train.monitoring.progress import ProgressReporter
@@ -315,6 +315,11 @@ def _around(setup: Setup) -> Callable[[StepFunction], StepFunction]:
     return functools.partial(SingleReplicaStep, setup.replicas)
 
 
+def _find_fast_kernels(setup: Setup) -> FastKernels | None:
+    asked = setup.execution.kernels
+    return None if asked == "keras" else find_fast_kernels(setup.model, build=asked == "fast")
+
+
 def _make_loop(
     setup: Setup,
     feed: Feed,
@@ -324,7 +329,6 @@ def _make_loop(
     total_steps: int | None,
 ) -> tuple[Loop, Pace]:
     """Returns the loop that the plan asks for, and the pace of its calls."""
-    kernels = setup.execution.kernels
     task = Task(
         setup.model,
         feed,
@@ -336,7 +340,7 @@ def _make_loop(
         setup.loops,
         _around(setup),
         shared=setup.shared,
-        fast=None if kernels == "keras" else fast_kernels(setup.model, build=kernels == "fast"),
+        find_fast=functools.cache(functools.partial(_find_fast_kernels, setup)),
     )
     plan = setup.execution
     if setup.hosts.count > 1 and feed.full_batch is None:

@@ -1,9 +1,10 @@
-"""Stock layers on faster operations than Keras's, while a training step is traced.
+"""Stock layers and optimizers on faster operations than Keras's, while a training step is traced.
 
-Conv2D runs on `overlap_train.conv`, whose kernels are timed beside TensorFlow's shape by shape, and
-BatchNormalization on TensorFlow's fused operation, where Keras composes it of some twenty that each go
-through the whole batch. Both compute the same in another order, so results differ by rounding. The layers are
-the same before and after, and for other threads all the time.
+Conv2D runs on `overlap_train.conv`, whose kernels are timed beside TensorFlow's shape by shape;
+BatchNormalization and Adam on TensorFlow's fused operations, where Keras composes them of a dozen or two that
+each go through the whole batch or all weights. They compute the same in another order, so results differ by
+rounding. Layers and optimizer are the same before and after, and for other threads all the time. A layer of
+the user's own whose `call` is a `tf.function` keeps what was traced first.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -21,61 +23,88 @@ from overlap_train import _keras
 from overlap_train.conv import layers, library
 from overlap_train.conv.acceleration import stock_convolutions
 
-__all__ = ["fast_kernels", "fused_batch_normalization"]
+__all__ = ["FastKernels", "find_fast_kernels", "fused_adam", "fused_batch_normalization"]
 
-_Call = Callable[..., tf.Tensor]
+_Call = Callable[..., Any]
+# Below so many weights, updating them is a small part of any step.
+_MANY_WEIGHTS = 1 << 17
 
 
-def fast_kernels(model: keras.Model, *, build: bool) -> Callable[[_Call, int | None], _Call] | None:
-    """Returns what runs a function of a model on the faster operations, or None if it would change nothing.
+@dataclass(frozen=True)
+class FastKernels:
+    """The faster operations for one model.
 
-    What is returned takes the function and the rows with which it calls the model, or None if they are not
-    known, and returns a function to be traced. It belongs to the thread that traces it.
-
-    Args:
-        model: built or not.
-        build: whether the convolution may be compiled if it is not yet.
+    Attributes:
+        names: of what they compute, such as "convolution", in order.
+        swaps: object, name of the method, and what makes another method, given the rows of a batch.
     """
-    calls: dict[keras.Layer, Callable[[int | None], _Call]] = {}
-    for layer in _keras.flat_layers(model):
-        if _is_stock_normalization(layer):
-            calls[layer] = functools.partial(_normalization, layer)
-    convolutions = stock_convolutions(model)
-    if convolutions and (build or library.is_built()):
-        for layer in convolutions:
-            calls[layer] = functools.partial(_convolution, layer)
-    if not calls:
-        return None
 
-    def around(function: _Call, rows: int | None) -> _Call:
+    names: tuple[str, ...]
+    swaps: tuple[tuple[Any, str, Callable[[int | None], _Call]], ...]
+
+    def around(self, function: _Call, rows: int | None) -> _Call:
+        """Returns a function that does the same on the faster operations when it is traced.
+
+        Args:
+            function: that calls the model.
+            rows: with which it does so, or None if that is not known.
+        """
+
         def run(*arguments: Any) -> Any:
-            with _swapped({layer: make(rows) for layer, make in calls.items()}):
+            with contextlib.ExitStack() as stack:
+                for owner, method, make in self.swaps:
+                    stack.enter_context(_swapped(owner, method, make(rows)))
                 return function(*arguments)
 
         return run
 
-    return around
+
+def find_fast_kernels(model: keras.Model, *, build: bool) -> FastKernels | None:
+    """Returns the faster operations for a model, or None if there is nothing that they would change.
+
+    Args:
+        model: compiled and built.
+        build: whether the convolution may be compiled if it is not yet.
+    """
+    found: dict[str, list[tuple[Any, str, Callable[[int | None], _Call]]]] = {}
+    convolutions = [layer for layer in stock_convolutions(model) if layer.compute_dtype == "float32"]
+    if convolutions and (build or library.is_built()):
+        found["convolution"] = [
+            (layer, "call", functools.partial(_convolution, layer)) for layer in convolutions
+        ]
+    normalizations = [layer for layer in _keras.flat_layers(model) if _is_stock_normalization(layer)]
+    if normalizations:
+        found["normalization"] = [
+            (layer, "call", functools.partial(_normalization, layer)) for layer in normalizations
+        ]
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)  # of a LossScaleOptimizer
+    if _is_stock_adam(optimizer) and (found or model.count_params() >= _MANY_WEIGHTS):
+        found["Adam"] = [(optimizer, "update_step", functools.partial(_adam, optimizer))]
+    if not found:
+        return None
+    return FastKernels(tuple(found), tuple(swap for swaps in found.values() for swap in swaps))
 
 
 @contextlib.contextmanager
-def _swapped(calls: Mapping[keras.Layer, _Call]) -> Iterator[None]:
-    """Gives layers another `call`, for this thread only."""
-    owner = threading.get_ident()
-    for layer, fast in calls.items():
-        stock = layer.call
+def _swapped(owner: Any, method: str, fast: _Call) -> Iterator[None]:
+    """Gives an object another method, for this thread only."""
+    stock, thread = getattr(owner, method), threading.get_ident()
 
-        @functools.wraps(stock)
-        def call(*arguments: Any, stock: _Call = stock, fast: _Call = fast, **options: Any) -> tf.Tensor:
-            chosen = fast if threading.get_ident() == owner else stock
-            return chosen(*arguments, **options)
+    @functools.wraps(stock)
+    def call(*arguments: Any, **options: Any) -> Any:
+        chosen = fast if threading.get_ident() == thread else stock
+        return chosen(*arguments, **options)
 
-        # Past Keras's attribute tracking, which has nothing to track here.
-        object.__setattr__(layer, "call", call)
+    before = vars(owner).get(method)
+    # Past Keras's attribute tracking, which has nothing to track here.
+    object.__setattr__(owner, method, call)
     try:
         yield
     finally:
-        for layer in calls:
-            del layer.__dict__["call"]
+        if before is not None:
+            object.__setattr__(owner, method, before)
+        else:
+            vars(owner).pop(method, None)
 
 
 def _convolution(layer: keras.layers.Conv2D, rows: int | None) -> _Call:
@@ -83,11 +112,9 @@ def _convolution(layer: keras.layers.Conv2D, rows: int | None) -> _Call:
 
 
 def _is_stock_normalization(layer: keras.Layer) -> bool:
-    base = keras.layers.BatchNormalization
     return (
-        isinstance(layer, base)
-        and type(layer).call is base.call
-        and "call" not in vars(layer)
+        type(layer) is keras.layers.BatchNormalization
+        and not {"call", "_moments"} & set(vars(layer))
         and layer.compute_dtype == "float32"
         and not layer.synchronized
         and not getattr(layer, "renorm", False)
@@ -101,8 +128,7 @@ def _normalization(layer: keras.layers.BatchNormalization, _: int | None) -> _Ca
         last = inputs.shape.rank is not None and layer.axis in (-1, inputs.shape.rank - 1)
         fits = last and inputs.shape[-1] is not None and inputs.dtype == tf.float32
         if training is not True or not layer.trainable or mask is not None or not fits:
-            output: tf.Tensor = stock(inputs, training=training, mask=mask)
-            return output
+            return stock(inputs, training=training, mask=mask)
         return fused_batch_normalization(layer, inputs)
 
     return call
@@ -135,3 +161,54 @@ def fused_batch_normalization(layer: keras.layers.BatchNormalization, inputs: tf
     for average, value in averages:
         average.assign(average * layer.momentum + value * (1.0 - layer.momentum))
     return output if inputs.shape.rank == 4 else tf.reshape(output, tf.shape(inputs))
+
+
+def _is_stock_adam(optimizer: Any) -> bool:
+    base = keras.optimizers.Adam
+    return (
+        isinstance(optimizer, base)
+        and type(optimizer).update_step is base.update_step
+        and "update_step" not in vars(optimizer)
+        and not optimizer.amsgrad
+    )
+
+
+def _adam(optimizer: keras.optimizers.Adam, _: int | None) -> _Call:
+    stock = optimizer.update_step
+
+    def update_step(gradient: Any, variable: Any, learning_rate: Any) -> None:
+        dense = isinstance(gradient, tf.Tensor) and variable.dtype == gradient.dtype == tf.float32
+        if dense and not tf.distribute.has_strategy():
+            fused_adam(optimizer, gradient, variable, learning_rate)
+        else:
+            stock(gradient, variable, learning_rate)
+
+    return update_step
+
+
+def fused_adam(
+    optimizer: keras.optimizers.Adam, gradient: tf.Tensor, variable: tf.Variable, learning_rate: Any
+) -> None:
+    """Updates a variable and its two moments as `optimizer.update_step` does, going through them once.
+
+    Args:
+        optimizer: built; without `amsgrad`.
+        gradient: float32, dense.
+        variable: of the same shape.
+        learning_rate: float32[].
+    """
+    m, v = _keras.adam_moments(optimizer, variable)
+    step = tf.cast(optimizer.iterations + 1, tf.float32)
+    beta_1, beta_2 = tf.constant(optimizer.beta_1), tf.constant(optimizer.beta_2)
+    tf.raw_ops.ResourceApplyAdam(
+        var=variable.handle,
+        m=m.handle,
+        v=v.handle,
+        beta1_power=tf.pow(beta_1, step),
+        beta2_power=tf.pow(beta_2, step),
+        lr=tf.cast(learning_rate, tf.float32),
+        beta1=beta_1,
+        beta2=beta_2,
+        epsilon=optimizer.epsilon,
+        grad=gradient,
+    )

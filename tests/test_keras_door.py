@@ -294,3 +294,14 @@ def test_assignments_are_forgotten_in_the_block():
     with _keras_replicas.without_updates(model):
         model.optimizer.iterations.assign_add(1)
     assert model.optimizer.iterations.numpy() == before
+
+
+def test_adam_keeps_its_moments_by_variable():
+    """Optimizer._get_variable_index, Adam._momentums, Adam._velocities."""
+    optimizer = keras.optimizers.Adam()
+    variables = [keras.Variable([1.0, 2.0]), keras.Variable([3.0])]
+    optimizer.build(variables)
+    optimizer.apply_gradients([(tf.constant([1.0, 2.0]), variables[0]), (tf.constant([3.0]), variables[1])])
+    m, v = _keras.adam_moments(optimizer, variables[1].value)
+    np.testing.assert_allclose(m, [0.3], rtol=1e-5)
+    np.testing.assert_allclose(v, [0.009], rtol=1e-5)

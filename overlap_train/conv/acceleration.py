@@ -122,7 +122,7 @@ def decelerate(model: keras.Model) -> keras.Model:
 
 
 def stock_convolutions(model: keras.Model) -> list[keras.layers.Conv2D]:
-    """Returns the Conv2D layers that `accelerate` would swap."""
+    """Returns the Conv2D layers that `accelerate` would swap and has not."""
     return [
         layer
         for layer in _convolutions(model)
@@ -141,6 +141,8 @@ def _reason_to_skip(layer: keras.layers.Conv2D) -> str | None:
     base = keras.layers.Conv2D
     if type(layer).call is not base.call or type(layer).convolution_op is not base.convolution_op:
         return f"{type(layer).__name__} computes by itself"
+    if not getattr(layer, _MARK, False) and {"call", "convolution_op"} & set(vars(layer)):
+        return "has a call of its own"
     if layer.compute_dtype not in ("float32", "float64"):
         return f"computes in {layer.compute_dtype}"
     return layers.unsupported(layer)

@@ -136,29 +136,15 @@ class _Convolution:
 
     def __call__(self, x: tf.Tensor, filters: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
         """Computes the convolution, so that each direction runs the algorithm chosen for it."""
-        if tf.executing_eagerly():
-            return self._eager(x, filters, bias)
         y = self.forward(self.choose("forward", x.dtype, x.shape, filters.shape), x, filters, bias)
-        # tf.custom_gradient would register a function for each call, for ever, that keeps the graph alive.
-        with tf.compat.v1.get_default_graph().gradient_override_map(
-            {"IdentityN": _registered_gradient(self)}
-        ):
-            output: tf.Tensor = tf.raw_ops.IdentityN(input=[y, x, filters, bias])[0]
-        return output
-
-    def _eager(self, x: tf.Tensor, filters: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-        @tf.custom_gradient  # type: ignore[untyped-decorator]
-        def convolve(
-            x: tf.Tensor, filters: tf.Tensor, bias: tf.Tensor
-        ) -> tuple[tf.Tensor, Callable[..., Any]]:
-            y = self.forward(self.choose("forward", x.dtype, x.shape, filters.shape), x, filters, bias)
-            return y, lambda dy: self.gradients(dy, y, x, filters)
-
-        return convolve(x, filters, bias)
+        # In place of what the tape has noted for the operations in it. In a graph, tf.custom_gradient would
+        # register a function for each call, for ever, that keeps the graph alive.
+        tf.__internal__.record_gradient(_registered_gradient(self), (x, filters, bias), (), (y,))
+        return y
 
 
 def _registered_gradient(convolution: _Convolution) -> str:
-    """The name under which TensorFlow knows the gradient of [y, x, filters, bias] in a graph. Any thread."""
+    """The name under which TensorFlow knows the gradients to (x, filters, bias). Any thread."""
     with _registering:
         return _register_gradient(convolution)
 
@@ -170,10 +156,9 @@ _registering = threading.Lock()
 def _register_gradient(convolution: _Convolution) -> str:
     name = f"OverlapTrain{convolution}"
 
-    def gradient(op: Any, dy: tf.Tensor, *_: Any) -> tuple[None, tf.Tensor, tf.Tensor, tf.Tensor]:
-        y, x, filters, _ = op.inputs
-        # y is what the others give; it leads no further.
-        return None, *convolution.gradients(dy, y, x, filters)
+    def gradient(op: Any, dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        x, filters, _ = op.inputs
+        return convolution.gradients(dy, op.outputs[0], x, filters)
 
     tf.RegisterGradient(name)(gradient)
     return name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 import tensorflow as tf
@@ -42,6 +42,17 @@ class LoopCache:
         return self._loops[key]
 
 
+class FastKernels(Protocol):
+    """Faster operations than Keras's for a model."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of what they compute."""
+
+    def around(self, function: StepFunction, rows: int | None) -> StepFunction:
+        """Returns a function of batches of so many rows that does the same on them when it is traced."""
+
+
 @dataclass(frozen=True)
 class Task:
     """What is to be executed.
@@ -57,8 +68,8 @@ class Task:
         loops: traced loops of earlier runs, to be used again where nothing has changed.
         around: what runs a function of a batch under the model's strategy, if it has one.
         shared: whether several replicas share each batch.
-        fast: what runs a step on faster operations than Keras's, given the step and the rows of a batch or of
-            a part, if there are any for this model.
+        find_fast: finds the faster operations than Keras's for this model, if there are any; the same ones
+            each time.
     """
 
     model: keras.Model
@@ -71,7 +82,13 @@ class Task:
     loops: LoopCache | None = None
     around: Callable[[StepFunction], StepFunction] = lambda step: step
     shared: bool = False
-    fast: Callable[[StepFunction, int | None], StepFunction] | None = None
+    find_fast: Callable[[], FastKernels | None] = lambda: None
+
+    @property
+    def fast(self) -> str:
+        """The names of what the faster operations compute; "" if there are none."""
+        found = self.find_fast()
+        return ", ".join(found.names) if found is not None else ""
 
 
 def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], None]) -> tuple[Loop, Pace]:
@@ -119,10 +136,13 @@ def _candidates(task: Task, plan: ExecutionPlan) -> list[Candidate]:
     if task.shared:
         _refuse_for_replicas(task, plan)
         return [Candidate()]
-    fast = plan.kernels == "fast" and task.fast is not None
+    fast = task.fast if plan.kernels == "fast" else ""
     if plan.jit is True or (plan.jit == "auto" and task.model.jit_compile and not plan.splits):
         if fast:
-            raise ValueError("kernels='fast' is not possible with model.compile(jit_compile=True)")
+            raise ValueError(
+                "kernels='fast' is not possible where XLA compiles the steps, as this model asks for: "
+                "compile it with jit_compile=False, or pass ExecutionPlan(jit=False, kernels='fast')"
+            )
         return [Candidate(jit=True)]
     may_time = task.stock and _keras.is_stock_method(task.model.train_step) and not _must_not_time()
     splits = [1]
@@ -135,8 +155,8 @@ def _candidates(task: Task, plan: ExecutionPlan) -> list[Candidate]:
         return found
     if not plan.splits and plan.jit == "auto" and find_xla_obstacle(task.model, task.feed) is None:
         found.append(Candidate(jit=True))
-    if plan.kernels == "auto" and task.fast is not None:
-        found += [Candidate(splits=parts, fast=True) for parts in splits]
+    if plan.kernels == "auto" and task.fast:
+        found += [Candidate(splits=parts, fast=task.fast) for parts in splits]
     return found
 
 
@@ -206,12 +226,12 @@ def _build(task: Task, candidate: Candidate, asked: bool) -> Loop:
 
 def _around(task: Task, candidate: Candidate) -> Callable[[StepFunction], StepFunction]:
     """Returns what the function of a batch has to run in."""
-    fast = task.fast
-    if not candidate.fast or fast is None:
+    fast = task.find_fast() if candidate.fast else None
+    if fast is None:
         return task.around
     rows = task.feed.full_batch
     part = None if rows is None else -(-rows // candidate.splits)
-    return lambda function: task.around(fast(function, part))
+    return lambda function: task.around(fast.around(function, part))
 
 
 def _checked_splits(task: Task, splits: int) -> int:

@@ -35,12 +35,12 @@ class Candidate:
     Attributes:
         splits: parts of a batch that run side by side.
         jit: whether XLA compiles them.
-        fast: whether layers run on faster operations than Keras's.
+        fast: what runs on faster operations than Keras's, such as "convolution, Adam"; "" if nothing does.
     """
 
     splits: int = 1
     jit: bool = False
-    fast: bool = False
+    fast: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class PlanCache:
         try:
             rows = json.loads(self._path.read_text(encoding="utf-8"))["timings"]
             timings = {
-                Candidate(int(row["splits"]), bool(row["jit"]), bool(row["fast"])): Timing(
+                Candidate(int(row["splits"]), bool(row["jit"]), str(row["fast"])): Timing(
                     float(row["build_s"]), float(row["step_s"])
                 )
                 for row in rows

@@ -67,7 +67,8 @@ class PlannedLoop(Loop):
         self._cache = cache
         self._message = message
         self._loops: dict[Candidate, Loop] = {}
-        self._timings: Measurements = {c: t for c, t in cache.load().items() if c in self._candidates}
+        self._cached = cache.load()
+        self._timings: Measurements = {c: t for c, t in self._cached.items() if c in self._candidates}
         self._trial: _Trial | None = None
         self._calls = 0
         start = self._best() if self._timings else self._candidates[0]
@@ -127,7 +128,7 @@ class PlannedLoop(Loop):
         if following is not None:
             self._begin(following)
             return
-        self._cache.save(self._timings)
+        self._cache.save({**self._cached, **self._timings})
         self._settle(best)
 
     def _begin(self, candidate: Candidate) -> None:
@@ -145,10 +146,15 @@ class PlannedLoop(Loop):
     def _give_up(self, trial: _Trial) -> None:
         """Goes on without a candidate that cannot be traced or compiled."""
         self._candidates.remove(trial.candidate)
-        if self._timings:
-            self._settle(self._best())
-        else:
+        if not self._timings:
             self._begin(self._candidates[0])
+            return
+        best = self._best()
+        following = self._next_candidate(best)
+        if following is not None:
+            self._begin(following)
+        else:
+            self._settle(best)
 
     def _settle(self, candidate: Candidate) -> None:
         self._trial = None
@@ -175,12 +181,14 @@ class PlannedLoop(Loop):
         """Returns a candidate not yet timed that would pay for itself if it did what is hoped of it."""
         if self._steps_left is None:
             return None
-        known = self._timings[best]
+        timing = self._timings[best]
         for candidate in self._candidates:
             if candidate in self._timings:
                 continue
-            gain_s = self._steps_left * known.step_s * _hoped_gain(candidate, best, known.step_s)
-            if gain_s > known.build_s * _relative_build_cost(candidate, best):
+            if candidate.fast and not best.fast and any(known.fast for known in self._timings):
+                continue  # they have lost already
+            gain_s = self._steps_left * timing.step_s * _hoped_gain(candidate, best, timing.step_s)
+            if gain_s > timing.build_s * _relative_build_cost(candidate, best):
                 return candidate
         return None
 
@@ -190,7 +198,7 @@ def describe(loop: str, candidate: Candidate, steps_per_call: int | None, step_s
     splits = f"{candidate.splits} splits" if candidate.splits > 1 else "no splits"
     text = f"plan: {loop}, {splits}, {'XLA' if candidate.jit else 'no XLA'}"
     if candidate.fast:
-        text += ", fast kernels"
+        text += f", fast {candidate.fast}"
     if steps_per_call is not None:
         text += f", {steps_per_call} steps a call"
     if step_s is not None:

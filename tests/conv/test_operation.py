@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train.conv import operation, tiled_conv2d
+from overlap_train.conv import operation, selection, tiled_conv2d
 
 pytestmark = pytest.mark.usefixtures("native")
 
@@ -288,3 +288,33 @@ def test_without_the_library_auto_uses_tensorflow_and_says_so_once() -> None:
     )
     assert result.returncode == 0, result.stderr
     assert result.stderr.count("tiled_conv2d uses tf.nn.conv2d") == 1
+
+
+def test_each_direction_runs_the_algorithm_chosen_for_it_in_a_graph(monkeypatch) -> None:
+    chosen = {"forward": "tf.nn.conv2d", "input_gradient": "direct", "filter_gradient": "winograd"}
+    monkeypatch.setattr(selection, "choose", lambda key, compute: chosen[key.direction])
+
+    def gradients(x, filters):
+        with tf.GradientTape() as tape:
+            tape.watch([x, filters])
+            y = tiled_conv2d(x, filters, activation="relu")
+        return tape.gradient(y, [x, filters])
+
+    specs = tf.TensorSpec((2, 8, 8, 3)), tf.TensorSpec((3, 3, 3, 5))
+    graph = tf.function(gradients, autograph=False).get_concrete_function(*specs).graph
+    operations = {operation.type: operation for operation in graph.get_operations()}
+    assert "Conv2D" in operations
+    assert "OverlapTiledConv2D" not in operations
+    assert operations["OverlapTiledConv2DBackpropInput"].get_attr("algorithm") == b"direct"
+    assert operations["OverlapTiledConv2DBackpropFilter"].get_attr("algorithm") == b"winograd"
+
+
+def test_a_model_with_it_can_be_exported(tmp_path) -> None:
+    module = tf.Module()
+    filters = tf.constant(random(3, 3, 3, 5, seed=1))
+    module.run = tf.function(
+        lambda x: tiled_conv2d(x, filters), input_signature=[tf.TensorSpec([None, 8, 8, 3])], autograph=False
+    )
+    tf.saved_model.save(module, str(tmp_path))
+    x = tf.constant(random(2, 8, 8, 3, seed=2))
+    np.testing.assert_allclose(tf.saved_model.load(str(tmp_path)).run(x), module.run(x), rtol=1e-6)
