@@ -28,6 +28,8 @@ __all__ = ["FastKernels", "find_fast_kernels", "fused_adam", "fused_batch_normal
 _Call = Callable[..., Any]
 # Below so many weights, updating them is a small part of any step.
 _MANY_WEIGHTS = 1 << 17
+# Three directions of a convolution; large images take longer, and shapes that were met before nothing.
+_TIMING_S = 0.3
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,11 @@ class FastKernels:
 
     names: tuple[str, ...]
     swaps: tuple[tuple[Any, str, Callable[[int | None], _Call]], ...]
+
+    @property
+    def extra_s(self) -> float:
+        """About how many seconds longer a step with them takes to be traced: convolutions are timed then."""
+        return _TIMING_S * sum(isinstance(owner, keras.layers.Conv2D) for owner, *_ in self.swaps)
 
     def around(self, function: _Call, rows: int | None) -> _Call:
         """Returns a function that does the same on the faster operations when it is traced.

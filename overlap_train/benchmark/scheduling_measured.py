@@ -28,9 +28,11 @@ CONTENDERS = {
     "thread_per_network": "a thread for each network, pre-traced functions, TensorFlow's default threads",
     "thread_per_network_batched": "the same, each thread taking its own requests four at a time",
     "thread_per_network_constant": "a thread for each network, weights built into the functions",
+    "thread_per_network_accelerated": "a thread for each network, convolutions by overlap_train.accelerate",
     "ours_plain": "MultiModelScheduler, one intra-op thread for each function, no batching",
     "ours": "MultiModelScheduler, the same, requests that wait anyway batched up to four",
     "ours_constant": "MultiModelScheduler, the same, weights built into the functions",
+    "ours_accelerated": "MultiModelScheduler, batched, convolutions by overlap_train.accelerate",
 }
 DEFAULT = ("one_after_another", "thread_per_network", "thread_per_network_batched", "ours_plain", "ours")
 _MAX_BATCH = 4
@@ -223,6 +225,11 @@ def _child() -> None:
         tf.config.threading.set_intra_op_parallelism_threads(1)
     keras.utils.set_random_seed(0)
     models = networks(arguments.size)
+    if arguments.name.endswith("_accelerated"):
+        from overlap_train.conv import accelerate
+
+        for model in models.values():
+            accelerate(model, verbose=0)
     images = np.random.default_rng(0).random((1, arguments.size, arguments.size, 3), dtype=np.float32)
     make = _ours if arguments.name.startswith("ours") else _baseline
     once = make(arguments.name, models, images, arguments.requests)

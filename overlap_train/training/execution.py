@@ -49,6 +49,10 @@ class FastKernels(Protocol):
     def names(self) -> tuple[str, ...]:
         """Of what they compute."""
 
+    @property
+    def extra_s(self) -> float:
+        """About how many seconds longer a step with them takes to be traced."""
+
     def around(self, function: StepFunction, rows: int | None) -> StepFunction:
         """Returns a function of batches of so many rows that does the same on them when it is traced."""
 
@@ -125,8 +129,15 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
         loop.attach(task.feed)
         return loop
 
+    fast = task.find_fast() if any(candidate.fast for candidate in candidates) else None
     loop = PlannedLoop(
-        candidates, build, pace, total_steps=task.total_steps, cache=PlanCache(path), message=message
+        candidates,
+        build,
+        pace,
+        total_steps=task.total_steps,
+        cache=PlanCache(path),
+        message=message,
+        fast_extra_s=fast.extra_s if fast is not None else 0.0,
     )
     return loop, pace
 

@@ -35,8 +35,8 @@ class ExecutionPlan:
             what `model.compile(jit_compile=...)` says, and may use XLA for small models on a CPU. XLA draws
             other random numbers, and answers NaN or clamps where TensorFlow reports a label or an index that
             is out of range; layers that draw are therefore never compiled by "auto".
-        kernels: `"keras"` computes the layers as Keras does; `"fast"` runs Conv2D on `overlap_train.conv`,
-            which is built if need be, and BatchNormalization on TensorFlow's fused operation. "auto" tries
+        kernels: `"keras"` computes all as Keras does; `"fast"` runs Conv2D on `overlap_train.conv`, which is
+            built if need be, and BatchNormalization and Adam on TensorFlow's fused operations. "auto" tries
             that on a CPU and takes it if the steps are faster, with the convolution if it is built already
             (`python -m overlap_train.conv.build`). Training only; validation is computed as by Keras.
         call_s: how long a call should last, in seconds; progress, interrupts and deliveries wait for its end.

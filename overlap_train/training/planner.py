@@ -48,6 +48,7 @@ class PlannedLoop(Loop):
         total_steps: training steps of the whole run, or None if nobody knows.
         cache: what earlier runs have measured.
         message: says the plan, once.
+        fast_extra_s: what tracing a candidate with faster operations takes besides, once.
     """
 
     def __init__(
@@ -59,7 +60,9 @@ class PlannedLoop(Loop):
         total_steps: int | None,
         cache: PlanCache,
         message: Callable[[str], None],
+        fast_extra_s: float = 0.0,
     ) -> None:
+        self._fast_extra_s = fast_extra_s
         self._candidates = list(candidates)
         self._build = build
         self._pace = pace
@@ -188,7 +191,8 @@ class PlannedLoop(Loop):
             if candidate.fast and not best.fast and any(known.fast for known in self._timings):
                 continue  # they have lost already
             gain_s = self._steps_left * timing.step_s * _hoped_gain(candidate, best, timing.step_s)
-            if gain_s > timing.build_s * _relative_build_cost(candidate, best):
+            extra_s = self._fast_extra_s if candidate.fast else 0.0
+            if gain_s > timing.build_s * _relative_build_cost(candidate, best) + extra_s:
                 return candidate
         return None
 
@@ -232,5 +236,5 @@ def _relative_build_cost(candidate: Candidate, best: Candidate) -> float:
 
 
 def _build_cost(candidate: Candidate) -> float:
-    """Returns it in terms of a plain graph's; the kernels of each shape are timed when they are traced."""
-    return 4.5 if candidate.jit else (1.0 + candidate.splits / 4) * (2.0 if candidate.fast else 1.0)
+    """Returns it in terms of a plain graph's."""
+    return 4.5 if candidate.jit else 1.0 + candidate.splits / 4

@@ -78,7 +78,11 @@ def test_a_batch_that_is_smaller_than_the_replicas_are_many():
 
 @pytest.mark.parametrize(
     ("plan", "named"),
-    [(ExecutionPlan(batch_splits=2), "batch_splits"), (ExecutionPlan(jit=True), "jit=True")],
+    [
+        (ExecutionPlan(batch_splits=2), "batch_splits"),
+        (ExecutionPlan(jit=True), "jit=True"),
+        (ExecutionPlan(kernels="fast"), "kernels='fast'"),
+    ],
 )
 def test_plans_for_one_device(plan, named):
     refuses(

@@ -14,6 +14,7 @@ from overlap_train.training.plan_cache import Candidate, PlanCache, Timing
 from overlap_train.training.planner import PlannedLoop, describe
 
 PLAIN, XLA, SPLIT = Candidate(), Candidate(jit=True), Candidate(splits=4)
+FAST, FAST_SPLIT = Candidate(fast="convolution"), Candidate(splits=4, fast="convolution")
 
 
 class FakeTime:
@@ -51,7 +52,7 @@ class FakeLoop(Loop):
 class Scene:
     """A planned loop over fakes, run as a session runs it."""
 
-    def __init__(self, monkeypatch, tmp_path, candidates, step_s, *, total_steps, build_s=0.2, fails=None):
+    def __init__(self, monkeypatch, tmp_path, candidates, step_s, *, total_steps, build_s=0.2, fails=None, **options):
         self.clock, self.log, self.messages = FakeTime(monkeypatch), [], []
         self.pace, self.file = Pace(), tmp_path / "plan.json"
         self.built = []
@@ -69,6 +70,7 @@ class Scene:
             total_steps=total_steps,
             cache=PlanCache(self.file),
             message=self.messages.append,
+            **options,
         )
 
     def train(self, steps, *, at_most=None):
@@ -188,3 +190,49 @@ def test_plan_is_one_line():
     assert describe("in_memory", SPLIT, 96, 6.1e-3) == (
         "plan: in_memory, 4 splits, no XLA, 96 steps a call (measured 6.1 ms a step)"
     )
+
+
+def test_fast_kernels_are_tried_after_keras_and_kept_where_they_win(monkeypatch, tmp_path):
+    step_s = {SPLIT: 2e-2, PLAIN: 3e-2, FAST_SPLIT: 1e-2, FAST: 2e-2}
+    scene = Scene(monkeypatch, tmp_path, [SPLIT, PLAIN, FAST_SPLIT, FAST], step_s, total_steps=10**5)
+    scene.train(5_000)
+    assert scene.log[0] == SPLIT
+    assert scene.log[-1] == FAST_SPLIT
+    assert PLAIN not in scene.log
+    assert "4 splits, no XLA, fast convolution" in scene.messages[0]
+    again = Scene(monkeypatch, tmp_path, [SPLIT, PLAIN, FAST_SPLIT, FAST], step_s, total_steps=10**5)
+    assert again.built == [FAST_SPLIT]
+
+
+def test_fast_kernels_that_lost_once_are_not_tried_in_other_parts(monkeypatch, tmp_path):
+    step_s = {SPLIT: 2e-2, PLAIN: 3e-2, FAST_SPLIT: 3e-2, FAST: 1e-2}
+    scene = Scene(monkeypatch, tmp_path, [SPLIT, PLAIN, FAST_SPLIT, FAST], step_s, total_steps=10**5)
+    scene.train(5_000)
+    assert scene.log[-1] == SPLIT
+    assert FAST not in scene.log
+
+
+def test_fast_kernels_that_take_long_to_be_timed_need_a_long_run(monkeypatch, tmp_path):
+    arguments = [PLAIN, FAST], {PLAIN: 3e-2, FAST: 1e-2}
+    for steps, tried in ((500, False), (10**4, True)):
+        scene = Scene(monkeypatch, tmp_path / str(steps), *arguments, total_steps=steps, fast_extra_s=30.0)
+        scene.train(500)
+        assert (FAST in scene.log) == tried
+
+
+def test_other_fast_kernels_than_those_measured_are_tried(monkeypatch, tmp_path):
+    PlanCache(tmp_path / "plan.json").save({PLAIN: Timing(0.2, 3e-2), FAST: Timing(0.3, 4e-2)})
+    more = Candidate(fast="convolution, normalization")
+    step_s = {PLAIN: 3e-2, more: 1e-2}
+    scene = Scene(monkeypatch, tmp_path, [PLAIN, more], step_s, total_steps=10**5)
+    scene.train(5_000)
+    assert scene.log[-1] == more
+    assert set(PlanCache(tmp_path / "plan.json").load()) == {PLAIN, FAST, more}
+
+
+def test_what_xla_cannot_compile_does_not_end_the_search(monkeypatch, tmp_path):
+    error = tf.errors.InvalidArgumentError(None, None, "no XLA kernel")
+    step_s = {PLAIN: 1.5e-3, XLA: 1e-4, FAST: 1e-3}
+    scene = Scene(monkeypatch, tmp_path, [PLAIN, XLA, FAST], step_s, total_steps=10**6, fails={XLA: error})
+    scene.train(10_000)
+    assert scene.log[-1] == FAST
