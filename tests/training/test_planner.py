@@ -52,7 +52,9 @@ class FakeLoop(Loop):
 class Scene:
     """A planned loop over fakes, run as a session runs it."""
 
-    def __init__(self, monkeypatch, tmp_path, candidates, step_s, *, total_steps, build_s=0.2, fails=None, **options):
+    def __init__(
+        self, monkeypatch, tmp_path, candidates, step_s, *, total_steps, build_s=0.2, fails=None, **options
+    ):
         self.clock, self.log, self.messages = FakeTime(monkeypatch), [], []
         self.pace, self.file = Pace(), tmp_path / "plan.json"
         self.built = []
