@@ -20,10 +20,12 @@ import keras
 from overlap_train import _keras
 from overlap_train.callbacks.delivery import Delivery, Outcome
 from overlap_train.callbacks.hooks import wants_train_batches
+from overlap_train.configuration import available_cores
 from overlap_train.data.cursor import Cursor
 from overlap_train.interrupts import Interrupts
 from overlap_train.lag import LagControl
 from overlap_train.monitoring.accounts import Accounts
+from overlap_train.monitoring.idle import IdleCores
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.parallel.hosts import Alone
@@ -77,6 +79,12 @@ class Parts:
     scope: Callable[[], AbstractContextManager[Any]] = nullcontext
     hosts: Alone = field(default_factory=Alone)
 
+    @property
+    def validating(self) -> bool:
+        """Whether a validation is under way."""
+        inside = self.stepwise is not None and self.stepwise.under_way
+        return inside or not all(pending.ready() for pending in self.backlog)
+
 
 class Interrupted(Exception):
     """Ends a wait because a signal came; does not leave the session."""
@@ -97,6 +105,7 @@ class FitSession:
         self._step = 0
         self._stopped = False
         self._lag = LagControl(parts.backlog, parts.progress.message, judges_overlap=schedule.judges_overlap)
+        self._idle = IdleCores(available_cores())
         self._warm = False
         self._batch_hooks = any(wants_train_batches(c) for c in parts.callbacks.callbacks)
         self.epoch_logs: dict[int, Mapping[str, float]] = {}
@@ -211,9 +220,13 @@ class FitSession:
         first = parts.cursor.steps
         if self._batch_hooks:
             parts.callbacks.on_train_batch_begin(first)
-        start_s = time.monotonic()
+        undisturbed = not parts.validating
+        parts.suite.admit(self._idle.count)
+        start_s, start_cpu_s = time.monotonic(), time.process_time()
         done = parts.loop.run(parts.cursor, steps)
         span = self._span("train", start_s, epoch, steps=done.steps)
+        if undisturbed:
+            self._idle.observe(span.duration_s, time.process_time() - start_cpu_s)
         parts.accounts.trained(span, done.steps)
         if not self._warm:
             self._warm = True
@@ -260,6 +273,7 @@ class FitSession:
         parts.accounts.add(epoch, "snapshot_s", span.duration_s)
         stops = bool(parts.model.stop_training)
         last = stops or epoch + 1 >= self._schedule.epochs
+        parts.suite.hold()  # until the training is under way again, or waits
         pending = parts.backlog.push(snapshot, train_logs, stops=stops, last=last)
         parts.progress.epoch_trained(
             epoch, train_logs, parts.accounts.trained_s(epoch), validation_follows=bool(pending.validations)
@@ -286,6 +300,7 @@ class FitSession:
         """Waits for the oldest epoch and delivers it; returns whether that rolled the training back."""
         parts, pending = self._parts, self._parts.backlog.oldest
         if not pending.ready():
+            parts.suite.admit(None)
             start_s = time.monotonic()
             if timeout_s is None:
                 pending.wait(self._schedule.timeout_s, self._check_interrupted)

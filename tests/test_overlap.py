@@ -14,8 +14,11 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
+from overlap_train.configuration import available_cores
 from overlap_train.monitoring import overlap_s
+from overlap_train.validation import suite as suite_module
 from overlap_train.validation.runner import ValidationRunner
+from overlap_train.validation.suite import ValidationSuite
 from tests.models import VALIDATION_ROWS, arrays, assert_same_history, crossentropy
 
 WAIT_S = 60
@@ -167,3 +170,37 @@ def test_no_validation_means_no_lag_and_every_epoch_is_delivered():
     fit(trainer, callbacks=[Order()], validation_data=None)
     assert delivered == [(0, ["loss"]), (1, ["loss"]), (2, ["loss"])]
     assert not [s for s in trainer.recorder.spans() if s.name == "validate"]
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_workers_are_held_back_until_the_next_call_and_all_of_them_work_while_it_waits(monkeypatch, lag):
+    monkeypatch.setattr(suite_module, "_HOLD_S", 3600.0)
+    said = []
+    for name in ("hold", "admit"):
+        stock = getattr(ValidationSuite, name)
+
+        def call(suite, *most, name=name, stock=stock):
+            said.append((name, *most))
+            stock(suite, *most)
+
+        monkeypatch.setattr(ValidationSuite, name, call)
+    start = ValidationRunner.start
+
+    def started(runner, snapshot):
+        said.append(("start",))
+        return start(runner, snapshot)
+
+    monkeypatch.setattr(ValidationRunner, "start", started)
+    policy = ValidationPolicy(workers=3, max_lag=lag, sanity_check=False)
+    Trainer(plain_model(), validation=policy).fit(
+        X, Y, batch_size=16, epochs=3, validation_data=VALIDATION, verbose=0
+    )
+    at = [index for index, entry in enumerate(said) if entry == ("start",)]
+    assert len(at) == 3
+    for index in at:
+        assert said[index - 1] == ("hold",)
+    limited = [entry for entry in said if entry[0] == "admit" and entry[1] is not None]
+    assert limited
+    assert all(1 <= most <= max(1, available_cores()) for _, most in limited)
+    # While workers are held back the last epoch cannot be ready, so the training waits, and for all of them.
+    assert said[at[-1] + 1] == ("admit", None)

@@ -21,7 +21,8 @@ class ValidationPolicy:
 
     Attributes:
         workers: validation threads; each evaluates its part of the validation set. None takes two, or one
-            on a single core.
+            on a single core. Beside the training as many work at once as it leaves cores idle, at least
+            one; while it waits for them, all.
         max_lag: how many later epochs may have begun when an epoch's validation is delivered to the
             callbacks; 0 is what `keras.Model.fit` does.
         overlap: `"auto"` measures whether training beside a validation pays, and validates in step once it

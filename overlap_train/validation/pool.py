@@ -1,13 +1,12 @@
 """The worker pool: threads that run jobs in the order in which they were submitted. It knows no Keras.
 
-The training thread submits and collects; each worker takes one job at a time, puts its result or its
-exception into a future and drops every reference to it. Workers are daemons, because a job stuck in the
-user's data cannot be ended from outside and must not keep the interpreter alive.
+The training thread submits and collects, and says how many may run beside it; each worker takes one job at a
+time, puts its result or its exception into a future and drops every reference to it. Workers are daemons,
+because a job stuck in the user's data cannot be ended from outside and must not keep the interpreter alive.
 """
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 import warnings
@@ -15,6 +14,8 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
+
+from overlap_train.validation.job_queue import JobQueue
 
 __all__ = ["WorkerPool"]
 
@@ -49,7 +50,7 @@ class WorkerPool:
     def __init__(self, workers: int, name: str = "validation") -> None:
         if workers < 1:
             raise ValueError(f"workers must be at least 1; got {workers}")
-        self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
+        self._jobs: JobQueue[_Job[Any]] = JobQueue()
         self._closed = False
         # The threads hold the queue and not the pool, so that a forgotten pool can be found and reported.
         self._threads = [
@@ -58,7 +59,7 @@ class WorkerPool:
         ]
         for thread in self._threads:
             thread.start()
-        self._finalizer = weakref.finalize(self, _report_leak, self._jobs, workers, name)
+        self._finalizer = weakref.finalize(self, _report_leak, self._jobs, name)
         self._finalizer.atexit = False
 
     def __enter__(self) -> WorkerPool:
@@ -83,6 +84,14 @@ class WorkerPool:
         self._jobs.put(job)
         return job.future
 
+    def admit(self, most: int | None) -> None:
+        """Lets waiting jobs begin, up to `most` at once from now on; None for all workers."""
+        self._jobs.admit(most)
+
+    def hold(self, seconds: float) -> None:
+        """Lets no job begin before `admit`, or before this time has passed."""
+        self._jobs.hold(seconds)
+
     def close(self, timeout_s: float | None = 10.0) -> bool:
         """Drops the jobs that have not begun, and waits for those that have. Idempotent.
 
@@ -96,32 +105,24 @@ class WorkerPool:
             self._closed = True
             self._finalizer.detach()
             _drain(self._jobs)
-            for _ in self._threads:
-                self._jobs.put(None)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 
 
-def _work(jobs: queue.SimpleQueue[_Job[Any] | None]) -> None:
-    while (job := jobs.get()) is not None:
+def _work(jobs: JobQueue[_Job[Any]]) -> None:
+    while (job := jobs.take()) is not None:
         job.run()
         del job  # or the last job's snapshot would live until the next one comes
+        jobs.done()
 
 
-def _drain(jobs: queue.SimpleQueue[_Job[Any] | None]) -> None:
-    while True:
-        try:
-            job = jobs.get_nowait()
-        except queue.Empty:
-            return
-        if job is not None:
-            job.future.cancel()
+def _drain(jobs: JobQueue[_Job[Any]]) -> None:
+    for job in jobs.close():
+        job.future.cancel()
 
 
-def _report_leak(jobs: queue.SimpleQueue[_Job[Any] | None], workers: int, name: str) -> None:
+def _report_leak(jobs: JobQueue[_Job[Any]], name: str) -> None:
     _drain(jobs)
-    for _ in range(workers):
-        jobs.put(None)
     warnings.warn(f"WorkerPool {name!r} was not closed", ResourceWarning, stacklevel=2)

@@ -84,6 +84,7 @@ class ValidationRunner:
         Raises:
             Exception: whatever a worker raised.
         """
+        self._pool.admit(None)
         futures = self.start(Snapshot(epoch=0, step=0, values=values))
         results = [future.result().result for future in futures]
         self.adopt_mutated(results)

@@ -90,8 +90,7 @@ def build_suite(
         ValueError: if there is no such device.
     """
     _require_devices(devices)
-    runners = []
-    prepared = []
+    runners, prepared, pool = [], [], None
     for name, validation_set in sets.items():
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(validation_set.data)
         batches = make_batches(
@@ -113,7 +112,7 @@ def build_suite(
         for name, validation_set, batches, evaluator in prepared:
             runner = ValidationRunner(evaluator, batches, pool, on_span, devices=devices, hosts=hosts)
             runners.append(NamedRunner(name, runner, arguments.epoch_selector(validation_set.freq)))
-    suite = ValidationSuite(runners, on_error=policy.on_error, hosts=hosts)
+    suite = ValidationSuite(runners, on_error=policy.on_error, hosts=hosts, pool=pool)
     resources.callback(suite.close)
     return suite
 

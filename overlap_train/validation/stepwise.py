@@ -29,6 +29,11 @@ class StepValidations:
     deliver: Callable[[StepValidation], None]
     _pending: PendingEpoch | None = None
 
+    @property
+    def under_way(self) -> bool:
+        """Whether one has begun and is not finished."""
+        return self._pending is not None and not self._pending.ready()
+
     def steps_left(self, step: int) -> int:
         """Returns how many steps may follow `step` before the next validation is due."""
         return self.every - step % self.every
@@ -45,6 +50,7 @@ class StepValidations:
     def wait(self) -> None:
         """Waits for the one under way and delivers it."""
         if self._pending is not None:
+            self.suite.admit(None)
             self._pending.wait(None, lambda: None)
             self._finish()
 

@@ -13,8 +13,12 @@ from overlap_train.parallel.hosts import Alone
 from overlap_train.records import Span, ValidationResult
 from overlap_train.snapshot import Snapshot, Values
 from overlap_train.validation.pending import PendingEpoch, PendingValidation, ShardOutcome
+from overlap_train.validation.pool import WorkerPool
 
 __all__ = ["NamedRunner", "Runner", "ValidationSuite"]
+
+# From one epoch's end to the next one's first call the training needs less, unless a callback takes long.
+_HOLD_S = 0.05
 
 
 class Runner(Protocol):
@@ -66,11 +70,25 @@ class ValidationSuite:
     """Starts and collects the validations of snapshots. Belongs to the training thread."""
 
     def __init__(
-        self, sets: Sequence[NamedRunner], *, on_error: str = "raise", hosts: Alone | None = None
+        self,
+        sets: Sequence[NamedRunner],
+        *,
+        on_error: str = "raise",
+        hosts: Alone | None = None,
+        pool: WorkerPool | None = None,
     ) -> None:
+        """Of sets that are there already.
+
+        Args:
+            sets: with their runners.
+            on_error: as in `ValidationPolicy`.
+            hosts: that share each validation.
+            pool: of the runners, if they work in this process.
+        """
         self._hosts = hosts if hosts is not None else Alone()
         self._sets = {named.name: named for named in sets}
         self._on_error = on_error
+        self._pool = pool
 
     def __bool__(self) -> bool:
         return bool(self._sets)
@@ -92,6 +110,16 @@ class ValidationSuite:
     def rewindable_names(self) -> list[str]:
         """The sets whose validations can be made again."""
         return [name for name, named in self._sets.items() if named.runner.rewindable]
+
+    def admit(self, most: int | None) -> None:
+        """Lets the workers go on, up to `most` of them at once; None for all."""
+        if self._pool is not None:
+            self._pool.admit(most)
+
+    def hold(self) -> None:
+        """Lets no worker begin before `admit`, or for a moment."""
+        if self._pool is not None:
+            self._pool.hold(_HOLD_S)
 
     def due(self, epoch: int) -> bool:
         """Whether an epoch is validated on any set."""

@@ -1,0 +1,37 @@
+"""How many cores the training leaves idle: so many validation workers may run beside it unnoticed."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+
+__all__ = ["IdleCores"]
+
+_LEAST_S = 0.01  # shorter calls are mostly Python
+_RECENT = 5
+
+
+class IdleCores:
+    """Learns from training calls beside which nothing else ran. On the training thread.
+
+    More workers at once than there are idle cores would take turns with the training, and each other, on the
+    others: the training slows down and the validation is no sooner done.
+
+    Args:
+        cores: that this process may use.
+    """
+
+    def __init__(self, cores: int) -> None:
+        self._cores = cores
+        self._busy: deque[float] = deque(maxlen=_RECENT)
+
+    def observe(self, wall_s: float, cpu_s: float) -> None:
+        """Takes in a call: how long it took, and the CPU seconds of the whole process meanwhile."""
+        if wall_s >= _LEAST_S:
+            self._busy.append(cpu_s / wall_s)
+
+    @property
+    def count(self) -> int:
+        """Idle cores, at least 1; half of all as long as nothing is known."""
+        busy = statistics.median(self._busy) if self._busy else self._cores / 2
+        return max(1, round(self._cores - busy))

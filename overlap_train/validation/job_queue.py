@@ -1,0 +1,84 @@
+"""What waits for the workers, and how many of them may work at once. It knows no Keras.
+
+Any thread puts jobs in; workers take them in order. The training thread says how many may run beside it, and
+may hold new ones back for a moment while it prepares its next call: workers that begin just then would share
+Python's lock and the cores with it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import Generic, TypeVar
+
+__all__ = ["JobQueue"]
+
+J = TypeVar("J")
+
+
+class JobQueue(Generic[J]):
+    """A queue of jobs with a limit to those under way. Thread-safe: one condition guards everything."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._jobs: deque[J] = deque()
+        self._under_way = 0
+        self._most: int | None = None
+        self._held_until_s: float | None = None
+        self._closed = False
+
+    def put(self, job: J) -> None:
+        """Appends a job."""
+        with self._changed:
+            self._jobs.append(job)
+            self._changed.notify_all()  # one alone might be a worker that waits for the time to pass
+
+    def take(self) -> J | None:
+        """Waits for a job that may begin and returns it; `done` must follow. None: there will be no more."""
+        with self._changed:
+            while True:
+                held_s = self._held_s()
+                full = self._most is not None and self._under_way >= self._most
+                if self._jobs and not held_s and not full:
+                    self._under_way += 1
+                    return self._jobs.popleft()
+                if self._closed and not self._jobs:
+                    return None
+                self._changed.wait(held_s if self._jobs and held_s else None)
+
+    def done(self) -> None:
+        """Says that a job which was taken has ended."""
+        with self._changed:
+            self._under_way -= 1
+            self._changed.notify()
+
+    def admit(self, most: int | None) -> None:
+        """Lets waiting jobs begin, so that up to `most` are under way; None: as many as there are workers.
+
+        Jobs under way are not stopped.
+        """
+        with self._changed:
+            self._most = most
+            self._held_until_s = None
+            self._changed.notify_all()
+
+    def hold(self, seconds: float) -> None:
+        """Lets no job begin before `admit`, or before this time has passed."""
+        with self._changed:
+            self._held_until_s = time.monotonic() + seconds
+
+    def close(self) -> list[J]:
+        """Lets no further job begin, takes out those that wait, and sends the workers home."""
+        with self._changed:
+            self._closed = True
+            left = list(self._jobs)
+            self._jobs.clear()
+            self._changed.notify_all()
+        return left
+
+    def _held_s(self) -> float:
+        """Seconds for which jobs are still to be held back."""
+        if self._held_until_s is None:
+            return 0.0
+        return max(0.0, self._held_until_s - time.monotonic())

@@ -1,0 +1,113 @@
+"""The queue lets no more jobs begin than it was told, holds new ones back for a while, and ends."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from overlap_train.validation import job_queue
+from overlap_train.validation.job_queue import JobQueue
+from overlap_train.validation.pool import WorkerPool
+
+WAIT_S = 30
+
+
+class Busy:
+    """Jobs that stay under way until they are told to end, and count how many are."""
+
+    def __init__(self):
+        self.begun = threading.Semaphore(0)
+        self.end = threading.Semaphore(0)
+        self.under_way = 0
+        self.most = 0
+        self._lock = threading.Lock()
+
+    def job(self):
+        with self._lock:
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+        self.begun.release()
+        assert self.end.acquire(timeout=WAIT_S)
+        with self._lock:
+            self.under_way -= 1
+
+
+def test_no_more_jobs_are_under_way_than_admitted_and_all_run():
+    busy = Busy()
+    with WorkerPool(4) as pool:
+        pool.admit(2)
+        futures = [pool.submit(busy.job) for _ in range(8)]
+        for _ in range(8):
+            assert busy.begun.acquire(timeout=WAIT_S)
+            busy.end.release()
+        for future in futures:
+            future.result(WAIT_S)
+    assert busy.most <= 2
+
+
+def test_admitting_more_lets_those_begin_that_wait():
+    busy = Busy()
+    with WorkerPool(3) as pool:
+        pool.admit(1)
+        futures = [pool.submit(busy.job) for _ in range(3)]
+        assert busy.begun.acquire(timeout=WAIT_S)
+        pool.admit(None)
+        for _ in range(2):
+            assert busy.begun.acquire(timeout=WAIT_S), "all three are under way"
+        busy.end.release(3)
+        for future in futures:
+            future.result(WAIT_S)
+    assert busy.most == 3
+
+
+def test_held_jobs_begin_when_they_are_admitted():
+    queue = JobQueue()
+    queue.hold(3600.0)
+    queue.put("job")
+    taken = []
+    thread = threading.Thread(target=lambda: taken.append(queue.take()))
+    thread.start()
+    queue.admit(None)
+    thread.join(WAIT_S)
+    assert taken == ["job"]
+
+
+def test_held_jobs_begin_when_the_time_has_passed(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(job_queue.time, "monotonic", lambda: now[0])
+    queue = JobQueue()
+    queue.hold(0.05)
+    queue.put("job")
+    waited = []
+
+    def wait(timeout=None):
+        waited.append(timeout)
+        now[0] += timeout
+
+    monkeypatch.setattr(queue._changed, "wait", wait)
+    assert queue.take() == "job"
+    assert waited == [pytest.approx(0.05)]
+
+
+def test_close_gives_back_what_waits_and_ends_those_that_take():
+    queue = JobQueue()
+    queue.admit(0)
+    for job in "abc":
+        queue.put(job)
+    taken = []
+    threads = [threading.Thread(target=lambda: taken.append(queue.take())) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    assert queue.close() == ["a", "b", "c"]
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert taken == [None, None, None]
+
+
+def test_a_job_that_fails_makes_room_for_the_next():
+    with WorkerPool(2) as pool:
+        pool.admit(1)
+        failing = [pool.submit(divmod, 1, 0) for _ in range(5)]
+        assert all(isinstance(f.exception(WAIT_S), ZeroDivisionError) for f in failing)
+        assert pool.submit(len, "ok").result(WAIT_S) == 2
