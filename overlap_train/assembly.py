@@ -19,7 +19,7 @@ from overlap_train.data.sources import Feed, IteratorFeed
 from overlap_train.following import agree_to_start, deliver_together, make_resumer
 from overlap_train.interrupts import Interrupts
 from overlap_train.joining import rows_together
-from overlap_train.kernels import FastKernels, find_fast_kernels
+from overlap_train.kernels import FastKernels, find_fast_kernels, suggest_building
 from overlap_train.lag import effective_lag
 from overlap_train.monitoring.accounts import Accounts
 from overlap_train.monitoring.progress import ProgressReporter
@@ -315,9 +315,14 @@ def _around(setup: Setup) -> Callable[[StepFunction], StepFunction]:
     return functools.partial(SingleReplicaStep, setup.replicas)
 
 
-def _find_fast_kernels(setup: Setup) -> FastKernels | None:
+def _find_fast_kernels(setup: Setup, message: Callable[[str], None]) -> FastKernels | None:
     asked = setup.execution.kernels
-    return None if asked == "keras" else find_fast_kernels(setup.model, build=asked == "fast")
+    if asked == "keras":
+        return None
+    suggestion = suggest_building(setup.model) if asked == "auto" else None
+    if suggestion is not None:
+        message(suggestion)
+    return find_fast_kernels(setup.model, build=asked == "fast")
 
 
 def _make_loop(
@@ -340,7 +345,7 @@ def _make_loop(
         setup.loops,
         _around(setup),
         shared=setup.shared,
-        find_fast=functools.cache(functools.partial(_find_fast_kernels, setup)),
+        find_fast=functools.cache(functools.partial(_find_fast_kernels, setup, progress.message)),
     )
     plan = setup.execution
     if setup.hosts.count > 1 and feed.full_batch is None:

@@ -23,13 +23,15 @@ from overlap_train import _keras
 from overlap_train.conv import layers, library
 from overlap_train.conv.acceleration import stock_convolutions
 
-__all__ = ["FastKernels", "find_fast_kernels", "fused_adam", "fused_batch_normalization"]
+__all__ = ["FastKernels", "find_fast_kernels", "fused_adam", "fused_batch_normalization", "suggest_building"]
 
 _Call = Callable[..., Any]
 # Below so many weights, updating them is a small part of any step.
 _MANY_WEIGHTS = 1 << 17
 # Three directions of a convolution; large images take longer, and shapes that were met before nothing.
 _TIMING_S = 0.3
+
+_suggested = False
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,18 @@ def find_fast_kernels(model: keras.Model, *, build: bool) -> FastKernels | None:
     if not found:
         return None
     return FastKernels(tuple(found), tuple(swap for swaps in found.values() for swap in swaps))
+
+
+def suggest_building(model: keras.Model) -> str | None:
+    """Returns how a model's convolutions would become faster, if the library for them is still to be built.
+
+    Says so once in a process.
+    """
+    global _suggested
+    if _suggested or not stock_convolutions(model) or not library.can_be_built():
+        return None
+    _suggested = True
+    return "hint: steps may be faster with compiled convolutions: python -m overlap_train.conv.build, once"
 
 
 @contextlib.contextmanager

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train import ExecutionPlan, Trainer
+from overlap_train import ExecutionPlan, Trainer, kernels
+from overlap_train.errors import NativeUnavailableError
 from overlap_train.kernels import find_fast_kernels, fused_adam, fused_batch_normalization
 from overlap_train.training.plan_cache import Candidate, PlanCache, Timing
 from tests import models
@@ -171,11 +172,11 @@ def test_the_plan_names_them(capsys):
 )
 def test_training_with_fused_adam_is_that_of_keras(make, wrap):
     results = []
-    for kernels in ("keras", "fast"):
+    for choice in ("keras", "fast"):
         keras.utils.set_random_seed(3)
         model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(12000), keras.layers.Dense(4)])
         model.compile(wrap(make()), models.crossentropy())
-        trainer = Trainer(model, execution=ExecutionPlan(kernels=kernels, jit=False))
+        trainer = Trainer(model, execution=ExecutionPlan(kernels=choice, jit=False))
         trainer.fit(*models.arrays(64), batch_size=16, verbose=0)
         variables = (*model.variables, *model.optimizer.variables)
         results.append([keras.ops.convert_to_numpy(v) for v in variables])
@@ -215,7 +216,7 @@ def test_fused_adam_goes_through_the_weights_once():
 def test_adam_with_sparse_gradients_stays_with_keras():
     keras.utils.set_random_seed(3)
     results = []
-    for kernels in ("keras", "fast"):
+    for choice in ("keras", "fast"):
         keras.utils.set_random_seed(3)
         model = keras.Sequential(
             [keras.Input((5,)), keras.layers.Embedding(3000, 50), keras.layers.Flatten()]
@@ -223,7 +224,7 @@ def test_adam_with_sparse_gradients_stays_with_keras():
         model.add(keras.layers.Dense(4))
         model.compile("adam", models.crossentropy())
         x, y = np.tile(np.arange(5), (32, 1)), np.zeros(32, int)
-        Trainer(model, execution=ExecutionPlan(kernels=kernels, jit=False)).fit(x, y, verbose=0)
+        Trainer(model, execution=ExecutionPlan(kernels=choice, jit=False)).fit(x, y, verbose=0)
         results.append(model.get_weights())
     for ours, theirs in zip(*results, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
@@ -263,7 +264,7 @@ def test_a_plan_is_kept_by_what_was_fast(tmp_path):
 @pytest.mark.parametrize("splits", [1, 3])
 def test_splits_run_on_fast_kernels(splits):
     results = []
-    for kernels in ("keras", "fast"):
+    for choice in ("keras", "fast"):
         keras.utils.set_random_seed(7)
         model = keras.Sequential(
             [keras.Input((12,)), keras.layers.Reshape((4, 3, 1)), keras.layers.Conv2D(5, 3, padding="same")]
@@ -271,8 +272,36 @@ def test_splits_run_on_fast_kernels(splits):
         model.add(keras.layers.Flatten())
         model.add(keras.layers.Dense(4))
         model.compile(keras.optimizers.SGD(0.05), models.crossentropy())
-        plan = ExecutionPlan(kernels=kernels, batch_splits=splits, jit=False)
+        plan = ExecutionPlan(kernels=choice, batch_splits=splits, jit=False)
         Trainer(model, execution=plan).fit(*models.arrays(), batch_size=32, verbose=0)
         results.append(model.get_weights())
     for ours, theirs in zip(*results, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_who_could_build_the_convolutions_is_told_how_once(monkeypatch):
+    monkeypatch.setattr(kernels, "_suggested", False)
+    model = network()
+    monkeypatch.setattr(kernels.library, "can_be_built", lambda: False)
+    assert kernels.suggest_building(model) is None, "built already, or no compiler"
+    monkeypatch.setattr(kernels.library, "can_be_built", lambda: True)
+    assert kernels.suggest_building(models.sequential()) is None, "nothing to convolve"
+    assert "python -m overlap_train.conv.build" in kernels.suggest_building(model)
+    assert kernels.suggest_building(model) is None, "once in a process"
+
+
+def test_the_library_can_be_built_if_it_is_not_and_a_compiler_is_there(monkeypatch):
+    library = kernels.library
+    monkeypatch.setattr(library, "_state", library._State())
+    monkeypatch.setattr("overlap_train.conv.build.is_cached", lambda cuda: False)
+    monkeypatch.setattr("overlap_train.conv.build.find_toolchain", lambda cuda: None)
+    assert library.can_be_built()
+    monkeypatch.setenv("OVERLAP_TRAIN_CONV_DISABLE", "1")
+    assert not library.can_be_built()
+    monkeypatch.delenv("OVERLAP_TRAIN_CONV_DISABLE")
+
+    def nothing(cuda):
+        raise NativeUnavailableError("no compiler")
+
+    monkeypatch.setattr("overlap_train.conv.build.find_toolchain", nothing)
+    assert not library.can_be_built()

@@ -44,13 +44,19 @@ struct PixelSink {
   const T* bias;     // at the panel, or null
   bool relu;
   Index outputs;  // of the panel
+  bool stream;
 
   OT_INLINE void Put(int row, int vector, Vec<T> v) const {
     const Index k = vector * kLanes<T>, lanes = outputs - k;
     if (partial != nullptr) v += Load(partial + row * kPanel<T> + k);
     if (bias != nullptr) v += LoadUpTo(bias + k, lanes);
     if (relu) v = MaxZero<T>(v);
-    StoreUpTo(y + row * pixel + k, v, lanes);
+    T* const to = y + row * pixel + k;
+    if (lanes >= kLanes<T>) {
+      StoreOrStream(to, v, stream);
+    } else {
+      StorePartial(to, v, lanes);
+    }
   }
 };
 
@@ -66,7 +72,8 @@ class DirectForward {
         view_(view),
         runtime_(runtime),
         row_depth_(s_.k_w * s_.in_c),
-        row_stride_(PaddedRowStride<T>(s_)) {}
+        row_stride_(PaddedRowStride<T>(s_)),
+        stream_(Streams(view_.out, s_.batch * view_.image_stride, s_.out_c)) {}
 
   bool Run() {
     const Index rows = RowsPerTask(), bands = CeilDiv(s_.out_h, rows);
@@ -173,7 +180,7 @@ class DirectForward {
               pixels, vectors, in,
               PixelSink<T>{y + x * view_.pixel, view_.pixel, from == nullptr ? nullptr : from + sums,
                            epilogue_.bias == nullptr ? nullptr : epilogue_.bias + k0, epilogue_.relu,
-                           outputs});
+                           outputs, stream_});
         }
       }
     }
@@ -187,6 +194,7 @@ class DirectForward {
   Runtime& runtime_;
   const Index row_depth_;   // values of a window's row: k_w * in_c
   const Index row_stride_;  // between padded rows
+  const bool stream_;
 };
 
 template <class T>

@@ -4,6 +4,7 @@
 
 #include "runtime.h"
 #include "simd.h"
+#include "streaming.h"
 
 namespace overlap_train::conv::OT_ISA {
 
@@ -19,9 +20,10 @@ void ForEachTask(Runtime& runtime, Index tasks, const F& body) {
     void Run(int worker) override {
       for (;;) {
         const Index task = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED);
-        if (task >= tasks) return;
+        if (task >= tasks) break;
         body(task, worker);
       }
+      FinishStreams();
     }
   };
   if (tasks <= 0) return;

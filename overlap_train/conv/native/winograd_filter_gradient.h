@@ -18,7 +18,9 @@ template <class T>
 class WinogradFilterGradient {
  public:
   WinogradFilterGradient(const ConvShape& shape, const T* x, const T* dy, T* out, Runtime& runtime)
-      : s_(shape), x_(x), dy_(dy), out_(out), runtime_(runtime), grid_(shape) {}
+      : s_(shape), x_(x), dy_(dy), out_(out), runtime_(runtime),
+        grid_(shape),
+        stream_(Streams(out, 9 * shape.in_c * shape.out_c, shape.out_c)) {}
 
   bool Run() {
     const Index channels = RoundUp(Max(s_.in_c, s_.out_c), kLanes<T>);
@@ -31,7 +33,7 @@ class WinogradFilterGradient {
 
  private:
   static constexpr Index kTileBlock = 48;  // tiles of one pass: 48 rows of a panel half fill L1
-  static constexpr Index kPatch = 32;      // input channels of one patch of dU
+  static constexpr Index kPatch = 64;      // input channels of one patch of dU
 
   Index panels() const { return CeilDiv(s_.out_c, kPanel<T>); }
   Index PanelOutputs(Index panel) const { return Min(kPanel<T>, s_.out_c - panel * kPanel<T>); }
@@ -101,7 +103,7 @@ class WinogradFilterGradient {
         }
       }
       FilterGradientFrom(u + c * row, row, plane, 1, s_.out_c, out_ + c * s_.out_c, s_.out_c,
-                         s_.in_c * s_.out_c);
+                         s_.in_c * s_.out_c, stream_);
     });
   }
 
@@ -136,7 +138,8 @@ class WinogradFilterGradient {
                  u + position * plane, kPanel<T>, t > 0);
       }
     }
-    FilterGradientFrom(u, kPanel<T>, plane, cn, kn, out_ + c * s_.out_c + k, s_.out_c, s_.in_c * s_.out_c);
+    FilterGradientFrom(u, kPanel<T>, plane, cn, kn, out_ + c * s_.out_c + k, s_.out_c, s_.in_c * s_.out_c,
+                       stream_);
   }
 
   const ConvShape& s_;
@@ -145,6 +148,7 @@ class WinogradFilterGradient {
   T* const out_;
   Runtime& runtime_;
   const TileGrid grid_;
+  const bool stream_;
   const T* zeros_ = nullptr;
 };
 

@@ -2,6 +2,7 @@
 #ifndef OVERLAP_TRAIN_CONV_WINOGRAD_FILTERS_H_
 #define OVERLAP_TRAIN_CONV_WINOGRAD_FILTERS_H_
 
+#include "streaming.h"
 #include "transpose.h"
 #include "winograd_transforms.h"
 
@@ -74,10 +75,10 @@ OT_NOINLINE void TransformFilter(const FilterChunk<T>& f, Index cn, Index kn, T*
 }
 
 // Gᵀ U G for `cn` inputs and `kn` outputs of u[position * plane + c * row + k] into a filter gradient whose
-// tap (i, j) lies at out + (i * 3 + j) * tap, rows of `out_row`.
+// tap (i, j) lies at out + (i * 3 + j) * tap, rows of `out_row`; streamed if `stream`.
 template <class T>
 OT_NOINLINE void FilterGradientFrom(const T* u, Index row, Index plane, Index cn, Index kn, T* out,
-                                    Index out_row, Index tap) {
+                                    Index out_row, Index tap, bool stream) {
   using Transform = typename Winograd<T>::FilterGradient;
   for (Index c = 0; c < cn; ++c) {
     for (Index k = 0; k < kn; k += kLanes<T>) {
@@ -85,8 +86,8 @@ OT_NOINLINE void FilterGradientFrom(const T* u, Index row, Index plane, Index cn
       T* const o = out + c * out_row + k;
       const auto load = [&](int i, int j) OT_LAMBDA { return Load(in + (i * kSpan + j) * plane); };
       if (k + kLanes<T> <= kn) {
-        Transform2D<T, Transform>(load,
-                                  [&](int i, int j, Vec<T> v) OT_LAMBDA { Store(o + (i * 3 + j) * tap, v); });
+        Transform2D<T, Transform>(
+            load, [&](int i, int j, Vec<T> v) OT_LAMBDA { StoreOrStream(o + (i * 3 + j) * tap, v, stream); });
       } else {
         Transform2D<T, Transform>(
             load, [&](int i, int j, Vec<T> v) OT_LAMBDA { StorePartial(o + (i * 3 + j) * tap, v, kn - k); });

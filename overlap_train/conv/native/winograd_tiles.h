@@ -3,6 +3,7 @@
 #ifndef OVERLAP_TRAIN_CONV_WINOGRAD_TILES_H_
 #define OVERLAP_TRAIN_CONV_WINOGRAD_TILES_H_
 
+#include "streaming.h"
 #include "winograd_transforms.h"
 
 namespace overlap_train::conv::OT_ISA {
@@ -137,6 +138,9 @@ template <class T>
 OT_NOINLINE void TransformOutput(const ConvShape& s, const TileGrid& grid, const TileBlock<T>& m, Index first,
                                  Index count, Index k0, Index kn, const Epilogue<T>& epilogue, T* y) {
   using Output = typename Winograd<T>::Output;
+  // The products between the stores hide them as long as the last-level cache takes the result.
+  constexpr Index kLeastBytes = 4 * kStreamBytes;
+  const bool stream = Streams(y, s.batch * s.out_h * s.out_w * s.out_c, s.out_c, kLeastBytes);
   for (Index t = 0; t < count; ++t) {
     const auto place = grid.At(first + t);
     const Index height = Min(kTile, s.out_h - place.y), width = Min(kTile, s.out_w - place.x);
@@ -149,7 +153,7 @@ OT_NOINLINE void TransformOutput(const ConvShape& s, const TileGrid& grid, const
       const auto load = [&](int i, int j) OT_LAMBDA { return Load(in + (i * kSpan + j) * m.plane); };
       if (height == kTile && width == kTile && lanes >= kLanes<T>) {
         Transform2D<T, Output>(load, [&](int i, int j, Vec<T> v) OT_LAMBDA {
-          Store(out + (i * s.out_w + j) * s.out_c, Finish<T>(v, bias, epilogue.relu));
+          StoreOrStream(out + (i * s.out_w + j) * s.out_c, Finish<T>(v, bias, epilogue.relu), stream);
         });
       } else {
         Transform2D<T, Output>(load, [&](int i, int j, Vec<T> v) OT_LAMBDA {
