@@ -76,7 +76,7 @@ def find_fast_kernels(model: keras.Model, *, build: bool) -> FastKernels | None:
         build: whether the convolution may be compiled if it is not yet.
     """
     found: dict[str, list[tuple[Any, str, Callable[[int | None], _Call]]]] = {}
-    convolutions = [layer for layer in stock_convolutions(model) if layer.compute_dtype == "float32"]
+    convolutions = _float32_convolutions(model)
     if convolutions and (build or library.is_built()):
         found["convolution"] = [
             (layer, "call", functools.partial(_convolution, layer)) for layer in convolutions
@@ -100,7 +100,7 @@ def suggest_building(model: keras.Model) -> str | None:
     Says so once in a process.
     """
     global _suggested
-    if _suggested or not stock_convolutions(model) or not library.can_be_built():
+    if _suggested or not _float32_convolutions(model) or not library.can_be_built():
         return None
     _suggested = True
     return "hint: steps may be faster with compiled convolutions: python -m overlap_train.conv.build, once"
@@ -126,6 +126,10 @@ def _swapped(owner: Any, method: str, fast: _Call) -> Iterator[None]:
             object.__setattr__(owner, method, before)
         else:
             vars(owner).pop(method, None)
+
+
+def _float32_convolutions(model: keras.Model) -> list[keras.layers.Conv2D]:
+    return [layer for layer in stock_convolutions(model) if layer.compute_dtype == "float32"]
 
 
 def _convolution(layer: keras.layers.Conv2D, rows: int | None) -> _Call:

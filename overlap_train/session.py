@@ -79,12 +79,6 @@ class Parts:
     scope: Callable[[], AbstractContextManager[Any]] = nullcontext
     hosts: Alone = field(default_factory=Alone)
 
-    @property
-    def validating(self) -> bool:
-        """Whether a validation is under way."""
-        inside = self.stepwise is not None and self.stepwise.under_way
-        return inside or not all(pending.ready() for pending in self.backlog)
-
 
 class Interrupted(Exception):
     """Ends a wait because a signal came; does not leave the session."""
@@ -220,7 +214,7 @@ class FitSession:
         first = parts.cursor.steps
         if self._batch_hooks:
             parts.callbacks.on_train_batch_begin(first)
-        undisturbed = not parts.validating
+        undisturbed = self._warm and parts.suite.idle
         parts.suite.admit(self._idle.count)
         start_s, start_cpu_s = time.monotonic(), time.process_time()
         done = parts.loop.run(parts.cursor, steps)
@@ -312,6 +306,7 @@ class FitSession:
         parts.accounts.validated(pending.epoch, spans)
         parts.backlog.pop()
 
+        parts.suite.admit(None)  # while callbacks run the training needs one core
         start_s = time.monotonic()
         trained_on = self._step != pending.snapshot.step
         self._lag.validated(pending.epoch, spans, alone=not trained_on)

@@ -292,6 +292,7 @@ def test_who_could_build_the_convolutions_is_told_how_once(monkeypatch):
 
 def test_the_library_can_be_built_if_it_is_not_and_a_compiler_is_there(monkeypatch):
     library = kernels.library
+    monkeypatch.delenv("OVERLAP_TRAIN_CONV_DISABLE", raising=False)
     monkeypatch.setattr(library, "_state", library._State())
     monkeypatch.setattr("overlap_train.conv.build.is_cached", lambda cuda: False)
     monkeypatch.setattr("overlap_train.conv.build.find_toolchain", lambda cuda: None)

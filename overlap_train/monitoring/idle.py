@@ -7,7 +7,7 @@ from collections import deque
 
 __all__ = ["IdleCores"]
 
-_LEAST_S = 0.01  # shorter calls are mostly Python
+_LEAST_S = 0.01  # shorter calls are added up: the clock of CPU seconds is coarse
 _RECENT = 5
 
 
@@ -24,11 +24,15 @@ class IdleCores:
     def __init__(self, cores: int) -> None:
         self._cores = cores
         self._busy: deque[float] = deque(maxlen=_RECENT)
+        self._wall_s = self._cpu_s = 0.0
 
     def observe(self, wall_s: float, cpu_s: float) -> None:
         """Takes in a call: how long it took, and the CPU seconds of the whole process meanwhile."""
-        if wall_s >= _LEAST_S:
-            self._busy.append(cpu_s / wall_s)
+        self._wall_s += wall_s
+        self._cpu_s += cpu_s
+        if self._wall_s >= _LEAST_S:
+            self._busy.append(self._cpu_s / self._wall_s)
+            self._wall_s = self._cpu_s = 0.0
 
     @property
     def count(self) -> int:

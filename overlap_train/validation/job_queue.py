@@ -16,6 +16,9 @@ __all__ = ["JobQueue"]
 
 J = TypeVar("J")
 
+# A forgotten pool is closed by the garbage collector, perhaps on a worker that is about to wait.
+_LOOK_AGAIN_S = 60.0
+
 
 class JobQueue(Generic[J]):
     """A queue of jobs with a limit to those under way. Thread-safe: one condition guards everything."""
@@ -28,11 +31,14 @@ class JobQueue(Generic[J]):
         self._held_until_s: float | None = None
         self._closed = False
 
-    def put(self, job: J) -> None:
-        """Appends a job."""
+    def put(self, job: J) -> bool:
+        """Appends a job; returns False, and does not, if the queue has been closed."""
         with self._changed:
+            if self._closed:
+                return False
             self._jobs.append(job)
             self._changed.notify_all()  # one alone might be a worker that waits for the time to pass
+        return True
 
     def take(self) -> J | None:
         """Waits for a job that may begin and returns it; `done` must follow. None: there will be no more."""
@@ -45,7 +51,13 @@ class JobQueue(Generic[J]):
                     return self._jobs.popleft()
                 if self._closed and not self._jobs:
                     return None
-                self._changed.wait(held_s if self._jobs and held_s else None)
+                self._changed.wait(held_s if self._jobs and held_s else _LOOK_AGAIN_S)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way and nothing waits."""
+        with self._changed:
+            return not self._under_way and not self._jobs
 
     def done(self) -> None:
         """Says that a job which was taken has ended."""

@@ -21,7 +21,7 @@ class ValidationPolicy:
 
     Attributes:
         workers: validation threads; each evaluates its part of the validation set. None takes two, or one
-            on a single core. Beside the training as many work at once as it leaves cores idle, at least
+            on a single core. Beside training on the CPU as many begin as it leaves cores idle, at least
             one; while it waits for them, all.
         max_lag: how many later epochs may have begun when an epoch's validation is delivered to the
             callbacks; 0 is what `keras.Model.fit` does.

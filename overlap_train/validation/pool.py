@@ -81,8 +81,14 @@ class WorkerPool:
         if self._closed:
             raise RuntimeError("this WorkerPool is closed")
         job = _Job(function, arguments)
-        self._jobs.put(job)
+        if not self._jobs.put(job):
+            job.future.cancel()
         return job.future
+
+    @property
+    def idle(self) -> bool:
+        """Whether no job is under way or waits."""
+        return self._jobs.idle
 
     def admit(self, most: int | None) -> None:
         """Lets waiting jobs begin, up to `most` at once from now on; None for all workers."""
@@ -113,9 +119,11 @@ class WorkerPool:
 
 def _work(jobs: JobQueue[_Job[Any]]) -> None:
     while (job := jobs.take()) is not None:
-        job.run()
-        del job  # or the last job's snapshot would live until the next one comes
-        jobs.done()
+        try:
+            job.run()
+        finally:
+            del job  # or the last job's snapshot would live until the next one comes
+            jobs.done()
 
 
 def _drain(jobs: JobQueue[_Job[Any]]) -> None:

@@ -112,7 +112,8 @@ def build_suite(
         for name, validation_set, batches, evaluator in prepared:
             runner = ValidationRunner(evaluator, batches, pool, on_span, devices=devices, hosts=hosts)
             runners.append(NamedRunner(name, runner, arguments.epoch_selector(validation_set.freq)))
-    suite = ValidationSuite(runners, on_error=policy.on_error, hosts=hosts, pool=pool)
+    beside = pool if not devices and not tf.config.list_logical_devices("GPU") else None
+    suite = ValidationSuite(runners, on_error=policy.on_error, hosts=hosts, pool=beside)
     resources.callback(suite.close)
     return suite
 

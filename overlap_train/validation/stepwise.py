@@ -29,11 +29,6 @@ class StepValidations:
     deliver: Callable[[StepValidation], None]
     _pending: PendingEpoch | None = None
 
-    @property
-    def under_way(self) -> bool:
-        """Whether one has begun and is not finished."""
-        return self._pending is not None and not self._pending.ready()
-
     def steps_left(self, step: int) -> int:
         """Returns how many steps may follow `step` before the next validation is due."""
         return self.every - step % self.every
@@ -45,6 +40,7 @@ class StepValidations:
         if step % self.every == 0:
             self.wait()
             snapshot = take()
+            self.suite.hold()
             self._pending = PendingEpoch(snapshot, {}, self.suite.start_all(snapshot))
 
     def wait(self) -> None:

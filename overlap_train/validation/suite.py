@@ -83,7 +83,7 @@ class ValidationSuite:
             sets: with their runners.
             on_error: as in `ValidationPolicy`.
             hosts: that share each validation.
-            pool: of the runners, if they work in this process.
+            pool: of the runners, if they share the cores with the training.
         """
         self._hosts = hosts if hosts is not None else Alone()
         self._sets = {named.name: named for named in sets}
@@ -115,6 +115,11 @@ class ValidationSuite:
         """Lets the workers go on, up to `most` of them at once; None for all."""
         if self._pool is not None:
             self._pool.admit(most)
+
+    @property
+    def idle(self) -> bool:
+        """Whether the workers have nothing to do."""
+        return self._pool is None or self._pool.idle
 
     def hold(self) -> None:
         """Lets no worker begin before `admit`, or for a moment."""
@@ -160,6 +165,7 @@ class ValidationSuite:
                 if self._on_error == "retry":
                     runner = self._sets[validation.name].runner
                     again = PendingValidation(pending.epoch, validation.name, runner.start(pending.snapshot))
+                    self.admit(None)
                     PendingEpoch(pending.snapshot, {}, [again]).wait(None, lambda: None)
                     results[validation.name] = self._merge(again, spans)
                 else:

@@ -22,10 +22,13 @@ def test_half_of_the_cores_as_long_as_nothing_is_known():
     assert [IdleCores(cores).count for cores in (1, 2, 8, 9)] == [1, 1, 4, 4]
 
 
-def test_short_calls_say_nothing_and_old_ones_are_forgotten():
+def test_short_calls_are_added_up_and_old_ones_forgotten():
     cores = IdleCores(8)
-    cores.observe(0.001, 0.008)
+    for _ in range(9):
+        cores.observe(0.001, 0.006)
     assert cores.count == 4
+    cores.observe(0.0011, 0.006)
+    assert cores.count == 2
     for _ in range(5):
         cores.observe(0.2, 8 * 0.2)
     assert cores.count == 1

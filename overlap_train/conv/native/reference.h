@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <random>
 #include <string>
@@ -22,9 +23,25 @@ std::vector<T> Normal(Index count, unsigned seed) {
   return values;
 }
 
+// Begins on a cache line, as TensorFlow's buffers do, and ends where it says, so that sanitizers see it.
 template <class T>
-std::vector<T> Poisoned(Index count) {
-  return std::vector<T>(static_cast<std::size_t>(count), std::numeric_limits<T>::quiet_NaN());
+struct LineAllocator {
+  using value_type = T;
+  T* allocate(std::size_t n) {
+    void* memory = nullptr;
+    if (posix_memalign(&memory, 64, n * sizeof(T)) != 0) std::abort();
+    return static_cast<T*>(memory);
+  }
+  void deallocate(T* memory, std::size_t) { std::free(memory); }
+  bool operator==(const LineAllocator&) const { return true; }
+  bool operator!=(const LineAllocator&) const { return false; }
+};
+template <class T>
+using Buffer = std::vector<T, LineAllocator<T>>;
+
+template <class T>
+Buffer<T> Poisoned(Index count) {
+  return Buffer<T>(static_cast<std::size_t>(count), std::numeric_limits<T>::quiet_NaN());
 }
 
 // Calls f(input element, filter element, output element) for every product of the convolution.
@@ -44,8 +61,8 @@ void ForEachProduct(const ConvShape& s, const F& f) {
           }
 }
 
-template <class T>
-double RelativeError(const std::vector<T>& got, const std::vector<double>& want) {
+template <class Values>
+double RelativeError(const Values& got, const std::vector<double>& want) {
   double error = 0, norm = 0;
   for (std::size_t i = 0; i < want.size(); ++i) {
     const double d = static_cast<double>(got[i]) - want[i];

@@ -28,11 +28,15 @@ template <class T>
 OT_INLINE void StoreOrStream(T* p, Vec<T> v, bool stream) {
 #if defined(__AVX512F__)
   if (stream) {
+#if defined(__clang__)
+    __builtin_nontemporal_store(v, reinterpret_cast<Vec<T>*>(p));
+#else
     if constexpr (sizeof(T) == sizeof(float)) {
       __builtin_ia32_movntps512(p, v);
     } else {
       __builtin_ia32_movntpd512(p, v);
     }
+#endif
     return;
   }
 #endif

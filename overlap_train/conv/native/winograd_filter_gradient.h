@@ -103,7 +103,7 @@ class WinogradFilterGradient {
         }
       }
       FilterGradientFrom(u + c * row, row, plane, 1, s_.out_c, out_ + c * s_.out_c, s_.out_c,
-                         s_.in_c * s_.out_c, stream_);
+                         s_.in_c * s_.out_c, false);
     });
   }
 
