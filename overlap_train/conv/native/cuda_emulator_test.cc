@@ -79,7 +79,7 @@ class Checker {
     // Seven slices are more than there are steps in the smallest shapes: some are then empty.
     for (const Index slices : {Index(1), Index(7)}) {
       const Index size = dfilter.size();
-      std::vector<float> sum(size, 0.0f);
+      Buffer<float> sum(size, 0.0f);
       Gemm<FilterGradientProblem, Product>({s}, x_, dy_, {sum.data(), nullptr, 0, 1, 0}, slices);
       Judge(test, type + " filter gradient by atomics", RelativeError(sum, dfilter));
       auto parts = Poisoned<float>(size * slices);
