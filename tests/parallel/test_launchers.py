@@ -24,7 +24,7 @@ def test_two_processes_in_one_command_agree(options, tasks):
     environment = {k: v for k, v in os.environ.items() if k != "TF_CONFIG"}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
-    found = re.findall(r"(\w+ \d): val_accuracy ([\d.]+)", result.stdout)
+    found = re.findall(r"((?:worker|evaluator) \d): val_accuracy ([\d.]+)", result.stdout)
     assert sorted(host for host, _ in found) == tasks
     assert len({accuracy for _, accuracy in found}) == 1
 
