@@ -46,6 +46,34 @@ def test_no_more_jobs_are_under_way_than_admitted_and_all_run():
     assert busy.most <= 2
 
 
+def test_a_job_beyond_those_admitted_waits_until_one_is_done(monkeypatch):
+    class WaitedError(Exception):
+        pass
+
+    def wait(timeout=None):
+        raise WaitedError
+
+    queue = JobQueue()
+    queue.admit(2)
+    for job in "abc":
+        queue.put(job)
+    monkeypatch.setattr(queue._changed, "wait", wait)
+    assert [queue.take(), queue.take()] == ["a", "b"]
+    with pytest.raises(WaitedError):
+        queue.take()
+    queue.done()
+    assert queue.take() == "c"
+
+
+def test_nothing_is_put_into_a_closed_queue():
+    queue = JobQueue()
+    assert queue.put("a")
+    assert not queue.idle
+    assert queue.close() == ["a"]
+    assert not queue.put("b")
+    assert queue.idle
+
+
 def test_admitting_more_lets_those_begin_that_wait():
     busy = Busy()
     with WorkerPool(3) as pool:
