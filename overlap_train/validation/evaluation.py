@@ -82,6 +82,7 @@ class SnapshotEvaluator:
         self.mutated: list[keras.Variable] = []
         self.indivisible: str | None = None
         self._carries_logs = False
+        self._run: Callable[..., Any] | None = None
         self._empty_logs: Mapping[str, tf.Tensor] = {}
         self._inspect()
         self._trace()
@@ -98,9 +99,21 @@ class SnapshotEvaluator:
         """
         if self._batch_by_batch or isinstance(part, BatchStream):
             return self._evaluate_batches(weights, part)
+        assert self._run is not None
         first, stop = (tf.constant(n, tf.int64) for n in (part.first, part.stop))
         state, logs = self._run(weights, first, stop)
         return ShardResult(tuple(state), logs, part.stop - part.first)
+
+    def warm_up(self) -> None:
+        """Runs what has been traced on no batches at all: TensorFlow prepares a function when it first runs.
+
+        May be called from any thread. A function that takes a batch is left out.
+        """
+        state = _zeros(self._state_spec())
+        if self._run is not None:
+            number = tf.constant(0, tf.int64)
+            state, _ = self._run(_zeros(self._weights_spec()), number, number)
+        self._result(self._add(state, state))
 
     def merge(
         self,
@@ -169,11 +182,7 @@ class SnapshotEvaluator:
             self.indivisible = f"nothing is known of how to add up the state of {', '.join(unmergeable)}"
 
     def _trace(self) -> None:
-        trainable, non_trainable = (
-            tuple(tf.TensorSpec(v.shape, v.dtype) for v in variables)
-            for variables in (self._variables.trainable, self._variables.non_trainable)
-        )
-        weights = (trainable, non_trainable)
+        weights = self._weights_spec()
         number = tf.TensorSpec([], tf.int64)
         state = self._state_spec()
         if self._batch_by_batch or isinstance(self._batches, StreamedBatches):
@@ -230,6 +239,13 @@ class SnapshotEvaluator:
         own = {id(v): value for v, value in zip(variables, (*weights[0], *weights[1]), strict=True)}
         return (*reset, *(own[id(v)] for v in self.mutated))
 
+    def _weights_spec(self) -> tuple[tuple[tf.TensorSpec, ...], tuple[tf.TensorSpec, ...]]:
+        trainable, non_trainable = (
+            tuple(tf.TensorSpec(v.shape, v.dtype) for v in variables)
+            for variables in (self._variables.trainable, self._variables.non_trainable)
+        )
+        return trainable, non_trainable
+
     def _state_spec(self) -> tuple[tf.TensorSpec, ...]:
         variables = (*self._variables.metrics, *self.mutated)
         return tuple(tf.TensorSpec(v.shape, v.dtype) for v in variables)
@@ -247,6 +263,10 @@ class SnapshotEvaluator:
     def _result_of(self, state: _State) -> Mapping[str, tf.Tensor]:
         with keras.StatelessScope(state_mapping=list(zip(self._variables.metrics, state, strict=False))):
             return self._model.get_metrics_result()
+
+
+def _zeros(spec: Any) -> Any:
+    return keras.tree.map_structure(lambda leaf: tf.zeros(leaf.shape, leaf.dtype), spec)
 
 
 def weights_of(values: Values) -> Weights:

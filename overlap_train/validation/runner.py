@@ -54,9 +54,9 @@ class ValidationRunner:
         self.parts = 1 if evaluator.indivisible else pool.workers
         if batches.num_batches is not None:
             self.parts = min(self.parts, batches.num_batches)
-        if isinstance(batches, CachedBatches):
-            # Prepared while the first epoch trains; whoever comes first does it, the others wait.
-            self._filled: Future[int] = pool.submit(batches.fill)
+        # While the training traces its first step; whoever comes first does it, the others wait.
+        for device in dict.fromkeys(devices or (None,)):
+            pool.submit(self._prepare, device)
 
     def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
         """Begins to evaluate a snapshot; the futures are in the order of the parts."""
@@ -121,6 +121,13 @@ class ValidationRunner:
     def merge(self, results: list[ShardResult]) -> ValidationResult:
         """Returns the metrics of the whole from those of the parts."""
         return self.evaluator.merge(results, self._hosts.sum)
+
+    def _prepare(self, device: str | None) -> None:
+        """Fills the cache and warms the evaluator up; what fails here fails again where it is reported."""
+        if isinstance(self._batches, CachedBatches):
+            self._batches.fill()
+        with tf.device(device):
+            self.evaluator.warm_up()
 
     def _part(self, index: int) -> Shard:
         batches = self._batches

@@ -114,6 +114,35 @@ def test_a_stream_gives_the_same():
     assert_logs_equal(evaluator.merge(results).metrics, model.evaluate(X, Y, verbose=0, return_dict=True))
 
 
+@pytest.mark.parametrize("kind", ["arrays", "cached", "streamed"])
+def test_warming_up_draws_no_batch_and_leaves_no_trace(kind):
+    model, seen = built(), []
+
+    def step(batch):
+        tf.py_function(lambda x: seen.append(len(x)), [batch[0]], [])
+        return model.test_step(batch)
+
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(16)
+    data = data.shuffle(5, seed=1) if kind == "streamed" else data
+    source = (X, Y, None) if kind == "arrays" else (data, None, None)
+    state, batches, evaluator = evaluator_of(model, source, step=step)
+    if kind == "cached":
+        batches.fill()
+    before = [keras.ops.convert_to_numpy(v) for v in (*model.variables, *model.metrics_variables)]
+    evaluator.warm_up()
+    assert seen == []
+    for value, variable in zip(before, (*model.variables, *model.metrics_variables), strict=True):
+        np.testing.assert_array_equal(value, variable)
+    weights = weights_of(state.read())
+    if kind == "streamed":
+        results = [evaluator.evaluate(weights, batches.begin())]
+    else:
+        results = in_parts(evaluator, batches, weights, 2)
+    assert sorted(seen) == [6, 16, 16, 16, 16]
+    expected = model.evaluate(X, Y, batch_size=16, verbose=0, return_dict=True)
+    assert_logs_equal(evaluator.merge(results).metrics, expected)
+
+
 def test_no_batch_at_all_is_an_error():
     model = built()
     _, _, evaluator = evaluator_of(model)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import keras
 import numpy as np
 import pytest
@@ -78,3 +80,19 @@ def test_what_validation_changes_is_left_in_the_model_as_keras_leaves_it(pool):
         logs = runner.evaluate(state.read()).metrics
         assert logs == pytest.approx(expected.evaluate(X, Y, batch_size=16, verbose=0, return_dict=True))
     np.testing.assert_array_equal(actual.layers[0].calls, expected.layers[0].calls)
+
+
+def test_the_evaluator_is_warmed_up_by_a_worker_and_a_failure_of_that_is_no_failure(pool, monkeypatch):
+    model, warmed = sequential(), threading.Event()
+    model.fit(X, Y, verbose=0)
+
+    def fails(evaluator):
+        assert threading.current_thread().name.startswith("validation-")
+        warmed.set()
+        raise ValueError("a metric that cannot do without a batch")
+
+    monkeypatch.setattr(SnapshotEvaluator, "warm_up", fails)
+    state, runner = runner_of(model, (X, Y), pool)
+    assert warmed.wait(30)
+    expected = model.evaluate(X, Y, verbose=0, return_dict=True)
+    assert runner.evaluate(state.read()).metrics == pytest.approx(expected, rel=1e-5)
