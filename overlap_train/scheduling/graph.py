@@ -63,6 +63,7 @@ class Layer:
         output_bytes: the size of each output for `work.batch` examples.
         runs: the callable that computes the layer, by the name or the kind of a device. The simulator
             needs none.
+        alone: not to be merged with its neighbours, beside which it is meant to run.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Layer:
     inputs: tuple[Port, ...]
     output_bytes: tuple[int, ...] = (0,)
     runs: Mapping[str, Run] = field(default_factory=dict)
+    alone: bool = False
 
 
 class LayerGraph:

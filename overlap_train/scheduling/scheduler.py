@@ -48,6 +48,8 @@ class MultiModelScheduler:
         aging_s: how much longer than others a request of one more priority counts as having waited.
         segments: "auto" merges layers where a call costs more than it gains, "layers" keeps every
             layer, "whole" none; a number cuts into so many segments with as many layers each.
+        cut_dense: dense layers with at least 2^20 weights are cut into so many pieces, which run beside each
+            other; for single examples on devices that would otherwise be idle.
         longest_segment_s: no segment is merged beyond this.
         constant_weights: see `compile_segments`; faster, but blind to later changes of weights.
         profile: measure every layer on every device first; unless given, if there are devices of two
@@ -71,6 +73,7 @@ class MultiModelScheduler:
         max_pending: int = 64,
         aging_s: float = 1.0,
         segments: str | int = "auto",
+        cut_dense: int = 1,
         longest_segment_s: float = float("inf"),
         constant_weights: bool = False,
         profile: bool | None = None,
@@ -97,6 +100,7 @@ class MultiModelScheduler:
             platform,
             costs,
             segments=segments,
+            cut_dense=cut_dense,
             longest_s=longest_segment_s,
             constant_weights=constant_weights,
             profile=profile,

@@ -60,7 +60,7 @@ def choose_segments(
 
     Two neighbours are merged when, both on the device that is best for them together, they take at
     most `call_s` longer than each on its own best device: the call that is saved pays for it. Pairs
-    that lose least are merged first.
+    that lose least are merged first. Layers that are to stay alone do.
 
     Args:
         graph: of single layers.
@@ -75,9 +75,10 @@ def choose_segments(
     devices = {(device.kind, device.name): device for device in platform.devices}.values()
     times = [[costs.seconds(layer, device) for device in devices] for layer in graph.layers]
     groups = [(range(index, index + 1), row) for index, row in enumerate(times)]
+    alone = {index for index, layer in enumerate(graph.layers) if layer.alone}
     limit_s = call_s
     for limit_s in (0.0, call_s / 4, call_s):
-        groups = _merged_within(groups, limit_s, longest_s)
+        groups = _merged_within(groups, alone, limit_s, longest_s)
     return [members for members, _ in groups]
 
 
@@ -139,7 +140,7 @@ def _inputs(graph: LayerGraph, group: range) -> tuple[Port, ...]:
 _Group = tuple[range, list[float]]
 
 
-def _merged_within(groups: list[_Group], limit_s: float, longest_s: float) -> list[_Group]:
+def _merged_within(groups: list[_Group], alone: set[int], limit_s: float, longest_s: float) -> list[_Group]:
     """Merges each group into the one before it while that loses at most `limit_s`."""
     merged: list[_Group] = []
     for group in groups:
@@ -148,6 +149,8 @@ def _merged_within(groups: list[_Group], limit_s: float, longest_s: float) -> li
             (left, left_s), (right, right_s) = merged[-2], merged[-1]
             both_s = [a + b for a, b in zip(left_s, right_s, strict=True)]
             loss_s = min(both_s) - min(left_s) - min(right_s)
+            if left.start in alone or right.start in alone:  # then they are groups of one
+                break
             if loss_s > limit_s * (1 + 1e-9) + 1e-12 or min(both_s) > longest_s:
                 break
             merged[-2:] = [(range(left.start, right.stop), both_s)]

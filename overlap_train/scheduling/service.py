@@ -36,6 +36,7 @@ class ModelBuilder:
         costs: Costs,
         *,
         segments: str | int = "auto",
+        cut_dense: int = 1,
         longest_s: float = float("inf"),
         constant_weights: bool = False,
         profile: bool = False,
@@ -46,6 +47,7 @@ class ModelBuilder:
         self._platform = platform
         self._costs = costs
         self._segments = segments
+        self._cut_dense = cut_dense
         self._longest_s = longest_s
         self._constant_weights = constant_weights
         self._profile = profile
@@ -65,7 +67,7 @@ class ModelBuilder:
         Raises:
             ValueError: the model cannot be split, see `split_model`.
         """
-        split = split_model(model, name=name, input_specs=input_specs)
+        split = split_model(model, name=name, input_specs=input_specs, cut_dense=self._cut_dense)
         graph = self._compiled(split)
         dtypes = [spec.dtype.as_numpy_dtype for spec in split.input_specs]
         structure = getattr(model, "_outputs_struct", None)

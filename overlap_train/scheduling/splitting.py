@@ -1,14 +1,11 @@
 """Any Keras model as a `LayerGraph` of its layers.
 
 Functional and Sequential models are split at every layer; what cannot be split (a subclassed model, or
-a network whose layers pass masks beside their tensors) becomes a graph of one layer. Keras's public
-API does not show the graph of a functional model, so `_nodes` is the one place that reads its private
-part.
+a network whose layers pass masks beside their tensors) becomes a graph of one layer.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,35 +13,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train.scheduling.graph import REQUEST, Layer, LayerGraph, Port, Work
-from overlap_train.scheduling.segments import merge_work
+from overlap_train.scheduling.calls import calls_of, tensor_bytes, work_of
+from overlap_train.scheduling.cutting import cut_dense_call
+from overlap_train.scheduling.graph import REQUEST, Layer, LayerGraph, Port
 
 __all__ = ["SplitModel", "split_model"]
-
-_CONVOLUTIONS = (
-    keras.layers.Conv1D,
-    keras.layers.Conv2D,
-    keras.layers.Conv3D,
-    keras.layers.Conv1DTranspose,
-    keras.layers.Conv2DTranspose,
-    keras.layers.Conv3DTranspose,
-    keras.layers.SeparableConv1D,
-    keras.layers.SeparableConv2D,
-)
-_DEPTHWISE = (keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D)
-_KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("dense", ("Dense", "EinsumDense")),
-    (
-        "norm",
-        ("BatchNormalization", "LayerNormalization", "GroupNormalization", "Normalization", "Rescaling"),
-    ),
-    ("activation", ("Activation", "ReLU", "LeakyReLU", "PReLU", "ELU", "Softmax")),
-    ("pool", tuple(f"{name}{n}D" for name in ("MaxPooling", "AveragePooling") for n in (1, 2, 3))),
-    ("reduce", tuple(f"Global{name}Pooling{n}D" for name in ("Max", "Average") for n in (1, 2, 3))),
-    ("merge", ("Add", "Multiply", "Concatenate", "Average", "Maximum", "Subtract", "Minimum")),
-    ("reshape", ("Flatten", "Reshape", "Permute", "ZeroPadding2D", "Cropping2D", "Dropout", "InputLayer")),
-)
-_KIND_OF = {name: kind for kind, names in _KINDS for name in names}
 
 
 @dataclass(frozen=True)
@@ -67,7 +40,11 @@ class SplitModel:
 
 
 def split_model(
-    model: Any, *, name: str | None = None, input_specs: Sequence[tf.TensorSpec] = ()
+    model: Any,
+    *,
+    name: str | None = None,
+    input_specs: Sequence[tf.TensorSpec] = (),
+    cut_dense: int = 1,
 ) -> SplitModel:
     """Splits a model into layers.
 
@@ -76,26 +53,20 @@ def split_model(
         name: of the network; the model's own unless given.
         input_specs: needed for a subclassed model only: the shape and dtype of each input, with None
             for the batch.
+        cut_dense: pieces into which large dense layers are cut, see `cutting`; nothing is cut in a model
+            that stays whole.
 
     Raises:
-        ValueError: a subclassed model without `input_specs`, or a Sequential one that is not built.
+        ValueError: `cut_dense` below 1, a subclassed model without `input_specs`, or a Sequential one that is
+            not built.
     """
+    if cut_dense < 1:
+        raise ValueError(f"cut_dense must be at least 1, got {cut_dense}")
     name = name or model.name
     functional = getattr(model, "_functional", None) or model
     if hasattr(functional, "_nodes_by_depth") and not _has_masks(model):
-        return _split_functional(model, functional, name)
+        return _split_functional(model, functional, name, cut_dense)
     return _one_layer(model, name, tuple(input_specs))
-
-
-def _nodes(functional: Any) -> list[Any]:
-    """The calls of layers that make up a functional model, in the order in which Keras runs them."""
-    depths = sorted(functional._nodes_by_depth, reverse=True)
-    return [
-        node
-        for depth in depths
-        for node in functional._nodes_by_depth[depth]
-        if node.operation is not None and not node.is_input
-    ]
 
 
 def _has_masks(model: Any) -> bool:
@@ -105,25 +76,24 @@ def _has_masks(model: Any) -> bool:
     )
 
 
-def _split_functional(model: Any, functional: Any, name: str) -> SplitModel:
-    nodes = _nodes(functional)
+def _split_functional(model: Any, functional: Any, name: str, cut_dense: int) -> SplitModel:
+    calls = [piece for call in calls_of(functional) for piece in cut_dense_call(call, cut_dense)]
     ports: dict[int, Port] = {id(x): Port(REQUEST, n) for n, x in enumerate(functional.inputs)}
     tensors: dict[Port, Any] = {Port(REQUEST, n): x for n, x in enumerate(functional.inputs)}
     used: dict[str, int] = {}
     layers = []
-    for index, node in enumerate(nodes):
-        for number, tensor in enumerate(node.outputs):
+    for index, call in enumerate(calls):
+        for number, tensor in enumerate(call.outputs):
             ports[id(tensor)] = Port(index, number)
             tensors[Port(index, number)] = tensor
-        count = used[node.operation.name] = used.get(node.operation.name, 0) + 1
-        layer_name = node.operation.name + (f"#{count}" if count > 1 else "")
-        inputs = tuple(ports[id(tensor)] for tensor in node.input_tensors)
+        count = used[call.name] = used.get(call.name, 0) + 1
         layers.append(
             Layer(
-                f"{name}/{layer_name}",
-                _work(node.operation, node.input_tensors, node.outputs),
-                inputs,
-                tuple(_tensor_bytes(tensor) for tensor in node.outputs),
+                f"{name}/{call.name}" + (f"#{count}" if count > 1 else ""),
+                call.work,
+                tuple(ports[id(tensor)] for tensor in call.inputs),
+                tuple(tensor_bytes(tensor) for tensor in call.outputs),
+                alone=call.alone,
             )
         )
     if not layers:
@@ -131,7 +101,7 @@ def _split_functional(model: Any, functional: Any, name: str) -> SplitModel:
     graph = LayerGraph(
         layers,
         [ports[id(tensor)] for tensor in functional.outputs],
-        input_bytes=[_tensor_bytes(x) for x in functional.inputs],
+        input_bytes=[tensor_bytes(x) for x in functional.inputs],
         name=name,
     )
 
@@ -139,7 +109,9 @@ def _split_functional(model: Any, functional: Any, name: str) -> SplitModel:
         def segment(*args: Any) -> list[Any]:
             values = {id(tensors[port]): value for port, value in zip(reads, args, strict=True)}
             for index in members:
-                _call(nodes[index], values)
+                call = calls[index]
+                made = call.run([values[id(tensor)] for tensor in call.inputs])
+                values.update(zip(map(id, call.outputs), made, strict=True))
             return [values[id(tensors[port])] for port in returns]
 
         return segment
@@ -147,15 +119,6 @@ def _split_functional(model: Any, functional: Any, name: str) -> SplitModel:
     return SplitModel(
         model, graph, tuple(_spec(x) for x in functional.inputs), function, lambda port: _spec(tensors[port])
     )
-
-
-def _call(node: Any, values: dict[int, Any]) -> None:
-    args, kwargs = node.arguments.fill_in(values)
-    if getattr(node.operation, "_call_has_training_arg", False):
-        kwargs["training"] = False
-    outputs = keras.tree.flatten(node.operation(*args, **kwargs))
-    for tensor, value in zip(node.outputs, outputs, strict=True):
-        values[id(tensor)] = value
 
 
 def _one_layer(model: Any, name: str, input_specs: tuple[tf.TensorSpec, ...]) -> SplitModel:
@@ -171,17 +134,17 @@ def _one_layer(model: Any, name: str, input_specs: tuple[tf.TensorSpec, ...]) ->
 
     example = [keras.KerasTensor(spec.shape, spec.dtype.name) for spec in input_specs]
     outputs = keras.tree.flatten(model.compute_output_spec(_packed(model, example)))
-    work = _work(model, example, outputs)
+    work = work_of(model, example, outputs)
     layer = Layer(
         f"{name}/all",
         work,
         tuple(Port(REQUEST, n) for n in range(len(input_specs))),
-        tuple(_tensor_bytes(x) for x in outputs),
+        tuple(tensor_bytes(x) for x in outputs),
     )
     graph = LayerGraph(
         [layer],
         [Port(0, n) for n in range(len(outputs))],
-        input_bytes=[_tensor_bytes(x) for x in example],
+        input_bytes=[tensor_bytes(x) for x in example],
         name=name,
     )
     known = {Port(REQUEST, n): spec for n, spec in enumerate(input_specs)}
@@ -198,42 +161,3 @@ def _packed(model: Any, flat: Sequence[Any]) -> Any:
 
 def _spec(tensor: Any) -> tf.TensorSpec:
     return tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype)
-
-
-def _elements(shape: Sequence[int | None]) -> int:
-    return math.prod(size or 1 for size in shape)
-
-
-def _tensor_bytes(tensor: Any) -> int:
-    return _elements(tensor.shape[1:]) * int(tf.as_dtype(tensor.dtype).size)
-
-
-def _work(operation: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Work:
-    """FLOPs and bytes of one call of a layer on one example."""
-    nested = getattr(operation, "_functional", None) or operation
-    if hasattr(nested, "_nodes_by_depth"):
-        works = [_work(node.operation, node.input_tensors, node.outputs) for node in _nodes(nested)]
-        if works:
-            return merge_work(works)
-    weights = getattr(operation, "weights", [])
-    weight_bytes = sum(_elements(w.shape) * tf.as_dtype(w.dtype).size for w in weights)
-    moved_bytes = sum(map(_tensor_bytes, (*inputs, *outputs)))
-    produced = sum(_elements(tensor.shape[1:]) for tensor in outputs)
-    kind = _KIND_OF.get(type(operation).__name__, "other")
-    flops = float(produced)
-    if isinstance(operation, _CONVOLUTIONS):
-        kind, flops = "conv", sum(_convolution_flops(operation, w, outputs[0]) for w in weights)
-    elif isinstance(operation, _DEPTHWISE):
-        kind, flops = "depthwise", 2.0 * produced * math.prod(operation.kernel_size)
-    elif kind == "dense":
-        rows = produced / max(outputs[0].shape[-1] or 1, 1)
-        flops = 2.0 * rows * sum(_elements(w.shape) for w in weights)
-    return Work(kind, flops, float(moved_bytes), float(weight_bytes))
-
-
-def _convolution_flops(operation: Any, weight: Any, output: Any) -> float:
-    """Two for each output position and weight; a transposed one counts its larger output, an upper bound."""
-    positions = _elements(
-        output.shape[1:-1] if operation.data_format == "channels_last" else output.shape[2:]
-    )
-    return 2.0 * positions * _elements(weight.shape)

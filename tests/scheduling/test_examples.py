@@ -39,8 +39,12 @@ def test_reports_draw_and_mark_every_row(tmp_path):
 
     graph = split_model(alexnet((64, 64, 3), 10)).graph
     graphs = dict.fromkeys(("densenet201", "resnet152", "vgg16", "alexnet"), graph)
-    rows = simulated.compare_policies(graphs)
+    rows = simulated.compare_policies({1: graphs, 8: graphs})
     assert all(row["marked"].startswith("simulated") for row in rows)
+    for row in rows:
+        assert set(row["makespan_s"]) == set(simulated.COLUMNS)
+        assert row["lower_bound_cut_s"] == pytest.approx(row["lower_bound_s"])
+        assert row["lower_bound_s"] <= min(row["makespan_s"].values()) * (1 + 1e-9)
     plot_policies(rows, tmp_path / "policies.png")
     plot_growth(rows, tmp_path / "growth.png")
     scenario = simulated.SCENARIOS[0]
