@@ -49,7 +49,7 @@ class Board:
     def free_s(self, device: Device) -> float:
         """When a job that is put behind everything waiting on `device` would begin."""
         ends = self._ends_s[device.name]
-        if len(ends) < device.slots and not self._waiting[device.name]:
+        if len(ends) + self._waiting[device.name] < device.slots:
             return self.now_s
         left_s = sum(max(end - self.now_s, 0.0) for end in ends.values())
         if device.slots == 1:
