@@ -4,6 +4,7 @@ Run it:
 
     .venv/bin/python examples/multi_dnn.py
     .venv/bin/python examples/multi_dnn.py --networks MobileNetV2 DenseNet121 --size 96 --policy paper
+    .venv/bin/python examples/multi_dnn.py --networks VGG16 --size 224 --requests 12 --one-at-a-time --cut-dense 2
 
 The detector's requests are urgent and have a deadline; the others fill the time that is left. At the
 end it prints what `statistics()` knows and writes a timeline for chrome://tracing or Perfetto.
@@ -12,6 +13,7 @@ end it prints what `statistics()` knows and writes a timeline for chrome://traci
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import time
@@ -59,20 +61,25 @@ def serve(
     requests: int,
     deadline_s: float,
     timeline: Timeline,
+    *,
+    one_at_a_time: bool = False,
     **options: object,
 ) -> Statistics:
-    """Sends `requests` images to every model, the first model's with priority and a deadline."""
+    """Sends `requests` images to every model, the first model's with priority and a deadline.
+
+    With `one_at_a_time` each waits for the one before, as from a camera.
+    """
     images = np.random.default_rng(0).random((requests, 1, size, size, 3), dtype=np.float32)
     urgent = next(iter(models))
     with MultiModelScheduler(models, recorder=timeline, max_pending=2 * requests, **options) as scheduler:
         began_s = time.perf_counter()
-        futures = [
-            scheduler.submit(
-                name, image, priority=int(name == urgent), deadline_s=deadline_s if name == urgent else None
-            )
-            for image in images
-            for name in models
-        ]
+        futures = []
+        for image, name in itertools.product(images, models):
+            first = name == urgent
+            deadline = deadline_s if first else None
+            futures.append(scheduler.submit(name, image, priority=int(first), deadline_s=deadline))
+            if one_at_a_time:
+                futures[-1].result()
         for future in futures:
             future.result()
         print(f"{len(futures) / (time.perf_counter() - began_s):.1f} requests/s")
@@ -98,6 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> Statistics:
     parser.add_argument("--requests", type=int, default=50, help="for each network")
     parser.add_argument("--policy", default="earliest_finish")
     parser.add_argument("--max-batch", type=int, default=4)
+    parser.add_argument("--one-at-a-time", action="store_true", help="no request waits for another")
+    parser.add_argument("--cut-dense", type=int, default=1, help="pieces of a large dense layer")
     parser.add_argument("--deadline-ms", type=float, default=500.0)
     parser.add_argument("--timeline", type=Path, default=Path("results/multi_dnn_timeline.json"))
     options = parser.parse_args(arguments)
@@ -113,6 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> Statistics:
         options.requests,
         options.deadline_ms / 1e3,
         timeline,
+        one_at_a_time=options.one_at_a_time,
+        cut_dense=options.cut_dense,
         policy=options.policy,
         max_batch=options.max_batch,
     )

@@ -20,9 +20,11 @@ def load_example():
     return module
 
 
-def test_multi_dnn_serves_everything_and_writes_a_timeline(tmp_path, capsys):
+@pytest.mark.parametrize("one_at_a_time", [False, True])
+def test_multi_dnn_serves_everything_and_writes_a_timeline(one_at_a_time, tmp_path, capsys):
     path = tmp_path / "timeline.json"
     arguments = ["--networks", "MobileNetV3Small", "--size", "32", "--requests", "4", "--timeline", str(path)]
+    arguments += ["--one-at-a-time", "--cut-dense", "2"] if one_at_a_time else []
     statistics = load_example().main(arguments)
     assert statistics.models["MobileNetV3Small"].completed == 4
     assert "requests/s" in capsys.readouterr().out
