@@ -4,7 +4,7 @@ Run it:
 
     .venv/bin/python examples/multi_dnn.py
     .venv/bin/python examples/multi_dnn.py --networks MobileNetV2 DenseNet121 --size 96 --policy paper
-    .venv/bin/python examples/multi_dnn.py --networks VGG16 --size 224 --requests 12 --one-at-a-time --cut-dense 2
+    .venv/bin/python examples/multi_dnn.py --networks VGG16 --size 224 --one-at-a-time --cut-dense 2
 
 The detector's requests are urgent and have a deadline; the others fill the time that is left. At the
 end it prints what `statistics()` knows and writes a timeline for chrome://tracing or Perfetto.
@@ -105,7 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> Statistics:
     parser.add_argument("--requests", type=int, default=50, help="for each network")
     parser.add_argument("--policy", default="earliest_finish")
     parser.add_argument("--max-batch", type=int, default=4)
-    parser.add_argument("--one-at-a-time", action="store_true", help="no request waits for another")
+    parser.add_argument(
+        "--one-at-a-time", action="store_true", help="send a request when the one before is done"
+    )
     parser.add_argument("--cut-dense", type=int, default=1, help="pieces of a large dense layer")
     parser.add_argument("--deadline-ms", type=float, default=500.0)
     parser.add_argument("--timeline", type=Path, default=Path("results/multi_dnn_timeline.json"))

@@ -46,14 +46,14 @@ __all__ = [
     "spans",
 ]
 
-# A policy, and the number of pieces into which large dense layers are cut: one for each Carmel core.
-COLUMNS = {
+_PIECES = 8  # of a large dense layer: one for each Carmel core
+COLUMNS = {  # a policy, and into how many pieces large dense layers are cut
     "gpu_only": ("gpu_only", 1),
     "cpu_only": ("cpu_only", 1),
     "paper": ("paper", 1),
     "heft": ("heft", 1),
     "earliest_finish": ("earliest_finish", 1),
-    "earliest_finish, cut": ("earliest_finish", 8),
+    "earliest_finish, cut": ("earliest_finish", _PIECES),
 }
 LOADS = (0.0, 0.4, 0.6, 0.9)
 SHARE = 0.275
@@ -166,7 +166,7 @@ def compare_policies(graphs: Mapping[int, Mapping[str, LayerGraph]]) -> list[dic
                     "less_than_gpu_only_percent": {p: 100 * (1 - s / gpu_s) for p, s in makespan_s.items()},
                     "to_better_of_gpu_only_and_paper": makespan_s["earliest_finish"] / best_s,
                     "lower_bound_s": lower_bound_s(graphs[1], scenario.networks, load),
-                    "lower_bound_cut_s": lower_bound_s(graphs[8], scenario.networks, load),
+                    "lower_bound_cut_s": lower_bound_s(graphs[_PIECES], scenario.networks, load),
                     "papers_hardware_percent": scenario.paper if label == "60%" else None,
                 }
             )

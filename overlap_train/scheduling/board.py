@@ -54,8 +54,11 @@ class Board:
         left_s = sum(max(end - self.now_s, 0.0) for end in ends.values())
         if device.slots == 1:
             return self.now_s + left_s + self._waiting_s[device.name]
-        soonest_s = min(max(end - self.now_s, 0.0) for end in ends.values()) if ends else 0.0
-        return self.now_s + max(soonest_s, (left_s + self._waiting_s[device.name]) / device.slots)
+        shared_s = (left_s + self._waiting_s[device.name]) / device.slots
+        if len(ends) < device.slots:
+            # Those that wait are about to begin: until then the slots that run something long do not matter.
+            return self.now_s + min(shared_s, self._waiting_s[device.name] / (device.slots - len(ends)))
+        return self.now_s + max(min(max(end - self.now_s, 0.0) for end in ends.values()), shared_s)
 
     def busy(self, device: Device) -> int:
         """Jobs that wait for or run on `device`."""

@@ -1,7 +1,7 @@
 """The calls of layers that make up a functional Keras model, and what each costs.
 
-Keras's public API does not show the graph of a functional model: `_nodes` is the one place that reads its
-private part.
+Keras's public API does not show the graph of a functional model; this module and `splitting` read the private
+parts that do.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ A dense layer for a few examples does little but read its weights, so one core o
 it while the others have nothing to do: its network has no other layer ready. Each piece multiplies some of
 the inputs by their rows of the kernel, and a last call adds the partial sums, the bias and the activation.
 (muLayer, Kim et al., EuroSys 2019, cuts layers by output channels instead. Rows of a kernel in memory are
-contiguous, so that TensorFlow reads them in place; columns it would copy in each call.)
+contiguous, so that TensorFlow reads them in place; columns it would copy in each call.) A model inside a
+model is one layer, so its dense layers are not cut.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from overlap_train.scheduling.calls import Call, elements, tensor_bytes
 from overlap_train.scheduling.graph import Work
@@ -24,8 +26,8 @@ __all__ = ["cut_dense_call"]
 # Below, what a call costs is more than what the pieces save.
 _LEAST_PARAMETERS = 1 << 20
 
-# Slices that begin at such rows are aligned for Eigen (64 bytes) whatever the number of columns.
-_ROW_MULTIPLE = 32
+# Whatever the number of columns, such rows begin at multiples of 64 bytes: TensorFlow slices there in place.
+_ROW_MULTIPLE = 16
 
 
 def cut_dense_call(call: Call, pieces: int) -> list[Call]:
@@ -60,10 +62,12 @@ def cut_dense_call(call: Call, pieces: int) -> list[Call]:
             zip(partial, itertools.pairwise(bounds), strict=True)
         )
     ]
-    moved = tensor_bytes(y) * (len(partial) + 1)
-    added = elements(y.shape[1:]) * len(partial)
-    join = replace(call, inputs=tuple(partial), work=Work("merge", added, moved), run=_join(layer))
-    return [*cut, join]
+    produced = elements(y.shape[1:])
+    moved = tensor_bytes(y) * (
+        len(partial) + 3
+    )  # the sum reads all and writes; bias and activation do once more
+    work = Work("merge", produced * (len(partial) + 1), moved, operations=2)
+    return [*cut, replace(call, name=f"{call.name}/sum", inputs=tuple(partial), work=work, run=_join(layer))]
 
 
 def _bounds(layer: Any, pieces: int) -> list[int]:
@@ -83,19 +87,28 @@ def _bounds(layer: Any, pieces: int) -> list[int]:
 def _piece(layer: Any, first: int, stop: int) -> Callable[[Sequence[Any]], Sequence[Any]]:
     def run(values: Sequence[Any]) -> Sequence[Any]:
         dtype = layer.compute_dtype
-        kernel = keras.ops.cast(keras.ops.convert_to_tensor(layer.kernel)[first:stop], dtype)
-        return [keras.ops.matmul(keras.ops.cast(values[0], dtype)[..., first:stop], kernel)]
+        kernel = tf.cast(rows_of(layer.kernel, first, stop), dtype)
+        return [keras.ops.matmul(tf.cast(values[0], dtype)[..., first:stop], kernel)]
 
     return run
 
 
+def rows_of(kernel: Any, first: int, stop: int) -> tf.Tensor:
+    """Returns rows of a kernel, on its own memory if they begin and end at multiples of 64 bytes.
+
+    Of a matrix TensorFlow would copy them if the columns were not a multiple of 16; of a vector it looks at
+    where they begin and end.
+    """
+    columns = kernel.shape[1]
+    flat = tf.reshape(tf.convert_to_tensor(kernel), [-1])
+    return tf.reshape(flat[first * columns : stop * columns], [stop - first, columns])
+
+
 def _join(layer: Any) -> Callable[[Sequence[Any]], Sequence[Any]]:
     def run(values: Sequence[Any]) -> Sequence[Any]:
-        total = values[0]
-        for value in values[1:]:
-            total = total + value
+        total = tf.add_n(list(values))
         if layer.use_bias:
-            total = total + keras.ops.cast(layer.bias, layer.compute_dtype)
+            total = total + tf.cast(tf.convert_to_tensor(layer.bias), layer.compute_dtype)
         return [layer.activation(total) if layer.activation is not None else total]
 
     return run

@@ -153,7 +153,7 @@ def list_schedule(problem: Problem, ranks: Sequence[float], choose: _Choose) -> 
     def free_s() -> list[float]:
         left = [sum(end - now for end in running[d]) + waiting_s[d] for d in devices]
         return [
-            0.0 if len(running[d]) < problem.slots[d] and not queues[d] else left[d] / problem.slots[d]
+            0.0 if len(running[d]) + len(queues[d]) < problem.slots[d] else left[d] / problem.slots[d]
             for d in devices
         ]
 

@@ -49,7 +49,9 @@ class MultiModelScheduler:
         segments: "auto" merges layers where a call costs more than it gains, "layers" keeps every
             layer, "whole" none; a number cuts into so many segments with as many layers each.
         cut_dense: dense layers with at least 2^20 weights are cut into so many pieces, which run beside each
-            other; for single examples on devices that would otherwise be idle.
+            other; for single examples on devices that would otherwise be idle. Needs `segments` "auto" or
+            "layers". `oracle` takes no graphs of more than ten segments, and `earliest_finish` makes no
+            plans for more than 24: it then places layer by layer.
         longest_segment_s: no segment is merged beyond this.
         constant_weights: see `compile_segments`; faster, but blind to later changes of weights.
         profile: measure every layer on every device first; unless given, if there are devices of two

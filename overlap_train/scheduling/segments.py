@@ -124,6 +124,7 @@ def merge_layers(graph: LayerGraph, groups: Sequence[range]) -> Segments:
                 members[0].runs
                 if len(members) == 1 and len(outputs[number]) == len(members[0].output_bytes)
                 else {},
+                alone=len(members) == 1 and members[0].alone,
             )
         )
     merged = LayerGraph(

@@ -27,7 +27,7 @@ class ModelBuilder:
     """Holds how models are prepared; see `MultiModelScheduler` for the arguments.
 
     Raises:
-        ValueError: an unknown `segments`.
+        ValueError: an unknown `segments`, or `cut_dense` with one that would put pieces together again.
     """
 
     def __init__(
@@ -44,6 +44,13 @@ class ModelBuilder:
     ) -> None:
         if segments not in _SEGMENTS and not (isinstance(segments, int) and segments > 0):
             raise ValueError(f"segments must be one of {_SEGMENTS} or a number above 0, got {segments!r}")
+        if cut_dense < 1:
+            raise ValueError(f"cut_dense must be at least 1, got {cut_dense}")
+        if cut_dense > 1 and segments not in ("auto", "layers"):
+            raise ValueError(
+                f"cut_dense={cut_dense} needs segments='auto' or 'layers'; {segments!r} would put the pieces "
+                "together again"
+            )
         self._platform = platform
         self._costs = costs
         self._segments = segments

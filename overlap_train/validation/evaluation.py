@@ -104,16 +104,26 @@ class SnapshotEvaluator:
         state, logs = self._run(weights, first, stop)
         return ShardResult(tuple(state), logs, part.stop - part.first)
 
-    def warm_up(self) -> None:
-        """Runs what has been traced on no batches at all: TensorFlow prepares a function when it first runs.
+    def read_weights(self) -> Weights:
+        """Returns the present weights, on the variables' own memory. Belongs to the training thread."""
+        return weights_of(self._variables.read())
 
-        May be called from any thread. A function that takes a batch is left out.
+    def warm_up(self, weights: Weights) -> None:
+        """Runs on no batch what an evaluation will run: TensorFlow prepares a function when it first runs.
+
+        May be called from any thread. The function that evaluates a single batch is left out: it needs one.
+
+        Args:
+            weights: from where those of the snapshots will come, since functions are prepared for that too.
         """
-        state = _zeros(self._state_spec())
-        if self._run is not None:
+        if self._run is None:
+            state = self._start(weights)
+        else:
             number = tf.constant(0, tf.int64)
-            state, _ = self._run(_zeros(self._weights_spec()), number, number)
-        self._result(self._add(state, state))
+            state, _ = self._run(weights, number, number)
+        if self._carries_logs:
+            return
+        self._result(state if self.indivisible else self._add(state, state))
 
     def merge(
         self,
@@ -148,7 +158,7 @@ class SnapshotEvaluator:
         """Finds out, on a trace that is never run, what the step returns and what it changes."""
 
         def probe(batch: Any) -> Mapping[str, tf.Tensor]:
-            weights = self._read_weights()
+            weights = self._traced_weights()
             mapping = self._mapping(weights, self._start_state(weights))
             with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
                 logs = self._step(_keras.without_optionals(batch))
@@ -182,7 +192,11 @@ class SnapshotEvaluator:
             self.indivisible = f"nothing is known of how to add up the state of {', '.join(unmergeable)}"
 
     def _trace(self) -> None:
-        weights = self._weights_spec()
+        trainable, non_trainable = (
+            tuple(tf.TensorSpec(v.shape, v.dtype) for v in variables)
+            for variables in (self._variables.trainable, self._variables.non_trainable)
+        )
+        weights = (trainable, non_trainable)
         number = tf.TensorSpec([], tf.int64)
         state = self._state_spec()
         if self._batch_by_batch or isinstance(self._batches, StreamedBatches):
@@ -239,18 +253,11 @@ class SnapshotEvaluator:
         own = {id(v): value for v, value in zip(variables, (*weights[0], *weights[1]), strict=True)}
         return (*reset, *(own[id(v)] for v in self.mutated))
 
-    def _weights_spec(self) -> tuple[tuple[tf.TensorSpec, ...], tuple[tf.TensorSpec, ...]]:
-        trainable, non_trainable = (
-            tuple(tf.TensorSpec(v.shape, v.dtype) for v in variables)
-            for variables in (self._variables.trainable, self._variables.non_trainable)
-        )
-        return trainable, non_trainable
-
     def _state_spec(self) -> tuple[tf.TensorSpec, ...]:
         variables = (*self._variables.metrics, *self.mutated)
         return tuple(tf.TensorSpec(v.shape, v.dtype) for v in variables)
 
-    def _read_weights(self) -> Weights:
+    def _traced_weights(self) -> Weights:
         trainable, non_trainable = (
             tuple(v.value.read_value() for v in variables)
             for variables in (self._variables.trainable, self._variables.non_trainable)
@@ -263,10 +270,6 @@ class SnapshotEvaluator:
     def _result_of(self, state: _State) -> Mapping[str, tf.Tensor]:
         with keras.StatelessScope(state_mapping=list(zip(self._variables.metrics, state, strict=False))):
             return self._model.get_metrics_result()
-
-
-def _zeros(spec: Any) -> Any:
-    return keras.tree.map_structure(lambda leaf: tf.zeros(leaf.shape, leaf.dtype), spec)
 
 
 def weights_of(values: Values) -> Weights:

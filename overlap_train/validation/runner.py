@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from overlap_train.data.shards import (
 from overlap_train.parallel.hosts import Alone
 from overlap_train.records import Span, ValidationResult
 from overlap_train.snapshot import Snapshot, Values
-from overlap_train.validation.evaluation import ShardResult, SnapshotEvaluator, weights_of
+from overlap_train.validation.evaluation import ShardResult, SnapshotEvaluator, Weights, weights_of
 from overlap_train.validation.pending import ShardOutcome
 from overlap_train.validation.pool import WorkerPool
 
@@ -54,9 +55,12 @@ class ValidationRunner:
         self.parts = 1 if evaluator.indivisible else pool.workers
         if batches.num_batches is not None:
             self.parts = min(self.parts, batches.num_batches)
-        # While the training traces its first step; whoever comes first does it, the others wait.
-        for device in dict.fromkeys(devices or (None,)):
-            pool.submit(self._prepare, device)
+        # While the training traces its first step. Whoever runs a function meanwhile would prepare it again.
+        weights = evaluator.read_weights()
+        self._prepared: dict[str | None, Future[None]] = {
+            device: pool.submit(self._prepare, device, weights)
+            for device in dict.fromkeys(self._device(index) for index in range(self.parts))
+        }
 
     def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
         """Begins to evaluate a snapshot; the futures are in the order of the parts."""
@@ -65,7 +69,8 @@ class ValidationRunner:
 
         def work(index: int) -> ShardOutcome:
             start_s = time.monotonic()
-            with tf.device(self._devices[index % len(self._devices)] if self._devices else None):
+            self._wait_until_prepared(index)
+            with tf.device(self._device(index)):
                 result = self.evaluator.evaluate(weights, stream or self._part(index))
             thread = threading.current_thread().name
             span = Span(
@@ -116,18 +121,30 @@ class ValidationRunner:
         if isinstance(self._batches, CachedBatches):
             self._batches.fill()
         if not isinstance(self._batches, StreamedBatches):
+            self._wait_until_prepared(0)
             self.evaluator.evaluate(weights_of(values), Shard(0, 0, 1))
 
     def merge(self, results: list[ShardResult]) -> ValidationResult:
         """Returns the metrics of the whole from those of the parts."""
         return self.evaluator.merge(results, self._hosts.sum)
 
-    def _prepare(self, device: str | None) -> None:
-        """Fills the cache and warms the evaluator up; what fails here fails again where it is reported."""
+    def _device(self, index: int) -> str | None:
+        """Where a part is evaluated; None leaves it to TensorFlow."""
+        return self._devices[index % len(self._devices)] if self._devices else None
+
+    def _prepare(self, device: str | None, weights: Weights) -> None:
+        """Fills the cache and warms the evaluator up."""
+        start_s = time.monotonic()
         if isinstance(self._batches, CachedBatches):
             self._batches.fill()
         with tf.device(device):
-            self.evaluator.warm_up()
+            self.evaluator.warm_up(weights)
+        self._on_span(Span("prepare", threading.current_thread().name, start_s, time.monotonic()))
+
+    def _wait_until_prepared(self, index: int) -> None:
+        # What failed there either fails again in the evaluation, and is reported, or does not matter.
+        with contextlib.suppress(Exception):
+            self._prepared[self._device(index)].result()
 
     def _part(self, index: int) -> Shard:
         batches = self._batches

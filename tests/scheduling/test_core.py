@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import overlap_train.scheduling
 from overlap_train.errors import SchedulerClosedError, SchedulingError
 from overlap_train.scheduling import (
     Device,
+    FixedCosts,
     Job,
     JobQueue,
     Layer,
@@ -25,6 +27,7 @@ from overlap_train.scheduling import (
     Transfer,
     Work,
 )
+from overlap_train.scheduling.board import Board
 
 from .graphs import random_graph
 
@@ -129,6 +132,31 @@ def test_queue_gives_each_device_its_most_urgent_job_first():
         queue.put(each)
     assert [queue.take_now(one) for _ in range(5)] == [jobs[2], jobs[1], jobs[4], jobs[0], None]
     assert queue.take(two) is jobs[3]
+
+
+def test_the_board_expects_a_job_where_a_slot_is_free():
+    device = Device("cpu", slots=4)
+    board = Board(Platform((device,)), FixedCosts(lambda _layer, _device: 0.0))
+    board.now_s = 10.0
+
+    def one(seconds):
+        return replace(job(0.0, device), predicted_s=seconds)
+
+    assert board.free_s(device) == 10.0
+    long = one(0.4)
+    board.queued(long)
+    board.started(long)
+    short = [one(0.01) for _ in range(3)]
+    for number, waiting in enumerate(short):
+        assert board.free_s(device) == 10.0, f"{number} are about to begin in three free slots"
+        board.queued(waiting)
+    assert board.free_s(device) == pytest.approx(10.01), "behind the short ones, not behind the long one"
+    for waiting in short:
+        board.started(waiting)
+    assert board.free_s(device) == pytest.approx(10 + (0.4 + 3 * 0.01) / 4), "all slots are taken"
+    board.now_s = 10.005
+    board.ended(short[0])
+    assert board.free_s(device) == 10.005
 
 
 def test_a_closed_queue_returns_what_is_left_and_takes_nothing():

@@ -24,7 +24,7 @@ keras = pytest.importorskip("keras", reason="needs Keras")
 tf = pytest.importorskip("tensorflow", reason="needs TensorFlow")
 np = pytest.importorskip("numpy")
 
-from overlap_train.scheduling.cutting import _bounds
+from overlap_train.scheduling.cutting import _bounds, rows_of
 from overlap_train.scheduling.splitting import split_model
 from overlap_train.scheduling.tensorflow_backend import compile_segments
 
@@ -64,8 +64,8 @@ def every(split):
 def test_pieces_add_up_to_the_layer(pieces, dense, constant_weights):
     model = network(bias_initializer="random_normal", **dense)
     split, x = split_model(model, cut_dense=pieces), examples()
-    count = min(pieces, 35)  # 1100 rows are 35 blocks of 32
-    assert names(split.graph) == [*(f"large/{n}" for n in range(count)), "large", "small"]
+    count = min(pieces, 69)  # 1100 rows are 69 blocks of 16
+    assert names(split.graph) == [*(f"large/{n}" for n in range(count)), "large/sum", "small"]
     got = computed(split, every(split), x, constant_weights=constant_weights)
     np.testing.assert_allclose(got, model(x, training=False), rtol=1e-5, atol=1e-5)
 
@@ -76,7 +76,7 @@ def test_a_layer_on_sequences_and_one_that_is_called_twice_are_cut():
     model = keras.Model(x, shared(shared(x)))
     split = split_model(model, cut_dense=2)
     assert names(split.graph) == [
-        "shared/0", "shared/1", "shared", "shared/0#2", "shared/1#2", "shared#2",
+        "shared/0", "shared/1", "shared/sum", "shared/0#2", "shared/1#2", "shared/sum#2",
     ]  # fmt: skip
     data = examples(2, (5, 1100))
     got = computed(split, every(split), data)
@@ -94,9 +94,25 @@ def test_work_is_shared_out_and_none_is_lost():
     assert not join.alone
 
 
-@pytest.mark.parametrize("rows", [1, 31, 32, 33, 1000, 25088])
+def address(tensor):
+    return np.asarray(memoryview(tensor)).__array_interface__["data"][0]
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(4096, 1000), (1024, 1025), (1100, 1024), (25088, 42)])
+def test_pieces_are_read_in_place(rows, columns):
+    layer = keras.layers.Dense(columns)
+    layer.build((None, rows))
+    whole = tf.function(lambda: tf.convert_to_tensor(layer.kernel))()
+    for first, stop in itertools.pairwise(_bounds(layer, 4)):
+        piece = tf.function(lambda first=first, stop=stop: rows_of(layer.kernel, first, stop))()
+        np.testing.assert_array_equal(piece, whole[first:stop])
+        if stop * columns % 16 == 0:  # the last rows need not end there
+            assert address(piece) == address(whole) + 4 * first * columns
+
+
+@pytest.mark.parametrize("rows", [1, 15, 16, 17, 1000, 25088])
 @pytest.mark.parametrize("pieces", [2, 7, 64])
-def test_pieces_begin_where_tensorflow_slices_in_place(rows, pieces):
+def test_pieces_cover_all_rows_once(rows, pieces):
     class Sized(keras.layers.Dense):
         pass
 
@@ -105,7 +121,7 @@ def test_pieces_begin_where_tensorflow_slices_in_place(rows, pieces):
     bounds = _bounds(layer, pieces)
     assert bounds[0] == 0
     assert bounds[-1] in (0, rows)
-    assert all(bound % 32 == 0 for bound in bounds[:-1])
+    assert all(bound % 16 == 0 for bound in bounds[:-1])
     assert all(a < b for a, b in itertools.pairwise(bounds)) or bounds == [0, 0]
     layer = Sized(1 + (1 << 20) // rows)
     layer.build((None, rows))
@@ -120,12 +136,22 @@ def test_what_is_small_or_not_plain_stays_whole():
     assert names(split_model(with_lora, cut_dense=4).graph) == ["large", "small"]
     with pytest.raises(ValueError, match="cut_dense must be at least 1, got 0"):
         split_model(network(), cut_dense=0)
+    with pytest.raises(ValueError, match="cut_dense must be at least 1, got 0"):
+        MultiModelScheduler(cut_dense=0)
+
+
+@pytest.mark.parametrize("segments", ["whole", 3])
+def test_pieces_are_not_put_together_again(segments):
+    with pytest.raises(ValueError, match=r"cut_dense=2 needs segments='auto' or 'layers'"):
+        MultiModelScheduler(segments=segments, cut_dense=2)
 
 
 def test_merging_leaves_the_pieces_alone():
     split = split_model(network(), cut_dense=3)
     groups = choose_segments(split.graph, TWO_CORES, CostModel(), call_s=1.0)
     assert groups == [range(1), range(1, 2), range(2, 3), range(3, 5)]
+    merged = merge_layers(split.graph, groups).graph.layers
+    assert [layer.alone for layer in merged] == [True, True, True, False]
 
 
 def test_pieces_follow_the_weights_unless_they_are_constant():
@@ -135,7 +161,8 @@ def test_pieces_follow_the_weights_unless_they_are_constant():
     graph = compile_segments(split, merge_layers(split.graph, groups), TWO_CORES)
     model.get_layer("large").kernel.assign(tf.ones((1100, 1000)))
     piece = graph.layers[0].runs["CPU:0"]((tf.constant(x),))[0]
-    np.testing.assert_allclose(piece[:, 0], x[:, :544].sum(axis=1), rtol=1e-4, atol=1e-4)
+    rows = _bounds(model.get_layer("large"), 2)[1]
+    np.testing.assert_allclose(piece[:, 0], x[:, :rows].sum(axis=1), rtol=1e-4, atol=1e-4)
 
 
 def test_two_workers_run_two_pieces_at_the_same_time():
@@ -167,5 +194,6 @@ def test_two_workers_run_two_pieces_at_the_same_time():
 def test_the_scheduler_cuts_for_its_users(policy):
     model, x = network(), examples()
     with MultiModelScheduler({"m": model}, devices=TWO_CORES, policy=policy, cut_dense=2) as scheduler:
+        assert names(scheduler.graph("m"))[:2] == ["large/0", "large/1"]
         got = scheduler.submit("m", x).result(60)
     np.testing.assert_allclose(got, model(x, training=False), rtol=1e-5, atol=1e-5)

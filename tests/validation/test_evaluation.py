@@ -114,6 +114,23 @@ def test_a_stream_gives_the_same():
     assert_logs_equal(evaluator.merge(results).metrics, model.evaluate(X, Y, verbose=0, return_dict=True))
 
 
+def recording(evaluator, *names):
+    """Lets compiled functions note that they ran, in the list that is returned."""
+    ran = []
+
+    def noting(name, function):
+        def run(*arguments):
+            ran.append(name)
+            return function(*arguments)
+
+        return run
+
+    for name in names:
+        if getattr(evaluator, name) is not None:
+            setattr(evaluator, name, noting(name, getattr(evaluator, name)))
+    return ran
+
+
 @pytest.mark.parametrize("kind", ["arrays", "cached", "streamed"])
 def test_warming_up_draws_no_batch_and_leaves_no_trace(kind):
     model, seen = built(), []
@@ -129,7 +146,9 @@ def test_warming_up_draws_no_batch_and_leaves_no_trace(kind):
     if kind == "cached":
         batches.fill()
     before = [keras.ops.convert_to_numpy(v) for v in (*model.variables, *model.metrics_variables)]
-    evaluator.warm_up()
+    prepared = recording(evaluator, "_run", "_start", "_add", "_result")
+    evaluator.warm_up(evaluator.read_weights())
+    assert prepared == ["_start" if kind == "streamed" else "_run", "_add", "_result"]
     assert seen == []
     for value, variable in zip(before, (*model.variables, *model.metrics_variables), strict=True):
         np.testing.assert_array_equal(value, variable)
@@ -141,6 +160,15 @@ def test_warming_up_draws_no_batch_and_leaves_no_trace(kind):
     assert sorted(seen) == [6, 16, 16, 16, 16]
     expected = model.evaluate(X, Y, batch_size=16, verbose=0, return_dict=True)
     assert_logs_equal(evaluator.merge(results).metrics, expected)
+
+
+def test_warming_up_runs_nothing_that_an_evaluation_would_not():
+    model = built()
+    _, _, own_logs = evaluator_of(model, step=lambda batch: {"rows": tf.shape(batch[0])[0]})
+    assert own_logs.indivisible
+    prepared = recording(own_logs, "_run", "_add", "_result")
+    own_logs.warm_up(own_logs.read_weights())
+    assert prepared == ["_run"]
 
 
 def test_no_batch_at_all_is_an_error():

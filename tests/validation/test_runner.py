@@ -86,7 +86,7 @@ def test_the_evaluator_is_warmed_up_by_a_worker_and_a_failure_of_that_is_no_fail
     model, warmed = sequential(), threading.Event()
     model.fit(X, Y, verbose=0)
 
-    def fails(evaluator):
+    def fails(evaluator, weights):
         assert threading.current_thread().name.startswith("validation-")
         warmed.set()
         raise ValueError("a metric that cannot do without a batch")
@@ -96,3 +96,23 @@ def test_the_evaluator_is_warmed_up_by_a_worker_and_a_failure_of_that_is_no_fail
     assert warmed.wait(30)
     expected = model.evaluate(X, Y, verbose=0, return_dict=True)
     assert runner.evaluate(state.read()).metrics == pytest.approx(expected, rel=1e-5)
+
+
+def test_each_device_is_prepared_once_before_its_first_part(monkeypatch):
+    model, spans, order = sequential(), [], []
+    model.fit(X, Y, verbose=0)
+    state = ModelState(model)
+    batches = make_batches(X, Y, None, batch_size=16, steps=None, cache_bytes=1 << 30)
+    evaluator = SnapshotEvaluator(model, state, model.test_step, batches)
+    warm_up, evaluate = evaluator.warm_up, evaluator.evaluate
+    monkeypatch.setattr(evaluator, "warm_up", lambda weights: (warm_up(weights), order.append("warm")))
+    monkeypatch.setattr(
+        evaluator, "evaluate", lambda weights, part: (order.append("part"), evaluate(weights, part))[1]
+    )
+    with WorkerPool(3) as pool:
+        runner = ValidationRunner(evaluator, batches, pool, spans.append, devices=("CPU:0",))
+        actual = runner.evaluate(state.read()).metrics
+    assert order == ["warm", "part", "part", "part"]
+    assert [span.name for span in spans] == ["prepare", "validate", "validate", "validate"]
+    expected = model.evaluate(X, Y, verbose=0, return_dict=True)
+    assert actual == pytest.approx(expected, rel=1e-5)
