@@ -61,7 +61,7 @@ def test_spans_name_epoch_step_and_part(pool):
     futures = runner.start(Snapshot(epoch=4, step=60, values=state.read()))
     outcomes = [future.result(30) for future in futures]
     assert [outcome.span.details["shard"] for outcome in outcomes] == [0, 1, 2]
-    assert {(s.name, s.epoch, s.step) for s in spans} == {("validate", 4, 60)}
+    assert [(s.name, s.epoch, s.step) for s in spans] == [("prepare", None, None), *[("validate", 4, 60)] * 3]
     assert all(s.thread.startswith("validation-") and s.end_s >= s.start_s for s in spans)
 
 
