@@ -97,11 +97,12 @@ def rows_of(kernel: Any, first: int, stop: int) -> tf.Tensor:
     """Returns rows of a kernel, on its own memory if they begin and end at multiples of 64 bytes.
 
     Of a matrix TensorFlow would copy them if the columns were not a multiple of 16; of a vector it looks at
-    where they begin and end.
+    where they begin and end. They are taken where the variable is, so that no more than they go elsewhere.
     """
     columns = kernel.shape[1]
-    flat = tf.reshape(tf.convert_to_tensor(kernel), [-1])
-    return tf.reshape(flat[first * columns : stop * columns], [stop - first, columns])
+    with tf.device(kernel.value.device):
+        flat = tf.reshape(tf.convert_to_tensor(kernel), [-1])
+        return tf.reshape(flat[first * columns : stop * columns], [stop - first, columns])
 
 
 def _join(layer: Any) -> Callable[[Sequence[Any]], Sequence[Any]]:

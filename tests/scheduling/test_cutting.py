@@ -110,6 +110,21 @@ def test_pieces_are_read_in_place(rows, columns):
             assert address(piece) == address(whole) + 4 * first * columns
 
 
+def test_rows_are_taken_where_the_weights_are():
+    layer = keras.layers.Dense(1024)
+    layer.build((None, 1100))
+
+    def elsewhere():  # traced and not run: there need be no GPU
+        with tf.device("/device:GPU:0"):
+            return tf.identity(rows_of(layer.kernel, 0, 544), name="elsewhere")
+
+    graph = tf.function(elsewhere).get_concrete_function().graph
+    assert "GPU:0" in graph.get_operation_by_name("elsewhere").device
+    slices = [op for op in graph.get_operations() if op.type == "StridedSlice"]
+    assert len(slices) == 1
+    assert "CPU:0" in slices[0].device
+
+
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 1000, 25088])
 @pytest.mark.parametrize("pieces", [2, 7, 64])
 def test_pieces_cover_all_rows_once(rows, pieces):
