@@ -245,36 +245,6 @@ def test_arguments_that_make_no_sense_are_refused():
         MultiModelScheduler(devices=ONE, policy="best")
 
 
-def paper_networks(size):
-    from overlap_train.models.alexnet import alexnet
-
-    shape, applications = (size, size, 3), keras.applications
-    return {
-        "alexnet": lambda: alexnet(shape, 10),
-        "vgg16": lambda: applications.VGG16(weights=None, input_shape=shape, classes=10),
-        "resnet152": lambda: applications.ResNet152(weights=None, input_shape=shape, classes=10),
-        "densenet201": lambda: applications.DenseNet201(weights=None, input_shape=shape, classes=10),
-    }
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["alexnet", *(pytest.param(n, marks=pytest.mark.nightly) for n in ("vgg16", "resnet152", "densenet201"))],
-)
-@pytest.mark.timeout(1800)
-def test_the_papers_networks_are_equal_under_every_policy(name):
-    """The oracle gets eight segments, the others forty; placements really cross devices."""
-    keras.utils.set_random_seed(0)
-    model = paper_networks(64)[name]()
-    x = np.random.default_rng(0).random((2, 64, 64, 3), "float32")
-    want = model(x, training=False).numpy()
-    for policy in sorted(POLICIES):
-        options = {"policy": policy, "segments": 8 if policy == "oracle" else 40, "profile": False}
-        with MultiModelScheduler({name: model}, devices=TWO, **options) as scheduler:
-            for future in [scheduler.submit(name, x) for _ in range(2)]:
-                np.testing.assert_allclose(future.result(120), want, atol=1e-5)
-
-
 class Scattered(Policy):
     """Every layer on a device drawn at random: the most crossings."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from overlap_train.scheduling import CostModel, Device, FixedCosts, Layer, LayerGraph, Platform, Port, Work
@@ -179,42 +177,3 @@ def test_segments_that_leave_layers_out_are_refused():
 
 def test_merging_needs_no_profile():
     assert choose_segments(alternating(4), TWO, CostModel())[0].start == 0
-
-
-APPLICATIONS = [
-    "MobileNetV2",
-    "EfficientNetB0",
-    "NASNetMobile",
-    "Xception",
-    "InceptionV3",
-    "InceptionResNetV2",
-    "ConvNeXtTiny",
-    "ResNet50V2",
-    "MobileNetV3Small",
-    "VGG19",
-]
-DEFAULT = ("MobileNetV2", "EfficientNetB0", "MobileNetV3Small")
-SIZES = {"Xception": 75, "InceptionV3": 80, "InceptionResNetV2": 80, "NASNetMobile": 64}
-
-
-def _applications():
-    return [
-        pytest.param(name, marks=() if name in DEFAULT else (pytest.mark.nightly,)) for name in APPLICATIONS
-    ]
-
-
-@pytest.mark.parametrize("name", _applications())
-@pytest.mark.timeout(900)
-def test_ten_more_networks_equal_their_whole_in_eight_segments(name):
-    keras.utils.set_random_seed(1)
-    size = SIZES.get(name, 32)
-    model = getattr(keras.applications, name)(weights=None, input_shape=(size, size, 3), classes=10)
-    split = split_model(model)
-    count = len(split.graph)
-    cuts = sorted({round(count * part / 8) for part in range(9)})
-    groups = [range(a, b) for a, b in itertools.pairwise(cuts)]
-    graph = compile_segments(split, merge_layers(split.graph, groups), ONE_CORE)
-    x = np.random.default_rng(0).random((2, size, size, 3), "float32") * (255 if "Net" in name else 1)
-    np.testing.assert_allclose(
-        run(graph, [tf.constant(x)])[0], model(x, training=False), atol=1e-5, rtol=1e-5
-    )

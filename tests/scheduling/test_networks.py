@@ -1,0 +1,67 @@
+"""The paper's four networks and ten more from keras.applications, split, under every policy."""
+
+from __future__ import annotations
+
+import pytest
+
+from overlap_train.scheduling import POLICIES, Device, MultiModelScheduler, Platform, Transfer
+
+keras = pytest.importorskip("keras", reason="needs Keras")
+np = pytest.importorskip("numpy")
+
+# One CPU under two names: to TensorFlow the same, to the scheduler a CPU and a "GPU".
+TWO = Platform(
+    (Device("CPU:0", "cpu", slots=2), Device("cpu:0", "gpu")),
+    {("CPU:0", "cpu:0"): Transfer(1e-5), ("cpu:0", "CPU:0"): Transfer(1e-5)},
+)
+PAPERS = ("AlexNet", "VGG16", "ResNet152", "DenseNet201")
+TEN_MORE = (
+    "MobileNetV2",
+    "EfficientNetB0",
+    "NASNetMobile",
+    "Xception",
+    "InceptionV3",
+    "InceptionResNetV2",
+    "ConvNeXtTiny",
+    "ResNet50V2",
+    "MobileNetV3Small",
+    "VGG19",
+)
+IN_EVERY_RUN = ("AlexNet", "MobileNetV3Small")
+# The smallest images that these take, and for the paper's what all four take.
+SIZES = dict.fromkeys(PAPERS, 64) | {
+    "NASNetMobile": 64,
+    "Xception": 75,
+    "InceptionV3": 80,
+    "InceptionResNetV2": 80,
+}
+
+
+def network(name):
+    from overlap_train.models.alexnet import alexnet
+
+    keras.utils.set_random_seed(0)
+    size = SIZES.get(name, 32)
+    if name == "AlexNet":
+        return alexnet((size, size, 3), 10)
+    return getattr(keras.applications, name)(weights=None, input_shape=(size, size, 3), classes=10)
+
+
+def cases(names):
+    return [pytest.param(n, marks=() if n in IN_EVERY_RUN else (pytest.mark.nightly,)) for n in names]
+
+
+@pytest.mark.parametrize("name", cases(PAPERS + TEN_MORE))
+@pytest.mark.timeout(1800)
+def test_a_network_split_equals_its_whole_under_every_policy(name):
+    """The oracle gets eight segments, the others forty."""
+    model = network(name)
+    # Those that rescale by themselves expect bytes' range.
+    high = 255 if name.startswith(("EfficientNet", "MobileNetV3", "ConvNeXt")) else 1
+    x = np.random.default_rng(0).random((2, *model.input_shape[1:]), "float32") * np.float32(high)
+    want = model(x, training=False).numpy()
+    for policy in sorted(POLICIES):
+        options = {"policy": policy, "segments": 8 if policy == "oracle" else 40, "profile": False}
+        with MultiModelScheduler({name: model}, devices=TWO, **options) as scheduler:
+            for future in [scheduler.submit(name, x) for _ in range(2)]:
+                np.testing.assert_allclose(future.result(300), want, atol=1e-5, err_msg=policy)
