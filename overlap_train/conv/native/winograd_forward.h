@@ -5,13 +5,15 @@
 // worker takes blocks of tiles and carries them from image to image within its own L2 cache. Small images
 // with many channels have filters far larger than their tiles, so they go panels first: all tiles are
 // transformed once, then each worker takes panels of output channels and transforms their filters chunk by
-// chunk, just before use; the transformed filters, four times the stored ones, never reach memory.
+// chunk, just before use; the transformed filters, four times the stored ones, never reach memory. Images of
+// up to kFewInputs channels have a schedule of their own, in winograd_few_inputs.h.
 #ifndef OVERLAP_TRAIN_CONV_WINOGRAD_FORWARD_H_
 #define OVERLAP_TRAIN_CONV_WINOGRAD_FORWARD_H_
 
 #include "blocks.h"
 #include "filter_stage.h"
 #include "parallel.h"
+#include "winograd_few_inputs.h"
 #include "winograd_filters.h"
 #include "winograd_tiles.h"
 
@@ -222,16 +224,23 @@ class WinogradForward {
 };
 
 template <class T>
+bool RunWinograd(const ConvShape& s, const FilterView<T>& filter, const Epilogue<T>& epilogue, const T* x, T* y,
+                 Runtime& runtime) {
+  if (s.in_c <= kFewInputs) return WinogradFewInputs<T>(s, filter, epilogue, x, y, runtime).Run();
+  return WinogradForward<T>(s, filter, epilogue, x, y, runtime).Run();
+}
+
+template <class T>
 bool RunWinogradForward(const ConvShape& s, const T* x, const T* filter, Epilogue<T> epilogue, T* y,
                         Runtime& runtime) {
-  return WinogradForward<T>(s, {filter, s.in_c, s.out_c, false}, epilogue, x, y, runtime).Run();
+  return RunWinograd<T>(s, {filter, s.in_c, s.out_c, false}, epilogue, x, y, runtime);
 }
 
 template <class T>
 bool RunWinogradInputGradient(const ConvShape& s, const T* dy, const T* filter, T* dx, Runtime& runtime) {
   const ConvShape back{s.batch, s.out_h, s.out_w, s.out_c, s.in_h,        s.in_w,        s.in_c,
                        3,       3,       1,       1,       2 - s.pad_top, 2 - s.pad_left};
-  return WinogradForward<T>(back, {filter, s.out_c, s.in_c, true}, {nullptr, false}, dy, dx, runtime).Run();
+  return RunWinograd<T>(back, {filter, s.out_c, s.in_c, true}, {nullptr, false}, dy, dx, runtime);
 }
 
 }  // namespace overlap_train::conv::OT_ISA
