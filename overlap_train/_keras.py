@@ -210,13 +210,19 @@ def averages_rows(model: keras.Model) -> bool:
     what each row gives it. What a user has written, or what divides by a number that differs from batch to
     batch (masks, an ignored class, losses of a whole batch such as Dice), is not known to be.
     """
-    loss, metrics = model._compile_loss, model._compile_metrics
-    if loss is None or loss.metrics or not loss.built or not (metrics is None or metrics.built):
+    metrics = model._compile_metrics
+    if not loss_averages_rows(model) or not (metrics is None or metrics.built):
+        return False
+    return all(metric is model._loss_tracker or _sums_rows(metric) for metric in metric_leaves(model))
+
+
+def loss_averages_rows(model: keras.Model) -> bool:
+    """Whether the compiled loss averages stock losses of each row, of one output, over a batch."""
+    loss = model._compile_loss
+    if loss is None or loss.metrics or not loss.built:
         return False
     leaves = [keras.losses.get(leaf) for leaf in keras.tree.flatten(loss._user_loss) if leaf is not None]
-    return all(map(_averages_rows, leaves)) and all(
-        metric is model._loss_tracker or _sums_rows(metric) for metric in metric_leaves(model)
-    )
+    return all(map(_averages_rows, leaves))
 
 
 def _averages_rows(loss: Any) -> bool:
@@ -224,7 +230,8 @@ def _averages_rows(loss: Any) -> bool:
         return _is_stock_function(loss, _ROW_FUNCTIONS)
     known = is_stock_method(type(loss)) and _is_stock_function(getattr(loss, "fn", None), _ROW_FUNCTIONS)
     ignores = getattr(loss, "ignore_class", None) is not None
-    return known and loss.reduction == "sum_over_batch_size" and not ignores
+    along_rows = getattr(loss, "_fn_kwargs", {}).get("axis", -1) == -1
+    return known and loss.reduction == "sum_over_batch_size" and along_rows and not ignores
 
 
 def _sums_rows(metric: keras.metrics.Metric) -> bool:

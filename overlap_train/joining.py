@@ -10,7 +10,7 @@ from __future__ import annotations
 import keras
 
 from overlap_train import _keras
-from overlap_train.training.splitting import unknown_layer
+from overlap_train.training.obstacles import unknown_layer
 
 __all__ = ["rows_together"]
 

@@ -13,11 +13,12 @@ from overlap_train import _keras
 from overlap_train.configuration import available_cores, splits_pay
 from overlap_train.data.sources import ArrayFeed, Feed
 from overlap_train.training.loops import Loop, make_loop
+from overlap_train.training.obstacles import find_obstacle, unknown_layer
 from overlap_train.training.pace import Pace
 from overlap_train.training.plan import ExecutionPlan
 from overlap_train.training.plan_cache import Candidate, PlanCache, cache_directory, fingerprint
 from overlap_train.training.planner import PlannedLoop
-from overlap_train.training.splitting import SplitStep, find_obstacle, unknown_layer
+from overlap_train.training.splitting import SplitStep
 from overlap_train.training.step import Step, StepFunction
 
 __all__ = ["LoopCache", "Task", "find_xla_obstacle", "make_execution"]

@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer
-from overlap_train.training.splitting import find_obstacle
+from overlap_train.training import splitting
+from overlap_train.training.obstacles import find_obstacle
 from tests import models
 
 
@@ -94,6 +95,106 @@ def test_loss_that_mixes_rows_equals_keras():
 
     x, y = models.arrays()
     assert_split_equals_keras(make, x, keras.ops.one_hot(y % 3, 3).numpy())
+
+
+def _with_loss(loss, *, per_row=3):
+    """A model of `per_row` outputs a row, or, for 0, of one without an axis of its own."""
+
+    def make():
+        keras.utils.set_random_seed(7)
+        layers = [keras.Input((12,)), keras.layers.Dense(max(per_row, 1), activation="sigmoid")]
+        model = keras.Sequential([*layers, *([] if per_row else [keras.layers.Reshape(())])])
+        model.compile(keras.optimizers.SGD(0.1, clipnorm=1.0), loss())
+        return model
+
+    return make
+
+
+LOSSES = {
+    "mean": keras.losses.MeanSquaredError,
+    "mean of elements": lambda: "binary_crossentropy",
+    "sum": lambda: keras.losses.MeanSquaredError(reduction="sum"),
+    "by weights": lambda: keras.losses.MeanSquaredError(reduction="mean_with_sample_weight"),
+    "by row": lambda: keras.losses.CosineSimilarity(axis=-1),
+    "by column": lambda: keras.losses.CosineSimilarity(axis=0),
+    "own": lambda: lambda y, y_pred: keras.ops.max(keras.ops.abs(y - y_pred)),
+}
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_losses_equal_keras_however_they_reduce_the_rows(loss, weighted):
+    x, _ = models.arrays()
+    y = np.random.default_rng(1).random((len(x), 3), "float32")
+    one_value = loss in ("by column", "own")  # no row's, so that Keras has nothing to weigh
+    weights = np.linspace(0.5, 2.0, len(x)).astype("float32") if weighted and not one_value else None
+    assert_split_equals_keras(_with_loss(LOSSES[loss]), x, y, sample_weight=weights)
+
+
+@pytest.mark.parametrize("loss", ["mean_squared_error", "cosine_similarity"])
+def test_outputs_without_an_axis_of_their_own_equal_keras(loss):
+    """Losses reduce the last axis, which is the rows' here."""
+    x, _ = models.arrays()
+    y = np.random.default_rng(1).random(len(x), "float32")
+    assert_split_equals_keras(_with_loss(lambda: loss, per_row=0), x, y)
+
+
+def test_an_ignored_class_equals_keras():
+    """What is left is counted over the batch; parts have different shares of it."""
+
+    def make():
+        keras.utils.set_random_seed(7)
+        model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(3)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
+        model.compile(keras.optimizers.SGD(0.1), loss)
+        return model
+
+    x, y = models.arrays()
+    assert_split_equals_keras(make, x, np.sort(y % 3), shuffle=False)
+
+
+def _reached(targets):
+    """All tensors that some targets are computed from."""
+    seen, open_ends = set(), list(targets)
+    while open_ends:
+        operation = open_ends.pop().op
+        if operation.name not in seen:
+            seen.add(operation.name)
+            open_ends += operation.inputs
+    return seen
+
+
+@pytest.mark.parametrize(("loss", "waits"), [("mean_squared_error", False), ("dice", True)])
+def test_parts_wait_for_each_other_only_where_the_loss_needs_all_rows(monkeypatch, loss, waits):
+    model = _with_loss(lambda: loss)()
+    x = tf.constant(np.random.default_rng(0).random((8, 12), "float32"))
+    y = tf.constant(np.random.default_rng(1).random((8, 3), "float32"))
+    model.train_on_batch(x, y)
+    tapes, gradients, outputs = [], [], []
+    stock_forward = splitting._keras.forward
+
+    def forward(*arguments):
+        outputs.append(stock_forward(*arguments))
+        return outputs[-1]
+
+    class Tape(tf.GradientTape):
+        def __init__(self):
+            super().__init__()
+            tapes.append(self)
+
+        def gradient(self, *arguments, **options):
+            result = super().gradient(*arguments, **options)
+            gradients.append((self, result))
+            return result
+
+    monkeypatch.setattr(splitting._keras, "forward", forward)
+    monkeypatch.setattr(splitting.tf, "GradientTape", Tape)
+    step = splitting.SplitStep(model, 2, whole=lambda batch: {})
+    tf.function(lambda: step((x, y)), autograph=False).get_concrete_function()
+    (of_first,) = (result for tape, result in gradients if tape is tapes[0])
+    needed = _reached(of_first)
+    assert outputs[0].op.name in needed
+    assert (outputs[1].op.name in needed) == waits
 
 
 def test_batch_normalization_is_an_obstacle():

@@ -1,0 +1,180 @@
+"""What keeps a batch from being divided into parts that a model treats one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from overlap_train import _keras
+from overlap_train.training.dropout import dropout_layers
+from overlap_train.training.step import Batch
+
+__all__ = ["find_obstacle", "unknown_layer"]
+
+_ROW_BY_ROW = frozenset(
+    (
+        "InputLayer",
+        "Sequential",
+        "Functional",
+        "Identity",
+        "Dense",
+        "EinsumDense",
+        "Embedding",
+        "Flatten",
+        "Reshape",
+        "Permute",
+        "RepeatVector",
+        "Activation",
+        "ReLU",
+        "LeakyReLU",
+        "PReLU",
+        "ELU",
+        "Softmax",
+        "Rescaling",
+        "Dropout",
+        "Add",
+        "Subtract",
+        "Multiply",
+        "Average",
+        "Maximum",
+        "Minimum",
+        "Concatenate",
+        "Conv1D",
+        "Conv2D",
+        "Conv3D",
+        "Conv1DTranspose",
+        "Conv2DTranspose",
+        "Conv3DTranspose",
+        "DepthwiseConv1D",
+        "DepthwiseConv2D",
+        "SeparableConv1D",
+        "SeparableConv2D",
+        "MaxPooling1D",
+        "MaxPooling2D",
+        "MaxPooling3D",
+        "AveragePooling1D",
+        "AveragePooling2D",
+        "AveragePooling3D",
+        "GlobalMaxPooling1D",
+        "GlobalMaxPooling2D",
+        "GlobalMaxPooling3D",
+        "GlobalAveragePooling1D",
+        "GlobalAveragePooling2D",
+        "GlobalAveragePooling3D",
+        "ZeroPadding1D",
+        "ZeroPadding2D",
+        "ZeroPadding3D",
+        "Cropping1D",
+        "Cropping2D",
+        "Cropping3D",
+        "UpSampling1D",
+        "UpSampling2D",
+        "UpSampling3D",
+        "LayerNormalization",
+        "GroupNormalization",
+        "RMSNormalization",
+        "UnitNormalization",
+        "LSTM",
+        "LSTMCell",
+        "GRU",
+        "GRUCell",
+        "SimpleRNN",
+        "SimpleRNNCell",
+        "Bidirectional",
+        "MultiHeadAttention",
+        "Attention",
+        "AdditiveAttention",
+    )
+)
+
+
+def find_obstacle(model: keras.Model, element_spec: Any, *, trusted: bool = False) -> str | None:
+    """Says why a step of a built model cannot be split, or returns None if it can.
+
+    The model is traced once, without being run and without changing it.
+
+    Args:
+        model: built and compiled.
+        element_spec: nested `tf.TensorSpec` of a batch.
+        trusted: whether the user vouches for layers of which nothing is known: that each row of their
+            outputs depends on its own row of the inputs only.
+    """
+    if not _keras.is_stock_method(model.train_step):
+        return f"{type(model).__name__}.train_step is not Keras's own"
+    if model.optimizer is None or not model.trainable_weights:
+        return "there is nothing to train"
+    if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+        return "replicas share each batch already"
+    unknown = None if trusted else unknown_layer(model)
+    if unknown is not None:
+        return f"nothing is known of whether {unknown} treats each row of a batch by itself"
+    return _Probe(model).obstacle(element_spec)
+
+
+def unknown_layer(model: keras.Model, *, also: Sequence[str] = ()) -> str | None:
+    """Returns the first layer or operation that might mix the rows of a batch, unless `also` names it."""
+    for layer in _keras.flat_layers(model):
+        kind = type(layer)
+        # A Model subclass has a `call` of its own, even where its base class is known.
+        if kind.__module__.split(".")[0] != "keras" or kind.__name__ not in (*_ROW_BY_ROW, *also):
+            return f"{kind.__name__} {layer.name!r}"
+        axis = getattr(layer, "axis", None)
+        if axis is not None and 0 in (axis if isinstance(axis, (list, tuple)) else [axis]):
+            return f"{kind.__name__} {layer.name!r} with axis 0"
+        for operation in getattr(layer, "operations", ()):
+            if not isinstance(operation, keras.Layer):
+                return f"the operation {operation.name!r}"
+    return None
+
+
+class _Probe:
+    """Traces a model's forward pass to see what it does beside computing outputs from inputs."""
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        self._found: str | None = None
+
+    def obstacle(self, element_spec: Any) -> str | None:
+        specs = keras.tree.map_structure(_with_any_batch, element_spec)
+        try:
+            tf.function(self._look, autograph=False).get_concrete_function(specs)
+        except (TypeError, ValueError, tf.errors.OpError) as error:
+            first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            return f"it cannot be traced with batches of any size: {first_line[:200]}"
+        return self._found
+
+    def _look(self, batch: Batch) -> tf.Tensor:
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(_keras.without_optionals(batch))
+        model = self._model
+        variables = [*model.trainable_variables, *model.non_trainable_variables, *model.metrics_variables]
+        before = {id(v): v.value.read_value() for v in variables}
+        mapping = [(v, before[id(v)]) for v in variables]
+        allowed = {id(layer.seed_generator.state) for layer in dropout_layers(model)}
+        with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
+            outputs = [leaf for leaf in keras.tree.flatten(_keras.forward(model, x)) if leaf is not None]
+        changed = [v.path for v in variables if scope.get_current_value(v) is not before[id(v)]]
+        written = _keras.scope_variable_ids(scope) - before.keys()
+        seeds = {v.path for v in variables if id(v) in allowed}
+        state = [path for path in changed if path not in seeds]
+        if any(leaf is not None and leaf.shape.rank == 0 for leaf in keras.tree.flatten(x)):
+            self._found = "an input has no batch axis"
+        elif state or written:
+            self._found = (
+                f"training changes state of the model: {state[0] if state else 'a random generator'}"
+            )
+        elif scope.losses:
+            self._found = "add_loss or an activity regulariser adds a loss that depends on the batch"
+        elif any(leaf.shape.rank in (None, 0) or leaf.shape[0] is not None for leaf in outputs):
+            self._found = "an output has no row for each row of the inputs"
+        elif any(_keras.has_mask(leaf) for leaf in outputs):
+            self._found = "an output carries a mask, whose weights are those of the whole batch"
+        return tf.constant(0)
+
+
+def _with_any_batch(spec: Any) -> Any:
+    if not isinstance(spec, tf.TensorSpec) or not spec.shape.rank:
+        return spec
+    return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
