@@ -30,6 +30,7 @@ __all__ = [
     "DataAdapter",
     "adam_moments",
     "adapt",
+    "additional_losses",
     "are_dense",
     "array_inputs",
     "array_order_dataset",
@@ -37,6 +38,7 @@ __all__ = [
     "compiled_metrics_built",
     "compiled_parts",
     "compute_and_track_loss",
+    "compute_loss",
     "flat_layers",
     "flatten_logs",
     "forward",
@@ -52,8 +54,10 @@ __all__ = [
     "profiles",
     "python_logs",
     "require_compiled",
+    "row_loss",
     "scope_variable_ids",
     "split_validation",
+    "track_loss",
     "tracks_each_loss",
     "without_all_reduce",
     "without_optionals",
@@ -211,27 +215,23 @@ def averages_rows(model: keras.Model) -> bool:
     batch (masks, an ignored class, losses of a whole batch such as Dice), is not known to be.
     """
     metrics = model._compile_metrics
-    if not loss_averages_rows(model) or not (metrics is None or metrics.built):
+    if row_loss(model) is None or not (metrics is None or metrics.built):
         return False
     return all(metric is model._loss_tracker or _sums_rows(metric) for metric in metric_leaves(model))
 
 
-def loss_averages_rows(model: keras.Model) -> bool:
-    """Whether the compiled loss averages stock losses of each row, of one output, over a batch."""
+def row_loss(model: keras.Model) -> str | None:
+    """The name of the stock loss of a row that the compiled loss averages over a batch, if it does."""
     loss = model._compile_loss
-    if loss is None or loss.metrics or not loss.built:
-        return False
-    leaves = [keras.losses.get(leaf) for leaf in keras.tree.flatten(loss._user_loss) if leaf is not None]
-    return all(map(_averages_rows, leaves))
-
-
-def _averages_rows(loss: Any) -> bool:
-    if not isinstance(loss, keras.losses.Loss):
-        return _is_stock_function(loss, _ROW_FUNCTIONS)
-    known = is_stock_method(type(loss)) and _is_stock_function(getattr(loss, "fn", None), _ROW_FUNCTIONS)
-    ignores = getattr(loss, "ignore_class", None) is not None
-    along_rows = getattr(loss, "_fn_kwargs", {}).get("axis", -1) == -1
-    return known and loss.reduction == "sum_over_batch_size" and along_rows and not ignores
+    if loss is None or not loss.built or len(loss._flat_losses) != 1:
+        return None
+    (resolved,) = (entry.loss for entry in loss._flat_losses)
+    function = getattr(resolved, "fn", None)
+    options = getattr(resolved, "_fn_kwargs", {})
+    known = is_stock_method(type(resolved)) and _is_stock_function(function, _ROW_FUNCTIONS)
+    by_row = options.get("axis", -1) == -1 and options.get("ignore_class") is None
+    averages = known and by_row and resolved.reduction == "sum_over_batch_size"
+    return str(getattr(function, "__name__", "")) if averages else None
 
 
 def _sums_rows(metric: keras.metrics.Metric) -> bool:
@@ -246,7 +246,8 @@ def _is_stock_function(function: Any, names: frozenset[str]) -> bool:
     return is_stock_method(function) and getattr(function, "__name__", None) in names
 
 
-# Of `keras.losses` and `keras.metrics`: one value for each row, or each element of it.
+# Of `keras.losses` and `keras.metrics`: one value for each row, or each element of it. Not `hinge`, which
+# looks at all labels of a batch to tell 0 and 1 from -1 and 1.
 _ROW_FUNCTIONS = frozenset(
     (
         "binary_crossentropy",
@@ -258,8 +259,6 @@ _ROW_FUNCTIONS = frozenset(
         "mean_squared_logarithmic_error",
         "huber",
         "log_cosh",
-        "hinge",
-        "squared_hinge",
         "categorical_hinge",
         "kl_divergence",
         "poisson",
@@ -306,12 +305,27 @@ def forward(model: keras.Model, x: Any) -> Any:
     return model(x, training=True) if model._call_has_training_arg else model(x)
 
 
+def compute_loss(model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
+    """Returns a batch's loss as `train_step` computes it (`_compute_loss`)."""
+    return model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
+
+
 def compute_and_track_loss(model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
-    """Returns a batch's loss and counts it, as `train_step` does (`_compute_loss`, `_loss_tracker`)."""
-    loss = model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
+    """Returns a batch's loss and counts it, as `train_step` does."""
+    loss = compute_loss(model, x, y, y_pred, sample_weight)
+    track_loss(model, x, loss)
+    return loss
+
+
+def track_loss(model: keras.Model, x: Any, loss: Any) -> None:
+    """Counts the loss of a batch of x (`_loss_tracker`)."""
     rows = tf.shape(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None))[0]
     model._loss_tracker.update_state(loss, sample_weight=rows)
-    return loss
+
+
+def additional_losses(model: keras.Model) -> list[Any]:
+    """Returns what `compute_loss` adds to the compiled loss, as it does (`_aggregate_additional_loss`)."""
+    return [model._aggregate_additional_loss(loss) for loss in model.losses]
 
 
 def flat_layers(model: keras.Model) -> list[keras.Layer]:

@@ -8,17 +8,21 @@ own `compute_loss`:
     dL/dw = sum_k (dy_k/dw)^T dL/dy_k + what the loss has from the weights directly (regularisers).
 
 This is the gradient of the whole batch, with rounding in another order, for any loss, reduction, sample
-weights and sizes of the parts; loss, metrics, loss scaling and clipping are computed as Keras does, once.
+weights and sizes of the parts; loss, metrics, loss scaling and clipping are computed once, as Keras does.
 It needs each row of the outputs to depend on its own row of the inputs only; `obstacles.py` says where that
 does not hold or cannot be known.
 
-All parts would wait there for the last of them, and a core with nothing left to do too. Where the loss is
-known to average the rows, n_k of n in a part, each part takes the gradient of n_k/n L_k, L_k its own loss,
-and goes on at once; L itself, for the logs, is in nobody's way.
+All parts wait there for the last of them, and so does a core with nothing left to do. Where the loss is
+known to average the rows of one output, n_k of n in part k, nothing has to wait:
+
+    L = sum_k n_k/n L_k,    L_k = loss(y_k)
+
+and each part goes on to the gradient of its own addend.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -34,6 +38,24 @@ __all__ = ["SplitStep"]
 
 _Gradient: TypeAlias = Any
 """A dense tensor, `tf.IndexedSlices`, or None for a variable that the loss does not depend on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    tape: tf.GradientTape
+    output: Any
+    begin: Any
+    end: Any
+    rows: Any  # of the batch
+
+    def labels(self, whole: tf.Tensor | None) -> tf.Tensor | None:
+        """This part's rows of labels or weights; fails where there are fewer rows than the batch has."""
+        if whole is None:
+            return None
+        others = whole.shape.rank - 1
+        part = tf.slice(whole, [self.begin, *[0] * others], [self.end - self.begin, *[-1] * others])
+        part.set_shape(whole[self.begin : self.end].shape)
+        return part
 
 
 class SplitStep:
@@ -72,60 +94,81 @@ class SplitStep:
     def _in_parts(self, batch: Batch) -> Logs:
         model = self._model
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-        bounds = self._bounds(_leaves(x)[0])
-        tapes, outputs = self._forward(x, bounds)
-        y_pred = keras.tree.map_structure(lambda *parts: _concatenate(parts, _leaves(x)[0]), *outputs)
-
+        parts = self._forward(x)
+        y_pred = keras.tree.map_structure(
+            lambda *leaves: _concatenate(leaves, _leaves(x)[0]), *(part.output for part in parts)
+        )
+        if self._rows_are_apart(y, y_pred, sample_weight):
+            loss, gradients = self._apart(parts, y, sample_weight)
+        else:
+            loss, gradients = self._together(parts, x, y, y_pred, sample_weight)
+        _keras.track_loss(model, x, loss)
         weights = model.trainable_weights
-        with tf.GradientTape() as tape:
-            predictions = _leaves(y_pred)
-            tape.watch([leaf for leaf in predictions if leaf.dtype.is_floating])
-            loss = _keras.compute_and_track_loss(model, x, y, y_pred, sample_weight)
-            scaled = model.optimizer.scale_loss(loss)
-        by_output, direct = tape.gradient(scaled, (predictions, list(weights)))
-
-        apart = self._rows_are_apart(y, y_pred, sample_weight)
-        gradients = [direct]
-        for part_tape, output, begin, end in zip(tapes, outputs, bounds, bounds[1:], strict=False):
-            if apart:
-                with part_tape:
-                    share = self._share_of_loss(_rows((y, sample_weight), begin, end), output, bounds[-1])
-                gradients.append(part_tape.gradient(share, list(weights)))
-                continue
-            pairs = zip(_leaves(output), by_output, strict=True)
-            targets = [(leaf, gradient[begin:end]) for leaf, gradient in pairs if gradient is not None]
-            leaves, seeds = [leaf for leaf, _ in targets], [seed for _, seed in targets]
-            gradients.append(part_tape.gradient(leaves, list(weights), output_gradients=seeds))
-        summed = [_add(parts) for parts in zip(*gradients, strict=True)]
+        summed = [_add(addends) for addends in zip(*gradients, strict=True)]
         model.optimizer.apply_gradients(zip(summed, weights, strict=True))
         return dict(model.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
 
-    def _rows_are_apart(self, y: Any, y_pred: Any, sample_weight: Any) -> bool:
-        """Whether the batch's loss is the parts' average, by rows, and each part's labels are at hand."""
-        # Losses reduce the last axis. Where outputs have but one, that is the rows'.
-        outputs = all(leaf.shape.rank is not None and leaf.shape.rank > 1 for leaf in _leaves(y_pred))
-        given = all(isinstance(leaf, tf.Tensor) and leaf.shape.rank for leaf in _leaves((y, sample_weight)))
-        stock = _keras.is_stock_method(self._model.compute_loss)
-        return stock and outputs and given and _keras.loss_averages_rows(self._model)
-
-    def _share_of_loss(self, given: tuple[Any, Any], output: Any, rows: Any) -> tf.Tensor:
-        """What one part contributes to the scaled loss of a batch of `rows`."""
-        y, sample_weight = given
-        compiled_loss, _ = _keras.compiled_parts(self._model)
-        loss = compiled_loss(y, output, sample_weight)
-        share = tf.cast(tf.shape(_leaves(output)[0])[0] / rows, loss.dtype)
-        return self._model.optimizer.scale_loss(loss * share)
-
-    def _forward(self, x: Any, bounds: Sequence[Any]) -> tuple[list[tf.GradientTape], list[Any]]:
-        tapes, outputs = [], []
+    def _forward(self, x: Any) -> list[_Part]:
+        parts = []
         masks: Masks = {}
+        bounds = self._bounds(_leaves(x)[0])
         with whole_batch_dropout(self._model) as begin_part:
             for begin, end in itertools.pairwise(bounds):
                 begin_part(bounds[-1], begin, end, masks)
+                rows = keras.tree.map_structure(lambda t, b=begin, e=end: None if t is None else t[b:e], x)
                 with tf.GradientTape() as tape:
-                    outputs.append(_keras.forward(self._model, _rows(x, begin, end)))
-                tapes.append(tape)
-        return tapes, outputs
+                    output = _keras.forward(self._model, rows)
+                parts.append(_Part(tape, output, begin, end, bounds[-1]))
+        return parts
+
+    def _together(
+        self, parts: Sequence[_Part], x: Any, y: Any, y_pred: Any, sample_weight: Any
+    ) -> tuple[Any, list[list[_Gradient]]]:
+        """The loss, and the addends of its gradient, of which all need all parts' outputs."""
+        model, weights = self._model, list(self._model.trainable_weights)
+        with tf.GradientTape() as tape:
+            predictions = _leaves(y_pred)
+            tape.watch([leaf for leaf in predictions if leaf.dtype.is_floating])
+            loss = _keras.compute_loss(model, x, y, y_pred, sample_weight)
+            scaled = model.optimizer.scale_loss(loss)
+        by_output, direct = tape.gradient(scaled, (predictions, weights))
+        gradients = [direct]
+        for part in parts:
+            pairs = zip(_leaves(part.output), by_output, strict=True)
+            targets = [(leaf, g[part.begin : part.end]) for leaf, g in pairs if g is not None]
+            leaves, seeds = [leaf for leaf, _ in targets], [seed for _, seed in targets]
+            gradients.append(part.tape.gradient(leaves, weights, output_gradients=seeds))
+        return loss, gradients
+
+    def _apart(
+        self, parts: Sequence[_Part], y: tf.Tensor, sample_weight: tf.Tensor | None
+    ) -> tuple[Any, list[list[_Gradient]]]:
+        """The same for an average of rows: each addend is one part's own, or the regularisers'."""
+        optimizer, weights = self._model.optimizer, list(self._model.trainable_weights)
+        compiled_loss, _ = _keras.compiled_parts(self._model)
+        shares, gradients = [], []
+        for part in parts:
+            with part.tape:
+                loss = compiled_loss(part.labels(y), part.output, part.labels(sample_weight))
+                shares.append(loss * tf.cast((part.end - part.begin) / part.rows, loss.dtype))
+                scaled = optimizer.scale_loss(shares[-1])
+            gradients.append(part.tape.gradient(scaled, weights))
+        with tf.GradientTape() as tape:
+            additional = _keras.additional_losses(self._model)
+            scaled = [optimizer.scale_loss(loss) for loss in additional]
+        if additional:
+            gradients.append(tape.gradient(scaled, weights))
+        return keras.ops.sum([*shares, *additional]), gradients
+
+    def _rows_are_apart(self, y: Any, y_pred: Any, sample_weight: Any) -> bool:
+        """Whether the batch's loss is the average of the parts', by rows."""
+        name = _keras.row_loss(self._model)
+        if name is None or not _keras.is_stock_method(self._model.compute_loss):
+            return False
+        given = (y, y_pred) if sample_weight is None else (y, y_pred, sample_weight)
+        if not all(isinstance(tensor, tf.Tensor) and tensor.shape.rank for tensor in given):
+            return False
+        return _rows_correspond(y, y_pred, sample_weight, classes=name == "sparse_categorical_crossentropy")
 
     def _bounds(self, leaf: tf.Tensor) -> list[Any]:
         rows = leaf.shape[0] if leaf.shape[0] is not None else tf.shape(leaf)[0]
@@ -138,6 +181,26 @@ def _leaves(structure: Any) -> list[tf.Tensor]:
 
 def _rows(structure: Any, begin: Any, end: Any) -> Any:
     return keras.tree.map_structure(lambda leaf: None if leaf is None else leaf[begin:end], structure)
+
+
+def _rows_correspond(
+    y: tf.Tensor, y_pred: tf.Tensor, sample_weight: tf.Tensor | None, *, classes: bool
+) -> bool:
+    """Whether Keras pairs each row with its own label and weight.
+
+    Otherwise it broadcasts, maybe each row with all labels, or reduces the rows as an output's last axis.
+    """
+    rank = y_pred.shape.rank
+    given = [y] if sample_weight is None else [y, sample_weight]
+    if rank < 2 or any(tensor.shape[0] != y_pred.shape[0] for tensor in given):
+        return False
+    one_less = classes or y_pred.shape[1:] == [1]
+    labels = y.shape.rank == rank or (y.shape.rank == rank - 1 and one_less)
+    if sample_weight is None:
+        return labels
+    # A loss has no last axis; weights may have one of length one where only the rows' is left.
+    column = rank == 2 and sample_weight.shape[1:] == [1]
+    return labels and (sample_weight.shape.rank == rank - 1 or column)
 
 
 def _concatenate(parts: Sequence[tf.Tensor], like: tf.Tensor) -> tf.Tensor:

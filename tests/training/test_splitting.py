@@ -116,6 +116,7 @@ LOSSES = {
     "sum": lambda: keras.losses.MeanSquaredError(reduction="sum"),
     "by weights": lambda: keras.losses.MeanSquaredError(reduction="mean_with_sample_weight"),
     "by row": lambda: keras.losses.CosineSimilarity(axis=-1),
+    "found by Keras": lambda: "crossentropy",
     "by column": lambda: keras.losses.CosineSimilarity(axis=0),
     "own": lambda: lambda y, y_pred: keras.ops.max(keras.ops.abs(y - y_pred)),
 }
@@ -139,6 +140,68 @@ def test_outputs_without_an_axis_of_their_own_equal_keras(loss):
     assert_split_equals_keras(_with_loss(lambda: loss, per_row=0), x, y)
 
 
+def test_labels_that_keras_pairs_with_every_row_equal_keras():
+    """One label for each row, where the outputs have an axis of one more: Keras broadcasts all to all."""
+
+    def make():
+        keras.utils.set_random_seed(7)
+        layers = [keras.Input((12,)), keras.layers.Reshape((4, 3)), keras.layers.Dense(1)]
+        model = keras.Sequential(layers)
+        model.compile(keras.optimizers.SGD(0.1), "mean_squared_error")
+        return model
+
+    x, _ = models.arrays()
+    assert_split_equals_keras(make, x, np.random.default_rng(1).random(len(x), "float32"))
+
+
+def test_a_loss_that_looks_at_all_labels_equals_keras():
+    """Hinge takes labels for 0 and 1 unless there is a -1 anywhere in the batch."""
+    x, _ = models.arrays()
+    y = np.sort(np.random.default_rng(1).integers(-1, 2, (len(x), 3)), axis=0)
+    assert_split_equals_keras(_with_loss(lambda: "hinge"), x, y.astype("float32"), shuffle=False)
+
+
+@pytest.mark.parametrize("shape", [(3,), (4, 3)])
+def test_weights_of_elements_and_rows_equal_keras(shape):
+    def make():
+        keras.utils.set_random_seed(7)
+        layers = [keras.Input((12,)), keras.layers.Dense(12), keras.layers.Reshape((*shape[:-1], -1))]
+        model = keras.Sequential([*layers, keras.layers.Dense(3)])
+        model.compile(keras.optimizers.SGD(0.1), "mean_squared_error")
+        return model
+
+    x, _ = models.arrays()
+    rng = np.random.default_rng(1)
+    y, weights = rng.random((len(x), *shape), "float32"), rng.random((len(x), *shape[:-1]), "float32")
+    assert_split_equals_keras(make, x, y, sample_weight=weights)
+
+
+def test_one_label_for_all_rows_is_not_lost():
+    """Keras broadcasts a label of one row. A dataset that does not say so cannot be split unnoticed."""
+    x = np.random.default_rng(0).random((8, 12), "float32")
+    signature = (tf.TensorSpec((None, 12)), tf.TensorSpec((None, 3)))
+    data = tf.data.Dataset.from_generator(
+        lambda: [(x, np.ones((1, 3), "float32"))], output_signature=signature
+    )
+    trainer = Trainer(_with_loss(lambda: "mean_squared_error")(), execution=ExecutionPlan(batch_splits=2))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="size"):
+        trainer.fit(data, verbose=0)
+
+
+def test_a_saturated_softmax_and_loss_scaling_equal_keras():
+    """Keras takes the logits from under the activation: from probabilities there would be no gradient."""
+
+    def make():
+        keras.utils.set_random_seed(7)
+        model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(3, activation="softmax")])
+        scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-3), initial_scale=64.0)
+        model.compile(scaled, "sparse_categorical_crossentropy", metrics=["accuracy"])
+        return model
+
+    x, y = models.arrays()
+    assert_split_equals_keras(make, 30 * x, y % 3)
+
+
 def test_an_ignored_class_equals_keras():
     """What is left is counted over the batch; parts have different shares of it."""
 
@@ -154,13 +217,13 @@ def test_an_ignored_class_equals_keras():
 
 
 def _reached(targets):
-    """All tensors that some targets are computed from."""
-    seen, open_ends = set(), list(targets)
+    """The names of all operations that must be done before some tensors are there."""
+    seen, open_ends = set(), [tensor.op for tensor in targets]
     while open_ends:
-        operation = open_ends.pop().op
+        operation = open_ends.pop()
         if operation.name not in seen:
             seen.add(operation.name)
-            open_ends += operation.inputs
+            open_ends += [*(tensor.op for tensor in operation.inputs), *operation.control_inputs]
     return seen
 
 
