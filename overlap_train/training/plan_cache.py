@@ -62,15 +62,16 @@ Measurements = dict[Candidate, Timing]
 class PlanCache:
     """The measurements of one training task; `None` for its file keeps nothing."""
 
+    # What was measured on a busy machine would otherwise be believed for ever.
+    _RUNS = 8
+
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
     def load(self) -> Measurements:
         """Returns what is known; nothing if the file is absent, damaged or of another format."""
-        if self._path is None:
-            return {}
         try:
-            rows = json.loads(self._path.read_text(encoding="utf-8"))["timings"]
+            rows = self._read()["timings"]
             timings = {
                 Candidate(int(row["splits"]), bool(row["jit"]), str(row["fast"])): Timing(
                     float(row["build_s"]), float(row["step_s"])
@@ -81,19 +82,39 @@ class PlanCache:
             return {}
         return timings if all(t.step_s > 0 and t.build_s >= 0 for t in timings.values()) else {}
 
+    def count_run(self) -> bool:
+        """Counts a run that takes its plan from here; returns whether it should measure again instead."""
+        try:
+            content = self._read()
+            runs = int(content.get("runs", 0)) + 1
+        except (OSError, ValueError, TypeError, AttributeError):
+            return True
+        self._write({**content, "runs": runs})
+        return runs > self._RUNS
+
     def save(self, timings: Mapping[Candidate, Timing]) -> None:
-        """Replaces the file at once, so that a reader never sees half of it."""
-        if self._path is None:
-            return
+        """Replaces the measurements."""
         rows = [
             {**dataclasses.asdict(c), "build_s": t.build_s, "step_s": t.step_s} for c, t in timings.items()
         ]
+        self._write({"timings": rows, "runs": 0})
+
+    def _read(self) -> dict[str, Any]:
+        if self._path is None:
+            return {}
+        content: dict[str, Any] = json.loads(self._path.read_text(encoding="utf-8"))
+        return content
+
+    def _write(self, content: Mapping[str, Any]) -> None:
+        """Replaces the file at once, so that a reader never sees half of it."""
+        if self._path is None:
+            return
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             descriptor, name = tempfile.mkstemp(dir=self._path.parent, suffix=".tmp")
             try:
                 with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                    json.dump({"timings": rows}, file)
+                    json.dump(content, file)
                 os.replace(name, self._path)
             except OSError:
                 os.unlink(name)

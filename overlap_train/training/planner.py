@@ -46,7 +46,8 @@ class PlannedLoop(Loop):
         build: traces the loop of a candidate.
         pace: told how many steps the calls of a trial should have, and at the end what a step takes.
         total_steps: training steps of the whole run, or None if nobody knows.
-        cache: what earlier runs have measured.
+        cache: what earlier runs have measured. It is believed for some runs; then one measures again and
+            begins with what was best.
         message: says the plan, once.
         fast_extra_s: what tracing a candidate with faster operations takes besides, once.
     """
@@ -75,6 +76,9 @@ class PlannedLoop(Loop):
         self._trial: _Trial | None = None
         self._calls = 0
         start = self._best() if self._timings else self._candidates[0]
+        if self._timings and cache.count_run():
+            self._timings = {}
+            self._candidates.sort(key=lambda candidate: candidate != start)
         if self._timings or len(self._candidates) == 1:
             following = self._next_candidate(start) if self._timings else None
             if following is None:

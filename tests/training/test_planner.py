@@ -128,6 +128,17 @@ def test_next_run_takes_the_measurements_over(monkeypatch, tmp_path):
     assert set(short.log) <= {PLAIN, XLA}
 
 
+def test_measurements_of_a_busy_machine_are_not_believed_for_ever(monkeypatch, tmp_path):
+    PlanCache(tmp_path / "plan.json").save({PLAIN: Timing(0.3, 1e-4), XLA: Timing(20.0, 2e-5)})
+    last = []
+    for _ in range(10):
+        scene = Scene(monkeypatch, tmp_path, [XLA, PLAIN], {PLAIN: 1e-4, XLA: 2e-5}, total_steps=100_000)
+        scene.train(100_000)
+        last.append((scene.log[0], scene.log[-1]))
+    # The ninth measures again, and begins with what was best.
+    assert last == [(PLAIN, PLAIN)] * 8 + [(PLAIN, XLA), (XLA, XLA)]
+
+
 def test_known_slow_build_is_not_taken_for_a_short_run(monkeypatch, tmp_path):
     scene_file = PlanCache(tmp_path / "plan.json")
     scene_file.save({PLAIN: Timing(0.3, 1e-4), XLA: Timing(2.0, 2e-5)})

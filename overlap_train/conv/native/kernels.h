@@ -7,7 +7,7 @@
 
 namespace overlap_train::conv {
 
-// Every function writes its whole result, reads nothing that it has not written or been given, and returns
+// Every function writes its whole result, out of nothing but what it has written or been given, and returns
 // false only when scratch memory ran out. Tensors are dense, need no alignment and must not overlap. Sums are
 // formed in an order that depends on the shape and the number of workers alone, so results repeat bit for
 // bit.

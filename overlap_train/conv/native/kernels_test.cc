@@ -159,6 +159,9 @@ std::vector<Case> Cases() {
             for (Index w : {23, 11})
               cases.push_back(MakeCase(2, w == 11 ? 7 : 10, w, c, k, kernel, stride, same));
   cases.push_back(MakeCase(1, 9, 191, 3, 64, 3, 1, true));
+  cases.push_back(MakeCase(2, 6, 75, 4, 70, 3, 1, true));       // few channels, more than one block of tiles
+  cases.push_back(MakeCase(2, 6, 75, 2, 7, 3, 1, false));
+  cases.push_back(MakeCase(1, 5, 75, 130, 4, 3, 1, true));      // the same for its input gradient
   cases.push_back(MakeCase(1, 37, 41, 64, 64, 3, 1, true));     // many tiles: tiles first, tiles split
   cases.push_back(MakeCase(2, 8, 12, 130, 200, 3, 1, true));    // few tiles, uneven channels
   cases.push_back(MakeCase(1, 8, 12, 200, 700, 3, 1, true));    // panels first, patches

@@ -96,7 +96,8 @@ strides: of the window, [height, width].
 padding: as in tf.nn.conv2d.
 activation: applied last.
 algorithm: 'winograd', for 3×3 filters and strides of 1, takes a quarter of the multiplications and has a few times
-  the rounding error; where an input of a 4×4 tile of outputs is not finite, no output of that tile is.
+  the rounding error; where an input of a 4×4 tile of outputs is not finite, outputs of it that do not
+  read it may be NaN as well.
 )doc");
 
 REGISTER_OP("OverlapTiledConv2DBackpropInput")

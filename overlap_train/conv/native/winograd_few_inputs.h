@@ -50,7 +50,7 @@ class WinogradFewInputs {
  private:
   // Tiles whose sums share the accumulators: kSpan for each.
   static constexpr int kTogether = kBlockVectors > 2 ? 4 : 2;
-  static constexpr Index kTileBlock = 8;  // tiles whose transformed inputs lie in L1
+  static constexpr Index kTileBlock = 8;  // tiles transformed at a time: 20 KB of floats
   static constexpr Index kPlane = PlaneStride<T>(kTileBlock * kTile * kFewInputs);
   static constexpr Index kFilterPlane = PlaneStride<T>(kFewInputs * kPanel<T>);
   static constexpr Index kHalf = kTile * kSpan * kLanes<T>;  // of one tile, between the output's two passes
@@ -83,6 +83,7 @@ class WinogradFewInputs {
     }
   }
 
+  // Beyond a row's padding there is scratch that nobody has written; what becomes of it is not used.
   OT_NOINLINE void TransformColumns(const T* in, T* out) const {
     for (Index x = 0; x < row_; x += kLanes<T>) {
       Vec<T> d[kSpan], o[kSpan];
