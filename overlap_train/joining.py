@@ -29,6 +29,9 @@ def rows_together(model: keras.Model) -> int:
         return 0
     if unknown_layer(model, also=("BatchNormalization",)) is not None or not _keras.averages_rows(model):
         return 0
+    # Labels of fewer axes than the outputs may be broadcast, each row with the labels of all.
+    if any(len(output.shape) != 2 for output in model.outputs):
+        return 0
     for layer in _keras.flat_layers(model):
         # A mask divides a batch's loss by what it leaves; a convolution has few weights and much arithmetic.
         if getattr(layer, "mask_zero", False) or "Conv" in type(layer).__name__:

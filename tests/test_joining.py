@@ -52,6 +52,13 @@ def masked():
     return model
 
 
+def broadcast_labels():
+    model = keras.Sequential([keras.Input((5, 3)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.evaluate(np.ones((8, 5, 3)), np.arange(8.0), verbose=0)  # each row with all labels of its batch
+    return model
+
+
 JOINED = {
     "average of a stock loss": lambda: with_loss(crossentropy()),
     "by name": lambda: with_loss("sparse_categorical_crossentropy"),
@@ -74,6 +81,7 @@ ALONE = {
     "metrics that are not built": lambda: with_loss(crossentropy(), build=False),
     "a user's test_step": own_test_step,
     "a mask": masked,
+    "labels that are broadcast": broadcast_labels,
 }
 
 

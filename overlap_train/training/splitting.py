@@ -115,9 +115,8 @@ class SplitStep:
         with whole_batch_dropout(self._model) as begin_part:
             for begin, end in itertools.pairwise(bounds):
                 begin_part(bounds[-1], begin, end, masks)
-                rows = keras.tree.map_structure(lambda t, b=begin, e=end: None if t is None else t[b:e], x)
                 with tf.GradientTape() as tape:
-                    output = _keras.forward(self._model, rows)
+                    output = _keras.forward(self._model, _rows(x, begin, end))
                 parts.append(_Part(tape, output, begin, end, bounds[-1]))
         return parts
 
