@@ -42,7 +42,6 @@ __all__ = [
     "flat_layers",
     "flatten_logs",
     "forward",
-    "has_mask",
     "initial_epoch",
     "is_array_adapter",
     "is_deterministic",
@@ -202,9 +201,11 @@ def metric_leaves(model: keras.Model) -> list[keras.metrics.Metric]:
 
 
 def is_stock_method(method: Any) -> bool:
-    """Whether a bound method or function is Keras's own and not a user's override."""
+    """Whether a bound method, function or class is Keras's own and not a user's override."""
     function = getattr(method, "__func__", method)
-    return str(getattr(function, "__module__", "")).split(".")[0] == "keras"
+    # Not a function's `__module__`: `functools.wraps` copies it to what a user puts around one of Keras's.
+    module = getattr(function, "__globals__", {}).get("__name__") or getattr(function, "__module__", "")
+    return str(module).split(".")[0] == "keras"
 
 
 def averages_rows(model: keras.Model) -> bool:
@@ -238,7 +239,8 @@ def _sums_rows(metric: keras.metrics.Metric) -> bool:
     if not is_stock_method(type(metric)):
         return False
     if isinstance(metric, keras.metrics.MeanMetricWrapper):
-        return _is_stock_function(metric._fn, _ROW_FUNCTIONS | _ROW_METRICS)
+        by_row = metric._fn_kwargs.get("axis", -1) == -1
+        return by_row and _is_stock_function(metric._fn, _ROW_FUNCTIONS | _ROW_METRICS)
     return isinstance(metric, (keras.metrics.Precision, keras.metrics.Recall, keras.metrics.AUC))
 
 
@@ -331,11 +333,6 @@ def additional_losses(model: keras.Model) -> list[Any]:
 def flat_layers(model: keras.Model) -> list[keras.Layer]:
     """Returns a model and all layers in it (`_flatten_layers`)."""
     return list(model._flatten_layers())
-
-
-def has_mask(tensor: tf.Tensor) -> bool:
-    """Whether a layer's output carries a mask, which weighs the loss (`_keras_mask`)."""
-    return getattr(tensor, "_keras_mask", None) is not None
 
 
 def scope_variable_ids(scope: keras.StatelessScope) -> set[int]:

@@ -1,4 +1,4 @@
-"""The second door to Keras's private API: what training under `tf.distribute` needs of it.
+"""The second door to Keras's private API: what training in parts or under `tf.distribute` needs of it.
 
 As in `_keras.py`, each function says which private name it leans on, and `tests/test_keras_door.py` fails,
 name by name, when a new Keras moves one. Everything here is called while tracing, on the training thread or
@@ -22,9 +22,11 @@ __all__ = [
     "added_losses_apart",
     "gradients_already_reduced",
     "inner_optimizer",
+    "logits_of",
     "mask_of",
     "optimizer_strategy",
     "place_added_losses",
+    "set_logits",
     "set_mask",
     "strategy_of",
     "symbolic_build",
@@ -68,6 +70,16 @@ def mask_of(tensor: Any) -> Any:
 def set_mask(tensor: Any, mask: Any) -> None:
     """Makes a tensor carry a mask (`_keras_mask`)."""
     tensor._keras_mask = mask
+
+
+def logits_of(tensor: Any) -> Any:
+    """Returns the logits that crossentropies take instead of a layer's output, or None (`_keras_logits`)."""
+    return getattr(tensor, "_keras_logits", None)
+
+
+def set_logits(tensor: Any, logits: Any) -> None:
+    """Makes crossentropies take other logits than a tensor's logarithm (`_keras_logits`)."""
+    tensor._keras_logits = logits
 
 
 _unscaled = threading.local()

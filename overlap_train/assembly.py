@@ -250,10 +250,12 @@ def make_callback_list(
     )
 
 
-def _rows_together(setup: Setup, callbacks: keras.callbacks.CallbackList) -> int:
-    """Returns how many rows of validation arrays may be evaluated as one batch; 0 leaves batches alone."""
+def _rows_together(setup: Setup, callbacks: keras.callbacks.CallbackList) -> Callable[[Any], int] | None:
+    """Returns what says how many rows of validation arrays may be one batch; None leaves batches alone."""
     as_they_are = _listened_to(callbacks) or setup.preprocess is not None or not setup.stock_validation
-    return 0 if as_they_are or not setup.validation.join_batches else rows_together(setup.model)
+    if as_they_are or not setup.validation.join_batches:
+        return None
+    return functools.partial(rows_together, setup.model)
 
 
 def _listened_to(callbacks: keras.callbacks.CallbackList) -> bool:

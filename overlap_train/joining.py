@@ -7,10 +7,13 @@ floats are added.
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
+import tensorflow as tf
 
 from overlap_train import _keras
-from overlap_train.training.obstacles import unknown_layer
+from overlap_train.training.obstacles import rows_correspond, unknown_layer
 
 __all__ = ["rows_together"]
 
@@ -18,22 +21,39 @@ __all__ = ["rows_together"]
 _MOST_ROWS, _MOST_PRODUCTS = 1024, 1e7
 
 
-def rows_together(model: keras.Model) -> int:
+def rows_together(model: keras.Model, arrays: Any) -> int:
     """Returns how many rows of arrays may be evaluated as one batch; 0 says nothing is known to allow it.
 
     Args:
         model: built and compiled; its own `test_step` evaluates.
+        arrays: (x, y, sample_weight) or less, as the model gets them, but all rows.
     """
     methods = (model.test_step, model.compute_loss, model.compute_metrics)
     if _keras.is_deterministic() or not all(map(_keras.is_stock_method, methods)):
         return 0
     if unknown_layer(model, also=("BatchNormalization",)) is not None or not _keras.averages_rows(model):
         return 0
-    # Labels of fewer axes than the outputs may be broadcast, each row with the labels of all.
-    if any(len(output.shape) != 2 for output in model.outputs):
+    if not _each_row_has_its_own(model, arrays) or any(map(_needs_the_batch, _keras.flat_layers(model))):
         return 0
-    for layer in _keras.flat_layers(model):
-        # A mask divides a batch's loss by what it leaves; a convolution has few weights and much arithmetic.
-        if getattr(layer, "mask_zero", False) or "Conv" in type(layer).__name__:
-            return 0
     return min(_MOST_ROWS, int(_MOST_PRODUCTS / max(1, model.count_params())))
+
+
+def _needs_the_batch(layer: keras.Layer) -> bool:
+    """Whether a layer keeps something for the rows of a batch, adds a loss of it, or is better left alone."""
+    # A mask divides a batch's loss by what it leaves; a convolution has few weights and much arithmetic.
+    kept = getattr(layer, "stateful", False) or getattr(layer, "mask_zero", False)
+    return kept or getattr(layer, "activity_regularizer", None) is not None or "Conv" in type(layer).__name__
+
+
+def _each_row_has_its_own(model: keras.Model, arrays: Any) -> bool:
+    """Whether no label or weight is broadcast over the rows of a batch."""
+    _, y, sample_weight = keras.utils.unpack_x_y_sample_weight(arrays)
+    given = [model.outputs, [y], [] if sample_weight is None else [sample_weight]]
+    leaves = [keras.tree.flatten(structure) for structure in given]
+    if any(leaf is None for leaf in leaves[1]) or [len(part) for part in leaves[:2]] != [1, 1]:
+        return False
+    shapes = [tf.TensorShape([None, *leaf.shape[1:]]) for part in leaves for leaf in part]
+    labels, outputs = shapes[1], shapes[0]
+    weights = shapes[2] if len(shapes) == 3 else None
+    classes = _keras.row_loss(model) == "sparse_categorical_crossentropy"
+    return len(shapes) <= 3 and rows_correspond(labels, outputs, weights, classes=classes)

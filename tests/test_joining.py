@@ -52,13 +52,6 @@ def masked():
     return model
 
 
-def broadcast_labels():
-    model = keras.Sequential([keras.Input((5, 3)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    model.evaluate(np.ones((8, 5, 3)), np.arange(8.0), verbose=0)  # each row with all labels of its batch
-    return model
-
-
 JOINED = {
     "average of a stock loss": lambda: with_loss(crossentropy()),
     "by name": lambda: with_loss("sparse_categorical_crossentropy"),
@@ -81,23 +74,93 @@ ALONE = {
     "metrics that are not built": lambda: with_loss(crossentropy(), build=False),
     "a user's test_step": own_test_step,
     "a mask": masked,
-    "labels that are broadcast": broadcast_labels,
 }
+
+
+def given(model):
+    """Arrays with labels as the losses above take them."""
+    x, y = arrays(8)
+    return x, y if model.output_shape[-1] == CLASSES else y[:, None]
 
 
 @pytest.mark.parametrize("name", JOINED)
 def test_batches_may_be_joined(name):
-    assert rows_together(JOINED[name]()) == 1024
+    model = JOINED[name]()
+    assert rows_together(model, given(model)) == 1024
+    assert rows_together(model, (*given(model), np.ones(8))) == 1024
 
 
 @pytest.mark.parametrize("name", ALONE)
 def test_what_does_not_add_up_over_rows_is_left_alone(name):
-    assert rows_together(ALONE[name]()) == 0
+    model = ALONE[name]()
+    assert rows_together(model, given(model)) == 0
 
 
 def test_large_networks_are_left_alone():
     model = with_loss(crossentropy(), first=[keras.layers.Dense(4000), keras.layers.Dense(2000)])
-    assert rows_together(model) == 1
+    assert rows_together(model, given(model)) == 1
+
+
+def regression(*layers, loss="mse", metrics=(), shape=(FEATURES,)):
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input(shape), *layers, keras.layers.Dense(3)])
+    model.compile("sgd", loss, metrics=list(metrics))
+    return model
+
+
+def stateful():
+    model = keras.Sequential([keras.Input(batch_shape=(16, FEATURES, 1)), keras.layers.GRU(3, stateful=True)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def spread(activations):
+    return keras.ops.sqrt(keras.ops.sum(activations**2))
+
+
+def minus_mean(x):
+    return x - keras.ops.mean(x, axis=0)
+
+
+RNG = np.random.default_rng(5)
+BATCHWISE = {  # a model, and shapes of labels and weights for each row
+    "labels of another rank": (regression, (1, 3), None),
+    "a label for each row and batches of one": (regression, (), None),
+    "weights of another rank": (regression, (3,), (1, 1)),
+    "a metric along the rows": (
+        lambda: regression(metrics=[keras.metrics.CosineSimilarity(axis=0)]),
+        (3,),
+        None,
+    ),
+    "an activity regulariser": (
+        lambda: regression(keras.layers.Dense(4, activity_regularizer=spread)),
+        (3,),
+        None,
+    ),
+    "a state for each row": (stateful, (3,), None),
+    "an activation of the user's": (
+        lambda: regression(keras.layers.Dense(4, activation=minus_mean)),
+        (3,),
+        None,
+    ),
+    "a softmax along the rows": (lambda: regression(keras.layers.Softmax(axis=-2)), (3,), None),
+}
+
+
+@pytest.mark.parametrize("name", BATCHWISE)
+def test_numbers_that_depend_on_the_batch_are_those_of_the_users_batches(name):
+    build, label_shape, weight_shape = BATCHWISE[name]
+    rows, batch = 1504, 1 if "of one" in name else 16
+    x = RNG.random((rows, FEATURES), "float32")
+    given = [x, *(RNG.random((rows, *s), "float32") for s in (label_shape, weight_shape) if s is not None)]
+    model = build()
+    wanted = model.evaluate(*given, batch_size=batch, verbose=0, return_dict=True)
+    if "state" in name:
+        model.layers[-1].reset_states()
+    actual = Trainer(model).evaluate(*given, batch_size=batch, verbose=0, return_dict=True)
+    assert actual.keys() == wanted.keys()
+    for key in wanted:
+        np.testing.assert_allclose(actual[key], wanted[key], rtol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [ROWS, 3008, 100])
@@ -127,11 +190,11 @@ def make(**arguments):
 
 
 def test_enough_batches_are_left_to_share():
-    assert make(most_rows=0).num_batches == 188
-    assert make(most_rows=1024).num_batches == 38  # five together
-    assert make(most_rows=40).num_batches == 94
-    assert make(most_rows=1024, batch_size=200).num_batches == 16
+    assert make(most_rows=lambda arrays: 0).num_batches == 188
+    assert make(most_rows=lambda arrays: 1024).num_batches == 38  # five together
+    assert make(most_rows=lambda arrays: 40).num_batches == 94
+    assert make(most_rows=lambda arrays: 1024, batch_size=200).num_batches == 16
 
 
 def test_steps_count_the_users_batches():
-    assert make(most_rows=1024, steps=7).num_batches == 7
+    assert make(most_rows=lambda arrays: 1024, steps=7).num_batches == 7

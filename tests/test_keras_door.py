@@ -238,8 +238,28 @@ def test_masks_can_be_read_and_set():
     tensor = tf.zeros([2, 3])
     assert _keras_replicas.mask_of(tensor) is None
     _keras_replicas.set_mask(tensor, tf.ones([2, 3], tf.bool))
-    assert _keras.has_mask(tensor)
     assert _keras_replicas.mask_of(tensor) is not None
+
+
+def test_losses_take_the_logits_that_are_set_instead_of_the_output():
+    probabilities, logits = tf.constant([[1.0, 0.0]]), tf.constant([[300.0, 100.0]])
+    assert _keras_replicas.logits_of(probabilities) is None
+    _keras_replicas.set_logits(probabilities, logits)
+    loss = keras.losses.sparse_categorical_crossentropy(tf.constant([1]), probabilities)
+    np.testing.assert_allclose(loss, [200.0])
+    assert _keras_replicas.logits_of(keras.ops.softmax(logits)) is logits
+    assert _keras_replicas.logits_of(keras.ops.sigmoid(logits)) is logits
+
+
+def test_what_wraps_a_stock_function_is_not_one():
+    import functools
+
+    @functools.wraps(keras.losses.mean_squared_error)
+    def own(y, y_pred):
+        return y_pred
+
+    assert _keras.is_stock_method(keras.losses.mean_squared_error)
+    assert not _keras.is_stock_method(own)
 
 
 def test_losses_are_not_scaled_in_the_block_and_only_on_this_thread():

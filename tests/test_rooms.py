@@ -97,7 +97,16 @@ MAY_IMPORT = {
         *STAGES,
     },
     "trainer": {"_keras", "assembly", "parallel", "resume", "session", *LEAVES, *STAGES},
-    "training": {"_keras", "_version", "arguments", "configuration", "data", "errors", "records"},
+    "training": {
+        "_keras",
+        "_keras_replicas",
+        "_version",
+        "arguments",
+        "configuration",
+        "data",
+        "errors",
+        "records",
+    },
     "validation": {"_keras", "arguments", "data", "errors", "parallel", "records", "snapshot"},
     "zero_copy": {"errors"},
 }

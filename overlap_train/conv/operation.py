@@ -283,7 +283,7 @@ def tiled_conv2d(
         activation: None, "linear", "relu" (computed within the operation), or a function applied to the
             result.
         algorithm: "auto", "direct", or "winograd" (3×3 filters with strides of 1; a few times the rounding
-            error).
+            error, and an infinity or NaN makes the 4×4 outputs around it NaN).
         dilations: must be 1.
         batch_hint: the batch at which "auto" times a shape whose batch is unknown, otherwise `ASSUMED_BATCH`.
         name: of the name scope.

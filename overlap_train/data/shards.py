@@ -256,7 +256,7 @@ def make_batches(
     steps: int | None,
     cache_bytes: int,
     preprocess: Preprocess | None = None,
-    most_rows: int = 0,
+    most_rows: Callable[[Any], int] | None = None,
 ) -> ArrayBatches | CachedBatches | StreamedBatches:
     """Returns the validation set as `keras.Model.evaluate` would batch it.
 
@@ -268,7 +268,8 @@ def make_batches(
         steps: batches to evaluate; all if None.
         cache_bytes: prepared batches up to this size are kept between validations.
         preprocess: prepares a batch.
-        most_rows: so many rows of arrays may be evaluated as one batch, if no number of steps is given.
+        most_rows: returns how many rows of nested arrays may be evaluated as one batch, where no number of
+            steps is given.
 
     Raises:
         ValueError: for empty or endless data, or as Keras.
@@ -286,10 +287,11 @@ def make_batches(
         if num_samples == 0:
             raise ValueError("the validation data is empty: its arrays have 0 rows; pass at least one")
         if _keras.are_dense(inputs):
+            most = most_rows(inputs) if most_rows is not None and steps is None else 0
             return ArrayBatches(
                 inputs,
                 num_samples=num_samples,
-                batch_size=adapter.batch_size * _together(adapter.batch_size, num_samples, most_rows, steps),
+                batch_size=adapter.batch_size * _together(adapter.batch_size, num_samples, most),
                 steps=steps,
                 preprocess=preprocess,
             )
@@ -311,10 +313,8 @@ def make_batches(
     return StreamedBatches(adapter, steps, preprocess)
 
 
-def _together(batch_size: int, num_samples: int, most_rows: int, steps: int | None) -> int:
+def _together(batch_size: int, num_samples: int, most_rows: int) -> int:
     """Returns how many batches to join; enough are left for any number of workers to share evenly."""
-    if steps is not None:
-        return 1
     return max(1, min(most_rows // batch_size, num_samples // batch_size // _LEAST_JOINED))
 
 

@@ -26,6 +26,7 @@ import tensorflow as tf
 from overlap_train import _keras, _keras_replicas
 from overlap_train.parallel.strategy import Replicas
 from overlap_train.training.dropout import BeginPart, whole_batch_dropout
+from overlap_train.training.outputs import Outputs
 from overlap_train.training.step import Batch, Logs, StepFunction
 
 __all__ = ["OwnReplicaStep", "ReplicaStep", "SingleReplicaStep", "make_step"]
@@ -208,19 +209,20 @@ class _Replica:
         self._begin_part(share.rows, share.start, share.stop, {})
         added = self._begin_losses()
         with tf.GradientTape() as tape:
-            output = _keras.forward(model, share.x)
-        outputs, terms = _leaves(output), [term for _, term in added]
-        whole, total = self._exchange(outputs, terms)
-        y_pred = keras.tree.pack_sequence_as(output, whole)
+            outputs = Outputs(_keras.forward(model, share.x))
+        terms = [term for _, term in added]
+        whole, total = self._exchange(outputs.tensors, terms)
         layers = [layer for layer, _ in added]
 
-        by_output, by_term, direct = self._loss_gradients(
-            x, y, y_pred, sample_weight, list(zip(layers, total, strict=True)), counts=counts
+        y_pred, by_output, by_term, direct = self._loss_gradients(
+            x, y, outputs, whole, sample_weight, list(zip(layers, total, strict=True)), counts=counts
         )
         weights = list(model.trainable_weights)
         if weights:
             targets = [
-                (leaf, share.seed(g)) for leaf, g in zip(outputs, by_output, strict=True) if g is not None
+                (tensor, share.seed(g))
+                for tensor, g in zip(outputs.tensors, by_output, strict=True)
+                if g is not None
             ]
             targets += [
                 (term, g * share.weight(g.dtype))
@@ -243,15 +245,9 @@ class _Replica:
                     "each row of the inputs; replicas cannot share a batch then. Train it on one device, or "
                     "override train_step"
                 )
-        masks = [_keras_replicas.mask_of(leaf) for leaf in outputs]
-        present = [mask for mask in masks if mask is not None]
         weighted = [term * self._share.weight(term.dtype) for term in terms]
-        *rows, total = self._gathered([*outputs, *present], weighted)
-        whole_masks = iter(rows[len(outputs) :])
-        for leaf, mask in zip(rows, masks, strict=False):
-            if mask is not None:
-                _keras_replicas.set_mask(leaf, next(whole_masks))
-        return rows[: len(outputs)], total
+        *rows, total = self._gathered(outputs, weighted)
+        return rows, total
 
     def _gathered(self, outputs: Sequence[tf.Tensor], terms: Sequence[tf.Tensor]) -> list[Any]:
         """Returns the rows of all replicas for each output, and then the list of the terms' sums."""
@@ -299,25 +295,35 @@ class _Replica:
         self,
         x: Any,
         y: Any,
-        y_pred: Any,
+        outputs: Outputs,
+        whole: Sequence[tf.Tensor],
         sample_weight: Any,
         added: Sequence[_keras_replicas.AddedLoss],
         *,
         counts: bool,
-    ) -> tuple[Any, Any, Any]:
-        """Returns the gradients of the whole batch's loss by outputs, by added losses and by weights."""
+    ) -> tuple[Any, Any, Any, Any]:
+        """Returns the whole batch's outputs; the gradients of its loss by them, by added losses, by weights.
+
+        Args:
+            x: inputs of the whole batch.
+            y: its labels.
+            outputs: of this replica's rows.
+            whole: the tensors of those outputs for all rows.
+            sample_weight: of the whole batch.
+            added: the losses that layers have added.
+            counts: whether this replica counts the loss.
+        """
         model = self._model
-        terms, predictions = [term for _, term in added], _leaves(y_pred)
+        terms = [term for _, term in added]
         with _keras_replicas.unscaled_losses(), tf.GradientTape() as tape:
-            tape.watch([leaf for leaf in (*predictions, *terms) if leaf.dtype.is_floating])
+            tape.watch([tensor for tensor in (*whole, *terms) if tensor.dtype.is_floating])
+            y_pred = outputs.of(whole)
             with contextlib.nullcontext() if counts else _keras_replicas.without_updates(model):
                 _keras_replicas.place_added_losses(model, added)
                 loss = _keras.compute_and_track_loss(model, x, y, y_pred, sample_weight)
                 scaled = model.optimizer.scale_loss(loss)
-        gradients: tuple[Any, Any, Any] = tape.gradient(
-            scaled, (predictions, terms, list(model.trainable_weights))
-        )
-        return gradients
+        gradients = tape.gradient(scaled, (list(whole), terms, list(model.trainable_weights)))
+        return y_pred, *gradients
 
     def _apply(self, gradients: Sequence[Any], weights: Sequence[keras.Variable]) -> None:
         present = [i for i, gradient in enumerate(gradients) if gradient is not None]

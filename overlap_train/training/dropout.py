@@ -27,6 +27,8 @@ def whole_batch_dropout(model: keras.Model) -> Iterator[BeginPart]:
     The first part draws a layer's mask by the layer's own `call` on ones, with its own seed generator; each
     part multiplies with its rows. Parts that are traced on threads of their own do not disturb each other.
 
+    What has no row for each of the batch's, such as a table of positions, gets one mask for all parts.
+
     Yields:
         The function that says which part this thread traces next: the rows of the batch, its first row, the
         one after its last, and the masks, which are drawn where they are missing.
@@ -45,11 +47,14 @@ def whole_batch_dropout(model: keras.Model) -> Iterator[BeginPart]:
                 return stock(inputs, training=training)
             key = (id(layer), local.calls.get(id(layer), 0))
             local.calls[id(layer)] = key[1] + 1
+            by_row = inputs.shape[0] is None or _is(inputs.shape[0], local.end - local.begin)
             if key not in local.masks:
                 dynamic = tf.shape(inputs)
                 rest = [dynamic[i] if n is None else n for i, n in enumerate(inputs.shape)][1:]
-                local.masks[key] = stock(tf.ones([local.rows, *rest], inputs.dtype), training=True)
-            return inputs * local.masks[key][local.begin : local.end]
+                rows = local.rows if by_row else inputs.shape[0]
+                local.masks[key] = stock(tf.ones([rows, *rest], inputs.dtype), training=True)
+            mask = local.masks[key]
+            return inputs * (mask[local.begin : local.end] if by_row else mask)
 
         return call
 
@@ -61,6 +66,10 @@ def whole_batch_dropout(model: keras.Model) -> Iterator[BeginPart]:
     finally:
         for layer in layers:
             del vars(layer)["call"]
+
+
+def _is(size: int, rows: Any) -> bool:
+    return isinstance(rows, int) and size == rows
 
 
 def dropout_layers(model: keras.Model) -> list[keras.layers.Dropout]:

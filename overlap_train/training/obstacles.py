@@ -8,11 +8,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train import _keras
+from overlap_train import _keras, _keras_replicas
 from overlap_train.training.dropout import dropout_layers
 from overlap_train.training.step import Batch
 
-__all__ = ["find_obstacle", "unknown_layer"]
+__all__ = ["find_obstacle", "rows_correspond", "unknown_layer"]
 
 _ROW_BY_ROW = frozenset(
     (
@@ -90,6 +90,12 @@ _ROW_BY_ROW = frozenset(
     )
 )
 
+_TENSORFLOWS = (
+    *(tf.nn.elu, tf.nn.gelu, tf.nn.leaky_relu, tf.nn.log_softmax, tf.nn.relu, tf.nn.relu6, tf.nn.selu),
+    *(tf.nn.sigmoid, tf.nn.silu, tf.nn.softmax, tf.nn.softplus, tf.nn.softsign, tf.nn.tanh, tf.identity),
+)
+"""Activations beside Keras's own that do not look at other rows."""
+
 
 def find_obstacle(model: keras.Model, element_spec: Any, *, trusted: bool = False) -> str | None:
     """Says why a step of a built model cannot be split, or returns None if it can.
@@ -122,8 +128,13 @@ def unknown_layer(model: keras.Model, *, also: Sequence[str] = ()) -> str | None
         if kind.__module__.split(".")[0] != "keras" or kind.__name__ not in (*_ROW_BY_ROW, *also):
             return f"{kind.__name__} {layer.name!r}"
         axis = getattr(layer, "axis", None)
-        if axis is not None and 0 in (axis if isinstance(axis, (list, tuple)) else [axis]):
-            return f"{kind.__name__} {layer.name!r} with axis 0"
+        # One below -1 may be the rows', depending on how many there are.
+        axes = axis if isinstance(axis, (list, tuple)) else [axis]
+        if not all(a is None or a > 0 or a == -1 for a in axes):
+            return f"{kind.__name__} {layer.name!r} with axis {axis}"
+        for activation in (getattr(layer, "activation", None), getattr(layer, "recurrent_activation", None)):
+            if not (activation is None or _keras.is_stock_method(activation) or activation in _TENSORFLOWS):
+                return f"the activation of {kind.__name__} {layer.name!r}"
         for operation in getattr(layer, "operations", ()):
             if not isinstance(operation, keras.Layer):
                 return f"the operation {operation.name!r}"
@@ -138,6 +149,10 @@ class _Probe:
         self._found: str | None = None
 
     def obstacle(self, element_spec: Any) -> str | None:
+        x = keras.utils.unpack_x_y_sample_weight(_keras.without_optionals(element_spec))[0]
+        given = [spec for spec in keras.tree.flatten(x) if isinstance(spec, tf.TensorSpec)]
+        if len({spec.shape[0] for spec in given if spec.shape.rank}) > 1:
+            return "its inputs differ in their number of rows"
         specs = keras.tree.map_structure(_with_any_batch, element_spec)
         try:
             tf.function(self._look, autograph=False).get_concrete_function(specs)
@@ -161,6 +176,8 @@ class _Probe:
         state = [path for path in changed if path not in seeds]
         if any(leaf is not None and leaf.shape.rank == 0 for leaf in keras.tree.flatten(x)):
             self._found = "an input has no batch axis"
+        elif any(isinstance(leaf, tf.SparseTensor) for leaf in keras.tree.flatten(x)):
+            self._found = "an input is sparse"
         elif state or written:
             self._found = (
                 f"training changes state of the model: {state[0] if state else 'a random generator'}"
@@ -169,7 +186,7 @@ class _Probe:
             self._found = "add_loss or an activity regulariser adds a loss that depends on the batch"
         elif any(leaf.shape.rank in (None, 0) or leaf.shape[0] is not None for leaf in outputs):
             self._found = "an output has no row for each row of the inputs"
-        elif any(_keras.has_mask(leaf) for leaf in outputs):
+        elif any(_keras_replicas.mask_of(leaf) is not None for leaf in outputs):
             self._found = "an output carries a mask, whose weights are those of the whole batch"
         return tf.constant(0)
 
@@ -178,3 +195,29 @@ def _with_any_batch(spec: Any) -> Any:
     if not isinstance(spec, tf.TensorSpec) or not spec.shape.rank:
         return spec
     return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
+
+
+def rows_correspond(
+    labels: tf.TensorShape, outputs: tf.TensorShape, weights: tf.TensorShape | None, *, classes: bool
+) -> bool:
+    """Whether Keras pairs each row of one output with its own label and weight.
+
+    Otherwise it broadcasts, maybe each row with all labels, or reduces the rows as an output's last axis.
+
+    Args:
+        labels: their shape; the rank is known.
+        outputs: likewise.
+        weights: likewise, if there are any.
+        classes: whether a label is the index of one of the outputs along the last axis.
+    """
+    rank = outputs.rank
+    given = [labels] if weights is None else [labels, weights]
+    if rank < 2 or any(not shape.rank or shape[0] != outputs[0] for shape in given):
+        return False
+    one_less = classes or outputs[1:] == [1]
+    paired = labels.rank == rank or (labels.rank == rank - 1 and one_less)
+    if weights is None:
+        return paired
+    # A loss has no last axis; weights may have one of length one where only the rows' is left.
+    column = rank == 2 and weights[1:] == [1]
+    return paired and (weights.rank == rank - 1 or column)

@@ -32,6 +32,8 @@ import tensorflow as tf
 
 from overlap_train import _keras
 from overlap_train.training.dropout import Masks, whole_batch_dropout
+from overlap_train.training.obstacles import rows_correspond
+from overlap_train.training.outputs import Outputs
 from overlap_train.training.step import Batch, Logs, StepFunction
 
 __all__ = ["SplitStep"]
@@ -43,7 +45,7 @@ _Gradient: TypeAlias = Any
 @dataclasses.dataclass(frozen=True)
 class _Part:
     tape: tf.GradientTape
-    output: Any
+    outputs: Outputs
     begin: Any
     end: Any
     rows: Any  # of the batch
@@ -52,10 +54,7 @@ class _Part:
         """This part's rows of labels or weights; fails where there are fewer rows than the batch has."""
         if whole is None:
             return None
-        others = whole.shape.rank - 1
-        part = tf.slice(whole, [self.begin, *[0] * others], [self.end - self.begin, *[-1] * others])
-        part.set_shape(whole[self.begin : self.end].shape)
-        return part
+        return _rows_of(whole, self.begin, self.end)
 
 
 class SplitStep:
@@ -95,13 +94,15 @@ class SplitStep:
         model = self._model
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         parts = self._forward(x)
-        y_pred = keras.tree.map_structure(
-            lambda *leaves: _concatenate(leaves, _leaves(x)[0]), *(part.output for part in parts)
-        )
+        outputs = [
+            _concatenate(tensors, _leaves(x)[0])
+            for tensors in zip(*(part.outputs.tensors for part in parts), strict=True)
+        ]
+        y_pred = parts[0].outputs.of(outputs)
         if self._rows_are_apart(y, y_pred, sample_weight):
             loss, gradients = self._apart(parts, y, sample_weight)
         else:
-            loss, gradients = self._together(parts, x, y, y_pred, sample_weight)
+            loss, gradients = self._together(parts, outputs, x, y, sample_weight)
         _keras.track_loss(model, x, loss)
         weights = model.trainable_weights
         summed = [_add(addends) for addends in zip(*gradients, strict=True)]
@@ -117,26 +118,28 @@ class SplitStep:
                 begin_part(bounds[-1], begin, end, masks)
                 with tf.GradientTape() as tape:
                     output = _keras.forward(self._model, _rows(x, begin, end))
-                parts.append(_Part(tape, output, begin, end, bounds[-1]))
+                parts.append(_Part(tape, Outputs(output), begin, end, bounds[-1]))
         return parts
 
     def _together(
-        self, parts: Sequence[_Part], x: Any, y: Any, y_pred: Any, sample_weight: Any
+        self, parts: Sequence[_Part], outputs: Sequence[tf.Tensor], x: Any, y: Any, sample_weight: Any
     ) -> tuple[Any, list[list[_Gradient]]]:
         """The loss, and the addends of its gradient, of which all need all parts' outputs."""
         model, weights = self._model, list(self._model.trainable_weights)
         with tf.GradientTape() as tape:
-            predictions = _leaves(y_pred)
-            tape.watch([leaf for leaf in predictions if leaf.dtype.is_floating])
+            tape.watch([tensor for tensor in outputs if tensor.dtype.is_floating])
+            y_pred = parts[0].outputs.of(outputs)
             loss = _keras.compute_loss(model, x, y, y_pred, sample_weight)
             scaled = model.optimizer.scale_loss(loss)
-        by_output, direct = tape.gradient(scaled, (predictions, weights))
+        by_output, direct = tape.gradient(scaled, (list(outputs), weights))
+        # A loss that gathers rows has a gradient of those rows only, which cannot be sliced.
+        dense = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in by_output]
         gradients = [direct]
         for part in parts:
-            pairs = zip(_leaves(part.output), by_output, strict=True)
-            targets = [(leaf, g[part.begin : part.end]) for leaf, g in pairs if g is not None]
-            leaves, seeds = [leaf for leaf, _ in targets], [seed for _, seed in targets]
-            gradients.append(part.tape.gradient(leaves, weights, output_gradients=seeds))
+            pairs = zip(part.outputs.tensors, dense, strict=True)
+            targets = [(tensor, g[part.begin : part.end]) for tensor, g in pairs if g is not None]
+            tensors, seeds = [tensor for tensor, _ in targets], [seed for _, seed in targets]
+            gradients.append(part.tape.gradient(tensors, weights, output_gradients=seeds))
         return loss, gradients
 
     def _apart(
@@ -148,7 +151,7 @@ class SplitStep:
         shares, gradients = [], []
         for part in parts:
             with part.tape:
-                loss = compiled_loss(part.labels(y), part.output, part.labels(sample_weight))
+                loss = compiled_loss(part.labels(y), part.outputs.structure, part.labels(sample_weight))
                 shares.append(loss * tf.cast((part.end - part.begin) / part.rows, loss.dtype))
                 scaled = optimizer.scale_loss(shares[-1])
             gradients.append(part.tape.gradient(scaled, weights))
@@ -167,7 +170,8 @@ class SplitStep:
         given = (y, y_pred) if sample_weight is None else (y, y_pred, sample_weight)
         if not all(isinstance(tensor, tf.Tensor) and tensor.shape.rank for tensor in given):
             return False
-        return _rows_correspond(y, y_pred, sample_weight, classes=name == "sparse_categorical_crossentropy")
+        shapes = [None if tensor is None else tensor.shape for tensor in (y, y_pred, sample_weight)]
+        return rows_correspond(*shapes, classes=name == "sparse_categorical_crossentropy")
 
     def _bounds(self, leaf: tf.Tensor) -> list[Any]:
         rows = leaf.shape[0] if leaf.shape[0] is not None else tf.shape(leaf)[0]
@@ -179,27 +183,19 @@ def _leaves(structure: Any) -> list[tf.Tensor]:
 
 
 def _rows(structure: Any, begin: Any, end: Any) -> Any:
-    return keras.tree.map_structure(lambda leaf: None if leaf is None else leaf[begin:end], structure)
+    return keras.tree.map_structure(
+        lambda leaf: None if leaf is None else _rows_of(leaf, begin, end), structure
+    )
 
 
-def _rows_correspond(
-    y: tf.Tensor, y_pred: tf.Tensor, sample_weight: tf.Tensor | None, *, classes: bool
-) -> bool:
-    """Whether Keras pairs each row with its own label and weight.
-
-    Otherwise it broadcasts, maybe each row with all labels, or reduces the rows as an output's last axis.
-    """
-    rank = y_pred.shape.rank
-    given = [y] if sample_weight is None else [y, sample_weight]
-    if rank < 2 or any(tensor.shape[0] != y_pred.shape[0] for tensor in given):
-        return False
-    one_less = classes or y_pred.shape[1:] == [1]
-    labels = y.shape.rank == rank or (y.shape.rank == rank - 1 and one_less)
-    if sample_weight is None:
-        return labels
-    # A loss has no last axis; weights may have one of length one where only the rows' is left.
-    column = rank == 2 and sample_weight.shape[1:] == [1]
-    return labels and (sample_weight.shape.rank == rank - 1 or column)
+def _rows_of(whole: Any, begin: Any, end: Any) -> Any:
+    """Some rows; fails where there are fewer, rather than to leave a part with too few or none."""
+    if not isinstance(whole, tf.Tensor):
+        return whole[begin:end]
+    others = whole.shape.rank - 1
+    rows = tf.slice(whole, [begin, *[0] * others], [end - begin, *[-1] * others])
+    rows.set_shape(whole[begin:end].shape)
+    return rows
 
 
 def _concatenate(parts: Sequence[tf.Tensor], like: tf.Tensor) -> tf.Tensor:

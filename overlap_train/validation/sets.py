@@ -66,7 +66,7 @@ def build_suite(
     on_span: Callable[[Span], None],
     resources: contextlib.ExitStack,
     preprocess: Preprocess | None = None,
-    most_rows: int = 0,
+    most_rows: Callable[[Any], int] | None = None,
     devices: Sequence[str] = (),
     hosts: Alone | None = None,
 ) -> ValidationSuite:
@@ -82,7 +82,7 @@ def build_suite(
         on_span: called, on the worker, with each span of work.
         resources: closes what is opened here.
         preprocess: prepares a batch.
-        most_rows: so many rows of arrays may be evaluated as one batch.
+        most_rows: returns how many rows of nested arrays may be evaluated as one batch.
         devices: that the workers take in turn; none leaves them where TensorFlow puts them.
         hosts: that share each validation.
 

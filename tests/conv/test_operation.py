@@ -207,10 +207,11 @@ def test_nan_spoils_no_more_than_its_tiles_with_winograd() -> None:
     assert not spoilt[:, 8:].any()
 
 
-def test_relu_keeps_nan() -> None:
-    y = tiled_conv2d(
-        tf.fill([1, 4, 4, 1], np.float32("nan")), tf.ones([1, 1, 1, 1]), activation="relu", algorithm="direct"
-    )
+@pytest.mark.parametrize("algorithm", ["direct", "winograd"])
+@pytest.mark.parametrize("channels", [1, 8])
+def test_relu_keeps_nan(algorithm: str, channels: int) -> None:
+    x = tf.fill([1, 4, 4, channels], np.float32("nan"))
+    y = tiled_conv2d(x, tf.ones([3, 3, channels, 5]), activation="relu", algorithm=algorithm)
     assert np.isnan(y.numpy()).all()
 
 

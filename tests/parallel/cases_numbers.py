@@ -118,6 +118,28 @@ def test_sample_weights_regulariser_add_loss_and_an_unbuilt_model():
     )
 
 
+class Probabilities(keras.layers.Layer):
+    """A softmax that leaves no logits at its output, only under it."""
+
+    def call(self, inputs):
+        return tf.nn.softmax(inputs)
+
+
+@pytest.mark.parametrize("head", [keras.layers.Softmax, Probabilities])
+def test_a_saturated_softmax(head):
+    """Keras takes the logits from under the activation: from probabilities there would be no gradient."""
+
+    def build():
+        keras.utils.set_random_seed(7)
+        model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES), head()])
+        metrics = [keras.metrics.SparseCategoricalCrossentropy()]
+        model.compile(keras.optimizers.SGD(1e-3), "sparse_categorical_crossentropy", metrics=metrics)
+        return model
+
+    x, y = arrays()
+    fit_both(build, 30 * x, y)
+
+
 def test_class_weights():
     fit_both(sequential, *arrays(), class_weight={0: 0.2, 1: 1.0, 2: 3.0, 3: 1.5})
 

@@ -188,18 +188,95 @@ def test_one_label_for_all_rows_is_not_lost():
         trainer.fit(data, verbose=0)
 
 
-def test_a_saturated_softmax_and_loss_scaling_equal_keras():
-    """Keras takes the logits from under the activation: from probabilities there would be no gradient."""
+class Probabilities(keras.layers.Layer):
+    """A softmax that leaves no logits at its output, only under it."""
+
+    def call(self, inputs):
+        return tf.nn.softmax(inputs)
+
+
+def _saturated(*heads, loss="sparse_categorical_crossentropy", metrics=("accuracy",)):
+    """Outputs of which many are rounded to 0 or 1, with a learning rate small enough to stay so."""
 
     def make():
         keras.utils.set_random_seed(7)
-        model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(3, activation="softmax")])
+        inputs = keras.Input((12,))
+        outputs = [head()(keras.layers.Dense(3)(inputs)) for head in heads]
+        model = keras.Model(inputs, outputs if len(heads) > 1 else outputs[0])
         scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-3), initial_scale=64.0)
-        model.compile(scaled, "sparse_categorical_crossentropy", metrics=["accuracy"])
+        several = len(heads) > 1
+        given = [loss for _ in heads] if several else loss
+        model.compile(scaled, given, metrics=[list(metrics) for _ in heads] if several else list(metrics))
+        return model
+
+    return make
+
+
+SATURATED = {
+    "one output, parts apart": _saturated(keras.layers.Softmax),
+    "a metric of the logits": _saturated(
+        keras.layers.Softmax, metrics=[keras.metrics.SparseCategoricalCrossentropy()]
+    ),
+    "two outputs": _saturated(keras.layers.Softmax, keras.layers.Softmax),
+    "a sum": _saturated(
+        keras.layers.Softmax, loss=keras.losses.SparseCategoricalCrossentropy(reduction="sum")
+    ),
+    "an operation of TensorFlow": _saturated(Probabilities),
+    "two operations": _saturated(Probabilities, Probabilities),
+    "an operation and an activation": _saturated(Probabilities, keras.layers.Softmax),
+}
+
+
+@pytest.mark.parametrize("name", SATURATED)
+def test_a_saturated_softmax_and_loss_scaling_equal_keras(name):
+    """Keras takes the logits from under the activation: from probabilities there would be no gradient."""
+    x, y = models.arrays()
+    labels = [y % 3, (y + 1) % 3] if "two" in name or "and" in name else y % 3
+    assert_split_equals_keras(SATURATED[name], 30 * x, labels)
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", tf.nn.sigmoid])
+def test_a_saturated_sigmoid_equals_keras(activation):
+    def make():
+        keras.utils.set_random_seed(7)
+        layers = [keras.Input((12,)), keras.layers.Dense(1), keras.layers.Activation(activation)]
+        model = keras.Sequential(layers)
+        model.compile(keras.optimizers.SGD(1e-3), keras.losses.BinaryCrossentropy(reduction="sum"))
         return model
 
     x, y = models.arrays()
-    assert_split_equals_keras(make, 30 * x, y % 3)
+    assert_split_equals_keras(make, 100 * x, (y % 2)[:, None].astype("float32"))
+
+
+def test_a_loss_that_gathers_rows_equals_keras():
+    def first_of_the_batch(y, y_pred):
+        return keras.ops.mean((keras.ops.take(y_pred - y, [0, 1], axis=0)) ** 2)
+
+    x, _ = models.arrays(200)
+    y = np.random.default_rng(1).random((len(x), 3), "float32")
+    assert_split_equals_keras(_with_loss(lambda: first_of_the_batch), x, y)
+
+
+def test_dropout_of_what_all_rows_share_equals_keras():
+    class Positions(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.drop = keras.layers.Dropout(0.5, seed=3)
+
+        def build(self, shape):
+            self.table = self.add_weight(shape=(1, shape[-1]), initializer="ones")
+
+        def call(self, inputs, training=False):
+            return inputs + self.drop(self.table, training=training)
+
+    def make():
+        keras.utils.set_random_seed(7)
+        model = keras.Sequential([keras.Input((12,)), Positions(), keras.layers.Dense(3)])
+        model.compile(keras.optimizers.SGD(0.1), models.crossentropy())
+        return model
+
+    x, y = models.arrays()
+    assert_split_equals_keras(make, x, y % 3)
 
 
 def test_an_ignored_class_equals_keras():
@@ -275,6 +352,34 @@ def sequential_with(*layers):
     return model
 
 
+def _minus_mean(x):
+    return x - keras.ops.mean(x, axis=0)
+
+
+@pytest.mark.parametrize("activation", ["gelu", keras.ops.silu, tf.nn.relu, keras.layers.LeakyReLU()])
+def test_known_activations_are_no_obstacle(activation):
+    x, y = models.arrays()
+    layer = keras.layers.Dense(4, activation=activation)
+    assert find_obstacle(sequential_with(layer), spec_of(x, y)) is None
+
+
+def test_inputs_that_cannot_be_divided_by_rows_are_an_obstacle():
+    def compiled(inputs, output):
+        model = keras.Model(inputs, output)
+        model.compile("sgd", "mse")
+        model.optimizer.build(model.trainable_variables)
+        return model
+
+    labels = tf.TensorSpec([None, 3])
+    sparse = keras.Input((6,), sparse=True)
+    spec = (tf.SparseTensorSpec([None, 6]), labels)
+    assert "sparse" in find_obstacle(compiled(sparse, keras.layers.Dense(3)(sparse)), spec)
+    inputs = [keras.Input((6,)), keras.Input((6,))]
+    model = compiled(inputs, keras.layers.Dense(3)(keras.layers.Add()(inputs)))
+    spec = ((tf.TensorSpec([None, 6]), tf.TensorSpec([1, 6])), labels)
+    assert "number of rows" in find_obstacle(model, spec)
+
+
 @pytest.mark.parametrize(
     ("layer", "trusted", "says"),
     [
@@ -284,6 +389,10 @@ def sequential_with(*layers):
         (lambda: keras.layers.Dense(4, activity_regularizer="l2"), True, "add_loss"),
         (lambda: keras.layers.Lambda(lambda x: x - keras.ops.mean(x, axis=0)), False, "Lambda"),
         (lambda: keras.layers.Softmax(axis=0), False, "axis 0"),
+        (lambda: keras.layers.Softmax(axis=-2), False, "axis -2"),
+        (lambda: keras.layers.UnitNormalization(axis=[-2]), False, r"axis [-2]"),
+        (lambda: keras.layers.Dense(4, activation=_minus_mean), False, "the activation of Dense"),
+        (lambda: keras.layers.Activation(_minus_mean), False, "the activation of Activation"),
     ],
 )
 def test_what_mixes_rows_or_has_state_is_an_obstacle(layer, trusted, says):

@@ -84,11 +84,15 @@ class Checker {
       dx[i] += double(dy[o]) * w[f];
       dw[f] += double(x[i]) * dy[o];
     });
+    std::vector<double> plain(ny);
+    for (Index i = 0; i < ny; ++i) plain[i] = y[i] - bias[i % s.out_c];
     for (double& v : y) v = std::max(v, 0.0);
     const auto& table = Kernels<T>();
-    const Epilogue<T> epilogue{bias.data(), true};
+    const Epilogue<T> epilogue{bias.data(), true}, none{nullptr, false};
     Verify(test, "direct forward", Direct(), ny, y,
            [&](T* out) { return table.direct_forward(s, x.data(), w.data(), epilogue, out, runtime_); });
+    Verify(test, "direct, no bias or ReLU", Direct(), ny, plain,
+           [&](T* out) { return table.direct_forward(s, x.data(), w.data(), none, out, runtime_); });
     Verify(test, "direct input gradient", Direct(), nx, dx,
            [&](T* out) { return table.direct_input_gradient(s, dy.data(), w.data(), out, runtime_); });
     Verify(test, "direct filter gradient", Direct(), nw, dw,
@@ -96,6 +100,8 @@ class Checker {
     if (!WinogradApplies(s)) return;
     Verify(test, "winograd forward", Winograd(), ny, y,
            [&](T* out) { return table.winograd_forward(s, x.data(), w.data(), epilogue, out, runtime_); });
+    Verify(test, "winograd, no bias or ReLU", Winograd(), ny, plain,
+           [&](T* out) { return table.winograd_forward(s, x.data(), w.data(), none, out, runtime_); });
     Verify(test, "winograd input gradient", Winograd(), nx, dx,
            [&](T* out) { return table.winograd_input_gradient(s, dy.data(), w.data(), out, runtime_); });
     Verify(test, "winograd filter gradient", Winograd(), nw, dw,
@@ -161,6 +167,9 @@ std::vector<Case> Cases() {
   cases.push_back(MakeCase(1, 9, 191, 3, 64, 3, 1, true));
   cases.push_back(MakeCase(2, 6, 75, 4, 70, 3, 1, true));       // few channels, more than one block of tiles
   cases.push_back(MakeCase(2, 6, 75, 2, 7, 3, 1, false));
+  cases.push_back(MakeCase(3, 1, 1, 3, 5, 3, 1, true));         // images below the window
+  cases.push_back(MakeCase(2, 1, 37, 2, 20, 3, 1, true));
+  cases.push_back(MakeCase(2, 37, 1, 4, 70, 3, 1, true));
   cases.push_back(MakeCase(1, 5, 75, 130, 4, 3, 1, true));      // the same for its input gradient
   cases.push_back(MakeCase(1, 37, 41, 64, 64, 3, 1, true));     // many tiles: tiles first, tiles split
   cases.push_back(MakeCase(2, 8, 12, 130, 200, 3, 1, true));    // few tiles, uneven channels
