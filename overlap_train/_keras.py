@@ -34,6 +34,7 @@ __all__ = [
     "are_dense",
     "array_inputs",
     "array_order_dataset",
+    "averages_rows",
     "capped_epochs",
     "compiled_metrics_built",
     "compiled_parts",
@@ -52,6 +53,7 @@ __all__ = [
     "metric_leaves",
     "profiles",
     "python_logs",
+    "recurrent_states",
     "require_compiled",
     "row_loss",
     "scope_variable_ids",
@@ -333,6 +335,15 @@ def additional_losses(model: keras.Model) -> list[Any]:
 def flat_layers(model: keras.Model) -> list[keras.Layer]:
     """Returns a model and all layers in it (`_flatten_layers`)."""
     return list(model._flatten_layers())
+
+
+def recurrent_states(model: keras.Model) -> list[keras.Variable]:
+    """Returns what stateful RNNs keep from batch to batch, which is not in `model.variables` (`states`)."""
+    layers = (layer for layer in flat_layers(model) if getattr(layer, "stateful", False))
+    states = (leaf for layer in layers for leaf in keras.tree.flatten(getattr(layer, "states", None)))
+    known = {id(variable) for variable in model.variables}
+    found = {id(v): v for v in states if isinstance(v, keras.Variable) and id(v) not in known}
+    return list(found.values())
 
 
 def scope_variable_ids(scope: keras.StatelessScope) -> set[int]:

@@ -15,6 +15,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from overlap_train import _keras
+
 __all__ = ["ModelState", "Snapshot", "Values"]
 
 
@@ -24,7 +26,8 @@ class Values:
 
     Attributes:
         trainable: weights that the optimizer updates.
-        non_trainable: the other state of layers: moving statistics, frozen weights, seed generators.
+        non_trainable: the other state of layers: moving statistics, frozen weights, seed generators,
+            the states of stateful RNNs.
         optimizer: iterations, learning rate, momenta.
         metrics: the state of the training metrics.
     """
@@ -60,7 +63,10 @@ class ModelState:
 
     def __init__(self, model: keras.Model) -> None:
         self.trainable: list[keras.Variable] = list(model.trainable_variables)
-        self.non_trainable: list[keras.Variable] = list(model.non_trainable_variables)
+        self.non_trainable: list[keras.Variable] = [
+            *model.non_trainable_variables,
+            *_keras.recurrent_states(model),
+        ]
         self.metrics: list[keras.Variable] = list(model.metrics_variables)
         optimizer = model.optimizer
         self.optimizer: list[keras.Variable] = list(optimizer.variables) if optimizer is not None else []

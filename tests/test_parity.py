@@ -12,6 +12,8 @@ import tensorflow as tf
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train.data.mnist import load_mnist
 from tests.models import (
+    CLASSES,
+    FEATURES,
     VALIDATION_ROWS,
     arrays,
     assert_same_history,
@@ -419,3 +421,24 @@ def test_a_generator_for_validation_is_not_drawn_for_epochs_that_are_rolled_back
         run(model)(data, epochs=5, callbacks=[Slower()], **arguments)
         histories.append(model.history.history)
     assert_same_history(histories[1], histories[0])
+
+
+def test_states_of_recurrent_layers_go_through_training_and_validation_as_under_keras():
+    """They belong to no list of the model's variables; a validation begins with those of the training."""
+
+    def make():
+        keras.utils.set_random_seed(3)
+        layers = [keras.Input(batch_shape=(16, FEATURES, 1)), keras.layers.GRU(4, stateful=True)]
+        model = keras.Sequential([*layers, keras.layers.Dense(CLASSES)])
+        model.compile(keras.optimizers.SGD(0.1), crossentropy())
+        return model
+
+    (x, y), validation = arrays(96), arrays(1024, 1)
+    arguments = dict(batch_size=16, epochs=3, validation_data=validation, validation_batch_size=16, verbose=0)
+    expected, actual = make(), make()
+    history = expected.fit(x, y, **arguments).history
+    assert_same_history(Trainer(actual).fit(x, y, **arguments).history, history)
+    assert_same_weights(actual, expected)
+    states = [keras.ops.convert_to_numpy(model.layers[0].states[0]) for model in (actual, expected)]
+    np.testing.assert_allclose(*states, rtol=1e-5, atol=1e-6)
+    assert np.abs(states[0]).max() > 0.01

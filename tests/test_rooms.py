@@ -82,7 +82,7 @@ MAY_IMPORT = {
         "snapshot",
         "validation",
     },
-    "snapshot": {"records"},
+    "snapshot": {"_keras", "records"},
     "assembly": {
         "_keras",
         "kernels",

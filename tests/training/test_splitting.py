@@ -201,7 +201,7 @@ def _saturated(*heads, loss="sparse_categorical_crossentropy", metrics=("accurac
     def make():
         keras.utils.set_random_seed(7)
         inputs = keras.Input((12,))
-        outputs = [head()(keras.layers.Dense(3)(inputs)) for head in heads]
+        outputs = [head(name=f"head_{i}")(keras.layers.Dense(3)(inputs)) for i, head in enumerate(heads)]
         model = keras.Model(inputs, outputs if len(heads) > 1 else outputs[0])
         scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-3), initial_scale=64.0)
         several = len(heads) > 1
@@ -241,7 +241,7 @@ def test_a_saturated_sigmoid_equals_keras(activation):
         keras.utils.set_random_seed(7)
         layers = [keras.Input((12,)), keras.layers.Dense(1), keras.layers.Activation(activation)]
         model = keras.Sequential(layers)
-        model.compile(keras.optimizers.SGD(1e-3), keras.losses.BinaryCrossentropy(reduction="sum"))
+        model.compile(keras.optimizers.SGD(1e-4), keras.losses.BinaryCrossentropy(reduction="sum"))
         return model
 
     x, y = models.arrays()
