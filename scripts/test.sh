@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Sets up .venv if need be and runs the tests. Arguments go to pytest: scripts/test.sh tests/test_trainer.py -k lag
+# Without arguments, in as many processes as there are cores, up to four.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 scripts/setup.sh
@@ -7,5 +8,8 @@ export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES-}" TF_CPP_MIN_LOG_LEVEL="${T
 if [ -z "${TFDS_DATA_DIR:-}" ] && [ -d ../shared/data/tensorflow_datasets ]; then
   TFDS_DATA_DIR=$(cd ../shared/data/tensorflow_datasets && pwd)
   export TFDS_DATA_DIR
+fi
+if [ $# -eq 0 ] && [ -z "${PYTEST_MARKS+set}" ]; then
+  set -- --numprocesses=logical --maxprocesses=4 --dist=worksteal
 fi
 exec .venv/bin/python -m pytest -q -m "${PYTEST_MARKS-not nightly and not soak and not kill}" "$@"

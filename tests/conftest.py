@@ -13,6 +13,8 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "8")
 # Plans are cached by user; a test must not find those of another day.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="overlap_train-tests-")
+# The processes of one run share a build of the convolution: they inherit the first one's directory.
+os.environ.setdefault("OVERLAP_TRAIN_CACHE_DIR", os.environ["XDG_CACHE_HOME"] + "/builds")
 
 import pytest
 
