@@ -58,9 +58,11 @@ def every(split):
     return [range(index, index + 1) for index in range(len(split.graph))]
 
 
-@pytest.mark.parametrize("pieces", [2, 3, 8, 100])
+@pytest.mark.parametrize(
+    ("pieces", "constant_weights"),
+    [(2, False), (2, True), (3, False), (8, False), (8, True), (100, False)],
+)
 @pytest.mark.parametrize("dense", [{}, {"activation": "softmax"}, {"use_bias": False, "activation": "relu"}])
-@pytest.mark.parametrize("constant_weights", [False, True])
 def test_pieces_add_up_to_the_layer(pieces, dense, constant_weights):
     model = network(bias_initializer="random_normal", **dense)
     split, x = split_model(model, cut_dense=pieces), examples()
