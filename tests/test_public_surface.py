@@ -80,7 +80,9 @@ def test_every_record_is_there(name):
         "arguments",
         "_keras",
         "data.sources",
+        "data.kept",
         "data.shards",
+        "data.streamed",
         "validation.pool",
     ],
 )

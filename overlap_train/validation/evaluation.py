@@ -18,7 +18,8 @@ import keras
 import tensorflow as tf
 
 from overlap_train import _keras
-from overlap_train.data.shards import ArrayBatches, BatchStream, CachedBatches, Shard, StreamedBatches
+from overlap_train.data.shards import Batches, Shard
+from overlap_train.data.streamed import BatchStream, StreamedBatches
 from overlap_train.records import ValidationResult
 from overlap_train.snapshot import ModelState, Values
 from overlap_train.validation.metrics import unmergeable_metrics
@@ -61,7 +62,7 @@ class SnapshotEvaluator:
         model: keras.Model,
         state: ModelState,
         step: Callable[[Any], Mapping[str, Any]],
-        batches: ArrayBatches | CachedBatches | StreamedBatches,
+        batches: Batches,
         *,
         batch_by_batch: bool = False,
     ) -> None:
@@ -101,7 +102,7 @@ class SnapshotEvaluator:
             return self._evaluate_batches(weights, part)
         assert self._run is not None
         first, stop = (tf.constant(n, tf.int64) for n in (part.first, part.stop))
-        state, logs = self._run(weights, first, stop)
+        state, logs = self._run(weights, self._held(), first, stop)
         return ShardResult(tuple(state), logs, part.stop - part.first)
 
     def read_weights(self) -> Weights:
@@ -120,7 +121,7 @@ class SnapshotEvaluator:
             state = self._start(weights)
         else:
             number = tf.constant(0, tf.int64)
-            state, _ = self._run(weights, number, number)
+            state, _ = self._run(weights, self._held(), number, number)
         if self._carries_logs:
             return
         self._result(state if self.indivisible else self._add(state, state))
@@ -202,7 +203,7 @@ class SnapshotEvaluator:
         if self._batch_by_batch or isinstance(self._batches, StreamedBatches):
             self._one = self._compile(self._run_batch, weights, state, self._batches.element_spec)
         else:
-            self._run = self._compile(self._run_part, weights, number, number)
+            self._run = self._compile(self._run_part, weights, self._batches.held_spec, number, number)
         self._start = self._compile(self._start_state, weights)
         self._add = self._compile(self._add_states, state, state)
         self._result = self._compile(self._result_of, state)
@@ -221,11 +222,15 @@ class SnapshotEvaluator:
                 running.append(_keras.python_logs(logs if self._carries_logs else self._result(state)))
         return ShardResult(tuple(state), logs, count, tuple(running))
 
-    def _run_part(self, weights: Weights, first: tf.Tensor, stop: tf.Tensor) -> tuple[_State, Any]:
+    def _held(self) -> Any:
+        assert not isinstance(self._batches, StreamedBatches)
+        return self._batches.held
+
+    def _run_part(self, weights: Weights, held: Any, first: tf.Tensor, stop: tf.Tensor) -> tuple[_State, Any]:
         assert not isinstance(self._batches, StreamedBatches)
         start = (self._start_state(weights), self._empty_logs)
         return self._batches.fold(
-            first, stop, start, lambda carried, batch: self._run_batch(weights, carried[0], batch)
+            held, first, stop, start, lambda carried, batch: self._run_batch(weights, carried[0], batch)
         )
 
     def _run_batch(self, weights: Weights, state: _State, batch: Any) -> tuple[_State, Any]:

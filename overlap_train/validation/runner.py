@@ -10,13 +10,9 @@ from concurrent.futures import Future
 
 import tensorflow as tf
 
-from overlap_train.data.shards import (
-    ArrayBatches,
-    CachedBatches,
-    Shard,
-    StreamedBatches,
-    split_batches,
-)
+from overlap_train.data.kept import CachedBatches
+from overlap_train.data.shards import Batches, Shard, split_batches
+from overlap_train.data.streamed import StreamedBatches
 from overlap_train.parallel.hosts import Alone
 from overlap_train.records import Span, ValidationResult
 from overlap_train.snapshot import Snapshot, Values
@@ -37,7 +33,7 @@ class ValidationRunner:
     def __init__(
         self,
         evaluator: SnapshotEvaluator,
-        batches: ArrayBatches | CachedBatches | StreamedBatches,
+        batches: Batches,
         pool: WorkerPool,
         on_span: Callable[[Span], None],
         *,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import itertools
 import threading
 
@@ -12,13 +13,9 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlap_train.data.shards import (
-    ArrayBatches,
-    CachedBatches,
-    StreamedBatches,
-    make_batches,
-    split_batches,
-)
+from overlap_train.data.kept import ArrayBatches, CachedBatches
+from overlap_train.data.shards import make_batches, split_batches
+from overlap_train.data.streamed import StreamedBatches
 
 X = np.arange(26, dtype="float32").reshape(13, 2)
 Y = np.arange(13)
@@ -40,10 +37,12 @@ def sums(batches, first, stop):
         return carried + tf.stack([1.0, tf.cast(tf.shape(x)[0], tf.float32), tf.reduce_sum(x)])
 
     @tf.function(autograph=False)
-    def run(first, stop):
-        return batches.fold(first, stop, tf.zeros(3), step)
+    def run(held, first, stop):
+        return batches.fold(held, first, stop, tf.zeros(3), step)
 
-    return run(tf.constant(first, tf.int64), tf.constant(stop, tf.int64)).numpy().tolist()
+    if isinstance(batches, CachedBatches):
+        batches.fill()
+    return run(batches.held, tf.constant(first, tf.int64), tf.constant(stop, tf.int64)).numpy().tolist()
 
 
 @given(st.integers(0, 10_000), st.integers(1, 100))
@@ -92,6 +91,61 @@ def test_a_cache_is_filled_once_however_many_threads_ask():
     assert batches.num_batches == 3
     assert sums(batches, 1, 3)[0] == 2
     assert int(drawn) == 3
+
+
+def test_batches_of_any_kind_are_kept_as_they_are():
+    rows = (
+        {"ragged": tf.ragged.constant([[1, 2], [3], [4, 5, 6]]), "sparse": tf.sparse.eye(3), "none": None},
+        tf.constant(["a", "b", "c"]),
+    )
+    made = tf.data.Dataset.from_tensor_slices(rows).batch(2)
+    batches = CachedBatches(made, steps=None)
+    assert batches.fill() == 2
+
+    @tf.function(autograph=False)
+    def last(held, first, stop):
+        return batches.fold(
+            held,
+            first,
+            stop,
+            tf.constant(""),
+            lambda carried, batch: carried + tf.strings.reduce_join(batch[1]),
+        )
+
+    number = [tf.constant(n, tf.int64) for n in (0, 2)]
+    assert last(batches.held, *number) == b"abc"
+    stream = batches.stream()
+    for expected in made:
+        kept = stream.draw()
+        tf.nest.assert_same_structure(kept, expected, expand_composites=True)
+        for a, b in zip(*(tf.nest.flatten(x, expand_composites=True) for x in (kept, expected)), strict=True):
+            assert getattr(a, "dtype", None) == getattr(b, "dtype", None)
+            np.testing.assert_array_equal(a, b)
+    assert stream.draw() is None
+
+
+def test_parts_run_side_by_side():
+    """Each of two parts waits, in its first batch, until the other has begun."""
+    batches = CachedBatches(dataset(2), steps=None)
+    count = batches.fill()
+    both = threading.Barrier(2)
+
+    def meet(index):
+        both.wait(timeout=60)
+        return index
+
+    def step(carried, batch):
+        x = tf.cond(carried == 0.0, lambda: tf.py_function(meet, [batch[0]], tf.float32), lambda: batch[0])
+        return carried + tf.reduce_sum(x) + 1.0
+
+    @tf.function(autograph=False)
+    def run(held, first, stop):
+        return batches.fold(held, first, stop, tf.constant(0.0), step)
+
+    with concurrent.futures.ThreadPoolExecutor(2) as executor:
+        parts = [[tf.constant(n, tf.int64) for n in (s.first, s.stop)] for s in split_batches(count, 2)]
+        sums = list(executor.map(lambda part: float(run(batches.held, *part)), parts))
+    assert sum(sums) == X.sum() + count
 
 
 def test_what_does_not_fit_or_cannot_repeat_is_drawn_anew():

@@ -1,0 +1,194 @@
+"""D: validation batches that are kept in memory, and taken by number inside compiled loops."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from overlap_train.data.preprocessing import Preprocess, prepare, prepared_spec
+from overlap_train.data.sources import without_autotune
+from overlap_train.data.streamed import BatchStream
+
+__all__ = ["ArrayBatches", "CachedBatches"]
+
+Fold = Callable[[Any, Any], Any]
+
+
+class ArrayBatches:
+    """Validation arrays held as tensors; a batch is a slice of rows, prepared by the user's function.
+
+    Attributes:
+        tensors: nested tensors, the rows along axis 0.
+        num_batches: batches to evaluate, the last one possibly smaller.
+    """
+
+    def __init__(
+        self,
+        inputs: Any,
+        *,
+        num_samples: int,
+        batch_size: int,
+        steps: int | None,
+        preprocess: Preprocess | None = None,
+    ) -> None:
+        self._preprocess = preprocess
+        self.tensors = keras.tree.map_structure(tf.convert_to_tensor, inputs)
+        static_size = None if num_samples % batch_size else batch_size
+        sliced = keras.tree.map_structure(
+            lambda t: tf.TensorSpec([static_size, *t.shape[1:]], t.dtype), self.tensors
+        )
+        self.element_spec = prepared_spec(preprocess, sliced)
+        self._num_samples = num_samples
+        self._batch_size = batch_size
+        available = math.ceil(num_samples / batch_size)
+        self.num_batches = min(steps, available) if steps else available
+
+    @property
+    def held(self) -> Any:
+        """What `fold` reads."""
+        return self.tensors
+
+    @property
+    def held_spec(self) -> Any:
+        """Specs of `held`."""
+        return keras.tree.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), self.tensors)
+
+    def stream(self) -> BatchStream:
+        """Returns the batches one by one."""
+        size = self._batch_size
+        rows = range(0, min(self.num_batches * size, self._num_samples), size)
+        batches = (
+            prepare(
+                self._preprocess,
+                keras.tree.map_structure(lambda t, row=row: t[row : row + size], self.tensors),
+            )
+            for row in rows
+        )
+        return BatchStream(lambda _: batches, None)
+
+    def fold(self, held: Any, first: tf.Tensor, stop: tf.Tensor, start: Any, step: Fold) -> Any:
+        """Applies `step` to one batch after another, in a compiled function, and returns the last value."""
+
+        def body(index: tf.Tensor, carried: Any) -> tuple[tf.Tensor, Any]:
+            row = index * self._batch_size
+            end = tf.minimum(row + self._batch_size, self._num_samples)
+            batch = keras.tree.map_structure(lambda t: t[row:end], held)
+            if self._num_samples % self._batch_size == 0:
+                # Known where Keras would know it: see ArrayLoop.
+                batch = keras.tree.map_structure(
+                    lambda t: tf.ensure_shape(t, [self._batch_size, *t.shape[1:]]), batch
+                )
+            return index + 1, step(carried, prepare(self._preprocess, batch))
+
+        return tf.while_loop(lambda index, _: index < stop, body, (first, start), parallel_iterations=1)[1]
+
+
+class CachedBatches:
+    """A dataset whose prepared batches are kept in memory after the first pass.
+
+    They are kept as lists of tensors that a compiled loop takes by number, and not as a cache of `tf.data`:
+    a worker would walk through the batches before its own, and `Dataset.reduce` makes the workers wait for
+    each other (docs/performance.md).
+
+    Attributes:
+        num_batches: known after `fill`.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset, steps: int | None) -> None:
+        self._dataset = without_autotune(dataset if steps is None else dataset.take(steps))
+        self.element_spec = dataset.element_spec
+        self.num_batches: int | None = None
+        # Of tensors, ragged and sparse ones in their parts; what a dataset has for None is no tensor.
+        self._leaves = tf.nest.flatten(self.element_spec, expand_composites=True)
+        self._components = [spec for spec in self._leaves if isinstance(spec, tf.TensorSpec)]
+        self._lists: tuple[tf.Tensor, ...] = ()
+        self._draw = tf.function(self._draw_all, autograph=False).get_concrete_function()
+        self._lock = threading.Lock()
+
+    @property
+    def held(self) -> tuple[tf.Tensor, ...]:
+        """What `fold` reads after `fill`: a list of tensors, variant[], for each component of a batch."""
+        return self._lists
+
+    @property
+    def held_spec(self) -> tuple[tf.TensorSpec, ...]:
+        """Specs of `held`."""
+        return tuple(tf.TensorSpec([], tf.variant) for _ in self._components)
+
+    def fill(self) -> int:
+        """Prepares every batch once, however many threads call it, and returns their number.
+
+        Raises:
+            ValueError: if there is none.
+        """
+        with self._lock:
+            if self.num_batches is None:
+                count, lists = self._draw()
+                if int(count) == 0:
+                    raise ValueError("the validation data is empty: its dataset has no batch")
+                self._lists, self.num_batches = tuple(lists), int(count)
+            return self.num_batches
+
+    def fold(
+        self, held: Sequence[tf.Tensor], first: tf.Tensor, stop: tf.Tensor, start: Any, step: Fold
+    ) -> Any:
+        """Applies `step` to one batch after another, in a compiled function, and returns the last value."""
+
+        def body(index: tf.Tensor, carried: Any) -> tuple[tf.Tensor, Any]:
+            return index + 1, step(carried, self._batch(held, tf.cast(index, tf.int32)))
+
+        return tf.while_loop(lambda index, _: index < stop, body, (first, start), parallel_iterations=1)[1]
+
+    def stream(self) -> BatchStream:
+        """Returns the batches one by one."""
+        return BatchStream(lambda _: (self._batch(self._lists, index) for index in range(self.fill())), None)
+
+    def _batch(self, lists: Sequence[tf.Tensor], index: Any) -> Any:
+        with tf.device("CPU:0"):  # a list that went to another device would take all its tensors along
+            tensors = [
+                tf.raw_ops.TensorListGetItem(
+                    input_handle=handle, index=index, element_shape=-1, element_dtype=spec.dtype
+                )
+                for handle, spec in zip(lists, self._components, strict=True)
+            ]
+        shaped = (tf.ensure_shape(t, spec.shape) for t, spec in zip(tensors, self._components, strict=True))
+        leaves = [next(shaped) if isinstance(spec, tf.TensorSpec) else None for spec in self._leaves]
+        return tf.nest.pack_sequence_as(self.element_spec, leaves, expand_composites=True)
+
+    def _draw_all(self) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+        with tf.device("CPU:0"):
+            iterator = iter(self._dataset)
+            empty = tuple(
+                tf.raw_ops.EmptyTensorList(element_shape=-1, max_num_elements=-1, element_dtype=spec.dtype)
+                for spec in self._components
+            )
+
+            def body(count: tf.Tensor, _: tf.Tensor, lists: tuple[tf.Tensor, ...]) -> tuple[Any, ...]:
+                batch = iterator.get_next_as_optional()
+
+                def keep() -> tuple[Any, ...]:
+                    leaves = tf.nest.flatten(batch.get_value(), expand_composites=True)
+                    tensors = (leaf for leaf in leaves if leaf is not None)
+                    longer = tuple(
+                        tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=tensor)
+                        for handle, tensor in zip(lists, tensors, strict=True)
+                    )
+                    return count + 1, tf.constant(True), longer
+
+                kept: tuple[Any, ...] = tf.cond(
+                    batch.has_value(), keep, lambda: (count, tf.constant(False), lists)
+                )
+                return kept
+
+            count, _, lists = tf.while_loop(
+                lambda _count, more, _lists: more,
+                body,
+                (tf.constant(0, tf.int64), tf.constant(True), empty),
+                parallel_iterations=1,
+            )
+        return count, lists
