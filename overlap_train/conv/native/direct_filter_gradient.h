@@ -19,7 +19,8 @@ class DirectFilterGradient {
         out_(out),
         runtime_(runtime),
         row_depth_(s_.k_w * s_.in_c),
-        row_stride_(PaddedRowStride<T>(s_)),
+        in_place_(ReadsInPlace(s_)),
+        row_stride_(in_place_ ? s_.in_w * s_.in_c : PaddedRowStride<T>(s_)),
         small_(s_.k_h * row_depth_ * s_.out_c <= kSmallFilter),
         columns_(Min(pixels(), s_.out_w)),
         rows_(Max(1, Min(s_.out_h, pixels() / s_.out_w))) {}
@@ -27,7 +28,8 @@ class DirectFilterGradient {
   bool Run() {
     const Index bands = s_.batch * CeilDiv(s_.out_h, rows_);
     const Index shares = Min(Shares(), bands);
-    const Index panel_size = s_.k_h * row_depth_ * kPanel<T>, copy_size = PaddedRows(s_, rows_) * row_stride_;
+    const Index panel_size = s_.k_h * row_depth_ * kPanel<T>;
+    const Index copy_size = in_place_ ? 0 : PaddedRows(s_, rows_) * row_stride_;
     const Index private_size = copy_size + rows_ * columns_ * kPanel<T>;
     Scratch<T> sums(runtime_, shares * panels() * panel_size);
     Scratch<T> data(runtime_, runtime_.workers() * private_size);
@@ -47,6 +49,13 @@ class DirectFilterGradient {
  private:
   static constexpr Index kSmallFilter = 16384;
 
+  // The window of a 1×1 filter lies in x as it is, without padding. Each panel would copy all of it again, and
+  // with strides also what nobody reads.
+  static bool ReadsInPlace(const ConvShape& s) {
+    return s.k_h == 1 && s.k_w == 1 && s.pad_top == 0 && s.pad_left == 0 &&
+           (s.out_h - 1) * s.stride_h < s.in_h && (s.out_w - 1) * s.stride_w < s.in_w;
+  }
+
   // Pixels of one pass. 96 rows of a packed panel fill most of L1. A small filter costs little to add up, so
   // its sums are kept short, in passes and in shares: they are long beside their result, and lose digits to
   // it.
@@ -63,12 +72,17 @@ class DirectFilterGradient {
     const Index bands = CeilDiv(s_.out_h, rows_), image = band / bands, first = band % bands * rows_;
     const Index rows = Min(rows_, s_.out_h - first);
     const Index width = RoundUp(PanelOutputs(panel), kLanes<T>);
-    CopyPaddedRows(s_, x_, image, first, rows, copy);
+    const T* from = copy;
+    if (in_place_) {
+      from = x_ + (image * s_.in_h + first * s_.stride_h) * row_stride_;
+    } else {
+      CopyPaddedRows(s_, x_, image, first, rows, copy);
+    }
     for (Index left = 0; left < s_.out_w; left += columns_) {
       const Index columns = Min(columns_, s_.out_w - left);
       PackGradient(panel, image, first, rows, left, columns, packed);
       const Operands<T> in{
-          copy + left * s_.stride_w * s_.in_c, s_.stride_w * s_.in_c, packed, width, columns, rows,
+          from + left * s_.stride_w * s_.in_c, s_.stride_w * s_.in_c, packed, width, columns, rows,
           s_.stride_h * row_stride_,           columns * width};
       AddWindows(in, static_cast<int>(width / kLanes<T>), sums, add || left > 0);
     }
@@ -121,6 +135,7 @@ class DirectFilterGradient {
   T* const out_;
   Runtime& runtime_;
   const Index row_depth_;
+  const bool in_place_;
   const Index row_stride_;
   const bool small_;
   const Index columns_;  // output columns and rows of one pass
