@@ -3,7 +3,8 @@
     python -m overlap_train.benchmark.conv_layers --network unet --batch 1 --output results.json
 
 Each contestant is a compiled function of tensors; they run in rounds, each in an order of its own, since what
-ran before leaves the caches warm or cold. A ratio is that of medians. GFLOP/s count the direct method's
+ran before leaves the caches warm or cold. A ratio is the median of the rounds' ratios, so that it does not
+depend on how fast the machine was in which round. GFLOP/s count the direct method's
 operations for all, so Winograd's can exceed the machine's peak.
 """
 
@@ -36,6 +37,9 @@ from overlap_train.conv.selection import DIRECTIONS, STOCK
 __all__ = ["Row", "describe_auto", "measure", "summarise"]
 
 
+_LEAST_ROUNDS = 9
+
+
 @dataclass(frozen=True)
 class Row:
     """One shape, measured.
@@ -45,7 +49,7 @@ class Row:
         batch: images.
         direction: forward (with bias and ReLU), input_gradient or filter_gradient.
         gflop: operations of the direct method, in billions.
-        milliseconds: quartiles of each contestant's times: `STOCK`, our algorithms, and "auto".
+        milliseconds: each contestant's times, round by round: `STOCK`, our algorithms, and "auto".
         chosen: what "auto" had chosen before.
     """
 
@@ -53,31 +57,33 @@ class Row:
     batch: int
     direction: str
     gflop: float
-    milliseconds: dict[str, tuple[float, float, float]]
+    milliseconds: dict[str, list[float]]
     chosen: str
 
     def ratio(self, contestant: str) -> float | None:
         """How many times as fast as tf.nn.conv2d; None if the contestant cannot do the shape."""
         times = self.milliseconds.get(contestant)
-        return None if times is None else self.milliseconds[STOCK][1] / times[1]
+        if times is None:
+            return None
+        return statistics.median(s / t for s, t in zip(self.milliseconds[STOCK], times, strict=True))
 
 
-def _interleave(
-    functions: dict[str, Callable[[], Any]], budget_s: float
-) -> dict[str, tuple[float, float, float]]:
+def _interleave(functions: dict[str, Callable[[], Any]], budget_s: float) -> dict[str, list[float]]:
     samples: dict[str, list[float]] = {name: [] for name in functions}
     order, rng = list(functions), random.Random(0)
     for function in functions.values():
         function()
         function()
     deadline = time.perf_counter() + budget_s
-    while len(samples[STOCK]) < 5 or (time.perf_counter() < deadline and len(samples[STOCK]) < 101):
+    while len(samples[STOCK]) < _LEAST_ROUNDS or (
+        time.perf_counter() < deadline and len(samples[STOCK]) < 101
+    ):
         rng.shuffle(order)
         for name in order:
             start = time.perf_counter()
             functions[name]()
             samples[name].append(1e3 * (time.perf_counter() - start))
-    return {name: _quartiles(times) for name, times in samples.items()}
+    return samples
 
 
 def _quartiles(times: Sequence[float]) -> tuple[float, float, float]:
@@ -86,7 +92,7 @@ def _quartiles(times: Sequence[float]) -> tuple[float, float, float]:
 
 
 def measure(layer: Layer, batch: int, direction: str, budget_s: float = 1.0) -> Row:
-    """Times one shape in one direction, contestants in rounds, for `budget_s` and at least five times."""
+    """Times one shape in one direction, contestants in rounds, for `budget_s` and at least `_LEAST_ROUNDS`."""
     key = layer.key(direction, batch)
     convolution = operation.convolution_for(key)
     chosen = selection.choose(key, lambda name: convolution.function(direction, name, key))
@@ -149,7 +155,8 @@ def _format(row: Row) -> str:
         if times is None or ratio is None:
             cells.append(" " * 24)
         else:
-            cells.append(f"{times[1]:9.3f} {1e3 * row.gflop / times[1]:7.0f} {ratio:6.2f}")
+            median = statistics.median(times)
+            cells.append(f"{median:9.3f} {1e3 * row.gflop / median:7.0f} {ratio:6.2f}")
     return f"{shape:<28} {row.direction:<16} {' '.join(cells)}  {row.chosen}"
 
 
@@ -200,7 +207,8 @@ def _as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "batch": row.batch,
             "direction": row.direction,
             "gflop": row.gflop,
-            "milliseconds_quartiles": row.milliseconds,
+            "milliseconds_quartiles": {name: _quartiles(times) for name, times in row.milliseconds.items()},
+            "rounds": len(row.milliseconds[STOCK]),
             "ratio": {name: row.ratio(name) for name in row.milliseconds},
             "chosen": row.chosen,
         }
