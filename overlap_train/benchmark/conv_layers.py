@@ -92,7 +92,7 @@ def _quartiles(times: Sequence[float]) -> tuple[float, float, float]:
 
 
 def measure(layer: Layer, batch: int, direction: str, budget_s: float = 1.0) -> Row:
-    """Times one shape in one direction, contestants in rounds, for `budget_s` and at least `_LEAST_ROUNDS`."""
+    """Times one shape in one direction, in rounds: for `budget_s`, and at least `_LEAST_ROUNDS` of them."""
     key = layer.key(direction, batch)
     convolution = operation.convolution_for(key)
     chosen = selection.choose(key, lambda name: convolution.function(direction, name, key))
