@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -246,4 +247,6 @@ def _line(run: RunRecord, place: str) -> str:
 
 
 if __name__ == "__main__":
+    # A child is a session of its own and would outlive this process.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     sys.exit(main())

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from collections import Counter
 
@@ -155,3 +156,16 @@ def test_earlier_results_are_shown_again(found, tmp_path, capsys):
     }
     assert json.loads((tmp_path / "out" / "results.json").read_text())["runs"]
     assert "overlap" in capsys.readouterr().out
+
+
+def test_a_comparison_that_is_terminated_ends_its_child(tmp_path):
+    options = ["--workloads=mlp", "--systems=train-only", "--quick", "--no-copies", f"--output_dir={tmp_path}"]
+    process = psutil.Popen([sys.executable, "-m", "overlap_train.benchmark.compare", *options])
+    children: list[psutil.Process] = []
+    while process.is_running() and not any(child.cpu_times().user > 0.1 for child in children):
+        children = process.children(recursive=True)
+    process.terminate()
+    assert process.wait(timeout=60) == 128 + signal.SIGTERM
+    _, alive = psutil.wait_procs(children, timeout=60)
+    assert children
+    assert not alive
