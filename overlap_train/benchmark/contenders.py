@@ -198,16 +198,9 @@ class Overlap(Contender):
         super().__init__(workload, task, threads)
         self._stopwatch = Stopwatch()
         self.trainer = self.make_trainer(_FirstEpochEnd(self._stopwatch))
-        self.fit_arguments: dict[str, Any] = {"x": task.train.x, "y": task.train.y}
-        validation: Any = (task.validation.x, task.validation.y)
-        if workload.decode is None:
-            self.fit_arguments["batch_size"] = workload.batch_size
-        else:
-            dataset = pipelines.tuned(workload, task.train, threads, training=True)
-            self.fit_arguments = {"x": dataset, "shuffle": False}
-            validation = pipelines.tuned(workload, task.validation, threads, training=False)
-        if self.validates:
-            self.fit_arguments["validation_data"] = validation
+        self.fit_arguments = pipelines.trainer_data(workload, task, threads)
+        if not self.validates:
+            del self.fit_arguments["validation_data"]
 
     def make_trainer(self, recorder: SpanRecorder) -> overlap_train.Trainer:
         """Returns the trainer, with a compiled model that takes the raw data."""

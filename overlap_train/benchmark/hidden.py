@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import overlap_train
+from overlap_train.benchmark import pipelines
 from overlap_train.benchmark.workloads import WORKLOADS
 from overlap_train.records import EpochAccount
 
@@ -20,7 +21,7 @@ __all__ = ["measure"]
 
 
 def measure(workload: str, *, epochs: int, workers: int, max_lag: int, quick: bool) -> list[EpochAccount]:
-    """Trains a workload that is held in arrays, and returns where the time of each epoch went.
+    """Trains a workload and returns where the time of each epoch went.
 
     Args:
         workload: its name.
@@ -35,22 +36,14 @@ def measure(workload: str, *, epochs: int, workers: int, max_lag: int, quick: bo
         task = chosen.task(Path(cache_dir), quick=quick)
     policy = overlap_train.ValidationPolicy(workers=workers, max_lag=max_lag)
     trainer = overlap_train.Trainer(chosen.model(from_raw=True), validation=policy)
-    trainer.fit(
-        task.train.x,
-        task.train.y,
-        batch_size=chosen.batch_size,
-        epochs=epochs,
-        validation_data=(task.validation.x, task.validation.y),
-        verbose=0,
-    )
+    trainer.fit(**pipelines.trainer_data(chosen, task, workers), epochs=epochs, verbose=0)
     return list(trainer.accounts)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arrays = [name for name, workload in WORKLOADS.items() if workload.decode is None]
-    parser.add_argument("--workload", choices=arrays, default="mlp")
+    parser.add_argument("--workload", choices=list(WORKLOADS), default="mlp")
     parser.add_argument("--epochs", type=int, default=24)
     parser.add_argument("--workers", type=int, default=6)
     parser.add_argument("--max_lag", type=int, default=1)

@@ -7,10 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train.benchmark.tasks import Examples
+from overlap_train.benchmark.tasks import Examples, Task
 from overlap_train.benchmark.workloads import Workload
 
-__all__ = ["plain", "raw", "tuned"]
+__all__ = ["plain", "raw", "trainer_data", "tuned"]
 
 
 def plain(workload: Workload, examples: Examples, threads: int, *, training: bool) -> tf.data.Dataset:
@@ -48,6 +48,22 @@ def tuned(workload: Workload, examples: Examples, threads: int, *, training: boo
     if not training:
         dataset = dataset.cache()
     return _without_autotune(dataset.prefetch(8))
+
+
+def trainer_data(workload: Workload, task: Task, threads: int) -> dict[str, Any]:
+    """Returns arguments of `Trainer.fit`: raw arrays, or the tuned pipeline where a workload decodes."""
+    if workload.decode is None:
+        return {
+            "x": task.train.x,
+            "y": task.train.y,
+            "batch_size": workload.batch_size,
+            "validation_data": (task.validation.x, task.validation.y),
+        }
+    return {
+        "x": tuned(workload, task.train, threads, training=True),
+        "shuffle": False,  # the pipeline does
+        "validation_data": tuned(workload, task.validation, threads, training=False),
+    }
 
 
 def raw(workload: Workload, examples: Examples) -> tf.data.Dataset:

@@ -159,13 +159,26 @@ def test_earlier_results_are_shown_again(found, tmp_path, capsys):
 
 
 def test_a_comparison_that_is_terminated_ends_its_child(tmp_path):
-    options = ["--workloads=mlp", "--systems=train-only", "--quick", "--no-copies", f"--output_dir={tmp_path}"]
+    options = [
+        "--workloads=mlp",
+        "--systems=train-only",
+        "--quick",
+        "--no-copies",
+        f"--output_dir={tmp_path}",
+    ]
     process = psutil.Popen([sys.executable, "-m", "overlap_train.benchmark.compare", *options])
     children: list[psutil.Process] = []
-    while process.is_running() and not any(child.cpu_times().user > 0.1 for child in children):
+    while process.is_running() and not any(map(_has_worked, children)):
         children = process.children(recursive=True)
     process.terminate()
     assert process.wait(timeout=60) == 128 + signal.SIGTERM
     _, alive = psutil.wait_procs(children, timeout=60)
     assert children
     assert not alive
+
+
+def _has_worked(process):
+    try:
+        return process.cpu_times().user > 0.1
+    except psutil.NoSuchProcess:
+        return False

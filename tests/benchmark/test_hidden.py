@@ -6,9 +6,13 @@ import os
 import subprocess
 import sys
 
+import pytest
 
-def test_the_command_prints_each_epoch_and_the_share():
-    command = [sys.executable, "-m", "overlap_train.benchmark.hidden", "--quick", "--epochs=3", "--workers=2"]
+
+@pytest.mark.parametrize("workload", ["mlp", "input-bound"])
+def test_the_command_prints_each_epoch_and_the_share(workload):
+    options = [f"--workload={workload}", "--quick", "--epochs=3", "--workers=2"]
+    command = [sys.executable, "-m", "overlap_train.benchmark.hidden", *options]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240)
     assert done.returncode == 0, done.stderr[-2000:]
