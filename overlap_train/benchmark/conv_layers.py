@@ -187,7 +187,11 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
     figure, axes = plt.subplots(len(DIRECTIONS), 1, figsize=(10, 9), sharex=True, layout="constrained")
     for axis, direction in zip(axes, DIRECTIONS, strict=True):
         shown = [row for row in rows if row.direction == direction]
-        labels = [f"{r.layer.height}×{r.layer.width}\n{r.layer.inputs}→{r.layer.outputs}" for r in shown]
+        labels = [
+            f"{r.layer.height}×{r.layer.width}\n{r.layer.inputs}→{r.layer.outputs}\n"
+            f"{r.layer.kernel}/{r.layer.stride}"
+            for r in shown
+        ]
         positions = np.arange(len(shown))
         for offset, name in enumerate(("winograd", "direct", "auto")):
             heights = [row.ratio(name) or 0.0 for row in shown]
@@ -195,7 +199,7 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
         axis.axhline(1.0, color="black", linewidth=0.8)
         axis.set_ylabel(f"{direction}\ntimes as fast as tf.nn")
         axis.set_xticks(positions, labels, fontsize=7)
-    axes[0].legend()
+    axes[0].legend(ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False)
     figure.savefig(path)
     plt.close(figure)
 
