@@ -46,6 +46,7 @@ def step(x):
 
 got = step(next(iter(halves)))
 want = gradients(tf.constant(images), tf.Variable(filters))
+print("error", float(tf.reduce_max(tf.abs(got - want)) / tf.reduce_max(tf.abs(want))))
 np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * float(tf.reduce_max(tf.abs(want))))
 placed = {tf.DeviceSpec.from_string(d).device_index for d in devices[:2]}
 assert placed == {0, 1}, devices
@@ -57,4 +58,5 @@ assert {tf.DeviceSpec.from_string(o.device).device_index for o in operations} ==
 
 def test_two_replicas_give_the_gradients_of_one() -> None:
     result = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
+    print(result.stdout)  # shown by pytest -rP
     assert result.returncode == 0, result.stderr

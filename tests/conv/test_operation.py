@@ -63,7 +63,9 @@ def check(algorithm: str, bound: float, x, filters, bias, strides: int, padding:
     pixels = int(np.prod(expected.shape[:3]))
     terms = {"output": 0, "input": 0, "filters": pixels, "bias": pixels}
     for name, ours, theirs in zip(terms, got, want, strict=True):
-        assert relative(ours, theirs, terms[name]) < (1e-6 if name == "bias" else bound), name
+        error = relative(ours, theirs, terms[name])
+        print(f"{algorithm} {name} error {error:.1e}")
+        assert error < (1e-6 if name == "bias" else bound), name
 
 
 def check_case(algorithm: str, bound: float, case) -> None:
@@ -142,7 +144,9 @@ def test_gradients_agree_with_finite_differences(algorithm: str, padding: str) -
         return tiled_conv2d(*v, padding=padding, algorithm=algorithm)
 
     theoretical, numerical = tf.test.compute_gradient(once, operands)
-    assert max(np.abs(t - n).max() for t, n in zip(theoretical, numerical, strict=True)) < 1e-6
+    error = max(np.abs(t - n).max() for t, n in zip(theoretical, numerical, strict=True))
+    print(f"error {error:.1e}")  # shown by pytest -rP
+    assert error < 1e-6
 
 
 @pytest.mark.parametrize("strides", [1, 2])

@@ -60,6 +60,7 @@ def test_fifty_steps_on_ours_and_on_stock_end_alike() -> None:
         )
         model.fit(images, masks, batch_size=4, epochs=5, shuffle=False, verbose=0)
         ends.append(model.evaluate(images, masks, verbose=0, return_dict=True))
+    print(ends)  # shown by pytest -rP
     assert ends[0]["loss"] < 0.5
     assert ends[1]["loss"] == pytest.approx(ends[0]["loss"], rel=1e-3)
     assert ends[1]["iou"] == pytest.approx(ends[0]["iou"], rel=2e-3)
