@@ -9,6 +9,7 @@ import keras
 from overlap_train.callbacks.hooks import ordering_hooks
 from overlap_train.data.sources import Feed
 from overlap_train.monitoring.gain import OverlapJudge
+from overlap_train.monitoring.idle import IdleCores
 from overlap_train.records import Span
 from overlap_train.validation.backlog import Backlog
 from overlap_train.validation.policy import ValidationPolicy
@@ -18,6 +19,11 @@ __all__ = ["LagControl", "effective_lag"]
 
 # So many rollbacks among so many deliveries, and running ahead has stopped to pay.
 _ROLLBACKS, _DELIVERIES = 3, 5
+
+# Where tf.data prepares the training's batches meanwhile, its threads and a worker share one pool: a worker
+# that finds less of a core idle takes three times as long, and the training loses more than it would by
+# waiting. Beside a loop over arrays the same worker was for nothing down to a seventh of a core.
+_LEAST_CORES = 0.25
 
 _REMEDY = 'ValidationPolicy(on_change="continue") would overlap'
 
@@ -57,21 +63,47 @@ class LagControl:
     Args:
         backlog: whose `max_lag` is set to 0.
         say: told the reason.
+        idle: what the training leaves of the cores, if a pipeline prepares its batches meanwhile; None where
+            they lie in memory.
         judges_overlap: whether a validation beside the training has to cost less than one alone; rollbacks
             that have become the rule always count.
     """
 
-    def __init__(self, backlog: Backlog, say: Callable[[str], None], *, judges_overlap: bool) -> None:
+    def __init__(
+        self,
+        backlog: Backlog,
+        say: Callable[[str], None],
+        idle: IdleCores | None,
+        *,
+        judges_overlap: bool,
+    ) -> None:
         self._backlog = backlog
+        self._idle = idle
         self._say = say
         self._judge = OverlapJudge() if judges_overlap else None
+        self._said_full = False
         self._calls: list[tuple[Span, int]] = []
         self._rolled_back: list[bool] = []
 
-    @property
-    def wants_alone(self) -> bool:
-        """Whether the next validation should be waited for, to be compared with."""
-        return self._judge is not None and self._judge.wants_alone
+    def wants_alone(self, epoch: int) -> bool:
+        """Whether the validation of the epoch that has just been trained should be waited for.
+
+        So it should once to be compared with, and, where batches are prepared meanwhile, as long as that and
+        the training leave hardly any core idle. This is known before the first validation begins, and may
+        change: a first epoch often fills a cache.
+        """
+        if self._judge is None or not self._backlog.max_lag:
+            return False
+        left = self._idle.left if self._idle is not None else None
+        if left is None or left >= _LEAST_CORES:
+            return self._judge.wants_alone
+        if not self._said_full:
+            self._said_full = True
+            self._say(
+                f"epoch {epoch + 1}: the training and its input pipeline leave {left:.2f} of a core idle; "
+                f"validating in step with it as long as that is below {_LEAST_CORES:g}"
+            )
+        return True
 
     def trained(self, span: Span, steps: int) -> None:
         """Takes in a training call that traced nothing."""

@@ -48,12 +48,13 @@ _GRACE_S = 5.0
 
 @dataclass(frozen=True)
 class Schedule:
-    """From which epoch to which, how long a validation may take, and whether overlapping has to pay."""
+    """The epochs of a fit, how long a validation may take, and on what terms it may overlap."""
 
     initial_epoch: int
     epochs: int
     timeout_s: float | None = None
     judges_overlap: bool = False
+    streamed: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,13 @@ class FitSession:
         self._next_epoch = schedule.initial_epoch
         self._step = 0
         self._stopped = False
-        self._lag = LagControl(parts.backlog, parts.progress.message, judges_overlap=schedule.judges_overlap)
         self._idle = IdleCores(available_cores())
+        self._lag = LagControl(
+            parts.backlog,
+            parts.progress.message,
+            self._idle if schedule.streamed else None,
+            judges_overlap=schedule.judges_overlap,
+        )
         self._warm = False
         self._batch_hooks = any(wants_train_batches(c) for c in parts.callbacks.callbacks)
         self.epoch_logs: dict[int, Mapping[str, float]] = {}
@@ -131,7 +137,7 @@ class FitSession:
             over = self._stopped or any(pending.stops for pending in parts.backlog)
             if self._next_epoch < self._schedule.epochs and not over:
                 self._train_epoch(self._next_epoch)
-                alone = self._lag.wants_alone
+                alone = self._waits_alone()
                 while len(parts.backlog) and (
                     alone or parts.backlog.must_wait(self._next_epoch) or self._ready()
                 ):
@@ -147,6 +153,11 @@ class FitSession:
             parts.resumer.wait()
         if self._stopped:
             self.ended = "stopped"
+
+    def _waits_alone(self) -> bool:
+        """Whether the epoch that has just been trained is to be validated before another begins."""
+        follows = self._next_epoch < self._schedule.epochs and any(p.validations for p in self._parts.backlog)
+        return follows and self._lag.wants_alone(self._next_epoch - 1)
 
     def _resume(self) -> None:
         """Goes on from the newest checkpoint, if there is one."""

@@ -14,7 +14,7 @@ from overlap_train import _keras, arguments
 from overlap_train.assembly import Setup, assemble_fit, make_callback_list, make_suite, serve_fit
 from overlap_train.data.cursor import Cursor
 from overlap_train.data.preprocessing import Preprocess
-from overlap_train.data.sources import Feed, FeedOptions, make_feed
+from overlap_train.data.sources import ArrayFeed, Feed, FeedOptions, make_feed
 from overlap_train.errors import HostLostError
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import SpanRecorder
@@ -210,6 +210,7 @@ class Trainer:
             _keras.capped_epochs(epochs),
             self.validation.timeout_s,
             judges_overlap=self.validation.judges_overlap and self._validates_alone,
+            streamed=not isinstance(feed, ArrayFeed),
         )
         with contextlib.ExitStack() as resources:
             cursor = Cursor(feed, steps_per_epoch)

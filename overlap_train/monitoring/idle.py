@@ -35,7 +35,12 @@ class IdleCores:
             self._wall_s = self._cpu_s = 0.0
 
     @property
+    def left(self) -> float | None:
+        """What the training leaves, in cores, at least 0; None as long as nothing is known."""
+        return max(0.0, self._cores - statistics.median(self._busy)) if self._busy else None
+
+    @property
     def count(self) -> int:
         """Idle cores, at least 1; half of all as long as nothing is known."""
-        busy = statistics.median(self._busy) if self._busy else self._cores / 2
-        return max(1, round(self._cores - busy))
+        left = self.left
+        return max(1, round(self._cores / 2 if left is None else left))
