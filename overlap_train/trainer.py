@@ -49,6 +49,8 @@ class Trainer:
         recorder: what each thread did when.
         accounts: where the time of each epoch of the last `fit` went.
         step_validations: the results of validations inside epochs (`ValidationPolicy.every_steps`).
+        messages: what the last `fit` had to say beside its progress, whatever its `verbose`: the plan,
+            rollbacks, why it validates in step.
         ended: how the last `fit` ended: "completed", "stopped" by a callback, "interrupted by" a signal, or
             "failed"; None before the first.
     """
@@ -100,6 +102,7 @@ class Trainer:
         self._loops = LoopCache()
         self.accounts: list[EpochAccount] = []
         self.step_validations: list[StepValidation] = []
+        self.messages: list[str] = []
         self.ended: str | None = None
         self._in_memory_bytes = arguments.require_count("in_memory_bytes", in_memory_bytes, minimum=0)
 
@@ -219,6 +222,7 @@ class Trainer:
             )
             progress = ProgressReporter(schedule.epochs, cursor.steps_per_epoch, verbose=verbose)
             resources.enter_context(progress)
+            self.messages = progress.messages
             self.step_validations = []
             parts = assemble_fit(
                 setup,

@@ -19,6 +19,7 @@ from overlap_train.benchmark import pipelines
 from overlap_train.benchmark.copies import CopyingValidator, scores
 from overlap_train.benchmark.tasks import Task
 from overlap_train.benchmark.workloads import Workload
+from overlap_train.conv import report
 from overlap_train.monitoring import SpanRecorder
 from overlap_train.records import Span
 
@@ -47,6 +48,7 @@ class Outcome:
     val_accuracy: float
     hidden_s: float | None = None
     copy_s: float | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,14 @@ class _FirstEpochEnd(SpanRecorder):
             self._stopwatch.start()  # again for each call of the epoch; the last one counts
 
 
+def _convolutions() -> tuple[str, ...]:
+    """Returns which algorithm each convolution got that was timed in this process."""
+    return tuple(
+        f"{row.key.direction} of {row.key.input_shape} by {row.key.filter_shape}: {row.chosen}"
+        for row in report()
+    )
+
+
 class Overlap(Contender):
     """`overlap_train.Trainer` with `threads` validation workers.
 
@@ -222,7 +232,8 @@ class Overlap(Contender):
         timed = self.trainer.accounts[1:]
         hidden_s = sum(account.hidden_s for account in timed)
         snapshot_s = sum(account.snapshot_s for account in timed)
-        return Outcome(self._last["val_loss"], self._last["val_accuracy"], hidden_s, snapshot_s)
+        notes = (*self.trainer.messages, *_convolutions())
+        return Outcome(self._last["val_loss"], self._last["val_accuracy"], hidden_s, snapshot_s, notes)
 
 
 class OverlapKerasKernels(Overlap):

@@ -60,6 +60,7 @@ class RunRecord:
         hidden_s: validation that ran while training did, all epochs; None where that is not known.
         copy_s: training thread's time for model copies or snapshots, all epochs; None likewise.
         peak_rss_bytes: largest resident memory of the whole process, its start included.
+        notes: how it went about it, where the system says so: its plan, the algorithms that it chose.
         load: samples of the load over the timed epochs.
         error: why there are no figures, or None.
     """
@@ -76,6 +77,7 @@ class RunRecord:
     hidden_s: float | None = None
     copy_s: float | None = None
     peak_rss_bytes: int = 0
+    notes: tuple[str, ...] = ()
     load: tuple[LoadSample, ...] = ()
     error: str | None = None
 
@@ -100,7 +102,7 @@ class RunRecord:
         known = {field.name for field in fields(cls)}
         record = cls(**{name: value for name, value in values.items() if name in known})
         load = [(row[0], row[1], tuple(row[2:])) for row in values.get("load", ())]
-        return replace(record, load=tuple(LoadSample(*row) for row in load))
+        return replace(record, notes=tuple(record.notes), load=tuple(LoadSample(*row) for row in load))
 
     def to_json(self) -> dict[str, Any]:
         """Returns the record as JSON values; the load as rows of time, CPU and each GPU."""

@@ -38,6 +38,9 @@ class ProgressReporter:
 
     All methods belong to the training thread and cost microseconds where there is nothing to show. A stream
     that breaks (a closed pipe) silences the reporter; it does not end the training.
+
+    Attributes:
+        messages: what was said by `message`, in order, shown or not.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class ProgressReporter:
         """
         if verbose not in ("auto", 0, 1, 2):
             raise ValueError(f"verbose is {verbose!r}; expected 'auto', 0, 1 or 2")
+        self.messages: list[str] = []
         self._stream = TolerantStream(sys.stdout if stream is None else stream)
         self._total_epochs = total_epochs
         self._steps_per_epoch = steps_per_epoch
@@ -134,7 +138,8 @@ class ProgressReporter:
 
     def message(self, text: str) -> None:
         """Says one thing on a line of its own, such as the plan, a rollback or a notice."""
-        self._say(" ".join(text.split()))
+        self.messages.append(" ".join(text.split()))
+        self._say(self.messages[-1])
 
     def close(self) -> None:
         """Writes the lines held back and takes the live line away; does nothing the second time."""

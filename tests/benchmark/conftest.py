@@ -29,6 +29,7 @@ def record(system, repeat, epoch_s, **changes):
         "val_accuracy": 0.985,
         "hidden_s": 1.0 if system == "overlap" else None,
         "peak_rss_bytes": 900 << 20,
+        "notes": ("plan: imagined",) if system == "overlap" else (),
         "load": tuple(LoadSample(0.2 * i, 150.0 + 10 * (i % 4)) for i in range(int(10 * epoch_s))),
     }
     return RunRecord(system=system, repeat=repeat, **{**values, **changes})

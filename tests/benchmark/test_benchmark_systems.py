@@ -52,6 +52,7 @@ def test_trainer_is_timed_for_as_many_validations_as_trainings(tmp_path):
     inside = [span for span in spans if window.begin_s <= span.start_s and span.end_s <= window.end_s]
     assert {span.epoch for span in inside if span.name == "train"} == {1, 2}
     assert {span.epoch for span in spans if span.name == "validate"} == {1, 2}
+    assert any(note.startswith("plan: ") for note in contender.outcome().notes)
 
 
 def test_papers_scheme_scores_the_weights_that_its_epoch_ended_with(tmp_path):

@@ -116,6 +116,7 @@ def test_verbose_0_says_nothing(make):
     reporter.steps_done(2, 1, _LOSS)
     reporter.close()
     assert stream.getvalue() == ""
+    assert reporter.messages == ["rolled back"]
 
 
 @pytest.mark.parametrize("verbose", [3, -1, "yes", None])
