@@ -4,7 +4,7 @@ Run it:
 
     .venv/bin/python examples/multi_dnn.py
     .venv/bin/python examples/multi_dnn.py --networks MobileNetV2 DenseNet121 --size 96 --policy paper
-    .venv/bin/python examples/multi_dnn.py --networks VGG16 --size 224 --one-at-a-time --cut-dense 2
+    .venv/bin/python examples/multi_dnn.py --networks VGG16 --size 224 --one-at-a-time --cut 2
 
 The detector's requests are urgent and have a deadline; the others fill the time that is left. At the
 end it prints what `statistics()` knows and writes a timeline for chrome://tracing or Perfetto.
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> Statistics:
     parser.add_argument(
         "--one-at-a-time", action="store_true", help="send a request when the one before is done"
     )
-    parser.add_argument("--cut-dense", type=int, default=1, help="pieces of a large dense layer")
+    parser.add_argument("--cut", type=int, default=1, help="pieces in which a large layer can be run")
     parser.add_argument("--deadline-ms", type=float, default=500.0)
     parser.add_argument("--timeline", type=Path, default=Path("results/multi_dnn_timeline.json"))
     options = parser.parse_args(arguments)
@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> Statistics:
         options.deadline_ms / 1e3,
         timeline,
         one_at_a_time=options.one_at_a_time,
-        cut_dense=options.cut_dense,
+        cut=options.cut,
         policy=options.policy,
         max_batch=options.max_batch,
     )

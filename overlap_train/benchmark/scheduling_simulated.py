@@ -46,8 +46,8 @@ __all__ = [
     "spans",
 ]
 
-_PIECES = 8  # of a large dense layer: one for each Carmel core
-COLUMNS = {  # a policy, and into how many pieces large dense layers are cut
+_PIECES = 8  # of a large layer: one for each Carmel core
+COLUMNS = {  # a policy, and into how many pieces large layers can be cut
     "gpu_only": ("gpu_only", 1),
     "cpu_only": ("cpu_only", 1),
     "paper": ("paper", 1),
@@ -100,8 +100,8 @@ SCENARIOS = (
 )
 
 
-def paper_graphs(cut_dense: int = 1) -> dict[str, LayerGraph]:
-    """The four networks for 224 by 224 images, by name; large dense layers in so many pieces."""
+def paper_graphs(cut: int = 1) -> dict[str, LayerGraph]:
+    """The four networks for 224 by 224 images, by name; large layers also in so many pieces."""
     import keras
 
     from overlap_train.models.alexnet import alexnet
@@ -114,7 +114,7 @@ def paper_graphs(cut_dense: int = 1) -> dict[str, LayerGraph]:
         applications.VGG16(weights=None),
         alexnet(),
     )
-    return {model.name: split_model(model, cut_dense=cut_dense).graph for model in models}
+    return {model.name: split_model(model, cut=cut).graph for model in models}
 
 
 def run(
@@ -131,11 +131,16 @@ def run(
     return result
 
 
+def every_form(graph: LayerGraph) -> list[Layer]:
+    """All layers of a graph, those that may run in one piece also so."""
+    return [*graph.layers, *(layer.whole for layer in graph.layers if layer.whole is not None)]
+
+
 def profiled(graphs: Sequence[LayerGraph]) -> CostModel:
     """A cost model that has seen every layer without load."""
     costs = CostModel()
     costs.add_profile(
-        (x, d, _TRUE_S(x, d)) for graph in graphs for x in graph.layers for d in xavier().devices
+        (x, d, _TRUE_S(x, d)) for graph in graphs for x in every_form(graph) for d in xavier().devices
     )
     return costs
 
@@ -144,7 +149,7 @@ def compare_policies(graphs: Mapping[int, Mapping[str, LayerGraph]]) -> list[dic
     """Every scenario under every load.
 
     Args:
-        graphs: by the number of pieces of large dense layers, then by the network's name.
+        graphs: by the number of pieces of large layers, then by the network's name.
 
     Returns:
         A row for each scenario and load: makespan in seconds and percent less than GPU only, by column.
@@ -185,14 +190,13 @@ def lower_bound_s(graphs: Mapping[str, LayerGraph], networks: Sequence[str], loa
 
     The GPU gives its unloaded share. Layers that are in a chain keep at most one CPU slot busy for each
     network, since all but a few layers of these networks form chains (parallel branches of ResNet and
-    DenseNet are left out); pieces of cut layers may have all slots.
+    DenseNet are left out); the pieces of a layer may have all slots, and each device takes the faster form.
     """
     gpu, cpu = (xavier()[name] for name in ("GPU", "CPU"))
     speed = 1 - load.duty + load.duty * load.share
-    layers = [layer for name in networks for layer in graphs[name].layers]
-    gpu_s = np.array([_TRUE_S(layer, gpu) for layer in layers]) / speed
-    cpu_s = np.array([_TRUE_S(layer, cpu) for layer in layers])
-    in_chain_s = np.where([layer.alone for layer in layers], 0.0, cpu_s)
+    rows = [row for name in networks for row in _least_s(graphs[name], gpu, cpu)]
+    gpu_s, cpu_s, in_chain_s = (np.array(column) for column in zip(*rows, strict=True))
+    gpu_s /= speed
     # The share of each layer on the CPU and the makespan, which is to be least.
     limits = [
         [*-gpu_s, -1.0],
@@ -200,12 +204,25 @@ def lower_bound_s(graphs: Mapping[str, LayerGraph], networks: Sequence[str], loa
         [*cpu_s / cpu.slots, -1.0],
     ]
     solved = linprog(
-        [*np.zeros(len(layers)), 1.0],
+        [*np.zeros(len(rows)), 1.0],
         A_ub=limits,
         b_ub=[-gpu_s.sum(), 0.0, 0.0],
-        bounds=[*[(0.0, 1.0)] * len(layers), (0.0, None)],
+        bounds=[*[(0.0, 1.0)] * len(rows), (0.0, None)],
     )
     return float(solved.fun)
+
+
+def _least_s(graph: LayerGraph, gpu: Device, cpu: Device) -> list[tuple[float, float, float]]:
+    """Seconds of each layer on the GPU, on a core, and on the one core of its network."""
+    rows = []
+    for index, layer in enumerate(graph.layers):
+        if index in graph.joins:
+            continue
+        parts = [*(graph.layers[piece] for piece in graph.pieces[index]), layer]
+        forms = [parts] if layer.whole is None else [parts, [layer.whole]]
+        gpu_s, cpu_s = (min(sum(_TRUE_S(x, device) for x in form) for form in forms) for device in (gpu, cpu))
+        rows.append((gpu_s, cpu_s, cpu_s if layer.whole is None else 0.0))
+    return rows
 
 
 def oracle_ratio(count: int = 1000, seed: int = 0) -> dict[str, float]:

@@ -57,6 +57,7 @@ class Call:
         work: what it costs for one example.
         run: makes values of `outputs` from those of `inputs`, as in inference.
         alone: not to be merged with its neighbours.
+        whole: for a call that joins pieces, the call that they were cut from.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Call:
     work: Work
     run: Callable[[Sequence[Any]], Sequence[Any]]
     alone: bool = False
+    whole: Call | None = None
 
 
 def calls_of(functional: Any) -> list[Call]:

@@ -87,7 +87,21 @@ class LayerController:
 
     def inputs(self, index: int) -> tuple[Any, ...]:
         """The tensors that layer `index` reads, in order (None where none were given)."""
-        return tuple(self._tensors.get(port) for port in self._graph.layers[index].inputs)
+        return tuple(self._tensors.get(port) for port in self.request.layer(index).inputs)
+
+    def decide(self, index: int, whole: bool) -> None:
+        """Whether layer `index` runs in one piece; before any of its pieces has begun.
+
+        Then each piece is to be left out, with `skip`, when it is released.
+        """
+        layer = self._graph.layers[index]
+        self.request.whole[index] = whole
+        for port in set(self.request.layer(index).inputs) - set(layer.inputs):
+            self._readers[port] = self._readers.get(port, 0) + 1
+
+    def skip(self, index: int) -> list[int]:
+        """A piece of a layer that runs whole counts as done; returns the layers released."""
+        return self.complete(index, None)
 
     def complete(self, index: int, outputs: Sequence[Any] | None) -> list[int]:
         """Stores the outputs of a layer, drops what nobody reads any more, returns the layers released.
@@ -95,7 +109,7 @@ class LayerController:
         Raises:
             SchedulingError: the number of outputs is not the number that the layer declares.
         """
-        layer = self._graph.layers[index]
+        layer = self.request.layer(index)
         if outputs is not None:
             if len(outputs) != len(layer.output_bytes):
                 raise SchedulingError(

@@ -1,11 +1,16 @@
-"""Cutting one large dense layer into pieces that run beside each other, on several cores or devices.
+"""Large convolutions and dense layers in pieces that run beside each other, on several cores or devices.
 
-A dense layer for a few examples does little but read its weights, so one core or one loaded GPU is slow at
-it while the others have nothing to do: its network has no other layer ready. Each piece multiplies some of
-the inputs by their rows of the kernel, and a last call adds the partial sums, the bias and the activation.
-(muLayer, Kim et al., EuroSys 2019, cuts layers by output channels instead. Rows of a kernel in memory are
-contiguous, so that TensorFlow reads them in place; columns it would copy in each call.) A model inside a
-model is one layer, so its dense layers are not cut.
+A request that is alone keeps one core busy, since its network has no other layer ready. In pieces a layer is
+moldable (Feitelson and Rudolph 1996): whether it runs whole or in pieces, and where, is decided when it
+could begin.
+
+- A dense layer for a few examples does little but read its weights. Each piece multiplies some of the inputs
+  by their rows of the kernel; the join adds the partial sums, the bias and the activation. Rows of a kernel
+  are contiguous in memory, so that TensorFlow reads them in place; columns it would copy in each call.
+- Of a convolution each piece computes some of the output channels (as muLayer does, Kim et al., EuroSys
+  2019), for which its part of the kernel is copied; the join puts the channels together.
+
+A model inside a model is one layer, so what is in it is not cut.
 """
 
 from __future__ import annotations
@@ -21,70 +26,77 @@ import tensorflow as tf
 from overlap_train.scheduling.calls import Call, elements, tensor_bytes
 from overlap_train.scheduling.graph import Work
 
-__all__ = ["cut_dense_call"]
+__all__ = ["cut_call"]
 
 # Below, what a call costs is more than what the pieces save.
 _LEAST_PARAMETERS = 1 << 20
+_LEAST_FLOPS = 1 << 26
 
 # Whatever the number of columns, such rows begin at multiples of 64 bytes: TensorFlow slices there in place.
-_ROW_MULTIPLE = 16
+# So many channels fill a vector register.
+_MULTIPLE = 16
+
+_ELEMENTWISE = frozenset(
+    getattr(keras.activations, name)
+    for name in ("linear", "relu", "relu6", "leaky_relu", "elu", "selu", "gelu", "silu", "sigmoid", "tanh")
+) | {None}
 
 
-def cut_dense_call(call: Call, pieces: int) -> list[Call]:
-    """Cuts a call of a large dense layer by the rows of its kernel.
+def cut_call(call: Call, pieces: int) -> list[Call]:
+    """Cuts a call of a large layer.
 
     Args:
         call: of any layer.
         pieces: how many at most.
 
     Returns:
-        The pieces and the call that adds them up; or the call itself, if it is not one of exactly
-        `keras.layers.Dense`, has fewer than 2^20 weights, is quantised, has LoRA weights, or computes in
-        half precision, to which each partial sum would be rounded.
+        The pieces and the call that joins them, whose `whole` is the call itself. Or only the call, if it is
+        not one of a dense layer with at least 2^20 weights or of a `Conv2D` with at least 2^26 FLOPs for an
+        example; if a subclass or the user has replaced what the layer computes; if it is quantised, has LoRA
+        weights, or computes in half precision, to which partial sums would be rounded; if a convolution is
+        grouped, is `channels_first`, or has an activation that mixes channels.
     """
     layer = call.operation
-    bounds = _bounds(layer, pieces)
-    if len(bounds) < 3:
+    if pieces < 2 or not _is_plain(layer):
         return [call]
-    (x,), (y,) = call.inputs, call.outputs
-    partial = [keras.KerasTensor(y.shape, y.dtype) for _ in bounds[1:]]
-    cut = [
-        Call(
-            f"{call.name}/{number}",
-            layer,
-            (x,),
-            (tensor,),
-            _piece_work(call, first, stop),
-            _piece(layer, first, stop),
-            alone=True,
-        )
-        for number, (tensor, (first, stop)) in enumerate(
-            zip(partial, itertools.pairwise(bounds), strict=True)
-        )
-    ]
-    produced = elements(y.shape[1:])
-    moved = tensor_bytes(y) * (
-        len(partial) + 3
-    )  # the sum reads all and writes; bias and activation do once more
-    work = Work("merge", produced * (len(partial) + 1), moved, operations=2)
-    return [*cut, replace(call, name=f"{call.name}/sum", inputs=tuple(partial), work=work, run=_join(layer))]
+    if type(layer) is keras.layers.Dense and elements(layer.kernel.shape) >= _LEAST_PARAMETERS:
+        return _cut_dense(call, _bounds(layer.kernel.shape[0], pieces))
+    if type(layer) is keras.layers.Conv2D and call.work.flops >= _LEAST_FLOPS and _has_free_channels(layer):
+        return _cut_convolution(call, _bounds(layer.filters, pieces))
+    return [call]
 
 
-def _bounds(layer: Any, pieces: int) -> list[int]:
-    """The rows at which the pieces begin, and the end; one piece if the layer is not to be cut."""
-    if pieces < 2 or type(layer) is not keras.layers.Dense:
-        return [0, 0]
-    if layer.quantization_mode or layer.lora_enabled or layer.compute_dtype not in ("float32", "float64"):
-        return [0, 0]
-    if elements(layer.kernel.shape) < _LEAST_PARAMETERS:
-        return [0, 0]
-    rows = layer.kernel.shape[0]
-    blocks = -(-rows // _ROW_MULTIPLE)
+def _is_plain(layer: Any) -> bool:
+    return (
+        type(layer) in (keras.layers.Dense, keras.layers.Conv2D)
+        and not {"call", "convolution_op"} & set(vars(layer))
+        and not getattr(layer, "quantization_mode", None)
+        and not getattr(layer, "lora_enabled", False)
+        and layer.compute_dtype in ("float32", "float64")
+    )
+
+
+def _has_free_channels(layer: Any) -> bool:
+    return layer.groups == 1 and layer.data_format == "channels_last" and layer.activation in _ELEMENTWISE
+
+
+def _bounds(length: int, pieces: int) -> list[int]:
+    """Where the pieces begin, and the end; about equal, at multiples of 16."""
+    blocks = -(-length // _MULTIPLE)
     pieces = min(pieces, blocks)
-    return [min(rows, blocks * n // pieces * _ROW_MULTIPLE) for n in range(pieces + 1)]
+    return [min(length, blocks * number // pieces * _MULTIPLE) for number in range(pieces + 1)]
 
 
-def _piece(layer: Any, first: int, stop: int) -> Callable[[Sequence[Any]], Sequence[Any]]:
+def _cut_dense(call: Call, bounds: Sequence[int]) -> list[Call]:
+    layer, (y,) = call.operation, call.outputs
+    partial = [keras.KerasTensor(y.shape, y.dtype) for _ in bounds[1:]]
+    # The sum reads all and writes; bias and activation do once more.
+    moved = tensor_bytes(y) * (len(partial) + 3)
+    work = Work("merge", elements(y.shape[1:]) * (len(partial) + 1), moved, operations=2)
+    return _in_pieces(call, bounds, partial, _dense_work, _dense_piece, "sum", work, _sum_up(layer))
+
+
+def _dense_piece(layer: Any, first: int, stop: int) -> Callable[[Sequence[Any]], Sequence[Any]]:
     def run(values: Sequence[Any]) -> Sequence[Any]:
         dtype = layer.compute_dtype
         kernel = tf.cast(rows_of(layer.kernel, first, stop), dtype)
@@ -105,7 +117,7 @@ def rows_of(kernel: Any, first: int, stop: int) -> tf.Tensor:
         return tf.reshape(flat[first * columns : stop * columns], [stop - first, columns])
 
 
-def _join(layer: Any) -> Callable[[Sequence[Any]], Sequence[Any]]:
+def _sum_up(layer: Any) -> Callable[[Sequence[Any]], Sequence[Any]]:
     def run(values: Sequence[Any]) -> Sequence[Any]:
         total = tf.add_n(list(values))
         if layer.use_bias:
@@ -115,11 +127,78 @@ def _join(layer: Any) -> Callable[[Sequence[Any]], Sequence[Any]]:
     return run
 
 
-def _piece_work(call: Call, first: int, stop: int) -> Work:
+def _dense_work(call: Call, first: int, stop: int) -> Work:
     (x,), (y,) = call.inputs, call.outputs
     kernel = call.operation.kernel
     share = (stop - first) / kernel.shape[0]
-    positions = elements(y.shape[1:-1])
-    weight_bytes = call.work.weight_bytes * share
-    flops = 2.0 * positions * (stop - first) * kernel.shape[1]
-    return Work("dense", flops, share * tensor_bytes(x) + tensor_bytes(y), weight_bytes)
+    flops = 2.0 * elements(y.shape[1:-1]) * (stop - first) * kernel.shape[1]
+    return Work("dense", flops, share * tensor_bytes(x) + tensor_bytes(y), call.work.weight_bytes * share)
+
+
+def _cut_convolution(call: Call, bounds: Sequence[int]) -> list[Call]:
+    (y,) = call.outputs
+    partial = [
+        keras.KerasTensor((*y.shape[:-1], stop - first), y.dtype)
+        for first, stop in itertools.pairwise(bounds)
+    ]
+    work = Work("merge", 0.0, 2.0 * tensor_bytes(y))
+    return _in_pieces(
+        call, bounds, partial, _convolution_work, _convolution_piece, "channels", work, _put_together
+    )
+
+
+def _convolution_piece(layer: Any, first: int, stop: int) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    def run(values: Sequence[Any]) -> Sequence[Any]:
+        dtype = layer.compute_dtype
+        with tf.device(layer.kernel.value.device):
+            kernel = tf.convert_to_tensor(layer.kernel)[..., first:stop]
+        y = layer.convolution_op(tf.cast(values[0], dtype), tf.cast(kernel, dtype))
+        if layer.use_bias:
+            y = tf.nn.bias_add(y, tf.cast(tf.convert_to_tensor(layer.bias)[first:stop], dtype))
+        return [layer.activation(y) if layer.activation is not None else y]
+
+    return run
+
+
+def _convolution_work(call: Call, first: int, stop: int) -> Work:
+    (x,), (y,) = call.inputs, call.outputs
+    share = (stop - first) / call.operation.filters
+    moved = tensor_bytes(x) + share * tensor_bytes(y)
+    return Work("conv", call.work.flops * share, moved, call.work.weight_bytes * share)
+
+
+def _put_together(values: Sequence[Any]) -> Sequence[Any]:
+    return [tf.concat(list(values), axis=-1)]
+
+
+def _in_pieces(
+    call: Call,
+    bounds: Sequence[int],
+    partial: Sequence[Any],
+    work_of_piece: Callable[[Call, int, int], Work],
+    piece: Callable[[Any, int, int], Callable[[Sequence[Any]], Sequence[Any]]],
+    join: str,
+    work: Work,
+    run: Callable[[Sequence[Any]], Sequence[Any]],
+) -> list[Call]:
+    if len(partial) < 2:
+        return [call]
+    layer = call.operation
+    cut = [
+        Call(
+            f"{call.name}/{number}",
+            layer,
+            call.inputs,
+            (tensor,),
+            work_of_piece(call, first, stop),
+            piece(layer, first, stop),
+            alone=True,
+        )
+        for number, (tensor, (first, stop)) in enumerate(
+            zip(partial, itertools.pairwise(bounds), strict=True)
+        )
+    ]
+    return [
+        *cut,
+        replace(call, name=f"{call.name}/{join}", inputs=tuple(partial), work=work, run=run, whole=call),
+    ]

@@ -6,6 +6,10 @@ by the virtual clock of `simulator.py`; whoever owns it calls it under one lock.
 
 from __future__ import annotations
 
+import functools
+import operator
+from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 from overlap_train.scheduling.board import Board
@@ -13,7 +17,10 @@ from overlap_train.scheduling.controller import LayerController
 from overlap_train.scheduling.devices import Device
 from overlap_train.scheduling.jobs import Job, JobQueue, Request, urgency
 from overlap_train.scheduling.planning import Problem, upward_ranks
-from overlap_train.scheduling.policies import Policy, transfer_in_s
+from overlap_train.scheduling.policies import Policy
+
+# Waiting jobs of a device, from the last, that another is offered when it becomes idle.
+_LOOKED_AT = 16
 
 __all__ = ["CoreSelector", "Dispatcher", "JobFormatter", "LayerDistributor"]
 
@@ -39,10 +46,10 @@ class JobFormatter:
         self, controller: LayerController, index: int, device: Device, *, urgency_s: float, rank: float
     ) -> Job:
         request, board = controller.request, self._board
-        layer, home = request.graph.layers[index], board.platform.home
-        sizes = request.graph.edge_bytes(index)
+        layer, home = request.layer(index), board.platform.home
+        sizes = request.graph.edge_bytes(layer)
         away = sum(size for source, size in sizes if controller.places.get(source, home) != device.name)
-        transfer_s = transfer_in_s(request, index, controller.places, device, board)
+        transfer_s = board.transfer_in_s(request, index, controller.places, device)
         return Job(
             layer=layer,
             inputs=controller.inputs(index),
@@ -87,10 +94,13 @@ class LayerDistributor:
         self._board = board
         self._aging_s = aging_s
         self._urgency_s: dict[int, float] = {}
+        self._controllers: dict[int, LayerController] = {}
+        self._queue = queue
 
     def admit(self, controller: LayerController) -> None:
         """A request begins: places its first layers."""
         request, board = controller.request, self._board
+        self._controllers[request.number] = controller
         board.active_requests += 1
         remaining_s = 0.0
         if request.deadline_s is not None:
@@ -102,22 +112,76 @@ class LayerDistributor:
         self.distribute(controller, controller.start(waits))
 
     def distribute(self, controller: LayerController, released: list[int]) -> None:
-        """Places layers whose inputs exist."""
-        for index in released:
-            device = self.selector.select(controller, index)
-            controller.place(index, device.name)
-            urgency_s = self._urgency_s[controller.request.number]
-            rank = self.selector.policy.rank(controller.request, index, self._board)
-            job = self._formatter.format(controller, index, device, urgency_s=urgency_s, rank=rank)
-            self._dispatcher.dispatch(job)
+        """Places layers whose inputs exist, or leaves out the pieces of a layer that runs whole."""
+        waiting = deque(released)
+        while waiting:
+            index = waiting.popleft()
+            if self._left_out(controller, index):
+                waiting.extend(controller.skip(index))
+                continue
+            self._put(controller, index, self.selector.select(controller, index))
+
+    def _put(self, controller: LayerController, index: int, device: Device) -> None:
+        controller.place(index, device.name)
+        urgency_s = self._urgency_s[controller.request.number]
+        rank = self.selector.policy.rank(controller.request, index, self._board)
+        job = self._formatter.format(controller, index, device, urgency_s=urgency_s, rank=rank)
+        self._dispatcher.dispatch(job)
+
+    def move_to(self, idle: Device) -> None:
+        """Gives an idle device what waits for another and would be done sooner on it (work stealing).
+
+        Run times are predicted, and the load of a device changes; a layer that was put behind others need not
+        wait for them when that turns out to take longer than it would take elsewhere.
+        """
+        board = self._board
+        for _ in range(board.idle(idle)):
+            gains = list(self._movable(idle))
+            if not gains:
+                return
+            job = max(gains, key=operator.itemgetter(0))[1]
+            self._queue.remove(functools.partial(operator.is_, job))
+            board.dropped(job)
+            self._put(self._controllers[job.request.number], job.index, idle)
+
+    def _movable(self, idle: Device) -> Iterator[tuple[float, Job]]:
+        """Jobs that would gain, and how many seconds."""
+        board, policy = self._board, self.selector.policy
+        for device in board.platform.devices:
+            if device is idle or board.idle(device):
+                continue
+            waiting = self._queue.waiting(device)[-_LOOKED_AT:]
+            end_s = board.free_s(device)
+            for job in reversed(waiting):
+                if policy.may_move(job.request):
+                    places = self._controllers[job.request.number].places
+                    here_s = board.done_s(job.request, job.index, places, idle)
+                    here_s += policy.tail_s(job.request, job.index, idle, board)
+                    there_s = end_s + policy.tail_s(job.request, job.index, device, board)
+                    if here_s < there_s:
+                        yield there_s - here_s, job
+                end_s -= job.predicted_s / device.slots
+
+    def _left_out(self, controller: LayerController, index: int) -> bool:
+        request = controller.request
+        join = request.graph.joins.get(index)
+        if join is None:
+            return False
+        if join not in request.whole:
+            controller.decide(
+                join, self.selector.policy.runs_whole(request, join, controller.places, self._board)
+            )
+        return request.whole[join]
 
     def release(self, request: Request) -> None:
         """The request is over, one way or the other."""
         self._board.active_requests -= 1
         self._urgency_s.pop(request.number, None)
+        self._controllers.pop(request.number, None)
         self.selector.policy.release(request)
 
     def complete(self, controller: LayerController, job: Job, outputs: Any) -> bool:
         """A job's layer is done: places what that releases; True if the request is finished."""
         self.distribute(controller, controller.complete(job.index, outputs))
+        self.move_to(job.device)
         return controller.finished

@@ -64,6 +64,8 @@ class Layer:
         runs: the callable that computes the layer, by the name or the kind of a device. The simulator
             needs none.
         alone: not to be merged with its neighbours, beside which it is meant to run.
+        whole: for a layer that joins what pieces of a layer made: the same outputs from the layer in one
+            piece, which may run instead of the pieces and the join. It has a name of its own.
     """
 
     name: str
@@ -72,6 +74,11 @@ class Layer:
     output_bytes: tuple[int, ...] = (0,)
     runs: Mapping[str, Run] = field(default_factory=dict)
     alone: bool = False
+    whole: Layer | None = None
+
+    def ports(self) -> tuple[Port, ...]:
+        """What it reads in either form."""
+        return self.inputs if self.whole is None else (*self.inputs, *self.whole.inputs)
 
 
 class LayerGraph:
@@ -108,6 +115,12 @@ class LayerGraph:
             for source in before:
                 successors[source].append(index)
         self.successors = tuple(tuple(after) for after in successors)
+        self.pieces = tuple(self._pieces(layer) for layer in self.layers)
+        """For each layer that joins pieces, which they are; () for every other layer."""
+        self.joins: Mapping[int, int] = {
+            piece: join for join, pieces in enumerate(self.pieces) for piece in pieces
+        }
+        """For each piece, the layer that joins it with the others."""
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -121,11 +134,20 @@ class LayerGraph:
             return self.input_bytes[port.index]
         return self.layers[port.source].output_bytes[port.index]
 
-    def edge_bytes(self, index: int) -> tuple[tuple[int, int], ...]:
-        """(source layer or -1, bytes) for each distinct tensor that layer `index` reads."""
-        return tuple(
-            (port.source, self.port_bytes(port)) for port in dict.fromkeys(self.layers[index].inputs)
-        )
+    def edge_bytes(self, layer: Layer) -> tuple[tuple[int, int], ...]:
+        """(source layer or -1, bytes) for each distinct tensor that a layer of this graph reads."""
+        return tuple((port.source, self.port_bytes(port)) for port in dict.fromkeys(layer.inputs))
+
+    def form(self, index: int, *, whole: bool) -> Layer:
+        """Layer `index`, or what runs in its place when its pieces do not."""
+        layer = self.layers[index]
+        return layer.whole if whole and layer.whole is not None else layer
+
+    def _pieces(self, layer: Layer) -> tuple[int, ...]:
+        if layer.whole is None:
+            return ()
+        others = {port.source for port in layer.whole.inputs}
+        return tuple(sorted({port.source for port in layer.inputs} - others - {REQUEST}))
 
     def _check(self) -> None:
         if not self.layers:
@@ -135,8 +157,10 @@ class LayerGraph:
             repeated = next(name for name in names if names.count(name) > 1)
             raise ValueError(f"{self.name}: layer names must be unique, {repeated!r} repeats")
         for index, layer in enumerate(self.layers):
-            for port in layer.inputs:
+            for port in layer.ports():
                 self._check_port(port, index, f"layer {layer.name!r}")
+            if layer.whole is not None and layer.whole.output_bytes != layer.output_bytes:
+                raise ValueError(f"{self.name}: layer {layer.name!r} and its whole differ in their outputs")
         for port in self.outputs:
             self._check_port(port, len(self.layers), "the output")
 

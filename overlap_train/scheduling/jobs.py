@@ -32,6 +32,8 @@ class Request:
         priority: larger is more urgent.
         deadline_s: when it should be done, on the engine's clock; None for whenever.
         examples: the batch, relative to the batch that the graph's figures are for.
+        whole: for layers that join pieces, whether they run in one piece instead; set when the first piece
+            could begin.
         on_done: called once with (request, outputs or None, error or None), on the thread that
             finished the last job.
     """
@@ -44,6 +46,11 @@ class Request:
     deadline_s: float | None = None
     examples: float = 1.0
     on_done: Callable[[Request, Any, BaseException | None], None] | None = None
+    whole: dict[int, bool] = field(default_factory=dict)
+
+    def layer(self, index: int) -> Layer:
+        """Layer `index` in the form in which it runs."""
+        return self.graph.form(index, whole=self.whole.get(index, False))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -138,6 +145,11 @@ class JobQueue:
         with self._lock:
             heap = self._heaps[device.name]
             return heapq.heappop(heap).job if heap else None
+
+    def waiting(self, device: Device) -> list[Job]:
+        """The jobs that wait for `device`, the most urgent first."""
+        with self._lock:
+            return [entry.job for entry in sorted(self._heaps[device.name])]
 
     def remove(self, unwanted: Callable[[Job], bool]) -> list[Job]:
         """Takes out all waiting jobs for which `unwanted` is true, and returns them."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 from overlap_train.scheduling.board import Board
@@ -23,7 +24,7 @@ from overlap_train.scheduling.planning import (
     optimistic_costs,
     upward_ranks,
 )
-from overlap_train.scheduling.policies import CpuOnly, GpuOnly, Paper, Policy, Waits, transfer_in_s
+from overlap_train.scheduling.policies import CpuOnly, GpuOnly, Paper, Policy, Waits
 
 T = TypeVar("T")
 
@@ -40,9 +41,11 @@ class _Planned(Policy):
         raise NotImplementedError
 
     def admit(self, request: Request, board: Board) -> Waits:
-        problem = Problem.of(request.graph, board.platform, board.costs, request.examples)
-        self._plans[request.number] = self.plan(problem)
-        return self._plans[request.number].waits
+        plan = self._plans[request.number] = _better_form(request, board, self.plan)
+        return plan.waits
+
+    def runs_whole(self, request: Request, index: int, places: dict[int, str], board: Board) -> bool:
+        return self._plans[request.number].whole
 
     def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
         return board.platform.devices[self._plans[request.number].placement[index]]
@@ -79,8 +82,10 @@ class EarliestFinish(Policy):
     A request of up to two dozen segments that is alone follows a plan: `search_placement`, and on the
     smallest graphs `exhaustive_placement` for as many steps as a few milliseconds allow. Otherwise each
     layer goes to the device that minimises: when the device is free + transfers + run time + optimistic
-    time from there to the end of the request. Run times carry the present load through the cost model;
-    plans and optimistic times are made anew when it has changed, but not more than a few times a second.
+    time from there to the end of the request + what that takes from the other requests. Run times carry the
+    present load through the cost model; plans and optimistic times are made anew when it has changed, but not
+    more than a few times a second. What waits is given to a device that has become idle if it would be done
+    sooner there.
     """
 
     name = "earliest_finish"
@@ -118,6 +123,18 @@ class EarliestFinish(Policy):
             return devices[plan.placement[index]]
         return self._earliest(request, index, places, board)
 
+    def runs_whole(self, request: Request, index: int, places: dict[int, str], board: Board) -> bool:
+        plan = self._planned.get(request.number)
+        if plan is not None and board.active_requests == 1:
+            return plan.whole
+        return super().runs_whole(request, index, places, board)
+
+    def may_move(self, request: Request) -> bool:
+        return request.number not in self._planned
+
+    def tail_s(self, request: Request, index: int, device: Device, board: Board) -> float:
+        return self._table(request, board)[index][board.platform.devices.index(device)]
+
     def rank(self, request: Request, index: int, board: Board) -> float:
         plan = self._planned.get(request.number)
         if plan is not None:
@@ -128,25 +145,30 @@ class EarliestFinish(Policy):
         self._planned.pop(request.number, None)
 
     def _earliest(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
-        layer, devices = request.graph.layers[index], board.platform.devices
-        tails_s = self._table(request, board)[index]
+        devices, tails_s = board.platform.devices, self._table(request, board)[index]
+        return min(
+            zip(devices, tails_s, strict=True),
+            key=lambda option: self._cost_s(request, index, places, option[0], board) + option[1],
+        )[0]
 
-        def done_s(number: int) -> float:
-            device = devices[number]
-            start_s = board.free_s(device) + transfer_in_s(request, index, places, device, board)
-            return start_s + board.costs.seconds(layer, device, request.examples) + tails_s[number]
-
-        return devices[min(range(len(devices)), key=done_s)]
+    def _cost_s(
+        self, request: Request, index: int, places: dict[int, str], device: Device, board: Board
+    ) -> float:
+        seconds = board.run_s(request, index, places, device)
+        return board.free_s(device) + seconds + board.held_up_s(device, seconds)
 
     def _table(self, request: Request, board: Board) -> list[list[float]]:
         return self._tables.get(request, board, lambda: optimistic_costs(_problem(request, board)))
 
     def _plan(self, request: Request, board: Board) -> Plan:
         first = [_fixed(policy, request, board) for policy in (Paper(), GpuOnly(), CpuOnly())]
-        problem = _problem(request, board)
-        if len(request.graph) <= self._SEARCHED_LAYERS:
-            return exhaustive_placement(problem, max_steps=self._MAX_STEPS, first=first)
-        return search_placement(problem, first=first)
+
+        def plan(problem: Problem) -> Plan:
+            if len(request.graph) <= self._SEARCHED_LAYERS:
+                return exhaustive_placement(problem, max_steps=self._MAX_STEPS, first=first)
+            return search_placement(problem, first=first)
+
+        return _better_form(request, board, plan)
 
 
 class _Cache(Generic[T]):
@@ -170,8 +192,17 @@ class _Cache(Generic[T]):
         return known[3]
 
 
-def _problem(request: Request, board: Board) -> Problem:
-    return Problem.of(request.graph, board.platform, board.costs, request.examples)
+def _problem(request: Request, board: Board, *, whole: bool = False) -> Problem:
+    return Problem.of(request.graph, board.platform, board.costs, request.examples, whole=whole)
+
+
+def _better_form(request: Request, board: Board, plan: Callable[[Problem], Plan]) -> Plan:
+    """Of the plans with all layers in pieces and with all whole, the shorter."""
+    in_pieces = plan(_problem(request, board))
+    if not request.graph.joins:
+        return in_pieces
+    whole = replace(plan(_problem(request, board, whole=True)), whole=True)
+    return min(whole, in_pieces, key=lambda found: found.makespan_s)
 
 
 def _fixed(policy: Policy, request: Request, board: Board) -> Placement:

@@ -6,13 +6,14 @@ in `placement.py`. Pure functions of their arguments, for any thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from overlap_train.scheduling.costs import Costs
 from overlap_train.scheduling.devices import Platform
-from overlap_train.scheduling.graph import REQUEST, LayerGraph
+from overlap_train.scheduling.graph import REQUEST, Layer, LayerGraph
 
 __all__ = [
     "Placement",
@@ -38,6 +39,7 @@ class Plan:
         placement: the device of each layer.
         ranks: of each layer; the larger goes first.
         makespan_s: how long the request takes by this plan, alone on idle devices.
+        whole: whether layers that exist in pieces run whole.
         waits: pairs (before, after) of layers that have no edge between them, where the second is held
             until the first is done: a slot at times does best to stay idle for a critical layer.
     """
@@ -46,6 +48,7 @@ class Plan:
     ranks: tuple[float, ...]
     makespan_s: float
     waits: tuple[tuple[int, int], ...] = ()
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ class Problem:
         successors: of each layer.
         home: the number of the device that holds the request's inputs.
         slots: of each device.
+        joins: for each piece, the layer that joins it.
+        whole_s: for each layer that joins pieces, `[devices]` run times in one piece.
     """
 
     run_s: tuple[tuple[float, ...], ...]
@@ -65,24 +70,56 @@ class Problem:
     successors: tuple[tuple[int, ...], ...]
     home: int
     slots: tuple[int, ...]
+    joins: Mapping[int, int] = field(default_factory=dict)
+    whole_s: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, graph: LayerGraph, platform: Platform, costs: Costs, examples: float = 1.0) -> Problem:
+    def of(
+        cls,
+        graph: LayerGraph,
+        platform: Platform,
+        costs: Costs,
+        examples: float = 1.0,
+        *,
+        whole: bool = False,
+    ) -> Problem:
+        """The figures of a request; with `whole`, pieces take no time and their layer runs in one piece."""
         devices = platform.devices
         names = [device.name for device in devices]
-        run_s = tuple(
-            tuple(costs.seconds(layer, device, examples) for device in devices) for layer in graph.layers
-        )
+        layers = [graph.form(index, whole=whole) for index in range(len(graph))]
+
+        def seconds(layer: Layer) -> tuple[float, ...]:
+            return tuple(costs.seconds(layer, device, examples) for device in devices)
+
+        nothing = (0.0,) * len(devices)
+        left_out = set(graph.joins) if whole else set()
+        run_s = tuple(nothing if index in left_out else seconds(layer) for index, layer in enumerate(layers))
 
         def between(size: float) -> tuple[tuple[float, ...], ...]:
             return tuple(tuple(platform.transfer_s(a, b, size * examples) for b in names) for a in names)
 
-        edges = tuple(
-            tuple((source, between(size)) for source, size in graph.edge_bytes(index))
-            for index in range(len(graph))
-        )
+        edges = [
+            [] if index in left_out else [(source, between(size)) for source, size in graph.edge_bytes(layer)]
+            for index, layer in enumerate(layers)
+        ]
+        free = tuple(nothing for _ in devices)
+        successors: list[list[int]] = [[] for _ in layers]
+        for index, into in enumerate(edges):
+            sources = {source for source, _ in into}
+            # What is left out keeps its place in the order.
+            into += [(source, free) for source in graph.predecessors[index] if source not in sources]
+            for source in sorted({source for source, _ in into} - {REQUEST}):
+                successors[source].append(index)
         return cls(
-            run_s, edges, graph.successors, names.index(platform.home), tuple(d.slots for d in devices)
+            run_s,
+            tuple(map(tuple, edges)),
+            tuple(map(tuple, successors)),
+            names.index(platform.home),
+            tuple(device.slots for device in devices),
+            {} if whole else graph.joins,
+            {}
+            if whole
+            else {join: seconds(graph.form(join, whole=True)) for join in set(graph.joins.values())},
         )
 
     def arrive_s(self, index: int, device: int, placement: Sequence[int]) -> float:
@@ -114,23 +151,34 @@ def optimistic_costs(problem: Problem) -> list[list[float]]:
     """`[layers][devices]` seconds from the end of a layer on a device to the end of the request.
 
     Every later layer is taken to run on its best device at once: the optimistic cost table of PEFT
-    (Arabnejad and Barbosa 2014), exact for chains on idle devices.
+    (Arabnejad and Barbosa 2014), exact for chains on idle devices. Pieces are taken to share the slots of the
+    device with each other, or to be left out where the layer is done sooner whole.
     """
     devices = range(len(problem.slots))
     table = [[0.0 for _ in devices] for _ in problem.run_s]
+    counts = Counter(problem.joins.values())
+
+    def least_s(index: int, here: int, after: int, target: int, run_s: Sequence[float]) -> float:
+        return min(
+            run_s[there] + table[target][there] + _edge_s(problem, index, after, here, there)
+            for there in devices
+        )
+
+    def after_s(index: int, here: int, after: int) -> float:
+        join = problem.joins.get(after)
+        if join is None:
+            return least_s(index, here, after, after, problem.run_s[after])
+        rounds = [-(-counts[join] // slots) for slots in problem.slots]
+        in_pieces = [s * n for s, n in zip(problem.run_s[after], rounds, strict=True)]
+        return min(
+            least_s(index, here, after, after, in_pieces),
+            least_s(index, here, after, join, problem.whole_s[join]),
+        )
+
     for index in range(len(table) - 1, -1, -1):
         for here in devices:
             table[index][here] = max(
-                (
-                    min(
-                        table[after][there]
-                        + problem.run_s[after][there]
-                        + _edge_s(problem, index, after, here, there)
-                        for there in devices
-                    )
-                    for after in problem.successors[index]
-                ),
-                default=0.0,
+                (after_s(index, here, after) for after in problem.successors[index]), default=0.0
             )
     return table
 

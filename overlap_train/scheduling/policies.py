@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from overlap_train.scheduling.board import Board
 from overlap_train.scheduling.devices import Device, Platform
-from overlap_train.scheduling.graph import REQUEST, LayerGraph
+from overlap_train.scheduling.graph import LayerGraph
 from overlap_train.scheduling.jobs import Request
+from overlap_train.scheduling.molding import whole_is_sooner
 
 __all__ = ["CpuOnly", "GpuOnly", "Paper", "Policy"]
 
@@ -48,6 +49,21 @@ class Policy(ABC):
             board: the machine at this moment.
         """
 
+    def runs_whole(self, request: Request, index: int, places: dict[int, str], board: Board) -> bool:
+        """Whether layer `index` runs in one piece, now that the first of its pieces could begin.
+
+        Unless overridden: if the request would be done no later so, see `whole_is_sooner`.
+        """
+        return whole_is_sooner(self, request, index, places, board)
+
+    def tail_s(self, request: Request, index: int, device: Device, board: Board) -> float:
+        """Seconds from the end of a layer on `device` to that of the request; 0 where nobody looks ahead."""
+        return 0.0
+
+    def may_move(self, request: Request) -> bool:
+        """Whether waiting layers of a request may be given to another device that has become idle."""
+        return False
+
     def rank(self, request: Request, index: int, board: Board) -> float:
         """Orders layers of requests that are equally urgent; the larger goes first."""
         return 0.0
@@ -56,31 +72,13 @@ class Policy(ABC):
         """The request is done or failed; forget it."""
 
 
-def transfer_in_s(
-    request: Request, index: int, places: dict[int, str], device: Device, board: Board
-) -> float:
-    """Seconds to bring the inputs of a layer to `device`."""
-    return sum(
-        board.platform.transfer_s(
-            board.platform.home if source == REQUEST else places[source], device.name, size * request.examples
-        )
-        for source, size in request.graph.edge_bytes(index)
-    )
-
-
 def earliest(
     devices: Sequence[Device], request: Request, index: int, places: dict[int, str], board: Board
 ) -> Device:
     """Of `devices`, the one on which the layer would finish first."""
     if len(devices) == 1:
         return devices[0]
-    layer = request.graph.layers[index]
-
-    def finish_s(device: Device) -> float:
-        start_s = board.free_s(device) + transfer_in_s(request, index, places, device, board)
-        return start_s + board.costs.seconds(layer, device, request.examples)
-
-    return min(devices, key=finish_s)
+    return min(devices, key=lambda device: board.done_s(request, index, places, device))
 
 
 def of_kind(platform: Platform, kind: str) -> Sequence[Device]:
@@ -112,5 +110,5 @@ class Paper(Policy):
     name = "paper"
 
     def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
-        kind = "gpu" if request.graph.layers[index].work.kind in ("conv", "depthwise") else "cpu"
+        kind = "gpu" if request.layer(index).work.kind in ("conv", "depthwise") else "cpu"
         return earliest(of_kind(board.platform, kind), request, index, places, board)

@@ -48,14 +48,15 @@ class MultiModelScheduler:
         aging_s: how much longer than others a request of one more priority counts as having waited.
         segments: "auto" merges layers where a call costs more than it gains, "layers" keeps every
             layer, "whole" none; a number cuts into so many segments with as many layers each.
-        cut_dense: dense layers with at least 2^20 weights are cut into so many pieces, which run beside each
-            other; for single examples on devices that would otherwise be idle. Needs `segments` "auto" or
-            "layers". `oracle` takes no graphs of more than ten segments, and `earliest_finish` makes no
-            plans for more than 24: it then places layer by layer.
+        cut: convolutions with at least 2^26 FLOPs and dense layers with at least 2^20 weights can be run in
+            so many pieces beside each other, which each request does where that is sooner; what the profile
+            shows to gain little is not cut. For single examples on cores that would otherwise be idle. Needs
+            `segments` "auto" or "layers". Pieces count where `oracle` takes no graphs of more than ten
+            segments, and `earliest_finish` makes no plans for more than 24: it then places layer by layer.
         longest_segment_s: no segment is merged beyond this.
         constant_weights: see `compile_segments`; faster, but blind to later changes of weights.
-        profile: measure every layer on every device first; unless given, if there are devices of two
-            kinds and `costs` is not given.
+        profile: measure every layer on every device first, whole and in pieces; unless given, if there are
+            devices of two kinds or layers to cut, and `costs` is not given.
         zero_copy: read NumPy inputs in place (they must not be changed until the result is there)
             where alignment allows it.
         recorder: gets a `Span` for each segment run.
@@ -75,7 +76,7 @@ class MultiModelScheduler:
         max_pending: int = 64,
         aging_s: float = 1.0,
         segments: str | int = "auto",
-        cut_dense: int = 1,
+        cut: int = 1,
         longest_segment_s: float = float("inf"),
         constant_weights: bool = False,
         profile: bool | None = None,
@@ -96,13 +97,13 @@ class MultiModelScheduler:
         platform = devices if isinstance(devices, Platform) else tensorflow_platform(devices)
         kinds = {device.kind for device in platform.devices}
         if profile is None:
-            profile = len(kinds) > 1 and costs is None
+            profile = (len(kinds) > 1 or cut > 1) and costs is None
         costs = costs or CostModel()
         self._builder = ModelBuilder(
             platform,
             costs,
             segments=segments,
-            cut_dense=cut_dense,
+            cut=cut,
             longest_s=longest_segment_s,
             constant_weights=constant_weights,
             profile=profile,

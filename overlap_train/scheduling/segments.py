@@ -6,13 +6,13 @@ A segment is a run of consecutive layers of the topological order, so merging ne
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from overlap_train.scheduling.costs import Costs
-from overlap_train.scheduling.devices import Platform
+from overlap_train.scheduling.devices import Device, Platform
 from overlap_train.scheduling.graph import REQUEST, Layer, LayerGraph, Port, Work
 
-__all__ = ["Segments", "choose_segments", "merge_layers", "merge_work"]
+__all__ = ["Segments", "choose_segments", "merge_layers", "merge_work", "worth_cutting"]
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,14 @@ class Segments:
         members: for each segment, the range of layers of the original graph.
         outputs: for each segment, the tensors of the original graph that it returns, in order.
         inputs: for each segment, the tensors of the original graph that it reads, in order.
+        whole_inputs: the same for its form in one piece; () where it has none.
     """
 
     graph: LayerGraph
     members: tuple[range, ...]
     inputs: tuple[tuple[Port, ...], ...]
     outputs: tuple[tuple[Port, ...], ...]
+    whole_inputs: tuple[tuple[Port, ...], ...]
 
 
 def merge_work(works: Sequence[Work]) -> Work:
@@ -82,6 +84,36 @@ def choose_segments(
     return [members for members, _ in groups]
 
 
+def worth_cutting(graph: LayerGraph, platform: Platform, costs: Costs, *, call_s: float = 1e-4) -> set[str]:
+    """Which layers that can run in pieces gain a quarter by it on some device that has nothing else to do.
+
+    Less is soon lost: pieces that run beside each other share caches and memory, which a profile of one after
+    another does not show, and what is cut does not merge with its neighbours.
+
+    Args:
+        graph: of single layers.
+        platform: where they will run.
+        costs: run times in both forms.
+        call_s: what one more call costs, in seconds. In pieces there are two more after each other, each of
+            which also has to be handed to another thread, which is taken to cost as much again.
+
+    Returns:
+        The names that the layers have in one piece.
+    """
+
+    def gains(join: int, device: Device) -> bool:
+        rounds = -(-len(graph.pieces[join]) // device.slots)
+        piece_s = max(costs.seconds(graph.layers[piece], device) for piece in graph.pieces[join])
+        in_pieces_s = rounds * piece_s + costs.seconds(graph.layers[join], device) + 4 * call_s
+        return in_pieces_s < 0.75 * costs.seconds(graph.form(join, whole=True), device)
+
+    return {
+        graph.form(join, whole=True).name
+        for join in set(graph.joins.values())
+        if any(gains(join, device) for device in platform.devices)
+    }
+
+
 def merge_layers(graph: LayerGraph, groups: Sequence[range]) -> Segments:
     """Builds the graph of segments.
 
@@ -96,7 +128,7 @@ def merge_layers(graph: LayerGraph, groups: Sequence[range]) -> Segments:
     wanted: set[Port] = set(graph.outputs)
     for index, layer in enumerate(graph.layers):
         wanted |= {p for p in layer.inputs if p.source != REQUEST and home[p.source] != home[index]}
-    inputs = tuple(_inputs(graph, group) for group in groups)
+    inputs = tuple(_inputs([graph.layers[index] for index in group], group) for group in groups)
     outputs = tuple(
         tuple(
             Port(i, n)
@@ -111,30 +143,36 @@ def merge_layers(graph: LayerGraph, groups: Sequence[range]) -> Segments:
     def rename(port: Port) -> Port:
         return port if port.source == REQUEST else renamed[port]
 
-    layers = []
+    def merge(members: Sequence[Layer], reads: Sequence[Port], returns: Sequence[Port]) -> Layer:
+        first, single = members[0], len(members) == 1
+        return Layer(
+            first.name if single else f"{first.name}..{members[-1].name}",
+            merge_work([member.work for member in members]),
+            tuple(rename(port) for port in reads),
+            tuple(graph.port_bytes(port) for port in returns),
+            first.runs if single and len(returns) == len(first.output_bytes) else {},
+            alone=single and first.alone,
+        )
+
+    layers, whole_inputs = [], []
     for number, group in enumerate(groups):
         members = [graph.layers[index] for index in group]
-        name = members[0].name if len(members) == 1 else f"{members[0].name}..{members[-1].name}"
-        layers.append(
-            Layer(
-                name,
-                merge_work([member.work for member in members]),
-                tuple(rename(port) for port in inputs[number]),
-                tuple(graph.port_bytes(port) for port in outputs[number]),
-                members[0].runs
-                if len(members) == 1 and len(outputs[number]) == len(members[0].output_bytes)
-                else {},
-                alone=len(members) == 1 and members[0].alone,
-            )
-        )
+        layer = merge(members, inputs[number], outputs[number])
+        whole_reads: tuple[Port, ...] = ()
+        if members[0].whole is not None:
+            members[0] = members[0].whole
+            whole_reads = _inputs(members, group)
+            layer = replace(layer, whole=merge(members, whole_reads, outputs[number]))
+        layers.append(layer)
+        whole_inputs.append(whole_reads)
     merged = LayerGraph(
         layers, [rename(port) for port in graph.outputs], input_bytes=graph.input_bytes, name=graph.name
     )
-    return Segments(merged, tuple(groups), inputs, outputs)
+    return Segments(merged, tuple(groups), inputs, outputs, tuple(whole_inputs))
 
 
-def _inputs(graph: LayerGraph, group: range) -> tuple[Port, ...]:
-    ports = (port for index in group for port in graph.layers[index].inputs if port.source not in group)
+def _inputs(members: Sequence[Layer], group: range) -> tuple[Port, ...]:
+    ports = (port for member in members for port in member.inputs if port.source not in group)
     return tuple(dict.fromkeys(ports))
 
 

@@ -14,7 +14,7 @@ from overlap_train.scheduling.admission import Model
 from overlap_train.scheduling.costs import CostModel, Costs
 from overlap_train.scheduling.devices import Platform
 from overlap_train.scheduling.graph import LayerGraph
-from overlap_train.scheduling.segments import choose_segments, merge_layers
+from overlap_train.scheduling.segments import choose_segments, merge_layers, worth_cutting
 from overlap_train.scheduling.splitting import SplitModel, split_model
 from overlap_train.scheduling.tensorflow_backend import compile_segments, profile_layers
 
@@ -27,7 +27,7 @@ class ModelBuilder:
     """Holds how models are prepared; see `MultiModelScheduler` for the arguments.
 
     Raises:
-        ValueError: an unknown `segments`, or `cut_dense` with one that would put pieces together again.
+        ValueError: an unknown `segments`, or `cut` with one that would put pieces together again.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class ModelBuilder:
         costs: Costs,
         *,
         segments: str | int = "auto",
-        cut_dense: int = 1,
+        cut: int = 1,
         longest_s: float = float("inf"),
         constant_weights: bool = False,
         profile: bool = False,
@@ -44,17 +44,17 @@ class ModelBuilder:
     ) -> None:
         if segments not in _SEGMENTS and not (isinstance(segments, int) and segments > 0):
             raise ValueError(f"segments must be one of {_SEGMENTS} or a number above 0, got {segments!r}")
-        if cut_dense < 1:
-            raise ValueError(f"cut_dense must be at least 1, got {cut_dense}")
-        if cut_dense > 1 and segments not in ("auto", "layers"):
+        if cut < 1:
+            raise ValueError(f"cut must be at least 1, got {cut}")
+        if cut > 1 and segments not in ("auto", "layers"):
             raise ValueError(
-                f"cut_dense={cut_dense} needs segments='auto' or 'layers'; {segments!r} would put the pieces "
+                f"cut={cut} needs segments='auto' or 'layers'; {segments!r} would put the pieces "
                 "together again"
             )
         self._platform = platform
         self._costs = costs
         self._segments = segments
-        self._cut_dense = cut_dense
+        self._cut = cut
         self._longest_s = longest_s
         self._constant_weights = constant_weights
         self._profile = profile
@@ -74,7 +74,12 @@ class ModelBuilder:
         Raises:
             ValueError: the model cannot be split, see `split_model`.
         """
-        split = split_model(model, name=name, input_specs=input_specs, cut_dense=self._cut_dense)
+        split = split_model(model, name=name, input_specs=input_specs, cut=self._cut)
+        if self._profile and isinstance(self._costs, CostModel):
+            self._profile_single(split, self._costs)
+            if split.graph.joins:
+                only = worth_cutting(split.graph, self._platform, self._costs)
+                split = split_model(model, name=name, input_specs=input_specs, cut=self._cut, only=only)
         graph = self._compiled(split)
         dtypes = [spec.dtype.as_numpy_dtype for spec in split.input_specs]
         structure = getattr(model, "_outputs_struct", None)
@@ -93,18 +98,13 @@ class ModelBuilder:
         """Arrays as tensors on the host; in place with `zero_copy`."""
         return tuple(self._as_tensor(array) for array in arrays)
 
+    def _profile_single(self, split: SplitModel, costs: CostModel) -> None:
+        single = merge_layers(split.graph, _every(split.graph))
+        graph = compile_segments(split, single, self._platform, constant_weights=self._constant_weights)
+        costs.add_profile(profile_layers(graph, self._platform))
+
     def _compiled(self, split: SplitModel) -> LayerGraph:
-        every = [range(index, index + 1) for index in range(len(split.graph))]
-        if self._profile and isinstance(self._costs, CostModel):
-            single = compile_segments(
-                split,
-                merge_layers(split.graph, every),
-                self._platform,
-                constant_weights=self._constant_weights,
-            )
-            self._costs.add_profile(profile_layers(single, self._platform))
-            if self._segments == "layers":
-                return single
+        every = _every(split.graph)
         if self._segments == "whole":
             groups = [range(len(split.graph))]
         elif isinstance(self._segments, int):
@@ -122,6 +122,10 @@ class ModelBuilder:
         if isinstance(self._costs, CostModel):
             self._costs.add_profile(measured)
         return graph
+
+
+def _every(graph: LayerGraph) -> list[range]:
+    return [range(index, index + 1) for index in range(len(graph))]
 
 
 def _flatten(name: str, model: Any, x: Any, dtypes: Sequence[Any]) -> tuple[Any, ...]:

@@ -6,18 +6,22 @@ a network whose layers pass masks beside their tensors) becomes a graph of one l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from overlap_train.scheduling.calls import calls_of, tensor_bytes, work_of
-from overlap_train.scheduling.cutting import cut_dense_call
+from overlap_train.scheduling.calls import Call, calls_of, tensor_bytes, work_of
+from overlap_train.scheduling.cutting import cut_call
 from overlap_train.scheduling.graph import REQUEST, Layer, LayerGraph, Port
 
 __all__ = ["SplitModel", "split_model"]
+
+
+MakeFunction = Callable[[Sequence[Port], range, Sequence[Port], bool], Callable[..., list[Any]]]
 
 
 @dataclass(frozen=True)
@@ -28,14 +32,15 @@ class SplitModel:
         model: as it was given.
         graph: single layers; `runs` is empty, `function` makes them.
         input_specs: of each tensor of a request, with None for the batch.
-        function: given the tensors that a segment reads and returns and its layers, the Python
-            function from the former to the latter, to be traced.
+        function: given the tensors that a segment reads, its layers, the tensors that it returns, and
+            whether its first layer runs in one piece: the Python function from the former to the latter, to
+            be traced.
     """
 
     model: Any
     graph: LayerGraph
     input_specs: tuple[tf.TensorSpec, ...]
-    function: Callable[[Sequence[Port], range, Sequence[Port]], Callable[..., list[Any]]]
+    function: MakeFunction
     spec: Callable[[Port], tf.TensorSpec]
 
 
@@ -44,7 +49,8 @@ def split_model(
     *,
     name: str | None = None,
     input_specs: Sequence[tf.TensorSpec] = (),
-    cut_dense: int = 1,
+    cut: int = 1,
+    only: Container[str] | None = None,
 ) -> SplitModel:
     """Splits a model into layers.
 
@@ -53,19 +59,20 @@ def split_model(
         name: of the network; the model's own unless given.
         input_specs: needed for a subclassed model only: the shape and dtype of each input, with None
             for the batch.
-        cut_dense: pieces into which large dense layers are cut, see `cutting`; nothing is cut in a model
-            that stays whole.
+        cut: pieces in which large convolutions and dense layers can be run, see `cutting`; nothing is cut in
+            a model that stays whole.
+        only: the names of the layers that may be cut, as they are in the graph; every large one unless given.
 
     Raises:
-        ValueError: `cut_dense` below 1, a subclassed model without `input_specs`, or a Sequential one that is
+        ValueError: `cut` below 1, a subclassed model without `input_specs`, or a Sequential one that is
             not built.
     """
-    if cut_dense < 1:
-        raise ValueError(f"cut_dense must be at least 1, got {cut_dense}")
+    if cut < 1:
+        raise ValueError(f"cut must be at least 1, got {cut}")
     name = name or model.name
     functional = getattr(model, "_functional", None) or model
     if hasattr(functional, "_nodes_by_depth") and not _has_masks(model):
-        return _split_functional(model, functional, name, cut_dense)
+        return _split_functional(model, functional, name, cut, only)
     return _one_layer(model, name, tuple(input_specs))
 
 
@@ -76,26 +83,28 @@ def _has_masks(model: Any) -> bool:
     )
 
 
-def _split_functional(model: Any, functional: Any, name: str, cut_dense: int) -> SplitModel:
-    calls = [piece for call in calls_of(functional) for piece in cut_dense_call(call, cut_dense)]
+def _split_functional(
+    model: Any, functional: Any, name: str, cut: int, only: Container[str] | None
+) -> SplitModel:
+    calls: list[Call] = []
+    counts: Counter[str] = Counter()
+    for call in calls_of(functional):
+        counts[call.name] += 1
+        allowed = only is None or _layer_name(name, call, counts[call.name]) in only
+        calls += cut_call(call, cut) if allowed else [call]
     ports: dict[int, Port] = {id(x): Port(REQUEST, n) for n, x in enumerate(functional.inputs)}
     tensors: dict[Port, Any] = {Port(REQUEST, n): x for n, x in enumerate(functional.inputs)}
-    used: dict[str, int] = {}
+    counts.clear()
     layers = []
     for index, call in enumerate(calls):
         for number, tensor in enumerate(call.outputs):
             ports[id(tensor)] = Port(index, number)
             tensors[Port(index, number)] = tensor
-        count = used[call.name] = used.get(call.name, 0) + 1
-        layers.append(
-            Layer(
-                f"{name}/{call.name}" + (f"#{count}" if count > 1 else ""),
-                call.work,
-                tuple(ports[id(tensor)] for tensor in call.inputs),
-                tuple(tensor_bytes(tensor) for tensor in call.outputs),
-                alone=call.alone,
-            )
-        )
+        counts[call.name] += 1
+        layer = _layer(name, call, counts[call.name], ports)
+        if call.whole is not None:
+            layer = replace(layer, whole=_layer(name, call.whole, counts[call.name], ports))
+        layers.append(layer)
     if not layers:
         return _one_layer(model, name, tuple(_spec(x) for x in functional.inputs))
     graph = LayerGraph(
@@ -105,11 +114,15 @@ def _split_functional(model: Any, functional: Any, name: str, cut_dense: int) ->
         name=name,
     )
 
-    def function(reads: Sequence[Port], members: range, returns: Sequence[Port]) -> Callable[..., list[Any]]:
+    def function(
+        reads: Sequence[Port], members: range, returns: Sequence[Port], whole: bool
+    ) -> Callable[..., list[Any]]:
         def segment(*args: Any) -> list[Any]:
             values = {id(tensors[port]): value for port, value in zip(reads, args, strict=True)}
             for index in members:
                 call = calls[index]
+                if whole and index == members[0]:
+                    call = call.whole or call
                 made = call.run([values[id(tensor)] for tensor in call.inputs])
                 values.update(zip(map(id, call.outputs), made, strict=True))
             return [values[id(tensors[port])] for port in returns]
@@ -118,6 +131,20 @@ def _split_functional(model: Any, functional: Any, name: str, cut_dense: int) ->
 
     return SplitModel(
         model, graph, tuple(_spec(x) for x in functional.inputs), function, lambda port: _spec(tensors[port])
+    )
+
+
+def _layer_name(name: str, call: Call, count: int) -> str:
+    return f"{name}/{call.name}" + (f"#{count}" if count > 1 else "")
+
+
+def _layer(name: str, call: Call, count: int, ports: Mapping[int, Port]) -> Layer:
+    return Layer(
+        _layer_name(name, call, count),
+        call.work,
+        tuple(ports[id(tensor)] for tensor in call.inputs),
+        tuple(tensor_bytes(tensor) for tensor in call.outputs),
+        alone=call.alone,
     )
 
 
@@ -149,7 +176,7 @@ def _one_layer(model: Any, name: str, input_specs: tuple[tf.TensorSpec, ...]) ->
     )
     known = {Port(REQUEST, n): spec for n, spec in enumerate(input_specs)}
     known |= {Port(0, n): _spec(x) for n, x in enumerate(outputs)}
-    return SplitModel(model, graph, input_specs, lambda reads, members, returns: segment, known.__getitem__)
+    return SplitModel(model, graph, input_specs, lambda *_: segment, known.__getitem__)
 
 
 def _packed(model: Any, flat: Sequence[Any]) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from overlap_train.scheduling.devices import Device, Platform
-from overlap_train.scheduling.graph import Layer, LayerGraph, Run
+from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Run
 from overlap_train.scheduling.segments import Segments
 from overlap_train.scheduling.splitting import SplitModel
 
@@ -57,18 +57,21 @@ def compile_segments(
             folds and prepares them once rather than in every call; later changes of the model's
             weights are not seen, and the weights are held twice.
     """
+
+    def runs(number: int, reads: Sequence[Port], whole: bool) -> dict[str, Run]:
+        function = split.function(reads, segments.members[number], segments.outputs[number], whole)
+        specs = [split.spec(port) for port in reads]
+        return {
+            device.name: _compile(function, specs, device, constant_weights) for device in platform.devices
+        }
+
     layers = []
     with _tracing:
         for number, layer in enumerate(segments.graph.layers):
-            function = split.function(
-                segments.inputs[number], segments.members[number], segments.outputs[number]
-            )
-            specs = [split.spec(port) for port in segments.inputs[number]]
-            runs = {
-                device.name: _compile(function, specs, device, constant_weights)
-                for device in platform.devices
-            }
-            layers.append(replace(layer, runs=runs))
+            whole = layer.whole
+            if whole is not None:
+                whole = replace(whole, runs=runs(number, segments.whole_inputs[number], True))
+            layers.append(replace(layer, runs=runs(number, segments.inputs[number], False), whole=whole))
     graph = segments.graph
     return LayerGraph(layers, graph.outputs, input_bytes=graph.input_bytes, name=graph.name)
 
@@ -85,22 +88,31 @@ def profile_layers(
         tensors: dict[Any, Any] = {}
         readers = _last_readers(graph)
         for index, layer in enumerate(graph.layers):
-            specs = layer.runs[device.name].specs  # type: ignore[attr-defined]
-            inputs = tuple(
-                tensors[port] if port in tensors else _example(spec)
-                for port, spec in zip(layer.inputs, specs, strict=True)
-            )
-            run = layer.runs[device.name]
-            outputs, times = run(inputs), []
-            for _ in range(repeats):
-                began = time.perf_counter()
-                outputs = run(inputs)
-                times.append(time.perf_counter() - began)
-            measured.append((layer, device, min(times)))
+            outputs, seconds = _timed(layer, device, tensors, repeats)
+            measured.append((layer, device, seconds))
+            if layer.whole is not None:
+                measured.append((layer.whole, device, _timed(layer.whole, device, tensors, repeats)[1]))
             tensors.update({port: outputs[port.index] for port in readers if port.source == index})
             for port in [port for port, last in readers.items() if last == index]:
                 tensors.pop(port, None)
     return measured
+
+
+def _timed(
+    layer: Layer, device: Device, tensors: Mapping[Port, Any], repeats: int
+) -> tuple[Sequence[Any], float]:
+    run = layer.runs[device.name]
+    specs = run.specs  # type: ignore[attr-defined]
+    inputs = tuple(
+        tensors[port] if port in tensors else _example(spec)
+        for port, spec in zip(layer.inputs, specs, strict=True)
+    )
+    outputs, times = run(inputs), []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        outputs = run(inputs)
+        times.append(time.perf_counter() - began)
+    return outputs, min(times)
 
 
 class _Compiled:
@@ -145,7 +157,7 @@ def _compile(
 
 def _last_readers(graph: LayerGraph) -> dict[Any, int]:
     return {
-        port: index for index, layer in enumerate(graph.layers) for port in layer.inputs if port.source >= 0
+        port: index for index, layer in enumerate(graph.layers) for port in layer.ports() if port.source >= 0
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 from overlap_train.scheduling import Device, Layer, LayerGraph, Platform, Port, Transfer, Work
 
@@ -39,8 +40,41 @@ def random_costs(rng: random.Random, *graphs: LayerGraph) -> Callable[[Layer, De
     """Milliseconds; convolutions are slow on the CPU, other layers about as fast as on the GPU."""
     table = {}
     for graph in graphs:
-        for layer in graph.layers:
+        for layer in forms(graph):
             gpu_s = rng.uniform(1, 5) * 1e-3
             slower = rng.uniform(2, 10) if layer.work.kind == "conv" else rng.uniform(0.3, 2)
             table[layer.name] = {"gpu": gpu_s, "cpu": gpu_s * slower}
     return lambda layer, device: table[layer.name][device.kind]
+
+
+def in_pieces(rng: random.Random, graph: LayerGraph, *, share: float = 0.4) -> LayerGraph:
+    """The graph with some of its layers as pieces, a join, and the layer itself in one piece."""
+    layers: list[Layer] = []
+    home: list[int] = []
+
+    def moved(port: Port) -> Port:
+        return port if port.source < 0 else Port(home[port.source], port.index)
+
+    for layer in graph.layers:
+        reads = tuple(moved(port) for port in layer.inputs)
+        whole = replace(layer, inputs=reads)
+        if rng.random() < share:
+            first, count = len(layers), rng.randrange(2, 5)
+            # What a join reads beside its pieces may come later, as where an addition was merged with it.
+            seen = rng.randrange(1, len(reads) + 1)
+            layers += [
+                Layer(f"{layer.name}/{number}", layer.work, reads[:seen], (10**6,), alone=True)
+                for number in range(count)
+            ]
+            pieces = (*(Port(first + number) for number in range(count)), *reads[seen:])
+            whole = Layer(f"{layer.name}/join", Work("merge"), pieces, layer.output_bytes, whole=whole)
+        home.append(len(layers))
+        layers.append(whole)
+    return LayerGraph(
+        layers, [moved(p) for p in graph.outputs], input_bytes=graph.input_bytes, name=graph.name
+    )
+
+
+def forms(graph: LayerGraph) -> list[Layer]:
+    """All layers, those that may run in one piece also so."""
+    return [*graph.layers, *(layer.whole for layer in graph.layers if layer.whole is not None)]

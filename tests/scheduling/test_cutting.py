@@ -1,7 +1,8 @@
-"""Dense layers cut into pieces compute what they did whole, and the pieces run beside each other."""
+"""Layers cut into pieces compute what they did whole, and the pieces run beside each other."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 from dataclasses import replace
@@ -12,13 +13,14 @@ from overlap_train.scheduling import (
     CostModel,
     Device,
     Engine,
+    FixedCosts,
     LayerGraph,
     MultiModelScheduler,
     Platform,
     Port,
     Request,
 )
-from overlap_train.scheduling.segments import choose_segments, merge_layers
+from overlap_train.scheduling.segments import choose_segments, merge_layers, worth_cutting
 
 keras = pytest.importorskip("keras", reason="needs Keras")
 tf = pytest.importorskip("tensorflow", reason="needs TensorFlow")
@@ -45,10 +47,13 @@ def names(graph):
     return [layer.name.partition("/")[2] for layer in graph.layers]
 
 
-def computed(split, groups, x, **options):
+def computed(split, groups, x, *, whole=False, **options):
     graph = compile_segments(split, merge_layers(split.graph, groups), TWO_CORES, **options)
     tensors = {Port(-1): tf.constant(x)}
-    for index, layer in enumerate(graph.layers):
+    for index in range(len(graph)):
+        if whole and index in graph.joins:
+            continue
+        layer = graph.form(index, whole=whole)
         outputs = layer.runs["CPU:0"](tuple(tensors[port] for port in layer.inputs))
         tensors.update({Port(index, n): y for n, y in enumerate(outputs)})
     return tensors[graph.outputs[0]].numpy()
@@ -65,7 +70,7 @@ def every(split):
 @pytest.mark.parametrize("dense", [{}, {"activation": "softmax"}, {"use_bias": False, "activation": "relu"}])
 def test_pieces_add_up_to_the_layer(pieces, dense, constant_weights):
     model = network(bias_initializer="random_normal", **dense)
-    split, x = split_model(model, cut_dense=pieces), examples()
+    split, x = split_model(model, cut=pieces), examples()
     count = min(pieces, 69)  # 1100 rows are 69 blocks of 16
     assert names(split.graph) == [*(f"large/{n}" for n in range(count)), "large/sum", "small"]
     got = computed(split, every(split), x, constant_weights=constant_weights)
@@ -76,7 +81,7 @@ def test_a_layer_on_sequences_and_one_that_is_called_twice_are_cut():
     x = keras.Input((5, 1100))
     shared = keras.layers.Dense(1100, name="shared")
     model = keras.Model(x, shared(shared(x)))
-    split = split_model(model, cut_dense=2)
+    split = split_model(model, cut=2)
     assert names(split.graph) == [
         "shared/0", "shared/1", "shared/sum", "shared/0#2", "shared/1#2", "shared/sum#2",
     ]  # fmt: skip
@@ -87,7 +92,7 @@ def test_a_layer_on_sequences_and_one_that_is_called_twice_are_cut():
 
 def test_work_is_shared_out_and_none_is_lost():
     whole = split_model(network()).graph.layers[0].work
-    *pieces, join = split_model(network(), cut_dense=4).graph.layers[:5]
+    *pieces, join = split_model(network(), cut=4).graph.layers[:5]
     assert sum(piece.work.weight_bytes for piece in pieces) == pytest.approx(whole.weight_bytes)
     assert sum(piece.work.flops for piece in pieces) == pytest.approx(2 * 1100 * 1000)
     assert {piece.work.kind for piece in pieces} == {"dense"}
@@ -105,7 +110,7 @@ def test_pieces_are_read_in_place(rows, columns):
     layer = keras.layers.Dense(columns)
     layer.build((None, rows))
     whole = tf.function(lambda: tf.convert_to_tensor(layer.kernel))()
-    for first, stop in itertools.pairwise(_bounds(layer, 4)):
+    for first, stop in itertools.pairwise(_bounds(rows, 4)):
         piece = tf.function(lambda first=first, stop=stop: rows_of(layer.kernel, first, stop))()
         np.testing.assert_array_equal(piece, whole[first:stop])
         if stop * columns % 16 == 0:  # the last rows need not end there
@@ -127,44 +132,147 @@ def test_rows_are_taken_where_the_weights_are():
     assert "CPU:0" in slices[0].device
 
 
-@pytest.mark.parametrize("rows", [1, 15, 16, 17, 1000, 25088])
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 1000, 25088])
 @pytest.mark.parametrize("pieces", [2, 7, 64])
-def test_pieces_cover_all_rows_once(rows, pieces):
-    class Sized(keras.layers.Dense):
-        pass
-
-    layer = keras.layers.Dense(1 + (1 << 20) // rows)
-    layer.build((None, rows))
-    bounds = _bounds(layer, pieces)
-    assert bounds[0] == 0
-    assert bounds[-1] in (0, rows)
+def test_pieces_cover_everything_once(length, pieces):
+    bounds = _bounds(length, pieces)
+    assert (bounds[0], bounds[-1]) == (0, length)
     assert all(bound % 16 == 0 for bound in bounds[:-1])
-    assert all(a < b for a, b in itertools.pairwise(bounds)) or bounds == [0, 0]
-    layer = Sized(1 + (1 << 20) // rows)
-    layer.build((None, rows))
-    assert _bounds(layer, pieces) == [0, 0]
+    assert all(a < b for a, b in itertools.pairwise(bounds))
+    assert len(bounds) <= pieces + 1
 
 
 def test_what_is_small_or_not_plain_stays_whole():
-    assert names(split_model(network(), cut_dense=1).graph) == ["large", "small"]
-    assert names(split_model(network("mixed_bfloat16"), cut_dense=4).graph) == ["large", "small"]
+    assert names(split_model(network(), cut=1).graph) == ["large", "small"]
+    assert names(split_model(network("mixed_bfloat16"), cut=4).graph) == ["large", "small"]
     with_lora = network()
     with_lora.get_layer("large").enable_lora(4)
-    assert names(split_model(with_lora, cut_dense=4).graph) == ["large", "small"]
-    with pytest.raises(ValueError, match="cut_dense must be at least 1, got 0"):
-        split_model(network(), cut_dense=0)
-    with pytest.raises(ValueError, match="cut_dense must be at least 1, got 0"):
-        MultiModelScheduler(cut_dense=0)
+    assert names(split_model(with_lora, cut=4).graph) == ["large", "small"]
+    with pytest.raises(ValueError, match="cut must be at least 1, got 0"):
+        split_model(network(), cut=0)
+    with pytest.raises(ValueError, match="cut must be at least 1, got 0"):
+        MultiModelScheduler(cut=0)
+
+
+def convolution(filters=64, channels=64, size=32, **options):
+    """A convolution with 75 MFLOP or more for an example, and a residual addition after it."""
+    x = keras.Input((size, size, channels), name="x")
+    options = {"kernel_size": 3, "padding": "same", "bias_initializer": "random_normal"} | options
+    y = keras.layers.Conv2D(filters, name="conv", **options)(x)
+    if y.shape == x.shape:
+        y = keras.layers.Add(name="add")([keras.layers.ReLU(name="relu")(x), y])
+    return keras.Model(x, y)
+
+
+@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"activation": "relu"},
+        {"use_bias": False, "dilation_rate": 2},
+        {"padding": "valid", "activation": "gelu", "size": 40},
+        {"strides": 2, "filters": 300, "size": 33},
+        {"filters": 50, "size": 40},
+        {"dtype": "float64"},
+    ],
+)
+def test_a_convolution_is_the_same_in_both_forms(options, merged):
+    model = convolution(**options)
+    split, x = split_model(model, cut=3), examples(2, model.input_shape[1:])
+    first = names(split.graph).index("conv/0")
+    assert names(split.graph)[first : first + 4] == ["conv/0", "conv/1", "conv/2", "conv/channels"]
+    assert split.graph.layers[first + 3].whole.name.endswith("/conv")
+    groups = choose_segments(split.graph, TWO_CORES, CostModel(), call_s=1.0) if merged else every(split)
+    want = model(x, training=False)
+    for whole in (False, True):
+        got = computed(split, groups, x, whole=whole)
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"filters": 16},
+        {"size": 8},
+        {"groups": 2},
+        {"activation": "softmax"},
+        {"activation": lambda y: y / keras.ops.max(y)},
+        {"dtype": "mixed_bfloat16"},
+    ],
+)
+def test_a_convolution_that_is_small_or_mixes_channels_stays_whole(options):
+    assert "conv" in names(split_model(convolution(**options), cut=3).graph)
+
+
+def test_what_computes_by_itself_stays_whole():
+    class Own(keras.layers.Conv2D):
+        def call(self, inputs):
+            return super().call(inputs) * 2
+
+    x = keras.Input((32, 32, 64))
+    assert names(split_model(keras.Model(x, Own(64, 3, name="own")(x)), cut=3).graph) == ["own"]
+    model = convolution()
+    layer = model.get_layer("conv")
+    layer.call = functools.partial(type(layer).call, layer)  # as `accelerate` does
+    assert "conv" in names(split_model(model, cut=3).graph)
+
+
+def test_the_work_of_a_convolution_is_shared_out():
+    graph = split_model(convolution(), cut=4).graph
+    join = graph.layers[graph.joins[names(graph).index("conv/0")]]
+    pieces = [graph.layers[index] for index in graph.pieces[graph.layers.index(join)]]
+    whole = join.whole.work
+    assert sum(piece.work.flops for piece in pieces) == pytest.approx(whole.flops)
+    assert sum(piece.work.weight_bytes for piece in pieces) == pytest.approx(whole.weight_bytes)
+    assert {piece.work.kind for piece in pieces} == {"conv"}
+    assert sum(sum(piece.output_bytes) for piece in pieces) == sum(join.output_bytes)
+
+
+@pytest.mark.parametrize("policy", ["earliest_finish", "paper", "heft", "cpu_only"])
+def test_a_residual_network_is_served_in_pieces(policy):
+    """Whatever a layer reads beside its pieces may not have been computed when its form is chosen."""
+    model = convolution()
+    x = examples(1, model.input_shape[1:])
+    with MultiModelScheduler(
+        {"m": model}, devices=TWO_CORES, policy=policy, cut=2, profile=False
+    ) as scheduler:
+        got = [scheduler.submit("m", x) for _ in range(4)]
+        for future in got:
+            np.testing.assert_allclose(future.result(60), model(x, training=False), rtol=1e-4, atol=1e-4)
+
+
+def test_only_layers_that_gain_are_cut():
+    dense = [keras.layers.Dense(1100, name=name) for name in "abc"]
+    model = keras.Sequential([keras.Input((1100,)), *dense])
+    graph = split_model(model, name="m", cut=2).graph
+    piece_s = {"m/a": 0.4e-3, "m/b": 0.9e-3, "m/c": 1.1e-3}
+
+    def true_s(layer, device):
+        if layer.alone:
+            return piece_s[layer.name.rpartition("/")[0]]
+        return 2e-3 if layer.name in piece_s else 1e-4
+
+    # Two pieces take as long as one on two cores, and twice as long on one.
+    assert worth_cutting(graph, TWO_CORES, FixedCosts(true_s)) == {"m/a", "m/b"}
+    one_core = Platform((Device("CPU:0"),))
+    assert worth_cutting(graph, one_core, FixedCosts(true_s)) == {"m/a"}
+    assert names(split_model(model, name="m", cut=2, only={"m/b"}).graph) == ["a", "b/0", "b/1", "b/sum", "c"]
+
+
+def test_what_the_profile_shows_to_gain_nothing_is_not_cut():
+    """Small enough that no machine's threads are fast enough for it."""
+    with MultiModelScheduler({"m": network()}, devices=Platform((Device("CPU:0"),)), cut=64) as scheduler:
+        assert not scheduler.graph("m").joins
 
 
 @pytest.mark.parametrize("segments", ["whole", 3])
 def test_pieces_are_not_put_together_again(segments):
-    with pytest.raises(ValueError, match=r"cut_dense=2 needs segments='auto' or 'layers'"):
-        MultiModelScheduler(segments=segments, cut_dense=2)
+    with pytest.raises(ValueError, match=r"cut=2 needs segments='auto' or 'layers'"):
+        MultiModelScheduler(segments=segments, cut=2)
 
 
 def test_merging_leaves_the_pieces_alone():
-    split = split_model(network(), cut_dense=3)
+    split = split_model(network(), cut=3)
     groups = choose_segments(split.graph, TWO_CORES, CostModel(), call_s=1.0)
     assert groups == [range(1), range(1, 2), range(2, 3), range(3, 5)]
     merged = merge_layers(split.graph, groups).graph.layers
@@ -173,17 +281,17 @@ def test_merging_leaves_the_pieces_alone():
 
 def test_pieces_follow_the_weights_unless_they_are_constant():
     model, x = network(), examples()
-    split = split_model(model, cut_dense=2)
+    split = split_model(model, cut=2)
     groups = every(split)
     graph = compile_segments(split, merge_layers(split.graph, groups), TWO_CORES)
     model.get_layer("large").kernel.assign(tf.ones((1100, 1000)))
     piece = graph.layers[0].runs["CPU:0"]((tf.constant(x),))[0]
-    rows = _bounds(model.get_layer("large"), 2)[1]
+    rows = _bounds(1100, 2)[1]
     np.testing.assert_allclose(piece[:, 0], x[:, :rows].sum(axis=1), rtol=1e-4, atol=1e-4)
 
 
 def test_two_workers_run_two_pieces_at_the_same_time():
-    split, met, ended = split_model(network(), cut_dense=2), threading.Barrier(2), []
+    split, met, ended = split_model(network(), cut=2), threading.Barrier(2), []
     done = threading.Event()
 
     def run_of(layer):
@@ -201,7 +309,8 @@ def test_two_workers_run_two_pieces_at_the_same_time():
         ended.append(error)
         done.set()
 
-    with Engine(TWO_CORES, "earliest_finish") as engine:
+    costs = FixedCosts(lambda layer, device: 1.0 if layer.name.endswith("/large") else 0.1)
+    with Engine(TWO_CORES, "earliest_finish", costs=costs) as engine:
         engine.start(Request(0, graph, (0,), on_done=on_done))
         assert done.wait(60)
     assert ended == [None]
@@ -210,7 +319,9 @@ def test_two_workers_run_two_pieces_at_the_same_time():
 @pytest.mark.parametrize("policy", ["earliest_finish", "paper", "heft", "cpu_only"])
 def test_the_scheduler_cuts_for_its_users(policy):
     model, x = network(), examples()
-    with MultiModelScheduler({"m": model}, devices=TWO_CORES, policy=policy, cut_dense=2) as scheduler:
+    with MultiModelScheduler(
+        {"m": model}, devices=TWO_CORES, policy=policy, cut=2, profile=False
+    ) as scheduler:
         assert names(scheduler.graph("m"))[:2] == ["large/0", "large/1"]
         got = scheduler.submit("m", x).result(60)
     np.testing.assert_allclose(got, model(x, training=False), rtol=1e-5, atol=1e-5)

@@ -24,7 +24,7 @@ def load_example():
 def test_multi_dnn_serves_everything_and_writes_a_timeline(one_at_a_time, tmp_path, capsys):
     path = tmp_path / "timeline.json"
     arguments = ["--networks", "MobileNetV3Small", "--size", "32", "--requests", "4", "--timeline", str(path)]
-    arguments += ["--one-at-a-time", "--cut-dense", "2"] if one_at_a_time else []
+    arguments += ["--one-at-a-time", "--cut", "2"] if one_at_a_time else []
     statistics = load_example().main(arguments)
     assert statistics.models["MobileNetV3Small"].completed == 4
     assert "requests/s" in capsys.readouterr().out
@@ -40,7 +40,7 @@ def test_reports_draw_and_mark_every_row(tmp_path):
     from overlap_train.scheduling.splitting import split_model
 
     model, names = alexnet((64, 64, 3), 10), ("densenet201", "resnet152", "vgg16", "alexnet")
-    graph, cut = split_model(model).graph, split_model(model, cut_dense=8).graph
+    graph, cut = split_model(model).graph, split_model(model, cut=8).graph
     graphs = dict.fromkeys(names, graph)
     rows = simulated.compare_policies({1: graphs, 8: dict.fromkeys(names, cut)})
     assert all(row["marked"].startswith("simulated") for row in rows)

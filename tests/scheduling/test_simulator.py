@@ -25,6 +25,7 @@ from overlap_train.scheduling import (
     Work,
     simulate,
 )
+from overlap_train.scheduling.board import Board
 from overlap_train.scheduling.placement import exhaustive_placement
 from overlap_train.scheduling.planning import Problem
 
@@ -134,6 +135,50 @@ def test_load_on_the_gpu_drives_layers_to_the_cpu_once_it_is_seen():
     used = Counter(job.device for job in result.jobs)
     assert used["cpu"] > 150
     assert costs.load_factor(platform["gpu"]) > 2
+
+
+def chain(name, *lengths):
+    """Layers named after how many milliseconds they take."""
+    layers = [
+        Layer(f"{name}/{number}:{ms}", Work("conv"), (Port(number - 1),)) for number, ms in enumerate(lengths)
+    ]
+    return LayerGraph(layers, [Port(len(lengths) - 1)], name=name)
+
+
+def test_what_waits_goes_to_a_device_that_becomes_idle():
+    """The GPU turns out to be ten times slower than known; the second request need not wait for it."""
+    platform = Platform((Device("cpu", "cpu"), Device("gpu", "gpu")))
+    costs = FixedCosts(lambda layer, device: float(layer.name.split(":")[1]) * 1e-3)
+    graphs = [chain("a", 10), chain("b", 10), chain("c", 10), chain("d", 10)]
+    load = {"gpu": BackgroundLoad(0.9, 0.0, 0.2)}
+    found = simulate(
+        [Arrival(g) for g in graphs], platform, "earliest_finish", costs.seconds, costs=costs, loads=load
+    )
+    where = {job.network: job.device for job in found.jobs}
+    assert sorted(where.values()) == ["cpu", "cpu", "cpu", "gpu"]
+    fixed = simulate([Arrival(g) for g in graphs], platform, "gpu_only", costs.seconds, costs=costs)
+    assert {job.device for job in fixed.jobs} == {"gpu"}
+
+
+def test_what_is_better_where_it_waits_stays_there():
+    platform = Platform((Device("cpu", "cpu"), Device("gpu", "gpu")))
+
+    def true_s(layer, device):
+        return float(layer.name.split(":")[1]) * (1e-3 if device.kind == "gpu" else 1.0)
+
+    graphs = [chain(name, 10) for name in "abcd"]
+    found = simulate([Arrival(g) for g in graphs], platform, "earliest_finish", true_s)
+    assert {job.device for job in found.jobs} == {"gpu"}
+
+
+def test_a_device_is_not_taken_for_a_little_while_others_lose_more():
+    platform = Platform((Device("cpu", "cpu", slots=2), Device("gpu", "gpu")))
+    board = Board(platform, FixedCosts(lambda layer, device: 1.0))
+    board.active_requests = 1
+    assert board.held_up_s(platform["cpu"], 1.0) == 0
+    board.active_requests = 5
+    assert board.held_up_s(platform["cpu"], 1.0) == 2.0
+    assert board.held_up_s(platform["gpu"], 1.0) == 4.0
 
 
 def test_starvation_is_impossible_under_a_stream_of_urgent_requests():

@@ -1,0 +1,314 @@
+"""Layers that run whole or in pieces: once, in the form that is done sooner, with equal results."""
+
+from __future__ import annotations
+
+import random
+import threading
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from overlap_train.errors import SchedulerClosedError, SchedulingError
+from overlap_train.scheduling import (
+    POLICIES,
+    Arrival,
+    BackgroundLoad,
+    CostModel,
+    Device,
+    Engine,
+    FixedCosts,
+    Layer,
+    LayerController,
+    LayerGraph,
+    Platform,
+    Port,
+    Request,
+    Work,
+    simulate,
+)
+from overlap_train.scheduling.placement import exhaustive_placement
+from overlap_train.scheduling.planning import Problem, optimistic_costs
+from overlap_train.scheduling.segments import choose_segments, merge_layers
+
+from .graphs import forms, in_pieces, random_costs, random_graph, random_platform
+from .test_engine import Anywhere, Watch
+
+CORES = Platform((Device("cpu", "cpu", slots=4), Device("gpu", "gpu")))
+
+
+def cut(pieces=4, *, name="x"):
+    """A layer in pieces between two others."""
+    layers = [Layer("before", Work("pool"), (Port(-1),))]
+    layers += [Layer(f"{name}/{n}", Work("conv"), (Port(0),), alone=True) for n in range(pieces)]
+    whole = Layer(name, Work("conv"), (Port(0),))
+    layers.append(
+        Layer(f"{name}/join", Work("merge"), tuple(Port(n + 1) for n in range(pieces)), whole=whole)
+    )
+    layers.append(Layer("after", Work("pool"), (Port(pieces + 1),)))
+    return LayerGraph(layers, [Port(pieces + 2)])
+
+
+def times(gpu_s, cpu_s, pieces=4):
+    """`x` whole takes so long; a piece its share of that and a tenth; the others hardly anything."""
+
+    def true_s(layer, device):
+        whole_s = gpu_s if device.kind == "gpu" else cpu_s
+        if layer.name == "x":
+            return whole_s
+        return 1.1 * whole_s / pieces if layer.alone else 1e-6
+
+    return true_s
+
+
+def ran(graph, true_s, policy="earliest_finish", platform=CORES, **options):
+    result = simulate([Arrival(graph)], platform, policy, true_s, **options)
+    return {job.layer: job.device for job in result.jobs}
+
+
+def test_the_graph_knows_which_pieces_a_layer_joins():
+    graph = cut(3)
+    assert graph.joins == {1: 4, 2: 4, 3: 4}
+    assert graph.pieces == ((), (), (), (), (1, 2, 3), ())
+    assert graph.form(4, whole=True).name == "x"
+    assert graph.form(4, whole=False).name == "x/join"
+    assert graph.form(0, whole=True).name == "before"
+
+
+def test_both_forms_have_the_same_outputs():
+    whole = Layer("x", Work("conv"), (Port(-1),), (4, 4))
+    layers = [Layer("x/0", Work("conv"), (Port(-1),)), Layer("join", Work("merge"), (Port(0),), whole=whole)]
+    with pytest.raises(ValueError, match="'join' and its whole differ in their outputs"):
+        LayerGraph(layers, [Port(1)])
+    with pytest.raises(ValueError, match="layer 'join' reads layer 7"):
+        LayerGraph([layers[0], replace(layers[1], whole=replace(whole, inputs=(Port(7),)))], [Port(1)])
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize(
+    ("gpu_s", "cpu_s", "whole"),
+    [(0.01, 1.0, True), (0.01, 0.02, False), (1.0, 0.02, False)],
+)
+def test_a_policy_takes_the_form_that_is_done_sooner(policy, gpu_s, cpu_s, whole):
+    where = ran(cut(), times(gpu_s, cpu_s), policy)
+    if policy in ("gpu_only", "paper"):  # pieces would wait for each other there
+        assert where["x"] == "gpu"
+    elif policy == "cpu_only":
+        assert [where[f"x/{n}"] for n in range(4)] == ["cpu"] * 4
+    elif whole:
+        assert where["x"] == "gpu"
+    else:
+        assert "x" not in where
+        assert "cpu" in {where[f"x/{n}"] for n in range(4)}
+
+
+def test_in_pieces_requests_are_done_one_after_another_rather_than_all_at_the_end():
+    costs, graph = times(10.0, 0.02), cut()
+    crowd = simulate([Arrival(graph, n * 1e-9) for n in range(8)], CORES, "cpu_only", costs)
+    # Whole, four would be done after 20 ms and four after 40.
+    assert sum(crowd.finish_s) / 8 < 0.03
+    assert crowd.makespan_s < 8 * 0.02 * 1.1 / 4 + 1e-3
+
+
+def test_nothing_known_means_whole():
+    assert "x" in ran(cut(), times(0.01, 0.02), costs=CostModel())
+
+
+def test_a_loaded_gpu_leaves_a_layer_to_the_cores_once_the_load_is_seen():
+    graph, true_s = cut(), times(0.004, 0.02)
+    costs = CostModel()
+    costs.add_profile((x, d, true_s(x, d)) for x in forms(graph) for d in CORES.devices)
+    assert ran(graph, true_s, costs=costs)["x"] == "gpu"
+    load = {"gpu": BackgroundLoad(0.95, 0.0)}
+    for _ in range(30):
+        where = ran(graph, true_s, costs=costs, loads=load)
+    assert "x" not in where
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), policy=st.sampled_from(sorted(set(POLICIES) - {"oracle"})))
+def test_every_layer_once_in_one_form_after_what_it_reads(seed, policy):
+    rng = random.Random(seed)
+    graphs = [in_pieces(rng, random_graph(rng, rng.randint(1, 12), name=f"n{i}")) for i in range(3)]
+    arrivals = [Arrival(graph, rng.uniform(0, 0.02)) for graph in graphs]
+    result = simulate(arrivals, random_platform(rng), policy, random_costs(rng, *graphs))
+    for number, graph in enumerate(graphs):
+        jobs = [job for job in result.jobs if job.request == number]
+        by_name = {job.layer: job for job in jobs}
+        assert len(jobs) == len(by_name)
+        layers = []
+        for index, layer in enumerate(graph.layers):
+            whole = layer.whole is not None and layer.whole.name in by_name
+            assert (layer.name in by_name) == (not whole and not _left_out(graph, index, by_name))
+            if whole or layer.name in by_name:
+                layers.append(graph.form(index, whole=whole))
+        assert {layer.name for layer in layers} == set(by_name)
+        ends = {
+            index: by_name[name].end_s
+            for index, layer in enumerate(graph.layers)
+            for name in (layer.name, layer.whole.name if layer.whole else "")
+            if name in by_name
+        }
+        for layer in layers:
+            reads = {port.source for port in layer.inputs if port.source >= 0}
+            assert all(ends[source] <= by_name[layer.name].start_s + 1e-12 for source in reads)
+
+
+def _left_out(graph, index, by_name):
+    return index in graph.joins and graph.layers[graph.joins[index]].whole.name in by_name
+
+
+def adding(graph, failing=""):
+    """A layer returns the sum of its inputs and 1; in pieces the first has the sum, the join adds the 1."""
+
+    def runs(layer, run):
+        def checked(inputs):
+            if layer.name == failing:
+                raise RuntimeError(f"{failing} broke")
+            return run(inputs)
+
+        return {"cpu": checked, "gpu": checked}
+
+    def whole_of(layer):
+        return replace(layer, runs=runs(layer, lambda inputs: [sum(inputs) + 1 for _ in layer.output_bytes]))
+
+    layers = []
+    for index, layer in enumerate(graph.layers):
+        if layer.whole is not None:
+            layers.append(replace(whole_of(layer), whole=whole_of(layer.whole)))
+        elif index in graph.joins:
+            first = graph.pieces[graph.joins[index]][0] == index
+            layers.append(
+                replace(layer, runs=runs(layer, lambda inputs, first=first: [sum(inputs) if first else 0]))
+            )
+        else:
+            layers.append(whole_of(layer))
+    return LayerGraph(layers, graph.outputs, input_bytes=graph.input_bytes, name=graph.name)
+
+
+class Whimsical(Anywhere):
+    """Chooses devices and forms at random."""
+
+    def runs_whole(self, request, index, places, board):
+        return self._rng.random() < 0.5
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_results_do_not_depend_on_the_form(seed):
+    rng = random.Random(seed)
+    graphs = [random_graph(rng, rng.randint(1, 12), name=f"n{i}") for i in range(4)]
+    moldable = [in_pieces(rng, graph) for graph in graphs]
+    watch = Watch(8)
+    with Engine(random_platform(rng), Whimsical(seed)) as engine:
+        for number, graph in enumerate(graphs + moldable):
+            engine.start(Request(number, adding(graph), (1.0,), on_done=watch))
+        watch.wait()
+    for number in range(4):
+        assert watch.results[number][1] is None
+        assert watch.results[number + 4] == watch.results[number]
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_every_policy_computes_the_same(policy):
+    graph, watch = cut(), Watch(4)
+    with Engine(CORES, policy, costs=FixedCosts(times(0.01, 0.02))) as engine:
+        for number in range(4):
+            engine.start(Request(number, adding(graph), (1.0,), on_done=watch))
+        watch.wait()
+    assert set(watch.results.values()) == {((4.0,), None)}
+
+
+@pytest.mark.parametrize("failing", ["x", "x/2", "x/join"])
+def test_a_form_that_fails_ends_its_request_and_no_other(failing):
+    graph, watch = cut(), Watch(2)
+    costs = FixedCosts(times(0.01, 1.0) if failing == "x" else times(1.0, 0.02))
+    with Engine(CORES, "earliest_finish", costs=costs) as engine:
+        engine.start(Request(0, adding(graph, failing), (1.0,), on_done=watch))
+        engine.start(Request(1, adding(graph), (1.0,), on_done=watch))
+        watch.wait()
+        assert engine.active == 0
+    outputs, error = watch.results[0]
+    assert outputs is None
+    assert str(error) == f"{failing} broke"
+    assert watch.results[1] == ((4.0,), None)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_close_at_any_moment_ends_every_request_once(seed):
+    rng = random.Random(seed)
+    graphs = [adding(in_pieces(rng, random_graph(rng, rng.randint(1, 15), name=f"n{i}"))) for i in range(5)]
+    watch, before = Watch(5), threading.active_count()
+    engine = Engine(random_platform(rng), Whimsical(seed))
+    for number, graph in enumerate(graphs):
+        engine.start(Request(number, graph, (0.0,), on_done=watch))
+    engine.close()
+    watch.wait()
+    assert set(watch.ended.values()) == {1}
+    assert all(
+        error is None or isinstance(error, SchedulerClosedError) for _, error in watch.results.values()
+    )
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_controller_keeps_what_the_form_will_read_and_nothing_else(whole):
+    graph = cut(2)
+    controller = LayerController(Request(0, graph, ("x",)))
+    assert controller.start() == [0]
+    assert controller.complete(0, ["y"]) == [1, 2]
+    controller.decide(3, whole)
+    if whole:
+        assert controller.skip(1) == []
+        assert controller.skip(2) == [3]
+        assert controller.inputs(3) == ("y",)
+    else:
+        assert controller.complete(1, ["p"]) == []
+        assert controller.complete(2, ["q"]) == [3]
+        assert controller.inputs(3) == ("p", "q")
+    assert controller.complete(3, ["z"]) == [4]
+    assert controller.live_tensors() == 1
+    assert controller.complete(4, ["out"]) == []
+    assert controller.finished
+    assert controller.outputs() == ("out",)
+    with pytest.raises(SchedulingError, match="a second time"):
+        controller.complete(3, ["z"])
+
+
+def test_what_is_left_out_takes_no_time_in_a_plan():
+    graph, costs = cut(), FixedCosts(times(0.01, 0.1))
+    in_form = {whole: Problem.of(graph, CORES, costs, whole=whole) for whole in (False, True)}
+    assert exhaustive_placement(in_form[True]).makespan_s == pytest.approx(0.01 + 2e-6)
+    assert exhaustive_placement(in_form[False]).makespan_s > 0.0109
+    assert in_form[True].run_s[1:5] == ((0.0, 0.0),) * 4
+
+
+def test_optimistic_costs_know_both_forms_and_that_pieces_share_a_device():
+    whole_s = optimistic_costs(Problem.of(cut(), CORES, FixedCosts(times(0.01, 1.0))))[0]
+    assert whole_s == pytest.approx([0.01 + 1e-6] * 2)
+    pieces_s = optimistic_costs(Problem.of(cut(), CORES, FixedCosts(times(1.0, 0.02))))[0]
+    assert pieces_s == pytest.approx([1.1 * 0.02 / 4 + 2e-6] * 2)
+
+
+def test_a_join_merges_with_what_follows_in_both_forms():
+    """The follower also reads something else, which the pieces do not."""
+    whole = Layer("x", Work("conv", 8.0), (Port(0),))
+    layers = [
+        Layer("before", Work("pool", 1.0), (Port(-1),)),
+        Layer("x/0", Work("conv", 4.0), (Port(0),), alone=True),
+        Layer("x/1", Work("conv", 4.0), (Port(0),), alone=True),
+        Layer("x/join", Work("merge", 1.0), (Port(1), Port(2)), whole=whole),
+        Layer("add", Work("merge", 2.0), (Port(3), Port(-1))),
+    ]
+    graph = LayerGraph(layers, [Port(4)])
+    groups = choose_segments(graph, CORES, CostModel(), call_s=1.0)
+    assert groups == [range(1), range(1, 2), range(2, 3), range(3, 5)]
+    merged = merge_layers(graph, groups)
+    join = merged.graph.layers[3]
+    assert (join.name, join.inputs) == ("x/join..add", (Port(1), Port(2), Port(-1)))
+    assert (join.whole.name, join.whole.inputs) == ("x..add", (Port(0), Port(-1)))
+    assert (join.work.flops, join.whole.work.flops) == (3.0, 10.0)
+    assert merged.whole_inputs == ((), (), (), (Port(0), Port(-1)))
+    assert merged.graph.joins == {1: 3, 2: 3}
