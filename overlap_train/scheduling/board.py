@@ -66,8 +66,7 @@ class Board:
         ends = self._ends_s[device.name]
         if len(ends) + self._waiting[device.name] < device.slots:
             return self.now_s
-        # What has taken longer than expected is taken to need as much again as it is late.
-        each_s = [abs(end - self.now_s) for end in ends.values()]
+        each_s = self._left_s(device)
         left_s = sum(each_s)
         if device.slots == 1:
             return self.now_s + left_s + self._waiting_s[device.name]
@@ -76,6 +75,14 @@ class Board:
             # Those that wait are about to begin: until then the slots that run something long do not matter.
             return self.now_s + min(shared_s, self._waiting_s[device.name] / (device.slots - len(ends)))
         return self.now_s + max(min(each_s), shared_s)
+
+    def left_s(self, device: Device) -> float:
+        """Seconds of work that are left of what runs on `device`, of all slots together."""
+        return sum(self._left_s(device))
+
+    def _left_s(self, device: Device) -> list[float]:
+        # What has taken longer than expected is taken to need as much again as it is late.
+        return [abs(end - self.now_s) for end in self._ends_s[device.name].values()]
 
     def idle(self, device: Device) -> int:
         """Slots for which neither a job runs nor one waits."""

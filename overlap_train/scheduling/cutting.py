@@ -15,18 +15,21 @@ A model inside a model is one layer, so what is in it is not cut.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from overlap_train.scheduling.calls import Call, elements, tensor_bytes
 from overlap_train.scheduling.graph import Work
 
-__all__ = ["cut_call"]
+__all__ = ["constant_pieces", "cut_call"]
 
 # Below, what a call costs is more than what the pieces save.
 _LEAST_PARAMETERS = 1 << 20
@@ -40,6 +43,24 @@ _ELEMENTWISE = frozenset(
     getattr(keras.activations, name)
     for name in ("linear", "relu", "relu6", "leaky_relu", "elu", "selu", "gelu", "silu", "sigmoid", "tanh")
 ) | {None}
+
+
+_constant: ContextVar[bool] = ContextVar("constant_pieces", default=False)
+
+
+@contextlib.contextmanager
+def constant_pieces() -> Iterator[None]:
+    """Pieces that are traced meanwhile have their own part of the weights built in, and not all of them."""
+    token = _constant.set(True)
+    try:
+        yield
+    finally:
+        _constant.reset(token)
+
+
+def _value(variable: Any) -> np.ndarray:
+    with tf.init_scope():  # out of the function that is being traced
+        return np.asarray(variable)
 
 
 def cut_call(call: Call, pieces: int) -> list[Call]:
@@ -99,7 +120,10 @@ def _cut_dense(call: Call, bounds: Sequence[int]) -> list[Call]:
 def _dense_piece(layer: Any, first: int, stop: int) -> Callable[[Sequence[Any]], Sequence[Any]]:
     def run(values: Sequence[Any]) -> Sequence[Any]:
         dtype = layer.compute_dtype
-        kernel = tf.cast(rows_of(layer.kernel, first, stop), dtype)
+        if _constant.get():
+            kernel = tf.constant(_value(layer.kernel)[first:stop], dtype)
+        else:
+            kernel = tf.cast(rows_of(layer.kernel, first, stop), dtype)
         return [keras.ops.matmul(tf.cast(values[0], dtype)[..., first:stop], kernel)]
 
     return run
@@ -150,8 +174,11 @@ def _cut_convolution(call: Call, bounds: Sequence[int]) -> list[Call]:
 def _convolution_piece(layer: Any, first: int, stop: int) -> Callable[[Sequence[Any]], Sequence[Any]]:
     def run(values: Sequence[Any]) -> Sequence[Any]:
         dtype = layer.compute_dtype
-        with tf.device(layer.kernel.value.device):
-            kernel = tf.convert_to_tensor(layer.kernel)[..., first:stop]
+        if _constant.get():
+            kernel = tf.constant(_value(layer.kernel)[..., first:stop])
+        else:
+            with tf.device(layer.kernel.value.device):
+                kernel = tf.convert_to_tensor(layer.kernel)[..., first:stop]
         y = layer.convolution_op(tf.cast(values[0], dtype), tf.cast(kernel, dtype))
         if layer.use_bias:
             y = tf.nn.bias_add(y, tf.cast(tf.convert_to_tensor(layer.bias)[first:stop], dtype))

@@ -19,8 +19,8 @@ from overlap_train.scheduling.jobs import Job, JobQueue, Request, urgency
 from overlap_train.scheduling.planning import Problem, upward_ranks
 from overlap_train.scheduling.policies import Policy
 
-# Waiting jobs of a device, from the last, that another is offered when it becomes idle.
-_LOOKED_AT = 16
+# Waiting jobs of a device, the most urgent first, that others are offered when they are idle.
+_LOOKED_AT = 8
 
 __all__ = ["CoreSelector", "Dispatcher", "JobFormatter", "LayerDistributor"]
 
@@ -104,9 +104,8 @@ class LayerDistributor:
         board.active_requests += 1
         remaining_s = 0.0
         if request.deadline_s is not None:
-            remaining_s = max(
-                upward_ranks(Problem.of(request.graph, board.platform, board.costs, request.examples))
-            )
+            problem = Problem.of(request.graph, board.platform, board.costs, request.examples, whole=True)
+            remaining_s = max(upward_ranks(problem))
         self._urgency_s[request.number] = urgency(request, remaining_s=remaining_s, aging_s=self._aging_s)
         waits = self.selector.policy.admit(request, board)
         self.distribute(controller, controller.start(waits))
@@ -122,45 +121,57 @@ class LayerDistributor:
             self._put(controller, index, self.selector.select(controller, index))
 
     def _put(self, controller: LayerController, index: int, device: Device) -> None:
+        job = self._job(controller, index, device)
         controller.place(index, device.name)
-        urgency_s = self._urgency_s[controller.request.number]
-        rank = self.selector.policy.rank(controller.request, index, self._board)
-        job = self._formatter.format(controller, index, device, urgency_s=urgency_s, rank=rank)
         self._dispatcher.dispatch(job)
 
-    def move_to(self, idle: Device) -> None:
-        """Gives an idle device what waits for another and would be done sooner on it (work stealing).
+    def _job(self, controller: LayerController, index: int, device: Device) -> Job:
+        urgency_s = self._urgency_s[controller.request.number]
+        rank = self.selector.policy.rank(controller.request, index, self._board)
+        return self._formatter.format(controller, index, device, urgency_s=urgency_s, rank=rank)
+
+    def rebalance(self) -> None:
+        """Gives idle devices what waits for others and would be done sooner on them (work stealing).
 
         Run times are predicted, and the load of a device changes; a layer that was put behind others need not
         wait for them when that turns out to take longer than it would take elsewhere.
         """
-        board = self._board
-        for _ in range(board.idle(idle)):
-            gains = list(self._movable(idle))
-            if not gains:
-                return
-            job = max(gains, key=operator.itemgetter(0))[1]
-            self._queue.remove(functools.partial(operator.is_, job))
-            board.dropped(job)
-            self._put(self._controllers[job.request.number], job.index, idle)
+        for device in self._board.platform.devices:
+            for _ in range(self._board.idle(device)):
+                if not self._take_over(device):
+                    break
 
-    def _movable(self, idle: Device) -> Iterator[tuple[float, Job]]:
-        """Jobs that would gain, and how many seconds."""
+    def _take_over(self, idle: Device) -> bool:
+        """Puts one waiting job on an idle device: the most urgent, and of those the one that gains most."""
+        for *_, job in sorted(self._gains(idle), key=operator.itemgetter(0, 1)):
+            controller = self._controllers[job.request.number]
+            moved = self._job(controller, job.index, idle)
+            # A worker may have taken it meanwhile: the queue has a lock of its own.
+            if self._queue.remove(functools.partial(operator.is_, job)):
+                self._board.dropped(job)
+                controller.place(job.index, idle.name)
+                self._dispatcher.dispatch(moved)
+                return True
+        return False
+
+    def _gains(self, idle: Device) -> Iterator[tuple[float, float, Job]]:
+        """Jobs that would be done sooner on `idle`: urgency, seconds lost by it, job."""
         board, policy = self._board, self.selector.policy
         for device in board.platform.devices:
             if device is idle or board.idle(device):
                 continue
-            waiting = self._queue.waiting(device)[-_LOOKED_AT:]
-            end_s = board.free_s(device)
-            for job in reversed(waiting):
-                if policy.may_move(job.request):
-                    places = self._controllers[job.request.number].places
-                    here_s = board.done_s(job.request, job.index, places, idle)
-                    here_s += policy.tail_s(job.request, job.index, idle, board)
-                    there_s = end_s + policy.tail_s(job.request, job.index, device, board)
-                    if here_s < there_s:
-                        yield there_s - here_s, job
-                end_s -= job.predicted_s / device.slots
+            ahead_s = board.left_s(device)
+            for job in self._queue.waiting(device, _LOOKED_AT):
+                there_s = board.now_s + ahead_s / device.slots + job.predicted_s
+                ahead_s += job.predicted_s
+                if not policy.may_move(job.request):
+                    continue
+                places = self._controllers[job.request.number].places
+                here_s = board.done_s(job.request, job.index, places, idle)
+                lost_s = here_s + policy.tail_s(job.request, job.index, idle, board)
+                lost_s -= there_s + policy.tail_s(job.request, job.index, device, board)
+                if lost_s < 0:
+                    yield job.urgency_s, lost_s, job
 
     def _left_out(self, controller: LayerController, index: int) -> bool:
         request = controller.request
@@ -183,5 +194,4 @@ class LayerDistributor:
     def complete(self, controller: LayerController, job: Job, outputs: Any) -> bool:
         """A job's layer is done: places what that releases; True if the request is finished."""
         self.distribute(controller, controller.complete(job.index, outputs))
-        self.move_to(job.device)
         return controller.finished

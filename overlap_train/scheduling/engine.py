@@ -192,6 +192,7 @@ class Engine:
         ended = self._finish(job, outputs, error, start_s, end_s, wanted)
         account = self._accounts[job.device.name]
         with self._lock:
+            self._rebalance()
             account.overhead_s += (time.perf_counter() - left_s) + (left_s - entered_s) - (end_s - start_s)
         if ended is not None:
             _tell(job.request, ended, error)
@@ -200,6 +201,15 @@ class Engine:
                 self._recorder.add(_span(job, start_s, end_s))
             except Exception:
                 _log.exception("the recorder of the scheduler's timeline failed")
+
+    def _rebalance(self) -> None:
+        """Under the lock; it is about other requests' jobs, so what fails here fails none."""
+        if self._closed:
+            return
+        try:
+            self._distributor.rebalance()
+        except Exception:
+            _log.exception("waiting jobs stay where they are")
 
     def _finish(
         self, job: Job, outputs: Any, error: BaseException | None, start_s: float, end_s: float, ran: bool

@@ -121,6 +121,7 @@ class LayerGraph:
             piece: join for join, pieces in enumerate(self.pieces) for piece in pieces
         }
         """For each piece, the layer that joins it with the others."""
+        self._check_pieces()
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -152,7 +153,8 @@ class LayerGraph:
     def _check(self) -> None:
         if not self.layers:
             raise ValueError(f"{self.name}: a graph needs at least one layer, got none")
-        names = [layer.name for layer in self.layers]
+        wholes = (layer.whole for layer in self.layers if layer.whole is not None)
+        names = [layer.name for layer in (*self.layers, *wholes)]
         if len(set(names)) != len(names):
             repeated = next(name for name in names if names.count(name) > 1)
             raise ValueError(f"{self.name}: layer names must be unique, {repeated!r} repeats")
@@ -163,6 +165,22 @@ class LayerGraph:
                 raise ValueError(f"{self.name}: layer {layer.name!r} and its whole differ in their outputs")
         for port in self.outputs:
             self._check_port(port, len(self.layers), "the output")
+
+    def _check_pieces(self) -> None:
+        """What is left out must be missed by nobody, and what runs instead must find its inputs."""
+        for piece, join in self.joins.items():
+            layer, whole = self.layers[join], self.form(join, whole=True)
+            found = {port for other in self.pieces[join] for port in self.layers[other].inputs}
+            if not set(whole.inputs) <= found | set(layer.inputs):
+                raise ValueError(
+                    f"{self.name}: {whole.name!r} reads what neither its pieces nor their join read"
+                )
+            if not set(self.layers[piece].inputs) <= set(whole.inputs):
+                raise ValueError(
+                    f"{self.name}: {self.layers[piece].name!r} reads what {whole.name!r} does not"
+                )
+            if self.successors[piece] != (join,) or any(port.source == piece for port in self.outputs):
+                raise ValueError(f"{self.name}: {self.layers[piece].name!r} is read by others than its join")
 
     def _check_port(self, port: Port, before: int, reader: str) -> None:
         if port.source == REQUEST:

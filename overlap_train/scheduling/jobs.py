@@ -146,10 +146,10 @@ class JobQueue:
             heap = self._heaps[device.name]
             return heapq.heappop(heap).job if heap else None
 
-    def waiting(self, device: Device) -> list[Job]:
-        """The jobs that wait for `device`, the most urgent first."""
+    def waiting(self, device: Device, count: int) -> list[Job]:
+        """The first `count` jobs that wait for `device`, the most urgent first."""
         with self._lock:
-            return [entry.job for entry in sorted(self._heaps[device.name])]
+            return [entry.job for entry in heapq.nsmallest(count, self._heaps[device.name])]
 
     def remove(self, unwanted: Callable[[Job], bool]) -> list[Job]:
         """Takes out all waiting jobs for which `unwanted` is true, and returns them."""

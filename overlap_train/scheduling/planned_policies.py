@@ -37,7 +37,7 @@ class _Planned(Policy):
     def __init__(self) -> None:
         self._plans: dict[int, Plan] = {}
 
-    def plan(self, problem: Problem) -> Plan:
+    def plan(self, problem: Problem, whole: bool) -> Plan:
         raise NotImplementedError
 
     def admit(self, request: Request, board: Board) -> Waits:
@@ -62,7 +62,7 @@ class Heft(_Planned):
 
     name = "heft"
 
-    def plan(self, problem: Problem) -> Plan:
+    def plan(self, problem: Problem, whole: bool) -> Plan:
         placement = heft_placement(problem)
         return list_schedule(problem, upward_ranks(problem), lambda index, free_s, chosen: placement[index])
 
@@ -72,7 +72,7 @@ class Oracle(_Planned):
 
     name = "oracle"
 
-    def plan(self, problem: Problem) -> Plan:
+    def plan(self, problem: Problem, whole: bool) -> Plan:
         return exhaustive_placement(problem)
 
 
@@ -118,14 +118,20 @@ class EarliestFinish(Policy):
         devices = board.platform.devices
         if len(devices) == 1:
             return devices[0]
-        plan = self._planned.get(request.number)
-        if plan is not None and board.active_requests == 1:
+        plan = self._followed(request, board)
+        if plan is not None:
             return devices[plan.placement[index]]
         return self._earliest(request, index, places, board)
 
+    def _followed(self, request: Request, board: Board) -> Plan | None:
+        """The plan of a request that has been alone since it was made; otherwise it is given up."""
+        if board.active_requests > 1:
+            self._planned.pop(request.number, None)
+        return self._planned.get(request.number)
+
     def runs_whole(self, request: Request, index: int, places: dict[int, str], board: Board) -> bool:
-        plan = self._planned.get(request.number)
-        if plan is not None and board.active_requests == 1:
+        plan = self._followed(request, board)
+        if plan is not None:
             return plan.whole
         return super().runs_whole(request, index, places, board)
 
@@ -133,10 +139,11 @@ class EarliestFinish(Policy):
         return request.number not in self._planned
 
     def tail_s(self, request: Request, index: int, device: Device, board: Board) -> float:
-        return self._table(request, board)[index][board.platform.devices.index(device)]
+        devices = board.platform.devices
+        return self._table(request, board)[index][devices.index(device)] if len(devices) > 1 else 0.0
 
     def rank(self, request: Request, index: int, board: Board) -> float:
-        plan = self._planned.get(request.number)
+        plan = self._followed(request, board)
         if plan is not None:
             return plan.ranks[index]
         return 0.0 if len(board.platform.devices) == 1 else max(self._table(request, board)[index])
@@ -161,9 +168,9 @@ class EarliestFinish(Policy):
         return self._tables.get(request, board, lambda: optimistic_costs(_problem(request, board)))
 
     def _plan(self, request: Request, board: Board) -> Plan:
-        first = [_fixed(policy, request, board) for policy in (Paper(), GpuOnly(), CpuOnly())]
-
-        def plan(problem: Problem) -> Plan:
+        def plan(problem: Problem, whole: bool) -> Plan:
+            policies = (Paper(), GpuOnly(), CpuOnly())
+            first = [_fixed(policy, request, board, whole=whole) for policy in policies]
             if len(request.graph) <= self._SEARCHED_LAYERS:
                 return exhaustive_placement(problem, max_steps=self._MAX_STEPS, first=first)
             return search_placement(problem, first=first)
@@ -196,17 +203,22 @@ def _problem(request: Request, board: Board, *, whole: bool = False) -> Problem:
     return Problem.of(request.graph, board.platform, board.costs, request.examples, whole=whole)
 
 
-def _better_form(request: Request, board: Board, plan: Callable[[Problem], Plan]) -> Plan:
+def _better_form(request: Request, board: Board, plan: Callable[[Problem, bool], Plan]) -> Plan:
     """Of the plans with all layers in pieces and with all whole, the shorter."""
-    in_pieces = plan(_problem(request, board))
-    if not request.graph.joins:
+    in_pieces, joins = plan(_problem(request, board), False), request.graph.joins
+    if not joins:
         return in_pieces
-    whole = replace(plan(_problem(request, board, whole=True)), whole=True)
-    return min(whole, in_pieces, key=lambda found: found.makespan_s)
+    whole = plan(_problem(request, board, whole=True), True)
+    if in_pieces.makespan_s <= whole.makespan_s:
+        return in_pieces
+    # Should the plan be given up and the pieces run after all, nothing is to hold them.
+    waits = tuple(pair for pair in whole.waits if joins.keys().isdisjoint(pair))
+    return replace(whole, whole=True, waits=waits)
 
 
-def _fixed(policy: Policy, request: Request, board: Board) -> Placement:
+def _fixed(policy: Policy, request: Request, board: Board, *, whole: bool) -> Placement:
     """What `policy` would do on an idle machine."""
+    request = replace(request, whole=dict.fromkeys(request.graph.joins.values(), whole))
     numbers = {device.name: number for number, device in enumerate(board.platform.devices)}
     places: dict[int, str] = {}
     idle = Board(board.platform, board.costs)

@@ -62,7 +62,8 @@ def choose_segments(
 
     Two neighbours are merged when, both on the device that is best for them together, they take at
     most `call_s` longer than each on its own best device: the call that is saved pays for it. Pairs
-    that lose least are merged first. Layers that are to stay alone do.
+    that lose least are merged first. Layers that are to stay alone do. All this holds for both forms of a
+    layer that can run in pieces.
 
     Args:
         graph: of single layers.
@@ -75,8 +76,16 @@ def choose_segments(
         The ranges of layers, in order.
     """
     devices = {(device.kind, device.name): device for device in platform.devices}.values()
-    times = [[costs.seconds(layer, device) for device in devices] for layer in graph.layers]
-    groups = [(range(index, index + 1), row) for index, row in enumerate(times)]
+    groups = [
+        (
+            range(index, index + 1),
+            [
+                [costs.seconds(graph.form(index, whole=whole), device) for device in devices]
+                for whole in (False, True)
+            ],
+        )
+        for index in range(len(graph))
+    ]
     alone = {index for index, layer in enumerate(graph.layers) if layer.alone}
     limit_s = call_s
     for limit_s in (0.0, call_s / 4, call_s):
@@ -176,7 +185,8 @@ def _inputs(members: Sequence[Layer], group: range) -> tuple[Port, ...]:
     return tuple(dict.fromkeys(ports))
 
 
-_Group = tuple[range, list[float]]
+_Group = tuple[range, list[list[float]]]
+"""Layers, and their seconds by form (with those that can in pieces, whole) and device."""
 
 
 def _merged_within(groups: list[_Group], alone: set[int], limit_s: float, longest_s: float) -> list[_Group]:
@@ -186,11 +196,13 @@ def _merged_within(groups: list[_Group], alone: set[int], limit_s: float, longes
         merged.append(group)
         while len(merged) > 1:
             (left, left_s), (right, right_s) = merged[-2], merged[-1]
-            both_s = [a + b for a, b in zip(left_s, right_s, strict=True)]
-            loss_s = min(both_s) - min(left_s) - min(right_s)
+            both_s = [
+                [a + b for a, b in zip(*rows, strict=True)] for rows in zip(left_s, right_s, strict=True)
+            ]
+            loss_s = max(min(c) - min(a) - min(b) for a, b, c in zip(left_s, right_s, both_s, strict=True))
             if left.start in alone or right.start in alone:  # then they are groups of one
                 break
-            if loss_s > limit_s * (1 + 1e-9) + 1e-12 or min(both_s) > longest_s:
+            if loss_s > limit_s * (1 + 1e-9) + 1e-12 or max(map(min, both_s)) > longest_s:
                 break
             merged[-2:] = [(range(left.start, right.stop), both_s)]
     return merged

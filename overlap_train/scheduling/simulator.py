@@ -199,3 +199,4 @@ class _Run:
             self._distributor.release(job.request)
             self._finish_s[number] = now_s
             del self._controllers[number]
+        self._distributor.rebalance()

@@ -90,20 +90,19 @@ def _split_functional(
     counts: Counter[str] = Counter()
     for call in calls_of(functional):
         counts[call.name] += 1
-        allowed = only is None or _layer_name(name, call, counts[call.name]) in only
-        calls += cut_call(call, cut) if allowed else [call]
+        if counts[call.name] > 1:
+            call = replace(call, name=f"{call.name}#{counts[call.name]}")
+        calls += cut_call(call, cut) if only is None or f"{name}/{call.name}" in only else [call]
     ports: dict[int, Port] = {id(x): Port(REQUEST, n) for n, x in enumerate(functional.inputs)}
     tensors: dict[Port, Any] = {Port(REQUEST, n): x for n, x in enumerate(functional.inputs)}
-    counts.clear()
     layers = []
     for index, call in enumerate(calls):
         for number, tensor in enumerate(call.outputs):
             ports[id(tensor)] = Port(index, number)
             tensors[Port(index, number)] = tensor
-        counts[call.name] += 1
-        layer = _layer(name, call, counts[call.name], ports)
+        layer = _layer(name, call, ports)
         if call.whole is not None:
-            layer = replace(layer, whole=_layer(name, call.whole, counts[call.name], ports))
+            layer = replace(layer, whole=_layer(name, call.whole, ports))
         layers.append(layer)
     if not layers:
         return _one_layer(model, name, tuple(_spec(x) for x in functional.inputs))
@@ -134,13 +133,9 @@ def _split_functional(
     )
 
 
-def _layer_name(name: str, call: Call, count: int) -> str:
-    return f"{name}/{call.name}" + (f"#{count}" if count > 1 else "")
-
-
-def _layer(name: str, call: Call, count: int, ports: Mapping[int, Port]) -> Layer:
+def _layer(name: str, call: Call, ports: Mapping[int, Port]) -> Layer:
     return Layer(
-        _layer_name(name, call, count),
+        f"{name}/{call.name}",
         call.work,
         tuple(ports[id(tensor)] for tensor in call.inputs),
         tuple(tensor_bytes(tensor) for tensor in call.outputs),

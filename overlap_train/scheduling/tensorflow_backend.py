@@ -6,6 +6,7 @@ workers only call what was traced.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from overlap_train.scheduling.cutting import constant_pieces
 from overlap_train.scheduling.devices import Device, Platform
 from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Run
 from overlap_train.scheduling.segments import Segments
@@ -55,7 +57,7 @@ def compile_segments(
         platform: whose device names TensorFlow knows.
         constant_weights: the weights of this moment are built into the functions. TensorFlow then
             folds and prepares them once rather than in every call; later changes of the model's
-            weights are not seen, and the weights are held twice.
+            weights are not seen, and the weights are held once more for each device, and once more in pieces.
     """
 
     def runs(number: int, reads: Sequence[Port], whole: bool) -> dict[str, Run]:
@@ -66,7 +68,7 @@ def compile_segments(
         }
 
     layers = []
-    with _tracing:
+    with _tracing, constant_pieces() if constant_weights else contextlib.nullcontext():
         for number, layer in enumerate(segments.graph.layers):
             whole = layer.whole
             if whole is not None:

@@ -83,7 +83,7 @@ def test_a_layer_on_sequences_and_one_that_is_called_twice_are_cut():
     model = keras.Model(x, shared(shared(x)))
     split = split_model(model, cut=2)
     assert names(split.graph) == [
-        "shared/0", "shared/1", "shared/sum", "shared/0#2", "shared/1#2", "shared/sum#2",
+        "shared/0", "shared/1", "shared/sum", "shared#2/0", "shared#2/1", "shared#2/sum",
     ]  # fmt: skip
     data = examples(2, (5, 1100))
     got = computed(split, every(split), data)
@@ -215,6 +215,34 @@ def test_what_computes_by_itself_stays_whole():
     layer = model.get_layer("conv")
     layer.call = functools.partial(type(layer).call, layer)  # as `accelerate` does
     assert "conv" in names(split_model(model, cut=3).graph)
+
+
+def test_calls_of_a_shared_layer_keep_their_names_whether_cut_or_not():
+    """As a head of several levels of a pyramid; only the second level is small."""
+    head = keras.layers.Conv2D(64, 3, padding="same", name="head")
+    levels = [keras.Input((size, size, 64)) for size in (32, 8, 40)]
+    model = keras.Model(levels, [head(level) for level in levels])
+    graph = split_model(model, name="m", cut=2).graph
+    wholes = {graph.form(join, whole=True).name for join in graph.joins.values()}
+    kept = {f"m/{name}" for name in names(graph) if "/" not in name}
+    assert (len(wholes), len(kept)) == (2, 1)
+    assert wholes | kept == {"m/head", "m/head#2", "m/head#3"}
+    for whole in sorted(wholes):
+        again = split_model(model, name="m", cut=2, only={whole}).graph
+        assert {again.form(join, whole=True).name for join in again.joins.values()} == {whole}
+
+
+def test_constant_pieces_hold_their_own_part_of_the_weights():
+    split = split_model(network(), cut=4)
+    segments = merge_layers(split.graph, every(split))
+    graph = compile_segments(split, segments, TWO_CORES, constant_weights=True)
+    sizes = [
+        layer.runs["CPU:0"]._function.graph.as_graph_def().ByteSize()
+        for index, layer in enumerate(graph.layers)
+        if index in graph.joins
+    ]
+    assert len(sizes) == 4
+    assert max(sizes) < 0.3 * 4 * 1100 * 1000
 
 
 def test_the_work_of_a_convolution_is_shared_out():

@@ -85,6 +85,45 @@ def test_both_forms_have_the_same_outputs():
         LayerGraph([layers[0], replace(layers[1], whole=replace(whole, inputs=(Port(7),)))], [Port(1)])
 
 
+@pytest.mark.parametrize(
+    ("piece_reads", "whole_reads", "others", "outputs", "message"),
+    [
+        ((0,), (0, 1), (), [3], "'x' reads what neither its pieces nor their join read"),
+        ((0, 1), (0,), (), [3], "'x/0' reads what 'x' does not"),
+        ((0,), (0,), (2,), [4], "'x/0' is read by others than its join"),
+        ((0,), (0,), (), [3, 2], "'x/0' is read by others than its join"),
+    ],
+)
+def test_pieces_that_could_not_be_left_out_are_refused(piece_reads, whole_reads, others, outputs, message):
+    whole = Layer("x", Work("conv"), tuple(map(Port, whole_reads)))
+    layers = [Layer("first", Work("pool"), (Port(-1),)), Layer("second", Work("pool"), (Port(-1),))]
+    layers.append(Layer("x/0", Work("conv"), tuple(map(Port, piece_reads)), alone=True))
+    layers.append(Layer("join", Work("merge"), (Port(2),), whole=whole))
+    layers += [Layer("other", Work("pool"), (Port(source),)) for source in others]
+    with pytest.raises(ValueError, match=message):
+        LayerGraph(layers, [Port(source) for source in outputs])
+
+
+def test_a_whole_has_a_name_of_its_own():
+    layers = [Layer("x", Work("conv"), (Port(-1),)), Layer("x/0", Work("conv"), (Port(0),), alone=True)]
+    layers.append(Layer("join", Work("merge"), (Port(1),), whole=Layer("x", Work("conv"), (Port(0),))))
+    with pytest.raises(ValueError, match="layer names must be unique, 'x' repeats"):
+        LayerGraph(layers, [Port(2)])
+
+
+def test_deadlines_count_on_no_pieces():
+    """`first` would be early enough behind `second` if its pieces took a quarter each; they may not."""
+    first = Arrival(cut(name="x"), deadline_s=0.050)
+    second = Arrival(LayerGraph([Layer("y", Work("pool"), (Port(-1),))], [Port(0)]), deadline_s=0.055)
+    one_core = Platform((Device("cpu", "cpu"),))
+
+    def true_s(layer, device):
+        return 0.02 if layer.name == "y" else times(1.0, 0.03)(layer, device)
+
+    found = simulate([second, first], one_core, "cpu_only", true_s)
+    assert found.finish_s[1] < found.finish_s[0] <= 0.055
+
+
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 @pytest.mark.parametrize(
     ("gpu_s", "cpu_s", "whole"),
@@ -290,6 +329,24 @@ def test_optimistic_costs_know_both_forms_and_that_pieces_share_a_device():
     assert whole_s == pytest.approx([0.01 + 1e-6] * 2)
     pieces_s = optimistic_costs(Problem.of(cut(), CORES, FixedCosts(times(1.0, 0.02))))[0]
     assert pieces_s == pytest.approx([1.1 * 0.02 / 4 + 2e-6] * 2)
+
+
+def test_a_follower_is_not_merged_where_the_whole_form_would_lose():
+    """The join costs nothing anywhere; whole, the layer belongs on the GPU and its follower on the CPU."""
+    graph = cut(2)
+    milliseconds = {"x": (1, 40), "x/0": (1, 20), "x/1": (1, 20), "after": (10, 1)}
+
+    def true_s(layer, device):
+        return 1e-3 * milliseconds.get(layer.name, (0, 0))[device.kind == "cpu"]
+
+    groups = choose_segments(graph, CORES, FixedCosts(true_s))
+    assert groups[-2:] == [range(3, 4), range(4, 5)]
+
+
+def test_a_segment_is_not_longer_in_one_piece_than_the_longest_may_be():
+    graph, costs = cut(), FixedCosts(lambda layer, device: 0.009 if layer.name == "x" else 0.002)
+    assert choose_segments(graph, CORES, costs)[-1] == range(5, 7)
+    assert choose_segments(graph, CORES, costs, longest_s=0.01)[-1] == range(6, 7)
 
 
 def test_a_join_merges_with_what_follows_in_both_forms():

@@ -17,11 +17,17 @@ from overlap_train.scheduling import (
     BackgroundLoad,
     CostModel,
     Device,
+    EarliestFinish,
     FixedCosts,
+    JobQueue,
     Layer,
+    LayerController,
+    LayerDistributor,
     LayerGraph,
     Platform,
+    Policy,
     Port,
+    Request,
     Work,
     simulate,
 )
@@ -164,11 +170,77 @@ def test_what_is_better_where_it_waits_stays_there():
     platform = Platform((Device("cpu", "cpu"), Device("gpu", "gpu")))
 
     def true_s(layer, device):
-        return float(layer.name.split(":")[1]) * (1e-3 if device.kind == "gpu" else 1.0)
+        return float(layer.name.split(":")[1]) * (1e-3 if device.kind == "gpu" else 5e-3)
 
     graphs = [chain(name, 10) for name in "abcd"]
     found = simulate([Arrival(g) for g in graphs], platform, "earliest_finish", true_s)
     assert {job.device for job in found.jobs} == {"gpu"}
+
+
+class Fixed(Policy):
+    """Everything on one device, from which it may be taken."""
+
+    name = "fixed"
+
+    def select(self, request, index, places, board):
+        return board.platform["cpu"]
+
+    def may_move(self, request):
+        return True
+
+
+def waiting_for_the_cpu(*requests, make_queue=JobQueue):
+    """The first layer of each request is for the CPU, where one runs; the GPU is idle."""
+    platform = Platform((Device("cpu", "cpu"), Device("gpu", "gpu")))
+    board, queue = (
+        Board(platform, FixedCosts(lambda layer, device: 0.01)),
+        make_queue(tuple(platform.devices)),
+    )
+    distributor = LayerDistributor(Fixed(), board, queue)
+    for request in requests:
+        distributor.admit(LayerController(request))
+    board.started(queue.take_now(platform["cpu"]))
+    return distributor, board, queue, platform
+
+
+def test_the_most_urgent_of_those_that_gain_is_moved():
+    requests = [Request(n, chain(str(n), 10), priority=priority) for n, priority in enumerate((3, 1, 2, 1))]
+    distributor, board, queue, platform = waiting_for_the_cpu(*requests)
+    distributor.rebalance()
+    assert queue.take_now(platform["gpu"]).request.number == 2
+    assert [job.request.number for job in queue.waiting(platform["cpu"], 9)] == [1, 3]
+    assert (board.busy(platform["cpu"]), board.busy(platform["gpu"])) == (3, 1)
+
+
+def test_a_job_that_a_worker_takes_meanwhile_is_not_moved():
+    class Raced(JobQueue):
+        def waiting(self, device, count):
+            seen = super().waiting(device, count)
+            self.taken = self.take_now(device)
+            return seen
+
+    requests = [Request(n, chain(str(n), 10)) for n in range(2)]
+    distributor, board, queue, platform = waiting_for_the_cpu(*requests, make_queue=Raced)
+    distributor.rebalance()
+    assert queue.taken.request.number == 1
+    assert queue.take_now(platform["gpu"]) is None
+    board.started(queue.taken)
+    assert (board.busy(platform["cpu"]), board.busy(platform["gpu"])) == (2, 0)
+
+
+def test_a_plan_is_given_up_for_good_when_another_request_comes():
+    rng = random.Random(1)
+    graph, platform = random_graph(rng, 5), random_platform(rng)
+    policy, board = EarliestFinish(), Board(platform, FixedCosts(random_costs(rng, graph)))
+    request, places = Request(0, graph), dict.fromkeys(range(-1, 5), platform.home)
+    board.active_requests = 1
+    policy.admit(request, board)
+    assert not policy.may_move(request)
+    board.active_requests = 2
+    policy.select(request, 0, places, board)
+    board.active_requests = 1
+    policy.select(request, 1, places, board)
+    assert policy.may_move(request)
 
 
 def test_a_device_is_not_taken_for_a_little_while_others_lose_more():
