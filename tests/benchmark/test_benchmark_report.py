@@ -47,6 +47,14 @@ def test_paper_stands_beside_ours_marked_as_measured_elsewhere(found):
     assert re.search(r"10\.8% +4\.0% +40\.0%$", line)
 
 
+def test_claims_of_what_was_not_measured_are_left_out(found):
+    other = replace(found, runs=tuple(replace(run, workload="text") for run in found.runs))
+    for shown in (report.render_text(other), report.render_html(other, {})):
+        assert "MNIST of 1 GB" not in shown
+        assert "measured elsewhere" not in shown
+    assert "MNIST of 1 GB" not in report.render_text(found)
+
+
 def test_comparison_without_a_single_figure_still_reports(found, tmp_path):
     empty = replace(found, runs=tuple(replace(run, error="no") for run in found.runs), copy_costs=())
     assert plots.save_plots(empty, tmp_path) == {}
