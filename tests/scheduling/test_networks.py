@@ -65,3 +65,26 @@ def test_a_network_split_equals_its_whole_under_every_policy(name):
         with MultiModelScheduler({name: model}, devices=TWO, **options) as scheduler:
             for future in [scheduler.submit(name, x) for _ in range(2)]:
                 np.testing.assert_allclose(future.result(300), want, atol=1e-5, err_msg=policy)
+
+
+@pytest.mark.parametrize("name", ["AlexNet", "VGG16", "ResNet50V2", "InceptionV3"])
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_a_network_in_pieces_equals_its_whole_under_every_policy(name):
+    """Images large enough that there is something to cut; the oracle takes no graph of so many layers."""
+    from overlap_train.models.alexnet import alexnet
+
+    keras.utils.set_random_seed(0)
+    shape = (128, 128, 3)
+    if name == "AlexNet":
+        model = alexnet(shape, 10)
+    else:
+        model = getattr(keras.applications, name)(weights=None, input_shape=shape, classes=10)
+    x = np.random.default_rng(0).random((1, *shape), "float32")
+    want = model(x, training=False).numpy()
+    for policy in sorted(set(POLICIES) - {"oracle"}):
+        options = {"policy": policy, "profile": False, "cut": 3}
+        with MultiModelScheduler({name: model}, devices=TWO, **options) as scheduler:
+            assert scheduler.graph(name).joins
+            for future in [scheduler.submit(name, x) for _ in range(4)]:
+                np.testing.assert_allclose(future.result(300), want, atol=1e-5, err_msg=policy)
