@@ -273,3 +273,28 @@ def test_tensors_cross_between_devices_by_reference():
         watch.wait()
     assert watch.results[0][0][0] is tensor
     assert all(each is tensor for each in seen)
+
+
+def test_what_fails_while_jobs_are_moved_fails_no_request(caplog):
+    class Broken(Policy):
+        name = "broken"
+
+        def select(self, request, index, places, board):
+            return board.platform["cpu"]
+
+        def may_move(self, request):
+            return True
+
+        def tail_s(self, request, index, device, board):
+            raise RuntimeError("no idea")
+
+    rng = random.Random(2)
+    graphs = [random_graph(rng, 4, name=f"n{i}") for i in range(4)]
+    watch = Watch(4)
+    with Engine(Platform((Device("cpu", "cpu"), Device("gpu", "gpu"))), Broken()) as engine:
+        for number, graph in enumerate(graphs):
+            engine.start(Request(number, adding_graph(graph, delays=[1e-3] * 4), (1.0,), on_done=watch))
+        watch.wait()
+    for number, graph in enumerate(graphs):
+        assert watch.results[number] == (expected(graph, 1.0), None)
+    assert "waiting jobs stay where they are" in caplog.text
