@@ -75,12 +75,14 @@ class ModelBuilder:
             ValueError: the model cannot be split, see `split_model`.
         """
         split = split_model(model, name=name, input_specs=input_specs, cut=self._cut)
+        single = None
         if self._profile and isinstance(self._costs, CostModel):
-            self._profile_single(split, self._costs)
-            if split.graph.joins:
-                only = worth_cutting(split.graph, self._platform, self._costs)
+            single = self._profile_single(split, self._costs)
+            only = worth_cutting(split.graph, self._platform, self._costs)
+            if len(only) < len(set(split.graph.joins.values())):
                 split = split_model(model, name=name, input_specs=input_specs, cut=self._cut, only=only)
-        graph = self._compiled(split)
+                single = None
+        graph = single if single is not None and self._segments == "layers" else self._compiled(split)
         dtypes = [spec.dtype.as_numpy_dtype for spec in split.input_specs]
         structure = getattr(model, "_outputs_struct", None)
 
@@ -98,10 +100,11 @@ class ModelBuilder:
         """Arrays as tensors on the host; in place with `zero_copy`."""
         return tuple(self._as_tensor(array) for array in arrays)
 
-    def _profile_single(self, split: SplitModel, costs: CostModel) -> None:
+    def _profile_single(self, split: SplitModel, costs: CostModel) -> LayerGraph:
         single = merge_layers(split.graph, _every(split.graph))
         graph = compile_segments(split, single, self._platform, constant_weights=self._constant_weights)
         costs.add_profile(profile_layers(graph, self._platform))
+        return graph
 
     def _compiled(self, split: SplitModel) -> LayerGraph:
         every = _every(split.graph)

@@ -6,7 +6,20 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from overlap_train.scheduling import Device, Layer, LayerGraph, Platform, Port, Transfer, Work
+from overlap_train.scheduling import Device, Layer, LayerGraph, Platform, Policy, Port, Transfer, Work
+
+
+class Movable(Policy):
+    """Everything on one device, from which it may be taken."""
+
+    name = "movable"
+
+    def select(self, request, index, places, board):
+        return board.platform["cpu"]
+
+    def may_move(self, request):
+        return True
+
 
 KINDS = ("conv", "norm", "activation", "pool", "dense", "merge")
 

@@ -27,7 +27,7 @@ from overlap_train.scheduling import (
     Work,
 )
 
-from .graphs import random_graph, random_platform
+from .graphs import Movable, random_graph, random_platform
 
 
 class Anywhere(Policy):
@@ -276,15 +276,7 @@ def test_tensors_cross_between_devices_by_reference():
 
 
 def test_what_fails_while_jobs_are_moved_fails_no_request(caplog):
-    class Broken(Policy):
-        name = "broken"
-
-        def select(self, request, index, places, board):
-            return board.platform["cpu"]
-
-        def may_move(self, request):
-            return True
-
+    class Broken(Movable):
         def tail_s(self, request, index, device, board):
             raise RuntimeError("no idea")
 

@@ -25,7 +25,6 @@ from overlap_train.scheduling import (
     LayerDistributor,
     LayerGraph,
     Platform,
-    Policy,
     Port,
     Request,
     Work,
@@ -35,7 +34,7 @@ from overlap_train.scheduling.board import Board
 from overlap_train.scheduling.placement import exhaustive_placement
 from overlap_train.scheduling.planning import Problem
 
-from .graphs import random_costs, random_graph, random_platform
+from .graphs import Movable, random_costs, random_graph, random_platform
 
 
 @settings(max_examples=60, deadline=None)
@@ -177,18 +176,6 @@ def test_what_is_better_where_it_waits_stays_there():
     assert {job.device for job in found.jobs} == {"gpu"}
 
 
-class Fixed(Policy):
-    """Everything on one device, from which it may be taken."""
-
-    name = "fixed"
-
-    def select(self, request, index, places, board):
-        return board.platform["cpu"]
-
-    def may_move(self, request):
-        return True
-
-
 def waiting_for_the_cpu(*requests, make_queue=JobQueue):
     """The first layer of each request is for the CPU, where one runs; the GPU is idle."""
     platform = Platform((Device("cpu", "cpu"), Device("gpu", "gpu")))
@@ -196,7 +183,7 @@ def waiting_for_the_cpu(*requests, make_queue=JobQueue):
         Board(platform, FixedCosts(lambda layer, device: 0.01)),
         make_queue(tuple(platform.devices)),
     )
-    distributor = LayerDistributor(Fixed(), board, queue)
+    distributor = LayerDistributor(Movable(), board, queue)
     for request in requests:
         distributor.admit(LayerController(request))
     board.started(queue.take_now(platform["cpu"]))
