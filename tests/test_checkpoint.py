@@ -508,10 +508,8 @@ import os, signal, sys
 from overlap_train.checkpoint import CheckpointStore
 store = CheckpointStore(sys.argv[1])
 store.acquire()
-child = os.fork()
-if not child:
-    signal.pause()
-print(child, flush=True)
+if not os.fork():
+    print(os.getpid(), flush=True)  # by the child, which has let go of its copy of the lock by now
 signal.pause()
 """
 
