@@ -84,7 +84,9 @@ def _simulate(report: dict[str, Any], parts: Sequence[str], options: argparse.Na
     if "simulated" in parts:
         pieces = {count for _, count in simulated.COLUMNS.values()} - {1}
         cut = {count: simulated.paper_graphs(count) for count in pieces}
-        rows = report["simulated"] = simulated.compare_policies({1: graphs} | cut)
+        rows = report["simulated"] = simulated.compare_policies(
+            {1: graphs} | cut, steady_s=0.0 if options.quick else simulated.STEADY_S
+        )
         _print_simulated(rows)
         report["oracle"] = simulated.oracle_ratio(50 if options.quick else 1000)
         print(f"earliest_finish to the optimum on graphs of up to 8 layers, simulated: {report['oracle']}")
@@ -92,8 +94,8 @@ def _simulate(report: dict[str, Any], parts: Sequence[str], options: argparse.Na
         plot_growth(rows, options.out / "growth.png")
         scenario = simulated.SCENARIOS[0]
         costs = simulated.profiled([graphs[name] for name in set(scenario.networks)])
-        run = simulated.run(graphs, scenario.networks, "earliest_finish", scenario.loads["60%"], costs)
-        write_trace(simulated.spans(run), options.out / "timeline_simulated.json")
+        rounds = simulated.run(graphs, scenario.networks, "earliest_finish", scenario.loads["60%"], costs)
+        write_trace(simulated.spans(rounds[-1]), options.out / "timeline_simulated.json")
     if "costs" in parts:
         report["costs_simulated"] = simulated.compare_costs(graphs)
         print(f"cost model, simulated: {report['costs_simulated']}")

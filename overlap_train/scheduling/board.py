@@ -111,10 +111,10 @@ class Board:
     def held_up_s(self, device: Device, seconds: float) -> float:
         """How much later all other requests together are done if one takes so long of a slot of `device`.
 
-        Each is taken to wait for its share of that; so a device is not given to whoever would gain a little
-        while the others lose more.
+        Each is taken to want any of the devices as likely meanwhile, and to wait for its share of that; so a
+        device is not given to whoever would gain a little while the others lose more.
         """
-        return (self.active_requests - 1) * seconds / device.slots
+        return (self.active_requests - 1) * seconds / device.slots / len(self.platform.devices)
 
     def busy(self, device: Device) -> int:
         """Jobs that wait for or run on `device`."""

@@ -32,12 +32,14 @@ class BackgroundLoad:
     Attributes:
         duty: the share of time in which the other work wants the device, 0 to 1.
         share: what remains for us in that time; 0 is nothing, 0.5 fair time-slicing.
-        period_s: of the duty cycle.
+        period_s: of the duty cycle, whose active part comes first.
+        phase_s: how much of a period has passed at time 0.
     """
 
     duty: float
     share: float = 0.0
     period_s: float = 0.01
+    phase_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.duty <= 1 or not 0 <= self.share <= 1 or self.period_s <= 0:
@@ -49,7 +51,7 @@ class BackgroundLoad:
         """When `work_s` seconds of undisturbed work end that begin at `start_s`."""
         busy_s, idle_s = self.duty * self.period_s, (1 - self.duty) * self.period_s
         per_period = busy_s * self.share + idle_s
-        phase_s = math.fmod(start_s, self.period_s)
+        phase_s = math.fmod(start_s + self.phase_s, self.period_s)
         # Work that one would have done since the beginning of this period counts as still to do.
         done_s = phase_s * self.share if phase_s < busy_s else busy_s * self.share + phase_s - busy_s
         periods, rest_s = divmod(work_s + done_s, per_period)

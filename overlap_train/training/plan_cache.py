@@ -82,22 +82,33 @@ class PlanCache:
             return {}
         return timings if all(t.step_s > 0 and t.build_s >= 0 for t in timings.values()) else {}
 
+    @property
+    def confirmed(self) -> bool:
+        """Whether what is known was measured in two runs."""
+        try:
+            return bool(self._read().get("confirmed", False))
+        except (OSError, ValueError, AttributeError):
+            return False
+
     def count_run(self) -> bool:
-        """Counts a run that takes its plan from here; returns whether it should measure again instead."""
+        """Counts a run that takes its plan from here; returns whether it should measure again instead.
+
+        So should the first one, to confirm what is known, and after that every ninth.
+        """
         try:
             content = self._read()
             runs = int(content.get("runs", 0)) + 1
         except (OSError, ValueError, TypeError, AttributeError):
             return True
         self._write({**content, "runs": runs})
-        return runs > self._RUNS
+        return runs > (self._RUNS if self.confirmed else 0)
 
-    def save(self, timings: Mapping[Candidate, Timing]) -> None:
-        """Replaces the measurements."""
+    def save(self, timings: Mapping[Candidate, Timing], *, confirmed: bool = False) -> None:
+        """Replaces the measurements; `confirmed` if they are the best of two runs."""
         rows = [
             {**dataclasses.asdict(c), "build_s": t.build_s, "step_s": t.step_s} for c, t in timings.items()
         ]
-        self._write({"timings": rows, "runs": 0})
+        self._write({"timings": rows, "runs": 0, "confirmed": confirmed})
 
     def _read(self) -> dict[str, Any]:
         if self._path is None:

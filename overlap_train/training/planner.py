@@ -25,6 +25,9 @@ _CALL_S = 0.1
 _TIMED_CALLS = 2
 _PATIENCE = 12
 
+# What is measured serves the runs that follow: a candidate need not pay in this one alone.
+_RUNS_SERVED = 3
+
 
 @dataclass
 class _Trial:
@@ -46,8 +49,8 @@ class PlannedLoop(Loop):
         build: traces the loop of a candidate.
         pace: told how many steps the calls of a trial should have, and at the end what a step takes.
         total_steps: training steps of the whole run, or None if nobody knows.
-        cache: what earlier runs have measured. It is believed for some runs; then one measures again and
-            begins with what was best.
+        cache: what earlier runs have measured. One run measures again and begins with what was best; the
+            shorter times of the two are believed for some runs, after which the same is done anew.
         message: says the plan, once.
         fast_extra_s: what tracing a candidate with faster operations takes besides, once.
     """
@@ -73,10 +76,12 @@ class PlannedLoop(Loop):
         self._loops: dict[Candidate, Loop] = {}
         self._cached = cache.load()
         self._timings: Measurements = {c: t for c, t in self._cached.items() if c in self._candidates}
+        self._to_confirm: Measurements = {}
         self._trial: _Trial | None = None
         self._calls = 0
         start = self._best() if self._timings else self._candidates[0]
         if self._timings and cache.count_run():
+            self._to_confirm = {} if cache.confirmed else self._timings
             self._timings = {}
             self._candidates.sort(key=lambda candidate: candidate != start)
         if self._timings or len(self._candidates) == 1:
@@ -129,13 +134,16 @@ class PlannedLoop(Loop):
         if trial.timed < _TIMED_CALLS:
             self._pace.ask(trial.steps_asked)
             return
-        self._timings[trial.candidate] = Timing(trial.build_s, trial.step_s)
+        earlier = self._to_confirm.get(trial.candidate)
+        # Other programs make steps longer, never shorter.
+        step_s = min(trial.step_s, earlier.step_s) if earlier else trial.step_s
+        self._timings[trial.candidate] = Timing(trial.build_s, step_s)
         best = min(self._timings, key=lambda c: self._timings[c].step_s)
         following = self._next_candidate(best)
         if following is not None:
             self._begin(following)
             return
-        self._cache.save({**self._cached, **self._timings})
+        self._cache.save({**self._cached, **self._timings}, confirmed=bool(self._to_confirm))
         self._settle(best)
 
     def _begin(self, candidate: Candidate) -> None:
@@ -194,7 +202,9 @@ class PlannedLoop(Loop):
                 continue
             if candidate.fast and not best.fast and any(known.fast for known in self._timings):
                 continue  # they have lost already
-            gain_s = self._steps_left * timing.step_s * _hoped_gain(candidate, best, timing.step_s)
+            gain_s = (
+                _RUNS_SERVED * self._steps_left * timing.step_s * _hoped_gain(candidate, best, timing.step_s)
+            )
             extra_s = self._fast_extra_s if candidate.fast else 0.0
             if gain_s > timing.build_s * _relative_build_cost(candidate, best) + extra_s:
                 return candidate

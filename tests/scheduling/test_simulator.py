@@ -236,8 +236,18 @@ def test_a_device_is_not_taken_for_a_little_while_others_lose_more():
     board.active_requests = 1
     assert board.held_up_s(platform["cpu"], 1.0) == 0
     board.active_requests = 5
-    assert board.held_up_s(platform["cpu"], 1.0) == 2.0
-    assert board.held_up_s(platform["gpu"], 1.0) == 4.0
+    assert board.held_up_s(platform["cpu"], 1.0) == 1.0
+    assert board.held_up_s(platform["gpu"], 1.0) == 2.0
+    alone = Board(Platform((Device("cpu", "cpu", slots=2),)), FixedCosts(lambda layer, device: 1.0))
+    alone.active_requests = 5
+    assert alone.held_up_s(platform["cpu"], 1.0) == 2.0
+
+
+def test_a_load_is_met_at_the_given_moment_of_its_period():
+    load = BackgroundLoad(0.6, 0.0, 0.01)
+    assert load.end_s(0.0, 0.001) == pytest.approx(0.007)
+    assert replace(load, phase_s=0.006).end_s(0.0, 0.001) == pytest.approx(0.001)
+    assert replace(load, phase_s=0.009).end_s(0.0, 0.002) == pytest.approx(0.008)
 
 
 def test_starvation_is_impossible_under_a_stream_of_urgent_requests():
