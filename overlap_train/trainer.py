@@ -203,9 +203,8 @@ class Trainer:
             self.replicas.check_model(self.model)
         if not self._hosts.is_chief:
             verbose = 0
-        setup = self._setup()
         options = FeedOptions(batch_size, steps_per_epoch, shuffle, class_weight, self._preprocess)
-        feed = make_feed(x, y, sample_weight, options, hold_in_memory=setup.holds_in_memory)
+        feed = make_feed(x, y, sample_weight, options, hold_in_memory=self._setup().holds_in_memory)
         if self.replicas is not None and self.replicas.serves:
             return self._serve(feed, sets, callbacks, epochs)
         schedule = Schedule(
@@ -215,32 +214,7 @@ class Trainer:
             judges_overlap=self.validation.judges_overlap and self._validates_alone,
             streamed=not isinstance(feed, ArrayFeed),
         )
-        with contextlib.ExitStack() as resources:
-            cursor = Cursor(feed, steps_per_epoch)
-            callback_list = make_callback_list(
-                self.model, callbacks, verbose=verbose, epochs=schedule.epochs, steps=cursor.steps_per_epoch
-            )
-            progress = ProgressReporter(schedule.epochs, cursor.steps_per_epoch, verbose=verbose)
-            resources.enter_context(progress)
-            self.messages = progress.messages
-            self.step_validations = []
-            parts = assemble_fit(
-                setup,
-                feed,
-                cursor,
-                callback_list,
-                progress,
-                sets,
-                policy,
-                resources,
-                epochs=schedule.epochs,
-                on_step_validation=self.step_validations.append,
-            )
-            session = FitSession(parts, schedule)
-            resources.callback(parts.backlog.drop)
-            self._run(session, parts)
-        if verbose != 0 and self.accounts:
-            print(format_epoch_table([(a, session.epoch_logs[a.epoch]) for a in self.accounts]))
+        self._train(feed, sets, schedule, callbacks, policy, verbose=verbose, steps_per_epoch=steps_per_epoch)
         return self.model.history
 
     def evaluate(
@@ -287,6 +261,45 @@ class Trainer:
             logs = dict(result.metrics)
             callback_list.on_test_end(logs)
         return logs if return_dict else _keras.flatten_logs(self.model, logs)
+
+    def _train(
+        self,
+        feed: Feed,
+        sets: Mapping[str, ValidationSet],
+        schedule: Schedule,
+        callbacks: Any,
+        policy: CheckpointPolicy | None,
+        *,
+        verbose: arguments.Verbosity,
+        steps_per_epoch: int | None,
+    ) -> None:
+        """Assembles a training, runs it, and prints what became of its epochs."""
+        with contextlib.ExitStack() as resources:
+            cursor = Cursor(feed, steps_per_epoch)
+            callback_list = make_callback_list(
+                self.model, callbacks, verbose=verbose, epochs=schedule.epochs, steps=cursor.steps_per_epoch
+            )
+            progress = ProgressReporter(schedule.epochs, cursor.steps_per_epoch, verbose=verbose)
+            resources.enter_context(progress)
+            self.messages = progress.messages
+            self.step_validations = []
+            parts = assemble_fit(
+                self._setup(),
+                feed,
+                cursor,
+                callback_list,
+                progress,
+                sets,
+                policy,
+                resources,
+                epochs=schedule.epochs,
+                on_step_validation=self.step_validations.append,
+            )
+            session = FitSession(parts, schedule)
+            resources.callback(parts.backlog.drop)
+            self._run(session, parts)
+        if verbose != 0 and self.accounts:
+            print(format_epoch_table([(a, session.epoch_logs[a.epoch]) for a in self.accounts]))
 
     def _run(self, session: FitSession, parts: Parts) -> None:
         """Runs a session and keeps its accounts, however it ends."""

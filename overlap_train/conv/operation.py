@@ -223,7 +223,22 @@ def _pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
     return int(pair[0]), int(pair[1])
 
 
-def _check(x: tf.Tensor, filters: tf.Tensor, convolution: _Convolution) -> None:
+def _check_options(
+    padding: str, activation: Activation, algorithm: str, dilations: int | Sequence[int]
+) -> None:
+    if _pair("dilations", dilations) != (1, 1):
+        raise ValueError(
+            f"tiled_conv2d has no dilated convolution, got dilations={dilations!r}; use tf.nn.conv2d"
+        )
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"algorithm must be one of {ALGORITHMS}, got {algorithm!r}")
+    if not isinstance(padding, str) or padding.upper() not in ("SAME", "VALID"):
+        raise ValueError(f"padding must be 'SAME' or 'VALID', got {padding!r}")
+    if isinstance(activation, str) and activation not in ("linear", "relu"):
+        raise ValueError(f"activation must be None, 'linear', 'relu' or a function, got {activation!r}")
+
+
+def _check_tensors(x: tf.Tensor, filters: tf.Tensor, convolution: _Convolution) -> None:
     if x.dtype != filters.dtype:
         raise TypeError(f"x and filters must have one dtype, got {x.dtype.name} and {filters.dtype.name}")
     for name, tensor in (("x", x), ("filters", filters)):
@@ -296,16 +311,7 @@ def tiled_conv2d(
         NativeUnavailableError: `algorithm` is not "auto", and the library cannot be built or loaded here.
         tf.errors.InvalidArgumentError: shapes unknown until the operation ran do not fit.
     """
-    if _pair("dilations", dilations) != (1, 1):
-        raise ValueError(
-            f"tiled_conv2d has no dilated convolution, got dilations={dilations!r}; use tf.nn.conv2d"
-        )
-    if algorithm not in ALGORITHMS:
-        raise ValueError(f"algorithm must be one of {ALGORITHMS}, got {algorithm!r}")
-    if not isinstance(padding, str) or padding.upper() not in ("SAME", "VALID"):
-        raise ValueError(f"padding must be 'SAME' or 'VALID', got {padding!r}")
-    if isinstance(activation, str) and activation not in ("linear", "relu"):
-        raise ValueError(f"activation must be None, 'linear', 'relu' or a function, got {activation!r}")
+    _check_options(padding, activation, algorithm, dilations)
     after = activation if callable(activation) else None
     if after in (tf.nn.relu, tf.keras.activations.relu):
         activation, after = "relu", None
@@ -323,7 +329,7 @@ def tiled_conv2d(
         offsets = (
             tf.zeros([0], x.dtype) if bias is None else tf.convert_to_tensor(bias, dtype=x.dtype, name="bias")
         )
-        _check(x, filters, convolution)
+        _check_tensors(x, filters, convolution)
         if algorithm != "auto":
             library.load()
         y = convolution(x, filters, offsets)
