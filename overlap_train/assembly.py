@@ -104,6 +104,7 @@ def assemble_fit(
     policy: CheckpointPolicy | None,
     resources: contextlib.ExitStack,
     *,
+    initial_epoch: int,
     epochs: int,
     on_step_validation: Callable[[StepValidation], None],
 ) -> Parts:
@@ -118,6 +119,7 @@ def assemble_fit(
         sets: the validation sets by name.
         policy: where checkpoints go, or None.
         resources: closes what is opened here.
+        initial_epoch: where the training begins if it is not resumed.
         epochs: where the training ends.
         on_step_validation: called with the results of validations inside epochs.
     """
@@ -141,7 +143,7 @@ def assemble_fit(
     if reason is not None:
         progress.message(f"validating in step with the training: {reason}")
     steps = cursor.steps_per_epoch
-    total_steps = None if steps is None else steps * epochs
+    total_steps = None if steps is None else steps * (epochs - initial_epoch)
     loop, pace = _make_loop(setup, feed, step, logs_spec, progress, total_steps)
     return Parts(
         model=model,

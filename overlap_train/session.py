@@ -96,7 +96,7 @@ class FitSession:
     def __init__(self, parts: Parts, schedule: Schedule) -> None:
         self._parts = parts
         self._schedule = schedule
-        self._next_epoch = schedule.initial_epoch
+        self._next_epoch = self._first_epoch = schedule.initial_epoch
         self._step = 0
         self._stopped = False
         self._idle = IdleCores(available_cores())
@@ -121,6 +121,7 @@ class FitSession:
         own = _keras.initial_epoch(model, self._schedule.initial_epoch)
         self._next_epoch = self._parts.hosts.from_chief(own)
         self._resume()
+        self._first_epoch = self._next_epoch
         try:
             self._run_epochs()
         except Interrupted:
@@ -185,7 +186,8 @@ class FitSession:
         logs: Mapping[str, float] | None = None
         while parts.cursor.remaining() != 0 and not parts.model.stop_training:
             done = self._train_call(epoch, self._agreed_steps())
-            logs = done.logs
+            if done.steps:  # the call that finds the end of the data may make none
+                logs = done.logs
             if self._deliver_ready() or (done.halted and self._halt(done)):
                 return
             if done.exhausted:
@@ -226,6 +228,7 @@ class FitSession:
         if self._batch_hooks:
             parts.callbacks.on_train_batch_begin(first)
         undisturbed = self._warm and parts.suite.idle
+        settled = self._warm and parts.loop.settled
         parts.suite.admit(self._idle.count)
         start_s, start_cpu_s = time.monotonic(), time.process_time()
         done = parts.loop.run(parts.cursor, steps)
@@ -236,7 +239,7 @@ class FitSession:
         if not self._warm:
             self._warm = True
             parts.hosts.begin_waits()  # in the first call hosts wait for whoever compiles longest
-        if epoch > self._schedule.initial_epoch:  # the first one traces and tries plans
+        if settled and epoch > self._first_epoch:  # in which the rest is traced
             self._lag.trained(span, done.steps)
         parts.pace.observe(done.steps, span.duration_s)
         self._step += done.steps

@@ -281,8 +281,7 @@ class Trainer:
             )
             progress = ProgressReporter(schedule.epochs, cursor.steps_per_epoch, verbose=verbose)
             resources.enter_context(progress)
-            self.messages = progress.messages
-            self.step_validations = []
+            self._forget(progress.messages)
             parts = assemble_fit(
                 self._setup(),
                 feed,
@@ -292,6 +291,7 @@ class Trainer:
                 sets,
                 policy,
                 resources,
+                initial_epoch=schedule.initial_epoch,
                 epochs=schedule.epochs,
                 on_step_validation=self.step_validations.append,
             )
@@ -303,7 +303,6 @@ class Trainer:
 
     def _run(self, session: FitSession, parts: Parts) -> None:
         """Runs a session and keeps its accounts, however it ends."""
-        self.ended = "failed"
         try:
             session.run()
             self.ended = session.ended
@@ -319,11 +318,16 @@ class Trainer:
             if self.model.history is not None:
                 self.model.history.ended = self.ended
 
+    def _forget(self, messages: list[str]) -> None:
+        """Begins anew to keep what a `fit` tells; the list is filled while it runs."""
+        self.ended, self.messages = "failed", messages
+        self.accounts, self.step_validations = [], []
+
     def _serve(
         self, feed: Feed, sets: Mapping[str, ValidationSet], callbacks: Any, epochs: int
     ) -> keras.callbacks.History:
         """Is the evaluator of the hosts that train, and returns the history that they return."""
-        self.ended, self.accounts = "failed", []
+        self._forget([])
         callback_list = make_callback_list(self.model, callbacks, verbose=0, epochs=epochs, steps=None)
         with contextlib.ExitStack() as resources:
             self.ended = serve_fit(self._setup(), feed, callback_list, sets, resources)

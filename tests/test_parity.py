@@ -294,7 +294,9 @@ def test_a_metric_of_unknown_state_is_evaluated_by_one_worker():
     assert model.history.history["val_largest"] == [3.0, 3.0]
 
 
-def test_custom_train_and_test_steps_with_logs_of_their_own():
+@pytest.mark.filterwarnings("ignore:.*ran out of data")
+@pytest.mark.parametrize("data", ["arrays", "unknown length", "unknown length, a step a call", "eager"])
+def test_custom_train_and_test_steps_with_logs_of_their_own(data):
     class Custom(keras.Sequential):
         def train_step(self, data):
             logs = super().train_step(data)
@@ -311,7 +313,24 @@ def test_custom_train_and_test_steps_with_logs_of_their_own():
         return model
 
     x, y = arrays()
-    fit_both(build, 3, x, y, epochs=2, validation_data=arrays(VALIDATION_ROWS, 1))
+    if data != "arrays":  # the call that finds the end makes no step
+        x, y = tf.data.Dataset.from_tensor_slices((x, y)).batch(32).filter(lambda x, y: True), None
+    callbacks = (
+        [keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: None)]
+        if "step" in data
+        else []
+    )
+    arguments = {"epochs": 2, "shuffle": False, "validation_data": arrays(VALIDATION_ROWS, 1)}
+    expected, actual = build(), build()
+    actual.run_eagerly = data == "eager"
+    plain = expected.fit(x, y, verbose=0, **arguments)
+    history = Trainer(actual, validation=ValidationPolicy(workers=3)).fit(
+        x, y, verbose=0, callbacks=callbacks, **arguments
+    )
+    assert_same_history(history.history, plain.history)
+    # Of Keras's optimizer the counter goes on where a step finds no data.
+    for ours, theirs in zip(actual.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 def test_validation_that_changes_the_model_is_done_as_keras_does_it():

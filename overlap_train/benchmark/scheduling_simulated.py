@@ -213,10 +213,10 @@ def _makespan_s(
 def lower_bound_s(graphs: Mapping[str, LayerGraph], networks: Sequence[str], load: BackgroundLoad) -> float:
     """No schedule of the scenario is shorter, even one that gives shares of a layer to both devices.
 
-    The GPU gives its unloaded share, as if requests began with the active part of the load. Layers that are
-    in a chain keep at most one CPU slot busy for each network, since all but a few layers of these networks
-    form chains (parallel branches of ResNet and DenseNet are left out); the pieces of a layer may have all
-    slots, and each device takes the faster form.
+    The GPU gives its unloaded share, as on average over the phases of the load. Layers that are in a chain
+    keep at most one CPU slot busy for each network, since all but a few layers of these networks form chains
+    (parallel branches of ResNet and DenseNet are left out); the pieces of a layer may have all slots, and
+    each device takes the faster form.
     """
     gpu, cpu = (xavier()[name] for name in ("GPU", "CPU"))
     speed = 1 - load.duty + load.duty * load.share

@@ -32,10 +32,14 @@ class CursorState:
 
 
 class Cursor:
-    """Walks through a feed, epoch by epoch. Belongs to the training thread."""
+    """Walks through a feed, epoch by epoch. Belongs to the training thread.
+
+    Attributes:
+        feed: the data.
+    """
 
     def __init__(self, feed: Feed, steps_per_epoch: int | None) -> None:
-        self._feed = feed
+        self.feed = feed
         self._steps_per_epoch = steps_per_epoch
         self._pass: Any = None
         self._seen = 0
@@ -46,7 +50,7 @@ class Cursor:
     @property
     def steps_per_epoch(self) -> int | None:
         """Steps in an epoch, or None if only the end of the data will tell."""
-        return self._steps_per_epoch or self._feed.num_batches
+        return self._steps_per_epoch or self.feed.num_batches
 
     @property
     def current_pass(self) -> Any:
@@ -66,7 +70,7 @@ class Cursor:
         if self._rewound_to is not None:
             self._redo(self._rewound_to)
             self._rewound_to = None
-        self._feed.begin_epoch()
+        self.feed.begin_epoch()
         self._steps = 0
         if self._pass is None or not self._steps_per_epoch:
             self._new_pass()
@@ -76,8 +80,8 @@ class Cursor:
         limits = []
         if self.steps_per_epoch:
             limits.append(self.steps_per_epoch - self._steps)
-        if self._feed.num_batches:
-            limits.append(self._feed.num_batches - self._seen)
+        if self.feed.num_batches:
+            limits.append(self.feed.num_batches - self._seen)
         return min(limits) if limits else None
 
     def advance(self, steps: int) -> None:
@@ -91,29 +95,29 @@ class Cursor:
         Raises:
             ValueError: if the very first pass had no batch.
         """
-        if self._feed.drawn == 1 and self._seen == 0:
+        if self.feed.drawn == 1 and self._seen == 0:
             raise ValueError("the training data is empty: it gave no batch; pass at least one")
         if self.steps_per_epoch:
             _warn_out_of_data()
         self._pass = None
 
     def end_epoch(self) -> None:
-        length = self._feed.num_batches
+        length = self.feed.num_batches
         if self._pass is not None and length and self._seen >= length:
             if self._steps_per_epoch and self._steps < self._steps_per_epoch:
                 _warn_out_of_data()
-            if self._feed.draws_seeds:
+            if self.feed.draws_seeds:
                 # Keras begins a pass here too, and each one draws from the seeds of the user's pipeline.
                 self._new_pass()
             else:
                 self._pass = None
-        self._feed.end_epoch()
+        self.feed.end_epoch()
 
     def state(self) -> CursorState:
         """Returns the position; call it between two epochs."""
         if self._rewound_to is not None:
             return self._rewound_to
-        return CursorState(self._feed.drawn, self._seen, self._pass is not None)
+        return CursorState(self.feed.drawn, self._seen, self._pass is not None)
 
     def restore(self, state: CursorState) -> None:
         """Goes back to a position; the data is fetched again only if another epoch begins."""
@@ -121,18 +125,18 @@ class Cursor:
 
     def forget(self, state: CursorState) -> None:
         """Says that nobody will go back to before `state`."""
-        self._feed.forget(max(0, state.drawn - 1))
+        self.feed.forget(max(0, state.drawn - 1))
 
     def _new_pass(self) -> None:
-        self._pass = self._feed.new_pass()
+        self._pass = self.feed.new_pass()
         self._seen = 0
 
     def _redo(self, state: CursorState) -> None:
         self._pass = None
         if not (state.open and self._steps_per_epoch):
-            self._feed.rewind(state.drawn)
+            self.feed.rewind(state.drawn)
             return
-        self._feed.rewind(state.drawn - 1)
+        self.feed.rewind(state.drawn - 1)
         self._new_pass()
         if hasattr(self._pass, "get_next"):
             for _ in range(state.seen):

@@ -42,8 +42,10 @@ class BackgroundLoad:
     phase_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.duty <= 1 or not 0 <= self.share <= 1 or self.period_s <= 0:
-            raise ValueError(f"duty and share must be in 0 to 1 and period_s above 0, got {self}")
+        if not 0 <= self.duty <= 1 or not 0 <= self.share <= 1 or self.period_s <= 0 or self.phase_s < 0:
+            raise ValueError(
+                f"duty and share must be in 0 to 1, period_s above 0 and phase_s not below, got {self}"
+            )
         if self.duty == 1 and self.share == 0:
             raise ValueError("a load with duty 1 and share 0 leaves nothing; no work would ever end")
 

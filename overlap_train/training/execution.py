@@ -27,7 +27,7 @@ _HEAVY_FLOP = 1e8
 
 
 class LoopCache:
-    """Traced loops, kept from one `fit` to the next. They hold no data that the next `fit` brings along.
+    """Traced loops, kept from one `fit` to the next. They hold no data.
 
     Keras, too, traces its training function once and again only after `compile`.
     """
@@ -41,6 +41,10 @@ class LoopCache:
         if key not in self._loops:
             self._loops[key] = build()
         return self._loops[key]
+
+    def has(self, key: Any) -> bool:
+        """Whether the loop of a key is traced already."""
+        return key in self._loops
 
 
 class FastKernels(Protocol):
@@ -126,9 +130,7 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
     key = (_trace_key(task), asked)
 
     def build(candidate: Candidate) -> Loop:
-        loop = known.get((key, candidate), lambda: _build(task, candidate, asked))
-        loop.attach(task.feed)
-        return loop
+        return known.get((key, candidate), lambda: _build(task, candidate, asked))
 
     fast = task.find_fast() if any(candidate.fast for candidate in candidates) else None
     loop = PlannedLoop(
@@ -138,6 +140,7 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
         total_steps=task.total_steps,
         cache=PlanCache(path),
         message=message,
+        is_traced=lambda candidate: known.has((key, candidate)),
         fast_extra_s=fast.extra_s if fast is not None else 0.0,
     )
     return loop, pace
@@ -241,9 +244,10 @@ def _around(task: Task, candidate: Candidate) -> Callable[[StepFunction], StepFu
     fast = task.find_fast() if candidate.fast else None
     if fast is None:
         return task.around
-    rows = task.feed.full_batch
+    # What is returned is kept with the loop and must not hold the task, which holds the data.
+    around, rows = task.around, task.feed.full_batch
     part = None if rows is None else -(-rows // candidate.splits)
-    return lambda function: task.around(fast.around(function, part))
+    return lambda function: around(fast.around(function, part))
 
 
 def _checked_splits(task: Task, splits: int) -> int:
@@ -272,13 +276,26 @@ def _is_heavy(task: Task) -> bool:
     return bool(6.0 * rows * task.model.count_params() > _HEAVY_FLOP)
 
 
+@dataclass(frozen=True, eq=False)
+class _Same:
+    """Equal to what holds the same object, which stays alive, so that no other one has its `id`."""
+
+    held: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.held is self.held
+
+    def __hash__(self) -> int:
+        return id(self.held)
+
+
 def _trace_key(task: Task) -> Any:
-    """Returns what a traced loop depends on; the objects in it are kept alive by the model."""
+    """Returns what a traced loop depends on."""
     model, feed = task.model, task.feed
     parts = (model, model.optimizer, *_keras.compiled_parts(model), *model.variables)
     tensors = keras.tree.flatten(feed.tensors) if isinstance(feed, ArrayFeed) else ()
     return (
-        tuple(id(part) for part in parts),
+        tuple(_Same(part) for part in parts),
         tuple(variable.trainable for variable in model.variables),
         str(feed.element_spec),
         tuple(tuple(tensor.shape) for tensor in tensors),

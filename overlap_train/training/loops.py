@@ -39,16 +39,21 @@ class StepsDone:
 
 
 class Loop(abc.ABC):
-    """Makes training steps from the batches at a cursor."""
+    """Makes training steps from the batches at a cursor.
+
+    A compiled loop holds no data: it serves every feed of the same kind, sizes and specs.
+    """
 
     name: str
+
+    @property
+    def settled(self) -> bool:
+        """Whether the next call makes its steps as all further ones will: no way is being tried."""
+        return True
 
     @abc.abstractmethod
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
         """Makes up to `max_steps` steps, all from the current pass, and advances the cursor."""
-
-    def attach(self, feed: Feed) -> None:
-        """Goes over to another feed of the same kind and the same specs."""
 
 
 class ArrayLoop(Loop):
@@ -61,24 +66,18 @@ class ArrayLoop(Loop):
     name = "in_memory"
 
     def __init__(self, feed: ArrayFeed, step: Step, logs_spec: dict[str, tf.TensorSpec]) -> None:
-        self._feed = feed
         self._step = step
         self._empty_logs = _empty_logs(step, logs_spec)
-        self._many = self._trace(full=False, jit=False)
-
-    def attach(self, feed: Feed) -> None:
-        assert isinstance(feed, ArrayFeed)
-        self._feed = feed
+        self._many = self._trace(feed, full=False, jit=False)
 
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
         return self._call(self._many, cursor, max_steps)
 
-    def _trace(self, *, full: bool, jit: bool) -> Callable[..., Any]:
+    def _trace(self, feed: ArrayFeed, *, full: bool, jit: bool) -> Callable[..., Any]:
         """Traces the loop; `full` says that it will be called for full batches only.
 
         The tensors are arguments, so that the same function serves other arrays of the same shapes.
         """
-        feed = self._feed
 
         def many(tensors: Any, order: tf.Tensor, first: tf.Tensor, last: tf.Tensor) -> tuple[Any, ...]:
             def body(index: tf.Tensor, *_: Any) -> tuple[Any, ...]:
@@ -101,7 +100,7 @@ class ArrayLoop(Loop):
 
     def _call(self, many: Callable[..., Any], cursor: Cursor, steps: int) -> StepsDone:
         first, last = (tf.constant(n, tf.int64) for n in (cursor.seen, cursor.seen + steps))
-        reached, finite, logs = many(self._feed.tensors, cursor.current_pass, first, last)
+        reached, finite, logs = many(_arrays(cursor).tensors, cursor.current_pass, first, last)
         steps = int(reached) - cursor.seen
         cursor.advance(steps)
         return StepsDone(steps, halted=not bool(finite), logs=logs or None)
@@ -118,21 +117,16 @@ class CompiledArrayLoop(ArrayLoop):
     def __init__(
         self, feed: ArrayFeed, step: Step, logs_spec: dict[str, tf.TensorSpec], last_step: Step
     ) -> None:
-        self._feed = feed
         self._step = step
         self._logs_spec = logs_spec
         self._empty_logs = _empty_logs(step, logs_spec)
         self._last_step = last_step
         self._last: ArrayLoop | None = None
-        self._full = self._trace(full=True, jit=True)
-
-    def attach(self, feed: Feed) -> None:
-        super().attach(feed)
-        if self._last is not None:
-            self._last.attach(feed)
+        self._full = self._trace(feed, full=True, jit=True)
 
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
-        full_batches = self._feed.num_samples // self._feed.batch_size
+        feed = _arrays(cursor)
+        full_batches = feed.num_samples // feed.batch_size
         left = min(max_steps, full_batches - cursor.seen)
         if left <= 0:
             return self._run_last(cursor, max_steps)
@@ -144,7 +138,7 @@ class CompiledArrayLoop(ArrayLoop):
 
     def _run_last(self, cursor: Cursor, max_steps: int) -> StepsDone:
         if self._last is None:
-            self._last = ArrayLoop(self._feed, self._last_step, self._logs_spec)
+            self._last = ArrayLoop(_arrays(cursor), self._last_step, self._logs_spec)
         return self._last.run(cursor, max_steps)
 
 
@@ -195,8 +189,7 @@ class EagerLoop(Loop):
 
     name = "eager"
 
-    def __init__(self, feed: Feed, step: Step) -> None:
-        self._feed = feed
+    def __init__(self, step: Step) -> None:
         self._step = step
 
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
@@ -213,9 +206,9 @@ class EagerLoop(Loop):
         return StepsDone(max_steps, logs=logs or None)
 
     def _next_batch(self, cursor: Cursor) -> Batch | None:
-        if not isinstance(self._feed, ArrayFeed):
+        if not isinstance(cursor.feed, ArrayFeed):
             return next(cursor.current_pass, None)
-        return self._feed.batch(cursor.current_pass, tf.constant(cursor.seen, tf.int64))
+        return cursor.feed.batch(cursor.current_pass, tf.constant(cursor.seen, tf.int64))
 
 
 def make_loop(
@@ -236,7 +229,7 @@ def make_loop(
         jit_last_step: compiles a loop over arrays as a whole; the step for its smaller last batch.
     """
     if eager:
-        return EagerLoop(feed, step)
+        return EagerLoop(step)
     if not isinstance(feed, ArrayFeed):
         return IteratorLoop(step, logs_spec)
     if jit_last_step is not None:
@@ -248,3 +241,8 @@ def _empty_logs(step: Step, spec: dict[str, tf.TensorSpec]) -> Logs:
     if not step.carries_logs:
         return {}
     return {name: tf.zeros(value.shape, value.dtype) for name, value in spec.items()}
+
+
+def _arrays(cursor: Cursor) -> ArrayFeed:
+    assert isinstance(cursor.feed, ArrayFeed)
+    return cursor.feed

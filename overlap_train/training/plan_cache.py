@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import platform
 import tempfile
@@ -26,6 +27,21 @@ from overlap_train._version import __version__
 from overlap_train.configuration import available_cores
 
 __all__ = ["Candidate", "Measurements", "PlanCache", "Timing", "cache_directory", "fingerprint"]
+
+# What of a layer decides how long it takes, beside its variables.
+_ATTRIBUTES = (
+    "activation",
+    "compute_dtype",
+    "data_format",
+    "dilation_rate",
+    "kernel_size",
+    "padding",
+    "pool_size",
+    "rate",
+    "return_sequences",
+    "size",
+    "strides",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +65,25 @@ class Timing:
 
     Attributes:
         build_s: seconds until its first step was done: tracing, compilation, that step.
-        step_s: seconds for a step after that.
+        step_s: seconds for a step after that, the least of what the runs measured; infinite if it could not
+            be traced or compiled.
+        runs: how many runs measured that.
     """
 
     build_s: float
     step_s: float
+    runs: int = 1
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether it can be relied on: another run measured it too, or it failed."""
+        return self.runs > 1 or (self.runs == 1 and math.isinf(self.step_s))
+
+    def and_then(self, again: Timing) -> Timing:
+        """Returns what is known once another run has measured it again."""
+        # Other programs make steps longer, never shorter.
+        step_s = min(again.step_s, self.step_s) if self.runs else again.step_s
+        return Timing(again.build_s, step_s, self.runs + 1)
 
 
 Measurements = dict[Candidate, Timing]
@@ -62,53 +92,47 @@ Measurements = dict[Candidate, Timing]
 class PlanCache:
     """The measurements of one training task; `None` for its file keeps nothing."""
 
-    # What was measured on a busy machine would otherwise be believed for ever.
-    _RUNS = 8
+    # The one that measures, the one that confirms, and those that believe them: not for ever, as both may
+    # have been disturbed.
+    _RUNS = 10
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
     def load(self) -> Measurements:
-        """Returns what is known; nothing if the file is absent, damaged or of another format."""
-        try:
-            rows = self._read()["timings"]
-            timings = {
-                Candidate(int(row["splits"]), bool(row["jit"]), str(row["fast"])): Timing(
-                    float(row["build_s"]), float(row["step_s"])
-                )
-                for row in rows
-            }
-        except (OSError, ValueError, KeyError, TypeError):
-            return {}
-        return timings if all(t.step_s > 0 and t.build_s >= 0 for t in timings.values()) else {}
+        """Returns what is known, for a run that begins; nothing if the file is absent, damaged or foreign.
 
-    @property
-    def confirmed(self) -> bool:
-        """Whether what is known was measured in two runs."""
-        try:
-            return bool(self._read().get("confirmed", False))
-        except (OSError, ValueError, AttributeError):
-            return False
-
-    def count_run(self) -> bool:
-        """Counts a run that takes its plan from here; returns whether it should measure again instead.
-
-        So should the first one, to confirm what is known, and after that every ninth.
+        After some runs all is in doubt: the times are returned as measured by none.
         """
         try:
             content = self._read()
-            runs = int(content.get("runs", 0)) + 1
-        except (OSError, ValueError, TypeError, AttributeError):
-            return True
-        self._write({**content, "runs": runs})
-        return runs > (self._RUNS if self.confirmed else 0)
+            timings = {
+                Candidate(int(row["splits"]), bool(row["jit"]), str(row["fast"])): Timing(
+                    float(row["build_s"]), float(row["step_s"]), int(row["runs"])
+                )
+                for row in content["timings"]
+            }
+            runs = int(content["runs"]) + 1
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+        if not all(t.step_s > 0 and t.build_s >= 0 for t in timings.values()):
+            return {}
+        if runs > self._RUNS:
+            runs, timings = 1, {c: dataclasses.replace(t, runs=0) for c, t in timings.items()}
+        self._save(timings, runs)
+        return timings
 
-    def save(self, timings: Mapping[Candidate, Timing], *, confirmed: bool = False) -> None:
-        """Replaces the measurements; `confirmed` if they are the best of two runs."""
-        rows = [
-            {**dataclasses.asdict(c), "build_s": t.build_s, "step_s": t.step_s} for c, t in timings.items()
-        ]
-        self._write({"timings": rows, "runs": 0, "confirmed": confirmed})
+    def save(self, timings: Mapping[Candidate, Timing]) -> None:
+        """Replaces the measurements."""
+        try:
+            runs = int(self._read()["runs"])
+        except (OSError, ValueError, KeyError, TypeError):
+            runs = 1
+        self._save(timings, runs)
+
+    def _save(self, timings: Mapping[Candidate, Timing], runs: int) -> None:
+        rows = [{**dataclasses.asdict(c), **dataclasses.asdict(t)} for c, t in timings.items()]
+        self._write({"timings": rows, "runs": runs})
 
     def _read(self) -> dict[str, Any]:
         if self._path is None:
@@ -149,9 +173,14 @@ def fingerprint(model: keras.Model, element_spec: Any, *facts: Any) -> str:
         *facts: anything else with a stable `repr`.
     """
     threading = tf.config.threading
+    layers = _keras.flat_layers(model)
     parts = [
-        [(type(layer).__name__, getattr(layer, "rate", None)) for layer in _keras.flat_layers(model)],
+        [
+            (type(layer).__name__, *(_text(getattr(layer, name, None)) for name in _ATTRIBUTES))
+            for layer in layers
+        ],
         [(tuple(v.shape), v.dtype, v.trainable) for v in model.variables],
+        [_text(loss) for loss in keras.tree.flatten(model.loss)],
         [type(metric).__name__ for metric in _keras.metric_leaves(model)],
         type(model.optimizer).__name__,
         [(s.shape.as_list(), s.dtype.name) for s in keras.tree.flatten(element_spec) if hasattr(s, "shape")],
@@ -161,6 +190,13 @@ def fingerprint(model: keras.Model, element_spec: Any, *facts: Any) -> str:
         (tf.__version__, keras.__version__, __version__),
     ]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+def _text(value: Any) -> str:
+    """Returns a text that is the same in every process, also of a function or an object."""
+    if value is None or isinstance(value, (str, int, float, tuple, list)):
+        return repr(value)
+    return str(getattr(value, "__qualname__", type(value).__name__))
 
 
 def _processor() -> str:

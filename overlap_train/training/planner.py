@@ -8,6 +8,7 @@ thread.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,10 +24,14 @@ __all__ = ["PlannedLoop", "describe"]
 
 _CALL_S = 0.1
 _TIMED_CALLS = 2
+_UNTIMED_STEPS = 5
 _PATIENCE = 12
 
 # What is measured serves the runs that follow: a candidate need not pay in this one alone.
 _RUNS_SERVED = 3
+
+# A time that one run measured may be so many times too long, as far as it is worth a second look.
+_DOUBT = 2.0
 
 
 @dataclass
@@ -35,10 +40,12 @@ class _Trial:
 
     candidate: Candidate
     build_s: float
+    first_steps: int = 1
     steps_asked: int = 1
     calls: int = 0
     step_s: float = float("inf")
     timed: int = 0
+    was_traced: bool = False
 
 
 class PlannedLoop(Loop):
@@ -46,12 +53,13 @@ class PlannedLoop(Loop):
 
     Args:
         candidates: in the order in which to try them; the first one needs no reason.
-        build: traces the loop of a candidate.
+        build: traces the loop of a candidate, or returns one that is traced already.
         pace: told how many steps the calls of a trial should have, and at the end what a step takes.
         total_steps: training steps of the whole run, or None if nobody knows.
-        cache: what earlier runs have measured. One run measures again and begins with what was best; the
-            shorter times of the two are believed for some runs, after which the same is done anew.
+        cache: what earlier runs have measured. What one has measured, another confirms, and then both are
+            believed for some runs.
         message: says the plan, once.
+        is_traced: whether `build` need not trace a candidate.
         fast_extra_s: what tracing a candidate with faster operations takes besides, once.
     """
 
@@ -64,9 +72,11 @@ class PlannedLoop(Loop):
         total_steps: int | None,
         cache: PlanCache,
         message: Callable[[str], None],
+        is_traced: Callable[[Candidate], bool] = lambda candidate: False,
         fast_extra_s: float = 0.0,
     ) -> None:
         self._fast_extra_s = fast_extra_s
+        self._is_traced = is_traced
         self._candidates = list(candidates)
         self._build = build
         self._pace = pace
@@ -74,30 +84,41 @@ class PlannedLoop(Loop):
         self._cache = cache
         self._message = message
         self._loops: dict[Candidate, Loop] = {}
-        self._cached = cache.load()
-        self._timings: Measurements = {c: t for c, t in self._cached.items() if c in self._candidates}
-        self._to_confirm: Measurements = {}
+        self._known = cache.load() if len(self._candidates) > 1 else {}
+        self._unsaved = False
+        open_ = {c: t for c, t in self._known.items() if c in self._candidates}
+        self._timings = {c: t for c, t in open_.items() if t.confirmed}
         self._trial: _Trial | None = None
         self._calls = 0
-        start = self._best() if self._timings else self._candidates[0]
-        if self._timings and cache.count_run():
-            self._to_confirm = {} if cache.confirmed else self._timings
-            self._timings = {}
-            self._candidates.sort(key=lambda candidate: candidate != start)
-        if self._timings or len(self._candidates) == 1:
-            following = self._next_candidate(start) if self._timings else None
-            if following is None:
-                self._settle(start)
-                return
-            start = following
-        self._begin(start)
+        possible = {c: t for c, t in open_.items() if math.isfinite(t.step_s)}
+        start = self._best(possible) if possible else self._candidates[0]
+        self._candidates.sort(key=lambda candidate: candidate != start)
+        if start in possible and self._too_few_steps(possible[start].step_s):
+            self._timings[start] = possible[start]
+        if len(self._candidates) == 1:
+            self._settle(start)
+        elif start not in self._timings:
+            self._begin(start)
+        else:
+            self._go_on(start)
 
     @property
     def name(self) -> str:  # type: ignore[override]
         """Of the loop that makes the steps at present."""
         return self._loop.name
 
+    @property
+    def settled(self) -> bool:
+        return self._trial is None
+
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
+        done = self._run(cursor, max_steps)
+        if self._unsaved:  # only now that a step has shown that the data are not to blame
+            self._unsaved = False
+            self._cache.save(self._known)
+        return done
+
+    def _run(self, cursor: Cursor, max_steps: int) -> StepsDone:
         if self._trial is None:
             return self._loop.run(cursor, max_steps)
         start_s, trial = time.monotonic(), self._trial
@@ -105,17 +126,18 @@ class PlannedLoop(Loop):
         try:
             done = self._loop.run(cursor, max_steps)
         except tf.errors.OpError:
-            if not trial.candidate.jit or trial.calls:
+            if not trial.candidate.jit or trial.calls or len(self._candidates) == 1:
                 raise
             # XLA could not compile it, so no step was made; an error of the data comes again without XLA.
             self._give_up(trial)
-            return self.run(cursor, max_steps)
+            return self._run(cursor, max_steps)
         if self._steps_left is not None:
             self._steps_left -= done.steps
         self._calls += 1
         single_steps = max_steps < min(trial.steps_asked, remaining or trial.steps_asked)
         if single_steps or self._calls > _PATIENCE * len(self._candidates):
-            self._settle(self._best() if self._timings else trial.candidate)
+            possible = self._possible()
+            self._settle(self._best(possible) if possible else trial.candidate)
         else:
             self._take(trial, done.steps, time.monotonic() - start_s)
         return done
@@ -125,51 +147,64 @@ class PlannedLoop(Loop):
         trial.calls += 1
         if trial.calls == 1:
             trial.build_s += seconds
+            trial.first_steps = max(1, steps)
             trial.steps_asked = 4
         elif steps >= min(trial.steps_asked, 3):
             if trial.calls > 2:
                 trial.timed += 1
             trial.step_s = min(trial.step_s, seconds / steps)
-            trial.steps_asked = max(1, min(4000, round(_CALL_S / trial.step_s)))
+            trial.steps_asked = _steps_of_a_call(trial.step_s)
         if trial.timed < _TIMED_CALLS:
             self._pace.ask(trial.steps_asked)
             return
-        earlier = self._to_confirm.get(trial.candidate)
-        # Other programs make steps longer, never shorter.
-        step_s = min(trial.step_s, earlier.step_s) if earlier else trial.step_s
-        self._timings[trial.candidate] = Timing(trial.build_s, step_s)
-        best = min(self._timings, key=lambda c: self._timings[c].step_s)
-        following = self._next_candidate(best)
-        if following is not None:
-            self._begin(following)
-            return
-        self._cache.save({**self._cached, **self._timings}, confirmed=bool(self._to_confirm))
-        self._settle(best)
+        self._note(trial)
+        self._go_on(self._best(self._possible()))
 
-    def _begin(self, candidate: Candidate) -> None:
-        start_s = time.monotonic()
-        try:
-            self._loop = self._loop_of(candidate)
-        except (tf.errors.OpError, TypeError, ValueError, NotImplementedError):
-            if len(self._candidates) == 1:
-                raise
-            self._give_up(_Trial(candidate, 0.0))
-            return
-        self._trial = _Trial(candidate, time.monotonic() - start_s)
-        self._pace.ask(1)
+    def _note(self, trial: _Trial) -> None:
+        """Keeps what a trial has shown, to be believed in this run."""
+        build_s = max(0.0, trial.build_s - (trial.first_steps - 1) * min(trial.step_s, trial.build_s))
+        known = self._known.get(trial.candidate)
+        if known is not None and trial.was_traced:
+            build_s = known.build_s
+        timing = Timing(build_s, trial.step_s)
+        if known is not None and math.isfinite(trial.step_s):
+            timing = known.and_then(timing)
+        self._timings[trial.candidate] = self._known[trial.candidate] = timing
+        self._unsaved = True
 
-    def _give_up(self, trial: _Trial) -> None:
-        """Goes on without a candidate that cannot be traced or compiled."""
-        self._candidates.remove(trial.candidate)
-        if not self._timings:
-            self._begin(self._candidates[0])
-            return
-        best = self._best()
+    def _go_on(self, best: Candidate) -> None:
+        """Begins the next trial, or ends the search with the best candidate."""
         following = self._next_candidate(best)
         if following is not None:
             self._begin(following)
         else:
             self._settle(best)
+
+    def _begin(self, candidate: Candidate) -> None:
+        start_s = time.monotonic()
+        trial = _Trial(candidate, 0.0, was_traced=self._is_traced(candidate))
+        try:
+            self._loop = self._loop_of(candidate)
+        except (tf.errors.OpError, TypeError, ValueError, NotImplementedError):
+            if len(self._candidates) == 1:
+                raise
+            self._give_up(trial)
+            return
+        trial.build_s = time.monotonic() - start_s
+        self._trial = trial
+        self._pace.ask(1)
+
+    def _give_up(self, trial: _Trial) -> None:
+        """Goes on without a candidate that cannot be traced or compiled."""
+        self._candidates.remove(trial.candidate)
+        self._loops.pop(trial.candidate, None)
+        trial.step_s = math.inf
+        self._note(trial)
+        possible = self._possible()
+        if possible:
+            self._go_on(self._best(possible))
+        else:
+            self._begin(self._candidates[0])
 
     def _settle(self, candidate: Candidate) -> None:
         self._trial = None
@@ -186,29 +221,58 @@ class PlannedLoop(Loop):
             self._loops[candidate] = self._build(candidate)
         return self._loops[candidate]
 
-    def _best(self) -> Candidate:
+    def _possible(self) -> Measurements:
+        """Returns the times that are believed, of candidates that did not fail."""
+        return {c: t for c, t in self._timings.items() if math.isfinite(t.step_s)}
+
+    def _best(self, timings: Measurements) -> Candidate:
         """Returns what takes the least time for the rest of the run, tracing included."""
         steps = self._steps_left if self._steps_left is not None else 100_000
-        timings = self._timings
-        return min(timings, key=lambda c: timings[c].build_s + steps * timings[c].step_s)
+
+        def cost_s(candidate: Candidate) -> float:
+            traced = candidate in self._loops or self._is_traced(candidate)
+            timing = timings[candidate]
+            return (0.0 if traced else timing.build_s) + steps * timing.step_s
+
+        return min(timings, key=cost_s)
 
     def _next_candidate(self, best: Candidate) -> Candidate | None:
-        """Returns a candidate not yet timed that would pay for itself if it did what is hoped of it."""
-        if self._steps_left is None:
+        """Returns a candidate to be timed that would pay for itself if it did what is hoped of it."""
+        step_s = self._timings[best].step_s
+        if self._steps_left is None or self._too_few_steps(step_s):
             return None
-        timing = self._timings[best]
         for candidate in self._candidates:
             if candidate in self._timings:
                 continue
             if candidate.fast and not best.fast and any(known.fast for known in self._timings):
                 continue  # they have lost already
-            gain_s = (
-                _RUNS_SERVED * self._steps_left * timing.step_s * _hoped_gain(candidate, best, timing.step_s)
-            )
-            extra_s = self._fast_extra_s if candidate.fast else 0.0
-            if gain_s > timing.build_s * _relative_build_cost(candidate, best) + extra_s:
+            gain_s = _RUNS_SERVED * self._steps_left * step_s * self._hoped_gain(candidate, best)
+            if gain_s > self._build_s(candidate, best):
                 return candidate
         return None
+
+    def _too_few_steps(self, step_s: float) -> bool:
+        """Whether the run will end before a trial does."""
+        needed = _UNTIMED_STEPS + _TIMED_CALLS * _steps_of_a_call(step_s)
+        return self._steps_left is not None and self._steps_left < needed
+
+    def _hoped_gain(self, candidate: Candidate, best: Candidate) -> float:
+        """Returns the part of a step's time that a candidate might save."""
+        step_s, doubtful = self._timings[best].step_s, self._known.get(candidate)
+        near = 1 - 1 / _DOUBT if doubtful is not None and doubtful.step_s < _DOUBT * step_s else 0.0
+        if doubtful is not None and doubtful.runs:
+            return near
+        return max(near, _hoped_gain(candidate, best, step_s))
+
+    def _build_s(self, candidate: Candidate, best: Candidate) -> float:
+        """Returns how long it takes to trace and compile a candidate, as far as can be told."""
+        if self._is_traced(candidate):
+            return 0.0
+        known = self._known.get(candidate)
+        if known is not None and known.runs:
+            return known.build_s
+        extra_s = self._fast_extra_s if candidate.fast else 0.0
+        return self._timings[best].build_s * _build_cost(candidate) / _build_cost(best) + extra_s
 
 
 def describe(loop: str, candidate: Candidate, steps_per_call: int | None, step_s: float | None) -> str:
@@ -244,11 +308,11 @@ def _hoped_gain(candidate: Candidate, best: Candidate, step_s: float) -> float:
     return 0.3 if step_s < 2e-3 else 0.0
 
 
-def _relative_build_cost(candidate: Candidate, best: Candidate) -> float:
-    """Returns how much longer a candidate takes to trace and compile than one that is known."""
-    return _build_cost(candidate) / _build_cost(best)
-
-
 def _build_cost(candidate: Candidate) -> float:
     """Returns it in terms of a plain graph's."""
     return 4.5 if candidate.jit else 1.0 + candidate.splits / 4
+
+
+def _steps_of_a_call(step_s: float) -> int:
+    """Returns how many steps a call has that is timed."""
+    return max(1, min(4000, round(_CALL_S / step_s)))

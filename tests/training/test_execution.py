@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import keras
 import numpy as np
 import pytest
@@ -9,7 +12,10 @@ import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer
 from overlap_train.data.sources import FeedOptions, make_feed
+from overlap_train.training import execution
 from overlap_train.training.execution import find_xla_obstacle
+from overlap_train.training.loops import make_loop
+from overlap_train.training.plan_cache import fingerprint
 from tests import models
 
 
@@ -107,3 +113,34 @@ def test_eager_plan_runs_the_step_operation_by_operation():
     x, y = models.arrays(16)
     Trainer(model, execution=ExecutionPlan(loop="eager")).fit(x, y, batch_size=8, verbose=0)
     assert eager[-1]
+
+
+def test_loops_that_are_kept_hold_no_data():
+    x, y = models.arrays()
+    trainer = Trainer(perceptron(), execution=ExecutionPlan(batch_splits=2))
+    feeds = []
+
+    def kept(feed, *arguments):
+        feeds.append(weakref.ref(feed))
+        return make_loop(feed, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(execution, "make_loop", kept)
+        trainer.fit(x, y, batch_size=32, verbose=0)
+    gc.collect()
+    assert [feed() for feed in feeds] == [None]
+    assert trainer._loops._loops
+
+
+def test_plans_are_kept_apart_by_what_makes_a_step_longer():
+    def key(strides=1, dtype="float32", loss="mse"):
+        layers = [
+            keras.layers.Conv2D(2, 3, strides, padding="same", dtype=dtype),
+            keras.layers.GlobalMaxPooling2D(),
+        ]
+        model = keras.Sequential([keras.Input((4, 4, 1)), *layers])
+        model.compile("sgd", loss)
+        return fingerprint(model, tf.TensorSpec((None, 4, 4, 1)))
+
+    assert key() == key()
+    assert len({key(), key(strides=2), key(dtype="mixed_bfloat16"), key(loss="mae")}) == 4

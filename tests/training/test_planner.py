@@ -141,16 +141,14 @@ def test_next_run_takes_the_measurements_over(monkeypatch, tmp_path):
 
 
 def test_measurements_of_a_busy_machine_are_not_believed_for_ever(monkeypatch, tmp_path):
-    PlanCache(tmp_path / "plan.json").save(
-        {PLAIN: Timing(0.3, 1e-4), XLA: Timing(20.0, 2e-5)}, confirmed=True
-    )
+    PlanCache(tmp_path / "plan.json").save({PLAIN: Timing(0.3, 1e-4, 2), XLA: Timing(20.0, 2e-5, 2)})
     last = []
-    for _ in range(10):
+    for _ in range(11):
         scene = Scene(monkeypatch, tmp_path, [XLA, PLAIN], {PLAIN: 1e-4, XLA: 2e-5}, total_steps=100_000)
         scene.train(100_000)
         last.append((scene.log[0], scene.log[-1]))
-    # The ninth measures again, and begins with what was best.
-    assert last == [(PLAIN, PLAIN)] * 8 + [(PLAIN, XLA), (XLA, XLA)]
+    # The tenth measures again, and begins with what was best.
+    assert last == [(PLAIN, PLAIN)] * 9 + [(PLAIN, XLA), (XLA, XLA)]
 
 
 def test_one_disturbed_run_decides_for_no_other(monkeypatch, tmp_path):
@@ -173,12 +171,92 @@ def test_quiet_run_is_not_overruled_by_a_disturbed_one(monkeypatch, tmp_path):
         scene = Scene(monkeypatch, tmp_path, [PLAIN, SPLIT], step_s, total_steps=10_000)
         scene.train(1_000)
         assert scene.log[-1] == SPLIT
-    assert PlanCache(tmp_path / "plan.json").confirmed
+    assert all(timing.confirmed for timing in PlanCache(tmp_path / "plan.json").load().values())
+
+
+def test_a_time_that_one_run_measured_is_doubted_if_it_may_be_twice_too_long(monkeypatch, tmp_path):
+    """From steps that long nobody would hope to gain by leaving the splits."""
+    PlanCache(tmp_path / "plan.json").save({PLAIN: Timing(0.3, 5e-3), SPLIT: Timing(0.3, 3e-3)})
+    step_s = {PLAIN: 2e-3, SPLIT: 3e-3}
+    scene = Scene(monkeypatch, tmp_path, [PLAIN, SPLIT], step_s, total_steps=10_000)
+    scene.train(1_000)
+    assert (scene.log[0], scene.log[-1]) == (SPLIT, PLAIN)
+
+
+def test_what_one_run_found_far_slower_is_not_tried_again(monkeypatch, tmp_path):
+    PlanCache(tmp_path / "plan.json").save({PLAIN: Timing(0.3, 1e-4), XLA: Timing(0.6, 8e-4)})
+    scene = Scene(monkeypatch, tmp_path, [PLAIN, XLA], {PLAIN: 1e-4, XLA: 8e-4}, total_steps=10**6)
+    scene.train(50_000)
+    assert scene.built == [PLAIN]
+    known = PlanCache(tmp_path / "plan.json").load()
+    assert (known[PLAIN].runs, known[XLA].runs) == (2, 1)
+
+
+def test_what_is_measured_for_the_first_time_is_not_confirmed_by_that(monkeypatch, tmp_path):
+    PlanCache(tmp_path / "plan.json").save({PLAIN: Timing(0.3, 1e-4)})
+    Scene(monkeypatch, tmp_path, [PLAIN, XLA], {PLAIN: 1e-4, XLA: 9e-5}, total_steps=10**6).train(50_000)
+    known = PlanCache(tmp_path / "plan.json").load()
+    assert (known[PLAIN].runs, known[XLA].runs) == (2, 1)
+    again = Scene(monkeypatch, tmp_path, [PLAIN, XLA], {PLAIN: 1e-4, XLA: 2e-5}, total_steps=10**6)
+    again.train(50_000)
+    assert again.log[-1] == XLA
+    assert PlanCache(tmp_path / "plan.json").load()[XLA].confirmed
+
+
+def test_what_xla_could_not_compile_is_remembered(monkeypatch, tmp_path):
+    error = tf.errors.InvalidArgumentError(None, None, "no XLA kernel")
+    arguments = [PLAIN, XLA], {PLAIN: 1e-4, XLA: 2e-5}
+    for tries in (1, 0, 0):
+        scene = Scene(monkeypatch, tmp_path, *arguments, total_steps=10**6, fails={XLA: error})
+        scene.train(30_000)
+        assert scene.built.count(XLA) == tries
+    assert PlanCache(tmp_path / "plan.json").load()[PLAIN].confirmed
+
+
+def test_loops_traced_before_do_not_pass_for_cheap_ones(monkeypatch, tmp_path):
+    """A second `fit` finds them traced; a short run in another process would have to trace them."""
+    arguments = [PLAIN, XLA], {PLAIN: 1e-4, XLA: 2e-5}
+    Scene(monkeypatch, tmp_path, *arguments, total_steps=10**6, build_s=2.0).train(50_000)
+    built_s = PlanCache(tmp_path / "plan.json").load()[XLA].build_s
+    warm = Scene(
+        monkeypatch, tmp_path, *arguments, total_steps=10**6, build_s=0.0, is_traced=lambda candidate: True
+    )
+    warm.train(50_000)
+    known = PlanCache(tmp_path / "plan.json").load()
+    assert known[XLA].runs == 2
+    assert known[XLA].build_s == pytest.approx(built_s) == pytest.approx(2.0, rel=0.01)
+
+
+def test_a_loop_known_but_not_traced_is_charged_for_that(monkeypatch, tmp_path):
+    known = {PLAIN: Timing(0.3, 1.1e-3, 2), XLA: Timing(20.0, 2e-4, 2)}
+    PlanCache(tmp_path / "plan.json").save(known)
+    step_s = {PLAIN: 1.1e-3, XLA: 2e-4, FAST: 1e-3}
+    scene = Scene(monkeypatch, tmp_path, [PLAIN, XLA, FAST], step_s, total_steps=5_000)
+    scene.train(5_000)
+    assert FAST in scene.log
+    assert XLA not in scene.log
+
+
+def test_a_trial_begins_only_if_the_run_is_long_enough_to_end_it(monkeypatch, tmp_path):
+    """It would be traced for nothing, and by every such run again."""
+    step_s = {PLAIN: 1.0, FAST: 0.5}
+    for steps, tried in ((11, False), (14, True)):
+        scene = Scene(monkeypatch, tmp_path / str(steps), [PLAIN, FAST], step_s, total_steps=steps)
+        scene.train(steps)
+        assert (FAST in scene.built) == tried
+        assert PlanCache(tmp_path / str(steps) / "plan.json").load()
+
+
+def test_steps_of_a_fixed_first_call_do_not_count_as_tracing(monkeypatch, tmp_path):
+    scene = Scene(monkeypatch, tmp_path, [PLAIN, XLA], {PLAIN: 1e-3, XLA: 2e-4}, total_steps=10**5)
+    monkeypatch.setattr(scene.pace, "steps", lambda: 500)
+    scene.train(10_000)
+    assert PlanCache(tmp_path / "plan.json").load()[PLAIN].build_s == pytest.approx(0.201)
 
 
 def test_known_slow_build_is_not_taken_for_a_short_run(monkeypatch, tmp_path):
     scene_file = PlanCache(tmp_path / "plan.json")
-    scene_file.save({PLAIN: Timing(0.3, 1e-4), XLA: Timing(2.0, 2e-5)}, confirmed=True)
+    scene_file.save({PLAIN: Timing(0.3, 1e-4, 2), XLA: Timing(2.0, 2e-5, 2)})
     step_s = {PLAIN: 1e-4, XLA: 2e-5}
     assert Scene(monkeypatch, tmp_path, [PLAIN, XLA], step_s, total_steps=1_000).built == [PLAIN]
     assert Scene(monkeypatch, tmp_path, [PLAIN, XLA], step_s, total_steps=10**6).built == [XLA]
@@ -272,8 +350,8 @@ def test_fast_kernels_that_take_long_to_be_timed_need_a_long_run(monkeypatch, tm
 
 
 def test_other_fast_kernels_than_those_measured_are_tried(monkeypatch, tmp_path):
-    known = {PLAIN: Timing(0.2, 3e-2), FAST: Timing(0.3, 4e-2)}
-    PlanCache(tmp_path / "plan.json").save(known, confirmed=True)
+    known = {PLAIN: Timing(0.2, 3e-2, 2), FAST: Timing(0.3, 4e-2, 2)}
+    PlanCache(tmp_path / "plan.json").save(known)
     more = Candidate(fast="convolution, normalization")
     step_s = {PLAIN: 3e-2, more: 1e-2}
     scene = Scene(monkeypatch, tmp_path, [PLAIN, more], step_s, total_steps=10**5)
