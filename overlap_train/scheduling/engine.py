@@ -226,7 +226,8 @@ class Engine:
                 return None
             if error is None:
                 try:
-                    self.costs.observe(job.layer, job.device, end_s - start_s, request.examples)
+                    own_s = end_s - start_s - job.transfer_s
+                    self.costs.observe(job.layer, job.device, own_s, request.examples)
                     if not self._distributor.complete(controller, job, outputs):
                         return None
                 except BaseException as raised:

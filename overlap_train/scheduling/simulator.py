@@ -194,7 +194,7 @@ class _Run:
     def _end(self, job: Job, began_s: float, now_s: float) -> None:
         self._idle[job.device.name] += 1
         self._board.ended(job)
-        self._costs.observe(job.layer, job.device, now_s - began_s)
+        self._costs.observe(job.layer, job.device, now_s - began_s - job.transfer_s)
         number = job.request.number
         self._jobs.append(
             SimulatedJob(number, job.request.graph.name, job.layer.name, job.device.name, began_s, now_s)

@@ -81,9 +81,10 @@ class Timing:
 
     def and_then(self, again: Timing) -> Timing:
         """Returns what is known once another run has measured it again."""
-        # Other programs make steps longer, never shorter.
-        step_s = min(again.step_s, self.step_s) if self.runs else again.step_s
-        return Timing(again.build_s, step_s, self.runs + 1)
+        if not self.runs:
+            return again
+        # Other programs make everything longer, never shorter.
+        return Timing(min(again.build_s, self.build_s), min(again.step_s, self.step_s), self.runs + 1)
 
 
 Measurements = dict[Candidate, Timing]

@@ -77,20 +77,20 @@ class PlannedLoop(Loop):
     ) -> None:
         self._fast_extra_s = fast_extra_s
         self._is_traced = is_traced
-        self._candidates = list(candidates)
         self._build = build
         self._pace = pace
         self._steps_left = total_steps
         self._cache = cache
         self._message = message
         self._loops: dict[Candidate, Loop] = {}
-        self._known = cache.load() if len(self._candidates) > 1 else {}
+        self._known = cache.load() if len(candidates) > 1 else {}
         self._unsaved = False
-        open_ = {c: t for c, t in self._known.items() if c in self._candidates}
-        self._timings = {c: t for c, t in open_.items() if t.confirmed}
+        failed = {c for c, t in self._known.items() if t.confirmed and math.isinf(t.step_s)}
+        self._candidates = [c for c in candidates if c not in failed] or list(candidates)
+        possible = {c: t for c, t in self._known.items() if c in self._candidates and math.isfinite(t.step_s)}
+        self._timings = {c: t for c, t in possible.items() if t.confirmed}
         self._trial: _Trial | None = None
         self._calls = 0
-        possible = {c: t for c, t in open_.items() if math.isfinite(t.step_s)}
         start = self._best(possible) if possible else self._candidates[0]
         self._candidates.sort(key=lambda candidate: candidate != start)
         if start in possible and self._too_few_steps(possible[start].step_s):

@@ -27,6 +27,7 @@ from overlap_train.scheduling import (
     Platform,
     Port,
     Request,
+    Transfer,
     Work,
     simulate,
 )
@@ -140,6 +141,20 @@ def test_load_on_the_gpu_drives_layers_to_the_cpu_once_it_is_seen():
     used = Counter(job.device for job in result.jobs)
     assert used["cpu"] > 150
     assert costs.load_factor(platform["gpu"]) > 2
+
+
+def test_what_a_transfer_takes_is_not_learned_as_the_devices_load():
+    kinds = ("conv", "activation") * 100  # the paper's policy puts them on different devices
+    layers = [Layer(str(i), Work(kind), (Port(i - 1),), (10**6,)) for i, kind in enumerate(kinds)]
+    link = Transfer(1e-3)
+    platform = Platform((Device("cpu"), Device("gpu", "gpu")), {("cpu", "gpu"): link, ("gpu", "cpu"): link})
+    costs = CostModel()
+    costs.add_profile((layer, device, 1e-3) for layer in layers for device in platform.devices)
+    arrival = Arrival(LayerGraph(layers, [Port(199)], input_bytes=(10**6,)))
+    result = simulate([arrival], platform, "paper", lambda layer, device: 1e-3, costs=costs)
+    assert result.makespan_s == pytest.approx(0.4)
+    for device in platform.devices:
+        assert costs.load_factor(device) == pytest.approx(1.0)
 
 
 def chain(name, *lengths):

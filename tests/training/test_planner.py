@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 import tensorflow as tf
@@ -210,7 +211,14 @@ def test_what_xla_could_not_compile_is_remembered(monkeypatch, tmp_path):
         scene = Scene(monkeypatch, tmp_path, *arguments, total_steps=10**6, fails={XLA: error})
         scene.train(30_000)
         assert scene.built.count(XLA) == tries
-    assert PlanCache(tmp_path / "plan.json").load()[PLAIN].confirmed
+
+
+def test_when_nothing_could_be_compiled_all_is_tried_again(monkeypatch, tmp_path):
+    failed = Timing(0.1, math.inf)
+    PlanCache(tmp_path / "plan.json").save({PLAIN: failed, XLA: failed})
+    scene = Scene(monkeypatch, tmp_path, [PLAIN, XLA], {PLAIN: 1e-4, XLA: 2e-5}, total_steps=None)
+    scene.train(100)
+    assert set(scene.log) == {PLAIN}
 
 
 def test_loops_traced_before_do_not_pass_for_cheap_ones(monkeypatch, tmp_path):
