@@ -146,6 +146,8 @@ class CheckpointStore:
             try:
                 state = container.read(path)
             except CheckpointError as error:
+                if path not in self.paths:  # deleted since they were listed, because newer ones were saved
+                    return self.load_latest(fingerprint)
                 self._damaged.add(path)
                 reasons.append(f"{path.name}: {error.__cause__}")
                 continue
