@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train import ExecutionPlan, Trainer
+from overlap_train import ExecutionPlan, Trainer, assembly
 from overlap_train.data.sources import FeedOptions, make_feed
 from overlap_train.training import execution
 from overlap_train.training.execution import find_xla_obstacle
@@ -144,3 +144,24 @@ def test_plans_are_kept_apart_by_what_makes_a_step_longer():
 
     assert key() == key()
     assert len({key(), key(strides=2), key(dtype="mixed_bfloat16"), key(loss="mae")}) == 4
+
+
+def test_epochs_that_are_left_out_are_not_planned_for(monkeypatch):
+    tasks = []
+
+    def kept(task, *arguments):
+        tasks.append(task)
+        return execution.make_execution(task, *arguments)
+
+    monkeypatch.setattr(assembly, "make_execution", kept)
+    Trainer(perceptron()).fit(*models.arrays(), batch_size=32, initial_epoch=3, epochs=5, verbose=0)
+    assert tasks[0].total_steps == 2 * tasks[0].feed.num_batches
+
+
+def test_a_fit_that_cannot_be_assembled_tells_nothing_of_the_one_before(tmp_path):
+    trainer = Trainer(perceptron())
+    trainer.fit(*models.arrays(), batch_size=32, verbose=0)
+    assert trainer.ended == "completed"
+    with pytest.raises(ValueError, match="resume needs data"):
+        trainer.fit((models.arrays() for _ in range(3)), steps_per_epoch=1, resume=tmp_path, verbose=0)
+    assert (trainer.ended, trainer.accounts) == ("failed", [])
