@@ -24,6 +24,7 @@ COLOURS = {
     "overlap-accelerated": "#004C78",
     "overlap-keras-kernels": "#2F8FC4",
     "overlap-sync": "#56B4E9",
+    "overlap-unhelped": "#6C8EBF",
     "train-only": "#8FCBE8",
 }
 _OTHER_COLOUR = "#009E73"

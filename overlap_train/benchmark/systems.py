@@ -98,6 +98,13 @@ _ALL = (
         "contenders.OverlapKerasKernels",
         configures=True,
     ),
+    System(
+        "overlap-unhelped",
+        "overlap_train.Trainer, no idle core helps a convolution",
+        "contenders.Overlap",
+        configures=True,
+        environment={"OVERLAP_TRAIN_CONV_HELPERS": "0"},
+    ),
     System("overlap-sync", "overlap_train.Trainer, max_lag=0", "contenders.OverlapSync", configures=True),
     System(
         "train-only",
@@ -143,6 +150,6 @@ _OPTIONAL = (
 
 SYSTEMS: dict[str, System] = {system.name: system for system in (*_ALL, *_OPTIONAL)}
 # What takes `overlap` apart is run when it is asked for.
-_ON_REQUEST = ("overlap-accelerated", "overlap-keras-kernels")
+_ON_REQUEST = ("overlap-accelerated", "overlap-keras-kernels", "overlap-unhelped")
 DEFAULT_SYSTEMS = tuple(system.name for system in _ALL if system.name not in _ON_REQUEST)
 BASELINES = tuple(system.name for system in SYSTEMS.values() if system.baseline)

@@ -37,7 +37,7 @@ def _forward_gradient(op: Any, dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.
         dz, dbias = operations.overlap_tiled_conv2d_epilogue_grad(dy, op.outputs[0])
     else:
         dz, dbias = dy, bias_gradient(dy)
-    window = _window(op) | {"algorithm": op.get_attr("algorithm").decode()}
+    window = _window(op) | {"algorithm": op.get_attr("algorithm").decode(), "share": op.get_attr("share")}
     dx = operations.overlap_tiled_conv2d_backprop_input(tf.shape(x), filters, dz, **window)
     dfilters = operations.overlap_tiled_conv2d_backprop_filter(x, tf.shape(filters), dz, **window)
     # Without a bias its input is empty, and so is its gradient.

@@ -10,6 +10,7 @@ import ctypes
 import logging
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from overlap_train.errors import NativeUnavailableError
 __all__ = [
     "can_be_built",
     "has_cuda",
+    "helps_accepted",
     "instruction_set",
     "is_available",
     "is_built",
@@ -35,6 +37,7 @@ class _State:
     operations: Any = None
     instruction_set: str = ""
     has_cuda: bool = False
+    helps_accepted: Callable[[], int] = lambda: 0
     failure: NativeUnavailableError | None = None
     warned: bool = False
 
@@ -92,6 +95,8 @@ def _load_locked() -> None:
     handle = ctypes.CDLL(str(path))
     handle.overlap_conv_instruction_set.restype = ctypes.c_char_p
     _state.instruction_set = handle.overlap_conv_instruction_set().decode()
+    handle.overlap_conv_helps_accepted.restype = ctypes.c_int64
+    _state.helps_accepted = handle.overlap_conv_helps_accepted
     _state.has_cuda = hasattr(handle, "overlap_conv_forward_cuda")
     _state.operations = operations
 
@@ -151,3 +156,8 @@ def warn_unavailable_once() -> None:
             return
         _state.warned = True
     _log.warning("tiled_conv2d uses tf.nn.conv2d: %s", _state.failure)
+
+
+def helps_accepted() -> int:
+    """How often in this process a thread without an operation to run has helped a convolution. Any thread."""
+    return _state.helps_accepted()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Sequence
@@ -34,6 +35,7 @@ class _Convolution:
     bias: bool
     algorithm: str
     batch_hint: int | None
+    share: bool = True  # whether idle threads may help
 
     def key(
         self, direction: str, dtype: tf.DType, x: tf.TensorShape, filters: tf.TensorShape
@@ -65,7 +67,9 @@ class _Convolution:
         key = self.key(direction, dtype, x, filters)
         if key is None:
             return _guess(self.strides, filters)
-        return selection.choose(key, lambda algorithm: self.function(direction, algorithm, key))
+        # Timed on one thread: in training the others may have something of their own to do.
+        alone = dataclasses.replace(self, share=False)
+        return selection.choose(key, lambda algorithm: alone.function(direction, algorithm, key))
 
     def function(self, direction: str, algorithm: str, key: ConvKey) -> Callable[..., tf.Tensor]:
         """The function of `selection.operands` that computes `key` by one algorithm."""
@@ -81,7 +85,7 @@ class _Convolution:
 
     @property
     def _native(self) -> dict[str, Any]:
-        return {"strides": list(self.strides), "padding": self.padding}
+        return {"strides": list(self.strides), "padding": self.padding, "share": self.share}
 
     def forward(self, algorithm: str, x: tf.Tensor, filters: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
         if algorithm != STOCK:

@@ -42,6 +42,8 @@ _ATTRIBUTES = (
     "size",
     "strides",
 )
+# What the compiled convolution reads.
+_ENVIRONMENT = ("OVERLAP_TRAIN_CONV_HELPERS", "OVERLAP_TRAIN_CONV_ISA")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,7 @@ def fingerprint(model: keras.Model, element_spec: Any, *facts: Any) -> str:
         [(s.shape.as_list(), s.dtype.name) for s in keras.tree.flatten(element_spec) if hasattr(s, "shape")],
         facts,
         (platform.machine(), _processor(), available_cores()),
+        [os.environ.get(name) for name in _ENVIRONMENT],
         (threading.get_intra_op_parallelism_threads(), threading.get_inter_op_parallelism_threads()),
         (tf.__version__, keras.__version__, __version__),
     ]

@@ -4,12 +4,10 @@
 #include <cstdint>
 #include <cstring>
 
+#include "device_runtime.h"
 #include "kernel_checks.h"
 #include "kernels.h"
-#include "scratch_pool.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/lib/core/threadpool.h"
-#include "tensorflow/core/platform/blocking_counter.h"
 
 namespace overlap_train::conv {
 namespace {
@@ -19,34 +17,6 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
-
-class DeviceRuntime final : public Runtime {
- public:
-  explicit DeviceRuntime(OpKernelContext* c) : threads_(*c->device()->tensorflow_cpu_worker_threads()) {}
-
-  int workers() const override { return threads_.num_threads; }
-  // All shares go to the pool while the caller sleeps, as under oneDNN. With one share computed by the
-  // caller, calls that followed an operation of oneDNN's often took as long as on one core.
-  void Parallel(Body& body) override {
-    if (threads_.workers->CurrentThreadId() >= 0) {  // a pool thread must not wait for its own pool
-      for (int w = 0; w < workers(); ++w) body.Run(w);
-      return;
-    }
-    tensorflow::BlockingCounter left(workers());
-    for (int w = 0; w < workers(); ++w) {
-      threads_.workers->Schedule([&body, &left, w] {
-        body.Run(w);
-        left.DecrementCount();
-      });
-    }
-    left.Wait();
-  }
-  void* Acquire(std::size_t bytes) override { return ScratchPool::Get().Acquire(bytes); }
-  void Release(void* memory) override { ScratchPool::Get().Release(memory); }
-
- private:
-  const tensorflow::DeviceBase::CpuWorkerThreads& threads_;
-};
 
 tensorflow::Status OutOfScratch() {
   return tensorflow::errors::ResourceExhausted("no memory for a convolution's scratch buffers");
@@ -95,7 +65,7 @@ class ConvOp final : public OpKernel {
     if (y->NumElements() == 0) return;
     const Epilogue<T> epilogue{bias.NumElements() == 0 ? nullptr : Data<T>(bias), relu_};
     const auto& table = Kernels<T>();
-    DeviceRuntime runtime(c);
+    DeviceRuntime runtime(c, window_.share);
     const auto run = window_.winograd ? table.winograd_forward : table.direct_forward;
     OP_REQUIRES(c, run(s, Data<T>(x), Data<T>(filter), epilogue, Fresh<T>(y), runtime), OutOfScratch());
   }
@@ -122,7 +92,7 @@ class InputGradientOp final : public OpKernel {
     if (dx->NumElements() == 0) return;
     if (dy.NumElements() == 0) return Zero(dx);
     const auto& table = Kernels<T>();
-    DeviceRuntime runtime(c);
+    DeviceRuntime runtime(c, window_.share);
     const auto run = window_.winograd ? table.winograd_input_gradient : table.direct_input_gradient;
     OP_REQUIRES(c, run(s, Data<T>(dy), Data<T>(filter), Fresh<T>(dx), runtime), OutOfScratch());
   }
@@ -147,7 +117,7 @@ class FilterGradientOp final : public OpKernel {
     OP_REQUIRES_OK(c, c->allocate_output(0, shape, &dfilter));
     if (dy.NumElements() == 0 || x.NumElements() == 0) return Zero(dfilter);
     const auto& table = Kernels<T>();
-    DeviceRuntime runtime(c);
+    DeviceRuntime runtime(c, window_.share);
     const auto run = window_.winograd ? table.winograd_filter_gradient : table.direct_filter_gradient;
     OP_REQUIRES(c, run(s, Data<T>(x), Data<T>(dy), Fresh<T>(dfilter), runtime), OutOfScratch());
   }
@@ -171,7 +141,7 @@ class EpilogueGradientOp final : public OpKernel {
     OP_REQUIRES_OK(c, c->forward_input_or_allocate_output({0}, 0, dy.shape(), &dz));
     OP_REQUIRES_OK(c, c->allocate_output(1, TensorShape({channels}), &dbias));
     if (dy.NumElements() == 0) return Zero(dbias);
-    DeviceRuntime runtime(c);
+    DeviceRuntime runtime(c, true);
     OP_REQUIRES(c,
                 Kernels<T>().epilogue_gradient(dy.NumElements() / channels, channels, Data<T>(dy), Data<T>(y),
                                                dz->flat<T>().data(), dbias->flat<T>().data(), runtime),
@@ -196,4 +166,9 @@ OT_REGISTER("OverlapTiledConv2DEpilogueGrad", EpilogueGradientOp);
 // For build.py: which instruction set the library runs here.
 extern "C" __attribute__((visibility("default"))) const char* overlap_conv_instruction_set() {
   return overlap_train::conv::Kernels<float>().name;
+}
+
+// For library.py: how often an idle thread has helped an operation.
+extern "C" __attribute__((visibility("default"))) std::int64_t overlap_conv_helps_accepted() {
+  return overlap_train::conv::HelpsAccepted().load(std::memory_order_relaxed);
 }

@@ -15,6 +15,7 @@ struct WindowAttributes {
   int stride_h = 1, stride_w = 1;
   bool same = true;
   bool winograd = false;
+  bool share = true;
 
   void Read(tensorflow::OpKernelConstruction* c) {
     std::vector<int> strides;
@@ -22,6 +23,7 @@ struct WindowAttributes {
     OP_REQUIRES_OK(c, c->GetAttr("strides", &strides));
     OP_REQUIRES_OK(c, c->GetAttr("padding", &padding));
     OP_REQUIRES_OK(c, c->GetAttr("algorithm", &algorithm));
+    OP_REQUIRES_OK(c, c->GetAttr("share", &share));
     OP_REQUIRES(
         c, strides.size() == 2 && strides[0] > 0 && strides[1] > 0,
         tensorflow::errors::InvalidArgument("strides must be two numbers of at least 1, [height, width]"));

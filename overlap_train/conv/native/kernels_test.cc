@@ -14,28 +14,33 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <memory>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "reference.h"
+#include "shared_work.h"
 
 namespace overlap_train::conv {
 namespace {
 
+// Workers that come when they come: a new thread has often not begun when the others have done everything.
 class ThreadRuntime final : public Runtime {
  public:
   ThreadRuntime(int workers, bool poison) : workers_(workers), poison_(poison) {}
   ~ThreadRuntime() {
+    AwaitLatecomers();
     for (auto& [size, memory] : free_) std::free(memory);
   }
   int workers() const override { return workers_; }
   void Parallel(Body& body) override {
-    std::vector<std::thread> threads;
-    for (int w = 1; w < workers_; ++w) threads.emplace_back([&body, w] { body.Run(w); });
+    AwaitLatecomers();
+    const auto work = std::make_shared<SharedWork>(body);
+    for (int w = 1; w < workers_; ++w) threads_.emplace_back([work, w] { work->Join(w); });
     body.Run(0);
-    for (auto& thread : threads) thread.join();
+    work->Close();
   }
   void* Acquire(std::size_t bytes) override {
     // When poisoning, each buffer is its own allocation: the address sanitizer then sees where it ends.
@@ -60,8 +65,14 @@ class ThreadRuntime final : public Runtime {
   }
 
  private:
+  void AwaitLatecomers() {
+    for (auto& thread : threads_) thread.join();
+    threads_.clear();
+  }
+
   const int workers_;
   const bool poison_;
+  std::vector<std::thread> threads_;
   std::multimap<std::size_t, void*> free_;
   std::map<void*, std::size_t> sizes_;
 };
@@ -165,9 +176,9 @@ std::vector<Case> Cases() {
             for (Index w : {23, 11})
               cases.push_back(MakeCase(2, w == 11 ? 7 : 10, w, c, k, kernel, stride, same));
   cases.push_back(MakeCase(1, 9, 191, 3, 64, 3, 1, true));
-  cases.push_back(MakeCase(2, 6, 75, 4, 70, 3, 1, true));       // few channels, more than one block of tiles
+  cases.push_back(MakeCase(2, 6, 75, 4, 70, 3, 1, true));  // few channels, more than one block of tiles
   cases.push_back(MakeCase(2, 6, 75, 2, 7, 3, 1, false));
-  cases.push_back(MakeCase(3, 1, 1, 3, 5, 3, 1, true));         // images below the window
+  cases.push_back(MakeCase(3, 1, 1, 3, 5, 3, 1, true));  // images below the window
   cases.push_back(MakeCase(2, 1, 37, 2, 20, 3, 1, true));
   cases.push_back(MakeCase(2, 37, 1, 4, 70, 3, 1, true));
   cases.push_back(MakeCase(1, 5, 75, 130, 4, 3, 1, true));      // the same for its input gradient
@@ -176,14 +187,15 @@ std::vector<Case> Cases() {
   cases.push_back(MakeCase(1, 8, 12, 200, 700, 3, 1, true));    // panels first, patches
   cases.push_back(MakeCase(1, 8, 12, 64, 768, 3, 1, true));     // panels first, all chunks whole lines
   cases.push_back(MakeCase(5, 18, 21, 200, 260, 3, 1, false));  // more than one pass of each
-  // Results that are streamed: forward, the input gradient with and without strides, Winograd's, the filter's.
+  // Results that are streamed: forward, the input gradient with and without strides, Winograd's, the
+  // filter's.
   cases.push_back(MakeCase(1, 130, 130, 1, 64, 3, 1, true));
   cases.push_back(MakeCase(1, 130, 130, 64, 1, 3, 1, true));
   cases.push_back(MakeCase(1, 130, 130, 64, 1, 3, 2, true));
   cases.push_back(MakeCase(1, 260, 260, 1, 64, 3, 1, true));
   cases.push_back(MakeCase(1, 4, 4, 200, 640, 3, 1, true));
-  cases.push_back(MakeCase(1, 5, 4, 3, 2, 3, 5, true));         // a stride beyond the kernel
-  cases.push_back(MakeCase(1, 2, 2, 3, 5, 5, 1, true));         // a kernel beyond the image
+  cases.push_back(MakeCase(1, 5, 4, 3, 2, 3, 5, true));  // a stride beyond the kernel
+  cases.push_back(MakeCase(1, 2, 2, 3, 5, 5, 1, true));  // a kernel beyond the image
   cases.push_back(MakeCase(2, 1, 1, 20, 30, 3, 1, true));
   return cases;
 }

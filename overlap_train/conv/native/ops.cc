@@ -84,6 +84,7 @@ REGISTER_OP("OverlapTiledConv2D")
     .Attr("padding: {'SAME', 'VALID'} = 'SAME'")
     .Attr("activation: {'linear', 'relu'} = 'linear'")
     .Attr("algorithm: {'direct', 'winograd'} = 'direct'")
+    .Attr("share: bool = true")
     .SetShapeFn(ForwardShape)
     .Doc(R"doc(
 A two-dimensional convolution with bias and activation: activation(conv2d(input, filter) + bias).
@@ -98,6 +99,7 @@ activation: applied last.
 algorithm: 'winograd', for 3×3 filters and strides of 1, takes a quarter of the multiplications and has a few times
   the rounding error; where an input of a 4×4 tile of outputs is not finite, outputs of it that do not
   read it may be NaN as well.
+share: whether, on a CPU and with one intra-op thread, threads that have no operation to run may help.
 )doc");
 
 REGISTER_OP("OverlapTiledConv2DBackpropInput")
@@ -109,6 +111,7 @@ REGISTER_OP("OverlapTiledConv2DBackpropInput")
     .Attr("strides: list(int) = [1, 1]")
     .Attr("padding: {'SAME', 'VALID'} = 'SAME'")
     .Attr("algorithm: {'direct', 'winograd'} = 'direct'")
+    .Attr("share: bool = true")
     .SetShapeFn([](InferenceContext* c) { return ShapeFromSizes(c, 0); })
     .Doc(R"doc(
 The gradient of OverlapTiledConv2D, without bias and activation, with respect to its input.
@@ -128,6 +131,7 @@ REGISTER_OP("OverlapTiledConv2DBackpropFilter")
     .Attr("strides: list(int) = [1, 1]")
     .Attr("padding: {'SAME', 'VALID'} = 'SAME'")
     .Attr("algorithm: {'direct', 'winograd'} = 'direct'")
+    .Attr("share: bool = true")
     .SetShapeFn([](InferenceContext* c) { return ShapeFromSizes(c, 1); })
     .Doc(R"doc(
 The gradient of OverlapTiledConv2D, without bias and activation, with respect to its filter.
