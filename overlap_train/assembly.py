@@ -27,10 +27,10 @@ from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.parallel.hosts import Alone
 from overlap_train.parallel.step import SingleReplicaStep, make_step
 from overlap_train.parallel.strategy import Replicas
+from overlap_train.parts import Parts
 from overlap_train.records import StepValidation
 from overlap_train.resume import CheckpointPolicy, Resumer, fingerprint
 from overlap_train.serving import connect_suite, describe, serve
-from overlap_train.session import Parts
 from overlap_train.snapshot import ModelState
 from overlap_train.training.execution import LoopCache, Task, make_execution
 from overlap_train.training.loops import Loop

@@ -10,75 +10,27 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
 
 import keras
 
 from overlap_train import _keras
-from overlap_train.callbacks.delivery import Delivery, Outcome
+from overlap_train.callbacks.delivery import Outcome
 from overlap_train.callbacks.hooks import wants_train_batches
 from overlap_train.configuration import available_cores
-from overlap_train.data.cursor import Cursor
-from overlap_train.interrupts import Interrupts
 from overlap_train.lag import LagControl
-from overlap_train.monitoring.accounts import Accounts
 from overlap_train.monitoring.idle import IdleCores
-from overlap_train.monitoring.progress import ProgressReporter
-from overlap_train.monitoring.recorder import SpanRecorder
-from overlap_train.parallel.hosts import Alone
+from overlap_train.parts import Parts, Schedule
 from overlap_train.records import Span, ValidationResult, prefixed
-from overlap_train.resume import Resumer, StartPoint
-from overlap_train.snapshot import ModelState, Snapshot
-from overlap_train.training.loops import Loop, StepsDone
-from overlap_train.training.pace import Pace
-from overlap_train.training.step import Step
-from overlap_train.validation.backlog import Backlog
+from overlap_train.resume import StartPoint
+from overlap_train.snapshot import Snapshot
+from overlap_train.training.loops import StepsDone
 from overlap_train.validation.pending import PendingEpoch
-from overlap_train.validation.stepwise import StepValidations
-from overlap_train.validation.suite import ValidationSuite
 
-__all__ = ["FitSession", "Parts", "Schedule"]
+__all__ = ["FitSession"]
 
 # An interrupted fit delivers validations that end within this time.
 _GRACE_S = 5.0
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """The epochs of a fit, how long a validation may take, and on what terms it may overlap."""
-
-    initial_epoch: int
-    epochs: int
-    timeout_s: float | None = None
-    judges_overlap: bool = False
-    streamed: bool = False
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What the trainer has built for one `fit`."""
-
-    model: keras.Model
-    state: ModelState
-    step: Step
-    loop: Loop
-    cursor: Cursor
-    pace: Pace
-    suite: ValidationSuite
-    backlog: Backlog
-    stepwise: StepValidations | None
-    delivery: Delivery
-    callbacks: Any  # a keras CallbackList, or SharedCallbacks on several hosts
-    progress: ProgressReporter
-    recorder: SpanRecorder
-    accounts: Accounts
-    interrupts: Interrupts
-    resumer: Resumer | None
-    scope: Callable[[], AbstractContextManager[Any]] = nullcontext
-    hosts: Alone = field(default_factory=Alone)
 
 
 class Interrupted(Exception):

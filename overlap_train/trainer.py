@@ -21,9 +21,10 @@ from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.monitoring.table import format_epoch_table
 from overlap_train.parallel.hosts import Alone
 from overlap_train.parallel.strategy import find_strategy
+from overlap_train.parts import Parts, Schedule
 from overlap_train.records import EpochAccount, StepValidation
 from overlap_train.resume import CheckpointPolicy, checkpoint_policy
-from overlap_train.session import FitSession, Parts, Schedule
+from overlap_train.session import FitSession
 from overlap_train.snapshot import ModelState
 from overlap_train.training.execution import LoopCache
 from overlap_train.training.plan import ExecutionPlan

@@ -3,7 +3,7 @@
 Stated departures from the table: `training/` and `validation/` read feeds and shards, so they may import
 `data/`, which makes tensors of arrays by `zero_copy/`; `parallel/` builds training steps, so it may import
 `training/`; `joining.py` asks it about layers; `lag.py` judges what monitoring has measured; `assembly.py`,
-`session.py`, `following.py` which lets a session follow another host's, and `serving.py` which lets
+`parts.py`, `session.py`, `following.py` which lets a session follow another host's, and `serving.py` which lets
 another host validate for it, stand beside `trainer.py` as those that know every stage; every stage that
 reads Keras's private side goes through the doors `_keras.py` and `_keras_replicas.py`.
 """
@@ -69,7 +69,18 @@ MAY_IMPORT = {
     "records": set(),
     "resume": {"callbacks", "checkpoint", "data", "errors", "snapshot"},
     "scheduling": {"errors", "records", "zero_copy"},
-    "session": {"_keras", "lag", "parallel", "resume", *LEAVES, *STAGES},
+    "parts": {
+        "callbacks",
+        "data",
+        "interrupts",
+        "monitoring",
+        "parallel",
+        "resume",
+        "snapshot",
+        "training",
+        "validation",
+    },
+    "session": {"_keras", "lag", "parallel", "parts", "resume", *LEAVES, *STAGES},
     "serving": {
         "_keras",
         "_version",
@@ -90,13 +101,13 @@ MAY_IMPORT = {
         "joining",
         "lag",
         "parallel",
+        "parts",
         "resume",
         "serving",
-        "session",
         *LEAVES,
         *STAGES,
     },
-    "trainer": {"_keras", "assembly", "parallel", "resume", "session", *LEAVES, *STAGES},
+    "trainer": {"_keras", "assembly", "parallel", "parts", "resume", "session", *LEAVES, *STAGES},
     "training": {
         "_keras",
         "_keras_replicas",
