@@ -20,10 +20,10 @@ __all__ = ["LagControl", "effective_lag"]
 # So many rollbacks among so many deliveries, and running ahead has stopped to pay.
 _ROLLBACKS, _DELIVERIES = 3, 5
 
-# Where tf.data prepares the training's batches meanwhile, its threads and a worker share one pool: a worker
-# that finds less of a core idle takes three times as long, and the training loses more than it would by
-# waiting. Beside a loop over arrays the same worker was for nothing down to a seventh of a core.
-_LEAST_CORES = 0.25
+# What a validation takes of a core that is idle anyway is gained, and the rest is taken from the training,
+# with some 4% on top for the caches that they share: below half a core that was a loss. Not so where parts
+# of a batch in memory run side by side, as an operation of the validation then holds up one part only.
+_LEAST_CORES = 0.5
 
 _REMEDY = 'ValidationPolicy(on_change="continue") would overlap'
 
@@ -63,8 +63,8 @@ class LagControl:
     Args:
         backlog: whose `max_lag` is set to 0.
         say: told the reason.
-        idle: what the training leaves of the cores, if a pipeline prepares its batches meanwhile; None where
-            they lie in memory.
+        idle: what the training leaves of the cores.
+        streamed: whether a pipeline prepares the batches meanwhile.
         judges_overlap: whether a validation beside the training has to cost less than one alone; rollbacks
             that have become the rule always count.
     """
@@ -73,35 +73,41 @@ class LagControl:
         self,
         backlog: Backlog,
         say: Callable[[str], None],
-        idle: IdleCores | None,
+        idle: IdleCores,
         *,
+        streamed: bool,
         judges_overlap: bool,
     ) -> None:
         self._backlog = backlog
         self._idle = idle
+        self._streamed = streamed
         self._say = say
         self._judge = OverlapJudge() if judges_overlap else None
         self._said_full = False
         self._calls: list[tuple[Span, int]] = []
         self._rolled_back: list[bool] = []
 
-    def wants_alone(self, epoch: int) -> bool:
+    def wants_alone(self, epoch: int, splits: int) -> bool:
         """Whether the validation of the epoch that has just been trained should be waited for.
 
-        So it should once to be compared with, and, where batches are prepared meanwhile, as long as that and
-        the training leave hardly any core idle. This is known before the first validation begins, and may
-        change: a first epoch often fills a cache.
+        So it should once to be compared with, and as long as the training leaves hardly any core idle. This
+        is known before the first validation begins, and may change: a first epoch often fills a cache.
+
+        Args:
+            epoch: that epoch.
+            splits: parts of a batch that the training runs side by side.
         """
         if self._judge is None or not self._backlog.max_lag:
             return False
-        left = self._idle.left if self._idle is not None else None
-        if left is None or left >= _LEAST_CORES:
+        left = self._idle.left
+        bears_it = splits > 1 and not self._streamed
+        if left is None or left >= _LEAST_CORES or bears_it:
             return self._judge.wants_alone
         if not self._said_full:
             self._said_full = True
             self._say(
-                f"epoch {epoch + 1}: the training and its input pipeline leave {left:.2f} of a core idle; "
-                f"validating in step with it as long as that is below {_LEAST_CORES:g}"
+                f"epoch {epoch + 1}: the training leaves {left:.2f} of a core idle; validating in step "
+                f"with it as long as that is below {_LEAST_CORES:g}"
             )
         return True
 

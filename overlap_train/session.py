@@ -55,7 +55,8 @@ class FitSession:
         self._lag = LagControl(
             parts.backlog,
             parts.progress.message,
-            self._idle if schedule.streamed else None,
+            self._idle,
+            streamed=schedule.streamed,
             judges_overlap=schedule.judges_overlap,
         )
         self._warm = False
@@ -110,7 +111,7 @@ class FitSession:
     def _waits_alone(self) -> bool:
         """Whether the epoch that has just been trained is to be validated before another begins."""
         follows = self._next_epoch < self._schedule.epochs and any(p.validations for p in self._parts.backlog)
-        return follows and self._lag.wants_alone(self._next_epoch - 1)
+        return follows and self._lag.wants_alone(self._next_epoch - 1, self._parts.loop.splits)
 
     def _resume(self) -> None:
         """Goes on from the newest checkpoint, if there is one."""

@@ -3,8 +3,8 @@
 Stated departures from the table: `training/` and `validation/` read feeds and shards, so they may import
 `data/`, which makes tensors of arrays by `zero_copy/`; `parallel/` builds training steps, so it may import
 `training/`; `joining.py` asks it about layers; `lag.py` judges what monitoring has measured; `assembly.py`,
-`parts.py`, `session.py`, `following.py` which lets a session follow another host's, and `serving.py` which lets
-another host validate for it, stand beside `trainer.py` as those that know every stage; every stage that
+`parts.py`, `session.py`, `following.py` which lets a session follow another host's, and `serving.py` which
+lets another host validate for it, stand beside `trainer.py` as those that know every stage; every stage that
 reads Keras's private side goes through the doors `_keras.py` and `_keras_replicas.py`.
 """
 

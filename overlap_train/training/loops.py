@@ -42,9 +42,14 @@ class Loop(abc.ABC):
     """Makes training steps from the batches at a cursor.
 
     A compiled loop holds no data: it serves every feed of the same kind, sizes and specs.
+
+    Attributes:
+        name: of the kind of loop.
+        splits: parts of a batch that run side by side.
     """
 
     name: str
+    splits: int = 1
 
     @property
     def settled(self) -> bool:

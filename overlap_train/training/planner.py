@@ -192,6 +192,7 @@ class PlannedLoop(Loop):
             return
         trial.build_s = time.monotonic() - start_s
         self._trial = trial
+        self.splits = candidate.splits
         self._pace.ask(1)
 
     def _give_up(self, trial: _Trial) -> None:
@@ -209,6 +210,7 @@ class PlannedLoop(Loop):
     def _settle(self, candidate: Candidate) -> None:
         self._trial = None
         self._loop = self._loop_of(candidate)
+        self.splits = candidate.splits
         self._loops.clear()
         timing = self._timings.get(candidate)
         measured = self._calls > 0 and timing is not None
