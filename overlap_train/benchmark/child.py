@@ -6,6 +6,7 @@ line of JSON, behind `MARK`; other lines there are anybody's.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import resource
@@ -106,7 +107,10 @@ def main(argv: list[str]) -> int:
     job = json.loads(argv[1])
     kind = job.pop("job")
     if kind == "train":
-        if SYSTEMS[job["system"]].configures:
+        system = SYSTEMS[job["system"]]
+        for module in system.preloads:
+            importlib.import_module(module)
+        if system.configures:
             import overlap_train
 
             overlap_train.configure()

@@ -29,6 +29,7 @@ class System:
         decodes: whether it can train a workload whose examples are decoded as they are read.
         baseline: whether others are measured against it.
         needs: modules that must be installed.
+        preloads: modules that its process imports before TensorFlow.
         workloads: the only workloads that it knows; all if empty.
         environment: variables that its process starts with.
         configures: whether its process sizes TensorFlow's threads with `overlap_train.configure()`.
@@ -41,6 +42,7 @@ class System:
     decodes: bool = True
     baseline: bool = False
     needs: tuple[str, ...] = ()
+    preloads: tuple[str, ...] = ()
     workloads: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     configures: bool = False
@@ -144,6 +146,7 @@ _OPTIONAL = (
         decodes=False,
         baseline=True,
         needs=("torch",),
+        preloads=("torch._dynamo",),  # its optimizers import it, and its LLVM must come before TensorFlow's
         workloads=("mnist", "mnist-1gb"),
     ),
 )
