@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-# Both gradients of two convolutions side by side and one after another, while other operations come and go.
+# Three convolutions with both gradients, some side by side, while other operations come and go.
 PROGRAM = """
 import os, threading
 import numpy as np
 import overlap_train
 overlap_train.configure(inter_op_threads=3)
 import tensorflow as tf
-from overlap_train.conv import library, tiled_conv2d
+from overlap_train.conv import library
 from overlap_train.conv.operation import _Convolution
 
 library.load()

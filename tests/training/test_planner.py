@@ -93,6 +93,7 @@ def test_fastest_candidate_makes_the_remaining_steps_and_none_is_lost(monkeypatc
     assert scene.log[-1] == XLA
     assert scene.log.count(XLA) > 90_000
     assert scene.messages == ["plan: fake, no splits, XLA, 12500 steps a call (measured 0.02 ms a step)"]
+    assert scene.loop.splits == 1
 
 
 def test_slower_candidate_is_left_again(monkeypatch, tmp_path):
@@ -124,6 +125,7 @@ def test_what_pays_within_three_runs_is_tried(monkeypatch, tmp_path):
 def test_single_candidate_is_not_timed(monkeypatch, tmp_path):
     scene = Scene(monkeypatch, tmp_path, [SPLIT], {SPLIT: 1e-2}, total_steps=10**6)
     assert scene.messages == ["plan: fake, 4 splits, no XLA"]
+    assert scene.loop.splits == 4
     scene.train(50)
     assert not scene.file.exists()
 

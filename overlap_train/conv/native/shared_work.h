@@ -34,7 +34,7 @@ class SharedWork {
   // Lets nobody else in and waits for those who are. One thread only.
   void Close() {
     if (state_.fetch_or(kClosed, std::memory_order_acq_rel) == 0) return;
-    // They are in the middle of a task, of some ten microseconds; to sleep and to be woken takes as long.
+    // They are in the middle of a task, of some tens of microseconds; to sleep and to be woken takes as long.
     for (int i = 0; i < kSpins; ++i, Pause()) {
       if (state_.load(std::memory_order_acquire) == kClosed) return;
     }
