@@ -21,8 +21,8 @@ __all__ = ["LagControl", "effective_lag"]
 _ROLLBACKS, _DELIVERIES = 3, 5
 
 # What a validation takes of a core that is idle anyway is gained, and the rest is taken from the training,
-# with some 4% on top for the caches that they share. With 0.13 to 0.29 of a core an epoch took 0.98 to 1.07 of
-# the time in step, with 0.6 at most 1.01. Parts of a batch in memory that run side by side bear it: an
+# with some 4% on top for the caches that they share. With 0.13 to 0.29 of a core an epoch took 0.98 to 1.07
+# of the time in step, with 0.6 at most 1.01. Parts of a batch in memory that run side by side bear it: an
 # operation of the validation holds up one of them only.
 _LEAST_CORES = 0.5
 
