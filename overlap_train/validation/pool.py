@@ -21,6 +21,8 @@ __all__ = ["WorkerPool"]
 
 T = TypeVar("T")
 
+_CLOSE_S = 10.0
+
 
 class _Job(Generic[T]):
     def __init__(self, function: Callable[..., T], arguments: tuple[Any, ...]) -> None:
@@ -40,7 +42,7 @@ class _Job(Generic[T]):
 
 
 class WorkerPool:
-    """A fixed number of named threads.
+    """A fixed number of named threads. As a context manager it warns of those that do not end.
 
     Args:
         workers: how many, at least one.
@@ -66,7 +68,14 @@ class WorkerPool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        if not self.close():
+            stuck = ", ".join(thread.name for thread in self._threads if thread.is_alive())
+            warnings.warn(
+                f"{stuck} did not end within {_CLOSE_S:g} s: a job of theirs, such as a generator of validation "
+                "data, does not return; they are left behind and end with the process",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     @property
     def workers(self) -> int:
@@ -98,7 +107,7 @@ class WorkerPool:
         """Lets no job begin before `admit`, or before this time has passed."""
         self._jobs.hold(seconds)
 
-    def close(self, timeout_s: float | None = 10.0) -> bool:
+    def close(self, timeout_s: float | None = _CLOSE_S) -> bool:
         """Drops the jobs that have not begun, and waits for those that have. Idempotent.
 
         Args:

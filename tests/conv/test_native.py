@@ -50,9 +50,16 @@ def test_cuda_kernels_under_the_emulator(toolchain, tmp_path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("target", ["kernels_test", "cuda_emulator_test"])
-def test_kernels_under_the_sanitizers(toolchain, tmp_path, target: str) -> None:
-    run(build(toolchain, tmp_path, target, "-DOVERLAP_CONV_SANITIZE=ON"))
+@pytest.mark.parametrize(
+    ("target", "sanitizers"),
+    [
+        ("kernels_test", "address,undefined"),
+        ("kernels_test", "thread"),
+        ("cuda_emulator_test", "address,undefined"),  # of one thread, whose fibers "thread" does not know
+    ],
+)
+def test_kernels_under_the_sanitizers(toolchain, tmp_path, target: str, sanitizers: str) -> None:
+    run(build(toolchain, tmp_path, target, f"-DOVERLAP_CONV_SANITIZE={sanitizers}"))
 
 
 @pytest.mark.nightly

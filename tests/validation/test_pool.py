@@ -69,6 +69,23 @@ def test_close_drops_what_has_not_begun_and_waits_for_what_has():
     assert running.result() == "done"
 
 
+def test_who_leaves_a_stuck_worker_behind_is_told_its_name(monkeypatch):
+    started, go_on = threading.Event(), threading.Event()
+
+    def stuck():
+        started.set()
+        assert go_on.wait(WAIT_S)
+
+    monkeypatch.setattr(WorkerPool.close, "__defaults__", (0.0,))
+    with pytest.warns(RuntimeWarning, match="^validation-stuck-0 did not end within 10 s"):  # noqa: SIM117
+        with WorkerPool(1, name="validation-stuck") as pool:
+            running = pool.submit(stuck)
+            assert started.wait(WAIT_S)
+    go_on.set()
+    running.result(WAIT_S)
+    assert pool.close(timeout_s=WAIT_S)
+
+
 def test_the_time_to_close_is_for_all_workers_together(monkeypatch):
     clock = iter(range(0, 1000, 4))
     waits = []
