@@ -77,10 +77,11 @@ def test_who_leaves_a_stuck_worker_behind_is_told_its_name(monkeypatch):
         assert go_on.wait(WAIT_S)
 
     monkeypatch.setattr(WorkerPool.close, "__defaults__", (0.0,))
-    with pytest.warns(RuntimeWarning, match="^validation-stuck-0 did not end within 10 s"):  # noqa: SIM117
-        with WorkerPool(1, name="validation-stuck") as pool:
-            running = pool.submit(stuck)
-            assert started.wait(WAIT_S)
+    pool = WorkerPool(1, name="validation-stuck")
+    running = pool.submit(stuck)
+    assert started.wait(WAIT_S)
+    with pytest.warns(RuntimeWarning, match="^validation-stuck-0 did not end within 10 s"), pool:
+        pass
     go_on.set()
     running.result(WAIT_S)
     assert pool.close(timeout_s=WAIT_S)
