@@ -71,7 +71,7 @@ class WorkerPool:
         if not self.close():
             stuck = ", ".join(thread.name for thread in self._threads if thread.is_alive())
             warnings.warn(
-                f"{stuck} did not end within {_CLOSE_S:g} s, because a job, such as the next batch of a generator, "
+                f"{stuck} did not end within {_CLOSE_S:g} s: a job, such as the next batch of a generator, "
                 "does not return; left behind until the process ends",
                 RuntimeWarning,
                 stacklevel=2,
