@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import threading
 
@@ -12,11 +13,15 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 # able to wait than a machine of two cores has threads by default.
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "8")
 # Plans are cached by user; a test must not find those of another day.
-os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="overlap_train-tests-")
+CACHE = os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="overlap_train-tests-")
 # The processes of one run share a build of the convolution: they inherit the first one's directory.
-os.environ.setdefault("OVERLAP_TRAIN_CACHE_DIR", os.environ["XDG_CACHE_HOME"] + "/builds")
+os.environ.setdefault("OVERLAP_TRAIN_CACHE_DIR", CACHE + "/builds")
 
 import pytest
+
+
+def pytest_unconfigure():
+    shutil.rmtree(CACHE, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
