@@ -163,8 +163,9 @@ def test_numbers_that_depend_on_the_batch_are_those_of_the_users_batches(name):
         np.testing.assert_allclose(actual[key], wanted[key], rtol=1e-5)
 
 
-@pytest.mark.parametrize("rows", [ROWS, 3008, 100])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("rows", "weighted"), [(ROWS, False), (ROWS, True), (3008, True), (100, False), (100, True)]
+)
 def test_the_history_is_that_of_the_users_batches(rows, weighted):
     x, y = arrays(96)
     validation = arrays(rows, 1)

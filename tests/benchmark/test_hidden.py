@@ -9,7 +9,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("workload", ["mlp", "input-bound"])
+@pytest.mark.parametrize("workload", ["mlp", pytest.param("input-bound", marks=pytest.mark.nightly)])
 def test_the_command_prints_each_epoch_and_the_share(workload):
     options = [f"--workload={workload}", "--quick", "--epochs=3", "--workers=2"]
     command = [sys.executable, "-m", "overlap_train.benchmark.hidden", *options]

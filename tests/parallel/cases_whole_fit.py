@@ -43,8 +43,15 @@ def test_a_rollback_puts_both_replicas_back():
         np.testing.assert_array_equal(first.numpy(), second.numpy(), err_msg=variable.path)
 
 
-@pytest.mark.parametrize("explicit", [True, False])
-@pytest.mark.parametrize("kind", ["one device", "one mirrored replica"])
+@pytest.mark.parametrize(
+    ("kind", "explicit"),
+    [
+        ("one device", True),
+        ("one mirrored replica", False),
+        pytest.param("one device", False, marks=pytest.mark.nightly),
+        pytest.param("one mirrored replica", True, marks=pytest.mark.nightly),
+    ],
+)
 def test_a_strategy_with_one_replica(kind, explicit):
     strategy = (
         tf.distribute.OneDeviceStrategy("CPU:1")

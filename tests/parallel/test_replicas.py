@@ -28,6 +28,6 @@ def test_two_logical_cpus(name):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("name", ["cases_numbers.py", "cases_differential.py"])
+@pytest.mark.parametrize("name", ["cases_numbers.py", "cases_whole_fit.py", "cases_differential.py"])
 def test_two_logical_cpus_nightly(name):
     run_cases(name, "-m", "nightly")
