@@ -64,7 +64,7 @@ class LagControl:
     Args:
         backlog: whose `max_lag` is set to 0.
         say: told the reason.
-        idle: what the training leaves of the cores.
+        idle: what the training leaves of the cores; None if the validation has devices of its own.
         streamed: whether a pipeline prepares the batches meanwhile.
         judges_overlap: whether a validation beside the training has to cost less than one alone; rollbacks
             that have become the rule always count.
@@ -74,7 +74,7 @@ class LagControl:
         self,
         backlog: Backlog,
         say: Callable[[str], None],
-        idle: IdleCores,
+        idle: IdleCores | None,
         *,
         streamed: bool,
         judges_overlap: bool,
@@ -100,7 +100,7 @@ class LagControl:
         """
         if self._judge is None or not self._backlog.max_lag:
             return False
-        left = self._idle.left
+        left = None if self._idle is None else self._idle.left
         bears_it = splits > 1 and not self._streamed
         if left is None or left >= _LEAST_CORES or bears_it:
             return self._judge.wants_alone

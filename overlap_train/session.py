@@ -55,7 +55,7 @@ class FitSession:
         self._lag = LagControl(
             parts.backlog,
             parts.progress.message,
-            self._idle,
+            self._idle if parts.suite.shares_cores else None,
             streamed=schedule.streamed,
             judges_overlap=schedule.judges_overlap,
         )

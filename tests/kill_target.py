@@ -40,7 +40,7 @@ def main(directory: Path) -> None:
         ),
         keras.callbacks.CSVLogger(str(directory / "log.csv")),
     ]
-    trainer = Trainer(model, validation=ValidationPolicy(workers=2, max_lag=1))
+    trainer = Trainer(model, validation=ValidationPolicy(workers=2, max_lag=1, overlap="always"))
     history = trainer.fit(
         dataset,
         validation_data=arrays(91, 1),

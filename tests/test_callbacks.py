@@ -77,7 +77,7 @@ def test_stock_callbacks_do_what_they_do_under_keras(name, max_lag, tmp_path):
     (tmp_path / "keras").mkdir()
     (tmp_path / "ours").mkdir()
     expected = run_keras(build, STOCK[name], tmp_path / "keras", data, **arguments)
-    policy = ValidationPolicy(workers=2, max_lag=max_lag)
+    policy = ValidationPolicy(workers=2, max_lag=max_lag, overlap="always")
     actual, _ = run_ours(build, STOCK[name], tmp_path / "ours", data, policy, **arguments)
     assert_same_run(actual, expected)
 

@@ -91,7 +91,9 @@ def runs(draw, builders=BUILDERS):
             draw(callback_strategies[name])
             for name in draw(st.lists(st.sampled_from(sorted(callback_strategies)), unique=True, max_size=4))
         ],
-        "policy": ValidationPolicy(workers=draw(st.integers(1, 7)), max_lag=draw(st.integers(0, 3))),
+        "policy": ValidationPolicy(
+            workers=draw(st.integers(1, 7)), max_lag=draw(st.integers(0, 3)), overlap="always"
+        ),
     }
 
 

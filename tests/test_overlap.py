@@ -13,9 +13,11 @@ import keras
 import pytest
 import tensorflow as tf
 
-from overlap_train import Trainer, ValidationPolicy
+from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
 from overlap_train.configuration import available_cores
 from overlap_train.monitoring import overlap_s
+from overlap_train.monitoring.idle import IdleCores
+from overlap_train.session import FitSession
 from overlap_train.validation import suite as suite_module
 from overlap_train.validation.runner import ValidationRunner
 from overlap_train.validation.suite import ValidationSuite
@@ -76,7 +78,7 @@ def spans(trainer, name, epoch):
 
 def test_the_next_epoch_is_trained_while_this_one_is_validated():
     # One step of epoch 1 has to be over before the validation of epoch 0 may go on.
-    trainer = Held(plain_model(), STEPS + 1, validation=ValidationPolicy(workers=2))
+    trainer = Held(plain_model(), STEPS + 1, validation=ValidationPolicy(workers=2, overlap="always"))
     history = fit(trainer).history
     assert not trainer.timed_out, "no training step was made while the validation was running"
     trained, validated = spans(trainer, "train", 1), spans(trainer, "validate", 0)
@@ -101,6 +103,39 @@ def test_without_lag_no_epoch_begins_before_the_last_one_is_validated():
     assert [account.hidden_s for account in trainer.accounts] == [0, 0, 0]
 
 
+def as_arrays():
+    return {"x": X, "y": Y, "batch_size": 16}
+
+
+def as_pipeline():
+    return {"x": tf.data.Dataset.from_tensor_slices((X, Y)).batch(16)}
+
+
+@pytest.mark.parametrize(
+    ("left", "devices", "in_step"), [(0.1, None, True), (1.9, None, False), (0.1, ["CPU:0"], False)]
+)
+@pytest.mark.parametrize("source", [as_arrays, as_pipeline])
+def test_an_epoch_is_validated_in_step_where_the_training_leaves_it_no_core(
+    source, left, devices, in_step, monkeypatch
+):
+    """A validation with devices of its own needs none of the training's cores."""
+    monkeypatch.setattr(IdleCores, "left", property(lambda _: left))
+    policy = ValidationPolicy(workers=1, devices=devices)
+    trainer = Trainer(plain_model(), validation=policy, execution=ExecutionPlan(batch_splits=1))
+    waited = []
+    train = FitSession._train_epoch
+
+    def look(session, epoch):
+        waited.append(len(session._parts.backlog) == 0)
+        train(session, epoch)
+
+    monkeypatch.setattr(FitSession, "_train_epoch", look)
+    monkeypatch.setattr(FitSession, "_ready", lambda _: False)
+    trainer.fit(**source(), shuffle=False, epochs=2, verbose=0, validation_data=VALIDATION)
+    assert waited == [True, in_step]
+    assert any("of a core idle; validating in step" in m for m in trainer.messages) is in_step
+
+
 class Begun(keras.callbacks.Callback):
     """Writes down how many epochs had begun when each one was delivered."""
 
@@ -118,7 +153,9 @@ class Begun(keras.callbacks.Callback):
 @pytest.mark.parametrize("max_lag", [0, 1, 2])
 def test_at_most_max_lag_later_epochs_have_begun_at_delivery(max_lag):
     # The validation of epoch 0 is held until the last step that the lag allows, so the bound is reached.
-    trainer = Held(plain_model(), STEPS * (max_lag + 1), validation=ValidationPolicy(max_lag=max_lag))
+    trainer = Held(
+        plain_model(), STEPS * (max_lag + 1), validation=ValidationPolicy(max_lag=max_lag, overlap="always")
+    )
     begun = Begun(trainer)
     fit(trainer, epochs=5, callbacks=[begun])
     assert not trainer.timed_out
@@ -149,7 +186,7 @@ def test_a_snapshot_lives_until_its_delivery_and_no_longer(monkeypatch):
             self.seen.append((epoch, living()))
 
     monkeypatch.setattr(ValidationRunner, "start", remember)
-    trainer = Held(plain_model(), STEPS + 1, validation=ValidationPolicy(workers=2))
+    trainer = Held(plain_model(), STEPS + 1, validation=ValidationPolicy(workers=2, overlap="always"))
     watch = Watch()
     fit(trainer, epochs=4, callbacks=[watch])
     for epoch, kept in watch.seen:

@@ -7,6 +7,7 @@ because a job stuck in the user's data cannot be ended from outside and must not
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import warnings
@@ -67,9 +68,13 @@ class WorkerPool:
     def __enter__(self) -> WorkerPool:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if not self.close():
-            stuck = ", ".join(thread.name for thread in self._threads if thread.is_alive())
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        self.close()
+        stuck = ", ".join(thread.name for thread in self._threads if thread.is_alive())
+        if not stuck:
+            return
+        # Where warnings are errors, this one must not take the place of the error that ended the fit.
+        with contextlib.suppress(RuntimeWarning) if error_type else contextlib.nullcontext():
             warnings.warn(
                 f"{stuck} did not end within {_CLOSE_S:g} s: a job, such as the next batch of a generator, "
                 "does not return; left behind until the process ends",

@@ -117,6 +117,11 @@ class ValidationSuite:
             self._pool.admit(most)
 
     @property
+    def shares_cores(self) -> bool:
+        """Whether the workers take cores from the training, rather than have devices of their own."""
+        return self._pool is not None
+
+    @property
     def idle(self) -> bool:
         """Whether the workers have nothing to do."""
         return self._pool is None or self._pool.idle

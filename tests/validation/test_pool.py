@@ -87,6 +87,20 @@ def test_who_leaves_a_stuck_worker_behind_is_told_its_name(monkeypatch):
     assert pool.close(timeout_s=WAIT_S)
 
 
+def test_a_stuck_worker_does_not_hide_the_error_that_ended_the_fit(monkeypatch):
+    """Warnings are errors in these tests."""
+    started, go_on = threading.Event(), threading.Event()
+    monkeypatch.setattr(WorkerPool.close, "__defaults__", (0.0,))
+    pool = WorkerPool(1)
+    running = pool.submit(lambda: (started.set(), go_on.wait(WAIT_S)))
+    assert started.wait(WAIT_S)
+    with pytest.raises(TimeoutError, match="the cause"), pool:
+        raise TimeoutError("the cause")
+    go_on.set()
+    running.result(WAIT_S)
+    assert pool.close(timeout_s=WAIT_S)
+
+
 def test_the_time_to_close_is_for_all_workers_together(monkeypatch):
     clock = iter(range(0, 1000, 4))
     waits = []

@@ -22,7 +22,8 @@ namespace overlap_train::conv {
 // How many idle threads may help an operation. Read once: the order of sums depends on it.
 inline int MostHelpers() {
   static const int most = [] {
-    if (const char* const wanted = std::getenv("OVERLAP_TRAIN_CONV_HELPERS")) {
+    const char* const wanted = std::getenv("OVERLAP_TRAIN_CONV_HELPERS");
+    if (wanted != nullptr && *wanted != '\0') {
       return std::max(0, std::min(63, std::atoi(wanted)));
     }
     // Each adds scratch memory, and terms to the sums of a filter gradient.

@@ -6,6 +6,7 @@
 #include "kernels.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -200,6 +201,31 @@ std::vector<Case> Cases() {
   return cases;
 }
 
+// Who comes in time does work, and the work ends with it; who comes too late does none.
+int CheckSharedWork() {
+  struct Counted final : Runtime::Body {
+    void Run(int worker) override {
+      if (worker != 0) {
+        ++helped;
+        return;
+      }
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+      while (helped == 0 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    }
+    std::atomic<int> helped{0};
+  } body;
+  const auto work = std::make_shared<SharedWork>(body);
+  bool in_time = false;
+  std::thread helper([&] { in_time = work->Join(1); });
+  body.Run(0);
+  work->Close();
+  helper.join();
+  const bool late = work->Join(2);
+  if (in_time && !late && body.helped == 1) return 0;
+  std::printf("FAILED shared work: in time %d, late %d, helped %d\n", in_time, late, body.helped.load());
+  return 1;
+}
+
 template <class T>
 int CheckAll(const char* type, int workers) {
   ThreadRuntime runtime(workers, true);
@@ -271,7 +297,7 @@ int main(int argc, char** argv) {
     Bench(argc > 2 ? std::atoi(argv[2]) : 1);
     return 0;
   }
-  int failures = 0;
+  int failures = CheckSharedWork();
   for (int workers : {1, 3})
     failures += CheckAll<float>("float", workers) + CheckAll<double>("double", workers);
   return failures > 0;

@@ -23,8 +23,9 @@ class Runtime {
   };
 
   virtual int workers() const = 0;
-  // Calls body.Run(w) once for each worker, on any threads and in any order, and returns when all are done.
-  // No call may wait for another.
+  // Calls body.Run(0) once and that of each other worker at most once, on any threads and in any order, and
+  // returns when all that have begun are done. Run(0) alone must complete the work, and no call may wait for
+  // another.
   virtual void Parallel(Body& body) = 0;
   // At least `bytes`, aligned to a page, contents undefined; null when there is no memory. Called only by the
   // thread that called the kernel.
