@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 __all__ = ["LoadSample", "RunRecord", "RunSpec"]
+
+# A sample with less of a core, or of a GPU, is of a process that waits and does not work.
+_IDLE_PERCENT = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,21 @@ class RunRecord:
     def epoch_s(self) -> float:
         """Seconds an epoch."""
         return self.wall_s / self.epochs
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds of all timed epochs in which nothing ran, by the samples of the load."""
+        return sum(
+            later.time_s - earlier.time_s
+            for earlier, later in itertools.pairwise(self.load)
+            if max(later.cpu_percent, *later.gpu_percent, 0.0) < _IDLE_PERCENT
+        )
+
+    @property
+    def active_epoch_s(self) -> float:
+        """Seconds an epoch without those in which nothing ran."""
+        idle_s = self.idle_s
+        return (self.wall_s - idle_s if idle_s < self.wall_s else self.wall_s) / self.epochs
 
     @property
     def cores_busy(self) -> float:

@@ -52,7 +52,11 @@ def render_text(results: Results) -> str:
         parts += [f"{group.title}  ({_what(results, group)})", layout(group_cells(group, cores=cores)), ""]
         cells = ratio_cells(group)
         if cells.body:
-            parts += ["median of paired ratios (in brackets: median ÷ fastest run)", layout(cells), ""]
+            parts += [
+                "median of paired ratios (median ÷ fastest run) [paired, without time in which nothing ran]",
+                layout(cells),
+                "",
+            ]
     if results.copy_costs:
         parts += [layout(copy_cells(results)), ""]
     claims = claim_cells(results)
@@ -124,7 +128,8 @@ def _group(results: Results, group: Group) -> str:
     if ratio_table.body:
         shown = (
             '<p class="soft">Time divided by the baseline\'s: median of paired ratios, and in brackets the '
-            "median divided by the baseline's fastest run. Below 1 is faster.</p>" + _table(ratio_table)
+            "median divided by the baseline's fastest run; in square brackets, where it differs, the paired "
+            "ratio without the time in which nothing ran. Below 1 is faster.</p>" + _table(ratio_table)
         )
     return (
         f'<h3>{html.escape(group.title)}</h3><p class="soft">{html.escape(_what(results, group))}</p>'

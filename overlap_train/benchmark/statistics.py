@@ -2,7 +2,9 @@
 
 Ratios come in two kinds. The *paired* one compares runs of the same repeat, which lay close together in
 time, and takes the median of those quotients; it is what to believe on a machine whose speed drifts. The
-one *to the fastest* sets our median run against the baseline's best run; it is the harder one.
+one *to the fastest* sets our median run against the baseline's best run; it is the harder one. A baseline
+may stand still for seconds, as tf.data does when its autotune thread ends; the *active* ratio leaves out, in
+both, the time in which nothing ran.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ class Row:
         cpu_s: CPU seconds, median.
         cores_busy: cores busy on average, median.
         floor_s: `cpu_s` spread evenly over all cores: no faster without less work.
+        idle_s: in which nothing ran, median.
         peak_rss_bytes: median.
         hidden_s: validation that ran beside training, median; None if not known.
         val_loss: median at the last epoch.
@@ -53,6 +56,7 @@ class Row:
     cpu_s: float = 0.0
     cores_busy: float = 0.0
     floor_s: float = 0.0
+    idle_s: float = 0.0
     peak_rss_bytes: int = 0
     hidden_s: float | None = None
     val_loss: float | None = None
@@ -73,6 +77,7 @@ class Ratio:
         paired: the quotient of each repeat in which both have figures.
         paired_median: their median.
         to_fastest: the system's median by the baseline's fastest run.
+        paired_active: as `paired_median`, without the time in which nothing ran.
     """
 
     workload: str
@@ -82,6 +87,7 @@ class Ratio:
     paired: tuple[float, ...]
     paired_median: float
     to_fastest: float
+    paired_active: float
 
     def to_json(self) -> dict[str, Any]:
         """Returns the ratio as JSON values."""
@@ -169,6 +175,7 @@ def _row(group: Group, system: str, cores: int, reference: float | None) -> Row:
         cpu_s=cpu_s,
         cores_busy=statistics.median(run.cores_busy for run in good),
         floor_s=cpu_s / cores,
+        idle_s=statistics.median(run.idle_s / run.epochs for run in good),
         peak_rss_bytes=int(statistics.median(run.peak_rss_bytes for run in good)),
         hidden_s=hidden_s,
         val_loss=_median(run.val_loss for run in good),
@@ -181,13 +188,21 @@ def _row(group: Group, system: str, cores: int, reference: float | None) -> Row:
 def _ratio(group: Group, system: str, baseline: str) -> Ratio | None:
     ours, theirs = group.of(system), group.of(baseline)
     partner = {run.repeat: run for run in theirs}
-    paired = tuple(run.epoch_s / partner[run.repeat].epoch_s for run in ours if run.repeat in partner)
-    if not paired:
+    pairs = [(run, partner[run.repeat]) for run in ours if run.repeat in partner]
+    if not pairs:
         return None
+    paired = tuple(run.epoch_s / other.epoch_s for run, other in pairs)
     median_s = statistics.median(run.epoch_s for run in ours)
     to_fastest = median_s / min(run.epoch_s for run in theirs)
     return Ratio(
-        group.workload, group.threads, system, baseline, paired, statistics.median(paired), to_fastest
+        group.workload,
+        group.threads,
+        system,
+        baseline,
+        paired,
+        statistics.median(paired),
+        to_fastest,
+        statistics.median(run.active_epoch_s / other.active_epoch_s for run, other in pairs),
     )
 
 

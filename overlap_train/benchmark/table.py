@@ -33,13 +33,13 @@ class Cells:
 
 def group_cells(group: Group, *, cores: int) -> Cells:
     """Returns one row for each system: time, CPU, memory and accuracy."""
-    head = ("system", "s/epoch", "spread", "CPU s", "cores busy", "floor s", "hidden s")
+    head = ("system", "s/epoch", "spread", "CPU s", "cores busy", "floor s", "idle s", "hidden s")
     body = [_row_cells(row) for row in rows(group, cores=cores)]
     return Cells((*head, "peak RSS", "val_loss", "val_acc", "runs"), tuple(body))
 
 
 def ratio_cells(group: Group) -> Cells:
-    """Returns one row for each system and one column for each baseline: paired ratio, and to the fastest."""
+    """Returns one row for each system and one for each baseline: paired ratio, to the fastest, active."""
     found = ratios(group)
     baselines = [name for name in SYSTEMS if any(ratio.baseline == name for ratio in found)]
     by_pair = {(ratio.system, ratio.baseline): ratio for ratio in found}
@@ -103,7 +103,7 @@ def epoch_seconds(results: Results, workload: str) -> tuple[float | None, float 
 def _row_cells(row: Row) -> tuple[str, ...]:
     if not row.runs:
         reason = row.errors[0] if row.errors else "no figures"
-        return (row.system, f"failed: {reason}", *[_NONE] * 9)
+        return (row.system, f"failed: {reason}", *[_NONE] * 10)
     accuracy = _NONE if row.val_accuracy is None else f"{row.val_accuracy:.2%}"
     if row.accuracy_agrees is False:
         accuracy += " differs!"
@@ -114,6 +114,7 @@ def _row_cells(row: Row) -> tuple[str, ...]:
         f"{row.cpu_s:.2f}",
         f"{row.cores_busy:.2f}",
         f"{row.floor_s:.2f}",
+        f"{row.idle_s:.2f}",
         _NONE if row.hidden_s is None else f"{row.hidden_s:.2f}",
         f"{row.peak_rss_bytes / 2**20:,.0f} MiB",
         _NONE if row.val_loss is None else f"{row.val_loss:.4f}",
@@ -123,7 +124,11 @@ def _row_cells(row: Row) -> tuple[str, ...]:
 
 
 def _ratio_text(ratio: Ratio | None) -> str:
-    return _NONE if ratio is None else f"{ratio.paired_median:.2f} ({ratio.to_fastest:.2f})"
+    if ratio is None:
+        return _NONE
+    text = f"{ratio.paired_median:.2f} ({ratio.to_fastest:.2f})"
+    active = f"{ratio.paired_active:.2f}"
+    return text if active == f"{ratio.paired_median:.2f}" else f"{text} [{active}]"
 
 
 def _share(part_s: float, whole_s: float | None) -> str:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from conftest import record
 
+from overlap_train.benchmark.records import LoadSample
 from overlap_train.benchmark.statistics import group_runs, ratios, rows
 
 
@@ -25,6 +26,25 @@ def test_paired_ratio_is_untouched_by_a_machine_that_slows_down(runs):
 
 def test_ratio_to_the_fastest_sets_our_median_against_their_best_run(runs):
     assert ratio_of(runs, "overlap", "keras-tfdata").to_fastest == pytest.approx(4.5 / 5.0)
+
+
+def test_active_ratio_leaves_out_when_nothing_ran(runs):
+    """A baseline that stood still for half of its time."""
+
+    def stalled(run):
+        half = len(run.load) // 2
+        return replace(run, load=(*run.load[:half], *(replace(s, cpu_percent=0.5) for s in run.load[half:])))
+
+    runs = [stalled(run) if run.system == "keras-tfdata" else run for run in runs]
+    ratio = ratio_of(runs, "overlap", "keras-tfdata")
+    assert ratio.paired_median == pytest.approx(0.6)
+    assert ratio.paired_active == pytest.approx(1.2, rel=0.05)
+
+
+def test_a_busy_gpu_is_not_idle():
+    samples = (LoadSample(0.0, 100.0, (0.0,)), LoadSample(1.0, 2.0, (90.0,)), LoadSample(3.0, 2.0, (1.0,)))
+    run = record("overlap", 0, 2.0, load=samples)
+    assert (run.idle_s, run.active_epoch_s) == (2.0, 1.0)
 
 
 def test_overlapped_is_also_measured_against_synchronous(runs):
