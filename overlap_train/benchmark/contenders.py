@@ -201,6 +201,7 @@ class Overlap(Contender):
     """
 
     max_lag = 1
+    overlap = "auto"
     validates = True
     execution = overlap_train.ExecutionPlan()
 
@@ -214,7 +215,9 @@ class Overlap(Contender):
 
     def make_trainer(self, recorder: SpanRecorder) -> overlap_train.Trainer:
         """Returns the trainer, with a compiled model that takes the raw data."""
-        policy = overlap_train.ValidationPolicy(workers=self.threads, max_lag=self.max_lag)
+        policy = overlap_train.ValidationPolicy(
+            workers=self.threads, max_lag=self.max_lag, overlap=self.overlap
+        )
         model = self.workload.model(from_raw=True)
         return overlap_train.Trainer(model, validation=policy, execution=self.execution, recorder=recorder)
 
@@ -249,6 +252,12 @@ class OverlapAccelerated(Overlap):
         trainer = super().make_trainer(recorder)
         overlap_train.accelerate(trainer.model, batch_size=self.workload.batch_size, verbose=0)
         return trainer
+
+
+class OverlapAlways(Overlap):
+    """The same where the trainer would validate in step, because no core is idle: what that is worth."""
+
+    overlap = "always"
 
 
 class OverlapSync(Overlap):

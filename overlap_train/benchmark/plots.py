@@ -22,6 +22,7 @@ COLOURS = {
     "paper": "#CC79A7",
     "overlap": "#0072B2",
     "overlap-accelerated": "#004C78",
+    "overlap-always": "#3C5A99",
     "overlap-keras-kernels": "#2F8FC4",
     "overlap-sync": "#56B4E9",
     "overlap-unhelped": "#6C8EBF",

@@ -107,6 +107,12 @@ _ALL = (
         configures=True,
         environment={"OVERLAP_TRAIN_CONV_HELPERS": "0"},
     ),
+    System(
+        "overlap-always",
+        "overlap_train.Trainer, overlapped however busy the cores are",
+        "contenders.OverlapAlways",
+        configures=True,
+    ),
     System("overlap-sync", "overlap_train.Trainer, max_lag=0", "contenders.OverlapSync", configures=True),
     System(
         "train-only",
@@ -153,6 +159,6 @@ _OPTIONAL = (
 
 SYSTEMS: dict[str, System] = {system.name: system for system in (*_ALL, *_OPTIONAL)}
 # What takes `overlap` apart is run when it is asked for.
-_ON_REQUEST = ("overlap-accelerated", "overlap-keras-kernels", "overlap-unhelped")
+_ON_REQUEST = ("overlap-accelerated", "overlap-keras-kernels", "overlap-unhelped", "overlap-always")
 DEFAULT_SYSTEMS = tuple(system.name for system in _ALL if system.name not in _ON_REQUEST)
 BASELINES = tuple(system.name for system in SYSTEMS.values() if system.baseline)

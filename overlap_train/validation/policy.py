@@ -26,8 +26,9 @@ class ValidationPolicy:
         max_lag: how many later epochs may have begun when an epoch's validation is delivered to the
             callbacks; 0 is what `keras.Model.fit` does.
         overlap: `"auto"` measures whether training beside a validation pays, and validates in step where it
-            does not, or where the training leaves less than half a core idle and its batches are not split
-            or come from a pipeline; `"always"` does not ask. Only with `backlog="block"`.
+            does not, or where the two share the cores, the training leaves less than half a core idle, and
+            its batches are not split or come from a pipeline; `"always"` does not ask. Only with
+            `backlog="block"`.
         backlog: what happens at the end of an epoch while as many validations as `max_lag` allows (one at
             least) are still under way. `"block"` waits. `"skip"` leaves this epoch without a validation.
             `"latest"` gives up the waiting ones for this epoch's. An epoch without its validation has no
