@@ -39,7 +39,7 @@ def group_cells(group: Group, *, cores: int) -> Cells:
 
 
 def ratio_cells(group: Group) -> Cells:
-    """Returns one row for each system and one for each baseline: paired ratio, to the fastest, active."""
+    """Returns a row for each system, a column for each baseline: paired ratio, to the fastest, active."""
     found = ratios(group)
     baselines = [name for name in SYSTEMS if any(ratio.baseline == name for ratio in found)]
     by_pair = {(ratio.system, ratio.baseline): ratio for ratio in found}
