@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from overlap_train.arguments import require_count
 
-__all__ = ["ThreadSettings", "available_cores", "configure", "splits_pay"]
+__all__ = ["ThreadSettings", "available_cores", "configure", "splits_pay", "splits_would_pay"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,12 @@ def splits_pay() -> bool:
     """Whether parts of a batch could use cores that single operations, of one thread each, leave idle."""
     present = _present()
     return present.intra_op_threads == 1 and present.inter_op_threads != 1 and available_cores() > 1
+
+
+def splits_would_pay() -> bool:
+    """Whether they could if `configure` had been called: nobody has sized the pools."""
+    present = _present()
+    return not present.intra_op_threads and not present.inter_op_threads and available_cores() > 1
 
 
 def _present(*, in_force: bool = True) -> ThreadSettings:

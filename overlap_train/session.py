@@ -79,6 +79,7 @@ class FitSession:
             self._run_epochs()
         except Interrupted:
             self._deliver_in_grace()
+        self._parts.loop.finish()
         with self._parts.scope():
             model.optimizer.finalize_variable_values(model.trainable_weights)
         last = max(self.epoch_logs, default=None)
@@ -182,7 +183,7 @@ class FitSession:
             parts.callbacks.on_train_batch_begin(first)
         undisturbed = self._warm and parts.suite.idle
         settled = self._warm and parts.loop.settled
-        parts.suite.admit(self._idle.count)
+        parts.suite.admit_beside(self._idle.count)
         start_s, start_cpu_s = time.monotonic(), time.process_time()
         done = parts.loop.run(parts.cursor, steps)
         span = self._span("train", start_s, epoch, steps=done.steps)

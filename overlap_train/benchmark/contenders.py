@@ -12,15 +12,19 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import gpustat
 import keras
 
 import overlap_train
 from overlap_train.benchmark import pipelines
 from overlap_train.benchmark.copies import CopyingValidator, scores
+from overlap_train.benchmark.decoding import DecodedBatches
 from overlap_train.benchmark.tasks import Task
 from overlap_train.benchmark.workloads import Workload
+from overlap_train.configuration import available_cores
 from overlap_train.conv import report
 from overlap_train.monitoring import SpanRecorder
+from overlap_train.parallel import split_gpu
 from overlap_train.records import Span
 
 __all__ = [
@@ -113,11 +117,20 @@ class _Fit(Contender):
 
 
 class KerasNumpy(_Fit):
-    """`fit` from NumPy arrays that were scaled to floats beforehand."""
+    """`fit` from NumPy arrays that were scaled to floats beforehand, or decoded by a `PyDataset`."""
 
     def __init__(self, workload: Workload, task: Task, threads: int) -> None:
         super().__init__(workload, task, threads)
         self.model = workload.model()
+        if workload.decode is not None:
+            workers = available_cores()
+            self.fit_arguments = {
+                "x": DecodedBatches(task.train, workload.batch_size, training=True, workers=workers),
+                "validation_data": DecodedBatches(
+                    task.validation, workload.batch_size, training=False, workers=workers
+                ),
+            }
+            return
         self.fit_arguments = {
             "x": workload.scaled(task.train.x),
             "y": task.train.y,
@@ -202,6 +215,7 @@ class Overlap(Contender):
 
     max_lag = 1
     overlap = "auto"
+    devices: tuple[str, ...] | None = None
     validates = True
     execution = overlap_train.ExecutionPlan()
 
@@ -216,7 +230,7 @@ class Overlap(Contender):
     def make_trainer(self, recorder: SpanRecorder) -> overlap_train.Trainer:
         """Returns the trainer, with a compiled model that takes the raw data."""
         policy = overlap_train.ValidationPolicy(
-            workers=self.threads, max_lag=self.max_lag, overlap=self.overlap
+            workers=self.threads, max_lag=self.max_lag, overlap=self.overlap, devices=self.devices
         )
         model = self.workload.model(from_raw=True)
         return overlap_train.Trainer(model, validation=policy, execution=self.execution, recorder=recorder)
@@ -258,6 +272,19 @@ class OverlapAlways(Overlap):
     """The same where the trainer would validate in step, because no core is idle: what that is worth."""
 
     overlap = "always"
+
+
+class OverlapSplitGpu(Overlap):
+    """The same with the GPU in two parts, so that training and validation have a stream each."""
+
+    _shares = (0.6, 0.25)  # of the card's memory; the rest is for the driver and for cuDNN
+
+    def __init__(self, workload: Workload, task: Task, threads: int) -> None:
+        total_mib = gpustat.new_query()[0].memory_total
+        sizes = [int(share * total_mib) for share in self._shares]
+        _, validation = split_gpu(2, memory_mib=sizes, priorities=(0, 1))
+        self.devices = (validation,)
+        super().__init__(workload, task, threads)
 
 
 class OverlapSync(Overlap):

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-__all__ = ["cores", "describe", "one_line"]
+__all__ = ["cores", "describe", "gpu_names", "one_line"]
 
 _PACKAGES = ("overlap_train", "tensorflow", "keras", "numpy", "tensorflow-datasets", "jax", "torch")
 
@@ -29,7 +29,7 @@ def describe() -> dict[str, Any]:
         "cpu": _cpu_model(),
         "cores": cores(),
         "memory_bytes": psutil.virtual_memory().total,
-        "gpus": _gpu_names(),
+        "gpus": gpu_names(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in _PACKAGES if _version(name)},
@@ -57,7 +57,8 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def _gpu_names() -> list[str]:
+def gpu_names() -> list[str]:
+    """Returns the names of the GPUs that the driver reports."""
     try:
         import gpustat
 

@@ -21,7 +21,7 @@ _STYLE = """
 * { box-sizing: border-box; }
 body { font: 15px/1.55 system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; color: var(--ink);
   background: #f6f7f9; margin: 0; }
-main { max-width: 1120px; margin: 0 auto; padding: 2.5rem 2rem 4rem; background: white; min-height: 100vh; }
+main { max-width: 1200px; margin: 0 auto; padding: 2.5rem 2rem 4rem; background: white; min-height: 100vh; }
 h1 { font-size: 1.75rem; line-height: 1.2; margin: 0 0 .4rem; }
 h2 { font-size: 1.2rem; margin: 2.8rem 0 .5rem; padding-top: 1.2rem; border-top: 1px solid var(--line); }
 h3 { font-size: 1rem; margin: 1.8rem 0 .4rem; }
@@ -30,7 +30,7 @@ p { margin: .4rem 0 .8rem; max-width: 46rem; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .86rem; margin: .4rem 0 1rem;
   font-variant-numeric: tabular-nums; }
-th, td { padding: .32rem .75rem; text-align: right; white-space: nowrap;
+th, td { padding: .32rem .6rem; text-align: right; white-space: nowrap;
   border-bottom: 1px solid var(--line); }
 th { color: var(--soft); font-weight: 600; border-bottom: 2px solid var(--line); }
 th:first-child, td:first-child { text-align: left; padding-left: .4rem; }

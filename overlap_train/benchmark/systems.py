@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from overlap_train.benchmark import machine
 from overlap_train.benchmark.tasks import Task
 from overlap_train.benchmark.workloads import Workload
 
@@ -26,9 +27,9 @@ class System:
         title: one line for the report.
         contender: the class that does the work, as `module.Class` of this package.
         uses_threads: whether `--threads` means anything to it; if not, it runs once for all values.
-        decodes: whether it can train a workload whose examples are decoded as they are read.
         baseline: whether others are measured against it.
         needs: modules that must be installed.
+        needs_gpu: whether it has a use for a GPU only.
         preloads: modules that its process imports before TensorFlow.
         workloads: the only workloads that it knows; all if empty.
         environment: variables that its process starts with.
@@ -39,9 +40,9 @@ class System:
     title: str
     contender: str
     uses_threads: bool = True
-    decodes: bool = True
     baseline: bool = False
     needs: tuple[str, ...] = ()
+    needs_gpu: bool = False
     preloads: tuple[str, ...] = ()
     workloads: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -62,8 +63,8 @@ class System:
         missing = self.missing()
         if missing:
             return f"{' and '.join(missing)} not installed"
-        if workload.decode is not None and not self.decodes:
-            return f"{workload.name} is decoded as it is read, and it reads arrays"
+        if self.needs_gpu and not machine.gpu_names():
+            return "it needs a GPU, and this machine has none"
         if self.workloads and workload.name not in self.workloads:
             return f"it has no network for {workload.name}"
         return None
@@ -75,7 +76,6 @@ _ALL = (
         "keras.Model.fit from NumPy arrays",
         "contenders.KerasNumpy",
         uses_threads=False,
-        decodes=False,
         baseline=True,
     ),
     System("keras-tfdata", "keras.Model.fit from tf.data", "contenders.KerasTfData", baseline=True),
@@ -113,6 +113,12 @@ _ALL = (
         "contenders.OverlapAlways",
         configures=True,
     ),
+    System(
+        "overlap-split-gpu",
+        "overlap_train.Trainer, validation on a part of the GPU with a stream of its own",
+        "contenders.OverlapSplitGpu",
+        needs_gpu=True,
+    ),
     System("overlap-sync", "overlap_train.Trainer, max_lag=0", "contenders.OverlapSync", configures=True),
     System(
         "train-only",
@@ -129,7 +135,6 @@ _OPTIONAL = (
         "keras.Model.fit on the JAX backend",
         "contenders.KerasNumpy",
         uses_threads=False,
-        decodes=False,
         baseline=True,
         needs=("jax",),
         environment={"KERAS_BACKEND": "jax"},
@@ -139,7 +144,6 @@ _OPTIONAL = (
         "keras.Model.fit on the PyTorch backend",
         "contenders.KerasNumpy",
         uses_threads=False,
-        decodes=False,
         baseline=True,
         needs=("torch",),
         environment={"KERAS_BACKEND": "torch"},
@@ -149,16 +153,20 @@ _OPTIONAL = (
         "a plain PyTorch loop",
         "torch_loop.TorchLoop",
         uses_threads=False,
-        decodes=False,
         baseline=True,
         needs=("torch",),
         preloads=("torch._dynamo",),  # its optimizers import it, and its LLVM must come before TensorFlow's
-        workloads=("mnist", "mnist-1gb"),
     ),
 )
 
 SYSTEMS: dict[str, System] = {system.name: system for system in (*_ALL, *_OPTIONAL)}
 # What takes `overlap` apart is run when it is asked for.
-_ON_REQUEST = ("overlap-accelerated", "overlap-keras-kernels", "overlap-unhelped", "overlap-always")
+_ON_REQUEST = (
+    "overlap-accelerated",
+    "overlap-keras-kernels",
+    "overlap-unhelped",
+    "overlap-always",
+    "overlap-split-gpu",
+)
 DEFAULT_SYSTEMS = tuple(system.name for system in _ALL if system.name not in _ON_REQUEST)
 BASELINES = tuple(system.name for system in SYSTEMS.values() if system.baseline)

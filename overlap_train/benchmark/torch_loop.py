@@ -1,40 +1,62 @@
-"""A plain PyTorch loop over the MNIST network, for those who have PyTorch installed beside TensorFlow."""
+"""A plain PyTorch loop over the workloads, for those who have PyTorch installed beside TensorFlow."""
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import torch
 
 from overlap_train.benchmark.contenders import Contender, Outcome
+from overlap_train.benchmark.decoding import DecodedBatches
 from overlap_train.benchmark.tasks import Examples, Task
+from overlap_train.benchmark.torch_networks import NETWORKS
 from overlap_train.benchmark.workloads import Workload
+from overlap_train.configuration import available_cores
 
 __all__ = ["TorchLoop"]
 
 
+class _Rows:
+    """Batches of arrays in memory, permuted for training, without a DataLoader's cost."""
+
+    def __init__(self, x: Any, y: Any, batch_size: int, *, training: bool) -> None:
+        self.x, self.y, self.batch_size, self.training = x, y, batch_size, training
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        if self.training:
+            for rows in torch.randperm(len(self.x), device=self.x.device).split(self.batch_size):
+                yield self.x[rows], self.y[rows]
+        else:
+            yield from zip(self.x.split(self.batch_size), self.y.split(self.batch_size), strict=True)
+
+
+class _Decoded:
+    """Batches of JPEG examples by way of a DataLoader, which decodes in a process for each core."""
+
+    def __init__(self, batches: DecodedBatches, device: Any) -> None:
+        self.batches, self.device = batches, device
+        self.loader = torch.utils.data.DataLoader(batches, batch_size=None, num_workers=available_cores())
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        for x, y in self.loader:
+            yield x.movedim(-1, 1).to(self.device), y.long().to(self.device)
+        self.batches.on_epoch_end()
+
+
 class TorchLoop(Contender):
-    """Arrays in memory, permuted each epoch, as a PyTorch user writes it without a DataLoader's cost."""
+    """Forward, backward, step, as a PyTorch user writes it."""
 
     def __init__(self, workload: Workload, task: Task, threads: int) -> None:
-        """Prepares network and tensors.
-
-        Raises:
-            ValueError: the workload is another than MNIST's; its network exists for that one only.
-        """
-        torch: Any = importlib.import_module("torch")
-
-        if not workload.name.startswith("mnist"):
-            raise ValueError(f"the PyTorch loop has no network for the workload {workload.name!r}")
         super().__init__(workload, task, threads)
-        self._torch = torch
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._network = _cnn(torch).to(self._device)
+        self._network = NETWORKS[workload.name]().to(self._device)
         self._optimizer = torch.optim.Adam(self._network.parameters(), eps=1e-7)  # as Keras's
-        self._loss = torch.nn.CrossEntropyLoss()
-        self._train = self._tensors(task.train)
-        self._validation = self._tensors(task.validation)
+        self._loss = torch.nn.BCEWithLogitsLoss() if workload.binary else torch.nn.CrossEntropyLoss()
+        self._training = self._batches(task.train, training=True)
+        self._validation = self._batches(task.validation, training=False)
 
     def train(self, epochs: int) -> None:
         for _ in range(epochs):
@@ -44,45 +66,35 @@ class TorchLoop(Contender):
     def outcome(self) -> Outcome:
         return Outcome(self._val_loss, self._val_accuracy)
 
-    def _tensors(self, examples: Examples) -> tuple[Any, Any]:
-        images = np.moveaxis(self.workload.scaled(examples.x), -1, 1)
-        torch = self._torch
-        return (
-            torch.from_numpy(np.ascontiguousarray(images)).to(self._device),
-            torch.from_numpy(examples.y.astype(np.int64)).to(self._device),
-        )
+    def _batches(self, examples: Examples, *, training: bool) -> _Rows | _Decoded:
+        size = self.workload.batch_size
+        if self.workload.decode is not None:
+            batches = DecodedBatches(examples, size, training=training, workers=1)
+            return _Decoded(batches, self._device)
+        x = self._tensor(self.workload.scaled(examples.x))
+        return _Rows(x, self._tensor(examples.y), size, training=training)
+
+    def _tensor(self, array: npt.NDArray[Any]) -> Any:
+        """Returns channels first, and whole numbers, which are tokens or classes, as PyTorch reads them."""
+        if array.ndim == 4:
+            array = np.ascontiguousarray(np.moveaxis(array, -1, 1))
+        tensor = torch.from_numpy(array)
+        return (tensor if tensor.is_floating_point() else tensor.long()).to(self._device)
 
     def _train_epoch(self) -> None:
-        x, y = self._train
         self._network.train()
-        for rows in self._torch.randperm(len(x), device=self._device).split(self.workload.batch_size):
+        for x, y in self._training:
             self._optimizer.zero_grad(set_to_none=True)
-            self._loss(self._network(x[rows]), y[rows]).backward()
+            self._loss(self._network(x), y).backward()
             self._optimizer.step()
 
     def _validate(self) -> None:
-        x, y = self._validation
         self._network.eval()
-        loss, correct = 0.0, 0
-        with self._torch.inference_mode():
-            for start in range(0, len(x), self.workload.batch_size):
-                part = slice(start, start + self.workload.batch_size)
-                logits = self._network(x[part])
-                loss += float(self._loss(logits, y[part])) * len(y[part])
-                correct += int((logits.argmax(-1) == y[part]).sum())
-        self._val_loss, self._val_accuracy = loss / len(x), correct / len(x)
-
-
-def _cnn(torch: Any) -> Any:
-    nn = torch.nn
-    return nn.Sequential(
-        nn.Conv2d(1, 32, 3),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Dropout(0.5),
-        nn.Linear(64 * 5 * 5, 10),
-    )
+        loss, correct, labels, rows = 0.0, 0, 0, 0
+        with torch.inference_mode():
+            for x, y in self._validation:
+                logits = self._network(x)
+                loss += float(self._loss(logits, y)) * len(y)
+                right = (logits > 0) == (y > 0.5) if self.workload.binary else logits.argmax(-1) == y
+                correct, labels, rows = correct + int(right.sum()), labels + right.numel(), rows + len(y)
+        self._val_loss, self._val_accuracy = loss / rows, correct / labels

@@ -2,7 +2,8 @@
 
 While the callbacks of epoch e run, the model's variables hold snapshot e; what training has done since is
 put aside. So a checkpoint saves the weights that gave the logged numbers, and whatever a callback changes
-is changed on those weights: a rollback is then simply not to go back to what was put aside.
+is changed on those weights: a rollback is then simply not to go back to what was put aside. Where no
+callback looks at the model, all of that is left out.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 import keras
 
-from overlap_train.callbacks.hooks import TEST_HOOKS, listens
+from overlap_train.callbacks.hooks import TEST_HOOKS, listens, looks_at_model
 from overlap_train.records import ValidationResult, prefixed
 from overlap_train.snapshot import ModelState, Snapshot, Values
 
@@ -57,6 +58,8 @@ class Delivery:
         self._on_change = on_change
         self._revalidate = revalidate
         self._wants_test = listens(callbacks.callbacks, *TEST_HOOKS)
+        stock = type(callbacks) is keras.callbacks.CallbackList
+        self._looked_at = not stock or any(map(looks_at_model, callbacks.callbacks))
 
     def deliver(
         self,
@@ -76,6 +79,10 @@ class Delivery:
             stops: whether the training was already told to stop inside this epoch.
             trained_on: whether steps have been made since the snapshot.
         """
+        if not self._looked_at and not stops:
+            logs = {**train_logs, **prefixed(results)}
+            self._callbacks.on_epoch_end(snapshot.epoch, logs)
+            return Outcome(logs, False, (), False, snapshot.values)
         aside = self._state.read() if trained_on else None
         stop_training = self._model.stop_training
         if aside is not None:

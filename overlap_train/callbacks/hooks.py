@@ -18,6 +18,7 @@ from overlap_train import _keras
 __all__ = [
     "TEST_HOOKS",
     "listens",
+    "looks_at_model",
     "ordering_hooks",
     "overrides",
     "wants_test_batches",
@@ -39,6 +40,13 @@ def overrides(callback: keras.callbacks.Callback, hook: str) -> bool:
 def listens(callbacks: Iterable[keras.callbacks.Callback], *hooks: str) -> bool:
     """Whether any of the callbacks overrides any of the hooks."""
     return any(overrides(callback, hook) for callback in callbacks for hook in hooks)
+
+
+def looks_at_model(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback may see or change the model at an epoch's end or around a validation."""
+    if isinstance(callback, keras.callbacks.History) and _is_stock(callback, ("on_epoch_end", *TEST_HOOKS)):
+        return False
+    return listens([callback], "on_epoch_end", *TEST_HOOKS)
 
 
 def wants_train_batches(callback: keras.callbacks.Callback) -> bool:

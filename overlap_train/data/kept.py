@@ -10,8 +10,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from overlap_train.data.pipeline import without_autotune
 from overlap_train.data.preprocessing import Preprocess, prepare, prepared_spec
-from overlap_train.data.sources import without_autotune
 from overlap_train.data.streamed import BatchStream
 
 __all__ = ["ArrayBatches", "CachedBatches"]
@@ -35,9 +35,11 @@ class ArrayBatches:
         batch_size: int,
         steps: int | None,
         preprocess: Preprocess | None = None,
+        device: str | None = None,
     ) -> None:
         self._preprocess = preprocess
-        self.tensors = keras.tree.map_structure(tf.convert_to_tensor, inputs)
+        with tf.device(device):
+            self.tensors = keras.tree.map_structure(tf.convert_to_tensor, inputs)
         static_size = None if num_samples % batch_size else batch_size
         sliced = keras.tree.map_structure(
             lambda t: tf.TensorSpec([static_size, *t.shape[1:]], t.dtype), self.tensors
@@ -52,6 +54,13 @@ class ArrayBatches:
     def held(self) -> Any:
         """What `fold` reads."""
         return self.tensors
+
+    def held_on(self, device: str | None) -> Any:
+        """Returns the same on another device, so that it is not copied there by each evaluation."""
+        if device is None:
+            return self.tensors
+        with tf.device(device):
+            return keras.tree.map_structure(tf.identity, self.tensors)
 
     @property
     def held_spec(self) -> Any:
@@ -113,6 +122,10 @@ class CachedBatches:
     @property
     def held(self) -> tuple[tf.Tensor, ...]:
         """What `fold` reads after `fill`: a list of tensors, variant[], for each component of a batch."""
+        return self._lists
+
+    def held_on(self, device: str | None) -> tuple[tf.Tensor, ...]:
+        """Returns the same: the lists stay where they are, and each batch goes to the device when drawn."""
         return self._lists
 
     @property

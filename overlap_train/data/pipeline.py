@@ -1,4 +1,4 @@
-"""What the operations of a `tf.data` pipeline tell about another pass over it.
+"""What the operations of a `tf.data` pipeline tell about another pass over it, and how we run all of them.
 
 Read from the pipeline's Python objects, without running or copying any data. TensorFlow has no public way
 to ask; `tests/data/test_pipeline.py` fails where the private names used here move.
@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["draws_lazily", "keeps_state", "reorders"]
+__all__ = ["draws_lazily", "keeps_state", "reorders", "without_autotune"]
 
 # Stages that make their inputs' iterators when their own is made. Any other stage may do so when the first
 # element is drawn, as `shuffle` and `repeat` do, or may keep elements of an earlier pass, as `cache` does.
@@ -100,3 +100,15 @@ def _function_ops(stage: tf.data.Dataset) -> set[str]:
         ops |= {node.op for node in graph.node}
         ops |= {node.op for inner in graph.library.function for node in inner.node_def}
     return ops
+
+
+def without_autotune(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Turns the autotune thread off unless the user set it.
+
+    Tearing an iterator down can wait for that thread's next period, up to seconds (docs/performance.md).
+    """
+    if not isinstance(dataset, tf.data.Dataset) or dataset.options().autotune.enabled is not None:
+        return dataset
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)

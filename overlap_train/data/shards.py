@@ -55,6 +55,7 @@ def make_batches(
     cache_bytes: int,
     preprocess: Preprocess | None = None,
     most_rows: Callable[[Any], int] | None = None,
+    device: str | None = None,
 ) -> Batches:
     """Returns the validation set as `keras.Model.evaluate` would batch it.
 
@@ -68,6 +69,7 @@ def make_batches(
         preprocess: prepares a batch.
         most_rows: returns how many rows of nested arrays may be evaluated as one batch, where no number of
             steps is given.
+        device: where arrays are held; None leaves it to TensorFlow.
 
     Raises:
         ValueError: for empty or endless data, or as Keras.
@@ -92,6 +94,7 @@ def make_batches(
                 batch_size=adapter.batch_size * _together(adapter.batch_size, num_samples, most),
                 steps=steps,
                 preprocess=preprocess,
+                device=device,
             )
         return StreamedBatches(adapter, steps, preprocess)
     if _keras.is_tf_dataset_adapter(adapter):

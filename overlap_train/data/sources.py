@@ -13,14 +13,15 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from overlap_train import _keras
-from overlap_train.data.pipeline import draws_lazily, keeps_state
+from overlap_train.data.orders import RowOrders, in_background
+from overlap_train.data.pipeline import draws_lazily, keeps_state, without_autotune
 from overlap_train.data.preprocessing import Preprocess, map_batches, prepare, prepared_spec
 from overlap_train.zero_copy import as_tensor, explain
 
@@ -32,10 +33,7 @@ __all__ = [
     "copied_bytes",
     "make_feed",
     "size_bytes",
-    "without_autotune",
 ]
-
-_T = TypeVar("_T")
 
 
 class Feed(abc.ABC):
@@ -94,9 +92,7 @@ class ArrayFeed(Feed):
     Read-only arrays are not copied where their layout allows that (`zero_copy.as_tensor`), so a mapped file
     may be larger than memory. Others are, as by Keras: who changes them during the training changes nothing.
 
-    A pass is the order of the rows, int64[num_samples]. Orders are kept until nobody can roll back to them;
-    the next one is drawn in a thread of its own while this one is trained. None depends on those before:
-    Keras's pipeline draws from the global seed alone, anew in each pass (or at random where there is none).
+    A pass is the order of the rows, int64[num_samples].
 
     Attributes:
         tensors: nested tensors, the rows along axis 0.
@@ -128,9 +124,7 @@ class ArrayFeed(Feed):
         )
         self.element_spec = prepared_spec(preprocess, gathered)
         self._shuffle = shuffle
-        self._orders = without_autotune(_keras.array_order_dataset(num_samples, batch_size, shuffle))
-        self._kept: dict[int, tf.Tensor] = {}
-        self._next: concurrent.futures.Future[tf.Tensor] | None = None
+        self._orders = RowOrders(num_samples, batch_size, shuffle)
 
     @property
     def full_batch(self) -> int:
@@ -165,21 +159,14 @@ class ArrayFeed(Feed):
         )
 
     def new_pass(self) -> tf.Tensor:
-        if self.drawn not in self._kept:
-            self._kept[self.drawn] = self._draw() if self._next is None else self._next.result()
-            self._next = _in_background(self._draw, "overlap-order")
         self.drawn += 1
-        return self._kept[self.drawn - 1]
-
-    def _draw(self) -> tf.Tensor:
-        return tf.concat(list(self._orders), axis=0)
+        return self._orders[self.drawn - 1]
 
     def rewind(self, drawn: int) -> None:
         self.drawn = drawn
 
     def forget(self, drawn: int) -> None:
-        for index in [i for i in self._kept if i < drawn]:
-            del self._kept[index]
+        self._orders.forget(drawn)
 
 
 class IteratorFeed(Feed):
@@ -213,7 +200,7 @@ class IteratorFeed(Feed):
             return
         self._first = iter(self._dataset)
         first = self._first
-        self._origin = _in_background(lambda: _save_iterator(first), "overlap-seeds")
+        self._origin = in_background(lambda: _save_iterator(first), "overlap-seeds")
 
     def _has_seeds(self) -> bool:
         """Whether the state of a new iterator is all that the passes from it on depend on."""
@@ -329,31 +316,11 @@ def make_feed(
     return IteratorFeed(adapter, options.preprocess)
 
 
-def without_autotune(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Turns the autotune thread off unless the user set it.
-
-    Tearing an iterator down can wait for that thread's next period, up to seconds (docs/performance.md).
-    """
-    if not isinstance(dataset, tf.data.Dataset) or dataset.options().autotune.enabled is not None:
-        return dataset
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    return dataset.with_options(options)
-
-
 def size_bytes(array: Any) -> int:
     """Returns the memory that a tensor's or an array's elements need."""
     if tf.is_tensor(array):
         return int(math.prod(array.shape) * array.dtype.size)
     return int(array.nbytes)
-
-
-def _in_background(function: Callable[[], _T], name: str) -> concurrent.futures.Future[_T]:
-    """Calls a function in a thread that ends with it."""
-    executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix=name)
-    future = executor.submit(function)
-    executor.shutdown(wait=False)
-    return future
 
 
 def copied_bytes(array: Any) -> int:

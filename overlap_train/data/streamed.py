@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from overlap_train import _keras
+from overlap_train.data.pipeline import without_autotune
 from overlap_train.data.preprocessing import Preprocess, map_batches
-from overlap_train.data.sources import without_autotune
 
 __all__ = ["BatchStream", "StreamedBatches"]
 

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train import _keras
-from overlap_train.configuration import available_cores, splits_pay
+from overlap_train.configuration import available_cores, splits_pay, splits_would_pay
 from overlap_train.data.sources import ArrayFeed, Feed
 from overlap_train.training.loops import Loop, make_loop
 from overlap_train.training.obstacles import find_obstacle, unknown_layer
@@ -122,6 +122,11 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
         message("plan: eager")
         return make_loop(task.feed, task.step, task.logs_spec, eager=True), pace
     candidates = _candidates(task, plan)
+    if _misses_configure(task, plan):
+        message(
+            f"batches could be split over the {available_cores()} cores: call overlap_train.configure() "
+            "right after the imports, or pass ExecutionPlan(batch_splits=1) to do without"
+        )
     directory = cache_directory() if len(candidates) > 1 else None
     path = directory / f"{_key(task)}.json" if directory is not None else None
 
@@ -159,7 +164,7 @@ def _candidates(task: Task, plan: ExecutionPlan) -> list[Candidate]:
                 "compile it with jit_compile=False, or pass ExecutionPlan(jit=False, kernels='fast')"
             )
         return [Candidate(jit=True)]
-    may_time = task.stock and _keras.is_stock_method(task.model.train_step) and not _must_not_time()
+    may_time = _may_time(task)
     splits = [1]
     if plan.splits:
         splits = [_checked_splits(task, int(plan.batch_splits))]
@@ -262,9 +267,21 @@ def _checked_splits(task: Task, splits: int) -> int:
     return splits
 
 
-def _must_not_time() -> bool:
-    """Whether timing is out of place: results must repeat bit by bit, or other devices compute."""
-    return _keras.is_deterministic() or bool(tf.config.list_logical_devices("GPU"))
+def _may_time(task: Task) -> bool:
+    """Whether ways to execute the step may be tried: it is Keras's own, and the CPU computes it.
+
+    Nor where results must repeat bit by bit.
+    """
+    stock = task.stock and _keras.is_stock_method(task.model.train_step)
+    return stock and not _keras.is_deterministic() and not tf.config.list_logical_devices("GPU")
+
+
+def _misses_configure(task: Task, plan: ExecutionPlan) -> bool:
+    """Whether parts of a batch would surely gain from cores of their own, had `configure` been called."""
+    unasked = plan.batch_splits == "auto" and plan.jit == "auto" and not task.model.jit_compile
+    if task.shared or not unasked or not splits_would_pay() or not _may_time(task):
+        return False
+    return _is_heavy(task) and find_obstacle(task.model, task.feed.element_spec) is None
 
 
 def _is_heavy(task: Task) -> bool:

@@ -60,6 +60,9 @@ class Loop(abc.ABC):
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
         """Makes up to `max_steps` steps, all from the current pass, and advances the cursor."""
 
+    def finish(self) -> None:
+        """Says that no further call follows."""
+
 
 class ArrayLoop(Loop):
     """Rows of in-memory tensors, gathered by the pass's order inside the loop.

@@ -118,6 +118,11 @@ class PlannedLoop(Loop):
             self._cache.save(self._known)
         return done
 
+    def finish(self) -> None:
+        if self._trial is not None:
+            plan = describe(self._loop.name, self._trial.candidate, None, None)
+            self._message(f"{plan} (the run was too short to time it)")
+
     def _run(self, cursor: Cursor, max_steps: int) -> StepsDone:
         if self._trial is None:
             return self._loop.run(cursor, max_steps)

@@ -88,12 +88,13 @@ class SnapshotEvaluator:
         self._inspect()
         self._trace()
 
-    def evaluate(self, weights: Weights, part: Shard | BatchStream) -> ShardResult:
+    def evaluate(self, weights: Weights, part: Shard | BatchStream, held: Any = None) -> ShardResult:
         """Evaluates one part. May be called from any thread, also from several at once.
 
         Args:
             weights: the values of the trainable and of the non-trainable variables.
             part: batches by number, or a stream to draw from.
+            held: the data in memory, if it is not to be that of the batches but a copy elsewhere.
 
         Raises:
             tensorflow.errors.OpError: as the data or the model raises it.
@@ -102,7 +103,7 @@ class SnapshotEvaluator:
             return self._evaluate_batches(weights, part)
         assert self._run is not None
         first, stop = (tf.constant(n, tf.int64) for n in (part.first, part.stop))
-        state, logs = self._run(weights, self._held(), first, stop)
+        state, logs = self._run(weights, self._held() if held is None else held, first, stop)
         return ShardResult(tuple(state), logs, part.stop - part.first)
 
     def read_weights(self) -> Weights:

@@ -21,7 +21,11 @@ _LOOK_AGAIN_S = 60.0
 
 
 class JobQueue(Generic[J]):
-    """A queue of jobs with a limit to those under way. Thread-safe: one condition guards everything."""
+    """A queue of jobs with a limit to those under way. Thread-safe: one condition guards everything.
+
+    No worker is woken that could not begin: each would take Python's lock from the training thread. Whoever
+    takes a job wakes the next one if there is more to take.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -29,6 +33,7 @@ class JobQueue(Generic[J]):
         self._under_way = 0
         self._most: int | None = None
         self._held_until_s: float | None = None
+        self._watching = 0  # workers that wait for the time to pass
         self._closed = False
 
     def put(self, job: J) -> bool:
@@ -37,21 +42,28 @@ class JobQueue(Generic[J]):
             if self._closed:
                 return False
             self._jobs.append(job)
-            self._changed.notify_all()  # one alone might be a worker that waits for the time to pass
+            self._wake_one()
         return True
 
     def take(self) -> J | None:
         """Waits for a job that may begin and returns it; `done` must follow. None: there will be no more."""
         with self._changed:
             while True:
+                open_ = bool(self._jobs) and not self._full
                 held_s = self._held_s()
-                full = self._most is not None and self._under_way >= self._most
-                if self._jobs and not held_s and not full:
+                if open_ and not held_s:
                     self._under_way += 1
-                    return self._jobs.popleft()
+                    job = self._jobs.popleft()
+                    self._wake_one()
+                    return job
                 if self._closed and not self._jobs:
                     return None
-                self._changed.wait(held_s if self._jobs and held_s else _LOOK_AGAIN_S)
+                if open_:
+                    self._watching += 1
+                    self._changed.wait(held_s)
+                    self._watching -= 1
+                else:
+                    self._changed.wait(_LOOK_AGAIN_S)
 
     @property
     def idle(self) -> bool:
@@ -63,17 +75,23 @@ class JobQueue(Generic[J]):
         """Says that a job which was taken has ended."""
         with self._changed:
             self._under_way -= 1
-            self._changed.notify()
+            self._wake_one()
 
-    def admit(self, most: int | None) -> None:
+    def admit(self, most: int | None, *, after_s: float = 0.0) -> None:
         """Lets waiting jobs begin, so that up to `most` are under way; None: as many as there are workers.
 
         Jobs under way are not stopped.
+
+        Args:
+            most: at a time.
+            after_s: jobs that are held begin so many seconds later, or when they would have anyway.
         """
         with self._changed:
             self._most = most
-            self._held_until_s = None
-            self._changed.notify_all()
+            held_s = min(after_s, self._held_s())
+            self._held_until_s = time.monotonic() + held_s if held_s else None
+            if self._jobs and not self._full:
+                self._changed.notify()
 
     def hold(self, seconds: float) -> None:
         """Lets no job begin before `admit`, or before this time has passed."""
@@ -88,6 +106,15 @@ class JobQueue(Generic[J]):
             self._jobs.clear()
             self._changed.notify_all()
         return left
+
+    @property
+    def _full(self) -> bool:
+        return self._most is not None and self._under_way >= self._most
+
+    def _wake_one(self) -> None:
+        """Wakes a worker for what may begin, unless one watches for the time at which it may."""
+        if self._jobs and not self._full and not (self._watching and self._held_s()):
+            self._changed.notify()
 
     def _held_s(self) -> float:
         """Seconds for which jobs are still to be held back."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
-from overlap_train.records import Span
+from overlap_train.records import Span, ValidationResult
 from overlap_train.snapshot import Snapshot
 
 __all__ = ["PendingEpoch", "PendingValidation", "ShardOutcome"]
@@ -23,10 +23,12 @@ class ShardOutcome:
     Attributes:
         result: a `ShardResult`, or what else the runner that began the work merges.
         span: when.
+        whole: the metrics of the whole set, from the worker that came last, if it has merged them.
     """
 
     result: Any
     span: Span
+    whole: ValidationResult | None = None
 
 
 @dataclass

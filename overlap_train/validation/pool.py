@@ -104,9 +104,14 @@ class WorkerPool:
         """Whether no job is under way or waits."""
         return self._jobs.idle
 
-    def admit(self, most: int | None) -> None:
-        """Lets waiting jobs begin, up to `most` at once from now on; None for all workers."""
-        self._jobs.admit(most)
+    def admit(self, most: int | None, *, after_s: float = 0.0) -> None:
+        """Lets waiting jobs begin, up to `most` at once from now on; None for all workers.
+
+        Args:
+            most: at a time.
+            after_s: jobs that are held begin so many seconds later.
+        """
+        self._jobs.admit(most, after_s=after_s)
 
     def hold(self, seconds: float) -> None:
         """Lets no job begin before `admit`, or before this time has passed."""

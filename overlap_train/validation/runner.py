@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from typing import Any
 
 import tensorflow as tf
 
@@ -53,6 +54,7 @@ class ValidationRunner:
             self.parts = min(self.parts, batches.num_batches)
         # While the training traces its first step. Whoever runs a function meanwhile would prepare it again.
         weights = evaluator.read_weights()
+        self._held: dict[str | None, Any] = {}
         self._prepared: dict[str | None, Future[None]] = {
             device: pool.submit(self._prepare, device, weights)
             for device in dict.fromkeys(self._device(index) for index in range(self.parts))
@@ -62,18 +64,21 @@ class ValidationRunner:
         """Begins to evaluate a snapshot; the futures are in the order of the parts."""
         stream = self._batches.begin() if isinstance(self._batches, StreamedBatches) else None
         weights = weights_of(snapshot.values)
+        parts = _Parts(self.parts)
 
         def work(index: int) -> ShardOutcome:
             start_s = time.monotonic()
             self._wait_until_prepared(index)
-            with tf.device(self._device(index)):
-                result = self.evaluator.evaluate(weights, stream or self._part(index))
+            device = self._device(index)
+            with tf.device(device):
+                result = self.evaluator.evaluate(weights, stream or self._part(index), self._held.get(device))
+            whole = self._merged(parts.put(index, result))
             thread = threading.current_thread().name
             span = Span(
                 "validate", thread, start_s, time.monotonic(), snapshot.epoch, snapshot.step, {"shard": index}
             )
             self._on_span(span)
-            return ShardOutcome(result, span)
+            return ShardOutcome(result, span, whole)
 
         return [self._pool.submit(work, index) for index in range(self.parts)]
 
@@ -124,6 +129,15 @@ class ValidationRunner:
         """Returns the metrics of the whole from those of the parts."""
         return self.evaluator.merge(results, self._hosts.sum)
 
+    def _merged(self, results: list[ShardResult] | None) -> ValidationResult | None:
+        """Returns the metrics of the whole if all parts are there, to spare the training thread that."""
+        if results is None or self._hosts.count > 1:
+            return None
+        try:
+            return self.evaluator.merge(results)
+        except Exception:
+            return None  # raised again where the results are collected
+
     def _device(self, index: int) -> str | None:
         """Where a part is evaluated; None leaves it to TensorFlow."""
         return self._devices[index % len(self._devices)] if self._devices else None
@@ -133,6 +147,8 @@ class ValidationRunner:
         start_s = time.monotonic()
         if isinstance(self._batches, CachedBatches):
             self._batches.fill()
+        if not isinstance(self._batches, StreamedBatches):
+            self._held[device] = self._batches.held_on(device)
         with tf.device(device):
             self.evaluator.warm_up(weights)
         self._on_span(Span("prepare", threading.current_thread().name, start_s, time.monotonic()))
@@ -149,3 +165,18 @@ class ValidationRunner:
         shards = split_batches(count, self.parts * self._hosts.count)
         index += self.parts * self._hosts.index
         return shards[index] if index < len(shards) else Shard(index, 0, 0)
+
+
+class _Parts:
+    """The results of one validation's parts, put in by the workers in any order."""
+
+    def __init__(self, count: int) -> None:
+        self._lock = threading.Lock()
+        self._results: list[ShardResult | None] = [None] * count
+
+    def put(self, index: int, result: ShardResult) -> list[ShardResult] | None:
+        """Adds a part and returns all of them, in their order, if it was the last to come."""
+        with self._lock:
+            self._results[index] = result
+            found = [result for result in self._results if result is not None]
+            return found if len(found) == len(self._results) else None

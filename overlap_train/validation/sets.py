@@ -102,6 +102,7 @@ def build_suite(
             cache_bytes=policy.cache_bytes,
             preprocess=preprocess,
             most_rows=most_rows,
+            device="CPU:0" if devices else None,  # each of them gets its own copy
         )
         evaluator = SnapshotEvaluator(
             model, state(batches.element_spec), step, batches, batch_by_batch=batch_by_batch

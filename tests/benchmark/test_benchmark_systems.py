@@ -5,9 +5,11 @@ from dataclasses import replace
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from overlap_train.benchmark import child, tasks
+from overlap_train.benchmark import child, machine, tasks
 from overlap_train.benchmark.copies import copy_seconds
+from overlap_train.benchmark.decoding import DecodedBatches
 from overlap_train.benchmark.records import RunSpec
 from overlap_train.benchmark.systems import DEFAULT_SYSTEMS, SYSTEMS, System
 from overlap_train.benchmark.workloads import WORKLOADS
@@ -68,7 +70,7 @@ def test_papers_scheme_scores_the_weights_that_its_epoch_ended_with(tmp_path):
     assert outcome.copy_s > 0
 
 
-@pytest.mark.parametrize("system", ["keras-tfdata-tuned", "overlap"])
+@pytest.mark.parametrize("system", ["keras-numpy", "keras-tfdata-tuned", "overlap"])
 def test_decoded_images_reach_every_kind_of_system(system, tmp_path):
     assert run("input-bound", system, tmp_path).val_accuracy is not None
 
@@ -118,8 +120,50 @@ def tasks_digits():
 def test_systems_that_cannot_run_say_why():
     absent = System("x", "needs a module that nobody has", "contenders.Paper", needs=("no_such_module",))
     assert absent.obstacle(WORKLOADS["mnist"]) == "no_such_module not installed"
-    assert "reads arrays" in SYSTEMS["keras-numpy"].obstacle(WORKLOADS["input-bound"])
+    assert "no network for text" in SYSTEMS["overlap-accelerated"].obstacle(WORKLOADS["text"])
     assert SYSTEMS["overlap"].obstacle(WORKLOADS["input-bound"]) is None
+
+
+def test_a_divided_gpu_is_left_out_where_there_is_none(monkeypatch):
+    split = SYSTEMS["overlap-split-gpu"]
+    monkeypatch.setattr(machine, "gpu_names", list)
+    assert split.obstacle(WORKLOADS["mlp"]) == "it needs a GPU, and this machine has none"
+    monkeypatch.setattr(machine, "gpu_names", lambda: ["a card"])
+    assert split.obstacle(WORKLOADS["mlp"]) is None
+
+
+def test_pillow_decodes_as_tensorflow_does(tmp_path):
+    """The cut in the middle; their resampling filters differ a little."""
+    workload = WORKLOADS["input-bound"]
+    examples = workload.task(tmp_path, quick=True).validation
+    batches = DecodedBatches(examples, 32, training=False, workers=1)
+    assert len(batches) == 2
+    x, y = batches[1]
+    assert (x.shape, x.dtype) == ((1, 32, 32, 3), np.float32)
+    assert y == examples.y[32:]
+    expected = workload.decode(tf.constant(examples.x[32]), False)
+    assert np.abs(x[0] - expected).mean() < 0.01
+
+
+def test_each_pass_of_decoded_images_has_another_order_and_all_of_them(tmp_path):
+    examples = WORKLOADS["input-bound"].task(tmp_path, quick=True).train
+    batches = DecodedBatches(replace(examples, y=np.arange(len(examples))), 24, training=True, workers=1)
+    passes = []
+    for _ in range(2):
+        passes.append(np.concatenate([batches[index][1] for index in range(len(batches))]).tolist())
+        batches.on_epoch_end()
+    assert passes[0] != passes[1]
+    assert [sorted(rows) for rows in passes] == [list(range(len(examples)))] * 2
+
+
+@pytest.mark.parametrize("workload", list(WORKLOADS))
+def test_pytorch_has_each_network_with_as_many_weights(workload, tmp_path):
+    pytest.importorskip("torch", reason="needs PyTorch")
+    from overlap_train.benchmark.torch_networks import NETWORKS
+
+    counted = sum(parameter.numel() for parameter in NETWORKS[workload]().parameters())
+    extra = 4 * 32 if workload == "text" else 0  # PyTorch's LSTM adds two biases where Keras has one
+    assert counted - extra == sum(np.prod(v.shape) for v in WORKLOADS[workload].network().trainable_variables)
 
 
 def test_copies_are_timed_for_each_number_of_workers():

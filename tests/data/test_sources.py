@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import _keras, zero_copy
+from overlap_train.data.pipeline import without_autotune
 from overlap_train.data.sources import (
     ArrayFeed,
     FeedOptions,
@@ -17,7 +18,6 @@ from overlap_train.data.sources import (
     copied_bytes,
     make_feed,
     size_bytes,
-    without_autotune,
 )
 
 X = np.arange(26, dtype="float32").reshape(13, 2)
@@ -70,7 +70,7 @@ def test_an_array_feed_forgets_the_orders_that_nobody_needs():
     for _ in range(5):
         feed.new_pass()
         feed.forget(feed.drawn - 1)
-    assert len(feed._kept) == 1
+    assert len(feed._orders) == 1
 
 
 def rows():

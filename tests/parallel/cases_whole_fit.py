@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
+from overlap_train.validation.evaluation import SnapshotEvaluator
 from tests.models import CLASSES, FEATURES, arrays, assert_same_history, assert_same_weights, sequential
 
 ALWAYS = ValidationPolicy(max_lag=1, overlap="always")
@@ -113,27 +114,24 @@ def test_continue_takes_a_callbacks_change_over_on_both():
         np.testing.assert_allclose(copy.numpy(), 0.3 / 8)
 
 
-def test_validation_workers_take_the_devices_in_turn(monkeypatch):
+def test_validation_workers_take_the_devices_in_turn_and_find_the_arrays_there(monkeypatch):
     """By default those of the replicas; else those that the policy names."""
     seen = []
-    stock = tf.device
+    stock = SnapshotEvaluator.evaluate
 
-    def device(name):
-        if isinstance(name, str):
-            seen.append(name.split("device:")[-1])
-        return stock(name)
+    def evaluate(self, weights, part, held=None):
+        result = stock(self, weights, part, held)
+        lie = {tensor.device[-5:] for tensor in tf.nest.flatten(held) if tensor is not None}
+        seen.append((result.state[0].device[-5:], *lie))
+        return result
 
-    from overlap_train.validation import runner
-
+    monkeypatch.setattr(SnapshotEvaluator, "evaluate", evaluate)
     for devices, wanted in ((None, {"CPU:0", "CPU:1"}), (("CPU:1",), {"CPU:1"})):
         seen.clear()
         model = on_two(sequential)()
-        with monkeypatch.context() as patch:
-            patch.setattr(runner.tf, "device", device)
-            trainer = Trainer(model, validation=ValidationPolicy(workers=2, devices=devices))
-            fit(model, trainer, epochs=1)
-        assert wanted <= set(seen)
-        assert wanted == {"CPU:0", "CPU:1"} or "CPU:0" not in [s for s in seen if s in ("CPU:0",)]
+        trainer = Trainer(model, validation=ValidationPolicy(workers=2, devices=devices))
+        fit(model, trainer, epochs=1)
+        assert set(seen) == {(device, device) for device in wanted}
 
 
 def test_evaluate_equals_keras():

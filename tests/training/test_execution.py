@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import weakref
 
 import keras
@@ -12,7 +13,7 @@ import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer, assembly
 from overlap_train.data.sources import FeedOptions, make_feed
-from overlap_train.training import execution
+from overlap_train.training import execution, planner
 from overlap_train.training.execution import find_xla_obstacle
 from overlap_train.training.loops import make_loop
 from overlap_train.training.plan_cache import fingerprint
@@ -165,3 +166,45 @@ def test_a_fit_that_cannot_be_assembled_tells_nothing_of_the_one_before(tmp_path
     with pytest.raises(ValueError, match="resume needs data"):
         trainer.fit((models.arrays() for _ in range(3)), steps_per_epoch=1, resume=tmp_path, verbose=0)
     assert (trainer.ended, trainer.accounts) == ("failed", [])
+
+
+def test_real_candidates_take_turns_and_train_as_keras_does(monkeypatch, tmp_path):
+    """Plain, in 2 and 4 parts, and under XLA: each makes steps of one run, and none is lost."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(execution, "available_cores", lambda: 2)
+    monkeypatch.setattr(execution, "splits_pay", lambda: True)
+    monkeypatch.setattr(planner, "_CALL_S", 1e-3)
+    monkeypatch.setattr(planner, "_hoped_gain", lambda *_: 1.0)
+    monkeypatch.setattr(planner, "_RUNS_SERVED", 10**9)
+    x, y = models.arrays(32 * 40 + 8)  # with a smaller last batch
+    arguments = {"batch_size": 32, "epochs": 4, "verbose": 0, "validation_data": models.arrays(50, 1)}
+    expected, actual = perceptron(), perceptron()
+    plain = expected.fit(x, y, **arguments)
+    trainer = Trainer(actual)
+    history = trainer.fit(x, y, **arguments)
+    models.assert_same_history(history.history, plain.history)
+    models.assert_same_weights(actual, expected)
+    (file,) = tmp_path.rglob("*.json")
+    timed = {(row["splits"], row["jit"]) for row in json.loads(file.read_text())["timings"]}
+    assert timed == {(1, False), (2, False), (4, False), (1, True)}
+    assert [message for message in trainer.messages if "measured" in message]
+
+
+def test_a_run_too_short_to_time_its_plan_tells_it_all_the_same(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    trainer = Trainer(perceptron())
+    trainer.fit(*models.arrays(64), batch_size=32, verbose=0)
+    (plan,) = (message for message in trainer.messages if message.startswith("plan:"))
+    assert plan == "plan: in_memory, no splits, no XLA (the run was too short to time it)"
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [(ExecutionPlan(), True), (ExecutionPlan(batch_splits=1), False), (ExecutionPlan(loop="eager"), False)],
+)
+def test_who_forgot_configure_is_told_where_it_would_pay(monkeypatch, plan, said):
+    monkeypatch.setattr(execution, "splits_would_pay", lambda: True)
+    monkeypatch.setattr(execution, "_HEAVY_FLOP", 1.0)
+    trainer = Trainer(perceptron(), execution=plan)
+    trainer.fit(*models.arrays(64), batch_size=32, verbose=0)
+    assert any("overlap_train.configure()" in message for message in trainer.messages) == said

@@ -118,6 +118,47 @@ def test_held_jobs_begin_when_the_time_has_passed(monkeypatch):
     assert waited == [pytest.approx(0.05)]
 
 
+def test_held_jobs_let_the_training_call_begin_first(monkeypatch):
+    """Nor are they held back any longer when the next call comes before they have begun."""
+    now, queue, waited = [100.0], JobQueue(), []
+    monkeypatch.setattr(job_queue.time, "monotonic", lambda: now[0])
+
+    def wait(timeout=None):
+        waited.append(timeout)
+        queue.admit(1, after_s=0.002)
+        now[0] += 0.0015
+
+    monkeypatch.setattr(queue._changed, "wait", wait)
+    queue.hold(0.05)
+    queue.put("job")
+    queue.admit(1, after_s=0.002)
+    assert queue.take() == "job"
+    assert waited == [pytest.approx(0.002), pytest.approx(0.0005)]
+    queue.put("next")
+    queue.done()
+    queue.admit(1, after_s=0.002)
+    assert queue.take() == "next", "what is not held does not wait"
+    assert len(waited) == 2
+
+
+def test_nobody_is_woken_who_could_not_begin(monkeypatch):
+    queue, woken = JobQueue(), []
+    monkeypatch.setattr(queue._changed, "notify", lambda: woken.append(len(queue._jobs)))
+    queue.admit(1)
+    queue.put("a")
+    assert woken == [1]
+    assert queue.take() == "a"
+    queue.put("b")
+    queue.put("c")
+    assert woken == [1], "the only one admitted is at work"
+    queue.done()
+    assert woken == [1, 2]
+    queue.hold(3600.0)
+    queue._watching = 1
+    queue.put("d")
+    assert woken == [1, 2], "one watches for the end of the hold"
+
+
 def test_close_gives_back_what_waits_and_ends_those_that_take():
     queue = JobQueue()
     queue.admit(0)

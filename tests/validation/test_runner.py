@@ -107,7 +107,7 @@ def test_each_device_is_prepared_once_before_its_first_part(monkeypatch):
     warm_up, evaluate = evaluator.warm_up, evaluator.evaluate
     monkeypatch.setattr(evaluator, "warm_up", lambda weights: (warm_up(weights), order.append("warm")))
     monkeypatch.setattr(
-        evaluator, "evaluate", lambda weights, part: (order.append("part"), evaluate(weights, part))[1]
+        evaluator, "evaluate", lambda *arguments: (order.append("part"), evaluate(*arguments))[1]
     )
     with WorkerPool(3) as pool:
         runner = ValidationRunner(evaluator, batches, pool, spans.append, devices=("CPU:0",))
