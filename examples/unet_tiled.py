@@ -146,6 +146,7 @@ def main(argv: list[str]) -> None:
     # The last import, so that --help needs no training loop.
     import overlap_train
 
+    overlap_train.configure()  # before TensorFlow starts
     keras.utils.set_random_seed(FLAGS.seed)
     held_out = max(1, FLAGS.images // 8)
     count = FLAGS.images + held_out

@@ -37,7 +37,7 @@ def _normalised_convolution(inputs: int, outputs: int, kernel_size: int = 3, str
     return nn.Sequential(convolution, nn.BatchNorm2d(outputs, eps=1e-3, momentum=0.1))  # as Keras's
 
 
-class _ResidualBlock(nn.Module):
+class _ResidualBlock(nn.Module):  # type: ignore[misc]
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.first = _normalised_convolution(inputs, outputs, stride=stride)
@@ -72,7 +72,7 @@ def _two_convolutions(inputs: int, outputs: int) -> nn.Module:
     )
 
 
-class _UNet(nn.Module):
+class _UNet(nn.Module):  # type: ignore[misc]
     def __init__(self, classes: int = 1, widths: Sequence[int] = (64, 128, 256, 512, 1024)) -> None:
         super().__init__()
         channels = (3, *widths)
@@ -100,7 +100,7 @@ class _UNet(nn.Module):
         return self.logits(x)
 
 
-class _TextLstm(nn.Module):
+class _TextLstm(nn.Module):  # type: ignore[misc]
     def __init__(self, width: int = 32, classes: int = 2) -> None:
         super().__init__()
         self.embedding = nn.Embedding(tasks.VOCABULARY_SIZE, width, padding_idx=0)
