@@ -99,6 +99,8 @@ def splits_pay() -> bool:
 def splits_would_pay() -> bool:
     """Whether they could if `configure` had been called: nobody has sized the pools."""
     present = _present()
+    if os.environ.get("TF_NUM_INTRAOP_THREADS") or os.environ.get("TF_NUM_INTEROP_THREADS"):
+        return False
     return not present.intra_op_threads and not present.inter_op_threads and available_cores() > 1
 
 

@@ -41,6 +41,8 @@ MAY_IMPORT = {
     "benchmark": {
         "overlap_train",
         "configuration",
+        "kernels",
+        "parallel",
         "training",
         "zero_copy",
         "conv",

@@ -12,7 +12,6 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-import gpustat
 import keras
 
 import overlap_train
@@ -280,7 +279,9 @@ class OverlapSplitGpu(Overlap):
     _shares = (0.6, 0.25)  # of the card's memory; the rest is for the driver and for cuDNN
 
     def __init__(self, workload: Workload, task: Task, threads: int) -> None:
-        total_mib = gpustat.new_query()[0].memory_total
+        import gpustat
+
+        total_mib = min(gpu.memory_total for gpu in gpustat.new_query())
         sizes = [int(share * total_mib) for share in self._shares]
         _, validation = split_gpu(2, memory_mib=sizes, priorities=(0, 1))
         self.devices = (validation,)

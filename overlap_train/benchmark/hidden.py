@@ -24,7 +24,7 @@ from overlap_train.benchmark import pipelines
 from overlap_train.benchmark.workloads import WORKLOADS
 from overlap_train.records import EpochAccount
 
-__all__ = ["Way", "measure"]
+__all__ = ["Way", "measure", "measure_by_the_clock"]
 
 _WARM_UP = 3
 

@@ -58,7 +58,9 @@ def _cpu_model() -> str:
 
 
 def gpu_names() -> list[str]:
-    """Returns the names of the GPUs that the driver reports."""
+    """Returns the names of the GPUs that the driver reports, unless they are hidden from this process."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1"):
+        return []
     try:
         import gpustat
 

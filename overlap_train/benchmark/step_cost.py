@@ -55,7 +55,7 @@ class _Way:
     Attributes:
         run: makes the steps.
         steps: how many.
-        build_s: seconds of the first call beyond those of a later one: tracing and compiling.
+        build_s: seconds of the first call, which traces and compiles.
         wall_us: microseconds of each call, by step.
         cpu_us: the same of all cores' time.
     """
@@ -80,7 +80,7 @@ class _Way:
         self.cpu_us.append((time.process_time() - start_cpu_s) / self.steps * 1e6)
 
     def row(self) -> tuple[float, float, float, float]:
-        """Returns median and least wall time, median CPU time, and the seconds of building."""
+        """Returns median and least wall time, median CPU time, and by what the first call took longer."""
         wall_us = statistics.median(self.wall_us)
         build_s = max(0.0, self.build_s - wall_us * self.steps / 1e6)
         return wall_us, min(self.wall_us), statistics.median(self.cpu_us), build_s

@@ -58,8 +58,6 @@ class Delivery:
         self._on_change = on_change
         self._revalidate = revalidate
         self._wants_test = listens(callbacks.callbacks, *TEST_HOOKS)
-        stock = type(callbacks) is keras.callbacks.CallbackList
-        self._looked_at = not stock or any(map(looks_at_model, callbacks.callbacks))
 
     def deliver(
         self,
@@ -79,10 +77,12 @@ class Delivery:
             stops: whether the training was already told to stop inside this epoch.
             trained_on: whether steps have been made since the snapshot.
         """
-        if not self._looked_at and not stops:
+        if not stops and not self._is_looked_at():
             logs = {**train_logs, **prefixed(results)}
             self._callbacks.on_epoch_end(snapshot.epoch, logs)
-            return Outcome(logs, False, (), False, snapshot.values)
+            # A validation in step with the training may have changed variables itself.
+            values = snapshot.values if trained_on or not results else self._state.read()
+            return Outcome(logs, False, (), False, values)
         aside = self._state.read() if trained_on else None
         stop_training = self._model.stop_training
         if aside is not None:
@@ -106,6 +106,11 @@ class Delivery:
                     variable.value.assign(value)
                 self._model.stop_training = stop_training or stop
         return Outcome(logs, stop, tuple(variable.path for variable in changed), rolled_back, values)
+
+    def _is_looked_at(self) -> bool:
+        """Whether a callback might see or change the model; asked each time, as callbacks may be added."""
+        stock = type(self._callbacks) is keras.callbacks.CallbackList
+        return not stock or any(map(looks_at_model, self._callbacks.callbacks))
 
     def _test(self, snapshot: Snapshot, name: str, result: ValidationResult) -> ValidationResult:
         """Replays `on_test_*` around a validation that is already done."""

@@ -71,14 +71,15 @@ class ArrayBatches:
         """Returns the batches one by one."""
         size = self._batch_size
         rows = range(0, min(self.num_batches * size, self._num_samples), size)
-        batches = (
-            prepare(
-                self._preprocess,
-                keras.tree.map_structure(lambda t, row=row: t[row : row + size], self.tensors),
-            )
-            for row in rows
-        )
+        batches = (prepare(self._preprocess, self._rows(row)) for row in rows)
         return BatchStream(lambda _: batches, None)
+
+    def _rows(self, first: int) -> Any:
+        def take(tensor: tf.Tensor) -> tf.Tensor:
+            with tf.device(tensor.device):  # or all rows would go to where the batch is wanted
+                return tensor[first : first + self._batch_size]
+
+        return keras.tree.map_structure(take, self.tensors)
 
     def fold(self, held: Any, first: tf.Tensor, stop: tf.Tensor, start: Any, step: Fold) -> Any:
         """Applies `step` to one batch after another, in a compiled function, and returns the last value."""

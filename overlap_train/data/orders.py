@@ -35,9 +35,10 @@ class RowOrders:
         self._draw = self._draw_as_keras
         if shuffle and shuffle != "batch" and not self._repeats:
             # An iterator takes 11 ms or more to be made, and Python's lock with it; the shuffle below one.
-            self._draw = tf.function(
+            shuffled = tf.function(
                 lambda: tf.random.shuffle(tf.range(num_samples, dtype=tf.int64)), autograph=False
             ).get_concrete_function()
+            self._draw = lambda: tf.identity(shuffled())  # to the device that trains
         self._kept: dict[int, tf.Tensor] = {}
         self._next: concurrent.futures.Future[tf.Tensor] | None = None
 

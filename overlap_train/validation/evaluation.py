@@ -106,6 +106,10 @@ class SnapshotEvaluator:
         state, logs = self._run(weights, self._held() if held is None else held, first, stop)
         return ShardResult(tuple(state), logs, part.stop - part.first)
 
+    def held_on(self, device: str | None) -> Any:
+        """Returns the data for `evaluate` on another device; None if it takes it batch by batch."""
+        return self._batches.held_on(device) if self._run is not None else None  # type: ignore[union-attr]
+
     def read_weights(self) -> Weights:
         """Returns the present weights, on the variables' own memory. Belongs to the training thread."""
         return weights_of(self._variables.read())

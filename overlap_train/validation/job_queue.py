@@ -23,8 +23,8 @@ _LOOK_AGAIN_S = 60.0
 class JobQueue(Generic[J]):
     """A queue of jobs with a limit to those under way. Thread-safe: one condition guards everything.
 
-    No worker is woken that could not begin: each would take Python's lock from the training thread. Whoever
-    takes a job wakes the next one if there is more to take.
+    A worker that is woken takes Python's lock from the training thread, so one at a time is: whoever takes a
+    job wakes the next if there is more to take. A worker that has done one comes back for another.
     """
 
     def __init__(self) -> None:
@@ -33,6 +33,7 @@ class JobQueue(Generic[J]):
         self._under_way = 0
         self._most: int | None = None
         self._held_until_s: float | None = None
+        self._called = False  # somebody has been woken, and not come yet
         self._watching = 0  # workers that wait for the time to pass
         self._closed = False
 
@@ -49,8 +50,9 @@ class JobQueue(Generic[J]):
         """Waits for a job that may begin and returns it; `done` must follow. None: there will be no more."""
         with self._changed:
             while True:
-                open_ = bool(self._jobs) and not self._full
+                self._called = False
                 held_s = self._held_s()
+                open_ = bool(self._jobs) and not self._full
                 if open_ and not held_s:
                     self._under_way += 1
                     job = self._jobs.popleft()
@@ -72,10 +74,9 @@ class JobQueue(Generic[J]):
             return not self._under_way and not self._jobs
 
     def done(self) -> None:
-        """Says that a job which was taken has ended."""
+        """Says that a job which was taken has ended, and that its worker will take again."""
         with self._changed:
             self._under_way -= 1
-            self._wake_one()
 
     def admit(self, most: int | None, *, after_s: float = 0.0) -> None:
         """Lets waiting jobs begin, so that up to `most` are under way; None: as many as there are workers.
@@ -91,7 +92,7 @@ class JobQueue(Generic[J]):
             held_s = min(after_s, self._held_s())
             self._held_until_s = time.monotonic() + held_s if held_s else None
             if self._jobs and not self._full:
-                self._changed.notify()
+                self._call()  # even if one watches, since the time may be another
 
     def hold(self, seconds: float) -> None:
         """Lets no job begin before `admit`, or before this time has passed."""
@@ -114,6 +115,11 @@ class JobQueue(Generic[J]):
     def _wake_one(self) -> None:
         """Wakes a worker for what may begin, unless one watches for the time at which it may."""
         if self._jobs and not self._full and not (self._watching and self._held_s()):
+            self._call()
+
+    def _call(self) -> None:
+        if not self._called:
+            self._called = True
             self._changed.notify()
 
     def _held_s(self) -> float:

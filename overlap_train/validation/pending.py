@@ -13,7 +13,7 @@ from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
 from overlap_train.records import Span, ValidationResult
 from overlap_train.snapshot import Snapshot
 
-__all__ = ["PendingEpoch", "PendingValidation", "ShardOutcome"]
+__all__ = ["PendingEpoch", "PendingValidation", "ShardOutcome", "merged_by_worker"]
 
 
 @dataclass(frozen=True)
@@ -155,6 +155,11 @@ class PendingEpoch:
         """Drops what has not begun."""
         for validation in self.validations:
             validation.cancel()
+
+
+def merged_by_worker(outcomes: Sequence[ShardOutcome]) -> ValidationResult | None:
+    """Returns the metrics of the whole, if the worker that came last has merged them."""
+    return next((outcome.whole for outcome in outcomes if outcome.whole is not None), None)
 
 
 # What TensorFlow puts before the cause.

@@ -18,7 +18,7 @@ from overlap_train.parallel.hosts import Alone
 from overlap_train.records import Span, ValidationResult
 from overlap_train.snapshot import Snapshot, Values
 from overlap_train.validation.evaluation import ShardResult, SnapshotEvaluator, Weights, weights_of
-from overlap_train.validation.pending import ShardOutcome
+from overlap_train.validation.pending import ShardOutcome, merged_by_worker
 from overlap_train.validation.pool import WorkerPool
 
 __all__ = ["ValidationRunner"]
@@ -72,7 +72,7 @@ class ValidationRunner:
             device = self._device(index)
             with tf.device(device):
                 result = self.evaluator.evaluate(weights, stream or self._part(index), self._held.get(device))
-            whole = self._merged(parts.put(index, result))
+                whole = self._merged(parts.put(index, result))
             thread = threading.current_thread().name
             span = Span(
                 "validate", thread, start_s, time.monotonic(), snapshot.epoch, snapshot.step, {"shard": index}
@@ -92,9 +92,10 @@ class ValidationRunner:
         """
         self._pool.admit(None)
         futures = self.start(Snapshot(epoch=0, step=0, values=values))
-        results = [future.result().result for future in futures]
+        outcomes = [future.result() for future in futures]
+        results = [outcome.result for outcome in outcomes]
         self.adopt_mutated(results)
-        return self.merge(results)
+        return merged_by_worker(outcomes) or self.merge(results)
 
     @property
     def in_step(self) -> str | None:
@@ -147,8 +148,7 @@ class ValidationRunner:
         start_s = time.monotonic()
         if isinstance(self._batches, CachedBatches):
             self._batches.fill()
-        if not isinstance(self._batches, StreamedBatches):
-            self._held[device] = self._batches.held_on(device)
+        self._held[device] = self.evaluator.held_on(device)
         with tf.device(device):
             self.evaluator.warm_up(weights)
         self._on_span(Span("prepare", threading.current_thread().name, start_s, time.monotonic()))

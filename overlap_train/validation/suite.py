@@ -12,7 +12,7 @@ from overlap_train.errors import ValidationWorkerError
 from overlap_train.parallel.hosts import Alone
 from overlap_train.records import Span, ValidationResult
 from overlap_train.snapshot import Snapshot, Values
-from overlap_train.validation.pending import PendingEpoch, PendingValidation, ShardOutcome
+from overlap_train.validation.pending import PendingEpoch, PendingValidation, ShardOutcome, merged_by_worker
 from overlap_train.validation.pool import WorkerPool
 
 __all__ = ["NamedRunner", "Runner", "ValidationSuite"]
@@ -224,5 +224,4 @@ class ValidationSuite:
         spans += [outcome.span for outcome in outcomes]
         results = [outcome.result for outcome in outcomes]
         runner.adopt_mutated(results)
-        whole = next((outcome.whole for outcome in outcomes if outcome.whole is not None), None)
-        return runner.merge(results) if whole is None else whole
+        return merged_by_worker(outcomes) or runner.merge(results)

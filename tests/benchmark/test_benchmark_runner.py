@@ -109,9 +109,8 @@ def test_sampler_sees_another_process_and_stops():
 
 
 def test_rounds_take_turns_and_hold_every_run_once():
-    settings = compare.Settings(
-        ("mnist", "input-bound"), ("keras-numpy", "keras-tfdata", "overlap"), (1, 6), 2, 3, False, 1.0, False
-    )
+    systems = ("keras-numpy", "keras-tfdata", "overlap-accelerated")
+    settings = compare.Settings(("mnist", "text"), systems, (1, 6), 2, 3, False, 1.0, False)
     rounds = [compare.plan_round(settings, repeat, ".") for repeat in range(3)]
     first = [(r[0].system, r[0].threads) for r in rounds]
     assert len(set(first)) == 3
@@ -119,7 +118,7 @@ def test_rounds_take_turns_and_hold_every_run_once():
     assert kinds[0] == kinds[1] == kinds[2]
     assert set(kinds[0].values()) == {1}
     assert ("mnist", "keras-numpy", None) in kinds[0]
-    assert ("input-bound", "keras-numpy", None) not in kinds[0]
+    assert ("text", "overlap-accelerated", 6) not in kinds[0]
 
 
 def refused(capsys, *arguments):

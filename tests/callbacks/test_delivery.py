@@ -58,6 +58,73 @@ def test_a_callback_that_only_reads_sees_the_snapshot_and_changes_nothing():
     assert not model.stop_training
 
 
+class BeginsOnly(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        raise AssertionError("no epoch begins here")
+
+
+class OwnHistory(keras.callbacks.History):
+    """Looks at the model, which Keras's own does not."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        super().on_epoch_end(epoch, logs)
+        self.weight = float(self.model.layers[0].kernel[0, 0])
+
+
+@pytest.mark.parametrize("callback", [keras.callbacks.History(), BeginsOnly()])
+def test_values_stay_where_they_are_if_nobody_looks(callback, monkeypatch):
+    for name in ("restore", "changed"):
+        monkeypatch.setattr(ModelState, name, lambda *_: pytest.fail("the values were moved or compared"))
+    callback.on_train_begin()
+    _, _, outcome, weight = deliver(None, callback=callback)
+    assert weight == 2.0
+    assert outcome.logs == {"loss": 0.5, "val_loss": 0.25}
+    assert (outcome.stop, outcome.changed, outcome.rolled_back) == (False, (), False)
+    assert float(outcome.values.trainable[0][0, 0]) == 1.0
+    if isinstance(callback, keras.callbacks.History):
+        assert callback.history == {"loss": [0.5], "val_loss": [0.25]}
+
+
+def test_what_a_validation_in_step_changed_is_among_the_values():
+    """As a seed generator in `test_step`: a checkpoint must hold it."""
+    _, _, outcome, weight = deliver(None, callback=BeginsOnly(), trained_on=False)
+    assert float(outcome.values.trainable[0][0, 0]) == weight
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.optimizer.build(model.trainable_variables)
+    state, bias = ModelState(model), model.layers[0].bias
+    snapshot = Snapshot(0, 1, state.read())
+    bias.assign([5.0])  # by the validation of this snapshot
+    callbacks = keras.callbacks.CallbackList([], model=model)
+    delivery = Delivery(model, state, callbacks, on_change="rollback", revalidate=None)
+    results = {"": ValidationResult({"loss": 0.25})}
+    outcome = delivery.deliver(snapshot, {}, results, stops=False, trained_on=False)
+    assert float(outcome.values.trainable[1][0]) == 5.0
+
+
+def test_a_history_of_ones_own_sees_the_snapshot():
+    history = OwnHistory()
+    history.on_train_begin()
+    deliver(None, callback=history)
+    assert history.weight == 1.0
+
+
+def test_a_callback_that_comes_later_sees_the_snapshot():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    model.compile("sgd", "mse")
+    model.optimizer.build(model.trainable_variables)
+    callbacks, late = keras.callbacks.CallbackList([], model=model), Act()
+    state, kernel = ModelState(model), model.layers[0].kernel
+    delivery = Delivery(model, state, callbacks, on_change="rollback", revalidate=None)
+    kernel.assign([[1.0]])
+    snapshot = Snapshot(0, 1, state.read())
+    kernel.assign([[2.0]])
+    callbacks.callbacks.append(late)
+    late.set_model(model)
+    delivery.deliver(snapshot, {}, {}, stops=False, trained_on=True)
+    assert late.seen == [(0, 1.0, {})]
+
+
 def change_rate(model):
     model.optimizer.learning_rate = 0.1
 

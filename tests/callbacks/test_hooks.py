@@ -7,6 +7,7 @@ import pytest
 
 from overlap_train.callbacks.hooks import (
     listens,
+    looks_at_model,
     ordering_hooks,
     overrides,
     wants_test_batches,
@@ -88,3 +89,12 @@ def test_listening_is_by_any_of_the_hooks():
     assert listens([callbacks.Callback(), Test()], "on_test_begin", "on_test_end")
     assert not listens([callbacks.Callback()], "on_test_begin", "on_test_end")
     assert ordering_hooks(Test()) == ()
+
+
+def test_only_who_is_called_at_an_epochs_end_looks_at_the_model(tmp_path):
+    looking = {name for name, build in QUIET.items() if looks_at_model(build(tmp_path))}
+    assert looking == set(QUIET) - {"History", "TerminateOnNaN"}
+    history = callbacks.History()
+    history.on_epoch_end = lambda epoch, logs: None
+    assert looks_at_model(history)
+    assert looks_at_model(callbacks.LambdaCallback(on_test_end=lambda logs: None))

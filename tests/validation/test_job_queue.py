@@ -141,22 +141,41 @@ def test_held_jobs_let_the_training_call_begin_first(monkeypatch):
     assert len(waited) == 2
 
 
-def test_nobody_is_woken_who_could_not_begin(monkeypatch):
-    queue, woken = JobQueue(), []
-    monkeypatch.setattr(queue._changed, "notify", lambda: woken.append(len(queue._jobs)))
-    queue.admit(1)
-    queue.put("a")
-    assert woken == [1]
+def test_workers_that_could_not_begin_are_left_asleep(monkeypatch):
+    """Of six, one is woken to watch for the end of the hold and one by the training call."""
+    with WorkerPool(6) as pool:
+        woken, wait = [], pool._jobs._changed.wait
+
+        def counted(timeout=None):
+            wait(timeout)
+            woken.append(threading.current_thread().name)
+
+        monkeypatch.setattr(pool._jobs._changed, "wait", counted)
+        barrier = threading.Barrier(7)
+        for _ in range(6):  # all of them come to wait there
+            pool.submit(barrier.wait, WAIT_S)
+        barrier.wait(WAIT_S)
+        pool.admit(1)
+        pool.hold(3600.0)
+        futures = [pool.submit(len, "part") for _ in range(12)]
+        pool.admit(1, after_s=0.002)
+        assert [future.result(WAIT_S) for future in futures] == [4] * 12
+        assert len(woken) <= 4
+
+
+def test_who_takes_a_job_calls_the_next_worker_if_there_is_more(monkeypatch):
+    queue, called = JobQueue(), []
+    monkeypatch.setattr(queue._changed, "notify", lambda: called.append(len(queue._jobs)))
+    queue.admit(2)
+    for job in "abc":
+        queue.put(job)
+    assert called == [1], "one at a time"
     assert queue.take() == "a"
-    queue.put("b")
-    queue.put("c")
-    assert woken == [1], "the only one admitted is at work"
+    assert called == [1, 2]
+    assert queue.take() == "b"
+    assert called == [1, 2], "both that are admitted are at work"
     queue.done()
-    assert woken == [1, 2]
-    queue.hold(3600.0)
-    queue._watching = 1
-    queue.put("d")
-    assert woken == [1, 2], "one watches for the end of the hold"
+    assert queue.take() == "c"
 
 
 def test_close_gives_back_what_waits_and_ends_those_that_take():

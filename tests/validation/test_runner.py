@@ -116,3 +116,37 @@ def test_each_device_is_prepared_once_before_its_first_part(monkeypatch):
     assert [span.name for span in spans] == ["prepare", "validate", "validate", "validate"]
     expected = model.evaluate(X, Y, verbose=0, return_dict=True)
     assert actual == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_last_worker_merges_the_parts(monkeypatch):
+    model, threads = sequential(), []
+    model.fit(X, Y, verbose=0)
+    state = ModelState(model)
+    batches = make_batches(X, Y, None, batch_size=16, steps=None, cache_bytes=1 << 30)
+    evaluator = SnapshotEvaluator(model, state, model.test_step, batches)
+    merge = evaluator.merge
+
+    def merged(*arguments):
+        threads.append(threading.current_thread().name)
+        return merge(*arguments)
+
+    monkeypatch.setattr(evaluator, "merge", merged)
+    with WorkerPool(3) as pool:
+        runner = ValidationRunner(evaluator, batches, pool, lambda span: None)
+        actual = runner.evaluate(state.read()).metrics
+    assert len(threads) == 1
+    assert threads[0].startswith("validation-")
+    assert actual == pytest.approx(model.evaluate(X, Y, verbose=0, return_dict=True), rel=1e-5)
+
+
+def test_what_cannot_be_merged_is_told_by_the_thread_that_asks(monkeypatch):
+    model = sequential()
+    model.fit(X, Y, verbose=0)
+    state = ModelState(model)
+    batches = make_batches(X, Y, None, batch_size=16, steps=None, cache_bytes=1 << 30)
+    evaluator = SnapshotEvaluator(model, state, model.test_step, batches)
+    monkeypatch.setattr(evaluator, "merge", lambda *_: divmod(1, 0))
+    with WorkerPool(3) as pool:
+        runner = ValidationRunner(evaluator, batches, pool, lambda span: None)
+        with pytest.raises(ZeroDivisionError):
+            runner.evaluate(state.read())
