@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.backend.tensorflow.trainer import TensorFlowTrainer as KerasTrainer
+from keras.src.backend.tensorflow.trainer import TFEpochIterator
 from keras.src.trainers import compile_utils
 from keras.src.trainers.data_adapters import (
     ArrayDataAdapter,
@@ -28,6 +31,7 @@ from tensorflow.python.framework import config as tf_config
 
 __all__ = [
     "DataAdapter",
+    "KerasTrainer",
     "adam_moments",
     "adapt",
     "additional_losses",
@@ -35,31 +39,42 @@ __all__ = [
     "array_inputs",
     "array_order_dataset",
     "averages_rows",
+    "begin_training",
     "capped_epochs",
+    "capped_steps",
     "compiled_metrics_built",
     "compiled_parts",
     "compute_and_track_loss",
     "compute_loss",
+    "evaluate_as_in_fit",
     "flat_layers",
     "flatten_logs",
+    "forget_evaluation",
     "forward",
     "initial_epoch",
     "is_array_adapter",
     "is_deterministic",
+    "is_keras_class",
     "is_repeatable",
     "is_rewindable_adapter",
     "is_stock_method",
     "is_tf_dataset_adapter",
+    "is_trainer",
     "metric_leaves",
+    "metrics_or_logs",
+    "overrides",
     "profiles",
     "python_logs",
-    "recurrent_states",
     "require_compiled",
     "row_loss",
     "scope_variable_ids",
     "split_validation",
+    "steps_per_execution",
+    "test_function",
     "track_loss",
     "tracks_each_loss",
+    "train_function",
+    "variable_handles",
     "without_all_reduce",
     "without_optionals",
 ]
@@ -125,9 +140,112 @@ def is_repeatable(dataset: tf.data.Dataset) -> bool:
     return True
 
 
-def python_logs(logs: Any) -> dict[str, float]:
-    """Turns logs of tensors into logs of floats, flat, as callbacks get them (`pythonify_logs`)."""
+def python_logs(logs: Any) -> dict[str, Any]:
+    """Turns logs of tensors into flat logs of floats, or arrays, as callbacks get them (`pythonify_logs`)."""
     return dict(pythonify_logs(logs))
+
+
+def metrics_or_logs(model: keras.Model, logs: Any) -> Any:
+    """Returns the metrics' results where the logs have their names, else the logs.
+
+    Keras's rule for the logs of an epoch and of a validation (`_get_metrics_result_or_logs`).
+    """
+    return model._get_metrics_result_or_logs(logs)
+
+
+def steps_per_execution(model: keras.Model) -> int:
+    """Returns how many steps Keras makes between two calls of the batch hooks (`steps_per_execution`)."""
+    return int(getattr(model, "steps_per_execution", None) or 1)
+
+
+def capped_steps(steps: int | None) -> int | None:
+    """Returns steps of an epoch as `keras.config.set_max_steps_per_epoch` caps them, with Keras's warning."""
+    limit = keras.config.max_steps_per_epoch()
+    if not limit or (steps and steps <= limit):
+        return steps
+    warnings.warn(f"Limiting steps_per_epoch to {limit}", UserWarning, stacklevel=3)
+    return int(limit)
+
+
+def variable_handles(variable: keras.Variable) -> list[Any]:
+    """Returns the resource handles of a variable's copies on all replicas, or its own (`value`)."""
+    value = variable.value
+    copies = value.values if isinstance(value, tf.distribute.DistributedValues) else (value,)
+    return [copy.handle for copy in copies]
+
+
+def is_trainer(model: object) -> bool:
+    """Whether an object can be trained as a Keras model: a layer that is a Keras `Trainer` too."""
+    return isinstance(model, KerasTrainer) and isinstance(model, keras.Layer)
+
+
+def overrides(model: keras.Model, name: str) -> type | None:
+    """Returns the class of a user's that has a method of its own in place of Keras's; None for Keras's.
+
+    A function that a library puts into Keras's own class, as loggers do, is no override.
+    """
+    owner = next((kind for kind in type(model).__mro__ if name in vars(kind)), object)
+    return None if owner is object or _is_keras_module(owner.__module__) else owner
+
+
+def is_keras_class(kind: type) -> bool:
+    """Whether a class is one of Keras's."""
+    return _is_keras_module(kind.__module__)
+
+
+def evaluate_as_in_fit(
+    model: keras.Model, data: Any, *, batch_size: int | None, steps: int | None, callbacks: Any
+) -> Any:
+    """Calls `model.evaluate` as `fit` does for a validation (`_eval_epoch_iterator`); returns its logs."""
+    x, y, sample_weight = data
+    if getattr(model, "_eval_epoch_iterator", None) is None:
+        model._eval_epoch_iterator = TFEpochIterator(
+            x=x,
+            y=y,
+            sample_weight=sample_weight,
+            batch_size=batch_size,
+            distribute_strategy=model.distribute_strategy,
+            steps_per_execution=model.steps_per_execution,
+            steps_per_epoch=steps,
+            shuffle=False,
+        )
+    return model.evaluate(
+        x=x,
+        y=y,
+        sample_weight=sample_weight,
+        batch_size=batch_size,
+        steps=steps,
+        callbacks=callbacks,
+        return_dict=True,
+        _use_cached_eval_dataset=True,
+    )
+
+
+def forget_evaluation(model: keras.Model) -> None:
+    """Lets go of what `evaluate_as_in_fit` keeps between two validations, as `fit` does at its end."""
+    if getattr(model, "_eval_epoch_iterator", None) is not None:
+        del model._eval_epoch_iterator
+
+
+def begin_training(model: keras.Model) -> Any:
+    """Makes the model's train function as `fit` does, without tracing it; returns it (`train_function`).
+
+    `compile` takes it away and `make_train_function(force=True)` makes another one: whoever holds this one
+    can tell that a callback did so.
+    """
+    model.make_train_function()
+    return model.train_function
+
+
+def test_function(model: keras.Model) -> Any:
+    """Returns the model's test function, made as `evaluate` does, without tracing it (`test_function`)."""
+    model.make_test_function()
+    return model.test_function
+
+
+def train_function(model: keras.Model) -> Any:
+    """Returns what `begin_training` returned, or what a callback has put in its place, or None."""
+    return model.train_function
 
 
 def flatten_logs(model: keras.Model, logs: dict[str, float]) -> Any:
@@ -207,7 +325,12 @@ def is_stock_method(method: Any) -> bool:
     function = getattr(method, "__func__", method)
     # Not a function's `__module__`: `functools.wraps` copies it to what a user puts around one of Keras's.
     module = getattr(function, "__globals__", {}).get("__name__") or getattr(function, "__module__", "")
-    return str(module).split(".")[0] == "keras"
+    return _is_keras_module(str(module))
+
+
+def _is_keras_module(name: str) -> bool:
+    """Whether a module is Keras's own, and not one of its tests, which are written as users write."""
+    return name.split(".")[0] == "keras" and not name.endswith("_test")
 
 
 def averages_rows(model: keras.Model) -> bool:
@@ -301,7 +424,10 @@ def profiles(callback: keras.callbacks.TensorBoard) -> bool:
 def capped_epochs(epochs: int) -> int:
     """Returns a number of epochs, capped as `keras.config.set_max_epochs` says for debugging."""
     limit = keras.config.max_epochs()
-    return min(epochs, int(limit)) if limit else epochs
+    if not limit or epochs <= limit:
+        return epochs
+    warnings.warn(f"Limiting epochs to {limit}", UserWarning, stacklevel=3)
+    return int(limit)
 
 
 def forward(model: keras.Model, x: Any) -> Any:
@@ -335,15 +461,6 @@ def additional_losses(model: keras.Model) -> list[Any]:
 def flat_layers(model: keras.Model) -> list[keras.Layer]:
     """Returns a model and all layers in it (`_flatten_layers`)."""
     return list(model._flatten_layers())
-
-
-def recurrent_states(model: keras.Model) -> list[keras.Variable]:
-    """Returns what stateful RNNs keep from batch to batch, which is not in `model.variables` (`states`)."""
-    layers = (layer for layer in flat_layers(model) if getattr(layer, "stateful", False))
-    states = (leaf for layer in layers for leaf in keras.tree.flatten(getattr(layer, "states", None)))
-    known = {id(variable) for variable in model.variables}
-    found = {id(v): v for v in states if isinstance(v, keras.Variable) and id(v) not in known}
-    return list(found.values())
 
 
 def scope_variable_ids(scope: keras.StatelessScope) -> set[int]:

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import keras
 
+from overlap_train import _keras
+
 Verbosity = Literal["auto", 0, 1, 2]
 
 __all__ = [
@@ -21,9 +23,15 @@ __all__ = [
 
 
 def require_model(model: object) -> None:
-    """Raises TypeError unless `model` is a Keras model."""
-    if not isinstance(model, keras.Model):
-        raise TypeError(f"model must be a keras.Model; got {type(model).__name__}")
+    """Raises TypeError unless `model` is a Keras model, or a layer that Keras can train."""
+    if isinstance(model, keras.Model) or _keras.is_trainer(model):
+        return
+    if any(kind.__module__.split(".")[0] == "tf_keras" for kind in type(model).__mro__):
+        raise TypeError(
+            f"model must be a keras.Model; {type(model).__name__} is one of tf_keras, that is Keras 2: build it "
+            "with Keras 3 (import keras), and do not set TF_USE_LEGACY_KERAS"
+        )
+    raise TypeError(f"model must be a keras.Model; got {type(model).__name__}")
 
 
 def require_instance(name: str, value: object, kind: type) -> None:

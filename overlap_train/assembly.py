@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 
 from overlap_train import _keras
-from overlap_train.callbacks.hooks import wants_test_batches
+from overlap_train._inspection.traced import CapturedVariable, union
+from overlap_train._inspection.traces import Same, Traces, function_key
+from overlap_train.callbacks.hooks import acts_in_test_batches, wants_test_batches, wants_train_batches
 from overlap_train.data.cursor import Cursor
 from overlap_train.data.preprocessing import Preprocess
 from overlap_train.data.sources import Feed, IteratorFeed
@@ -32,14 +34,14 @@ from overlap_train.records import StepValidation
 from overlap_train.resume import CheckpointPolicy, Resumer, fingerprint
 from overlap_train.serving import connect_suite, describe, serve
 from overlap_train.snapshot import ModelState
-from overlap_train.training.execution import LoopCache, Task, make_execution
+from overlap_train.training.execution import Task, make_execution
 from overlap_train.training.loops import Loop
 from overlap_train.training.pace import Pace
 from overlap_train.training.plan import ExecutionPlan
-from overlap_train.training.step import Step, StepFunction, build_model
+from overlap_train.training.step import MetricsReader, Step, StepFunction, require_optimizer
 from overlap_train.validation.backlog import Backlog
 from overlap_train.validation.policy import ValidationPolicy, ValidationSet
-from overlap_train.validation.sets import build_suite
+from overlap_train.validation.sets import SetRequest, build_suite, prepare_sets
 from overlap_train.validation.stepwise import StepValidations
 from overlap_train.validation.suite import ValidationSuite
 
@@ -57,7 +59,6 @@ class Setup:
         validation: how the validation runs.
         execution: how the steps are executed.
         recorder: keeps the spans of all threads.
-        loops: traced loops of earlier fits.
         replicas: that share each batch, or None.
         preprocess: prepares a batch, or None.
         in_memory_bytes: arrays up to this size are held as tensors.
@@ -71,7 +72,6 @@ class Setup:
     validation: ValidationPolicy
     execution: ExecutionPlan
     recorder: SpanRecorder
-    loops: LoopCache
     replicas: Replicas | None
     preprocess: Preprocess | None
     in_memory_bytes: int
@@ -107,6 +107,7 @@ def assemble_fit(
     initial_epoch: int,
     epochs: int,
     on_step_validation: Callable[[StepValidation], None],
+    before: Parts | None = None,
 ) -> Parts:
     """Builds everything that one `fit` needs, and traces it. On the training thread.
 
@@ -122,29 +123,45 @@ def assemble_fit(
         initial_epoch: where the training begins if it is not resumed.
         epochs: where the training ends.
         on_step_validation: called with the results of validations inside epochs.
+        before: the parts of the same fit before a callback had its steps traced anew.
     """
     model, validation, replicas = setup.model, setup.validation, setup.replicas
+    require_optimizer(model)
     if isinstance(feed, IteratorFeed):
         feed.prepare()
     if replicas is not None:
         plans = {"number of epochs": epochs, "ExecutionPlan": setup.execution}
         agree_to_start(replicas, model, feed, validation, callbacks.callbacks, plans)
     step = _make_step(setup, callbacks, feed)
-    logs_spec = build_model(model, step, feed.element_spec)
-    state = ModelState(model)
-    suite = _fit_suite(setup, state, sets, callbacks, resources)
+    if not model.run_eagerly:
+        key = ("step", *_step_key(setup, feed), step.jit_compile)
+        token = _keras.begin_training(model)
+        traced = Traces.of(model).get("train", token, key, lambda: step.trace(feed.element_spec))
+        reader = None
+        if setup.replicas is None:
+            reader = Traces.of(model).get(
+                "train", token, "metrics", lambda: MetricsReader(model.get_metrics_result)
+            )
+        step.adopt(traced, reader)
+    state, suite = _make_suite(setup, feed, step, sets, callbacks, resources)
     if validation.sanity_check:
         suite.sanity_check(state.read())
     every = validation.every_steps
-    max_lag, reason = effective_lag(validation, feed, suite, callbacks.callbacks)
+    max_lag, reason = effective_lag(validation, feed, step, suite, callbacks.callbacks)
     shared, delivery = deliver_together(
-        setup.hosts, model, state, callbacks, on_change=validation.on_change, revalidate=suite.evaluate
+        setup.hosts,
+        model,
+        state,
+        callbacks,
+        on_change=validation.on_change,
+        suite=suite,
+        live_metrics=lambda: step.metrics.live,
     )
     if reason is not None:
         progress.message(f"validating in step with the training: {reason}")
     steps = cursor.steps_per_epoch
     total_steps = None if steps is None else steps * (epochs - initial_epoch)
-    loop, pace = _make_loop(setup, feed, step, logs_spec, progress, total_steps)
+    loop, pace = _make_loop(setup, feed, step, progress, total_steps)
     return Parts(
         model=model,
         state=state,
@@ -159,9 +176,9 @@ def assemble_fit(
         callbacks=shared,
         progress=progress,
         recorder=setup.recorder,
-        accounts=Accounts(),
-        interrupts=resources.enter_context(Interrupts()),
-        resumer=_make_resumer(setup, policy, feed, resources),
+        accounts=before.accounts if before else Accounts(),
+        interrupts=before.interrupts if before else resources.enter_context(Interrupts()),
+        resumer=before.resumer if before else _make_resumer(setup, policy, feed, resources),
         scope=replicas.scope if replicas is not None else contextlib.nullcontext,
         hosts=setup.hosts,
     )
@@ -190,8 +207,7 @@ def serve_fit(
     assert replicas is not None
     assert replicas.serves is not None
     replicas.build(model, feed.element_spec)
-    state = ModelState(model)
-    suite = make_suite(setup, lambda _: state, sets, callbacks, resources)
+    state, suite = make_suite(setup, (), sets, callbacks, resources)
     listened = _listened_to(callbacks)
     description = describe(replicas.serves, model, sets, setup.validation, batch_by_batch=listened)
     return serve(replicas.serves, description, suite, state, model)
@@ -199,34 +215,42 @@ def serve_fit(
 
 def make_suite(
     setup: Setup,
-    state: Callable[[Any], ModelState],
+    captured: Iterable[CapturedVariable],
     sets: Mapping[str, ValidationSet],
     callbacks: keras.callbacks.CallbackList,
     resources: contextlib.ExitStack,
-) -> ValidationSuite:
-    """Builds what evaluates the sets, and starts its workers, which `resources` will end.
+    *,
+    within_evaluate: bool = False,
+) -> tuple[ModelState, ValidationSuite]:
+    """Traces the validation, lists all variables, and starts the workers, which `resources` will end.
 
     Args:
         setup: what the trainer was given.
-        state: returns the model's variables, given the spec of a validation batch to build them by.
+        captured: what the training uses.
         sets: by name.
         callbacks: may listen to the batches.
         resources: closes what is opened here.
+        within_evaluate: whether this is a call of `evaluate`.
     """
-    return build_suite(
+    acting = (c for c in callbacks.callbacks if acts_in_test_batches(c))
+    request = SetRequest(
         setup.model,
-        state,
         setup.validation_step,
-        sets,
+        _identity(setup, setup.validation_step, stock=setup.stock_validation),
         setup.validation,
-        batch_by_batch=_listened_to(callbacks),
-        on_span=setup.recorder.add,
-        resources=resources,
+        listened=_listened_to(callbacks),
+        within_evaluate=within_evaluate,
+        acts=next((type(callback).__name__ for callback in acting), None),
         preprocess=setup.preprocess,
         most_rows=_rows_together(setup, callbacks),
         devices=setup.validation.devices or (setup.replicas.spread if setup.replicas is not None else ()),
         hosts=setup.hosts,
+        within=setup.replicas.in_one_replica if setup.replicas is not None else lambda function: function,
     )
+    prepared = prepare_sets(request, sets)
+    used = [variable for each in prepared if each.step is not None for variable in each.step.variables]
+    state = ModelState(setup.model, [*captured, *used])
+    return state, build_suite(request, prepared, state, setup.recorder.add, resources)
 
 
 def make_callback_list(
@@ -260,23 +284,32 @@ def _rows_together(setup: Setup, callbacks: keras.callbacks.CallbackList) -> Cal
     return functools.partial(rows_together, setup.model)
 
 
+def _identity(setup: Setup, function: StepFunction, *, stock: bool) -> Hashable:
+    """Returns what tells a step from others: the model's own is the same for every trainer."""
+    strategy = None if setup.replicas is None else Same(setup.replicas.strategy)
+    return strategy, "stock" if stock else function_key(function)
+
+
 def _listened_to(callbacks: keras.callbacks.CallbackList) -> bool:
     """Whether a callback listens to the batches of a validation."""
     return any(wants_test_batches(callback) for callback in callbacks.callbacks)
 
 
-def _fit_suite(
+def _make_suite(
     setup: Setup,
-    state: ModelState,
+    feed: Feed,
+    step: Step,
     sets: Mapping[str, ValidationSet],
     callbacks: keras.callbacks.CallbackList,
     resources: contextlib.ExitStack,
-) -> ValidationSuite:
-    """Returns the suite of a training: of this host, or of the cluster's evaluator."""
+) -> tuple[ModelState, ValidationSuite]:
+    """Returns the variables of a training and its suite: of this host, or of the cluster's evaluator."""
+    captured = [*union([step.traced, feed.preparation]), *feed.captured]
     place = setup.replicas.evaluator if setup.replicas is not None else None
     if place is None:
-        return make_suite(setup, lambda _: state, sets, callbacks, resources)
-    return connect_suite(
+        return make_suite(setup, captured, sets, callbacks, resources)
+    state = ModelState(setup.model, captured)
+    return state, connect_suite(
         place,
         setup.hosts,
         state,
@@ -292,6 +325,7 @@ def _fit_suite(
 def _make_step(setup: Setup, callbacks: keras.callbacks.CallbackList, feed: Feed) -> Step:
     model, replicas, metrics = setup.model, setup.replicas, None
     nan_guard = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks.callbacks)
+    listened = any(map(wants_train_batches, callbacks.callbacks))
     jit_compile = bool(model.jit_compile) and not model.run_eagerly and not setup.shared
     if replicas is not None and replicas.hosts.count > 1:
         metrics = functools.partial(replicas.own_metrics, model)
@@ -300,6 +334,7 @@ def _make_step(setup: Setup, callbacks: keras.callbacks.CallbackList, feed: Feed
         _around(setup)(_step_function(setup, feed)),
         jit_compile=jit_compile,
         halt_on_nonfinite=nan_guard,
+        listened_to=listened,
         metrics=metrics,
     )
 
@@ -310,6 +345,12 @@ def _step_function(setup: Setup, feed: Feed) -> StepFunction:
         return setup.train_step
     stock = setup.stock and _keras.is_stock_method(setup.model.train_step)
     return make_step(setup.model, setup.replicas, setup.train_step, stock=stock, most_rows=feed.full_batch)
+
+
+def _step_key(setup: Setup, feed: Feed) -> tuple[Hashable, ...]:
+    """Returns what a traced step depends on."""
+    shared = feed.full_batch if setup.shared else None
+    return _identity(setup, setup.train_step, stock=setup.stock), shared, str(feed.element_spec)
 
 
 def _around(setup: Setup) -> Callable[[StepFunction], StepFunction]:
@@ -333,7 +374,6 @@ def _make_loop(
     setup: Setup,
     feed: Feed,
     step: Step,
-    logs_spec: dict[str, Any],
     progress: ProgressReporter,
     total_steps: int | None,
 ) -> tuple[Loop, Pace]:
@@ -342,11 +382,10 @@ def _make_loop(
         setup.model,
         feed,
         step,
-        logs_spec,
         _step_function(setup, feed),
         setup.stock,
         total_steps,
-        setup.loops,
+        _step_key(setup, feed),
         _around(setup),
         shared=setup.shared,
         find_fast=functools.cache(functools.partial(_find_fast_kernels, setup, progress.message)),

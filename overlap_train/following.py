@@ -23,9 +23,12 @@ from overlap_train.data.sources import Feed
 from overlap_train.parallel.cluster import program_digest
 from overlap_train.parallel.hosts import Alone
 from overlap_train.parallel.strategy import Replicas
+from overlap_train.records import ShardOutcome, ValidationResult
 from overlap_train.resume import Resumer, StartPoint, fingerprint
 from overlap_train.snapshot import ModelState, Snapshot, Values
+
 from overlap_train.validation.policy import ValidationPolicy
+from overlap_train.validation.suite import ValidationSuite
 
 __all__ = ["agree_to_start", "deliver_together", "make_resumer"]
 
@@ -76,16 +79,32 @@ def deliver_together(
     callbacks: keras.callbacks.CallbackList,
     *,
     on_change: str,
-    revalidate: Callable[[str, Values], Any],
+    suite: ValidationSuite,
+    live_metrics: Callable[[], frozenset[str]],
 ) -> tuple[Any, Delivery]:
-    """Returns the callbacks and the delivery of a `fit`: the plain ones on one host, else shared ones."""
+    """Returns the callbacks and the delivery of a `fit`: the plain ones on one host, else shared ones.
+
+    Raises:
+        ValueError: for a validation in step on several hosts.
+    """
     if hosts.count == 1:
-        return callbacks, Delivery(model, state, callbacks, on_change=on_change, revalidate=revalidate)
+        group = _keras.steps_per_execution(model)
+        return callbacks, Delivery(
+            model,
+            state,
+            callbacks,
+            on_change=on_change,
+            suite=suite,
+            group=group,
+            live_metrics=live_metrics,
+        )
+    if suite.in_step is not None:
+        raise ValueError(f"{suite.in_step}; that is for one host")
     if not hosts.is_chief:
         kinds = (keras.callbacks.TerminateOnNaN, keras.callbacks.History)
         own = [callback for callback in callbacks.callbacks if type(callback) in kinds]
         callbacks = keras.callbacks.CallbackList(own, model=model, **callbacks.params)
-    inner = Delivery(model, state, callbacks, on_change=on_change, revalidate=_refuse_to_revalidate)
+    inner = Delivery(model, state, callbacks, on_change=on_change, suite=_NoValidations())
     return (
         SharedCallbacks(hosts, model, state, callbacks),
         SharedDelivery(hosts, model, state, callbacks, inner),
@@ -97,10 +116,24 @@ def make_resumer(hosts: Alone, model: keras.Model, make: Callable[[], Resumer]) 
     return make() if hosts.count == 1 else SharedResumer(hosts, model, make)
 
 
-def _refuse_to_revalidate(name: str, values: Values) -> Any:
-    raise ValueError(
-        "a callback's on_test_begin changed the weights that are to be validated; that is for one host"
-    )
+class _NoValidations:
+    """Refuses to validate at delivery, which the chief would do alone."""
+
+    def evaluate(self, name: str, values: Values) -> ValidationResult:
+        raise ValueError(
+            "a callback's on_test_begin changed the weights that are to be validated; that is for one host"
+        )
+
+    def evaluate_live(self, name: str, callbacks: keras.callbacks.CallbackList) -> ValidationResult:
+        raise NotImplementedError
+
+    def live_sets(self, epoch: int) -> list[str]:
+        return []
+
+    def validate_live(
+        self, name: str, snapshot: Snapshot, callbacks: keras.callbacks.CallbackList
+    ) -> ShardOutcome | None:
+        return None
 
 
 def _check_shareable(policy: ValidationPolicy, callbacks: Iterable[keras.callbacks.Callback]) -> None:

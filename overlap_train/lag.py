@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import keras
 
+from overlap_train import _keras
 from overlap_train.callbacks.hooks import ordering_hooks
 from overlap_train.data.sources import Feed
 from overlap_train.monitoring.gain import OverlapJudge
 from overlap_train.monitoring.idle import IdleCores
 from overlap_train.records import Span
+from overlap_train.training.step import Step
 from overlap_train.validation.backlog import Backlog
 from overlap_train.validation.policy import ValidationPolicy
 from overlap_train.validation.suite import ValidationSuite
@@ -32,20 +34,36 @@ _REMEDY = 'ValidationPolicy(on_change="continue") would overlap'
 def effective_lag(
     policy: ValidationPolicy,
     feed: Feed,
+    step: Step,
     suite: ValidationSuite,
-    callbacks: Iterable[keras.callbacks.Callback],
+    callbacks: Sequence[keras.callbacks.Callback],
 ) -> tuple[int, str | None]:
     """Returns the lag, and why it is 0 where the policy would allow more."""
     if policy.max_lag == 0 or not suite:
         return policy.max_lag, None
     reason = suite.in_step
     if reason is None and policy.on_change == "rollback":
-        reason = _noticed(feed, suite, callbacks)
+        reason = _kept_nowhere(feed, step) or _noticed(feed, suite, callbacks)
     return (policy.max_lag, None) if reason is None else (0, reason)
 
 
-def _noticed(feed: Feed, suite: ValidationSuite, callbacks: Iterable[keras.callbacks.Callback]) -> str | None:
+def _kept_nowhere(feed: Feed, step: Step) -> str | None:
+    """Returns what a training step does that no rollback undoes, or None."""
+    if step.traced is None:
+        return "the training steps run operation by operation"
+    for function, name in ((step.traced, "the training step"), (feed.preparation, "preprocess")):
+        for effect in function.effects if function is not None else ():
+            return f"{name} {effect}"
+    return None
+
+
+def _noticed(feed: Feed, suite: ValidationSuite, callbacks: Sequence[keras.callbacks.Callback]) -> str | None:
     """Returns by what a rollback would be noticed, or None."""
+    if feed.captured and not all(_keras.is_stock_method(type(callback)) for callback in callbacks):
+        names = ", ".join(variable.name for variable in feed.captured[:3])
+        return (
+            f"the pipeline of the training data reads variables ({names}) that a callback may set; {_REMEDY}"
+        )
     for callback in callbacks:
         for hook in ordering_hooks(callback):
             return f"{type(callback).__name__}.{hook} must not run for an epoch that may be undone; {_REMEDY}"

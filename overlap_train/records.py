@@ -9,9 +9,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["EpochAccount", "MetricValues", "Sample", "Span", "StepValidation", "ValidationResult", "prefixed"]
+__all__ = [
+    "EpochAccount",
+    "MetricValues",
+    "Sample",
+    "ShardOutcome",
+    "Span",
+    "StepValidation",
+    "ValidationResult",
+    "prefixed",
+]
 
-MetricValues = Mapping[str, float]
+MetricValues = Mapping[str, Any]
+"""Metrics by name: floats, or arrays where a metric has several values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +126,32 @@ class ValidationResult:
 
     Attributes:
         metrics: of the whole set, without the prefix `val_`.
-        running: the metrics after each batch, if a callback asked for them; otherwise empty.
+        running: the logs and the metrics' variables after each batch, if a callback asked for them.
+        metric_state: the metrics' variables after the last batch, in the order of `ModelState.metrics`; empty
+            where another host has evaluated.
     """
 
     metrics: MetricValues
-    running: tuple[MetricValues, ...] = ()
+    running: tuple[Any, ...] = field(default=(), repr=False)
+    metric_state: tuple[Any, ...] = field(default=(), repr=False, compare=False)
 
 
-def prefixed(results: Mapping[str, ValidationResult]) -> dict[str, float]:
+@dataclass(frozen=True, slots=True)
+class ShardOutcome:
+    """A worker's result and when it worked.
+
+    Attributes:
+        result: a `ShardResult`, or what else the runner that began the work merges.
+        span: when.
+        whole: the metrics of the whole set, from the worker that came last, if it has merged them.
+    """
+
+    result: Any
+    span: Span
+    whole: ValidationResult | None = None
+
+
+def prefixed(results: Mapping[str, ValidationResult]) -> dict[str, Any]:
     """Returns the metrics of all sets as they stand in an epoch's logs: `val_loss`, `val_clean_loss`."""
     return {
         f"val_{name}_{metric}" if name else f"val_{metric}": value

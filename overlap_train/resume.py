@@ -205,7 +205,7 @@ class Resumer:
             "callbacks": described,
             "cursor": asdict(position),
             "stopped": point.stopped,
-            "logs": dict(point.logs),
+            "logs": {n: v if isinstance(v, float) else np.asarray(v).tolist() for n, v in point.logs.items()},
             "max_lag": point.max_lag,
         }
         return self._store.save(CheckpointState(point.epoch, point.step, arrays, meta, self._fingerprint))

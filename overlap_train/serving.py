@@ -154,7 +154,7 @@ def serve(
     """
     link, hello = accept(place.address, "chief", timeout_s=place.timeout_s)
     with link, Interrupts():  # a first signal is for the training hosts, whose end ends this one
-        _welcome(link, hello, description, suite)
+        _welcome(link, hello, description, suite, state)
         while True:
             message, values = _receive(link, state)
             if message["kind"] == "failed":
@@ -169,7 +169,11 @@ def serve(
 
 
 def _welcome(
-    link: Link, hello: Mapping[str, Any], description: Mapping[str, str], suite: ValidationSuite
+    link: Link,
+    hello: Mapping[str, Any],
+    description: Mapping[str, str],
+    suite: ValidationSuite,
+    state: ModelState,
 ) -> None:
     """Answers the chief's first message, or refuses it on both hosts."""
     error: Exception | None = None
@@ -183,6 +187,12 @@ def _welcome(
             )
     if error is None and suite.in_step is not None:
         error = ValueError(f"{suite.in_step}; that is for validation without an evaluator")
+    if error is None and state.outside:
+        names = ", ".join(variable.name for variable in state.outside[:3])
+        error = ValueError(
+            f"the validation reads variables outside the model ({names}), which an evaluator does not get; "
+            "make them the model's (add_weight), or validate without an evaluator"
+        )
     if error is not None:
         link.send({"kind": "refused", "error": str(error)})
         raise error
@@ -211,7 +221,7 @@ def _answer(message: Mapping[str, Any], values: Values, suite: ValidationSuite) 
         if message["kind"] == "check":
             suite.check(message["set"], values)
             return {"kind": "result"}
-        return {"kind": "result", **dataclasses.asdict(suite.evaluate(message["set"], values))}
+        return {"kind": "result", "metrics": dict(suite.evaluate(message["set"], values).metrics)}
     except Exception as error:
         return {"kind": "error", "error": f"{type(error).__name__}: {error}"}
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import keras
 
@@ -20,8 +21,9 @@ from overlap_train.callbacks.hooks import wants_train_batches
 from overlap_train.configuration import available_cores
 from overlap_train.lag import LagControl
 from overlap_train.monitoring.idle import IdleCores
+from overlap_train.opening import Opening
 from overlap_train.parts import Parts, Schedule
-from overlap_train.records import Span, ValidationResult, prefixed
+from overlap_train.records import Span, prefixed
 from overlap_train.resume import StartPoint
 from overlap_train.snapshot import Snapshot
 from overlap_train.training.loops import StepsDone
@@ -45,20 +47,30 @@ class FitSession:
         ended: how it ended: "completed", "stopped" by a callback, or "interrupted by" a signal.
     """
 
-    def __init__(self, parts: Parts, schedule: Schedule) -> None:
+    def __init__(
+        self, parts: Parts, schedule: Schedule, opening: Opening, renew: Callable[[Parts], Parts]
+    ) -> None:
+        """Takes over a fit whose first hooks have been called.
+
+        Args:
+            parts: what the trainer has built.
+            schedule: the epochs.
+            opening: what has been called.
+            renew: builds the parts anew after a callback has compiled the model or its train function.
+        """
         self._parts = parts
         self._schedule = schedule
-        self._next_epoch = self._first_epoch = schedule.initial_epoch
+        self._opening = opening
+        self._renew = renew
+        self._begun = opening.begun
+        self._train_function = opening.train_function
+        self._next_epoch = self._first_epoch = opening.epoch
+        self._group = _keras.steps_per_execution(parts.model)
+        self._last_logs: Mapping[str, Any] = {}
         self._step = 0
         self._stopped = False
         self._idle = IdleCores(available_cores())
-        self._lag = LagControl(
-            parts.backlog,
-            parts.progress.message,
-            self._idle if parts.suite.shares_cores else None,
-            streamed=schedule.streamed,
-            judges_overlap=schedule.judges_overlap,
-        )
+        self._lag = self._lag_control()
         self._warm = False
         self._batch_hooks = any(wants_train_batches(c) for c in parts.callbacks.callbacks)
         self.epoch_logs: dict[int, Mapping[str, float]] = {}
@@ -67,12 +79,7 @@ class FitSession:
     def run(self) -> None:
         """Trains, validates and delivers every epoch, then calls `on_train_end`."""
         model, callbacks = self._parts.model, self._parts.callbacks
-        model.stop_training = False
-        if self._parts.resumer is not None:
-            self._parts.resumer.rewind_files(callbacks.callbacks)
-        callbacks.on_train_begin()
-        own = _keras.initial_epoch(model, self._schedule.initial_epoch)
-        self._next_epoch = self._parts.hosts.from_chief(own)
+        self._next_epoch = self._parts.hosts.from_chief(self._opening.epoch)
         self._resume()
         self._first_epoch = self._next_epoch
         try:
@@ -80,8 +87,9 @@ class FitSession:
         except Interrupted:
             self._deliver_in_grace()
         self._parts.loop.finish()
-        with self._parts.scope():
-            model.optimizer.finalize_variable_values(model.trainable_weights)
+        if isinstance(model.optimizer, keras.optimizers.Optimizer):
+            with self._parts.scope():
+                model.optimizer.finalize_variable_values(model.trainable_weights)
         last = max(self.epoch_logs, default=None)
         callbacks.on_train_end(logs=None if last is None else dict(self.epoch_logs[last]))
 
@@ -133,20 +141,21 @@ class FitSession:
         parts = self._parts
         parts.accounts.begin(epoch)
         parts.progress.epoch_begin(epoch)
-        parts.model.reset_metrics()
-        parts.callbacks.on_epoch_begin(epoch)
+        if not self._begun:
+            parts.model.reset_metrics()
+            parts.callbacks.on_epoch_begin(epoch)
         parts.cursor.begin_epoch()
         parts.hosts.begin_waits()
-        logs: Mapping[str, float] | None = None
-        while parts.cursor.remaining() != 0 and not parts.model.stop_training:
+        while parts.cursor.remaining() != 0:
+            # A training that was told to stop before an epoch's first step makes one call all the same.
             done = self._train_call(epoch, self._agreed_steps())
             if done.steps:  # the call that finds the end of the data may make none
-                logs = done.logs
+                self._last_logs = done.logs or {}
             if self._deliver_ready() or (done.halted and self._halt(done)):
                 return
-            if done.exhausted:
+            if done.exhausted or parts.model.stop_training:
                 break
-        self._end_epoch(epoch, logs)
+        self._end_epoch(epoch)
         self._next_epoch = epoch + 1
 
     def _agreed_steps(self) -> int:
@@ -156,7 +165,8 @@ class FitSession:
             Interrupted: if any of them has been asked to stop.
         """
         parts = self._parts
-        steps = 1 if self._batch_hooks else parts.pace.steps()
+        grouped = self._batch_hooks or parts.model.stop_training
+        steps = self._group if grouped else parts.pace.steps()
         if parts.hosts.count > 1:
             table = parts.hosts.numbers([steps, parts.interrupts.received is not None])
             if table[:, 1].any():
@@ -176,11 +186,13 @@ class FitSession:
         remaining = parts.cursor.remaining()
         if remaining is not None:
             steps = min(steps, remaining)
-        if parts.stepwise is not None:
+        if parts.stepwise is not None and not self._batch_hooks:
             steps = min(steps, parts.stepwise.steps_left(self._step))
         first = parts.cursor.steps
-        if self._batch_hooks:
+        if self._batch_hooks and not self._begun:
             parts.callbacks.on_train_batch_begin(first)
+        self._begun = False
+        self._require_train_function()
         undisturbed = self._warm and parts.suite.idle
         settled = self._warm and parts.loop.settled
         parts.suite.admit_beside(self._idle.count)
@@ -198,9 +210,9 @@ class FitSession:
         parts.pace.observe(done.steps, span.duration_s)
         self._step += done.steps
         if self._batch_hooks and done.steps:
-            parts.callbacks.on_train_batch_end(first, done.logs or parts.step.metrics())
+            parts.callbacks.on_train_batch_end(first + self._group - 1, done.logs)
         if parts.stepwise is not None and done.steps:
-            parts.stepwise.after(self._step, lambda: self._snapshot(epoch))
+            parts.stepwise.after(self._step - done.steps, self._step, lambda: self._snapshot(epoch))
         parts.progress.steps_done(epoch, parts.cursor.steps, lambda: _keras.python_logs(parts.step.metrics()))
         parts.progress.validation_pending(
             [(p.epoch, sum(f.done() for f in p.shards), len(p.shards)) for p in parts.backlog if p.shards]
@@ -216,18 +228,21 @@ class FitSession:
         while len(self._parts.backlog):
             if self._deliver_oldest():
                 return True
-        logs = _keras.python_logs(done.logs or self._parts.step.metrics())
+        logs = _keras.python_logs(done.logs)
         for callback in self._parts.callbacks.callbacks:
             if isinstance(callback, keras.callbacks.TerminateOnNaN):
                 callback.on_train_batch_end(self._parts.cursor.steps - 1, logs)
         return False
 
-    def _end_epoch(self, epoch: int, logs: Mapping[str, float] | None) -> None:
+    def _end_epoch(self, epoch: int) -> None:
         """Takes the snapshot of an epoch's end and starts its validation."""
         parts = self._parts
         parts.cursor.end_epoch()
-        train_logs = _keras.python_logs(logs or parts.step.metrics())
-        parts.hosts.check_same_logs(epoch, train_logs)
+        logs = parts.step.metrics()
+        if set(self._last_logs) != set(logs) and parts.step.own_logs:
+            logs = self._last_logs
+        train_logs = _keras.python_logs(logs)  # callbacks get them as they are: Keras sorts nested ones once
+        parts.hosts.check_same_logs(epoch, {n: v for n, v in train_logs.items() if isinstance(v, float)})
         self._name_slow_host(epoch)
         start_s = time.monotonic()
         snapshot = self._snapshot(epoch)
@@ -236,7 +251,7 @@ class FitSession:
         stops = bool(parts.model.stop_training)
         last = stops or epoch + 1 >= self._schedule.epochs
         parts.suite.hold()  # until the training is under way again, or waits
-        pending = parts.backlog.push(snapshot, train_logs, stops=stops, last=last)
+        pending = parts.backlog.push(snapshot, logs, stops=stops, last=last)
         parts.progress.epoch_trained(
             epoch, train_logs, parts.accounts.trained_s(epoch), validation_follows=bool(pending.validations)
         )
@@ -281,13 +296,15 @@ class FitSession:
         outcome = parts.delivery.deliver(
             pending.snapshot, pending.train_logs, results, stops=pending.stops, trained_on=trained_on
         )
+        if outcome.spans:
+            parts.accounts.validated(pending.epoch, outcome.spans)
         span = self._span("deliver", start_s, pending.epoch)
         parts.accounts.add(pending.epoch, "delivered_s", span.duration_s)
         self._stopped = self._stopped or outcome.stop
         if outcome.rolled_back:
             self._roll_back(pending, outcome)
         self._lag.delivered(rolled_back=outcome.rolled_back)
-        self._close_epoch(pending, outcome, results)
+        self._close_epoch(pending, outcome)
         return outcome.rolled_back
 
     def _roll_back(self, pending: PendingEpoch, outcome: Outcome) -> None:
@@ -301,20 +318,19 @@ class FitSession:
         self._next_epoch = pending.epoch + 1
         if parts.stepwise is not None:
             parts.stepwise.drop_after(self._step)
-        reason = "a callback stopped the training" if outcome.stop else f"a callback set {outcome.changed[0]}"
+        reason = "a callback stopped the training" if outcome.stop else "a callback compiled the model anew"
+        reason = f"a callback set {outcome.changed[0]}" if outcome.changed and not outcome.stop else reason
         parts.progress.message(
             f"back to the end of epoch {pending.epoch + 1}: {reason} ({seconds:.2f} s undone)"
         )
 
-    def _close_epoch(
-        self, pending: PendingEpoch, outcome: Outcome, results: Mapping[str, ValidationResult]
-    ) -> None:
+    def _close_epoch(self, pending: PendingEpoch, outcome: Outcome) -> None:
         parts = self._parts
         self.epoch_logs[pending.epoch] = outcome.logs
         parts.accounts.close(pending.epoch, skipped=pending.skipped)
         parts.cursor.forget(pending.snapshot.position)
-        if results:
-            parts.progress.epoch_validated(pending.epoch, prefixed(results))
+        if outcome.results:
+            parts.progress.epoch_validated(pending.epoch, prefixed(outcome.results))
         if parts.resumer is not None:
             following = pending.epoch + 1
             stopped = self._stopped
@@ -326,6 +342,36 @@ class FitSession:
                 parts.callbacks.callbacks,
                 last=stopped or following >= self._schedule.epochs,
             )
+
+    def _require_train_function(self) -> None:
+        """Does as Keras after a callback has compiled the model, or had its train function made anew.
+
+        Raises:
+            TypeError: the model was compiled, and nothing has made its train function since.
+        """
+        function = _keras.train_function(self._parts.model)
+        if function is self._train_function:
+            return
+        if function is None:
+            raise TypeError(
+                "'NoneType' object is not callable: a callback has compiled the model, which takes its train "
+                "function away, as under keras.Model.fit; let it call model.make_train_function() as well"
+            )
+        self._train_function = function
+        self._parts = self._renew(self._parts)
+        self._lag = self._lag_control()
+        self._warm = False
+        self._parts.progress.message("a callback had the train function made anew; traced again")
+
+    def _lag_control(self) -> LagControl:
+        parts = self._parts
+        return LagControl(
+            parts.backlog,
+            parts.progress.message,
+            self._idle if parts.suite.shares_cores else None,
+            streamed=self._schedule.streamed,
+            judges_overlap=self._schedule.judges_overlap,
+        )
 
     def _check_interrupted(self) -> None:
         # On several hosts all of them stop at the same call.

@@ -1,44 +1,48 @@
-"""C: the snapshot, one immutable version of everything in the model that decides the future.
+"""C: the snapshot, one immutable version of everything that decides the future of a training.
 
 A read of a TensorFlow variable shares its buffer, and the next update writes to a new one while a reader
-is alive; `assign` takes over the buffer of what it is given. Taking and restoring a snapshot is therefore
+is alive; an assignment takes over the buffer of what it is given. Taking and restoring a snapshot is therefore
 O(number of variables), and what a live snapshot costs is one set of values. Both belong to the training
 thread, between two calls; the tensors may be read from anywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from overlap_train import _keras
+from overlap_train._inspection.traced import CapturedVariable
 
-__all__ = ["ModelState", "Snapshot", "Values"]
+__all__ = ["ModelState", "Snapshot", "StateVariable", "Values", "weights_of"]
 
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """The values of a model's variables, in the order of `ModelState`.
+    """The values of a training's variables, in the order of `ModelState`.
 
     Attributes:
         trainable: weights that the optimizer updates.
-        non_trainable: the other state of layers: moving statistics, frozen weights, seed generators,
-            the states of stateful RNNs.
+        non_trainable: the other state of layers: moving statistics, frozen weights, seed generators.
         optimizer: iterations, learning rate, momenta.
-        metrics: the state of the training metrics.
+        metrics: the state of the model's metrics.
+        outside: variables that a step reads or writes and that are in none of these lists: those of closures and
+            losses, of further optimizers, of random generators, the states of stateful RNNs.
     """
 
     trainable: tuple[tf.Tensor, ...]
     non_trainable: tuple[tf.Tensor, ...]
     optimizer: tuple[tf.Tensor, ...]
     metrics: tuple[tf.Tensor, ...]
+    outside: tuple[tf.Tensor, ...] = ()
 
     def flat(self) -> tuple[tf.Tensor, ...]:
-        return (*self.trainable, *self.non_trainable, *self.optimizer, *self.metrics)
+        """Returns all values in one sequence."""
+        return (*self.trainable, *self.non_trainable, *self.optimizer, *self.metrics, *self.outside)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +52,7 @@ class Snapshot:
     Attributes:
         epoch: the epoch at whose end, or inside which, it was taken.
         step: training steps made since `fit` began.
-        values: the model's variables.
+        values: the variables.
         position: the position in the training data, as its cursor gave it.
     """
 
@@ -58,24 +62,87 @@ class Snapshot:
     position: Any = None
 
 
-class ModelState:
-    """The variables of a built and compiled model, to be read, restored and compared together."""
+@dataclass(frozen=True, eq=False)
+class StateVariable:
+    """One variable as a snapshot takes it.
 
-    def __init__(self, model: keras.Model) -> None:
-        self.trainable: list[keras.Variable] = list(model.trainable_variables)
-        self.non_trainable: list[keras.Variable] = [
-            *model.non_trainable_variables,
-            *_keras.recurrent_states(model),
-        ]
-        self.metrics: list[keras.Variable] = list(model.metrics_variables)
+    Attributes:
+        name: for people, and in messages.
+        handles: of its copies on this host's replicas, or of itself.
+        dtype: of its value.
+        shape: of its value.
+        is_sum: whether the value is the sum of the copies, as a metric's is, and not the same on all.
+    """
+
+    name: str
+    handles: tuple[Any, ...]
+    dtype: tf.DType
+    shape: tf.TensorShape
+    is_sum: bool = False
+
+    @classmethod
+    def of_keras(cls, variable: keras.Variable) -> StateVariable:
+        """Returns a Keras variable, with its copies on all replicas."""
+        value = variable.value
+        copies = tuple(value.values) if isinstance(value, tf.distribute.DistributedValues) else (value,)
+        first = copies[0]
+        is_sum = len(copies) > 1 and first.synchronization == tf.VariableSynchronization.ON_READ
+        return cls(variable.path, tuple(c.handle for c in copies), first.dtype, first.shape, is_sum)
+
+    @classmethod
+    def of_captured(cls, variable: CapturedVariable) -> StateVariable:
+        """Returns a variable that a trace captured."""
+        return cls(variable.name, (variable.handle,), variable.dtype, variable.shape)
+
+    def read(self) -> tf.Tensor:
+        """Returns the present value, which shares the variable's buffer."""
+        handles = self.handles if self.is_sum else self.handles[:1]
+        values = [tf.raw_ops.ReadVariableOp(resource=handle, dtype=self.dtype) for handle in handles]
+        return values[0] if len(values) == 1 else tf.add_n(values)
+
+    def assign(self, value: tf.Tensor) -> None:
+        """Sets it on every replica; it takes over the tensor's buffer."""
+        for index, handle in enumerate(self.handles):
+            # Of a sum over the replicas the first one holds all.
+            own = tf.zeros_like(value) if index and self.is_sum else value
+            tf.raw_ops.AssignVariableOp(resource=handle, value=own)
+
+
+class ModelState:
+    """The variables of a built and compiled model, to be read, restored and compared together.
+
+    Attributes:
+        variables: all of them, in the order of `Values.flat`.
+        outside: those that no list of the model names.
+    """
+
+    def __init__(self, model: keras.Model, captured: Iterable[CapturedVariable] = ()) -> None:
+        """Lists the variables.
+
+        Args:
+            model: built and compiled.
+            captured: what traced steps and data functions read or write; what of it is the model's own is known.
+        """
         optimizer = model.optimizer
-        self.optimizer: list[keras.Variable] = list(optimizer.variables) if optimizer is not None else []
-        self._all = [*self.trainable, *self.non_trainable, *self.optimizer, *self.metrics]
-        self._copies = [_copies(variable) for variable in self._all]
-        self._handles = [tuple(c.handle for c in copies) for copies in self._copies]
-        specs = [tf.TensorSpec(variable.shape, variable.dtype) for variable in self._all]
-        self._assign = tf.function(self._assign_all, autograph=False).get_concrete_function(specs)
-        self._equal = tf.function(_all_equal_bits, autograph=False).get_concrete_function(specs, specs)
+        own = [
+            model.trainable_variables,
+            model.non_trainable_variables,
+            optimizer.variables if optimizer is not None else (),
+            model.metrics_variables,
+        ]
+        groups, known = [], set()
+        for variables in own:
+            group = [StateVariable.of_keras(variable) for variable in variables]
+            # A variable may be in two lists, such as that of a metric that is a layer's too.
+            group = [v for v in group if id(v.handles[0]) not in known]
+            known |= {id(handle) for variable in group for handle in variable.handles}
+            groups.append(group)
+        self.outside = [StateVariable.of_captured(v) for v in captured if id(v.handle) not in known]
+        self._groups = [*groups, self.outside]
+        self.metrics = groups[3]
+        self.variables = [variable for group in self._groups for variable in group]
+        metrics = {id(variable) for variable in self.metrics}
+        self._compared = [i for i, variable in enumerate(self.variables) if id(variable) not in metrics]
 
     def read(self) -> Values:
         """Returns the present values, which share the variables' buffers.
@@ -83,71 +150,73 @@ class ModelState:
         Read one by one on this thread: it does not wait for a thread of TensorFlow's pool while others
         keep that busy. The bare operation takes a quarter of the time of `read_value()`.
         """
-        return self.pack(
-            [_read(copies, handles) for copies, handles in zip(self._copies, self._handles, strict=True)]
-        )
+        return self.pack([variable.read() for variable in self.variables])
+
+    def read_metrics(self) -> tuple[tf.Tensor, ...]:
+        """Returns the present state of the model's metrics."""
+        return tuple(variable.read() for variable in self.metrics)
+
+    def set_metrics(self, values: Sequence[tf.Tensor]) -> None:
+        """Sets the state of the model's metrics."""
+        for variable, value in zip(self.metrics, values, strict=True):
+            variable.assign(value)
 
     def restore(self, values: Values) -> None:
         """Puts values back, on every replica; the variables take over the tensors' buffers."""
-        self._assign(list(values.flat()))
+        for variable, value in zip(self.variables, values.flat(), strict=True):
+            variable.assign(value)
 
-    def changed(self, values: Values) -> list[keras.Variable]:
-        """Returns the weights and optimizer variables whose bits differ from `values`; not the metrics."""
-        return [self._all[index] for index in self.differing(values, self.read())]
+    def changed(self, values: Values) -> list[int]:
+        """Returns where, in the order of `variables`, bits differ from `values`; metrics are not compared."""
+        return self.differing(values, self.read())
 
     def differing(self, first: Values, second: Values) -> list[int]:
-        """Returns where, in the order of `Values.flat`, weights and optimizer variables differ."""
-        same = self._equal(list(first.flat()), list(second.flat()))
-        compared = len(self._all) - len(self.metrics)
-        return [index for index, unchanged in enumerate(same[:compared]) if not bool(unchanged)]
+        """Returns where, in the order of `Values.flat`, two versions differ but for the metrics.
+
+        What has not been written to since the first one was read still has the same buffer, so that only what
+        has been is compared bit by bit.
+        """
+        one, other = first.flat(), second.flat()
+        return [
+            index
+            for index in self._compared
+            if not (_share_a_buffer(one[index], other[index]) or bool(_equal_bits(one[index], other[index])))
+        ]
 
     def set_some(self, indices: Sequence[int], tensors: Sequence[tf.Tensor]) -> None:
         """Sets single variables, by their place in `Values.flat`, on every replica."""
         for index, tensor in zip(indices, tensors, strict=True):
-            for copy in self._copies[index]:
-                copy.assign(tensor)
-
-    def _assign_all(self, values: Sequence[tf.Tensor]) -> None:
-        for copies, value in zip(self._copies, values, strict=True):
-            copies[0].assign(value)
-            for copy in copies[1:]:
-                # Of a sum over the replicas the first one holds all.
-                copy.assign(tf.zeros_like(value) if _is_sum(copies) else value)
+            self.variables[index].assign(tensor)
 
     def pack(self, flat: Sequence[tf.Tensor]) -> Values:
         """Divides values in the order of `Values.flat` into their kinds."""
         parts, start = [], 0
-        for group in (self.trainable, self.non_trainable, self.optimizer, self.metrics):
+        for group in self._groups:
             parts.append(tuple(flat[start : start + len(group)]))
             start += len(group)
         return Values(*parts)
 
 
-def _copies(variable: keras.Variable) -> tuple[tf.Variable, ...]:
-    """Returns a variable's copies on this host's replicas, or itself."""
-    value = variable.value
-    return tuple(value.values) if isinstance(value, tf.distribute.DistributedValues) else (value,)
+def weights_of(values: Values) -> tuple[tuple[tf.Tensor, ...], tuple[tf.Tensor, ...]]:
+    """Returns the model's own variables among a snapshot's values: trainable, non-trainable."""
+    return values.trainable, values.non_trainable
 
 
-def _is_sum(copies: Sequence[tf.Variable]) -> bool:
-    """Whether the value is the sum of the copies, as a metric's is, and not the same on all."""
-    return len(copies) > 1 and copies[0].synchronization == tf.VariableSynchronization.ON_READ
-
-
-def _read(copies: Sequence[tf.Variable], handles: Sequence[Any]) -> tf.Tensor:
-    dtype = copies[0].dtype
-    if not _is_sum(copies):
-        handles = handles[:1]
-    values = [tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype) for handle in handles]
-    return values[0] if len(values) == 1 else tf.add_n(values)
-
-
-def _all_equal_bits(first: Sequence[tf.Tensor], second: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """For each pair, whether all bits are the same: NaN equals itself, and -0.0 differs from 0.0."""
-    return [_equal_bits(a, b) for a, b in zip(first, second, strict=True)]
+def _share_a_buffer(a: tf.Tensor, b: tf.Tensor) -> bool:
+    """Whether two tensors are known to lie at the same place in the host's memory."""
+    if a is b:
+        return True
+    if "CPU" not in a.device or "CPU" not in b.device:
+        return False
+    try:
+        addresses = [np.asarray(memoryview(t)).__array_interface__["data"][0] for t in (a, b)]
+    except (TypeError, ValueError, tf.errors.OpError):  # a dtype that NumPy has no name for
+        return False
+    return bool(addresses[0] == addresses[1])
 
 
 def _equal_bits(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    """Whether all bits are the same: NaN equals itself, and -0.0 differs from 0.0."""
     if a.dtype.is_floating or a.dtype.is_complex:
         bits = {1: tf.int8, 2: tf.int16, 4: tf.int32}.get(a.dtype.size, tf.int64)
         a, b = tf.bitcast(a, bits), tf.bitcast(b, bits)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,8 +12,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train import _keras, arguments
+from overlap_train import _keras, _routing, arguments
 from overlap_train.assembly import Setup, assemble_fit, make_callback_list, make_suite, serve_fit
+from overlap_train.callbacks.delivery import evaluate_now
 from overlap_train.data.cursor import Cursor
 from overlap_train.data.preprocessing import Preprocess
 from overlap_train.data.sources import ArrayFeed, Feed, FeedOptions, make_feed
@@ -20,15 +23,13 @@ from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.monitoring.table import format_epoch_table
 from overlap_train.parallel.hosts import Alone
+from overlap_train.opening import open_fit
 from overlap_train.parallel.strategy import find_strategy
 from overlap_train.parts import Parts, Schedule
 from overlap_train.records import EpochAccount, StepValidation
 from overlap_train.resume import CheckpointPolicy, checkpoint_policy
 from overlap_train.session import FitSession
-from overlap_train.snapshot import ModelState
-from overlap_train.training.execution import LoopCache
 from overlap_train.training.plan import ExecutionPlan
-from overlap_train.training.step import Step
 from overlap_train.validation.policy import ValidationPolicy, ValidationSet
 from overlap_train.validation.sets import named_sets
 
@@ -100,7 +101,6 @@ class Trainer:
         self.validation = validation if validation is not None else ValidationPolicy()
         self.execution = execution if execution is not None else ExecutionPlan()
         self.recorder = recorder if recorder is not None else SpanRecorder()
-        self._loops = LoopCache()
         self.accounts: list[EpochAccount] = []
         self.step_validations: list[StepValidation] = []
         self.messages: list[str] = []
@@ -173,6 +173,10 @@ class Trainer:
             CheckpointError: a checkpoint cannot be written, is damaged, or belongs to another training.
             KeyboardInterrupt: a second signal came before the first was obeyed.
         """
+        given = {name: value for name, value in locals().items() if name not in ("self", "resume")}
+        owner = _keras.overrides(self.model, "fit")
+        if owner is not None and not _routing.is_within(self.model, "fit"):
+            return self._fit_by_model(owner, given, resume)
         arguments.check_fit(
             epochs=epochs,
             initial_epoch=initial_epoch,
@@ -204,6 +208,7 @@ class Trainer:
             self.replicas.check_model(self.model)
         if not self._hosts.is_chief:
             verbose = 0
+        steps_per_epoch = _keras.capped_steps(steps_per_epoch)
         options = FeedOptions(batch_size, steps_per_epoch, shuffle, class_weight, self._preprocess)
         feed = make_feed(x, y, sample_weight, options, hold_in_memory=self._setup().holds_in_memory)
         if self.replicas is not None and self.replicas.serves:
@@ -217,6 +222,27 @@ class Trainer:
         )
         self._train(feed, sets, schedule, callbacks, policy, verbose=verbose, steps_per_epoch=steps_per_epoch)
         return self.model.history
+
+    def _fit_by_model(self, owner: type, given: dict[str, Any], resume: Any) -> keras.callbacks.History:
+        """Calls a `fit` of the model's own; what it passes on to `keras.Model.fit` comes back here.
+
+        Args:
+            owner: the class whose `fit` it is.
+            given: the arguments of `fit`.
+            resume: as for `fit`.
+        """
+        defaults = inspect.signature(Trainer.fit).parameters
+        passed = {name: value for name, value in given.items() if value is not defaults[name].default}
+        with _routing.through(self.model, functools.partial(self.fit, resume=resume)) as route:
+            history = self.model.fit(**passed)
+        if not route.used:
+            self._forget([])
+            self.ended = "completed"
+            self.messages.append(
+                f"{owner.__name__}.fit has trained by itself: it did not call keras.Model.fit, so that nothing "
+                "overlapped"
+            )
+        return history
 
     def evaluate(
         self,
@@ -239,28 +265,25 @@ class Trainer:
             ValueError: for an argument out of range, empty data, or a model that is not compiled.
             TypeError: for an argument of the wrong type.
         """
+        owner = _keras.overrides(self.model, "evaluate")
+        if owner is not None and not _routing.is_within(self.model, "evaluate"):
+            given = {name: value for name, value in locals().items() if name not in ("self", "owner")}
+            defaults = inspect.signature(Trainer.evaluate).parameters
+            passed = {name: value for name, value in given.items() if value is not defaults[name].default}
+            with _routing.through(self.model, self.evaluate, name="evaluate"):
+                return self.model.evaluate(**passed)
         arguments.check_evaluate(batch_size=batch_size, steps=steps, verbose=verbose)
         _keras.require_compiled(self.model)
-
-        def built_state(element_spec: Any) -> ModelState:
-            if not _keras.compiled_metrics_built(self.model):
-                Step(self.model, self.validation_step).inspect(element_spec)
-            return ModelState(self.model)
 
         with contextlib.ExitStack() as resources:
             data = ValidationSet(data=(x, y, sample_weight), steps=steps, batch_size=batch_size)
             callback_list = make_callback_list(
                 self.model, callbacks, verbose=0, epochs=1, steps=None, history=False
             )
-            suite = make_suite(self._setup(), built_state, {"": data}, callback_list, resources)
-            values = ModelState(self.model).read()
-            callback_list.on_test_begin()
-            result = suite.evaluate("", values)
-            for batch, metrics in enumerate(result.running):
-                callback_list.on_test_batch_begin(batch)
-                callback_list.on_test_batch_end(batch, metrics)
-            logs = dict(result.metrics)
-            callback_list.on_test_end(logs)
+            state, suite = make_suite(
+                self._setup(), (), {"": data}, callback_list, resources, within_evaluate=True
+            )
+            logs = evaluate_now(state, suite, callback_list)
         return logs if return_dict else _keras.flatten_logs(self.model, logs)
 
     def _train(
@@ -275,15 +298,17 @@ class Trainer:
         steps_per_epoch: int | None,
     ) -> None:
         """Assembles a training, runs it, and prints what became of its epochs."""
+        model, group = self.model, _keras.steps_per_execution(self.model)
         with contextlib.ExitStack() as resources:
-            cursor = Cursor(feed, steps_per_epoch)
+            cursor = Cursor(feed, steps_per_epoch, group)
             callback_list = make_callback_list(
-                self.model, callbacks, verbose=verbose, epochs=schedule.epochs, steps=cursor.steps_per_epoch
+                model, callbacks, verbose=verbose, epochs=schedule.epochs, steps=cursor.steps_per_epoch
             )
             progress = ProgressReporter(schedule.epochs, cursor.steps_per_epoch, verbose=verbose)
             resources.enter_context(progress)
             self._forget(progress.messages)
-            parts = assemble_fit(
+            assemble = functools.partial(
+                assemble_fit,
                 self._setup(),
                 feed,
                 cursor,
@@ -296,7 +321,24 @@ class Trainer:
                 epochs=schedule.epochs,
                 on_step_validation=self.step_validations.append,
             )
-            session = FitSession(parts, schedule)
+            # Where nothing else asks for it, the steps are traced when Keras traces them: behind the first hooks.
+            parts = assemble() if policy is not None or self._hosts.count > 1 else None
+            if parts is not None and parts.resumer is not None:
+                parts.resumer.rewind_files(callback_list.callbacks)
+            told = parts.callbacks if parts is not None else callback_list
+            opening = open_fit(
+                model,
+                told,
+                initial_epoch=schedule.initial_epoch,
+                epochs=schedule.epochs,
+                traced=parts is not None,
+            )
+            if opening.epoch >= schedule.epochs and parts is None:
+                callback_list.on_train_end(logs=None)
+                self.ended = model.history.ended = "completed"
+                return
+            parts = parts or assemble()
+            session = FitSession(parts, schedule, opening, lambda before: assemble(before=before))
             resources.callback(parts.backlog.drop)
             self._run(session, parts)
         if verbose != 0 and self.accounts:
@@ -352,7 +394,6 @@ class Trainer:
             self.validation,
             self.execution,
             self.recorder,
-            self._loops,
             replicas=self.replicas,
             preprocess=self._preprocess,
             in_memory_bytes=self._in_memory_bytes,

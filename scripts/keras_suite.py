@@ -24,9 +24,13 @@ NEEDED = ("jax", "jaxlib", "opt_einsum")
 def main() -> int:
     """Prints how many of the tests that stock Keras passes pass routed; returns 1 unless all do."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--directory", type=Path, default=HERE.parent / ".keras_suite", help="for downloads and results")
+    parser.add_argument(
+        "--directory", type=Path, default=HERE.parent / ".keras_suite", help="for downloads and results"
+    )
     parser.add_argument("--tests", default="", help="only tests whose names match, as pytest's -k")
-    parser.add_argument("--routed-only", action="store_true", help="compare with the stock results of the last run")
+    parser.add_argument(
+        "--routed-only", action="store_true", help="compare with the stock results of the last run"
+    )
     options = parser.parse_args()
     version = importlib.metadata.version("keras")
     place = options.directory.resolve() / version
@@ -37,11 +41,17 @@ def main() -> int:
     run(tests, place, place / "routed.json", options.tests, routed=True)
     expected = json.loads(stock.read_text())
     actual = json.loads((place / "routed.json").read_text())
-    wanted = sorted(name for name, outcome in expected.items() if outcome == "passed" and (not options.tests or name in actual))
+    wanted = sorted(
+        name
+        for name, outcome in expected.items()
+        if outcome == "passed" and (not options.tests or name in actual)
+    )
     failed = [name for name in wanted if actual.get(name) != "passed"]
     for name in failed:
         print(f"differs: {name} ({actual.get(name, 'not run')})")
-    print(f"Keras {version}: {len(wanted) - len(failed)} of {len(wanted)} tests that stock Keras passes pass routed")
+    print(
+        f"Keras {version}: {len(wanted) - len(failed)} of {len(wanted)} tests that stock Keras passes pass routed"
+    )
     return 1 if failed or not wanted else 0
 
 
@@ -52,9 +62,21 @@ def fetch_tests(place: Path, version: str) -> Path:
         return tests
     place.mkdir(parents=True, exist_ok=True)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--target", place / "packages", *NEEDED], check=True)
     subprocess.run(
-        [*pip, "download", "--quiet", "--no-deps", "--no-binary", "keras", "--dest", place, f"keras=={version}"],
+        [*pip, "install", "--quiet", "--no-deps", "--target", place / "packages", *NEEDED], check=True
+    )
+    subprocess.run(
+        [
+            *pip,
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--no-binary",
+            "keras",
+            "--dest",
+            place,
+            f"keras=={version}",
+        ],
         check=True,
     )
     (archive,) = place.glob("keras-*.tar.gz")
@@ -64,7 +86,12 @@ def fetch_tests(place: Path, version: str) -> Path:
         for member in source.getmembers():
             path = Path(member.name)
             folder, name = path.parent.name, path.name
-            if name == "trainer_test.py" and folder == "trainers" or folder == "callbacks" and name.endswith("_test.py"):
+            if (
+                name == "trainer_test.py"
+                and folder == "trainers"
+                or folder == "callbacks"
+                and name.endswith("_test.py")
+            ):
                 content = source.extractfile(member)
                 assert content is not None
                 # Outside Keras's package, as a user's code is.
@@ -85,11 +112,27 @@ def run(tests: Path, place: Path, outcomes: Path, chosen: str, *, routed: bool) 
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "MPLBACKEND": "Agg",
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(tests), "-p", "keras_suite_plugin"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-c",
+        os.devnull,
+        "--rootdir",
+        str(tests),
+        "-p",
+        "keras_suite_plugin",
+    ]
     command += ["-p", "no:cacheprovider", "--timeout", "300", "--disable-warnings", "--no-header"]
     log = outcomes.with_suffix(".log")
     with log.open("w") as file:
-        subprocess.run([*command, *(["-k", chosen] if chosen else []), str(tests)], env=environment, stdout=file, stderr=file)
+        subprocess.run(
+            [*command, *(["-k", chosen] if chosen else []), str(tests)],
+            env=environment,
+            stdout=file,
+            stderr=file,
+        )
     print(f"{'routed' if routed else 'stock'}: {log.read_text().splitlines()[-1]} (log in {log})")
 
 

@@ -18,7 +18,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "requires_trainable_backend: a mark of Keras's")
     # Of Keras's own conftest, which is not in the distribution, one test module imports this.
     conftest = types.ModuleType("conftest")
-    conftest.skip_if_backend = lambda backend, reason: pytest.mark.skipif(backend == "tensorflow", reason=reason)
+    conftest.skip_if_backend = lambda backend, reason: pytest.mark.skipif(
+        backend == "tensorflow", reason=reason
+    )
     sys.modules["conftest"] = conftest
     if os.environ["KERAS_SUITE_ROUTED"]:
         route()

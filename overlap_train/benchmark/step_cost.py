@@ -29,7 +29,7 @@ from overlap_train.models.mnist_cnn import mnist_cnn
 from overlap_train.training.execution import Task, make_execution
 from overlap_train.training.loops import Loop
 from overlap_train.training.plan import ExecutionPlan
-from overlap_train.training.step import Step, build_model
+from overlap_train.training.step import Step
 
 __all__ = ["main"]
 
@@ -131,12 +131,11 @@ def _our_way(case: _Case, plan: ExecutionPlan) -> _Way:
     options = FeedOptions(batch_size=case.batch_size)
     feed = make_feed(x, y, None, options, hold_in_memory=lambda _: plan.loop != "iterator")
     step = Step(model, model.train_step)
-    logs_spec = build_model(model, step, feed.element_spec)
+    step.adopt(step.trace(feed.element_spec))
     task = Task(
         model,
         feed,
         step,
-        logs_spec,
         model.train_step,
         True,
         None,

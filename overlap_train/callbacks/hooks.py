@@ -14,9 +14,11 @@ from typing import Any
 import keras
 
 from overlap_train import _keras
+from overlap_train.callbacks.purity import is_pure
 
 __all__ = [
     "TEST_HOOKS",
+    "acts_in_test_batches",
     "listens",
     "looks_at_model",
     "ordering_hooks",
@@ -68,6 +70,14 @@ def wants_test_batches(callback: keras.callbacks.Callback) -> bool:
     return any(overrides(callback, hook) for hook in _TEST_BATCH)
 
 
+def acts_in_test_batches(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback of which nothing is known is called around each validation step.
+
+    What it does there, such as setting a variable or ending the validation, has to have its effect in time.
+    """
+    return any(overrides(callback, hook) and not _is_stock(callback, (hook,)) for hook in _TEST_BATCH)
+
+
 def ordering_hooks(callback: keras.callbacks.Callback) -> tuple[str, ...]:
     """Returns the hooks for which a callback must not see an epoch begin before the last one has ended.
 
@@ -82,11 +92,13 @@ def ordering_hooks(callback: keras.callbacks.Callback) -> tuple[str, ...]:
 
 def _may_begin_again(callback: keras.callbacks.Callback) -> bool:
     repeatable: tuple[Any, ...] = (
-        keras.callbacks.LearningRateScheduler,
         keras.callbacks.ModelCheckpoint,
         keras.callbacks.TensorBoard,
         keras.callbacks.BackupAndRestore,
     )
+    if isinstance(callback, keras.callbacks.LearningRateScheduler):
+        # Its function is asked again for an epoch that is trained again, and before the results of the last one.
+        return _is_stock(callback, ("on_epoch_begin",)) and is_pure(callback.schedule)
     if isinstance(callback, keras.callbacks.SwapEMAWeights):
         return not callback.swap_on_epoch and _is_stock(callback, ("on_epoch_begin",))
     return isinstance(callback, repeatable) and _is_stock(callback, ("on_epoch_begin",))
@@ -95,6 +107,5 @@ def _may_begin_again(callback: keras.callbacks.Callback) -> bool:
 def _is_stock(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:
     """Whether a Keras callback's hooks are Keras's own, not a subclass's."""
     return all(
-        hook not in vars(callback) and getattr(type(callback), hook).__module__.split(".")[0] == "keras"
-        for hook in hooks
+        hook not in vars(callback) and _keras.is_stock_method(getattr(type(callback), hook)) for hook in hooks
     )

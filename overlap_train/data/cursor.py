@@ -38,9 +38,17 @@ class Cursor:
         feed: the data.
     """
 
-    def __init__(self, feed: Feed, steps_per_epoch: int | None) -> None:
+    def __init__(self, feed: Feed, steps_per_epoch: int | None, group: int = 1) -> None:
+        """Begins before the first epoch.
+
+        Args:
+            feed: the data.
+            steps_per_epoch: as for `fit`.
+            group: `steps_per_execution`: an epoch has whole groups of steps, as long as the data lasts.
+        """
         self.feed = feed
-        self._steps_per_epoch = steps_per_epoch
+        self._asked = steps_per_epoch
+        self._steps_per_epoch = None if steps_per_epoch is None else -(-steps_per_epoch // group) * group
         self._pass: Any = None
         self._seen = 0
         self._steps = 0
@@ -49,8 +57,8 @@ class Cursor:
 
     @property
     def steps_per_epoch(self) -> int | None:
-        """Steps in an epoch, or None if only the end of the data will tell."""
-        return self._steps_per_epoch or self.feed.num_batches
+        """Steps in an epoch as the user counts them, or None if only the end of the data will tell."""
+        return self._asked or self.feed.num_batches
 
     @property
     def current_pass(self) -> Any:
@@ -78,8 +86,8 @@ class Cursor:
     def remaining(self) -> int | None:
         """Steps that may follow in this epoch without a new pass; None if unknown."""
         limits = []
-        if self.steps_per_epoch:
-            limits.append(self.steps_per_epoch - self._steps)
+        if self._steps_per_epoch:
+            limits.append(self._steps_per_epoch - self._steps)
         if self.feed.num_batches:
             limits.append(self.feed.num_batches - self._seen)
         return min(limits) if limits else None

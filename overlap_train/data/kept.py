@@ -2,21 +2,117 @@
 
 from __future__ import annotations
 
+import abc
 import math
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from overlap_train.data.pipeline import without_autotune
-from overlap_train.data.preprocessing import Preprocess, prepare, prepared_spec
+from overlap_train.data.preprocessing import Preprocess, prepared_spec, trace_preprocess
 from overlap_train.data.streamed import BatchStream
 
-__all__ = ["ArrayBatches", "CachedBatches"]
+__all__ = ["ArrayBatches", "CachedBatches", "Fold"]
 
-Fold = Callable[[Any, Any], Any]
+BatchStep = Callable[[Any], list[tf.Tensor]]
+"""What is done with one batch, inside a compiled loop; returns the tensors that the loop carries."""
+
+
+class Fold(abc.ABC):
+    """Goes through batches in memory inside a compiled function. Holds no data; equal where it does the same."""
+
+    def over(
+        self,
+        held: Any,
+        first: tf.Tensor,
+        stop: tf.Tensor,
+        start: list[tf.Tensor],
+        step: BatchStep,
+        shapes: list[tf.TensorShape],
+    ) -> list[tf.Tensor]:
+        """Does `step` with one batch after another and returns the last tensors.
+
+        Args:
+            held: the data.
+            first: the number of the first batch, int64[].
+            stop: the number behind that of the last.
+            start: the tensors to return if there is none.
+            step: what to do.
+            shapes: of these tensors, as far as they are the same for all batches.
+        """
+        _, carried = tf.while_loop(
+            lambda index, _: index < stop,
+            lambda index, _: (index + 1, step(self.batch(held, index))),
+            (first, start),
+            shape_invariants=(tf.TensorShape([]), shapes),
+            parallel_iterations=1,
+        )
+        return list(carried)
+
+    @abc.abstractmethod
+    def batch(self, held: Any, index: Any) -> Any:
+        """Returns one batch."""
+
+
+@dataclass(frozen=True)
+class ArrayFold(Fold):
+    """Through slices of arrays.
+
+    Attributes:
+        num_samples: rows.
+        batch_size: rows of a full batch.
+    """
+
+    num_samples: int
+    batch_size: int
+
+    def batch(self, held: Any, index: Any) -> Any:
+        """Returns a slice of rows."""
+        row = index * self.batch_size
+        end = tf.minimum(row + self.batch_size, self.num_samples)
+        rows = keras.tree.map_structure(lambda t: t[row:end], held)
+        if self.num_samples % self.batch_size:
+            return rows
+        # Known where Keras would know it: see ArrayLoop.
+        return keras.tree.map_structure(lambda t: tf.ensure_shape(t, [self.batch_size, *t.shape[1:]]), rows)
+
+
+class CachedFold(Fold):
+    """Through lists of tensors, one list for each component of a batch.
+
+    Args:
+        element_spec: nested specs of a batch.
+    """
+
+    def __init__(self, element_spec: Any) -> None:
+        self._element_spec = element_spec
+        # Of tensors, ragged and sparse ones in their parts; what a dataset has for None is no tensor.
+        self._leaves = tf.nest.flatten(element_spec, expand_composites=True)
+        self.components = [spec for spec in self._leaves if isinstance(spec, tf.TensorSpec)]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CachedFold) and str(other._element_spec) == str(self._element_spec)
+
+    def __hash__(self) -> int:
+        return hash(str(self._element_spec))
+
+    def batch(self, held: Sequence[tf.Tensor], index: Any) -> Any:
+        """Returns the tensors of one batch."""
+        index = tf.cast(index, tf.int32)
+        with tf.device("CPU:0"):  # a list that went to another device would take all its tensors along
+            tensors = [
+                tf.raw_ops.TensorListGetItem(
+                    input_handle=handle, index=index, element_shape=-1, element_dtype=spec.dtype
+                )
+                for handle, spec in zip(held, self.components, strict=True)
+            ]
+        shaped = (tf.ensure_shape(t, spec.shape) for t, spec in zip(tensors, self.components, strict=True))
+        leaves = [next(shaped) if isinstance(spec, tf.TensorSpec) else None for spec in self._leaves]
+        return tf.nest.pack_sequence_as(self._element_spec, leaves, expand_composites=True)
 
 
 class ArrayBatches:
@@ -25,6 +121,9 @@ class ArrayBatches:
     Attributes:
         tensors: nested tensors, the rows along axis 0.
         num_batches: batches to evaluate, the last one possibly smaller.
+        raw_spec: nested specs of a slice.
+        preparation: makes a batch of a slice; None if it is one.
+        element_spec: nested specs of a batch.
     """
 
     def __init__(
@@ -37,18 +136,23 @@ class ArrayBatches:
         preprocess: Preprocess | None = None,
         device: str | None = None,
     ) -> None:
-        self._preprocess = preprocess
         with tf.device(device):
             self.tensors = keras.tree.map_structure(tf.convert_to_tensor, inputs)
         static_size = None if num_samples % batch_size else batch_size
-        sliced = keras.tree.map_structure(
+        self.raw_spec = keras.tree.map_structure(
             lambda t: tf.TensorSpec([static_size, *t.shape[1:]], t.dtype), self.tensors
         )
-        self.element_spec = prepared_spec(preprocess, sliced)
+        self.preparation = trace_preprocess(preprocess, self.raw_spec)
+        self.element_spec = prepared_spec(self.preparation, self.raw_spec)
         self._num_samples = num_samples
         self._batch_size = batch_size
         available = math.ceil(num_samples / batch_size)
         self.num_batches = min(steps, available) if steps else available
+
+    @property
+    def expected(self) -> int:
+        """Batches of a validation."""
+        return self.num_batches
 
     @property
     def held(self) -> Any:
@@ -68,11 +172,11 @@ class ArrayBatches:
         return keras.tree.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), self.tensors)
 
     def stream(self) -> BatchStream:
-        """Returns the batches one by one."""
+        """Returns the slices one by one."""
         size = self._batch_size
         rows = range(0, min(self.num_batches * size, self._num_samples), size)
-        batches = (prepare(self._preprocess, self._rows(row)) for row in rows)
-        return BatchStream(lambda _: batches, None)
+        slices = (self._rows(row) for row in rows)
+        return BatchStream(lambda _: slices, None)
 
     def _rows(self, first: int) -> Any:
         def take(tensor: tf.Tensor) -> tf.Tensor:
@@ -81,21 +185,10 @@ class ArrayBatches:
 
         return keras.tree.map_structure(take, self.tensors)
 
-    def fold(self, held: Any, first: tf.Tensor, stop: tf.Tensor, start: Any, step: Fold) -> Any:
-        """Applies `step` to one batch after another, in a compiled function, and returns the last value."""
-
-        def body(index: tf.Tensor, carried: Any) -> tuple[tf.Tensor, Any]:
-            row = index * self._batch_size
-            end = tf.minimum(row + self._batch_size, self._num_samples)
-            batch = keras.tree.map_structure(lambda t: t[row:end], held)
-            if self._num_samples % self._batch_size == 0:
-                # Known where Keras would know it: see ArrayLoop.
-                batch = keras.tree.map_structure(
-                    lambda t: tf.ensure_shape(t, [self._batch_size, *t.shape[1:]]), batch
-                )
-            return index + 1, step(carried, prepare(self._preprocess, batch))
-
-        return tf.while_loop(lambda index, _: index < stop, body, (first, start), parallel_iterations=1)[1]
+    @property
+    def fold(self) -> ArrayFold:
+        """Goes through the slices inside a compiled function."""
+        return ArrayFold(self._num_samples, self._batch_size)
 
 
 class CachedBatches:
@@ -111,14 +204,19 @@ class CachedBatches:
 
     def __init__(self, dataset: tf.data.Dataset, steps: int | None) -> None:
         self._dataset = without_autotune(dataset if steps is None else dataset.take(steps))
-        self.element_spec = dataset.element_spec
+        self.element_spec = self.raw_spec = dataset.element_spec
+        self.preparation = None
         self.num_batches: int | None = None
-        # Of tensors, ragged and sparse ones in their parts; what a dataset has for None is no tensor.
-        self._leaves = tf.nest.flatten(self.element_spec, expand_composites=True)
-        self._components = [spec for spec in self._leaves if isinstance(spec, tf.TensorSpec)]
+        self._fold = CachedFold(self.element_spec)
+        self._components = self._fold.components
         self._lists: tuple[tf.Tensor, ...] = ()
         self._draw = tf.function(self._draw_all, autograph=False).get_concrete_function()
         self._lock = threading.Lock()
+
+    @property
+    def expected(self) -> int:
+        """Batches of a validation; the first call prepares them."""
+        return self.fill()
 
     @property
     def held(self) -> tuple[tf.Tensor, ...]:
@@ -148,31 +246,16 @@ class CachedBatches:
                 self._lists, self.num_batches = tuple(lists), int(count)
             return self.num_batches
 
-    def fold(
-        self, held: Sequence[tf.Tensor], first: tf.Tensor, stop: tf.Tensor, start: Any, step: Fold
-    ) -> Any:
-        """Applies `step` to one batch after another, in a compiled function, and returns the last value."""
-
-        def body(index: tf.Tensor, carried: Any) -> tuple[tf.Tensor, Any]:
-            return index + 1, step(carried, self._batch(held, tf.cast(index, tf.int32)))
-
-        return tf.while_loop(lambda index, _: index < stop, body, (first, start), parallel_iterations=1)[1]
+    @property
+    def fold(self) -> CachedFold:
+        """Goes through the batches inside a compiled function."""
+        return self._fold
 
     def stream(self) -> BatchStream:
         """Returns the batches one by one."""
-        return BatchStream(lambda _: (self._batch(self._lists, index) for index in range(self.fill())), None)
-
-    def _batch(self, lists: Sequence[tf.Tensor], index: Any) -> Any:
-        with tf.device("CPU:0"):  # a list that went to another device would take all its tensors along
-            tensors = [
-                tf.raw_ops.TensorListGetItem(
-                    input_handle=handle, index=index, element_shape=-1, element_dtype=spec.dtype
-                )
-                for handle, spec in zip(lists, self._components, strict=True)
-            ]
-        shaped = (tf.ensure_shape(t, spec.shape) for t, spec in zip(tensors, self._components, strict=True))
-        leaves = [next(shaped) if isinstance(spec, tf.TensorSpec) else None for spec in self._leaves]
-        return tf.nest.pack_sequence_as(self.element_spec, leaves, expand_composites=True)
+        return BatchStream(
+            lambda _: (self._fold.batch(self._lists, index) for index in range(self.fill())), None
+        )
 
     def _draw_all(self) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
         with tf.device("CPU:0"):

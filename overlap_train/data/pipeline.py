@@ -11,7 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["draws_lazily", "keeps_state", "reorders", "without_autotune"]
+from overlap_train._inspection.traced import CapturedVariable, captured_variables
+
+__all__ = ["captured_by", "draws_lazily", "keeps_state", "reorders", "without_autotune"]
 
 # Stages that make their inputs' iterators when their own is made. Any other stage may do so when the first
 # element is drawn, as `shuffle` and `repeat` do, or may keep elements of an earlier pass, as `cache` does.
@@ -75,6 +77,17 @@ def keeps_state(dataset: Any) -> bool:
     That is how `tf.random.Generator` and Keras's random layers draw in `Dataset.map`.
     """
     return any(op.startswith(_WRITING_OPS) for stage in _stages(dataset) for op in _function_ops(stage))
+
+
+def captured_by(dataset: Any) -> list[CapturedVariable]:
+    """Returns the variables that the functions of a pipeline read or write, each once."""
+    found = {
+        id(variable.handle): variable
+        for stage in _stages(dataset)
+        for function in stage._functions()
+        for variable in captured_variables(function.function)
+    }
+    return list(found.values())
 
 
 def _is_reordering(stage: tf.data.Dataset) -> bool:

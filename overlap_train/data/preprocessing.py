@@ -2,8 +2,8 @@
 
 Over arrays it runs inside the compiled loop, behind the gathering of the rows, so that the arrays stay as
 small as they are (pixels as uint8); behind a dataset it is one more stage of the pipeline. It is traced on
-the training thread and should be a pure function: a random number that it draws is not drawn again after a
-rollback. Random augmentation belongs into the model's layers, whose generators are part of a snapshot.
+the training thread. What it reads or writes is found on its trace like that of a step: a variable is part of the
+snapshots, and what no snapshot can hold, such as `tf.random`, is validated in step with the training.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from overlap_train import _keras
+from overlap_train._inspection.traced import TracedFunction
 
-__all__ = ["Preprocess", "map_batches", "prepare", "prepared_spec"]
+__all__ = ["Preprocess", "map_batches", "prepare", "prepared_spec", "trace_preprocess"]
 
 Preprocess: TypeAlias = Callable[..., Any]
 """Takes and returns the parts of a batch, `x`, `x, y` or `x, y, sample_weight`, as for `Dataset.map`."""
@@ -35,17 +36,24 @@ def prepare(preprocess: Preprocess | None, batch: Any) -> Any:
     return prepared
 
 
-def prepared_spec(preprocess: Preprocess | None, element_spec: Any) -> Any:
-    """Returns the spec of a prepared batch, given that of a batch.
+def trace_preprocess(preprocess: Preprocess | None, raw_spec: Any) -> TracedFunction | None:
+    """Returns a user's function traced for batches of rows as arrays hold them; None if there is none.
 
     Raises:
         TypeError: if the function does not return a batch.
     """
     if preprocess is None:
-        return element_spec
-    function = tf.function(lambda batch: prepare(preprocess, batch), autograph=False)
-    outputs = function.get_concrete_function(element_spec).structured_outputs
-    return tf.nest.map_structure(lambda t: None if t is None else tf.TensorSpec(t.shape, t.dtype), outputs)
+        return None
+    return TracedFunction(lambda batch: prepare(preprocess, batch), raw_spec)
+
+
+def prepared_spec(prepare: TracedFunction | None, raw_spec: Any) -> Any:
+    """Returns the spec of a prepared batch, given that of a batch and the traced function, if there is one."""
+    if prepare is None:
+        return raw_spec
+    return tf.nest.map_structure(
+        lambda t: None if t is None else tf.TensorSpec(t.shape, t.dtype), prepare.outputs
+    )
 
 
 def map_batches(preprocess: Preprocess | None, dataset: Any) -> Any:

@@ -11,7 +11,7 @@ import abc
 import concurrent.futures
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,15 @@ import tensorflow as tf
 
 from overlap_train import _keras
 from overlap_train.data.orders import RowOrders, in_background
-from overlap_train.data.pipeline import draws_lazily, keeps_state, without_autotune
-from overlap_train.data.preprocessing import Preprocess, map_batches, prepare, prepared_spec
+from overlap_train._inspection.traced import CapturedVariable, TracedFunction
+from overlap_train.data.pipeline import captured_by, draws_lazily, keeps_state, without_autotune
+from overlap_train.data.preprocessing import (
+    Preprocess,
+    map_batches,
+    prepare,
+    prepared_spec,
+    trace_preprocess,
+)
 from overlap_train.zero_copy import as_tensor, explain
 
 __all__ = [
@@ -44,11 +51,15 @@ class Feed(abc.ABC):
         element_spec: nested `tf.TensorSpec` of one batch, the batch dimension None.
         drawn: passes made so far.
         draws_seeds: whether making a pass that is not read changes the ones after it.
+        preparation: what makes a batch of rows inside the loop, if anything does.
+        captured: variables that the functions of a pipeline read whenever it runs ahead.
     """
 
     num_batches: int | None
     element_spec: Any
     draws_seeds = True
+    preparation: TracedFunction | None = None
+    captured: Sequence[CapturedVariable] = ()
 
     def __init__(self) -> None:
         self.drawn = 0
@@ -98,6 +109,8 @@ class ArrayFeed(Feed):
         tensors: nested tensors, the rows along axis 0.
         num_samples: rows.
         batch_size: rows of a full batch.
+        preprocess: the user's function that makes a batch of gathered rows; None if they are one.
+        preparation: the same, traced.
     """
 
     rewindable = True
@@ -113,7 +126,7 @@ class ArrayFeed(Feed):
         preprocess: Preprocess | None = None,
     ) -> None:
         super().__init__()
-        self._preprocess = preprocess
+        self.preprocess = preprocess
         self.num_samples = num_samples
         self.batch_size = batch_size
         self.num_batches = math.ceil(num_samples / batch_size)
@@ -122,7 +135,8 @@ class ArrayFeed(Feed):
         gathered = keras.tree.map_structure(
             lambda t: tf.TensorSpec([static_size, *t.shape[1:]], t.dtype), self.tensors
         )
-        self.element_spec = prepared_spec(preprocess, gathered)
+        self.preparation = trace_preprocess(preprocess, gathered)
+        self.element_spec = prepared_spec(self.preparation, gathered)
         self._shuffle = shuffle
         self._orders = RowOrders(num_samples, batch_size, shuffle)
 
@@ -145,7 +159,10 @@ class ArrayFeed(Feed):
             size -= index * self.batch_size
         rows = tf.slice(order, [index * self.batch_size], [size])
         source = self.tensors if tensors is None else tensors
-        return prepare(self._preprocess, keras.tree.map_structure(lambda t: tf.gather(t, rows), source))
+        gathered = keras.tree.map_structure(lambda t: tf.gather(t, rows), source)
+        if self.preparation is None or full or tf.executing_eagerly():
+            return prepare(self.preprocess, gathered)
+        return self.preparation(gathered)
 
     def describe(self) -> str:
         rows = tf.constant(sorted({i * (self.num_samples - 1) // 63 for i in range(64)}), tf.int64)
@@ -187,6 +204,7 @@ class IteratorFeed(Feed):
         self._dataset = without_autotune(map_batches(preprocess, adapter.get_tf_dataset()))
         self.num_batches = adapter.num_batches
         self.element_spec = self._dataset.element_spec
+        self.captured = captured_by(self._dataset)
         self._first: Any = None
         self._origin: concurrent.futures.Future[tf.Tensor | None] | None = None
 

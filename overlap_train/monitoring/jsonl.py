@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from overlap_train.records import EpochAccount
 
 __all__ = ["AccountLog"]
@@ -48,12 +50,12 @@ class AccountLog:
             self.close()
             raise
 
-    def write(self, account: EpochAccount, metrics: Mapping[str, float] | None = None) -> None:
+    def write(self, account: EpochAccount, metrics: Mapping[str, Any] | None = None) -> None:
         """Appends one epoch; it is in the file when the call returns.
 
         Args:
             account: where the time of the epoch went.
-            metrics: numbers, or what `float` takes; training and validation ones.
+            metrics: training and validation ones: numbers, arrays, which become lists, or else text.
 
         Raises:
             RuntimeError: the log is closed.
@@ -61,8 +63,8 @@ class AccountLog:
         """
         if self._descriptor is None:
             raise RuntimeError(f"{self._path} is closed; write to it before close()")
-        record: dict[str, Any] = {key: _number(value) for key, value in asdict(account).items()}
-        record["metrics"] = {name: _number(value) for name, value in (metrics or {}).items()}
+        record: dict[str, Any] = {key: _json(value) for key, value in asdict(account).items()}
+        record["metrics"] = {name: _json(value) for name, value in (metrics or {}).items()}
         line = (json.dumps(record, allow_nan=False) + "\n").encode()
         written = os.write(self._descriptor, line)
         if written != len(line):
@@ -105,8 +107,18 @@ class AccountLog:
             os.ftruncate(self._descriptor, len(contents) - len(rest))
 
 
-def _number(value: Any) -> int | float | None:
-    if value is None or isinstance(value, int):
+def _json(value: Any) -> Any:
+    """Returns a value as JSON can hold it: numbers, lists of numbers, or else text."""
+    if value is None or isinstance(value, (int, str)):
         return value
-    value = float(value)
+    try:
+        numbers = np.asarray(value, float)
+    except (TypeError, ValueError):
+        return str(value)
+    return _finite(numbers.tolist())
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_finite(part) for part in value]
     return value if math.isfinite(value) else None

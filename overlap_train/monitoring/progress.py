@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, TextIO
+from typing import Any, Literal, TextIO
 
 from overlap_train.monitoring.live_line import LiveLine, TolerantStream, is_terminal
 from overlap_train.monitoring.table import format_metric
 
 __all__ = ["PendingValidation", "ProgressReporter", "RunningMetrics"]
 
-RunningMetrics = Mapping[str, float] | Callable[[], Mapping[str, float]]
+RunningMetrics = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
 """Metrics, or a function that computes them, called only when they are about to be shown."""
 
 PendingValidation = tuple[int, int, int]
@@ -105,7 +105,7 @@ class ProgressReporter:
         self._show(now=self._pending != before)
 
     def epoch_trained(
-        self, epoch: int, metrics: Mapping[str, float], seconds: float, *, validation_follows: bool = False
+        self, epoch: int, metrics: Mapping[str, Any], seconds: float, *, validation_follows: bool = False
     ) -> None:
         """The steps of an epoch are done.
 
@@ -126,7 +126,7 @@ class ProgressReporter:
         else:
             self._say(text)
 
-    def epoch_validated(self, epoch: int, metrics: Mapping[str, float]) -> None:
+    def epoch_validated(self, epoch: int, metrics: Mapping[str, Any]) -> None:
         """An epoch's validation was delivered; those before it are then over as well, or were left out."""
         if held := self._held.get(epoch):
             held.text = ", ".join([held.text, *_described(metrics)])
@@ -217,7 +217,7 @@ class _HeldLine:
     waits: bool
 
 
-def _described(metrics: Mapping[str, float]) -> list[str]:
+def _described(metrics: Mapping[str, Any]) -> list[str]:
     return [f"{name} {format_metric(value)}" for name, value in metrics.items()]
 
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from overlap_train.records import EpochAccount
 
 __all__ = ["EpochRow", "format_epoch_table", "format_metric"]
 
-EpochRow = tuple[EpochAccount, Mapping[str, float]]
+EpochRow = tuple[EpochAccount, Mapping[str, Any]]
 
 _MISSING = "-"
 _GAP = "  "
+_SHOWN = 4  # of the numbers of a metric that has several
+_LONGEST = 32
 
 
 @dataclass(frozen=True)
@@ -60,11 +65,26 @@ def format_epoch_table(rows: Iterable[EpochRow], *, width: int = 100) -> str:
     return "\n\n".join("\n".join(_lines(block)) for block in blocks)
 
 
-def format_metric(value: float | None) -> str:
-    """Writes a metric with four decimals, or in scientific notation where that would hide it."""
+def format_metric(value: Any) -> str:
+    """Writes a metric for people, whatever it is: reporting must not end a training.
+
+    A number has four decimals, or stands in scientific notation where that would hide it. Of several numbers the
+    first ones stand in brackets, and how many there are. Anything else is shortened text.
+    """
     if value is None:
         return _MISSING
-    value = float(value)
+    try:
+        numbers = np.asarray(value, float)
+    except (TypeError, ValueError):
+        text = " ".join(str(value).split())
+        return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+    if numbers.size == 1:
+        return _format_number(float(numbers.ravel()[0]))
+    shown = " ".join(_format_number(float(number)) for number in numbers.ravel()[:_SHOWN])
+    return f"[{shown}]" if numbers.size <= _SHOWN else f"[{shown} ... {numbers.size} values]"
+
+
+def _format_number(value: float) -> str:
     if not math.isfinite(value) or value == 0 or 1e-3 <= abs(value) < 1e5:
         return f"{value:.4f}"
     return f"{value:.3e}"

@@ -9,6 +9,8 @@ from dataclasses import fields
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from overlap_train.records import EpochAccount
 
 __all__ = ["AccountWriter"]
@@ -39,12 +41,13 @@ class AccountWriter:
         self._log_dir = os.fspath(log_dir)
         self._writer: Any = tf.summary.create_file_writer(self._log_dir)
 
-    def write(self, account: EpochAccount, metrics: Mapping[str, float] | None = None, *, step: int) -> None:
+    def write(self, account: EpochAccount, metrics: Mapping[str, Any] | None = None, *, step: int) -> None:
         """Writes one epoch and flushes it to the file.
 
         Args:
             account: where the time of the epoch went.
-            metrics: validation metrics to write beside it.
+            metrics: validation metrics to write beside it; each number of one that has several has a tag of its
+                own, and what is no number is left out.
             step: the point on TensorBoard's axis: that of the validated epoch, not of the training that has
                 gone on since.
 
@@ -54,7 +57,8 @@ class AccountWriter:
         if self._writer is None:
             raise RuntimeError(f"the writer to {self._log_dir} is closed; write before close()")
         scalars = {f"account/{name}": getattr(account, name) for name in _SECONDS}
-        scalars |= {f"validation/{name}": float(value) for name, value in (metrics or {}).items()}
+        for name, value in (metrics or {}).items():
+            scalars |= _scalars(f"validation/{name}", value)
         with self._writer.as_default(step=step), self._summary.record_if(True):
             for name, value in scalars.items():
                 self._summary.scalar(name, value)
@@ -80,3 +84,13 @@ class AccountWriter:
             warnings.warn(
                 f"AccountWriter to {self._log_dir} was not closed", ResourceWarning, stacklevel=2, source=self
             )
+
+
+def _scalars(tag: str, value: Any) -> dict[str, float]:
+    try:
+        numbers = np.asarray(value, float)
+    except (TypeError, ValueError):
+        return {}
+    if numbers.size == 1:
+        return {tag: float(numbers.ravel()[0])}
+    return {f"{tag}/{index}": float(number) for index, number in enumerate(numbers.ravel())}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -114,6 +115,16 @@ class Replicas:
         values = [(v, local(v.value)[0].read_value()) for v in model.metrics_variables]
         with keras.StatelessScope(state_mapping=values):
             return model.get_metrics_result()
+
+    def in_one_replica(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a function that is traced as on this host's first replica alone, with the losses of one."""
+
+        def run(*arguments: Any) -> Any:
+            replica = tf.distribute.ReplicaContext(self.strategy, replica_id_in_sync_group=0)
+            with replica, _keras_replicas.unscaled_losses():
+                return function(*arguments)
+
+        return run
 
     def check_batch(self, batch_size: int | None) -> None:
         """Raises ValueError if a full batch has fewer rows than there are replicas."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train import _keras
+from overlap_train._inspection.traces import Same, Traces
 from overlap_train.configuration import available_cores, splits_pay, splits_would_pay
 from overlap_train.data.sources import ArrayFeed, Feed
 from overlap_train.training.loops import Loop, make_loop
@@ -21,30 +22,9 @@ from overlap_train.training.planner import PlannedLoop
 from overlap_train.training.splitting import SplitStep
 from overlap_train.training.step import Step, StepFunction
 
-__all__ = ["LoopCache", "Task", "find_xla_obstacle", "make_execution"]
+__all__ = ["Task", "find_xla_obstacle", "make_execution"]
 
 _HEAVY_FLOP = 1e8
-
-
-class LoopCache:
-    """Traced loops, kept from one `fit` to the next. They hold no data.
-
-    Keras, too, traces its training function once and again only after `compile`.
-    """
-
-    def __init__(self) -> None:
-        self._loops: dict[Any, Loop] = {}
-
-    def get(self, key: Any, build: Callable[[], Loop]) -> Loop:
-        """Returns the loop of a key; forgets those whose first part differs, as they belong to the past."""
-        self._loops = {k: loop for k, loop in self._loops.items() if k[0] == key[0]}
-        if key not in self._loops:
-            self._loops[key] = build()
-        return self._loops[key]
-
-    def has(self, key: Any) -> bool:
-        """Whether the loop of a key is traced already."""
-        return key in self._loops
 
 
 class FastKernels(Protocol):
@@ -70,11 +50,10 @@ class Task:
         model: built and compiled.
         feed: its data.
         step: the step, inspected.
-        logs_spec: what `Step.inspect` returned.
         function: the function of one batch in `step`, without what is `around` it.
         stock: whether that function is the model's `train_step` itself, not a user's override in the trainer.
         total_steps: training steps of the whole run, or None if nobody knows.
-        loops: traced loops of earlier runs, to be used again where nothing has changed.
+        step_key: what the traced step depends on.
         around: what runs a function of a batch under the model's strategy, if it has one.
         shared: whether several replicas share each batch.
         find_fast: finds the faster operations than Keras's for this model, if there are any; the same ones
@@ -84,11 +63,10 @@ class Task:
     model: keras.Model
     feed: Feed
     step: Step
-    logs_spec: dict[str, tf.TensorSpec]
     function: StepFunction
     stock: bool
     total_steps: int | None
-    loops: LoopCache | None = None
+    step_key: Hashable = None
     around: Callable[[StepFunction], StepFunction] = lambda step: step
     shared: bool = False
     find_fast: Callable[[], FastKernels | None] = lambda: None
@@ -120,7 +98,14 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
     pace = Pace(plan.call_s, fixed)
     if plan.loop == "eager" or task.model.run_eagerly:
         message("plan: eager")
-        return make_loop(task.feed, task.step, task.logs_spec, eager=True), pace
+        return make_loop(task.feed, task.step, eager=True), pace
+    known, token, key = Traces.of(task.model), _keras.begin_training(task.model), _loop_key(task)
+    flags = tuple(variable.trainable for variable in task.model.variables)
+    if known.get("train", token, ("flags", *key), lambda: flags) != flags:
+        # What is traced now would obey `trainable`; Keras goes on with what it has traced until `compile`.
+        message("plan: as traced before layers were frozen or thawed; compile the model to train with that")
+        loop = known.get("train", token, ("frozen", *key), lambda: make_loop(task.feed, task.step))
+        return loop, pace
     candidates = _candidates(task, plan)
     if _misses_configure(task, plan):
         message(
@@ -131,11 +116,9 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
     path = directory / f"{_key(task)}.json" if directory is not None else None
 
     asked = len(candidates) == 1
-    known = task.loops if task.loops is not None else LoopCache()
-    key = (_trace_key(task), asked)
 
     def build(candidate: Candidate) -> Loop:
-        return known.get((key, candidate), lambda: _build(task, candidate, asked))
+        return known.get("train", token, (key, asked, candidate), lambda: _build(task, candidate, asked))
 
     fast = task.find_fast() if any(candidate.fast for candidate in candidates) else None
     loop = PlannedLoop(
@@ -145,7 +128,7 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
         total_steps=task.total_steps,
         cache=PlanCache(path),
         message=message,
-        is_traced=lambda candidate: known.has((key, candidate)),
+        is_traced=lambda candidate: known.has("train", token, (key, asked, candidate)),
         fast_extra_s=fast.extra_s if fast is not None else 0.0,
     )
     return loop, pace
@@ -228,20 +211,21 @@ def _build(task: Task, candidate: Candidate, asked: bool) -> Loop:
     around = _around(task, candidate)
     if candidate.splits > 1:
         split = SplitStep(task.model, candidate.splits, task.function, around)
-        return make_loop(task.feed, task.step.using(split), task.logs_spec)
+        return make_loop(task.feed, task.step.using(split))
     function = around(task.function)
-    plain = task.step.using(function)
     if not candidate.jit:
-        return make_loop(task.feed, plain, task.logs_spec)
+        traced = not candidate.fast and not task.step.jit_compile
+        return make_loop(task.feed, task.step if traced else task.step.using(function))
+    plain = task.step.using(function)
     # Where batches of an unknown size matter, each step is compiled by itself, for whatever size comes.
     partial = not isinstance(task.feed, ArrayFeed) or (
         bool(task.feed.num_samples % task.feed.batch_size) and _keras.tracks_each_loss(task.model)
     )
     each = task.step.using(function, jit_compile=True)
     if partial:
-        return make_loop(task.feed, each, task.logs_spec)
+        return make_loop(task.feed, each)
     # Who asks for XLA gets its random numbers in every batch.
-    return make_loop(task.feed, plain, task.logs_spec, jit_last_step=each if asked else plain)
+    return make_loop(task.feed, plain, jit_last_step=each if asked else plain)
 
 
 def _around(task: Task, candidate: Candidate) -> Callable[[StepFunction], StepFunction]:
@@ -273,7 +257,10 @@ def _may_time(task: Task) -> bool:
     Nor where results must repeat bit by bit.
     """
     stock = task.stock and _keras.is_stock_method(task.model.train_step)
-    return stock and not _keras.is_deterministic() and not tf.config.list_logical_devices("GPU")
+    keeps = (
+        task.step.traced is None or not task.step.traced.effects
+    )  # else each way would draw numbers of its own
+    return stock and keeps and not _keras.is_deterministic() and not tf.config.list_logical_devices("GPU")
 
 
 def _misses_configure(task: Task, plan: ExecutionPlan) -> bool:
@@ -293,33 +280,19 @@ def _is_heavy(task: Task) -> bool:
     return bool(6.0 * rows * task.model.count_params() > _HEAVY_FLOP)
 
 
-@dataclass(frozen=True, eq=False)
-class _Same:
-    """Equal to what holds the same object, which stays alive, so that no other one has its `id`."""
-
-    held: Any
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.held is self.held
-
-    def __hash__(self) -> int:
-        return id(self.held)
-
-
-def _trace_key(task: Task) -> Any:
-    """Returns what a traced loop depends on."""
-    model, feed = task.model, task.feed
-    parts = (model, model.optimizer, *_keras.compiled_parts(model), *model.variables)
+def _loop_key(task: Task) -> tuple[Hashable, ...]:
+    """Returns what a loop depends on: the step that it makes, and what the data looks like."""
+    feed, step = task.feed, task.step
     tensors = keras.tree.flatten(feed.tensors) if isinstance(feed, ArrayFeed) else ()
     return (
-        tuple(_Same(part) for part in parts),
-        tuple(variable.trainable for variable in model.variables),
-        str(feed.element_spec),
-        tuple(tuple(tensor.shape) for tensor in tensors),
+        "loop",
+        task.step_key,
+        Same(step.traced),
+        step.halts,
+        step.logs is not None,
+        str([(tensor.shape, tensor.dtype) for tensor in tensors]),
         getattr(feed, "batch_size", None),
-        task.step.halts,
-        task.step.carries_logs,
-        getattr(task.function, "__func__", task.function),
+        Same(feed.preprocess) if isinstance(feed, ArrayFeed) else None,
     )
 
 

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from overlap_train.data.cursor import Cursor
 from overlap_train.data.sources import ArrayFeed, Feed
-from overlap_train.training.step import Batch, Logs, Step
+from overlap_train.training.step import Batch, Logs, Step, require_logs
 
 __all__ = ["ArrayLoop", "CompiledArrayLoop", "EagerLoop", "IteratorLoop", "Loop", "StepsDone", "make_loop"]
 
@@ -29,7 +30,7 @@ class StepsDone:
         steps: training steps made.
         exhausted: whether the data ended before the steps that were asked for.
         halted: whether the loop ended itself because the loss was no longer finite.
-        logs: the last step's logs as scalars, or None where the model's metrics tell the same.
+        logs: the last step's logs, or None where the model's metrics tell the same.
     """
 
     steps: int
@@ -73,9 +74,8 @@ class ArrayLoop(Loop):
 
     name = "in_memory"
 
-    def __init__(self, feed: ArrayFeed, step: Step, logs_spec: dict[str, tf.TensorSpec]) -> None:
+    def __init__(self, feed: ArrayFeed, step: Step) -> None:
         self._step = step
-        self._empty_logs = _empty_logs(step, logs_spec)
         self._many = self._trace(feed, full=False, jit=False)
 
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
@@ -87,15 +87,17 @@ class ArrayLoop(Loop):
         The tensors are arguments, so that the same function serves other arrays of the same shapes.
         """
 
+        step = self._step
+
         def many(tensors: Any, order: tf.Tensor, first: tf.Tensor, last: tf.Tensor) -> tuple[Any, ...]:
             def body(index: tf.Tensor, *_: Any) -> tuple[Any, ...]:
-                return (index + 1, *self._step.run_and_check(feed.batch(order, index, tensors, full=full)))
+                return (index + 1, *step.run_and_check(feed.batch(order, index, tensors, full=full)))
 
-            start = (first, tf.constant(True), self._empty_logs)
             done: tuple[Any, ...] = tf.while_loop(
                 lambda index, finite, _: tf.logical_and(index < last, finite),
                 body,
-                start,
+                (first, tf.constant(True), _empty_logs(step)),
+                shape_invariants=(_SCALAR, _SCALAR, _log_shapes(step)),
                 parallel_iterations=1,
             )
             return done
@@ -111,7 +113,7 @@ class ArrayLoop(Loop):
         reached, finite, logs = many(_arrays(cursor).tensors, cursor.current_pass, first, last)
         steps = int(reached) - cursor.seen
         cursor.advance(steps)
-        return StepsDone(steps, halted=not bool(finite), logs=logs or None)
+        return StepsDone(steps, halted=not bool(finite), logs=_last_logs(self._step, steps, logs))
 
 
 class CompiledArrayLoop(ArrayLoop):
@@ -122,12 +124,8 @@ class CompiledArrayLoop(ArrayLoop):
     models whose losses Keras averages otherwise where it is unknown; see `ArrayLoop`.
     """
 
-    def __init__(
-        self, feed: ArrayFeed, step: Step, logs_spec: dict[str, tf.TensorSpec], last_step: Step
-    ) -> None:
+    def __init__(self, feed: ArrayFeed, step: Step, last_step: Step) -> None:
         self._step = step
-        self._logs_spec = logs_spec
-        self._empty_logs = _empty_logs(step, logs_spec)
         self._last_step = last_step
         self._last: ArrayLoop | None = None
         self._full = self._trace(feed, full=True, jit=True)
@@ -146,7 +144,7 @@ class CompiledArrayLoop(ArrayLoop):
 
     def _run_last(self, cursor: Cursor, max_steps: int) -> StepsDone:
         if self._last is None:
-            self._last = ArrayLoop(_arrays(cursor), self._last_step, self._logs_spec)
+            self._last = ArrayLoop(_arrays(cursor), self._last_step)
         return self._last.run(cursor, max_steps)
 
 
@@ -155,9 +153,8 @@ class IteratorLoop(Loop):
 
     name = "iterator"
 
-    def __init__(self, step: Step, logs_spec: dict[str, tf.TensorSpec]) -> None:
+    def __init__(self, step: Step) -> None:
         self._step = step
-        self._empty_logs = _empty_logs(step, logs_spec)
         self._many: Callable[..., Any] | None = None
 
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
@@ -169,12 +166,12 @@ class IteratorLoop(Loop):
         cursor.advance(steps)
         if exhausted:
             cursor.exhausted()
-        return StepsDone(steps, exhausted, not bool(finite), logs or None)
+        return StepsDone(steps, exhausted, not bool(finite), _last_logs(self._step, steps, logs))
 
-    def _run_many(self, iterator: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Logs]:
+    def _run_many(self, iterator: Any, count: tf.Tensor) -> tuple[Any, ...]:
         true, false = tf.constant(True), tf.constant(False)
 
-        def body(index: tf.Tensor, _: tf.Tensor, finite: tf.Tensor, logs: Logs) -> tuple[Any, ...]:
+        def body(index: tf.Tensor, _: tf.Tensor, finite: tf.Tensor, logs: Any) -> tuple[Any, ...]:
             batch = iterator.get_next_as_optional()
 
             def step() -> tuple[Any, ...]:
@@ -183,10 +180,11 @@ class IteratorLoop(Loop):
             drawn: tuple[Any, ...] = tf.cond(batch.has_value(), step, lambda: (index, false, finite, logs))
             return drawn
 
-        done: tuple[tf.Tensor, tf.Tensor, tf.Tensor, Logs] = tf.while_loop(
+        done: tuple[Any, ...] = tf.while_loop(
             lambda index, more, finite, _: (index < count) & more & finite,
             body,
-            (tf.constant(0, tf.int64), true, true, self._empty_logs),
+            (tf.constant(0, tf.int64), true, true, _empty_logs(self._step)),
+            shape_invariants=(_SCALAR, _SCALAR, _SCALAR, _log_shapes(self._step)),
             parallel_iterations=1,
         )
         return done
@@ -207,11 +205,12 @@ class EagerLoop(Loop):
             if batch is None:
                 cursor.exhausted()
                 return StepsDone(done, exhausted=True, logs=logs)
-            finite, logs = self._step.run_and_check(batch)
+            logs = self._step.run(batch)
+            require_logs("train_step", logs)
             cursor.advance(1)
-            if not bool(finite):
-                return StepsDone(done + 1, halted=True, logs=logs or None)
-        return StepsDone(max_steps, logs=logs or None)
+            if self._step.halts and "loss" in logs and not np.all(np.isfinite(logs["loss"])):
+                return StepsDone(done + 1, halted=True, logs=logs)
+        return StepsDone(max_steps, logs=logs)
 
     def _next_batch(self, cursor: Cursor) -> Batch | None:
         if not isinstance(cursor.feed, ArrayFeed):
@@ -219,36 +218,38 @@ class EagerLoop(Loop):
         return cursor.feed.batch(cursor.current_pass, tf.constant(cursor.seen, tf.int64))
 
 
-def make_loop(
-    feed: Feed,
-    step: Step,
-    logs_spec: dict[str, tf.TensorSpec],
-    *,
-    eager: bool = False,
-    jit_last_step: Step | None = None,
-) -> Loop:
+def make_loop(feed: Feed, step: Step, *, eager: bool = False, jit_last_step: Step | None = None) -> Loop:
     """Returns the loop for a feed.
 
     Args:
         feed: the data.
         step: the step.
-        logs_spec: what `Step.inspect` returned.
         eager: operation by operation.
         jit_last_step: compiles a loop over arrays as a whole; the step for its smaller last batch.
     """
     if eager:
         return EagerLoop(step)
     if not isinstance(feed, ArrayFeed):
-        return IteratorLoop(step, logs_spec)
+        return IteratorLoop(step)
     if jit_last_step is not None:
-        return CompiledArrayLoop(feed, step, logs_spec, jit_last_step)
-    return ArrayLoop(feed, step, logs_spec)
+        return CompiledArrayLoop(feed, step, jit_last_step)
+    return ArrayLoop(feed, step)
 
 
-def _empty_logs(step: Step, spec: dict[str, tf.TensorSpec]) -> Logs:
-    if not step.carries_logs:
-        return {}
-    return {name: tf.zeros(value.shape, value.dtype) for name, value in spec.items()}
+_SCALAR = tf.TensorShape([])
+
+
+def _empty_logs(step: Step) -> list[tf.Tensor]:
+    return step.logs.empty() if step.logs is not None else []
+
+
+def _log_shapes(step: Step) -> list[tf.TensorShape]:
+    return step.logs.shapes if step.logs is not None else []
+
+
+def _last_logs(step: Step, steps: int, tensors: list[tf.Tensor]) -> Logs | None:
+    """Returns the logs that a loop has carried, if it has made a step."""
+    return step.logs.packed(tensors) if step.logs is not None and steps else None
 
 
 def _arrays(cursor: Cursor) -> ArrayFeed:

@@ -1,17 +1,27 @@
-"""One training step, and what it needs before it can be compiled into a loop."""
+"""One training step: traced once, for the loops, the inspection and everything else that makes steps."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from overlap_train import _keras
+from overlap_train._inspection.traced import TracedFunction, trace
 
-__all__ = ["Batch", "Logs", "Step", "StepFunction", "build_model"]
+__all__ = [
+    "Batch",
+    "CarriedLogs",
+    "Logs",
+    "MetricsReader",
+    "Step",
+    "StepFunction",
+    "build_model",
+    "require_logs",
+]
 
 Batch = Any
 Logs = Mapping[str, Any]
@@ -22,10 +32,14 @@ class Step:
     """A training step as the loops use it.
 
     Attributes:
+        traced: the step traced once, or None where each one runs operation by operation.
         halts: whether the loops end at the first loss that is not finite.
-        run: the function of one batch; updates the model's variables and returns the logs.
-        carries_logs: whether the loop has to hand the last step's logs on. False where the logs are the
-            model's metrics, whose variables tell the same at any later time.
+        logs: the logs that a loop hands on from step to step; None where nobody reads them, since the model's
+            metrics tell the same at any later time.
+        own_logs: whether the step's logs count at an epoch's end, and not the model's metrics: Keras takes the
+            metrics where both have the same names.
+        metrics: reads the model's metrics.
+        jit_compile: whether each step is compiled by XLA.
     """
 
     def __init__(
@@ -35,41 +49,66 @@ class Step:
         *,
         jit_compile: bool = False,
         halt_on_nonfinite: bool = False,
+        listened_to: bool = False,
         metrics: Callable[[], Logs] | None = None,
     ) -> None:
+        """Describes a step; `trace` or `run_eagerly` makes it ready.
+
+        Args:
+            model: compiled.
+            function: of one batch; updates the model's variables and returns logs.
+            jit_compile: compile each step by XLA.
+            halt_on_nonfinite: end a loop at the first loss that is not finite.
+            listened_to: whether a callback reads the logs of single steps.
+            metrics: reads the metrics, if not `model.get_metrics_result`.
+        """
         self._model = model
-        self.halts = halt_on_nonfinite
-        self.run = _prepared(model, function, jit_compile)
-        self.carries_logs = False
+        self._function = _prepared(model, function, jit_compile)
+        self.jit_compile = jit_compile
         self._read_metrics = metrics if metrics is not None else model.get_metrics_result
-        self._metrics: Callable[[], Logs] | None = None
+        self._listened_to = listened_to or halt_on_nonfinite
+        self.halts = halt_on_nonfinite
+        self.traced: TracedFunction | None = None
+        self.logs: CarriedLogs | None = None
+        self.own_logs = True
+        self.metrics = MetricsReader(self._read_metrics, eager=True)
 
-    def using(self, function: StepFunction, *, jit_compile: bool = False) -> Step:
-        """Returns a step like this one, inspected as it is, that executes the same in another way."""
-        other = copy.copy(self)
-        other.run = _prepared(self._model, function, jit_compile)
-        return other
+    def trace(self, element_spec: Any) -> TracedFunction:
+        """Traces the step without running it, which also builds whatever is not built yet.
 
-    def inspect(self, element_spec: Any) -> dict[str, tf.TensorSpec]:
-        """Traces one step without running it, which also builds whatever is not built yet.
-
-        Returns:
-            The names and specs of the logs that the step returns.
+        What no step uses, such as an optimizer beside which the model has others, stays unbuilt as under Keras.
 
         Raises:
-            TypeError: if the step does not return a mapping of names to scalars.
+            ValueError: if the model cannot be called on such a batch, or as Keras raises it.
         """
-        concrete = tf.function(self.run, autograph=False).get_concrete_function(element_spec)
-        logs: Any = concrete.structured_outputs
-        if not isinstance(logs, Mapping):
-            raise TypeError(
-                f"train_step returned {type(logs).__name__}; expected a dict of metric names and values, "
-                "such as self.model.get_metrics_result()"
-            )
-        self.carries_logs = set(logs) != set(self._model.get_metrics_result())
-        return {name: tf.TensorSpec(value.shape, value.dtype) for name, value in logs.items()}
+        return TracedFunction(self._function, element_spec)
 
-    def run_and_check(self, batch: Batch) -> tuple[tf.Tensor, Logs]:
+    def adopt(self, traced: TracedFunction, metrics: MetricsReader | None = None) -> None:
+        """Takes a trace of this step, made now or before, and a reader of the metrics if there is one.
+
+        Raises:
+            TypeError: if the step does not return a mapping.
+        """
+        self.traced = traced
+        require_logs("train_step", traced.outputs)
+        self.own_logs = set(traced.outputs) != set(self._model.get_metrics_result())
+        self.logs = CarriedLogs(traced.outputs) if self.own_logs or self._listened_to else None
+        self.metrics = metrics if metrics is not None else MetricsReader(self._read_metrics)
+
+    def using(self, function: StepFunction, *, jit_compile: bool = False) -> Step:
+        """Returns a step like this one that executes the same in another way, traced where it is used."""
+        other = copy.copy(self)
+        other._function = _prepared(self._model, function, jit_compile)
+        other.jit_compile = jit_compile
+        other.traced = None
+        return other
+
+    def run(self, batch: Batch) -> Logs:
+        """Makes one step; inside a trace, a call of what has been traced."""
+        logs: Logs = self._function(batch) if self.traced is None else self.traced(batch)
+        return logs
+
+    def run_and_check(self, batch: Batch) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
         """Makes one step; returns whether training may go on, and the logs that a loop has to carry.
 
         Logs that are not carried are left out, so that a compiled loop does not compute them each time.
@@ -78,17 +117,93 @@ class Step:
         finite = tf.constant(True)
         if self.halts and "loss" in logs:
             finite = tf.reduce_all(tf.math.is_finite(logs["loss"]))
-        return finite, dict(logs) if self.carries_logs else {}
+        return finite, self.logs.flat(logs) if self.logs is not None else []
 
-    def metrics(self) -> Logs:
-        """Returns the model's metrics as they stand now."""
-        if self._model.run_eagerly:
-            return dict(self._read_metrics())
-        if self._metrics is None:
-            compiled = tf.function(self._read_metrics, autograph=False)
-            self._metrics = compiled.get_concrete_function()
-        metrics: Logs = self._metrics()
-        return metrics
+
+class CarriedLogs:
+    """Logs of any structure and shape as a compiled loop hands them on from step to step.
+
+    Args:
+        structure: nested outputs of a traced step; a length that differs between batches is None in its shape.
+    """
+
+    def __init__(self, structure: Any) -> None:
+        self._structure = tf.nest.map_structure(_spec_of, structure)
+        self.specs: list[tf.TensorSpec] = tf.nest.flatten(self._structure, expand_composites=True)
+
+    @property
+    def shapes(self) -> list[tf.TensorShape]:
+        """Of the flat tensors."""
+        return [spec.shape for spec in self.specs]
+
+    def empty(self) -> list[tf.Tensor]:
+        """Returns what stands for the logs before the first step."""
+        return [tf.zeros([n or 0 for n in _known(spec.shape)], spec.dtype) for spec in self.specs]
+
+    def flat(self, logs: Any) -> list[tf.Tensor]:
+        """Returns a step's logs as flat tensors."""
+        leaves = tf.nest.flatten(tf.nest.map_structure(tf.convert_to_tensor, logs), expand_composites=True)
+        return list(leaves)
+
+    def packed(self, tensors: Sequence[tf.Tensor]) -> Logs:
+        """Returns logs from flat tensors."""
+        logs: Logs = tf.nest.pack_sequence_as(self._structure, list(tensors), expand_composites=True)
+        return logs
+
+
+class MetricsReader:
+    """Reads a model's metrics, in one compiled call where they can be compiled.
+
+    Attributes:
+        live: metrics whose result is a variable itself. Keras turns an epoch's logs into numbers after its
+            validation, so these then show the validation's value.
+    """
+
+    def __init__(self, read: Callable[[], Logs], *, eager: bool = False) -> None:
+        self._read = read
+        self._eager = eager
+        self._traced: TracedFunction | None = None
+        self.live: frozenset[str] = frozenset()
+
+    def __call__(self) -> Logs:
+        """Returns the metrics as they stand now. Belongs to the training thread."""
+        if not self._eager and self._traced is None:
+            self._traced = trace(self._noting)
+            self._eager = self._traced is None  # such as a metric that computes its result with NumPy
+        logs: Logs = self._traced() if self._traced is not None else self._read()
+        return dict(logs)
+
+    def _noting(self) -> Logs:
+        logs = self._read()
+        self.live = frozenset(
+            name for name, value in logs.items() if isinstance(value, (keras.Variable, tf.Variable))
+        )
+        return logs
+
+
+def require_optimizer(model: keras.Model) -> None:
+    """Raises ValueError if the model's own `train_step` needs an optimizer and there is none."""
+    if model.optimizer is None and _keras.is_stock_method(model.train_step) and model.trainable_variables:
+        raise ValueError(
+            f"the model {model.name!r} has no optimizer; pass one to model.compile(optimizer=...)"
+        )
+
+
+def require_logs(name: str, logs: Any) -> None:
+    """Raises TypeError unless a step returned a mapping."""
+    if not isinstance(logs, Mapping):
+        raise TypeError(
+            f"{name} returned {type(logs).__name__}; expected a dict of names and values, such as "
+            "self.model.get_metrics_result()"
+        )
+
+
+def _spec_of(value: Any) -> Any:
+    return tf.type_spec_from_value(value)
+
+
+def _known(shape: tf.TensorShape) -> list[int | None]:
+    return [] if shape.rank is None else shape.as_list()
 
 
 def _prepared(model: keras.Model, function: StepFunction, jit_compile: bool) -> StepFunction:
@@ -100,26 +215,3 @@ def _prepared(model: keras.Model, function: StepFunction, jit_compile: bool) -> 
             return function(_keras.without_optionals(batch))
 
     return run
-
-
-def build_model(model: keras.Model, step: Step, element_spec: Any) -> dict[str, tf.TensorSpec]:
-    """Makes every variable of a compiled model, in the order in which `keras.Model.fit` makes them.
-
-    Returns:
-        The specs of the step's logs.
-
-    Raises:
-        ValueError: if the model has no optimizer or cannot be called on such a batch.
-    """
-    if model.optimizer is None:
-        raise ValueError(
-            f"the model {model.name!r} has no optimizer; pass one to model.compile(optimizer=...)"
-        )
-    logs = step.inspect(element_spec)
-    if not model.optimizer.built:
-        # A step of the user's own may apply its gradients with something else.
-        model.optimizer.build(model.trainable_variables)
-    if not _keras.compiled_metrics_built(model):
-        # Metrics that the step never updates stay unbuilt, as in Keras.
-        step.carries_logs = True
-    return logs

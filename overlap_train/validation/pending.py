@@ -10,25 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
-from overlap_train.records import Span, ValidationResult
+from overlap_train.records import ShardOutcome, ValidationResult
 from overlap_train.snapshot import Snapshot
 
-__all__ = ["PendingEpoch", "PendingValidation", "ShardOutcome", "merged_by_worker"]
-
-
-@dataclass(frozen=True)
-class ShardOutcome:
-    """A worker's result and when it worked.
-
-    Attributes:
-        result: a `ShardResult`, or what else the runner that began the work merges.
-        span: when.
-        whole: the metrics of the whole set, from the worker that came last, if it has merged them.
-    """
-
-    result: Any
-    span: Span
-    whole: ValidationResult | None = None
+__all__ = ["PendingEpoch", "PendingValidation", "merged_by_worker"]
 
 
 @dataclass
@@ -96,7 +81,7 @@ class PendingEpoch:
 
     Attributes:
         snapshot: the weights at the epoch's end.
-        train_logs: the training metrics of the epoch.
+        train_logs: the training metrics of the epoch, nested as the step returned them.
         validations: one for each validation set; empty if the epoch is not validated.
         stops: whether the training had been told to stop when the epoch ended.
         skipped: whether its validation was due and left out.

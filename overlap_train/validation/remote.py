@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -19,10 +18,9 @@ import numpy as np
 from overlap_train.errors import HostLostError
 from overlap_train.parallel.hosts import Alone
 from overlap_train.parallel.link import Link
-from overlap_train.records import Span, ValidationResult
-from overlap_train.snapshot import Snapshot, Values
-from overlap_train.validation.evaluation import weights_of
-from overlap_train.validation.pending import ShardOutcome
+from overlap_train.records import ShardOutcome, Span, ValidationResult
+from overlap_train.snapshot import Snapshot, Values, weights_of
+
 from overlap_train.validation.pool import WorkerPool
 
 __all__ = ["RemoteEvaluator", "RemoteRunner"]
@@ -82,7 +80,7 @@ class RemoteEvaluator:
         thread = threading.current_thread().name
         span = Span("validate", thread, start_s, time.monotonic(), snapshot.epoch, snapshot.step)
         self._on_span(span)
-        return ShardOutcome(ValidationResult(answer["metrics"], tuple(answer["running"])), span)
+        return ShardOutcome(ValidationResult(answer["metrics"]), span)
 
     def _ask(self, message: Mapping[str, Any], values: Values) -> dict[str, Any]:
         self._link.send(message, _arrays(values))
@@ -101,6 +99,7 @@ class RemoteRunner:
     """
 
     in_step: str | None = None
+    live = False
 
     def __init__(self, name: str, remote: RemoteEvaluator | None, hosts: Alone, *, rewindable: bool) -> None:
         """Stands in for the evaluator of a set.
@@ -128,7 +127,7 @@ class RemoteRunner:
             RuntimeError: with what it raised.
         """
         futures = self.start(Snapshot(epoch=0, step=0, values=values))
-        return self.merge([future.result().result for future in futures])
+        return self.merge([future.result().result for future in futures], values)
 
     def evaluate_one_batch(self, values: Values) -> None:
         """Has the first batch evaluated."""
@@ -139,13 +138,10 @@ class RemoteRunner:
 
         self._hosts.chief_first(check)
 
-    def adopt_mutated(self, results: Sequence[ValidationResult]) -> None:
-        """Nothing: validations that change the model are refused."""
-
-    def merge(self, results: Sequence[ValidationResult]) -> ValidationResult:
+    def merge(self, results: Sequence[ValidationResult], values: Values) -> ValidationResult:
         """Returns the chief's result on all hosts."""
-        metrics, running = self._hosts.from_chief(list(asdict(results[0]).values()) if results else None)
-        return ValidationResult(metrics, tuple(running))
+        metrics = self._hosts.from_chief(dict(results[0].metrics) if results else None)
+        return ValidationResult(metrics)
 
     def close(self) -> None:
         """Nothing: whoever made the connection closes it."""

@@ -15,10 +15,10 @@ from overlap_train.data.kept import CachedBatches
 from overlap_train.data.shards import Batches, Shard, split_batches
 from overlap_train.data.streamed import StreamedBatches
 from overlap_train.parallel.hosts import Alone
-from overlap_train.records import Span, ValidationResult
+from overlap_train.records import ShardOutcome, Span, ValidationResult
 from overlap_train.snapshot import Snapshot, Values
-from overlap_train.validation.evaluation import ShardResult, SnapshotEvaluator, Weights, weights_of
-from overlap_train.validation.pending import ShardOutcome, merged_by_worker
+from overlap_train.validation.evaluation import ShardResult, SnapshotEvaluator
+from overlap_train.validation.pending import merged_by_worker
 from overlap_train.validation.pool import WorkerPool
 
 __all__ = ["ValidationRunner"]
@@ -29,7 +29,11 @@ class ValidationRunner:
 
     Attributes:
         parts: how many parts a validation has.
+        in_step: None: what must not run beside the training has a `LiveRunner`.
     """
+
+    in_step: str | None = None
+    live = False
 
     def __init__(
         self,
@@ -37,6 +41,7 @@ class ValidationRunner:
         batches: Batches,
         pool: WorkerPool,
         on_span: Callable[[Span], None],
+        present: Values,
         *,
         devices: Sequence[str] = (),
         hosts: Alone | None = None,
@@ -53,17 +58,16 @@ class ValidationRunner:
         if batches.num_batches is not None:
             self.parts = min(self.parts, batches.num_batches)
         # While the training traces its first step. Whoever runs a function meanwhile would prepare it again.
-        weights = evaluator.read_weights()
         self._held: dict[str | None, Any] = {}
         self._prepared: dict[str | None, Future[None]] = {
-            device: pool.submit(self._prepare, device, weights)
+            device: pool.submit(self._prepare, device, present)
             for device in dict.fromkeys(self._device(index) for index in range(self.parts))
         }
 
     def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
         """Begins to evaluate a snapshot; the futures are in the order of the parts."""
         stream = self._batches.begin() if isinstance(self._batches, StreamedBatches) else None
-        weights = weights_of(snapshot.values)
+        values = snapshot.values
         parts = _Parts(self.parts)
 
         def work(index: int) -> ShardOutcome:
@@ -71,8 +75,8 @@ class ValidationRunner:
             self._wait_until_prepared(index)
             device = self._device(index)
             with tf.device(device):
-                result = self.evaluator.evaluate(weights, stream or self._part(index), self._held.get(device))
-                whole = self._merged(parts.put(index, result))
+                result = self.evaluator.evaluate(values, stream or self._part(index), self._held.get(device))
+                whole = self._merged(parts.put(index, result), values)
             thread = threading.current_thread().name
             span = Span(
                 "validate", thread, start_s, time.monotonic(), snapshot.epoch, snapshot.step, {"shard": index}
@@ -85,8 +89,6 @@ class ValidationRunner:
     def evaluate(self, values: Values) -> ValidationResult:
         """Evaluates values now, with all workers, and waits for the result.
 
-        The variables that validation itself changes are left in the model as Keras leaves them.
-
         Raises:
             Exception: whatever a worker raised.
         """
@@ -94,13 +96,7 @@ class ValidationRunner:
         futures = self.start(Snapshot(epoch=0, step=0, values=values))
         outcomes = [future.result() for future in futures]
         results = [outcome.result for outcome in outcomes]
-        self.adopt_mutated(results)
-        return merged_by_worker(outcomes) or self.merge(results)
-
-    @property
-    def in_step(self) -> str | None:
-        """Why training must not run ahead of these validations, or None."""
-        return self.evaluator.indivisible if self.evaluator.mutated else None
+        return merged_by_worker(outcomes) or self.merge(results, values)
 
     @property
     def rewindable(self) -> bool:
@@ -112,30 +108,24 @@ class ValidationRunner:
         if isinstance(self._batches, StreamedBatches):
             self._batches.close()
 
-    def adopt_mutated(self, results: list[ShardResult]) -> None:
-        """Puts the variables that validation itself changes into the model, as Keras leaves them."""
-        mutated = self.evaluator.mutated
-        for variable, value in zip(mutated, self.evaluator.mutated_values(results), strict=True):
-            variable.value.assign(value)
-
     def evaluate_one_batch(self, values: Values) -> None:
         """Evaluates the first batch and throws the result away; nothing for data that would lose it."""
         if isinstance(self._batches, CachedBatches):
             self._batches.fill()
         if not isinstance(self._batches, StreamedBatches):
             self._wait_until_prepared(0)
-            self.evaluator.evaluate(weights_of(values), Shard(0, 0, 1))
+            self.evaluator.evaluate(values, Shard(0, 0, 1))
 
-    def merge(self, results: list[ShardResult]) -> ValidationResult:
+    def merge(self, results: list[ShardResult], values: Values) -> ValidationResult:
         """Returns the metrics of the whole from those of the parts."""
-        return self.evaluator.merge(results, self._hosts.sum)
+        return self.evaluator.merge(results, values, self._hosts.sum)
 
-    def _merged(self, results: list[ShardResult] | None) -> ValidationResult | None:
+    def _merged(self, results: list[ShardResult] | None, values: Values) -> ValidationResult | None:
         """Returns the metrics of the whole if all parts are there, to spare the training thread that."""
         if results is None or self._hosts.count > 1:
             return None
         try:
-            return self.evaluator.merge(results)
+            return self.evaluator.merge(results, values)
         except Exception:
             return None  # raised again where the results are collected
 
@@ -143,14 +133,15 @@ class ValidationRunner:
         """Where a part is evaluated; None leaves it to TensorFlow."""
         return self._devices[index % len(self._devices)] if self._devices else None
 
-    def _prepare(self, device: str | None, weights: Weights) -> None:
+    def _prepare(self, device: str | None, values: Values) -> None:
         """Fills the cache and warms the evaluator up."""
         start_s = time.monotonic()
         if isinstance(self._batches, CachedBatches):
             self._batches.fill()
         self._held[device] = self.evaluator.held_on(device)
-        with tf.device(device):
-            self.evaluator.warm_up(weights)
+        if device is not None or not self.evaluator.is_warm:
+            with tf.device(device):
+                self.evaluator.warm_up(values)
         self._on_span(Span("prepare", threading.current_thread().name, start_s, time.monotonic()))
 
     def _wait_until_prepared(self, index: int) -> None:

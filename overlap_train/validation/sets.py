@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from overlap_train import arguments
+from overlap_train import _keras, arguments
+from overlap_train._inspection.traces import Same, Traces
 from overlap_train.data.preprocessing import Preprocess
-from overlap_train.data.shards import make_batches
+from overlap_train.data.shards import Batches, make_batches
+from overlap_train.data.streamed import StreamedBatches
 from overlap_train.parallel.hosts import Alone
 from overlap_train.records import Span
 from overlap_train.snapshot import ModelState
 from overlap_train.validation.evaluation import SnapshotEvaluator
+from overlap_train.validation.live import (
+    LiveRunner,
+    OwnEvaluation,
+    StepByStep,
+    Validates,
+    eager_step,
+    traced_step,
+)
 from overlap_train.validation.policy import ValidationPolicy, ValidationSet
 from overlap_train.validation.pool import WorkerPool
 from overlap_train.validation.runner import ValidationRunner
-from overlap_train.validation.suite import NamedRunner, ValidationSuite
+from overlap_train.validation.suite import NamedRunner, Runner, ValidationSuite
+from overlap_train.validation.validation_step import ValidationStep, trace_validation
 
-__all__ = ["build_suite", "named_sets"]
+__all__ = ["PreparedSet", "SetRequest", "build_suite", "named_sets", "prepare_sets"]
 
 
 def named_sets(validation_data: Any, default: ValidationSet) -> dict[str, ValidationSet]:
@@ -55,75 +67,197 @@ def named_sets(validation_data: Any, default: ValidationSet) -> dict[str, Valida
     return sets
 
 
+@dataclass(frozen=True)
+class SetRequest:
+    """What is asked of the validation, for all sets.
+
+    Attributes:
+        model: compiled.
+        function: the validation step.
+        identity: tells that step from others.
+        policy: how the validation runs.
+        listened: whether a callback is told of the batches of a validation.
+        within_evaluate: whether this is a call of `evaluate`, which has reached the model's own already.
+        acts: the name of a callback that may do anything between these batches, or None.
+        preprocess: prepares a batch, or None.
+        most_rows: returns how many rows of nested arrays may be evaluated as one batch; None leaves batches alone.
+        devices: that the workers take in turn; none leaves them where TensorFlow puts them.
+        hosts: that share each validation.
+        within: returns a function that does the same in the scope in which the model is to be traced.
+    """
+
+    model: keras.Model
+    function: Callable[[Any], Mapping[str, Any]]
+    identity: Hashable
+    policy: ValidationPolicy
+    listened: bool = False
+    acts: str | None = None
+    within_evaluate: bool = False
+    preprocess: Preprocess | None = None
+    most_rows: Callable[[Any], int] | None = None
+    devices: Sequence[str] = ()
+    hosts: Alone | None = None
+    within: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function
+
+
+@dataclass(frozen=True)
+class PreparedSet:
+    """A validation set whose step has been traced, before the variables of the training are known.
+
+    Attributes:
+        name: prefix of its metrics.
+        chosen: as the user asked for it.
+        batches: its data; None where the model's own `evaluate` takes it.
+        step: the traced step; None where nothing is traced.
+        live: why it has to be validated live, or None.
+    """
+
+    name: str
+    chosen: ValidationSet
+    batches: Batches | None
+    step: ValidationStep | None
+    live: str | None
+
+
+def prepare_sets(request: SetRequest, sets: Mapping[str, ValidationSet]) -> list[PreparedSet]:
+    """Traces the validation step for each set, and finds out which have to be validated live.
+
+    Raises:
+        ValueError: if there is no such device, or for empty or endless data.
+        TypeError: if the step does not return a mapping.
+    """
+    _require_devices(request.devices)
+    return [_prepared(request, name, chosen) for name, chosen in sets.items()]
+
+
 def build_suite(
-    model: keras.Model,
-    state: Callable[[Any], ModelState],
-    step: Callable[[Any], Mapping[str, Any]],
-    sets: Mapping[str, ValidationSet],
-    policy: ValidationPolicy,
-    *,
-    batch_by_batch: bool,
+    request: SetRequest,
+    prepared: Sequence[PreparedSet],
+    state: ModelState,
     on_span: Callable[[Span], None],
     resources: contextlib.ExitStack,
-    preprocess: Preprocess | None = None,
-    most_rows: Callable[[Any], int] | None = None,
-    devices: Sequence[str] = (),
-    hosts: Alone | None = None,
 ) -> ValidationSuite:
     """Builds the evaluators of all sets and starts the workers, which `resources` will end.
 
     Args:
-        model: compiled.
-        state: returns the model's variables, given the spec of a validation batch to build them by.
-        step: the validation step.
-        sets: by name.
-        policy: how the validation runs.
-        batch_by_batch: report the metrics after each batch too.
+        request: what is asked of the validation.
+        prepared: the sets.
+        state: the variables of the training.
         on_span: called, on the worker, with each span of work.
         resources: closes what is opened here.
-        preprocess: prepares a batch.
-        most_rows: returns how many rows of nested arrays may be evaluated as one batch.
-        devices: that the workers take in turn; none leaves them where TensorFlow puts them.
-        hosts: that share each validation.
-
-    Raises:
-        ValueError: if there is no such device.
     """
-    _require_devices(devices)
-    runners, prepared, pool = [], [], None
-    for name, validation_set in sets.items():
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(validation_set.data)
-        batches = make_batches(
-            x,
-            y,
-            sample_weight,
-            batch_size=validation_set.batch_size,
-            steps=validation_set.steps,
-            cache_bytes=policy.cache_bytes,
-            preprocess=preprocess,
-            most_rows=most_rows,
-            device="CPU:0" if devices else None,  # each of them gets its own copy
+    evaluators = {
+        each.name: SnapshotEvaluator(
+            request.model, state, each.step, each.batches, batch_by_batch=request.listened
         )
-        evaluator = SnapshotEvaluator(
-            model, state(batches.element_spec), step, batches, batch_by_batch=batch_by_batch
-        )
-        prepared.append((name, validation_set, batches, evaluator))
-    if prepared:
-        pool = resources.enter_context(WorkerPool(_workers(policy, [p[2:] for p in prepared])))
-        for name, validation_set, batches, evaluator in prepared:
-            runner = ValidationRunner(evaluator, batches, pool, on_span, devices=devices, hosts=hosts)
-            runners.append(NamedRunner(name, runner, arguments.epoch_selector(validation_set.freq)))
-    beside = pool if not devices and not tf.config.list_logical_devices("GPU") else None
-    suite = ValidationSuite(runners, on_error=policy.on_error, hosts=hosts, pool=beside)
+        for each in prepared
+        if each.live is None and each.step is not None and each.batches is not None
+    }
+    pool = None
+    if evaluators:
+        pool = resources.enter_context(WorkerPool(_workers(request.policy, prepared, evaluators)))
+    present = state.read()
+    named = []
+    for each in prepared:
+        runner: Runner
+        if each.name in evaluators and pool is not None and each.batches is not None:
+            runner = ValidationRunner(
+                evaluators[each.name],
+                each.batches,
+                pool,
+                on_span,
+                present,
+                devices=request.devices,
+                hosts=request.hosts,
+            )
+        else:
+            runner = _live_runner(request, each, state, on_span)
+        named.append(NamedRunner(each.name, runner, arguments.epoch_selector(each.chosen.freq)))
+    beside = pool if not request.devices and not tf.config.list_logical_devices("GPU") else None
+    suite = ValidationSuite(named, on_error=request.policy.on_error, hosts=request.hosts, pool=beside)
     resources.callback(suite.close)
     return suite
 
 
-def _workers(policy: ValidationPolicy, prepared: Sequence[tuple[Any, SnapshotEvaluator]]) -> int:
+def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> PreparedSet:
+    model = request.model
+    owner = _keras.overrides(model, "evaluate")
+    if owner is not None and not request.within_evaluate:
+        return PreparedSet(
+            name, chosen, None, None, f"{owner.__name__} has an evaluate of its own, which validates"
+        )
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(chosen.data)
+    steps, group = _keras.capped_steps(chosen.steps), _keras.steps_per_execution(model)
+    batches = make_batches(
+        x,
+        y,
+        sample_weight,
+        batch_size=chosen.batch_size,
+        steps=None if steps is None else -(-steps // group) * group,
+        cache_bytes=request.policy.cache_bytes,
+        preprocess=request.preprocess,
+        most_rows=request.most_rows,
+        device="CPU:0" if request.devices else None,  # each of them gets its own copy
+    )
+    if model.run_eagerly:
+        return PreparedSet(name, chosen, batches, None, "the model runs eagerly (run_eagerly=True)")
+    preprocess = None if batches.preparation is None else Same(request.preprocess)
+    key = ("step", request.identity, str(batches.raw_spec), str(batches.element_spec), preprocess)
+    step = Traces.of(model).get(
+        "test",
+        _keras.test_function(model),
+        key,
+        lambda: trace_validation(
+            model, request.function, batches.element_spec, batches.preparation, within=request.within
+        ),
+    )
+    return PreparedSet(name, chosen, batches, step, _must_be_live(request, batches, step))
+
+
+def _must_be_live(request: SetRequest, batches: Batches, step: ValidationStep) -> str | None:
+    if request.acts is not None:
+        return f"{request.acts} acts between the batches of a validation"
+    if isinstance(batches, StreamedBatches) and batches.captured:
+        names = ", ".join(variable.name for variable in batches.captured[:3])
+        return f"the pipeline of the validation data reads variables ({names}), whose present values count"
+    return step.live
+
+
+def _live_runner(
+    request: SetRequest, each: PreparedSet, state: ModelState, on_span: Callable[[Span], None]
+) -> LiveRunner:
+    validate: Validates
+    if each.batches is None:
+        data = keras.utils.unpack_x_y_sample_weight(each.chosen.data)
+        validate = OwnEvaluation(
+            request.model, data, batch_size=each.chosen.batch_size, steps=each.chosen.steps
+        )
+        return LiveRunner(
+            validate, each.live or "", state, on_span, close=lambda: _keras.forget_evaluation(request.model)
+        )
+    steps = eager_step(request.function, request.preprocess) if each.step is None else traced_step(each.step)
+    streamed = each.batches if isinstance(each.batches, StreamedBatches) else None
+    return LiveRunner(
+        StepByStep(request.model, steps, each.batches),
+        each.live or "",
+        state,
+        on_span,
+        rewindable=streamed is None or streamed.rewindable,
+        close=streamed.close if streamed is not None else lambda: None,
+    )
+
+
+def _workers(
+    policy: ValidationPolicy, prepared: Sequence[PreparedSet], evaluators: Mapping[str, SnapshotEvaluator]
+) -> int:
     """Returns how many threads the sets can keep busy at most."""
     useful = 0
-    for batches, evaluator in prepared:
-        most = policy.resolved_workers if batches.num_batches is None else batches.num_batches
+    for each in prepared:
+        evaluator = evaluators.get(each.name)
+        if evaluator is None or each.batches is None:
+            continue
+        count = each.batches.num_batches
+        most = policy.resolved_workers if count is None else count
         useful += 1 if evaluator.indivisible else most
     return min(policy.resolved_workers, useful)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from overlap_train.records import StepValidation, prefixed
+from overlap_train.records import StepValidation, ValidationResult, prefixed
 from overlap_train.snapshot import Snapshot
 from overlap_train.validation.pending import PendingEpoch
 from overlap_train.validation.suite import ValidationSuite
@@ -28,18 +28,26 @@ class StepValidations:
     every: int
     deliver: Callable[[StepValidation], None]
     _pending: PendingEpoch | None = None
+    _live: dict[str, ValidationResult] = field(default_factory=dict)
 
     def steps_left(self, step: int) -> int:
         """Returns how many steps may follow `step` before the next validation is due."""
         return self.every - step % self.every
 
-    def after(self, step: int, take: Callable[[], Snapshot]) -> None:
-        """Begins a validation if one is due after `step` steps, and delivers what is finished."""
+    def after(self, before: int, step: int, take: Callable[[], Snapshot]) -> None:
+        """Begins a validation if one is due, and delivers what is finished.
+
+        Args:
+            before: steps that had been made before the last call.
+            step: steps that have been made.
+            take: takes a snapshot.
+        """
         if self._pending is not None and self._pending.ready():
             self._finish()
-        if step % self.every == 0:
+        if before // self.every != step // self.every:
             self.wait()
             snapshot = take()
+            self._live = self.suite.run_live_alone()
             self.suite.hold()
             self._pending = PendingEpoch(snapshot, {}, self.suite.start_all(snapshot))
 
@@ -60,4 +68,5 @@ class StepValidations:
         assert self._pending is not None
         pending, self._pending = self._pending, None
         results, _ = self.suite.collect(pending)
+        results |= self._live
         self.deliver(StepValidation(pending.epoch, pending.snapshot.step, prefixed(results)))

@@ -8,11 +8,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import keras
+
 from overlap_train.errors import ValidationWorkerError
 from overlap_train.parallel.hosts import Alone
-from overlap_train.records import Span, ValidationResult
+from overlap_train.records import ShardOutcome, Span, ValidationResult
 from overlap_train.snapshot import Snapshot, Values
-from overlap_train.validation.pending import PendingEpoch, PendingValidation, ShardOutcome, merged_by_worker
+from overlap_train.validation.live import LiveRunner, live_failure
+from overlap_train.validation.pending import PendingEpoch, PendingValidation, merged_by_worker
 from overlap_train.validation.pool import WorkerPool
 
 __all__ = ["NamedRunner", "Runner", "ValidationSuite"]
@@ -24,7 +27,7 @@ _HEAD_START_S = 0.002
 
 
 class Runner(Protocol):
-    """What evaluates snapshots on one set: `ValidationRunner` here, `RemoteRunner` on another host."""
+    """What evaluates one set: `ValidationRunner` here, `RemoteRunner` on another host, `LiveRunner` in step."""
 
     @property
     def in_step(self) -> str | None:
@@ -33,6 +36,10 @@ class Runner(Protocol):
     @property
     def rewindable(self) -> bool:
         """Whether a validation can be made again."""
+
+    @property
+    def live(self) -> bool:
+        """Whether it evaluates the model as it is, at delivery, and not snapshots: a `LiveRunner`."""
 
     def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
         """Begins to evaluate a snapshot; the futures are in the order of the parts."""
@@ -43,10 +50,7 @@ class Runner(Protocol):
     def evaluate_one_batch(self, values: Values) -> None:
         """Evaluates the first batch, or raises what goes wrong with it."""
 
-    def adopt_mutated(self, results: list[Any]) -> None:
-        """Puts the variables that validation itself changes into the model."""
-
-    def merge(self, results: list[Any]) -> ValidationResult:
+    def merge(self, results: list[Any], values: Values) -> ValidationResult:
         """Returns the metrics of the whole from those of the parts."""
 
     def close(self) -> None:
@@ -138,6 +142,47 @@ class ValidationSuite:
         if self._pool is not None:
             self._pool.hold(_HOLD_S)
 
+    def live_sets(self, epoch: int) -> list[str]:
+        """Returns the sets that are validated live after an epoch, when it is delivered."""
+        return [name for name, named in self._sets.items() if named.runner.live and named.validates(epoch)]
+
+    def validate_live(
+        self, name: str, snapshot: Snapshot, callbacks: keras.callbacks.CallbackList
+    ) -> ShardOutcome | None:
+        """Validates the model as it is on one set; None if it failed and `on_error` leaves it out.
+
+        Raises:
+            ValidationWorkerError: it failed and `on_error` does not say otherwise.
+        """
+        runner = self._sets[name].runner
+        assert isinstance(runner, LiveRunner)
+        for attempt in range(2):
+            try:
+                return runner.run(callbacks, snapshot)
+            except Exception as error:
+                if self._on_error == "retry" and attempt == 0:
+                    continue
+                failed = live_failure(name, snapshot.epoch, error)
+                if self._on_error != "warn":
+                    raise failed from error
+                warnings.warn(f"left out: {failed}", RuntimeWarning, stacklevel=2)
+                break
+        return None
+
+    def evaluate_live(self, name: str, callbacks: keras.callbacks.CallbackList) -> ValidationResult:
+        """Validates the model as it is on one set, outside a fit; whatever goes wrong is raised as it is."""
+        runner = self._sets[name].runner
+        assert isinstance(runner, LiveRunner)
+        result: ValidationResult = runner.run(callbacks, None).result
+        return result
+
+    def run_live_alone(self) -> dict[str, ValidationResult]:
+        """Validates the model as it is, inside an epoch, on the sets that are validated live."""
+        runners = {name: named.runner for name, named in self._sets.items()}
+        return {
+            name: runner.run_alone() for name, runner in runners.items() if isinstance(runner, LiveRunner)
+        }
+
     def due(self, epoch: int) -> bool:
         """Whether an epoch is validated on any set."""
         return any(named.validates(epoch) for named in self._sets.values())
@@ -160,6 +205,8 @@ class ValidationSuite:
     def collect(self, pending: PendingEpoch) -> tuple[dict[str, ValidationResult], list[Span]]:
         """Merges the parts of an epoch's validations.
 
+        Live validations are left out: they are made at delivery (`live_runner`).
+
         Returns:
             The result of each set by its name, and the workers' spans.
 
@@ -168,9 +215,12 @@ class ValidationSuite:
         """
         results: dict[str, ValidationResult] = {}
         spans: list[Span] = []
+        values = pending.snapshot.values
         for validation in pending.validations:
+            if self._sets[validation.name].runner.live:
+                continue
             try:
-                results[validation.name] = self._merge(validation, spans)
+                results[validation.name] = self._merge(validation, spans, values)
             except ValidationWorkerError as error:
                 if self._on_error == "raise":
                     raise
@@ -179,7 +229,7 @@ class ValidationSuite:
                     again = PendingValidation(pending.epoch, validation.name, runner.start(pending.snapshot))
                     self.admit(None)
                     PendingEpoch(pending.snapshot, {}, [again]).wait(None, lambda: None)
-                    results[validation.name] = self._merge(again, spans)
+                    results[validation.name] = self._merge(again, spans, values)
                 else:
                     warnings.warn(f"left out: {error}", RuntimeWarning, stacklevel=2)
                     pending.skipped = True
@@ -218,10 +268,9 @@ class ValidationSuite:
                 raise ValidationWorkerError(f"on host {host}: {message}", epoch=validation.epoch, shard=0)
         return outcomes
 
-    def _merge(self, validation: PendingValidation, spans: list[Span]) -> ValidationResult:
+    def _merge(self, validation: PendingValidation, spans: list[Span], values: Values) -> ValidationResult:
         runner = self._sets[validation.name].runner
         outcomes = self._outcomes(validation)
         spans += [outcome.span for outcome in outcomes]
         results = [outcome.result for outcome in outcomes]
-        runner.adopt_mutated(results)
-        return merged_by_worker(outcomes) or runner.merge(results)
+        return merged_by_worker(outcomes) or runner.merge(results, values)

@@ -1,0 +1,111 @@
+"""What a step does that no variable keeps, so that no snapshot holds it and no rollback undoes it."""
+
+from __future__ import annotations
+
+import re
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensorflow.python.framework import op_def_registry
+
+from overlap_train._inspection.graph import nested_operations
+
+__all__ = ["Effect", "find_effects"]
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Something that a step does besides computing from tensors and variables.
+
+    Attributes:
+        operation: the type of TensorFlow's operation.
+        where: the operation's name, whose first parts are those of the layers, and the line of the program.
+        what: what it does, to follow a subject.
+        remedy: what to do instead.
+    """
+
+    operation: str
+    where: str
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.what} ({self.operation} in {self.where}); {self.remedy}"
+
+
+# The first pattern that the beginning of an operation's type fits says what it does and what to do instead.
+_KINDS: tuple[tuple[str, str, str], ...] = (
+    (
+        r"Random|Multinomial|TruncatedNormal|ParameterizedTruncatedNormal|.*CandidateSampler|.*UnigramSampler",
+        "draws random numbers whose state no snapshot holds",
+        "draw with keras.random and a keras.random.SeedGenerator",
+    ),
+    (
+        r".*PyFunc",
+        "runs Python",
+        "compute it with TensorFlow, or keep what it counts in a variable (add_weight)",
+    ),
+    (r"Write.*Summary", "writes a summary", "write it in a callback's on_epoch_end"),
+    (r"Print|StringFormat", "prints", "print in a callback"),
+    (r".*(Lookup|Hash)Table|InitializeTable", "changes a table", "keep it in a variable (add_weight)"),
+    (r".*Iterator|.*Dataset", "draws from a dataset of its own", "make that data part of the batches"),
+    (r"Write|Save|.*Queue|.*Barrier", "writes outside the program", "write it in a callback"),
+    (
+        r"",
+        "runs a stateful operation of which nothing is known",
+        'keep its state in a variable, or accept the lag: ValidationPolicy(on_change="continue")',
+    ),
+)
+
+# Stateful for TensorFlow, but either a snapshot holds what they change, or they change nothing that lasts.
+_KEPT = re.compile(
+    r"(Stateful)?PartitionedCall|(Stateless)?(While|If|Case)|RemoteCall|SymbolicGradient|XlaLaunch.*"
+    r"|VarHandleOp|ReadVariableOp|_?.*VariablesOp|VarIsInitializedOp|IsVariableInitialized|VariableShape"
+    r"|Assign.*VariableOp|DestroyResourceOp"
+    r"|Resource(Gather|Scatter|Apply|SparseApply|StridedSlice|Accumulator|CountUpTo).*"
+    r"|Rng(ReadAndSkip|Skip)|Stateful(Uniform|StandardNormal|TruncatedNormal|RandomBinomial).*"
+    r"|Assert|CheckNumerics.*|Debug(Identity|NumericSummary).*|NoOp|EnsureShape|StopGradient|PreventGradient"
+    r"|LookupTable(Find|Size|Export).*|(Anonymous)?(Mutable)?HashTable(V2)?|StaticHashTable.*"
+    r"|TensorArray.*|TensorList.*|Stack.*V2|Empty|EmptyTensorList|Collective.*|Nccl.*|Broadcast.*|ConfigureDistributed.*"
+    r"|_?(Arg|Retval|Send|Recv|HostSend|HostRecv)|Placeholder.*|Const|FakeParam|Overlap.*"
+)
+
+
+def find_effects(graph: Any) -> tuple[Effect, ...]:
+    """Returns what the operations of a traced graph do besides, one for each type and place."""
+    found: dict[tuple[str, str], Effect] = {}
+    for kind, name, operation in nested_operations(graph):
+        if not _is_stateful(kind) or _KEPT.fullmatch(kind):
+            continue
+        where = _place(name, operation)
+        what, remedy = next((what, remedy) for pattern, what, remedy in _KINDS if re.match(pattern, kind))
+        found.setdefault((kind, where), Effect(kind, where, what, remedy))
+    return tuple(found.values())
+
+
+def _is_stateful(kind: str) -> bool:
+    definition = op_def_registry.get(kind)
+    if definition is None:
+        return not kind.startswith("__")  # a call of a function, whose own operations are looked at
+    return bool(definition.is_stateful)
+
+
+def _place(name: str, operation: Any) -> str:
+    """Returns an operation's name, and the innermost line of the program that is no library's."""
+    frames = list(operation.traceback) if operation is not None else []
+    for frame in reversed(frames):
+        if not frame.filename.startswith(_LIBRARIES) and not frame.filename.startswith("<"):
+            return f"{name!r}, {Path(frame.filename).name}:{frame.lineno}, {frame.name}"
+    return repr(name)
+
+
+_LIBRARIES = tuple(
+    {
+        *(sysconfig.get_path(kind) for kind in ("purelib", "platlib", "stdlib", "platstdlib")),
+        str(Path(__file__).resolve().parents[1]),
+        str(Path(sys.modules["tensorflow"].__file__ or "").parents[1]),
+    }
+)

@@ -1,0 +1,57 @@
+"""The door to what TensorFlow tells about a traced graph and has no public name for.
+
+`tests/_inspection/test_graph.py` fails, name by name, when a new TensorFlow moves one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import auto_control_deps_utils
+
+__all__ = ["call_with", "handle_spec", "nested_operations", "written_inputs"]
+
+
+def call_with(concrete: Any, arguments: Sequence[Any], captured: Sequence[Any]) -> Any:
+    """Calls a concrete function with other tensors in place of those that it captured (`inference_fn`)."""
+    return concrete.inference_fn.call_with_captures(tuple(arguments), {}, list(captured))
+
+
+def handle_spec(tensor: Any) -> tuple[tf.DType, tf.TensorShape] | None:
+    """Returns what a variable's handle leads to (`_handle_data`); None for all other tensors."""
+    if tensor.dtype != tf.resource:
+        return None
+    data = getattr(tensor, "_handle_data", None)
+    if data is None or not data.is_set or len(data.shape_and_type) != 1:
+        return None
+    (content,) = data.shape_and_type
+    return tf.dtypes.as_dtype(content.dtype), tf.TensorShape(content.shape)
+
+
+def written_inputs(graph: Any) -> set[int]:
+    """Returns which inputs of a graph are resources that it may write to.
+
+    TensorFlow orders operations by the same knowledge (`get_read_only_resource_input_indices_graph`): what is
+    not known to read only counts as writing.
+    """
+    read_only = set(auto_control_deps_utils.get_read_only_resource_input_indices_graph(graph))
+    return {
+        index
+        for index, tensor in enumerate(graph.inputs)
+        if tensor.dtype == tf.resource and index not in read_only and tensor.consumers()
+    }
+
+
+def nested_operations(graph: Any) -> Iterator[tuple[str, str, Any]]:
+    """Yields the type, the name and, at the outer level, the operation itself of all that a graph runs.
+
+    What functions inside it run is found in their definitions, in which there is no operation to be asked for
+    its place in the program.
+    """
+    for operation in graph.get_operations():
+        yield operation.type, operation.name, operation
+    for function in graph.as_graph_def().library.function:
+        for node in function.node_def:
+            yield node.op, node.name, None

@@ -1,0 +1,143 @@
+"""A function traced once, which runs on the variables that it captured or on others in their place.
+
+TensorFlow's trace names every variable that a function reads or writes, wherever it came from: the model, a
+closure, a loss, a seed generator, a second optimizer. Called as it is, the function works on those variables, as
+under Keras. Called with other handles it works on private ones and cannot see the training go on. So one trace
+serves the training loops, the validation of snapshots and the inspection alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from overlap_train._inspection.effects import Effect, find_effects
+from overlap_train._inspection.graph import call_with, handle_spec, written_inputs
+
+__all__ = ["CapturedVariable", "TracedFunction", "captured_variables", "private_handles", "trace", "union"]
+
+
+@dataclass(frozen=True, eq=False)
+class CapturedVariable:
+    """A variable that a trace captured.
+
+    Attributes:
+        handle: its resource handle; the same object wherever this variable is captured.
+        dtype: of its value.
+        shape: of its value.
+        name: for people.
+        written: whether the traced function may write to it.
+    """
+
+    handle: Any
+    dtype: tf.DType
+    shape: tf.TensorShape
+    name: str
+    written: bool
+
+
+class TracedFunction:
+    """A function traced for one signature. Call it from any thread; the variables are whose they are.
+
+    Attributes:
+        variables: every variable that it captured.
+        effects: what it does that is kept in no variable, in the order of its operations.
+        outputs: nested specs of what it returns.
+    """
+
+    def __init__(self, function: Callable[..., Any], *specs: Any) -> None:
+        """Traces a function. Belongs to the training thread, since tracing changes state that layers share.
+
+        Args:
+            function: of tensors.
+            specs: nested `tf.TensorSpec`s of its arguments.
+
+        Raises:
+            Exception: whatever the function raises while it is traced.
+        """
+        self._function = function  # holds what the trace refers to weakly
+        self._concrete = tf.function(function, autograph=False).get_concrete_function(*specs)
+        self.variables = captured_variables(self._concrete)
+        self.effects: tuple[Effect, ...] = find_effects(self._concrete.graph)
+        self.outputs: Any = self._concrete.structured_outputs
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Runs on the variables that were captured; inside another trace, adds a call to it."""
+        return self._concrete(*arguments)
+
+    def on(self, handles: Mapping[int, Any], *arguments: Any) -> Any:
+        """Runs on other variables, inside another trace.
+
+        Args:
+            handles: the handle to take for each captured one, by the `id` of that.
+            arguments: as for `__call__`.
+        """
+        captured = [handles.get(id(tensor), tensor) for tensor in self._concrete.captured_inputs]
+        return call_with(self._concrete, arguments, captured)
+
+    @property
+    def written(self) -> list[CapturedVariable]:
+        """The variables to which it may write."""
+        return [variable for variable in self.variables if variable.written]
+
+
+def trace(function: Callable[..., Any], *specs: Any) -> TracedFunction | None:
+    """Returns a function traced, or None if it cannot be."""
+    try:
+        return TracedFunction(function, *specs)
+    except (AttributeError, NotImplementedError, TypeError, ValueError, tf.errors.OpError):
+        return None
+
+
+def union(functions: Iterable[TracedFunction | None]) -> list[CapturedVariable]:
+    """Returns the variables of several functions, each once; written if any of them writes to it."""
+    found: dict[int, CapturedVariable] = {}
+    for function in functions:
+        for variable in function.variables if function is not None else ():
+            known = found.get(id(variable.handle))
+            if known is None or (variable.written and not known.written):
+                found[id(variable.handle)] = variable
+    return list(found.values())
+
+
+def private_handles(
+    variables: Sequence[CapturedVariable], values: Sequence[tf.Tensor]
+) -> dict[int, tf.Tensor]:
+    """Makes private variables inside a compiled function, and returns their handles for `TracedFunction.on`.
+
+    Each call of the compiled function makes new ones, which end with it. They take over the buffers of the
+    values, so that nothing is copied until one is written to.
+
+    Args:
+        variables: to stand in for.
+        values: of each, with which the private one begins.
+    """
+    handles: dict[int, tf.Tensor] = {}
+    for variable, value in zip(variables, values, strict=True):
+        handle = tf.raw_ops.VarHandleOp(dtype=variable.dtype, shape=variable.shape, shared_name=_ANONYMOUS)
+        tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+        handles[id(variable.handle)] = handle
+    return handles
+
+
+# By this name TensorFlow makes a variable that belongs to nobody but the holder of its handle.
+_ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
+
+
+def captured_variables(concrete: Any) -> tuple[CapturedVariable, ...]:
+    """Returns the variables that a concrete function captured, each once."""
+    captured = concrete.captured_inputs
+    first = len(concrete.graph.inputs) - len(captured)
+    writes = written_inputs(concrete.graph)
+    names = {id(variable.handle): variable.name for variable in concrete.graph.variables}
+    found: dict[int, CapturedVariable] = {}
+    for index, handle in enumerate(captured):
+        spec = handle_spec(handle)
+        if spec is not None:
+            dtype, shape = spec
+            name = names.get(id(handle), f"variable {index}").split(":")[0]
+            found[id(handle)] = CapturedVariable(handle, dtype, shape, name, first + index in writes)
+    return tuple(found.values())
