@@ -1,7 +1,7 @@
 """Where a model has a `fit` of its own: what that passes on to Keras's `fit` comes to the trainer.
 
-Keras's method is replaced while any call is routed, for all threads, by one that looks whether the calling thread
-has routed this very model; any other call goes on as before. The signature stays Keras's.
+Keras's method is replaced while any call is routed, for all threads, by one that looks whether the calling
+thread has routed this very model; any other call goes on as before. The signature stays Keras's.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import functools
 import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -45,13 +46,13 @@ _counts: dict[tuple[type, str], int] = {}
 
 def is_within(model: keras.Model, name: str) -> bool:
     """Whether a method of the model's own class is running, on this thread, and has called us."""
-    frame = sys._getframe(1)
+    frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if code.co_name == name and code.co_varnames[:1] and not _is_ours(frame.f_globals):
-            if frame.f_locals.get(code.co_varnames[0]) is model:
-                return True
-        frame = frame.f_back  # type: ignore[assignment]
+        named = code.co_name == name and code.co_varnames[:1] and not _is_ours(frame.f_globals)
+        if named and frame.f_locals.get(code.co_varnames[0]) is model:
+            return True
+        frame = frame.f_back
     return False
 
 

@@ -28,8 +28,8 @@ def require_model(model: object) -> None:
         return
     if any(kind.__module__.split(".")[0] == "tf_keras" for kind in type(model).__mro__):
         raise TypeError(
-            f"model must be a keras.Model; {type(model).__name__} is one of tf_keras, that is Keras 2: build it "
-            "with Keras 3 (import keras), and do not set TF_USE_LEGACY_KERAS"
+            f"model must be a keras.Model; {type(model).__name__} is one of tf_keras, that is Keras 2: "
+            "build it with Keras 3 (import keras), and do not set TF_USE_LEGACY_KERAS"
         )
     raise TypeError(f"model must be a keras.Model; got {type(model).__name__}")
 

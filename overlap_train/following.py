@@ -26,7 +26,6 @@ from overlap_train.parallel.strategy import Replicas
 from overlap_train.records import ShardOutcome, ValidationResult
 from overlap_train.resume import Resumer, StartPoint, fingerprint
 from overlap_train.snapshot import ModelState, Snapshot, Values
-
 from overlap_train.validation.policy import ValidationPolicy
 from overlap_train.validation.suite import ValidationSuite
 

@@ -1,4 +1,4 @@
-"""The first hooks of a fit, called before its steps are traced: what a callback sets in them is in the trace."""
+"""The first hooks of a fit, called before its steps are traced: what a callback sets there is in the trace."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def open_fit(
     function = _keras.begin_training(model)
     if _keras.overrides(model, "make_train_function") or not _keras.is_stock_method(function):
         raise ValueError(
-            f"{type(model).__name__} makes its train function itself (make_train_function), and Trainer makes "
-            "its own from train_step: override train_step instead, or train with keras.Model.fit"
+            f"{type(model).__name__} makes its train function itself (make_train_function), while Trainer "
+            "makes one from train_step: override train_step instead, or train with keras.Model.fit"
         )
     callbacks.on_train_begin()
     epoch = _keras.initial_epoch(model, initial_epoch)

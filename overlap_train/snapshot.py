@@ -1,9 +1,9 @@
 """C: the snapshot, one immutable version of everything that decides the future of a training.
 
 A read of a TensorFlow variable shares its buffer, and the next update writes to a new one while a reader
-is alive; an assignment takes over the buffer of what it is given. Taking and restoring a snapshot is therefore
-O(number of variables), and what a live snapshot costs is one set of values. Both belong to the training
-thread, between two calls; the tensors may be read from anywhere.
+is alive; an assignment takes over the buffer of what it is given. Taking and restoring a snapshot is
+therefore O(number of variables), and what a live snapshot costs is one set of values. Both belong to the
+training thread, between two calls; the tensors may be read from anywhere.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Values:
         non_trainable: the other state of layers: moving statistics, frozen weights, seed generators.
         optimizer: iterations, learning rate, momenta.
         metrics: the state of the model's metrics.
-        outside: variables that a step reads or writes and that are in none of these lists: those of closures and
-            losses, of further optimizers, of random generators, the states of stateful RNNs.
+        outside: variables that a step reads or writes and that are in none of these lists: those of closures
+            and losses, of further optimizers, of random generators, the states of stateful RNNs.
     """
 
     trainable: tuple[tf.Tensor, ...]
@@ -121,7 +121,8 @@ class ModelState:
 
         Args:
             model: built and compiled.
-            captured: what traced steps and data functions read or write; what of it is the model's own is known.
+            captured: what traced steps and data functions read or write; what of it is the model's own is
+                known.
         """
         optimizer = model.optimizer
         own = [

@@ -22,8 +22,8 @@ from overlap_train.errors import HostLostError
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.monitoring.table import format_epoch_table
-from overlap_train.parallel.hosts import Alone
 from overlap_train.opening import open_fit
+from overlap_train.parallel.hosts import Alone
 from overlap_train.parallel.strategy import find_strategy
 from overlap_train.parts import Parts, Schedule
 from overlap_train.records import EpochAccount, StepValidation
@@ -239,7 +239,7 @@ class Trainer:
             self._forget([])
             self.ended = "completed"
             self.messages.append(
-                f"{owner.__name__}.fit has trained by itself: it did not call keras.Model.fit, so that nothing "
+                f"{owner.__name__}.fit has trained by itself: it did not call keras.Model.fit, so nothing "
                 "overlapped"
             )
         return history
@@ -321,7 +321,8 @@ class Trainer:
                 epochs=schedule.epochs,
                 on_step_validation=self.step_validations.append,
             )
-            # Where nothing else asks for it, the steps are traced when Keras traces them: behind the first hooks.
+            # Where nothing else asks for it, the steps are traced when Keras traces them: behind the first
+            # hooks.
             parts = assemble() if policy is not None or self._hosts.count > 1 else None
             if parts is not None and parts.resumer is not None:
                 parts.resumer.rewind_files(callback_list.callbacks)

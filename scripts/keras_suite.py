@@ -1,8 +1,8 @@
 """Runs Keras's own tests of `fit` and of its callbacks, stock and then with `fit` routed through `Trainer`.
 
-Run it by `scripts/keras_suite.sh`. The tests come from the source distribution of the installed Keras and are not
-kept in this repository. A test counts for us if stock Keras passes it here; those that Keras skips or fails on this
-machine are left out.
+Run it by `scripts/keras_suite.sh`. The tests come from the source distribution of the installed Keras and are
+not kept in this repository. A test counts for us if stock Keras passes it here; those that Keras skips or
+fails on this machine are left out.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def main() -> int:
     for name in failed:
         print(f"differs: {name} ({actual.get(name, 'not run')})")
     print(
-        f"Keras {version}: {len(wanted) - len(failed)} of {len(wanted)} tests that stock Keras passes pass routed"
+        f"Keras {version}: {len(wanted) - len(failed)} of {len(wanted)} tests that stock Keras passes "
+        "pass routed"
     )
     return 1 if failed or not wanted else 0
 
@@ -86,11 +87,8 @@ def fetch_tests(place: Path, version: str) -> Path:
         for member in source.getmembers():
             path = Path(member.name)
             folder, name = path.parent.name, path.name
-            if (
-                name == "trainer_test.py"
-                and folder == "trainers"
-                or folder == "callbacks"
-                and name.endswith("_test.py")
+            if (name == "trainer_test.py" and folder == "trainers") or (
+                folder == "callbacks" and name.endswith("_test.py")
             ):
                 content = source.extractfile(member)
                 assert content is not None

@@ -1,4 +1,4 @@
-"""A pytest plugin for `keras_suite.py`: routes `fit` and `evaluate` through `Trainer`, and notes each outcome."""
+"""A pytest plugin for `keras_suite.py`: routes `fit` and `evaluate` through `Trainer`, notes outcomes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """A function traced once, which runs on the variables that it captured or on others in their place.
 
 TensorFlow's trace names every variable that a function reads or writes, wherever it came from: the model, a
-closure, a loss, a seed generator, a second optimizer. Called as it is, the function works on those variables, as
-under Keras. Called with other handles it works on private ones and cannot see the training go on. So one trace
-serves the training loops, the validation of snapshots and the inspection alike.
+closure, a loss, a seed generator, a second optimizer. Called as it is, the function works on those variables,
+as under Keras. Called with other handles it works on private ones and cannot see the training go on. So one
+trace serves the training loops, the validation of snapshots and the inspection alike.
 """
 
 from __future__ import annotations

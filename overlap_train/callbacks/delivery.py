@@ -19,7 +19,6 @@ from overlap_train.callbacks.hooks import TEST_HOOKS, listens, looks_at_model
 from overlap_train.records import ShardOutcome, Span, ValidationResult, prefixed
 from overlap_train.snapshot import ModelState, Snapshot, Values
 
-
 __all__ = ["Delivery", "Outcome", "Validations", "evaluate_now"]
 
 

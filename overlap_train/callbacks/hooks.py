@@ -97,7 +97,8 @@ def _may_begin_again(callback: keras.callbacks.Callback) -> bool:
         keras.callbacks.BackupAndRestore,
     )
     if isinstance(callback, keras.callbacks.LearningRateScheduler):
-        # Its function is asked again for an epoch that is trained again, and before the results of the last one.
+        # Its function is asked again for an epoch that is trained again, and before the results of the last
+        # one.
         return _is_stock(callback, ("on_epoch_begin",)) and is_pure(callback.schedule)
     if isinstance(callback, keras.callbacks.SwapEMAWeights):
         return not callback.swap_on_epoch and _is_stock(callback, ("on_epoch_begin",))

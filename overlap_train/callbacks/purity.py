@@ -34,39 +34,22 @@ _BUILTINS = frozenset(
 )
 # What a function may do besides arithmetic on its own arguments and names.
 _REFUSED = frozenset(
-    (
-        "STORE_GLOBAL",
-        "DELETE_GLOBAL",
-        "STORE_DEREF",
-        "DELETE_DEREF",
-        "STORE_ATTR",
-        "DELETE_ATTR",
-        "STORE_SUBSCR",
-    )
-    + (
-        "DELETE_SUBSCR",
-        "IMPORT_NAME",
-        "IMPORT_FROM",
-        "IMPORT_STAR",
-        "YIELD_VALUE",
-        "RETURN_GENERATOR",
-        "SEND",
-    )
+    "STORE_GLOBAL DELETE_GLOBAL STORE_DEREF DELETE_DEREF STORE_ATTR DELETE_ATTR STORE_SUBSCR DELETE_SUBSCR "
+    "IMPORT_NAME IMPORT_FROM IMPORT_STAR YIELD_VALUE RETURN_GENERATOR SEND".split()  # noqa: SIM905
 )
 _MATHEMATICS = ("math", "cmath")
 _NUMPY = frozenset(
-    (
-        "abs ceil clip cos exp float32 float64 floor int32 int64 log log10 log2 maximum minimum pi power sin sqrt tan tanh"
-    ).split()
+    "abs ceil clip cos exp float32 float64 floor int32 int64 log log10 log2 maximum minimum pi power sin sqrt
+    " "tan tanh".split()  # noqa: SIM905
 )
 
 
 def is_pure(function: Any) -> bool:
     """Whether a function is known to keep no state and to read none: its result follows from its arguments.
 
-    Known are Keras's learning rate schedules, and Python functions whose code shows it: arithmetic on arguments,
-    constants, numbers of the enclosing scopes, `math`, some of NumPy, and functions of the same kind. Whoever
-    reads a list, an object or a variable, or writes anywhere, is not.
+    Known are Keras's learning rate schedules, and Python functions whose code shows it: arithmetic on
+    arguments, constants, numbers of the enclosing scopes, `math`, some of NumPy, and functions of the same
+    kind. Whoever reads a list, an object or a variable, or writes anywhere, is not.
     """
     if isinstance(function, keras.optimizers.schedules.LearningRateSchedule):
         return _keras.is_stock_method(type(function).__call__)

@@ -23,7 +23,7 @@ BatchStep = Callable[[Any], list[tf.Tensor]]
 
 
 class Fold(abc.ABC):
-    """Goes through batches in memory inside a compiled function. Holds no data; equal where it does the same."""
+    """Goes through batches in memory inside a compiled function. Holds no data; compares by what it does."""
 
     def over(
         self,

@@ -2,8 +2,8 @@
 
 Over arrays it runs inside the compiled loop, behind the gathering of the rows, so that the arrays stay as
 small as they are (pixels as uint8); behind a dataset it is one more stage of the pipeline. It is traced on
-the training thread. What it reads or writes is found on its trace like that of a step: a variable is part of the
-snapshots, and what no snapshot can hold, such as `tf.random`, is validated in step with the training.
+the training thread. What it reads or writes is found on its trace like that of a step: a variable is part of
+the snapshots, and what no snapshot can hold, such as `tf.random`, is validated in step with the training.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def trace_preprocess(preprocess: Preprocess | None, raw_spec: Any) -> TracedFunc
 
 
 def prepared_spec(prepare: TracedFunction | None, raw_spec: Any) -> Any:
-    """Returns the spec of a prepared batch, given that of a batch and the traced function, if there is one."""
+    """Returns the spec of a prepared batch, given that of a batch and the traced function or None."""
     if prepare is None:
         return raw_spec
     return tf.nest.map_structure(

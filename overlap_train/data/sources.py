@@ -20,8 +20,8 @@ import numpy as np
 import tensorflow as tf
 
 from overlap_train import _keras
-from overlap_train.data.orders import RowOrders, in_background
 from overlap_train._inspection.traced import CapturedVariable, TracedFunction
+from overlap_train.data.orders import RowOrders, in_background
 from overlap_train.data.pipeline import captured_by, draws_lazily, keeps_state, without_autotune
 from overlap_train.data.preprocessing import (
     Preprocess,

@@ -68,8 +68,8 @@ def format_epoch_table(rows: Iterable[EpochRow], *, width: int = 100) -> str:
 def format_metric(value: Any) -> str:
     """Writes a metric for people, whatever it is: reporting must not end a training.
 
-    A number has four decimals, or stands in scientific notation where that would hide it. Of several numbers the
-    first ones stand in brackets, and how many there are. Anything else is shortened text.
+    A number has four decimals, or stands in scientific notation where that would hide it. Of several numbers
+    the first ones stand in brackets, and how many there are. Anything else is shortened text.
     """
     if value is None:
         return _MISSING

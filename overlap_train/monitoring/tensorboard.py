@@ -46,8 +46,8 @@ class AccountWriter:
 
         Args:
             account: where the time of the epoch went.
-            metrics: validation metrics to write beside it; each number of one that has several has a tag of its
-                own, and what is no number is left out.
+            metrics: validation metrics to write beside it; each number of one that has several has a tag of
+                its own, and what is no number is left out.
             step: the point on TensorBoard's axis: that of the validated epoch, not of the training that has
                 gone on since.
 

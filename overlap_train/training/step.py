@@ -19,8 +19,8 @@ __all__ = [
     "MetricsReader",
     "Step",
     "StepFunction",
-    "build_model",
     "require_logs",
+    "require_optimizer",
 ]
 
 Batch = Any
@@ -36,8 +36,8 @@ class Step:
         halts: whether the loops end at the first loss that is not finite.
         logs: the logs that a loop hands on from step to step; None where nobody reads them, since the model's
             metrics tell the same at any later time.
-        own_logs: whether the step's logs count at an epoch's end, and not the model's metrics: Keras takes the
-            metrics where both have the same names.
+        own_logs: whether the step's logs count at an epoch's end, and not the model's metrics: Keras takes
+            the metrics where both have the same names.
         metrics: reads the model's metrics.
         jit_compile: whether each step is compiled by XLA.
     """
@@ -76,7 +76,8 @@ class Step:
     def trace(self, element_spec: Any) -> TracedFunction:
         """Traces the step without running it, which also builds whatever is not built yet.
 
-        What no step uses, such as an optimizer beside which the model has others, stays unbuilt as under Keras.
+        What no step uses, such as an optimizer beside which the model has others, stays unbuilt as under
+        Keras.
 
         Raises:
             ValueError: if the model cannot be called on such a batch, or as Keras raises it.
@@ -124,7 +125,8 @@ class CarriedLogs:
     """Logs of any structure and shape as a compiled loop hands them on from step to step.
 
     Args:
-        structure: nested outputs of a traced step; a length that differs between batches is None in its shape.
+        structure: nested outputs of a traced step; a length that differs between batches is None in its
+            shape.
     """
 
     def __init__(self, structure: Any) -> None:

@@ -1,8 +1,8 @@
 """The compiled functions of an evaluation: built around one traced step, without any data.
 
-A step is traced once, on the model's own variables. These functions run that trace on private variables in their
-place, which begin with the snapshot's values on the snapshot's buffers. So whatever the step reads, in the model
-or outside it, it reads as the snapshot holds it, and cannot see the training go on.
+A step is traced once, on the model's own variables. These functions run that trace on private variables in
+their place, which begin with the snapshot's values on the snapshot's buffers. So whatever the step reads, in
+the model or outside it, it reads as the snapshot holds it, and cannot see the training go on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class EvaluationFunctions:
     Attributes:
         variables: those whose values every function takes, in this order.
         start: of values: the metrics' variables as `reset_metrics` leaves them.
-        part: of values, data, first and last batch: the metrics' variables and the last logs; None without `fold`.
+        part: of values, data, first and last batch: the metrics' variables and the last logs; None without
+            `fold`.
         one: of values, the metrics' variables and a batch: the same after it; None with `fold`.
         add: of two states: their sum; None where states do not add up.
         result: of values and the metrics' variables: the metrics; None where the logs count.

@@ -1,9 +1,9 @@
 """Validation on the model's own variables, in step with the training and in Keras's order of events.
 
-For what cannot be evaluated on a snapshot's private copy: `run_eagerly`, steps that draw random numbers outside a
-seed generator, run Python or write summaries, metrics that compute with NumPy, and models with an `evaluate` of
-their own. It runs when the epoch is delivered, on the training thread, batch by batch, with the callbacks' hooks
-between the batches. A breakpoint in a step therefore works as under Keras.
+For what cannot be evaluated on a snapshot's private copy: `run_eagerly`, steps that draw random numbers
+outside a seed generator, run Python or write summaries, metrics that compute with NumPy, and models with an
+`evaluate` of their own. It runs when the epoch is delivered, on the training thread, batch by batch, with the
+callbacks' hooks between the batches. A breakpoint in a step therefore works as under Keras.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import keras
 
 from overlap_train import _keras
+from overlap_train._inspection.traced import TracedFunction
 from overlap_train.data.preprocessing import Preprocess, prepare
 from overlap_train.data.shards import Batches
 from overlap_train.data.streamed import BatchStream, StreamedBatches
@@ -27,7 +28,6 @@ from overlap_train.errors import ValidationWorkerError
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 from overlap_train.snapshot import ModelState, Snapshot, Values
 from overlap_train.training.step import require_logs
-
 from overlap_train.validation.validation_step import ValidationStep
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "StepByStep",
     "Validates",
     "eager_step",
+    "late_step",
     "live_failure",
     "traced_step",
 ]
@@ -189,6 +190,19 @@ def traced_step(step: ValidationStep) -> LiveSteps:
 
     def run(batch: Any) -> Mapping[str, Any]:
         logs: Mapping[str, Any] = step.step(batch if step.preparation is None else step.preparation(batch))
+        return logs
+
+    return run
+
+
+def late_step(step: ValidationStep, trace: Callable[[], TracedFunction]) -> LiveSteps:
+    """Returns the step traced again when its first batch has come, as Keras traces it.
+
+    For summaries, which go where the callbacks have pointed them when the step is traced.
+    """
+
+    def run(batch: Any) -> Mapping[str, Any]:
+        logs: Mapping[str, Any] = trace()(batch if step.preparation is None else step.preparation(batch))
         return logs
 
     return run

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from typing import Any
 
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
 from overlap_train.records import ShardOutcome, ValidationResult

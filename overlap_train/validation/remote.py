@@ -20,7 +20,6 @@ from overlap_train.parallel.hosts import Alone
 from overlap_train.parallel.link import Link
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 from overlap_train.snapshot import Snapshot, Values, weights_of
-
 from overlap_train.validation.pool import WorkerPool
 
 __all__ = ["RemoteEvaluator", "RemoteRunner"]

@@ -21,17 +21,19 @@ from overlap_train.snapshot import ModelState
 from overlap_train.validation.evaluation import SnapshotEvaluator
 from overlap_train.validation.live import (
     LiveRunner,
+    LiveSteps,
     OwnEvaluation,
     StepByStep,
     Validates,
     eager_step,
+    late_step,
     traced_step,
 )
 from overlap_train.validation.policy import ValidationPolicy, ValidationSet
 from overlap_train.validation.pool import WorkerPool
 from overlap_train.validation.runner import ValidationRunner
 from overlap_train.validation.suite import NamedRunner, Runner, ValidationSuite
-from overlap_train.validation.validation_step import ValidationStep, trace_validation
+from overlap_train.validation.validation_step import ValidationStep, trace_step, trace_validation
 
 __all__ = ["PreparedSet", "SetRequest", "build_suite", "named_sets", "prepare_sets"]
 
@@ -80,7 +82,8 @@ class SetRequest:
         within_evaluate: whether this is a call of `evaluate`, which has reached the model's own already.
         acts: the name of a callback that may do anything between these batches, or None.
         preprocess: prepares a batch, or None.
-        most_rows: returns how many rows of nested arrays may be evaluated as one batch; None leaves batches alone.
+        most_rows: returns how many rows of nested arrays may be evaluated as one batch; None leaves batches
+            alone.
         devices: that the workers take in turn; none leaves them where TensorFlow puts them.
         hosts: that share each validation.
         within: returns a function that does the same in the scope in which the model is to be traced.
@@ -235,7 +238,7 @@ def _live_runner(
         return LiveRunner(
             validate, each.live or "", state, on_span, close=lambda: _keras.forget_evaluation(request.model)
         )
-    steps = eager_step(request.function, request.preprocess) if each.step is None else traced_step(each.step)
+    steps = _live_steps(request, each)
     streamed = each.batches if isinstance(each.batches, StreamedBatches) else None
     return LiveRunner(
         StepByStep(request.model, steps, each.batches),
@@ -244,6 +247,23 @@ def _live_runner(
         on_span,
         rewindable=streamed is None or streamed.rewindable,
         close=streamed.close if streamed is not None else lambda: None,
+    )
+
+
+def _live_steps(request: SetRequest, each: PreparedSet) -> LiveSteps:
+    if each.step is None or each.batches is None:
+        return eager_step(request.function, request.preprocess)
+    if not each.step.writes_summaries:
+        return traced_step(each.step)
+    model, spec = request.model, each.batches.element_spec
+    return late_step(
+        each.step,
+        lambda: Traces.of(model).get(
+            "test",
+            _keras.test_function(model),
+            ("late", Same(each.step)),
+            lambda: trace_step(request.function, spec, request.within),
+        ),
     )
 
 

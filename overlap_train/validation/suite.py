@@ -27,7 +27,7 @@ _HEAD_START_S = 0.002
 
 
 class Runner(Protocol):
-    """What evaluates one set: `ValidationRunner` here, `RemoteRunner` on another host, `LiveRunner` in step."""
+    """What evaluates one set: a `ValidationRunner`, a `RemoteRunner` or a `LiveRunner`."""
 
     @property
     def in_step(self) -> str | None:

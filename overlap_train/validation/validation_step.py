@@ -12,7 +12,7 @@ from overlap_train import _keras
 from overlap_train._inspection.traced import CapturedVariable, TracedFunction, trace, union
 from overlap_train.training.step import CarriedLogs, require_logs
 
-__all__ = ["ValidationStep", "trace_validation"]
+__all__ = ["ValidationStep", "trace_step", "trace_validation"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,8 +25,8 @@ class ValidationStep:
         result: computes the metrics; None if that cannot be compiled.
         preparation: makes a batch of what the data holds; None if it is a batch already.
         logs: the step's logs.
-        own_logs: whether these count, of the last batch, and not the metrics: Keras takes the metrics where both
-            have the same names.
+        own_logs: whether these count, of the last batch, and not the metrics: Keras takes the metrics where
+            both have the same names.
         live: why the step can only run on the model's own variables, in step with the training; or None.
     """
 
@@ -37,6 +37,11 @@ class ValidationStep:
     logs: CarriedLogs
     own_logs: bool
     live: str | None
+
+    @property
+    def writes_summaries(self) -> bool:
+        """Whether the step writes to a summary writer, the default one when it was traced."""
+        return any("Summary" in effect.operation for effect in self.step.effects)
 
     @property
     def variables(self) -> list[CapturedVariable]:
@@ -64,7 +69,7 @@ def trace_validation(
     Raises:
         TypeError: if the step does not return a mapping.
     """
-    step = TracedFunction(within(lambda batch: function(_keras.without_optionals(batch))), element_spec)
+    step = trace_step(function, element_spec, within)
     require_logs("validation_step", step.outputs)
     names = set(model.get_metrics_result())
     reset = TracedFunction(within(model.reset_metrics))
@@ -73,6 +78,15 @@ def trace_validation(
     return ValidationStep(
         step, reset, result, preparation, CarriedLogs(step.outputs), set(step.outputs) != names, live
     )
+
+
+def trace_step(
+    function: Callable[[Any], Mapping[str, Any]],
+    element_spec: Any,
+    within: Callable[[Callable[..., Any]], Callable[..., Any]],
+) -> TracedFunction:
+    """Traces the validation step alone; the arguments are those of `trace_validation`."""
+    return TracedFunction(within(lambda batch: function(_keras.without_optionals(batch))), element_spec)
 
 
 def _must_be_live(model: keras.Model, functions: Iterable[TracedFunction | None]) -> str | None:

@@ -1,0 +1,128 @@
+"""What a step does besides is found, told by name and place, and given a remedy; stock steps do nothing such."""
+
+from __future__ import annotations
+
+import keras
+import pytest
+import tensorflow as tf
+
+from overlap_train._inspection.traced import TracedFunction
+from tests.models import FEATURES, functional, subclassed
+
+kl = keras.layers
+
+
+def effects(function, *specs):
+    return [str(effect) for effect in TracedFunction(function, *(specs or [tf.TensorSpec([2])])).effects]
+
+
+TABLE = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
+QUEUE = tf.queue.FIFOQueue(3, tf.float32, shapes=[2])
+CASES = {
+    "tf.random.normal": (lambda x: x + tf.random.normal([2]), "RandomStandardNormal", "SeedGenerator"),
+    "tf.random.uniform of integers": (
+        lambda x: x + tf.cast(tf.random.uniform([2], 0, 9, tf.int32), tf.float32),
+        "RandomUniformInt",
+        "SeedGenerator",
+    ),
+    "tf.random.shuffle": (lambda x: tf.random.shuffle(x), "RandomShuffle", "SeedGenerator"),
+    "tf.random.categorical": (
+        lambda x: tf.random.categorical([x], 3),
+        "Multinomial",
+        "SeedGenerator",
+    ),
+    "tf.py_function": (lambda x: tf.py_function(lambda v: v, [x], tf.float32), "EagerPyFunc", "add_weight"),
+    "tf.numpy_function": (lambda x: tf.numpy_function(lambda v: v, [x], tf.float32), "PyFunc", "add_weight"),
+    "tf.print": (lambda x: (tf.print(x), x)[1], "PrintV2", "callback"),
+    "a table": (
+        lambda x: (TABLE.insert(tf.constant("a"), tf.constant(1, tf.int64)), x)[1],
+        "LookupTableInsertV2",
+        "add_weight",
+    ),
+    "a queue": (lambda x: (QUEUE.enqueue(x), x)[1], "QueueEnqueueV2", "callback"),
+    "a file": (lambda x: (tf.io.write_file("/dev/null", "a"), x)[1], "WriteFile", "callback"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_kind_names_the_operation_the_line_and_a_remedy(name):
+    function, operation, remedy = CASES[name]
+    (found,) = effects(function)
+    assert operation in found
+    assert "test_effects.py:" in found
+    assert remedy in found
+
+
+@pytest.mark.parametrize("wrap", ["while", "cond", "jit"])
+def test_what_a_nested_function_does_is_found_too(wrap):
+    def draw(x):
+        return x + tf.random.normal([2])
+
+    wrapped = {
+        "while": lambda x: tf.while_loop(lambda i, _: i < 3, lambda i, v: (i + 1, draw(v)), (0, x))[1],
+        "cond": lambda x: tf.cond(x[0] > 0, lambda: draw(x), lambda: x),
+        "jit": tf.function(draw, jit_compile=True, autograph=False),
+    }[wrap]
+    (found,) = effects(wrapped)
+    assert "RandomStandardNormal" in found
+
+
+def test_the_layer_is_in_the_place():
+    class Noise(kl.Layer):
+        def call(self, x):
+            return x + tf.random.normal(tf.shape(x))
+
+    model = keras.Sequential([keras.Input((2,)), Noise(name="my_noise"), kl.Dense(1)])
+    (found,) = effects(model, tf.TensorSpec([None, 2]))
+    assert "my_noise" in found
+
+
+def test_a_summary_is_one(tmp_path):
+    def write(x):
+        tf.summary.scalar("x", x[0], step=1)
+        return x
+
+    assert effects(write) == []  # nobody has said where to
+    with tf.summary.create_file_writer(str(tmp_path)).as_default():
+        (found,) = effects(write)
+    assert "writes a summary" in found
+
+
+IMAGES = [
+    *(
+        kl.RandomFlip(),
+        kl.RandomRotation(0.1),
+        kl.RandomZoom(0.1),
+        kl.RandomContrast(0.1),
+        kl.GaussianNoise(0.1),
+    ),
+    *(kl.Conv2D(2, 3), kl.BatchNormalization(), kl.SpatialDropout2D(0.2), kl.GlobalMaxPooling2D()),
+]
+SEQUENCES = [
+    *(kl.Bidirectional(kl.LSTM(3, return_sequences=True, dropout=0.1, recurrent_dropout=0.1)), kl.GRU(2)),
+]
+
+
+@pytest.mark.parametrize(
+    ("layers", "shape"),
+    [(IMAGES, (8, 8, 3)), (SEQUENCES, (4, 2)), ([kl.Embedding(9, 2), kl.Flatten()], (3,))],
+)
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "lion"])
+def test_stock_layers_and_optimizers_do_nothing_such(layers, shape, optimizer):
+    model = keras.Sequential([keras.Input(shape), *layers, kl.Dense(1)])
+    model.compile(optimizer, "mse", metrics=["mae", keras.metrics.AUC()])
+    assert effects(model.train_step, (tf.TensorSpec([None, *shape]), tf.TensorSpec([None, 1]))) == []
+
+
+def test_attention_lookups_and_awkward_models_do_nothing_such():
+    x = keras.Input((6, 8))
+    model = keras.Model(
+        x, kl.Dense(1)(kl.LayerNormalization()(kl.MultiHeadAttention(2, 4, dropout=0.1)(x, x)))
+    )
+    model.compile("adam", "mse")
+    assert effects(model.train_step, (tf.TensorSpec([None, 6, 8]), tf.TensorSpec([None, 6, 1]))) == []
+    words = kl.StringLookup(vocabulary=["a", "b"])
+    assert effects(lambda x: words(x), tf.TensorSpec([None], tf.string)) == []
+    batch = (tf.TensorSpec([None, FEATURES]), tf.TensorSpec([None], tf.int64))
+    assert effects(subclassed().train_step, batch) == []
+    assert functional().optimizer is not None

@@ -1,0 +1,167 @@
+"""A trace names what a function reads and writes, and runs on other variables in their place."""
+
+from __future__ import annotations
+
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train._inspection.traced import TracedFunction, private_handles, trace, union
+from overlap_train._inspection.traces import Traces, function_key
+from tests.models import FEATURES, arrays, sequential
+
+X, Y = arrays(40)
+SPEC = (tf.TensorSpec((None, FEATURES)), tf.TensorSpec((None,), tf.int64))
+
+
+def names(variables):
+    return sorted(variable.name for variable in variables)
+
+
+def test_variables_of_closures_generators_and_optimizers_are_named_and_told_apart_by_writing():
+    read, written = keras.Variable(2.0, name="read"), tf.Variable(1.0, name="written")
+    generator = tf.random.Generator.from_seed(1)
+
+    def step(x):
+        written.assign_add(read.value)
+        return x * written + generator.uniform(())
+
+    traced = TracedFunction(step, tf.TensorSpec([]))
+    assert names(traced.variables) == ["StateVar", "read", "written"]
+    assert names(traced.written) == ["StateVar", "written"]
+    assert traced.effects == ()
+
+
+def test_reading_inside_control_flow_is_no_writing():
+    table, limit = tf.Variable([1.0, 2.0, 3.0], name="table"), tf.Variable(2, name="limit")
+
+    def step(x):
+        return tf.while_loop(lambda i, _: i < limit, lambda i, s: (i + 1, s + table[i]), (0, x))[1]
+
+    traced = TracedFunction(step, tf.TensorSpec([]))
+    assert names(traced.variables) == ["limit", "table"]
+    assert traced.written == []
+
+
+def evaluate(traced, variables, values, x):
+    @tf.function(autograph=False)
+    def run(values, x):
+        handles = private_handles(variables, values)
+        result = traced.on(handles, x)
+        left = [tf.raw_ops.ReadVariableOp(resource=handles[id(v.handle)], dtype=v.dtype) for v in variables]
+        return result, left
+
+    return run(values, x)
+
+
+def test_on_private_variables_nothing_of_the_live_ones_is_read_or_written():
+    weight, count = tf.Variable(10.0), tf.Variable(0.0)
+
+    def step(x):
+        count.assign_add(1.0)
+        return x * weight + count
+
+    traced = TracedFunction(step, tf.TensorSpec([]))
+    values = [
+        tf.constant(3.0) if v.name == weight.name.split(":")[0] and not v.written else tf.constant(5.0)
+        for v in traced.variables
+    ]
+    result, left = evaluate(traced, traced.variables, values, tf.constant(2.0))
+    assert float(result) == 2.0 * 3.0 + 6.0
+    assert sorted(map(float, left)) == [3.0, 6.0]
+    assert (float(weight), float(count)) == (10.0, 0.0)
+    assert float(traced(tf.constant(2.0))) == 21.0
+    assert float(count) == 1.0
+
+
+def test_private_variables_of_several_threads_do_not_meet():
+    total = tf.Variable(0.0)
+
+    def step(x):
+        for _ in range(20):
+            total.assign_add(x)
+        return total.read_value()
+
+    traced = TracedFunction(step, tf.TensorSpec([]))
+    run = tf.function(
+        lambda x: traced.on(private_handles(traced.variables, [tf.constant(0.0)]), x), autograph=False
+    ).get_concrete_function(tf.TensorSpec([]))
+    barrier, found = threading.Barrier(4), []
+
+    def work(x):
+        barrier.wait(30)
+        found.extend((x, float(run(tf.constant(x)))) for _ in range(50))
+
+    threads = [threading.Thread(target=work, args=(float(n),)) for n in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == 200
+    assert all(result == 20.0 * x for x, result in found)
+    assert float(total) == 0.0
+
+
+def test_a_model_is_evaluated_on_other_weights_by_its_own_trace():
+    model = sequential()
+    model.fit(X, Y, epochs=1, verbose=0)
+    traced = TracedFunction(lambda batch: model.test_step(batch), SPEC)
+    model.reset_metrics()
+    before = [keras.ops.convert_to_numpy(v).copy() for v in (*model.variables, *model.metrics_variables)]
+    zeros = [tf.zeros(v.shape, v.dtype) for v in traced.variables]
+    logs, _ = evaluate(traced, traced.variables, zeros, (tf.constant(X), tf.constant(Y)))
+    assert float(logs["loss"]) == pytest.approx(np.log(4), rel=1e-5)  # all logits are zero
+    for value, variable in zip(before, (*model.variables, *model.metrics_variables), strict=True):
+        np.testing.assert_array_equal(value, keras.ops.convert_to_numpy(variable))
+
+
+def test_the_union_counts_a_variable_once_and_as_written_if_any_function_writes():
+    shared = tf.Variable(1.0)
+    reads = TracedFunction(lambda: shared + 1.0)
+    writes = TracedFunction(lambda: shared.assign_add(1.0))
+    (variable,) = union([reads, None, writes])
+    assert variable.written
+    assert not reads.variables[0].written
+
+
+def test_what_cannot_be_traced_is_none_and_no_exception():
+    assert trace(lambda x: x + 1.0, tf.TensorSpec([])) is not None
+    assert trace(lambda x: x.numpy(), tf.TensorSpec([])) is None
+
+
+def test_traces_are_kept_until_keras_would_make_its_function_anew():
+    model = sequential()
+    model.make_train_function()
+    made = []
+
+    def get():
+        return Traces.of(model).get("train", model.train_function, "key", lambda: made.append(1) or len(made))
+
+    assert [get(), get()] == [1, 1]
+    model.compile("sgd", "mse")
+    model.make_train_function()
+    assert get() == 2
+    model.make_train_function(force=True)
+    assert get() == 3
+
+
+def test_a_method_is_told_by_its_object():
+    class Steps:
+        def step(self):
+            pass
+
+    first, second = Steps(), Steps()
+    assert function_key(first.step) == function_key(first.step)
+    assert function_key(first.step) != function_key(second.step)
+
+
+def test_traces_are_neither_saved_nor_copied_with_a_model(tmp_path):
+    model = sequential()
+    model.fit(X, Y, verbose=0)
+    Traces.of(model).get("train", None, "key", threading.Lock)
+    model.save(tmp_path / "m.keras")
+    copy = keras.saving.load_model(tmp_path / "m.keras")
+    assert not Traces.of(copy).has("train", None, "key")
