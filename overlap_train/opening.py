@@ -1,4 +1,4 @@
-"""The first hooks of a fit, called before its steps are traced: what a callback sets there is in the trace."""
+"""The first hooks of a fit, called before its steps are traced: a trace sees what callbacks set there."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -37,3 +38,11 @@ def no_thread_of_ours_is_left():
             if not thread.is_alive():
                 left.remove(thread.name)
     assert not left, f"threads left behind: {left}"
+
+
+@pytest.fixture
+def steps_may_wait(monkeypatch):
+    """Lets a test hold steps up by Python inside them, for which they would be validated in step."""
+    from overlap_train._inspection import effects
+
+    monkeypatch.setattr(effects, "_KEPT", re.compile(f"{effects._KEPT.pattern}|EagerPyFunc"))

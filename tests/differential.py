@@ -85,13 +85,21 @@ def read_files(directory: Path) -> dict[str, Any]:
             with path.open() as file:
                 rows = list(csv.DictReader(file))
             found[name] = {
-                f"{row['epoch']} {key}": np.nan if value in ("", "NA") else float(value)
-                for row in rows
-                for key, value in row.items()
+                f"{row['epoch']} {key}": _number(value) for row in rows for key, value in row.items()
             }
+        elif path.suffix == ".txt":
+            found[name] = path.read_text()
         elif "tfevents" in name:
             found.setdefault(str(Path(name).parent), {}).update(_scalars(path))
     return found
+
+
+def _number(text: str) -> Any:
+    """Returns a cell of a table as a number, or as the text that an array has there."""
+    try:
+        return np.nan if text in ("", "NA") else float(text)
+    except ValueError:
+        return text
 
 
 def _h5(path: Path) -> dict[str, np.ndarray]:

@@ -28,6 +28,8 @@ STEPS = 4
 X, Y = arrays(STEPS * 16)
 VALIDATION = arrays(VALIDATION_ROWS, 1)
 
+pytestmark = pytest.mark.usefixtures("steps_may_wait")
+
 
 def plain_model():
     keras.utils.set_random_seed(5)

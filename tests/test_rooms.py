@@ -2,10 +2,13 @@
 
 Stated departures from the table: `training/` and `validation/` read feeds and shards, so they may import
 `data/`, which makes tensors of arrays by `zero_copy/`; `parallel/` builds training steps, so it may import
-`training/`; `joining.py` asks it about layers; `lag.py` judges what monitoring has measured; `assembly.py`,
-`parts.py`, `session.py`, `following.py` which lets a session follow another host's, and `serving.py` which
-lets another host validate for it, stand beside `trainer.py` as those that know every stage; every stage that
-reads Keras's private side goes through the doors `_keras.py` and `_keras_replicas.py`.
+`training/`, and so may `validation/`, whose steps hand on logs as training steps do; `joining.py` asks it
+about layers; `lag.py` judges what monitoring has measured and what a traced step does; `assembly.py`,
+`parts.py`, `opening.py`, `session.py`, `following.py` which lets a session follow another host's, and
+`serving.py` which lets another host validate for it, stand beside `trainer.py` as those that know every
+stage; every stage that reads Keras's private side goes through the doors `_keras.py` and
+`_keras_replicas.py`; every one that asks a trace what it does, through `_inspection/`, which knows nothing of
+ours.
 """
 
 from __future__ import annotations
@@ -33,10 +36,12 @@ MAY_IMPORT = {
         "training",
         "validation",
     },
+    "_inspection": set(),
     "_keras": set(),
     "_keras_replicas": set(),
+    "_routing": {"_keras"},
     "_version": set(),
-    "arguments": set(),
+    "arguments": {"_keras"},
     # step_cost times the loops one by one, below the public surface.
     "benchmark": {
         "overlap_train",
@@ -57,17 +62,28 @@ MAY_IMPORT = {
     "callbacks": {"_keras", "errors", "records", "snapshot"},
     "checkpoint": {"errors", "records", "snapshot"},
     "conv": {"errors"},
-    "data": {"_keras", "errors", "records", "zero_copy"},
+    "data": {"_inspection", "_keras", "errors", "records", "zero_copy"},
     "errors": set(),
     "models": set(),
     "monitoring": {"records"},
     "parallel": {"_keras", "_keras_replicas", "errors", "records", "training"},
     "configuration": {"arguments"},
-    "following": {"_keras", "_version", "callbacks", "data", "parallel", "resume", "snapshot", "validation"},
+    "following": {
+        "_keras",
+        "_version",
+        "callbacks",
+        "data",
+        "parallel",
+        "records",
+        "resume",
+        "snapshot",
+        "validation",
+    },
     "interrupts": set(),
     "kernels": {"_keras", "conv"},
     "joining": {"_keras", "training"},
-    "lag": {"callbacks", "data", "monitoring", "records", "validation"},
+    "lag": {"_keras", "callbacks", "data", "monitoring", "records", "training", "validation"},
+    "opening": {"_keras", "callbacks"},
     "records": set(),
     "resume": {"callbacks", "checkpoint", "data", "errors", "snapshot"},
     "scheduling": {"errors", "records", "zero_copy"},
@@ -82,7 +98,7 @@ MAY_IMPORT = {
         "training",
         "validation",
     },
-    "session": {"_keras", "lag", "parallel", "parts", "resume", *LEAVES, *STAGES},
+    "session": {"_keras", "lag", "opening", "parallel", "parts", "resume", *LEAVES, *STAGES},
     "serving": {
         "_keras",
         "_version",
@@ -95,8 +111,9 @@ MAY_IMPORT = {
         "snapshot",
         "validation",
     },
-    "snapshot": {"_keras", "records"},
+    "snapshot": {"_inspection", "_keras", "records"},
     "assembly": {
+        "_inspection",
         "_keras",
         "kernels",
         "following",
@@ -109,8 +126,20 @@ MAY_IMPORT = {
         *LEAVES,
         *STAGES,
     },
-    "trainer": {"_keras", "assembly", "parallel", "parts", "resume", "session", *LEAVES, *STAGES},
+    "trainer": {
+        "_keras",
+        "_routing",
+        "assembly",
+        "opening",
+        "parallel",
+        "parts",
+        "resume",
+        "session",
+        *LEAVES,
+        *STAGES,
+    },
     "training": {
+        "_inspection",
         "_keras",
         "_keras_replicas",
         "_version",
@@ -120,7 +149,17 @@ MAY_IMPORT = {
         "errors",
         "records",
     },
-    "validation": {"_keras", "arguments", "data", "errors", "parallel", "records", "snapshot"},
+    "validation": {
+        "_inspection",
+        "_keras",
+        "arguments",
+        "data",
+        "errors",
+        "parallel",
+        "records",
+        "snapshot",
+        "training",
+    },
     "zero_copy": {"errors"},
 }
 

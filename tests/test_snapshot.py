@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from overlap_train._inspection.traced import TracedFunction
 from overlap_train.snapshot import ModelState
 from tests.models import CLASSES, FEATURES, arrays, crossentropy, subclassed
 
@@ -91,12 +92,96 @@ def test_every_variable_is_in_one_group_and_seeds_are_among_them():
     model = subclassed()
     model.fit(X, Y, verbose=0)
     state = ModelState(model)
-    assert len(state.read().trainable) == len(model.trainable_variables)
-    assert {id(v) for v in state.non_trainable} == {id(v) for v in model.non_trainable_variables}
-    assert any("seed" in v.path for v in state.non_trainable)
-    assert len(state.read().flat()) == len(
-        {id(v) for v in (*model.variables, *model.metrics_variables, *model.optimizer.variables)}
-    )
+    values = state.read()
+    assert len(values.trainable) == len(model.trainable_variables)
+    assert len(values.non_trainable) == len(model.non_trainable_variables)
+    others = state.variables[len(values.trainable) :][: len(values.non_trainable)]
+    assert [v.name for v in others] == [v.path for v in model.non_trainable_variables]
+    assert any("seed" in v.name for v in others)
+    assert len(values.flat()) == len(state.variables) == len(handles_of(state.variables))
+    known = (*model.variables, *model.metrics_variables, *model.optimizer.variables)
+    assert handles_of(state.variables) == {id(v.value.handle) for v in known}
+    assert values.outside == ()
+
+
+def handles_of(variables):
+    return {id(handle) for variable in variables for handle in variable.handles}
+
+
+def outside():
+    """Returns a model and a step of it that uses variables which the model does not list."""
+    model = model_of(keras.optimizers.SGD())
+    generator, second = tf.random.Generator.from_seed(3), keras.optimizers.SGD(0.1, momentum=0.9)
+    scale, calls = keras.Variable(2.0, name="scale"), tf.Variable(0.0, name="calls")
+
+    def step(batch):
+        calls.assign_add(1.0)
+        x = batch[0] * scale.value + generator.uniform([FEATURES])
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x, training=True) ** 2)
+        weights = model.trainable_variables
+        second.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return {"loss": loss}
+
+    spec = (tf.TensorSpec([None, FEATURES]), tf.TensorSpec([None], tf.int64))
+    return model, TracedFunction(step, spec)
+
+
+def test_what_a_step_uses_outside_the_model_is_taken_and_put_back_with_it():
+    """Of a closure, a random generator and an optimizer that the model does not know."""
+    model, step = outside()
+    batch = tf.constant(X), tf.constant(Y)
+    state = ModelState(model, step.variables)
+    names = [variable.name for variable in state.outside]
+    assert {"scale", "calls", "StateVar"} <= set(names)
+    assert any("momentum" in name for name in names)
+    assert handles_of(state.variables) >= {id(variable.handle) for variable in step.variables}
+    assert len(handles_of(state.variables)) == len(state.variables), "one of the model's was taken twice"
+    snapshot = state.read()
+    assert len(snapshot.outside) == len(names)
+    expected = copies(snapshot)
+    step(batch)
+    first = copies(state.read())
+    assert_equal(snapshot, expected)
+    touched = {state.variables[index].name for index in state.changed(snapshot)}
+    assert {"calls", "StateVar"} <= touched
+    assert "scale" not in touched
+    state.restore(snapshot)
+    assert state.changed(snapshot) == []
+    step(batch)
+    assert_equal(state.read(), first)
+    assert_equal(snapshot, expected)
+
+
+def test_what_the_model_has_is_not_taken_a_second_time_as_its_steps():
+    model = model_of(keras.optimizers.Adam())
+    spec = (tf.TensorSpec([None, FEATURES]), tf.TensorSpec([None], tf.int64))
+    step = TracedFunction(lambda batch: model.train_step(batch), spec)
+    assert step.variables
+    assert ModelState(model, step.variables).outside == []
+
+
+def test_a_variable_in_two_lists_of_the_model_is_taken_once():
+    """As that of a metric that is a weight too: restored twice, it could come back with the wrong value."""
+
+    class Tracked(keras.metrics.Metric):
+        def __init__(self, variable):
+            super().__init__(name="tracked")
+            self.seen = variable
+
+        def update_state(self, *arguments, **options):
+            pass
+
+        def result(self):
+            return self.seen
+
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    metric = Tracked(model.layers[0].kernel)
+    model.layers[0].metric = metric
+    assert any(v is model.layers[0].kernel for v in model.metrics_variables)
+    state = ModelState(model)
+    assert len(handles_of(state.variables)) == len(state.variables)
 
 
 def test_an_embedding_with_sgd_is_safe_though_its_updates_scatter():
@@ -142,7 +227,7 @@ def changes(value, new, dtype="float32"):
     state = ModelState(model)
     snapshot = state.read()
     layer.extra.assign(np.asarray(new, dtype))
-    return [variable.name for variable in state.changed(snapshot)]
+    return [state.variables[index].name.split("/")[-1] for index in state.changed(snapshot)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int32", "int64", "uint8", "bool"])
@@ -165,7 +250,8 @@ def test_a_change_of_the_learning_rate_counts_and_one_of_the_metrics_does_not():
     model.reset_metrics()
     assert state.changed(snapshot) == []
     model.optimizer.learning_rate = 0.01
-    assert [v.path for v in state.changed(snapshot)] == [model.optimizer.learning_rate.path]
+    changed = [state.variables[index].name for index in state.changed(snapshot)]
+    assert changed == [model.optimizer.learning_rate.path]
 
 
 def test_a_model_without_an_optimizer_has_a_state_too():

@@ -34,13 +34,31 @@ _BUILTINS = frozenset(
 )
 # What a function may do besides arithmetic on its own arguments and names.
 _REFUSED = frozenset(
-    "STORE_GLOBAL DELETE_GLOBAL STORE_DEREF DELETE_DEREF STORE_ATTR DELETE_ATTR STORE_SUBSCR DELETE_SUBSCR "
-    "IMPORT_NAME IMPORT_FROM IMPORT_STAR YIELD_VALUE RETURN_GENERATOR SEND".split()  # noqa: SIM905
+    [
+        *("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF", "STORE_ATTR", "DELETE_ATTR"),
+        *("STORE_SUBSCR", "DELETE_SUBSCR", "IMPORT_NAME", "IMPORT_FROM", "IMPORT_STAR"),
+        *("YIELD_VALUE", "RETURN_GENERATOR", "SEND"),
+    ]
 )
 _MATHEMATICS = ("math", "cmath")
 _NUMPY = frozenset(
-    "abs ceil clip cos exp float32 float64 floor int32 int64 log log10 log2 maximum minimum pi power sin sqrt
-    " "tan tanh".split()  # noqa: SIM905
+    [
+        *(
+            "abs",
+            "ceil",
+            "clip",
+            "cos",
+            "exp",
+            "float32",
+            "float64",
+            "floor",
+            "int32",
+            "int64",
+            "log",
+            "log10",
+        ),
+        *("log2", "maximum", "minimum", "pi", "power", "sin", "sqrt", "tan", "tanh"),
+    ]
 )
 
 

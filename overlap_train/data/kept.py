@@ -155,6 +155,11 @@ class ArrayBatches:
         return self.num_batches
 
     @property
+    def last_count(self) -> int:
+        """Batches that the last validation had."""
+        return self.num_batches
+
+    @property
     def held(self) -> Any:
         """What `fold` reads."""
         return self.tensors
@@ -217,6 +222,11 @@ class CachedBatches:
     def expected(self) -> int:
         """Batches of a validation; the first call prepares them."""
         return self.fill()
+
+    @property
+    def last_count(self) -> int:
+        """Batches that the last validation had."""
+        return self.num_batches or 0
 
     @property
     def held(self) -> tuple[tf.Tensor, ...]:

@@ -6,6 +6,7 @@ Three kinds, by where the batches are between two validations: in arrays, in mem
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ from overlap_train.data.preprocessing import Preprocess, map_batches
 from overlap_train.data.sources import size_bytes
 from overlap_train.data.streamed import StreamedBatches
 
-__all__ = ["Batches", "Shard", "make_batches", "split_batches"]
+__all__ = ["Batches", "Shard", "make_batches", "split_batches", "warn_if_short"]
 
 Batches = ArrayBatches | CachedBatches | StreamedBatches
 
@@ -43,6 +44,17 @@ def split_batches(num_batches: int, parts: int) -> list[Shard]:
         return []
     bounds = [num_batches * i // parts for i in range(parts + 1)]
     return [Shard(i, bounds[i], bounds[i + 1]) for i in range(parts)]
+
+
+def warn_if_short(count: int, steps: int | None) -> None:
+    """Warns, as Keras does, that a validation had fewer batches than were asked for."""
+    if steps is not None and count < steps:
+        warnings.warn(
+            f"the validation data ran out after {count} batches, and validation_steps is {steps}; make sure "
+            "that it holds as many, as with `.repeat()`",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def make_batches(

@@ -27,6 +27,7 @@ class StreamedBatches:
         rewindable: whether another `begin` starts from the first batch again; a generator goes on where
             it stopped, as in Keras.
         captured: the variables that the pipeline's functions read when it runs.
+        last_count: batches that the last validation had.
     """
 
     num_batches = None
@@ -45,6 +46,7 @@ class StreamedBatches:
         self._under_way: BatchStream | None = None
         self._only_iterator: Iterator[Any] | None = None
         self._closed = False
+        self.last_count = 0
 
     @property
     def expected(self) -> int | None:
@@ -89,6 +91,7 @@ class StreamedBatches:
             if self._under_way is not stream:
                 return
             self._under_way = None
+        self.last_count = stream.drawn
         length = self._adapter.num_batches
         if _keras.is_tf_dataset_adapter(self._adapter) and length and stream.drawn >= length:
             # As Keras at the end of a pass: it draws from the seeds of the user's shuffles.
@@ -101,7 +104,6 @@ class BatchStream:
 
     Attributes:
         drawn: batches given so far.
-        short: whether the data ended before the steps that were asked for.
     """
 
     def __init__(
@@ -116,7 +118,6 @@ class BatchStream:
         self._left = steps
         self._lock = threading.Lock()
         self.drawn = 0
-        self.short = False
 
     def draw(self) -> Any | None:
         """Returns the next batch, or None when there is no more. May be called from any thread."""
@@ -125,7 +126,6 @@ class BatchStream:
                 self._batches = self._begin(self)
             batch = None if self._left == 0 else next(self._batches, None)
             if batch is None:
-                self.short = self.short or bool(self._left)
                 self._left = 0
                 self._end(self)
                 return None

@@ -22,7 +22,7 @@ import keras
 from overlap_train import _keras
 from overlap_train._inspection.traced import TracedFunction
 from overlap_train.data.preprocessing import Preprocess, prepare
-from overlap_train.data.shards import Batches
+from overlap_train.data.shards import Batches, warn_if_short
 from overlap_train.data.streamed import BatchStream, StreamedBatches
 from overlap_train.errors import ValidationWorkerError
 from overlap_train.records import ShardOutcome, Span, ValidationResult
@@ -115,6 +115,9 @@ class LiveRunner:
     def merge(self, results: list[Any], values: Values) -> ValidationResult:
         raise NotImplementedError("a live validation has no parts: call `run`")
 
+    def warn(self) -> None:
+        """Nothing: the validation warns when it is made."""
+
     def close(self) -> None:
         """Ends what the data began."""
         self._close()
@@ -143,11 +146,13 @@ class StepByStep:
         model: built and compiled.
         step: makes one step.
         batches: the validation set.
+        asked: batches that the user asked for; None for all.
     """
 
     model: keras.Model
     step: LiveSteps
     batches: Batches
+    asked: int | None = None
 
     def __call__(self, callbacks: keras.callbacks.CallbackList) -> Mapping[str, Any]:
         """Validates; see `Validates`."""
@@ -168,6 +173,7 @@ class StepByStep:
                 break
         else:
             stream.finish()
+            warn_if_short(self.batches.last_count, self.asked)
         logs = _keras.python_logs(_keras.metrics_or_logs(model, logs))
         callbacks.on_test_end(logs)
         return logs

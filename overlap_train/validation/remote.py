@@ -137,6 +137,9 @@ class RemoteRunner:
 
         self._hosts.chief_first(check)
 
+    def warn(self) -> None:
+        """Nothing: the evaluator warns."""
+
     def merge(self, results: Sequence[ValidationResult], values: Values) -> ValidationResult:
         """Returns the chief's result on all hosts."""
         metrics = self._hosts.from_chief(dict(results[0].metrics) if results else None)

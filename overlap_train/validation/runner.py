@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from overlap_train.data.kept import CachedBatches
-from overlap_train.data.shards import Batches, Shard, split_batches
+from overlap_train.data.shards import Batches, Shard, split_batches, warn_if_short
 from overlap_train.data.streamed import StreamedBatches
 from overlap_train.parallel.hosts import Alone
 from overlap_train.records import ShardOutcome, Span, ValidationResult
@@ -45,7 +45,9 @@ class ValidationRunner:
         *,
         devices: Sequence[str] = (),
         hosts: Alone | None = None,
+        steps: int | None = None,
     ) -> None:
+        self._steps = steps
         self.evaluator = evaluator
         self._batches = batches
         self._pool = pool
@@ -107,6 +109,10 @@ class ValidationRunner:
         """Ends what the data began; the pool is closed by its owner."""
         if isinstance(self._batches, StreamedBatches):
             self._batches.close()
+
+    def warn(self) -> None:
+        """Warns, as Keras does, if the last validation had fewer batches than were asked for."""
+        warn_if_short(self._batches.last_count, self._steps)
 
     def evaluate_one_batch(self, values: Values) -> None:
         """Evaluates the first batch and throws the result away; nothing for data that would lose it."""

@@ -172,6 +172,7 @@ def build_suite(
                 present,
                 devices=request.devices,
                 hosts=request.hosts,
+                steps=each.chosen.steps,
             )
         else:
             runner = _live_runner(request, each, state, on_span)
@@ -241,7 +242,7 @@ def _live_runner(
     steps = _live_steps(request, each)
     streamed = each.batches if isinstance(each.batches, StreamedBatches) else None
     return LiveRunner(
-        StepByStep(request.model, steps, each.batches),
+        StepByStep(request.model, steps, each.batches, each.chosen.steps),
         each.live or "",
         state,
         on_span,

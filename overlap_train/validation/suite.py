@@ -53,6 +53,9 @@ class Runner(Protocol):
     def merge(self, results: list[Any], values: Values) -> ValidationResult:
         """Returns the metrics of the whole from those of the parts."""
 
+    def warn(self) -> None:
+        """Warns of what was odd about the last validation. On the training thread."""
+
     def close(self) -> None:
         """Ends what the data began."""
 
@@ -273,4 +276,5 @@ class ValidationSuite:
         outcomes = self._outcomes(validation)
         spans += [outcome.span for outcome in outcomes]
         results = [outcome.result for outcome in outcomes]
+        runner.warn()
         return merged_by_worker(outcomes) or runner.merge(results, values)

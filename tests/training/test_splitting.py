@@ -206,7 +206,9 @@ def _saturated(*heads, loss="sparse_categorical_crossentropy", metrics=("accurac
         scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-3), initial_scale=64.0)
         several = len(heads) > 1
         given = [loss for _ in heads] if several else loss
-        model.compile(scaled, given, metrics=[list(metrics) for _ in heads] if several else list(metrics))
+        # Made for each model: one that two share would come to the second with what the first has counted.
+        made = [[metric() if isinstance(metric, type) else metric for metric in metrics] for _ in heads]
+        model.compile(scaled, given, metrics=made if several else made[0])
         return model
 
     return make
@@ -215,7 +217,7 @@ def _saturated(*heads, loss="sparse_categorical_crossentropy", metrics=("accurac
 SATURATED = {
     "one output, parts apart": _saturated(keras.layers.Softmax),
     "a metric of the logits": _saturated(
-        keras.layers.Softmax, metrics=[keras.metrics.SparseCategoricalCrossentropy()]
+        keras.layers.Softmax, metrics=[keras.metrics.SparseCategoricalCrossentropy]
     ),
     "two outputs": _saturated(keras.layers.Softmax, keras.layers.Softmax),
     "a sum": _saturated(

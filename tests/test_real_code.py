@@ -1,0 +1,242 @@
+"""Code that people really write equals Keras at every lag: state outside the model, odd logs, eager steps."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train import Trainer, ValidationPolicy
+from tests.differential import assert_same_run, run_keras, run_ours
+from tests.models import CLASSES, FEATURES, arrays, crossentropy
+from tests.real_code import BUILDERS, ReadMetrics, TurnKnob
+
+kc = keras.callbacks
+X, Y = arrays(70)
+VALIDATION = arrays(33, 1)
+IN_STEP = {
+    "stateful_loss": "running_mean",
+    "seeded_metric": "seed_generator",
+    "eager": "run_eagerly",
+    "stateful_random": "RandomStandardNormal",
+    "validation_changes_the_model": "calls",
+}
+"""The builders whose models have to be validated in step, and what the message names."""
+
+
+def compared(build, callbacks, *, lag=2, epochs=4, **arguments):
+    """Trains with Keras and with us, compares everything, and returns our trainer."""
+    arguments = (
+        dict(batch_size=16, epochs=epochs, validation_data=VALIDATION, validation_batch_size=8) | arguments
+    )
+    policy = ValidationPolicy(max_lag=lag, overlap="always", workers=3)
+    with tempfile.TemporaryDirectory() as a, tempfile.TemporaryDirectory() as b:
+        expected = run_keras(build, callbacks, Path(a), (X, Y), **arguments)
+        actual, trainer = run_ours(build, callbacks, Path(b), (X, Y), policy, **arguments)
+        assert_same_run(actual, expected)
+    return trainer
+
+
+def reasons(trainer):
+    return [message for message in trainer.messages if "validating in step" in message]
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_a_callback_that_sets_what_the_step_reads_is_obeyed_at_once(name):
+    trainer = compared(BUILDERS[name], lambda d: [TurnKnob(), ReadMetrics(d / "metrics.txt")])
+    found = reasons(trainer)
+    assert bool(found) == (name in IN_STEP)
+    assert all(IN_STEP[name] in message for message in found)
+
+
+@pytest.mark.filterwarnings("ignore:.* conditioned on metric")
+@pytest.mark.parametrize("name", ["raw_variable", "two_optimizers", "hidden_teacher", "generator_layer"])
+def test_a_rollback_takes_what_is_outside_the_model_back(name):
+    trainer = compared(
+        BUILDERS[name],
+        lambda d: (
+            [kc.ReduceLROnPlateau("val_loss", patience=0, factor=0.5, min_delta=10.0, cooldown=1), kc.EarlyStopping("val_loss", patience=2, min_delta=10.0, restore_best_weights=True)]
+        ),
+    )
+    assert any("back to the end" in message for message in trainer.messages)
+
+
+@pytest.mark.parametrize("name", ["raw_variable", "two_optimizers", "closure_loss"])
+def test_a_resumed_training_has_what_is_outside_the_model(name, tmp_path):
+    def fit(epochs, directory):
+        model = BUILDERS[name]()
+        trainer = Trainer(model, validation=ValidationPolicy(overlap="always"))
+        history = trainer.fit(
+            X,
+            Y,
+            batch_size=16,
+            epochs=epochs,
+            verbose=0,
+            validation_data=VALIDATION,
+            callbacks=[TurnKnob()],
+            resume=tmp_path / directory,
+        )
+        return history.history, [
+            float(np.sum(np.asarray(k.value() if callable(k.value) else k.value)))
+            for k in vars(model)["knob"]
+        ]
+
+    unbroken, knob = fit(4, "a")
+    fit(2, "b")
+    resumed, again = fit(4, "b")
+    assert resumed == unbroken
+    assert again == knob
+
+
+def test_a_random_number_of_the_validation_is_drawn_once_as_by_keras():
+    """`tf.random` in a test step: in step, and the same numbers from the same seed."""
+
+    class Drawing(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.head = keras.layers.Dense(CLASSES)
+
+        def call(self, x):
+            return self.head(x + tf.random.uniform([]))
+
+    def build():
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(3)
+        model = Drawing()
+        model.compile("sgd", crossentropy())
+        return model
+
+    trainer = compared(build, lambda d: [], shuffle=False)
+    assert "RandomUniform" in reasons(trainer)[0]
+    assert "SeedGenerator" in reasons(trainer)[0]
+
+
+def test_what_a_function_outside_tensorflow_counts_is_counted_in_step():
+    counted = []
+
+    class Counting(keras.layers.Layer):
+        def call(self, x):
+            tf.py_function(lambda: counted.append(1), [], [])
+            return x
+
+    def build():
+        counted.clear()
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential(
+            [keras.Input((FEATURES,)), Counting(name="counting"), keras.layers.Dense(CLASSES)]
+        )
+        model.compile("sgd", crossentropy())
+        return model
+
+    class Read(kc.Callback):
+        def __init__(self, path):
+            super().__init__()
+            self.path = path
+
+        def on_epoch_end(self, epoch, logs=None):
+            with self.path.open("a") as file:
+                file.write(f"{len(counted)}\n")
+
+    trainer = compared(build, lambda d: [Read(d / "counted.txt")])
+    assert "counting" in reasons(trainer)[0]
+    assert "add_weight" in reasons(trainer)[0]
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_a_pipeline_that_reads_a_variable_reads_it_when_keras_does(lag):
+    """Training data runs ahead only while no callback may set it; validation data is read in step."""
+    weight = tf.Variable(1.0)
+
+    def build():
+        weight.assign(1.0)
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
+        model.compile("sgd", crossentropy())
+        return model
+
+    class Halve(kc.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            weight.assign(weight / 2.0)
+
+    def fit(model, fitted):
+        train = tf.data.Dataset.from_tensor_slices((X, Y)).batch(16).map(lambda x, y: (x * weight, y))
+        validation = tf.data.Dataset.from_tensor_slices(VALIDATION).batch(8).map(lambda x, y: (x * weight, y))
+        return fitted(
+            train, epochs=4, verbose=0, validation_data=validation, shuffle=False, callbacks=[Halve()]
+        ).history
+
+    expected = build()
+    expected = fit(expected, expected.fit)
+    trainer = Trainer(build(), validation=ValidationPolicy(max_lag=lag, overlap="always"))
+    actual = fit(trainer.model, trainer.fit)
+    for name in expected:
+        np.testing.assert_allclose(actual[name], expected[name], rtol=1e-5)
+
+
+def test_preprocess_may_read_a_variable_that_a_callback_sets():
+    weight = tf.Variable(1.0)
+
+    def build():
+        weight.assign(1.0)
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
+        model.compile("sgd", crossentropy())
+        return model
+
+    class Halve(kc.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            weight.assign(weight / 2.0)
+
+    def prepare(x, y):
+        return x * weight, y
+
+    histories = []
+    for lag in (0, 2):
+        policy = ValidationPolicy(max_lag=lag, overlap="always", workers=2)
+        trainer = Trainer(build(), validation=policy, preprocess=prepare)
+        history = trainer.fit(
+            X, Y, batch_size=16, epochs=4, verbose=0, validation_data=VALIDATION, callbacks=[Halve()]
+        )
+        histories.append(history.history)
+        assert not reasons(trainer)
+    assert any("back to the end" in message for message in trainer.messages)
+    for name in histories[0]:
+        np.testing.assert_allclose(histories[1][name], histories[0][name], rtol=1e-5)
+
+
+def test_reporting_takes_logs_of_any_kind(capsys):
+    """Verbose output, the closing table, and logs that are no numbers at all."""
+
+    class Odd(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.head = keras.layers.Dense(CLASSES)
+
+        def call(self, x):
+            return self.head(x)
+
+        def train_step(self, data):
+            super().train_step(data)
+            return {"text": tf.constant("a word"), "matrix": tf.ones([2, 3]), "none": tf.constant(True)}
+
+    model = Odd()
+    model.compile("sgd", crossentropy())
+    history = Trainer(model).fit(X, Y, epochs=2, validation_data=VALIDATION, verbose=2).history
+    assert np.shape(history["matrix"]) == (2, 2, 3)
+    assert "[1.0000 1.0000 1.0000 1.0000 ... 6 values]" in capsys.readouterr().out
+
+
+def test_metrics_keep_the_state_of_an_evaluation():
+    model = BUILDERS["vector_metric"]()
+    model.fit(X, Y, verbose=0)
+    expected = model.evaluate(*VALIDATION, verbose=0, return_dict=True)
+    state = [np.asarray(keras.ops.convert_to_numpy(v)) for v in model.metrics_variables]
+    model.reset_metrics()
+    actual = Trainer(model).evaluate(*VALIDATION, verbose=0, return_dict=True)
+    np.testing.assert_allclose(actual["f1"], expected["f1"], rtol=1e-5)
+    for variable, value in zip(model.metrics_variables, state, strict=True):
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(variable), value, rtol=1e-5)
