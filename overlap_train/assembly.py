@@ -162,6 +162,8 @@ def assemble_fit(
     steps = cursor.steps_per_epoch
     total_steps = None if steps is None else steps * (epochs - initial_epoch)
     loop, pace = _make_loop(setup, feed, step, progress, total_steps)
+    backlog = Backlog(validation, suite, max_lag=max_lag)
+    resources.callback(backlog.drop)
     return Parts(
         model=model,
         state=state,
@@ -170,7 +172,7 @@ def assemble_fit(
         cursor=cursor,
         pace=pace,
         suite=suite,
-        backlog=Backlog(validation, suite, max_lag=max_lag),
+        backlog=backlog,
         stepwise=StepValidations(suite, every, on_step_validation) if every and suite else None,
         delivery=delivery,
         callbacks=shared,

@@ -94,26 +94,25 @@ class FitSession:
         callbacks.on_train_end(logs=None if last is None else dict(self.epoch_logs[last]))
 
     def _run_epochs(self) -> None:
-        parts = self._parts
         while True:
             # An epoch that was told to stop is delivered first: what it tells may yet be undone.
-            over = self._stopped or any(pending.stops for pending in parts.backlog)
+            over = self._stopped or any(pending.stops for pending in self._parts.backlog)
             if self._next_epoch < self._schedule.epochs and not over:
                 self._train_epoch(self._next_epoch)
                 alone = self._waits_alone()
-                while len(parts.backlog) and (
-                    alone or parts.backlog.must_wait(self._next_epoch) or self._ready()
+                while len(self._parts.backlog) and (
+                    alone or self._parts.backlog.must_wait(self._next_epoch) or self._ready()
                 ):
                     if self._deliver_oldest():
                         break
-            elif len(parts.backlog):
+            elif len(self._parts.backlog):
                 self._deliver_oldest()
             else:
                 break
-        if parts.stepwise is not None:
-            parts.stepwise.wait()
-        if parts.resumer is not None:
-            parts.resumer.wait()
+        if self._parts.stepwise is not None:
+            self._parts.stepwise.wait()
+        if self._parts.resumer is not None:
+            self._parts.resumer.wait()
         if self._stopped:
             self.ended = "stopped"
 
@@ -192,7 +191,7 @@ class FitSession:
         if self._batch_hooks and not self._begun:
             parts.callbacks.on_train_batch_begin(first)
         self._begun = False
-        self._require_train_function()
+        parts = self._traced_parts()
         undisturbed = self._warm and parts.suite.idle
         settled = self._warm and parts.loop.settled
         parts.suite.admit_beside(self._idle.count)
@@ -343,25 +342,30 @@ class FitSession:
                 last=stopped or following >= self._schedule.epochs,
             )
 
-    def _require_train_function(self) -> None:
-        """Does as Keras after a callback has compiled the model, or had its train function made anew.
+    def _traced_parts(self) -> Parts:
+        """Returns the parts, built anew if a callback has had the train function made anew.
 
         Raises:
             TypeError: the model was compiled, and nothing has made its train function since.
         """
         function = _keras.train_function(self._parts.model)
         if function is self._train_function:
-            return
+            return self._parts
         if function is None:
             raise TypeError(
                 "'NoneType' object is not callable: a callback has compiled the model, which takes its train "
                 "function away, as under keras.Model.fit; let it call model.make_train_function() as well"
             )
         self._train_function = function
+        while len(self._parts.backlog):
+            self._deliver_oldest()
+        if self._parts.stepwise is not None:
+            self._parts.stepwise.wait()
         self._parts = self._renew(self._parts)
         self._lag = self._lag_control()
         self._warm = False
         self._parts.progress.message("a callback had the train function made anew; traced again")
+        return self._parts
 
     def _lag_control(self) -> LagControl:
         parts = self._parts

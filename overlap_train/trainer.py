@@ -340,7 +340,6 @@ class Trainer:
                 return
             parts = parts or assemble()
             session = FitSession(parts, schedule, opening, lambda before: assemble(before=before))
-            resources.callback(parts.backlog.drop)
             self._run(session, parts)
         if verbose != 0 and self.accounts:
             print(format_epoch_table([(a, session.epoch_logs[a.epoch]) for a in self.accounts]))

@@ -298,6 +298,7 @@ def test_a_validation_that_takes_too_long_ends_with_a_timeout(monkeypatch):
     assert_still_usable(model)
 
 
+@pytest.mark.usefixtures("steps_may_wait")
 def test_a_callback_that_raises_while_a_validation_is_pending_leaves_nothing_running(monkeypatch):
     """The validation of epoch 0 is held until that of epoch 1 has been handed to the workers."""
     model, started = linear(), []

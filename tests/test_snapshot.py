@@ -175,10 +175,13 @@ def test_a_variable_in_two_lists_of_the_model_is_taken_once():
         def result(self):
             return self.seen
 
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    class Layer(keras.layers.Dense):
+        def build(self, shape):
+            super().build(shape)
+            self.metric = Tracked(self.kernel)
+
+    model = keras.Sequential([keras.Input((1,)), Layer(1)])
     model.compile("sgd", "mse")
-    metric = Tracked(model.layers[0].kernel)
-    model.layers[0].metric = metric
     assert any(v is model.layers[0].kernel for v in model.metrics_variables)
     state = ModelState(model)
     assert len(handles_of(state.variables)) == len(state.variables)

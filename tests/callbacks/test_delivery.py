@@ -5,10 +5,12 @@ from __future__ import annotations
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from overlap_train.callbacks.delivery import Delivery
-from overlap_train.records import ValidationResult
+from overlap_train.records import ShardOutcome, Span, ValidationResult
 from overlap_train.snapshot import ModelState, Snapshot
+from overlap_train.validation.evaluation import Running
 
 
 class Act(keras.callbacks.Callback):
@@ -24,7 +26,37 @@ class Act(keras.callbacks.Callback):
         self.act(self.model)
 
 
-def deliver(act, *, on_change="rollback", trained_on=True, stops=False, callback=None):
+class Suite:
+    """Validates at once: the loss is the weight, of the values or of the model as it is.
+
+    Args:
+        live: the sets that are validated live.
+        fails: whether their validation fails and is left out.
+    """
+
+    def __init__(self, *live, fails=False):
+        self.live = live
+        self.fails = fails
+
+    def evaluate(self, name, values):
+        return ValidationResult({"loss": float(values.trainable[0][0, 0])})
+
+    def live_sets(self, epoch):
+        return list(self.live)
+
+    def validate_live(self, name, snapshot, callbacks):
+        if self.fails:
+            return None
+        callbacks.on_test_begin()
+        result = ValidationResult({"loss": float(callbacks.model.layers[0].kernel[0, 0])})
+        callbacks.on_test_end(dict(result.metrics))
+        span = Span("validate", "MainThread", 1.0, 2.0, snapshot.epoch, snapshot.step, {"shard": 0})
+        return ShardOutcome(result, span, result)
+
+
+def deliver(
+    act, *, on_change="rollback", trained_on=True, stops=False, callback=None, suite=None, results=None
+):
     """Takes a snapshot at weight 1.0, trains on to 2.0 and delivers; returns all that matters."""
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
     model.compile(keras.optimizers.SGD(0.5), "mse")
@@ -38,14 +70,8 @@ def deliver(act, *, on_change="rollback", trained_on=True, stops=False, callback
     snapshot = Snapshot(3, 10, state.read())
     if trained_on:
         kernel.assign([[2.0]])
-    delivery = Delivery(
-        model,
-        state,
-        callbacks,
-        on_change=on_change,
-        revalidate=lambda name, values: ValidationResult({"loss": float(values.trainable[0][0, 0])}),
-    )
-    results = {"": ValidationResult({"loss": 0.25})}
+    delivery = Delivery(model, state, callbacks, on_change=on_change, suite=suite or Suite())
+    results = {"": ValidationResult({"loss": 0.25})} if results is None else results
     outcome = delivery.deliver(snapshot, {"loss": 0.5}, results, stops=stops, trained_on=trained_on)
     return model, callback, outcome, float(kernel[0, 0])
 
@@ -85,21 +111,93 @@ def test_values_stay_where_they_are_if_nobody_looks(callback, monkeypatch):
         assert callback.history == {"loss": [0.5], "val_loss": [0.25]}
 
 
-def test_what_a_validation_in_step_changed_is_among_the_values():
-    """As a seed generator in `test_step`: a checkpoint must hold it."""
-    _, _, outcome, weight = deliver(None, callback=BeginsOnly(), trained_on=False)
-    assert float(outcome.values.trainable[0][0, 0]) == weight
+@pytest.mark.parametrize("callback", [keras.callbacks.History(), Act()], ids=["unseen", "looked at"])
+def test_the_metrics_keep_what_the_last_validation_left_in_them_if_no_step_has_come_since(callback):
+    """As under Keras, where a callback or a checkpoint at the end of the training reads them."""
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    model.compile("sgd", "mse")
+    callbacks, state = keras.callbacks.CallbackList([callback], model=model), ModelState(model)
+    callback.on_train_begin()
+    seen = tuple(tf.fill(v.shape, tf.cast(3, v.dtype)) for v in state.metrics)
+    assert seen
+    results = {"": ValidationResult({"loss": 0.25}, metric_state=seen)}
+    model.stop_training = False
+    snapshot = Snapshot(0, 1, state.read())
+    delivery = Delivery(model, state, callbacks, on_change="rollback", suite=Suite())
+    outcome = delivery.deliver(snapshot, {}, results, stops=False, trained_on=False)
+    assert [float(value) for value in state.read_metrics()] == [3.0] * len(seen)
+    assert outcome.changed == ()
+
+
+def test_a_training_that_has_gone_on_keeps_its_metrics():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    model.compile("sgd", "mse")
+    callback, state = Act(), ModelState(model)
+    callbacks = keras.callbacks.CallbackList([callback], model=model)
+    model.stop_training = False
+    snapshot = Snapshot(0, 1, state.read())
+    state.set_metrics([tf.fill(v.shape, tf.cast(5, v.dtype)) for v in state.metrics])
+    seen = tuple(tf.fill(v.shape, tf.cast(3, v.dtype)) for v in state.metrics)
+    results = {"": ValidationResult({"loss": 0.25}, metric_state=seen)}
+    callback.act = lambda model: callback.seen.append([float(v) for v in state.read_metrics()])
+    delivery = Delivery(model, state, callbacks, on_change="rollback", suite=Suite())
+    delivery.deliver(snapshot, {}, results, stops=False, trained_on=True)
+    assert callback.seen[-1] == [3.0] * len(seen)
+    assert [float(value) for value in state.read_metrics()] == [5.0] * len(seen)
+
+
+def test_what_a_live_validation_changed_is_among_the_values():
+    """As a seed generator in `test_step`: a checkpoint must hold it, though no callback looks at it."""
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-    model.optimizer.build(model.trainable_variables)
+    model.stop_training = False
     state, bias = ModelState(model), model.layers[0].bias
-    snapshot = Snapshot(0, 1, state.read())
-    bias.assign([5.0])  # by the validation of this snapshot
     callbacks = keras.callbacks.CallbackList([], model=model)
-    delivery = Delivery(model, state, callbacks, on_change="rollback", revalidate=None)
-    results = {"": ValidationResult({"loss": 0.25})}
-    outcome = delivery.deliver(snapshot, {}, results, stops=False, trained_on=False)
+
+    class Drawing(Suite):
+        def validate_live(self, name, snapshot, callbacks):
+            bias.assign([5.0])
+            return super().validate_live(name, snapshot, callbacks)
+
+    delivery = Delivery(model, state, callbacks, on_change="rollback", suite=Drawing(""))
+    outcome = delivery.deliver(Snapshot(0, 1, state.read()), {}, {}, stops=False, trained_on=False)
     assert float(outcome.values.trainable[1][0]) == 5.0
+    assert not outcome.rolled_back
+
+
+@pytest.mark.parametrize("trained_on", [False, True])
+def test_a_live_validation_sees_the_snapshot_and_its_result_is_in_the_logs(trained_on):
+    _, callback, outcome, weight = deliver(
+        lambda model: None, suite=Suite("live"), results={}, trained_on=trained_on
+    )
+    assert callback.seen == [(3, 1.0, {"loss": 0.5, "val_live_loss": 1.0})]
+    assert [(span.name, span.epoch, span.step) for span in outcome.spans] == [("validate", 3, 10)]
+    assert outcome.results["live"].metrics == {"loss": 1.0}
+    assert weight == (2.0 if trained_on else 1.0)
+    assert not outcome.rolled_back
+
+
+def test_a_live_validation_that_was_left_out_is_not_in_the_logs():
+    _, callback, outcome, weight = deliver(lambda model: None, suite=Suite("live", fails=True))
+    assert callback.seen == [(3, 1.0, {"loss": 0.5, "val_loss": 0.25})]
+    assert outcome.spans == ()
+    assert weight == 2.0
+
+
+def test_a_metric_that_is_a_variable_shows_the_validations_value_in_the_training_logs():
+    """Keras turns an epoch's logs into numbers after its validation."""
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    model.compile("sgd", "mse")
+    model.stop_training = False
+    callbacks = keras.callbacks.CallbackList([callback := Act()], model=model)
+    state = ModelState(model)
+    delivery = Delivery(
+        model, state, callbacks, on_change="rollback", suite=Suite(), live_metrics=lambda: frozenset(["seen"])
+    )
+    results = {"": ValidationResult({"loss": 0.25, "seen": 7.0})}
+    snapshot, logs = Snapshot(0, 1, state.read()), {"loss": 0.5, "seen": 3.0}
+    delivery.deliver(snapshot, logs, results, stops=False, trained_on=False)
+    assert callback.seen[0][2] == {"loss": 0.5, "seen": 7.0, "val_loss": 0.25, "val_seen": 7.0}
 
 
 def test_a_history_of_ones_own_sees_the_snapshot():
@@ -114,8 +212,9 @@ def test_a_callback_that_comes_later_sees_the_snapshot():
     model.compile("sgd", "mse")
     model.optimizer.build(model.trainable_variables)
     callbacks, late = keras.callbacks.CallbackList([], model=model), Act()
+    model.stop_training = False
     state, kernel = ModelState(model), model.layers[0].kernel
-    delivery = Delivery(model, state, callbacks, on_change="rollback", revalidate=None)
+    delivery = Delivery(model, state, callbacks, on_change="rollback", suite=Suite())
     kernel.assign([[1.0]])
     snapshot = Snapshot(0, 1, state.read())
     kernel.assign([[2.0]])
@@ -135,6 +234,28 @@ def change_weights(model):
 
 def stop(model):
     model.stop_training = True
+
+
+def compile_again(model):
+    model.compile(model.optimizer, "mae")
+
+
+def test_a_model_compiled_anew_leads_back_to_the_snapshot():
+    """The steps made since were those of the old loss."""
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    model.compile("sgd", "mse")
+    model.stop_training = False
+    model.make_train_function()
+    callbacks = keras.callbacks.CallbackList([Act(compile_again)], model=model)
+    state, kernel = ModelState(model), model.layers[0].kernel
+    kernel.assign([[1.0]])
+    snapshot = Snapshot(0, 1, state.read())
+    kernel.assign([[2.0]])
+    delivery = Delivery(model, state, callbacks, on_change="rollback", suite=Suite())
+    outcome = delivery.deliver(snapshot, {}, {}, stops=False, trained_on=True)
+    assert outcome.rolled_back
+    assert not outcome.stop
+    assert float(kernel[0, 0]) == 1.0
 
 
 @pytest.mark.parametrize(("act", "weight"), [(change_rate, 1.0), (change_weights, 7.0), (stop, 1.0)])
@@ -209,3 +330,30 @@ def test_the_validation_is_replayed_for_those_who_listen_and_made_again_for_othe
     assert outcome.logs["val_loss"] == loss
     assert not outcome.rolled_back
     assert weight == 2.0
+
+
+def test_who_listens_to_batches_finds_the_metrics_as_they_were_after_each():
+    """A replay: the logs of a batch and the state of the metrics belong together."""
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    model.compile("sgd", "mse")
+    model.stop_training = False
+    state, heard = ModelState(model), []
+
+    class Listening(keras.callbacks.Callback):
+        def on_test_batch_begin(self, batch, logs=None):
+            heard.append(("begin", batch))
+
+        def on_test_batch_end(self, batch, logs=None):
+            heard.append((batch, dict(logs), float(state.read_metrics()[0])))
+
+    def running(value):
+        values = tuple(tf.fill(v.shape, tf.cast(value, v.dtype)) for v in state.metrics)
+        return Running({"loss": float(value)}, values)
+
+    callbacks = keras.callbacks.CallbackList([Listening()], model=model)
+    result = ValidationResult({"loss": 2.0}, (running(4), running(2)), running(2).state)
+    delivery = Delivery(model, state, callbacks, on_change="rollback", suite=Suite(), group=3)
+    snapshot = Snapshot(0, 1, state.read())
+    delivery.deliver(snapshot, {}, {"": result}, stops=False, trained_on=False)
+    first, second = (2, {"loss": 4.0}, 4.0), (5, {"loss": 2.0}, 2.0)
+    assert heard == [("begin", 0), first, ("begin", 3), second]

@@ -12,10 +12,11 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer, assembly
+from overlap_train._inspection.traces import Traces
 from overlap_train.data.sources import FeedOptions, make_feed
 from overlap_train.training import execution, planner
 from overlap_train.training.execution import find_xla_obstacle
-from overlap_train.training.loops import make_loop
+from overlap_train.training.loops import Loop, make_loop
 from overlap_train.training.plan_cache import fingerprint
 from tests import models
 
@@ -73,14 +74,45 @@ def test_second_fit_traces_no_step_and_reads_the_new_arrays(monkeypatch):
     trainer = Trainer(model)
     x, y = models.arrays()
     first = trainer.fit(x, y, verbose=0, shuffle=False).history["loss"]
-    loops = dict(trainer._loops._loops)
+    assert traced
+    loops = loops_of(model)
+    traced.clear()
     second = trainer.fit(np.zeros_like(x), y, verbose=0, shuffle=False).history["loss"]
-    assert trainer._loops._loops == loops
+    Trainer(model).fit(x, y, verbose=0)
+    assert loops_of(model) == loops
+    assert traced == []
     assert first != second
     assert second[0] == pytest.approx(np.log(4), rel=1e-5)
     model.compile(keras.optimizers.SGD(0.0), models.crossentropy())
     trainer.fit(x, y, verbose=0)
-    assert not set(trainer._loops._loops) & set(loops)
+    assert traced
+    assert not set(map(id, loops_of(model))) & set(map(id, loops))
+
+
+def loops_of(model):
+    """Returns the loops that are kept with a model."""
+    kept = Traces.of(model)._kept["train"].values()
+    loops = [loop for loop in kept if isinstance(loop, Loop)]
+    assert loops
+    return loops
+
+
+def test_a_step_of_other_weights_is_not_taken_for_the_one_that_was_traced_and_kept():
+    """Keras goes on with the trace of before `trainable` was set, until `compile`; so do we, and say it."""
+    x, y = models.arrays()
+    expected, actual = perceptron(), perceptron()
+    trainer, arguments = Trainer(actual), {"batch_size": 32, "verbose": 0}
+    for model, fit in ((expected, expected.fit), (actual, trainer.fit)):
+        fit(x, y, **arguments)
+        model.layers[0].trainable = False
+        fit(x, y, **arguments)
+    assert any("compile the model" in message for message in trainer.messages)
+    models.assert_same_weights(actual, expected)
+    before = actual.layers[0].kernel.numpy()
+    actual.compile(keras.optimizers.SGD(0.1), models.crossentropy(), metrics=["accuracy"])
+    trainer.fit(x, y, **arguments)
+    assert not any("compile the model" in message for message in trainer.messages)
+    np.testing.assert_array_equal(actual.layers[0].kernel, before)
 
 
 def feed_for(rows=64, batch_size=32):
@@ -118,19 +150,31 @@ def test_eager_plan_runs_the_step_operation_by_operation():
 
 def test_loops_that_are_kept_hold_no_data():
     x, y = models.arrays()
-    trainer = Trainer(perceptron(), execution=ExecutionPlan(batch_splits=2))
-    feeds = []
+    model, feeds = perceptron(), []
+    trainer = Trainer(model, execution=ExecutionPlan(batch_splits=2))
 
-    def kept(feed, *arguments):
+    def kept(feed, *arguments, **options):
         feeds.append(weakref.ref(feed))
-        return make_loop(feed, *arguments)
+        return make_loop(feed, *arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(execution, "make_loop", kept)
         trainer.fit(x, y, batch_size=32, verbose=0)
     gc.collect()
     assert [feed() for feed in feeds] == [None]
-    assert trainer._loops._loops
+    assert loops_of(model)
+
+
+def test_traces_that_are_kept_hold_no_trainer():
+    """Else a trainer's dataset, callbacks and processes would live as long as the model."""
+    model = perceptron()
+    trainer = Trainer(model)
+    trainer.fit(*models.arrays(), batch_size=32, verbose=0, validation_data=models.arrays(50, 1))
+    alive = weakref.ref(trainer)
+    del trainer
+    gc.collect()
+    assert alive() is None
+    assert loops_of(model)
 
 
 def test_plans_are_kept_apart_by_what_makes_a_step_longer():

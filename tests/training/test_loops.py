@@ -39,8 +39,9 @@ def make(kind, *, own_logs=True, guard=False, rows=ROWS, known=True):
         data = data if known else data.filter(lambda x: True)
     feed = make_feed(data, None, None, FeedOptions(3, shuffle=False), hold_in_memory=lambda _: True)
     step = Step(Model(), function, halt_on_nonfinite=guard)
-    spec = step.inspect(feed.element_spec)
-    loop = make_loop(feed, step, spec, eager=kind == "eager")
+    if kind != "eager":
+        step.adopt(step.trace(feed.element_spec))
+    loop = make_loop(feed, step, eager=kind == "eager")
     expected = {"arrays": ArrayLoop, "iterator": IteratorLoop, "eager": EagerLoop}[kind]
     assert isinstance(loop, expected)
     cursor = Cursor(feed, None)
@@ -63,10 +64,18 @@ def test_it_goes_on_where_it_stopped_and_ends_with_the_smaller_batch(kind):
     assert cursor.remaining() == 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["arrays", "iterator"])
 def test_logs_that_the_metrics_tell_are_not_carried(kind):
     loop, cursor, _ = make(kind, own_logs=False)
     assert loop.run(cursor, 2).logs is None
+
+
+def test_a_call_that_makes_no_step_has_no_logs():
+    """Else the empty ones that a loop begins with would pass for a step's."""
+    loop, cursor, _ = make("iterator", known=False)
+    assert loop.run(cursor, 4).steps == 4
+    done = loop.run(cursor, 1)
+    assert (done.steps, done.exhausted, done.logs) == (0, True, None)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,4 +1,4 @@
-"""A step is inspected without being run, and builds what is not built yet."""
+"""A step is traced once and not run by that; the trace builds what is not built yet, and serves every loop."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train.training.step import Step, build_model
-from tests.models import CLASSES, FEATURES, arrays, crossentropy
+from overlap_train.training.step import MetricsReader, Step, require_optimizer
+from tests.models import CLASSES, FEATURES, arrays, assert_same_weights, crossentropy
 
 X, Y = arrays(8)
 SPEC = (tf.TensorSpec([None, FEATURES], tf.float32), tf.TensorSpec([None], tf.int64))
@@ -21,27 +21,117 @@ def unbuilt(optimizer="adam", **arguments):
     return model
 
 
-def test_building_makes_every_variable_and_takes_no_step():
+def built(optimizer, kind=keras.Sequential):
+    model = kind([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
+    model.compile(optimizer, crossentropy())
+    return model
+
+
+def ready(model, function=None, **options):
+    """Returns a step that has been traced."""
+    step = Step(model, function or model.train_step, **options)
+    step.adopt(step.trace(SPEC))
+    return step
+
+
+def batch():
+    return tf.constant(X), tf.constant(Y)
+
+
+def test_tracing_makes_every_variable_and_takes_no_step():
     model = unbuilt()
-    specs = build_model(model, Step(model, model.train_step), SPEC)
+    step = ready(model)
     assert model.built
     assert model.optimizer.built
-    assert set(specs) == {"loss", "accuracy"}
+    assert set(step.traced.outputs) == {"loss", "accuracy"}
     assert int(model.optimizer.iterations) == 0
     assert all(not np.any(keras.ops.convert_to_numpy(v)) for v in model.metrics_variables)
 
 
+def test_a_trace_makes_the_steps_that_keras_makes():
+    expected, actual = unbuilt("sgd"), unbuilt("sgd")
+    step = ready(actual)
+    for _ in range(2):
+        wanted = expected.train_on_batch(X, Y, return_dict=True)
+        step.run(batch())
+    assert_same_weights(actual, expected)
+    got = {name: float(value) for name, value in step.metrics().items()}
+    assert got == pytest.approx(wanted, rel=1e-5)
+
+
+def test_a_step_is_traced_once_whoever_runs_it():
+    model, traced = unbuilt(), []
+
+    def function(batch):
+        traced.append(1)
+        return model.train_step(batch)
+
+    step = ready(model, function)
+    assert traced == [1]
+    step.run_and_check(batch())
+    tf.function(lambda: step.run_and_check(batch()), autograph=False)()
+    other = Step(model, function)
+    other.adopt(step.traced)
+    other.run(batch())
+    assert traced == [1]
+    assert int(model.optimizer.iterations) == 3
+
+
+def test_a_step_that_executes_the_same_in_another_way_leaves_this_one_alone():
+    model = unbuilt()
+    step = ready(model, halt_on_nonfinite=True)
+    traced, ran = step.traced, []
+    other = step.using(
+        lambda batch: ran.append(1) or {"loss": tf.constant(1.0), "accuracy": tf.constant(2.0)}
+    )
+    other.run(batch())
+    assert ran == [1]
+    assert other.traced is None
+    assert other.halts
+    assert step.traced is traced
+    step.run(batch())
+    assert ran == [1]
+
+
 def test_the_logs_are_carried_only_where_the_metrics_do_not_tell_them():
     model = unbuilt()
-    step = Step(model, model.train_step)
-    build_model(model, step, SPEC)
-    assert not step.carries_logs
-    assert step.run_and_check((tf.constant(X), tf.constant(Y)))[1] == {}
-    own = Step(model, lambda batch: {**model.train_step(batch), "extra": tf.constant(1.0)})
-    build_model(model, own, SPEC)
-    assert own.carries_logs
-    assert set(own.run_and_check((tf.constant(X), tf.constant(Y)))[1]) == {"loss", "accuracy", "extra"}
+    step = ready(model)
+    assert not step.own_logs
+    assert step.logs is None
+    assert step.run_and_check(batch())[1] == []
+    own = ready(model, lambda batch: {**model.train_step(batch), "extra": tf.constant(1.0)})
+    assert own.own_logs
+    carried = own.logs.packed(own.run_and_check(batch())[1])
+    assert set(carried) == {"loss", "accuracy", "extra"}
+    assert float(carried["extra"]) == 1.0
     assert set(step.metrics()) == {"loss", "accuracy"}
+
+
+@pytest.mark.parametrize("why", ["listened_to", "halt_on_nonfinite"])
+def test_logs_that_somebody_reads_after_each_step_are_carried_though_the_metrics_tell_them(why):
+    step = ready(unbuilt(), **{why: True})
+    assert not step.own_logs, "at an epoch's end the metrics count all the same"
+    assert set(step.logs.packed(step.run_and_check(batch())[1])) == {"loss", "accuracy"}
+
+
+def test_logs_of_any_structure_come_back_as_they_were():
+    """Nested ones, and one whose length differs from batch to batch."""
+    model = unbuilt()
+
+    def function(batch):
+        return {"b": {"d": batch[0], "c": tf.reduce_sum(batch[0])}, "a": tf.constant(2, tf.int32)}
+
+    step = ready(model, function)
+    flat = step.run_and_check(batch())[1]
+    logs = step.logs.packed(flat)
+    assert set(logs) == {"a", "b"}
+    assert set(logs["b"]) == {"c", "d"}
+    np.testing.assert_array_equal(logs["b"]["d"], X)
+    assert int(logs["a"]) == 2
+    empty = step.logs.empty()
+    assert [t.dtype for t in empty] == [t.dtype for t in flat]
+    assert all(shape.is_compatible_with(t.shape) for shape, t in zip(step.logs.shapes, empty, strict=True))
+    assert all(shape.is_compatible_with(t.shape) for shape, t in zip(step.logs.shapes, flat, strict=True))
 
 
 def test_only_a_guarded_step_stops_at_a_loss_that_is_not_finite():
@@ -52,24 +142,54 @@ def test_only_a_guarded_step_stops_at_a_loss_that_is_not_finite():
         (np.nan, False, True),
         (1.0, True, True),
     ]:
-        step = Step(model, lambda batch, value=value: {"loss": tf.constant(value)}, halt_on_nonfinite=halts)
-        assert bool(step.run_and_check(None)[0]) is goes_on
-    assert bool(Step(model, lambda batch: {}, halt_on_nonfinite=True).run_and_check(None)[0])
+        step = ready(model, lambda batch, value=value: {"loss": tf.constant(value)}, halt_on_nonfinite=halts)
+        assert bool(step.run_and_check(batch())[0]) is goes_on
+    assert bool(ready(model, lambda batch: {}, halt_on_nonfinite=True).run_and_check(batch())[0])
 
 
 def test_a_step_that_returns_no_logs_is_refused():
-    model = unbuilt()
-    with pytest.raises(TypeError, match=r"train_step returned .*; expected a dict of metric names"):
-        build_model(model, Step(model, lambda batch: tf.zeros([])), SPEC)
+    with pytest.raises(TypeError, match=r"train_step returned .*; expected a dict of names and values"):
+        ready(unbuilt(), lambda batch: tf.zeros([]))
 
 
-def test_a_step_that_applies_its_own_gradients_still_gets_a_built_optimizer():
+def test_an_optimizer_that_no_step_uses_stays_as_it_is_and_one_that_is_used_is_built():
+    """As under Keras: who brings optimizers of their own may leave the compiled one alone."""
     model = unbuilt()
-    build_model(model, Step(model, model.test_step), SPEC)
+    ready(model, model.test_step)
+    assert not model.optimizer.built
+    ready(model)
     assert model.optimizer.built
 
 
 def test_a_model_without_an_optimizer_is_refused():
-    model = unbuilt(optimizer=None)
     with pytest.raises(ValueError, match="no optimizer"):
-        build_model(model, Step(model, model.train_step), SPEC)
+        require_optimizer(built(None))
+    require_optimizer(built("sgd"))
+
+
+def test_a_model_that_needs_no_optimizer_goes_without():
+    """One whose `train_step` is its own, or that has nothing to train."""
+
+    class Own(keras.Sequential):
+        def train_step(self, data):
+            return self.test_step(data)
+
+    require_optimizer(built(None, Own))
+    model = built(None)
+    model.trainable = False
+    require_optimizer(model)
+
+
+def test_metrics_that_cannot_be_compiled_are_read_as_they_are():
+    total = tf.Variable(1.0)
+    reader = MetricsReader(lambda: {"mean": total.numpy() * 2})
+    assert reader() == {"mean": 2.0}
+    total.assign(3.0)
+    assert reader() == {"mean": 6.0}
+
+
+def test_a_metric_whose_result_is_a_variable_is_known():
+    variable = keras.Variable(4.0)
+    reader = MetricsReader(lambda: {"seen": variable, "mean": variable + 1.0})
+    assert {name: float(value) for name, value in reader().items()} == {"seen": 4.0, "mean": 5.0}
+    assert reader.live == {"seen"}
