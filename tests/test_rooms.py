@@ -55,13 +55,13 @@ MAY_IMPORT = {
         "validation",
     },
     "callbacks": {"_keras", "errors", "records", "snapshot"},
-    "checkpoint": {"errors", "records", "snapshot"},
-    "conv": {"errors"},
+    "checkpoint": {"arguments", "errors", "records", "snapshot"},
+    "conv": {"arguments", "errors"},
     "data": {"_keras", "errors", "records", "zero_copy"},
     "errors": set(),
-    "models": set(),
-    "monitoring": {"records"},
-    "parallel": {"_keras", "_keras_replicas", "errors", "records", "training"},
+    "models": {"arguments"},
+    "monitoring": {"arguments", "records"},
+    "parallel": {"_keras", "_keras_replicas", "arguments", "errors", "records", "training"},
     "configuration": {"arguments"},
     "following": {"_keras", "_version", "callbacks", "data", "parallel", "resume", "snapshot", "validation"},
     "interrupts": set(),
@@ -69,8 +69,8 @@ MAY_IMPORT = {
     "joining": {"_keras", "training"},
     "lag": {"callbacks", "data", "monitoring", "records", "validation"},
     "records": set(),
-    "resume": {"callbacks", "checkpoint", "data", "errors", "snapshot"},
-    "scheduling": {"errors", "records", "zero_copy"},
+    "resume": {"arguments", "callbacks", "checkpoint", "data", "errors", "snapshot"},
+    "scheduling": {"arguments", "errors", "records", "zero_copy"},
     "parts": {
         "callbacks",
         "data",
@@ -121,7 +121,7 @@ MAY_IMPORT = {
         "records",
     },
     "validation": {"_keras", "arguments", "data", "errors", "parallel", "records", "snapshot"},
-    "zero_copy": {"errors"},
+    "zero_copy": {"arguments", "errors"},
 }
 
 
