@@ -19,7 +19,7 @@ import overlap_train
 
 ROOT = Path(overlap_train.__file__).parent
 STAGES = {"data", "training", "snapshot", "validation", "callbacks", "monitoring", "arguments"}
-LEAVES = {"configuration", "errors", "records", "interrupts"}
+LEAVES = {"cached_files", "configuration", "errors", "records", "interrupts"}
 
 MAY_IMPORT = {
     "__init__": {
@@ -54,9 +54,10 @@ MAY_IMPORT = {
         "records",
         "validation",
     },
+    "cached_files": set(),
     "callbacks": {"_keras", "errors", "records", "snapshot"},
     "checkpoint": {"arguments", "errors", "records", "snapshot"},
-    "conv": {"arguments", "errors"},
+    "conv": {"arguments", "cached_files", "errors"},
     "data": {"_keras", "errors", "records", "zero_copy"},
     "errors": set(),
     "models": {"arguments"},
@@ -115,13 +116,14 @@ MAY_IMPORT = {
         "_keras_replicas",
         "_version",
         "arguments",
+        "cached_files",
         "configuration",
         "data",
         "errors",
         "records",
     },
     "validation": {"_keras", "arguments", "data", "errors", "parallel", "records", "snapshot"},
-    "zero_copy": {"arguments", "errors"},
+    "zero_copy": {"arguments", "cached_files", "errors"},
 }
 
 
