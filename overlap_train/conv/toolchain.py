@@ -7,6 +7,7 @@ ends or prints without end. Any thread.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import selectors
@@ -26,6 +27,8 @@ __all__ = ["Toolchain", "find_toolchain", "run_limited"]
 
 _VERSION_S = 5.0
 _VERSION_BYTES = 1 << 16
+# What this process or the system lacks at the moment.
+_PASSING = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _REMEDY = (
     "set CXX to a C++17 compiler that runs here, or unset it; algorithm='auto' is tf.nn.conv2d meanwhile"
 )
@@ -146,7 +149,10 @@ def _version_of(command: tuple[str, ...], stamp: tuple[int, int, int]) -> str | 
             f"The compiler {shown} did not say its version within {_VERSION_S:g} s: {_REMEDY}."
         )
     except (OSError, ValueError) as error:
-        return NativeUnavailableError(f"The compiler {shown} cannot be run here ({error}): {_REMEDY}.")
+        refusal = NativeUnavailableError(f"The compiler {shown} cannot be run here ({error}): {_REMEDY}.")
+        if getattr(error, "errno", None) in _PASSING:
+            raise refusal from error  # what is raised is not remembered
+        return refusal
     except NativeUnavailableError as error:
         return NativeUnavailableError(f"{error}: {_REMEDY}.")
     if status != 0:

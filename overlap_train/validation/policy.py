@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from overlap_train.arguments import (
+    LARGEST,
     epoch_selector,
     freeze,
     require_choice,
@@ -25,6 +26,7 @@ _BACKLOGS = ("block", "skip", "latest")
 _ON_CHANGE = ("rollback", "continue")
 _ON_ERROR = ("raise", "warn", "retry")
 _DEVICE = re.compile(r"(/?job:\w+)?(/replica:\d+)?(/task:\d+)?/?(device:)?[A-Za-z_]+(:\d{1,9})?")
+_MOST_WORKERS = 4096
 _SKIPPED = 8  # epochs without a validation that may wait for an older one to be delivered
 
 
@@ -85,7 +87,7 @@ class ValidationPolicy:
     def __post_init__(self) -> None:
         freeze(
             self,
-            workers=_count_or_none("workers", self.workers),
+            workers=_count_or_none("workers", self.workers, maximum=_MOST_WORKERS),
             max_lag=require_count("max_lag", self.max_lag, minimum=0),
             overlap=require_choice("overlap", self.overlap, _OVERLAPS),
             backlog=require_choice("backlog", self.backlog, _BACKLOGS),
@@ -150,8 +152,10 @@ class ValidationSet:
         )
 
 
-def _count_or_none(name: str, value: Any) -> int | None:
-    return None if value is None else require_count(name, value, minimum=1, expected="an integer or None")
+def _count_or_none(name: str, value: Any, *, maximum: int = LARGEST) -> int | None:
+    if value is None:
+        return None
+    return require_count(name, value, minimum=1, maximum=maximum, expected="an integer or None")
 
 
 def _seconds_or_none(name: str, value: Any) -> float | None:
