@@ -39,12 +39,14 @@ __all__ = [
     "require_flag",
     "require_instance",
     "require_integer",
+    "require_items",
     "require_mapping",
     "require_model",
     "require_path",
     "require_real",
     "require_seconds",
     "require_text",
+    "require_verbosity",
     "shown",
 ]
 
@@ -272,6 +274,17 @@ def require_each(name: str, values: Any, require: Callable[[str, Any], T], *, ex
     return tuple(require(name, item) for item in items)
 
 
+def require_items(name: str, values: Any, kind: type[T], *, expected: str) -> tuple[T, ...]:
+    """Returns the items of a collection if each is of a kind, or raises TypeError."""
+
+    def of_kind(name: str, item: Any) -> T:
+        if not isinstance(item, kind):
+            raise TypeError(f"{name} must be {expected}; got {shown(item)} in it")
+        return item
+
+    return require_each(name, values, of_kind, expected=expected)
+
+
 def require_mapping(name: str, value: Any, *, expected: str) -> Mapping[Any, Any]:
     """Returns `value` if it is a mapping, or raises TypeError."""
     if not isinstance(value, Mapping):
@@ -313,7 +326,7 @@ def check_fit(
     split = require_real("validation_split", validation_split, infinite=True)
     if not 0.0 <= split < 1.0:
         raise ValueError(f"validation_split must be at least 0 and below 1; got {shown(validation_split)}")
-    _require_verbosity(verbose)
+    require_verbosity(verbose)
     if not (isinstance(shuffle, str) and str(shuffle) == "batch"):
         try:
             require_flag("shuffle", shuffle)
@@ -322,7 +335,8 @@ def check_fit(
     epoch_selector(validation_freq)
 
 
-def _require_verbosity(verbose: Any) -> None:
+def require_verbosity(verbose: Any) -> None:
+    """Raises ValueError unless `verbose` is what Keras takes for it."""
     known = isinstance(verbose, (str, bool, int, float, np.generic)) and verbose in ("auto", 0, 1, 2)
     if not known:
         raise ValueError(f"verbose must be 'auto', 0, 1 or 2; got {shown(verbose)}")

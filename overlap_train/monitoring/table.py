@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from overlap_train.arguments import require_count, require_each, shown
 from overlap_train.records import EpochAccount
 
 __all__ = ["EpochRow", "format_epoch_table", "format_metric"]
@@ -45,7 +47,8 @@ def format_epoch_table(rows: Iterable[EpochRow], *, width: int = 100) -> str:
     Returns:
         The lines, joined, without a newline at the end. Epochs count from 1, as Keras prints them.
     """
-    rows = list(rows)
+    rows = require_each("rows", rows, _checked_row, expected="pairs of an EpochAccount and its metrics")
+    width = require_count("width", width, minimum=1)
     if not rows:
         return "No epoch was trained."
     epochs = _Column("epoch", "", tuple(str(account.epoch + 1) for account, _ in rows), "total")
@@ -64,10 +67,25 @@ def format_metric(value: float | None) -> str:
     """Writes a metric with four decimals, or in scientific notation where that would hide it."""
     if value is None:
         return _MISSING
-    value = float(value)
+    value = float(value) if isinstance(value, float) else _as_number(value)
     if not math.isfinite(value) or value == 0 or 1e-3 <= abs(value) < 1e5:
         return f"{value:.4f}"
     return f"{value:.3e}"
+
+
+def _as_number(value: object) -> float:
+    """Returns what `float` takes of what a metric may be: numbers, and tensors and arrays of one."""
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except Exception as error:
+        raise TypeError(f"value must be a number or None; got {shown(value)}") from error
+
+
+def _checked_row(name: str, row: Any) -> EpochRow:
+    is_row = isinstance(row, (tuple, list)) and len(row) == 2
+    if not is_row or not isinstance(row[0], EpochAccount) or not isinstance(row[1], Mapping):
+        raise TypeError(f"{name} must be pairs of an EpochAccount and its metrics; got {shown(row)} in it")
+    return row[0], row[1]
 
 
 def _metric_names(rows: Sequence[EpochRow]) -> list[str]:

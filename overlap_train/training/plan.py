@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from overlap_train.arguments import (
+    LARGEST,
     Auto,
     auto_or,
     freeze,
@@ -19,6 +20,7 @@ __all__ = ["Auto", "ExecutionPlan"]
 
 _LOOPS = ("auto", "in_memory", "iterator", "eager")
 _KERNELS = ("auto", "keras", "fast")
+_MOST_SPLITS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +67,7 @@ class ExecutionPlan:
             self,
             loop=require_choice("loop", self.loop, _LOOPS),
             steps_per_call=_count_or_auto("steps_per_call", self.steps_per_call),
-            batch_splits=_count_or_auto("batch_splits", self.batch_splits),
+            batch_splits=_count_or_auto("batch_splits", self.batch_splits, maximum=_MOST_SPLITS),
             jit="auto"
             if isinstance(jit, str) and jit == "auto"
             else require_flag("jit", jit, expected="True, False or 'auto'"),
@@ -97,5 +99,6 @@ class ExecutionPlan:
         return self.batch_splits != "auto" and self.batch_splits > 1
 
 
-def _count_or_auto(name: str, value: Any) -> int | Auto:
-    return auto_or(name, value, require_count, minimum=1, expected="an integer or 'auto'")
+def _count_or_auto(name: str, value: Any, *, maximum: int = LARGEST) -> int | Auto:
+    expected = "an integer or 'auto'"
+    return auto_or(name, value, require_count, minimum=1, maximum=maximum, expected=expected)
