@@ -160,7 +160,7 @@ class LayerGraph:
 
     def _check(self) -> None:
         if not self.layers:
-            raise ValueError(f"{self.name}: layers is empty; a graph needs at least one")
+            raise ValueError(f"{self.name}: layers is empty; a graph needs at least one layer")
         wholes = (layer.whole for layer in self.layers if layer.whole is not None)
         names = [layer.name for layer in (*self.layers, *wholes)]
         if len(set(names)) != len(names):

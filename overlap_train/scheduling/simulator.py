@@ -204,7 +204,7 @@ class _Run:
         aging_s: float,
     ) -> None:
         if not arrivals:
-            raise ValueError("arrivals is empty: there is nothing to simulate; pass at least one")
+            raise ValueError("arrivals is empty: there is nothing to simulate; pass at least one arrival")
         self._platform, self._true_s, self._loads = platform, true_s, loads
         self._costs = costs if costs is not None else FixedCosts(true_s)
         self._queue = JobQueue(tuple(platform.devices))

@@ -38,7 +38,7 @@ def checked_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
 def checked_dtype(dtype: DTypeLike | tf.DType) -> np.dtype[Any]:
     checked = any_dtype(dtype)
     if checked not in SHARED_DTYPES:
-        raise TypeError(f"dtype must be one of {_names()} in native byte order, got {checked!r}")
+        raise TypeError(f"dtype: a buffer holds one of {_names()} in native byte order, got {checked!r}")
     return checked
 
 
