@@ -241,7 +241,7 @@ def test_arguments_that_make_no_sense_are_refused():
         MultiModelScheduler(devices=ONE, max_batch=0)
     with pytest.raises(ValueError, match="segments must be one of"):
         MultiModelScheduler(devices=ONE, segments="some")
-    with pytest.raises(ValueError, match="policy must be one of .*; got 'best'"):
+    with pytest.raises(ValueError, match=r"policy must be one of .*; got 'best'"):
         MultiModelScheduler(devices=ONE, policy="best")
 
 
