@@ -146,6 +146,8 @@ def require_real(
     real = _as_real(value)
     if real is None:
         raise TypeError(f"{name} must be {expected}; got {shown(value)} of type {type(value).__name__}")
+    if math.isinf(real) and not infinite:
+        raise ValueError(f"{name} must be finite; got {shown(value)}")
     if above is not None and not real > above:
         wanted = "positive" if above == 0 else f"above {above:g}"
         raise ValueError(f"{name} must be {wanted}; got {shown(value)}")
@@ -155,7 +157,7 @@ def require_real(
         raise ValueError(f"{name} must be at most {maximum:g}; got {shown(value)}")
     if below is not None and not real < below:
         raise ValueError(f"{name} must be below {below:g}; got {shown(value)}")
-    if math.isnan(real) or (math.isinf(real) and not infinite):
+    if math.isnan(real):
         raise ValueError(f"{name} must be finite; got {shown(value)}")
     return real
 
