@@ -45,6 +45,7 @@ __all__ = [
     "require_path",
     "require_real",
     "require_seconds",
+    "require_sizes",
     "require_text",
     "require_verbosity",
     "shown",
@@ -285,6 +286,28 @@ def require_items(name: str, values: Any, kind: type[T], *, expected: str) -> tu
         return item
 
     return require_each(name, values, of_kind, expected=expected)
+
+
+def require_sizes(
+    name: str, values: Any, *, length: int | None = None, open_ended: bool = False
+) -> tuple[Any, ...]:
+    """Returns sizes such as those of a shape, each at least 1, or raises TypeError or ValueError.
+
+    Args:
+        name: of the argument.
+        values: that were given for it.
+        length: how many there must be; None for at least one.
+        open_ended: whether all but the last may be None, for any size.
+    """
+    expected = f"a sequence of {length or 'one or more'} sizes"
+    items = require_each(name, values, lambda _, item: item, expected=expected)
+    if len(items) != length if length is not None else not items:
+        raise ValueError(f"{name} must be {expected}; got {shown(values)}")
+    last = len(items) - 1
+    return tuple(
+        None if item is None and open_ended and index < last else require_count(name, item, minimum=1)
+        for index, item in enumerate(items)
+    )
 
 
 def require_mapping(name: str, value: Any, *, expected: str) -> Mapping[Any, Any]:
