@@ -16,6 +16,8 @@ import tensorflow as tf
 
 from overlap_train.arguments import require_count
 
+_MOST_THREADS = 1 << 16
+
 __all__ = ["ThreadSettings", "available_cores", "configure", "splits_pay", "splits_would_pay"]
 
 
@@ -57,16 +59,14 @@ def configure(
 
     Raises:
         TypeError: if a number is not an integer.
-        ValueError: if a number is below 1.
+        ValueError: if a number is below 1, or no machine has so many.
 
     Warns:
         RuntimeWarning: if TensorFlow has started already, so that the pools stay as they are.
     """
-    cores = available_cores() if cores is None else require_count("cores", cores, minimum=1)
-    intra = 1 if intra_op_threads is None else require_count("intra_op_threads", intra_op_threads, minimum=1)
-    inter = (
-        cores if inter_op_threads is None else require_count("inter_op_threads", inter_op_threads, minimum=1)
-    )
+    cores = _threads("cores", cores, default=available_cores())
+    intra = _threads("intra_op_threads", intra_op_threads, default=1)
+    inter = _threads("inter_op_threads", inter_op_threads, default=cores)
     try:
         tf.config.threading.set_intra_op_parallelism_threads(intra)
         tf.config.threading.set_inter_op_parallelism_threads(inter)
@@ -81,6 +81,13 @@ def configure(
         )
         return present
     return _present()
+
+
+def _threads(name: str, value: int | None, *, default: int) -> int:
+    if value is None:
+        return default
+    expected = "an integer or None"
+    return require_count(name, value, minimum=1, maximum=_MOST_THREADS, expected=expected)
 
 
 def available_cores() -> int:

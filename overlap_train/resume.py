@@ -21,6 +21,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from overlap_train.arguments import freeze, require_count, require_path, require_seconds
 from overlap_train.callbacks.packing import pack, unpack
 from overlap_train.callbacks.rewind import rewind_files
 from overlap_train.callbacks.state import CallbackState, capture_all, restore_all
@@ -54,18 +55,16 @@ class CheckpointPolicy:
     keep: int = 3
 
     def __post_init__(self) -> None:
-        if not isinstance(self.directory, (str, os.PathLike)) or not str(self.directory):
-            raise TypeError(f"directory must be a path; got {self.directory!r}")
-        for name, value in (("every_epochs", self.every_epochs), ("keep", self.keep)):
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{name} must be an int; got {value!r}")
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1; got {value}")
-        if self.every_s is not None:
-            if isinstance(self.every_s, bool) or not isinstance(self.every_s, (int, float)):
-                raise TypeError(f"every_s must be a number of seconds or None; got {self.every_s!r}")
-            if not self.every_s >= 0:
-                raise ValueError(f"every_s must not be negative; got {self.every_s!r}")
+        require_path("directory", self.directory)
+        expected = "a number of seconds or None"
+        freeze(
+            self,
+            every_epochs=require_count("every_epochs", self.every_epochs, minimum=1),
+            every_s=None
+            if self.every_s is None
+            else require_seconds("every_s", self.every_s, zero=True, expected=expected),
+            keep=require_count("keep", self.keep, minimum=1),
+        )
 
 
 def checkpoint_policy(resume: Any) -> CheckpointPolicy | None:

@@ -102,10 +102,17 @@ def test_a_model_without_an_optimizer_is_refused():
 # Numbers
 
 
+COUNTS = ["epochs", "batch_size", "steps_per_epoch", "validation_steps", "validation_batch_size"]
+
+
 @pytest.mark.parametrize(
-    "name", ["epochs", "batch_size", "steps_per_epoch", "validation_steps", "validation_batch_size"]
+    ("name", "value"),
+    [
+        (name, value)
+        for name, value in itertools.product(COUNTS, [0, -1, True, 2.5, "3"])
+        if (name, value) != ("epochs", 0)  # which trains nothing, as in Keras
+    ],
 )
-@pytest.mark.parametrize("value", [0, -1, True, 2.5, "3"])
 def test_counts_that_cannot_be_meant_are_refused_by_name(name, value):
     error = ValueError if type(value) is int else TypeError
     with pytest.raises(error, match=f"{name} must be .*; got {value!r}"):
@@ -119,6 +126,13 @@ def test_counts_that_cannot_be_meant_are_refused_by_name(name, value):
         ({"validation_split": 1.0}, ValueError, "validation_split must be at least 0 and below 1; got 1.0"),
         ({"validation_split": -0.1}, ValueError, "validation_split must be at least 0"),
         ({"validation_split": "half"}, TypeError, "validation_split must be a number; got 'half'"),
+        ({"validation_split": float("nan")}, ValueError, "validation_split must be finite; got nan"),
+        ({"epochs": np.array(2.7)}, TypeError, "epochs must be an integer; got array"),
+        ({"batch_size": 10**30}, ValueError, "batch_size must be at most"),
+        ({"validation_freq": np.array([1, 2])}, ValueError, "Expected `validation_freq` to be a list or int"),
+        ({"validation_freq": {1, 2}}, ValueError, "Expected `validation_freq` to be a list or int"),
+        ({"verbose": [1]}, ValueError, "verbose must be 'auto', 0, 1 or 2"),
+        ({"shuffle": 2}, ValueError, "shuffle must be True, False or 'batch'; got 2"),
         ({"validation_freq": 0}, ValueError, "validation_freq must be at least 1; got 0"),
         ({"validation_freq": [1, 0]}, ValueError, "validation_freq must be at least 1; got 0"),
         ({"validation_freq": "2"}, TypeError, "validation_freq must be an integer; got '2'"),

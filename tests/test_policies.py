@@ -346,12 +346,24 @@ BAD = [
     (ValidationPolicy, dict(timeout_s=0), ValueError, "timeout_s must be positive"),
     (ValidationPolicy, dict(timeout_s="1"), TypeError, "timeout_s must be a number of seconds"),
     (ValidationPolicy, dict(every_steps=0), ValueError, "every_steps must be at least 1"),
-    (ValidationPolicy, dict(sanity_check=1), TypeError, "sanity_check must be True or False"),
+    (ValidationPolicy, dict(sanity_check=2), TypeError, "sanity_check must be True or False"),
     (ValidationPolicy, dict(cache_bytes=-1), ValueError, "cache_bytes must be at least 0"),
+    (ValidationSet, dict(data=VALIDATION, freq=0), ValueError, "freq must be at least 1; got 0"),
+    (ValidationSet, dict(data=VALIDATION, freq=[1, 0]), ValueError, "freq must be at least 1; got 0"),
+    (ValidationSet, dict(data=VALIDATION, steps=0), ValueError, "steps must be at least 1; got 0"),
+    (ValidationSet, dict(data=VALIDATION, steps=2.5), TypeError, "steps must be an integer or None; got 2.5"),
+    (
+        ValidationSet,
+        dict(data=VALIDATION, batch_size=-4),
+        ValueError,
+        "batch_size must be at least 1; got -4",
+    ),
+    (ValidationSet, dict(data=VALIDATION, batch_size=10**30), ValueError, "batch_size must be at most"),
+    (ValidationSet, dict(data="x"), TypeError, "data must be a tuple of arrays"),
     (CheckpointPolicy, dict(directory=3), TypeError, "directory must be a path"),
     (CheckpointPolicy, dict(directory="d", every_epochs=0), ValueError, "every_epochs must be at least 1"),
     (CheckpointPolicy, dict(directory="d", keep=1.0), TypeError, "keep must be an int"),
-    (CheckpointPolicy, dict(directory="d", every_s=-1), ValueError, "every_s must not be negative"),
+    (CheckpointPolicy, dict(directory="d", every_s=-1), ValueError, "every_s must be at least 0"),
 ]
 
 
@@ -368,10 +380,12 @@ def test_bad_values_of_policies(kind, arguments, error, message):
         (dict(validation_data={}), ValueError, "validation_data is an empty dict"),
         (dict(validation_data={3: VALIDATION}), TypeError, "names of validation sets must be strings"),
         (dict(validation_data={"": VALIDATION}), ValueError, "must not be empty"),
+        (dict(validation_data={"a": None}), TypeError, r"validation_data\['a'\] is None"),
+        (dict(validation_data={"a": VALIDATION, "b": None}), TypeError, r"validation_data\['b'\] is None"),
         (
-            dict(validation_data={"a": ValidationSet(data=VALIDATION, freq=0)}),
-            ValueError,
-            "validation_freq must be at least 1",
+            dict(validation_data={"a": ValidationSet(data=None)}),
+            TypeError,
+            r"validation_data\['a'\] is None",
         ),
     ],
 )

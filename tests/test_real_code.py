@@ -59,7 +59,10 @@ def test_a_rollback_takes_what_is_outside_the_model_back(name):
     trainer = compared(
         BUILDERS[name],
         lambda d: (
-            [kc.ReduceLROnPlateau("val_loss", patience=0, factor=0.5, min_delta=10.0, cooldown=1), kc.EarlyStopping("val_loss", patience=2, min_delta=10.0, restore_best_weights=True)]
+            [
+                kc.ReduceLROnPlateau("val_loss", patience=0, factor=0.5, min_delta=10.0, cooldown=1),
+                kc.EarlyStopping("val_loss", patience=2, min_delta=10.0, restore_best_weights=True),
+            ]
         ),
     )
     assert any("back to the end" in message for message in trainer.messages)

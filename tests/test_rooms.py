@@ -22,7 +22,7 @@ import overlap_train
 
 ROOT = Path(overlap_train.__file__).parent
 STAGES = {"data", "training", "snapshot", "validation", "callbacks", "monitoring", "arguments"}
-LEAVES = {"configuration", "errors", "records", "interrupts"}
+LEAVES = {"cached_files", "configuration", "errors", "records", "interrupts"}
 
 MAY_IMPORT = {
     "__init__": {
@@ -59,14 +59,15 @@ MAY_IMPORT = {
         "records",
         "validation",
     },
+    "cached_files": set(),
     "callbacks": {"_keras", "errors", "records", "snapshot"},
-    "checkpoint": {"errors", "records", "snapshot"},
-    "conv": {"errors"},
+    "checkpoint": {"arguments", "errors", "records", "snapshot"},
+    "conv": {"arguments", "cached_files", "errors"},
     "data": {"_inspection", "_keras", "errors", "records", "zero_copy"},
     "errors": set(),
-    "models": set(),
-    "monitoring": {"records"},
-    "parallel": {"_keras", "_keras_replicas", "errors", "records", "training"},
+    "models": {"arguments"},
+    "monitoring": {"arguments", "records"},
+    "parallel": {"_keras", "_keras_replicas", "arguments", "errors", "records", "training"},
     "configuration": {"arguments"},
     "following": {
         "_keras",
@@ -85,8 +86,8 @@ MAY_IMPORT = {
     "lag": {"_keras", "callbacks", "data", "monitoring", "records", "training", "validation"},
     "opening": {"_keras", "callbacks"},
     "records": set(),
-    "resume": {"callbacks", "checkpoint", "data", "errors", "snapshot"},
-    "scheduling": {"errors", "records", "zero_copy"},
+    "resume": {"arguments", "callbacks", "checkpoint", "data", "errors", "snapshot"},
+    "scheduling": {"arguments", "errors", "records", "zero_copy"},
     "parts": {
         "callbacks",
         "data",
@@ -144,6 +145,7 @@ MAY_IMPORT = {
         "_keras_replicas",
         "_version",
         "arguments",
+        "cached_files",
         "configuration",
         "data",
         "errors",
@@ -160,7 +162,7 @@ MAY_IMPORT = {
         "snapshot",
         "training",
     },
-    "zero_copy": {"errors"},
+    "zero_copy": {"arguments", "cached_files", "errors"},
 }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from overlap_train.arguments import require_each, shown
 from overlap_train.errors import CheckpointMismatchError
 
 __all__ = ["CheckpointState", "layout"]
@@ -72,10 +73,12 @@ def layout(variables: Iterable[Any]) -> str:
     Args:
         variables: Keras variables, in the order in which their values are stored.
     """
-    return "\n".join(_line(variable) for variable in variables)
+    return "\n".join(require_each("variables", variables, _line, expected="a collection of variables"))
 
 
-def _line(variable: Any) -> str:
+def _line(argument: str, variable: Any) -> str:
+    if not all(hasattr(variable, attribute) for attribute in ("path", "shape", "dtype")):
+        raise TypeError(f"{argument} must be Keras variables; got {shown(variable)}")
     name = re.sub(r"_\d+(?=[_/]|$)", "", variable.path)  # also inside: adam/dense_1_kernel_momentum
     shape = "x".join(str(size) for size in variable.shape) or "scalar"
     return f"{name} {shape} {np.dtype(variable.dtype) if variable.dtype != 'string' else 'string'}"

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from overlap_train.arguments import require_count, require_path
 from overlap_train.checkpoint import container
 from overlap_train.checkpoint.lock import DirectoryLock
 from overlap_train.checkpoint.state import CheckpointState
@@ -47,14 +48,8 @@ class CheckpointStore:
             TypeError: `directory` is no path, or `keep` no integer.
             ValueError: `keep` is below 1.
         """
-        if isinstance(directory, bytes) or not isinstance(directory, (str, os.PathLike)):
-            raise TypeError(f"directory must be a path; got {directory!r} of type {type(directory).__name__}")
-        if isinstance(keep, bool) or not hasattr(keep, "__index__"):
-            raise TypeError(f"keep must be an integer; got {keep!r} of type {type(keep).__name__}")
-        if keep < 1:
-            raise ValueError(f"keep must be at least 1; got {keep}")
-        self._directory = Path(directory)
-        self._keep = keep.__index__()
+        self._directory = require_path("directory", directory)
+        self._keep = require_count("keep", keep, minimum=1)
         self._lock = DirectoryLock(self._directory)
         self._damaged: set[Path] = set()
 

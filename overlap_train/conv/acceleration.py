@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import keras
 import tensorflow as tf
 
+from overlap_train.arguments import require_count, require_model, require_verbosity
 from overlap_train.conv import layers, library, operation
 from overlap_train.conv.reporting import format_report
 from overlap_train.conv.selection import Timing
@@ -67,8 +68,14 @@ def accelerate(model: keras.Model, *, batch_size: int | None = None, verbose: in
         The same model.
 
     Raises:
-        ValueError: the model is compiled with jit_compile=True, which has no custom operations.
+        TypeError: an argument has the wrong type.
+        ValueError: `batch_size` is below 1, or the model is compiled with jit_compile=True, which has no
+            custom operations.
     """
+    require_model(model)
+    require_verbosity(verbose)
+    if batch_size is not None:
+        batch_size = require_count("batch_size", batch_size, minimum=1, expected="an integer or None")
     if getattr(model, "jit_compile", False) is True:
         raise ValueError(
             "accelerate() cannot work under XLA, and the model has jit_compile=True: "

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from overlap_train.arguments import require_choice
 from overlap_train.conv import operation
 
 __all__ = ["TiledConv2D", "convolve", "unsupported"]
@@ -61,8 +62,7 @@ class TiledConv2D(keras.layers.Conv2D):  # type: ignore[misc]
 
     def __init__(self, *args: Any, algorithm: str = "auto", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if algorithm not in operation.ALGORITHMS:
-            raise ValueError(f"algorithm must be one of {operation.ALGORITHMS}, got {algorithm!r}")
+        algorithm = require_choice("algorithm", algorithm, operation.ALGORITHMS)
         reason = unsupported(self)
         if reason is not None:
             raise ValueError(f"TiledConv2D cannot do {reason}; use keras.layers.Conv2D")

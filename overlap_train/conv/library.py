@@ -29,6 +29,13 @@ __all__ = [
     "warn_unavailable_once",
 ]
 
+_OPERATIONS = (
+    "overlap_tiled_conv2d",
+    "overlap_tiled_conv2d_backprop_input",
+    "overlap_tiled_conv2d_backprop_filter",
+    "overlap_tiled_conv2d_epilogue_grad",
+)
+
 _log = logging.getLogger("overlap_train.conv")
 
 
@@ -87,15 +94,19 @@ def _load_locked() -> None:
     path = build(cuda=_wants_cuda())
     try:
         operations = tf.load_op_library(str(path))
-    except (tf.errors.OpError, OSError) as error:
+        handle = ctypes.CDLL(str(path))
+        handle.overlap_conv_instruction_set.restype = ctypes.c_char_p
+        instruction_set = handle.overlap_conv_instruction_set().decode()
+        handle.overlap_conv_helps_accepted.restype = ctypes.c_int64
+        missing = [name for name in _OPERATIONS if not hasattr(operations, name)]
+        if missing:
+            raise AttributeError(f"it has no operation {missing[0]}")
+    except (tf.errors.OpError, OSError, AttributeError, ValueError) as error:
         raise NativeUnavailableError(
             f"TensorFlow cannot load {path}: {error}. "
             "Build it again: python -m overlap_train.conv.build --force"
         ) from error
-    handle = ctypes.CDLL(str(path))
-    handle.overlap_conv_instruction_set.restype = ctypes.c_char_p
-    _state.instruction_set = handle.overlap_conv_instruction_set().decode()
-    handle.overlap_conv_helps_accepted.restype = ctypes.c_int64
+    _state.instruction_set = instruction_set
     _state.helps_accepted = handle.overlap_conv_helps_accepted
     _state.has_cuda = hasattr(handle, "overlap_conv_forward_cuda")
     _state.operations = operations

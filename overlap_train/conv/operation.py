@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from overlap_train.arguments import require_choice, require_count, require_text, shown
 from overlap_train.conv import _gradients, library, selection
 from overlap_train.conv.selection import DIRECTIONS, STOCK, ConvKey, Timing
 
@@ -21,6 +22,7 @@ ALGORITHMS = ("auto", "direct", "winograd")
 
 # Keras traces its steps with an unknown batch; "auto" then times the shape at this one.
 ASSUMED_BATCH = 8
+_LONGEST_STRIDE = 2**31 - 1
 
 Activation: TypeAlias = "str | Callable[[tf.Tensor], tf.Tensor] | None"
 
@@ -220,11 +222,18 @@ def _guess(strides: tuple[int, int], filters: tf.TensorShape) -> str:
     return "winograd" if deep and strides == (1, 1) else STOCK
 
 
-def _pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
-    pair = (value, value) if isinstance(value, (int, np.integer)) else tuple(value)
-    if len(pair) != 2 or not all(isinstance(n, (int, np.integer)) and n > 0 for n in pair):
-        raise ValueError(f"{name} must be a positive integer or two of them, [height, width]; got {value!r}")
-    return int(pair[0]), int(pair[1])
+def _pair(name: str, value: Any) -> tuple[int, int]:
+    expected = "a positive integer or two of them, [height, width]"
+    if isinstance(value, np.ndarray) and value.ndim:
+        value = value.tolist()
+    pair = value if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else (value, value)
+    if len(pair) != 2:
+        raise ValueError(f"{name} must be {expected}; got {shown(value)}")
+    try:
+        height, width = (require_count(name, n, minimum=1, maximum=_LONGEST_STRIDE) for n in pair)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be {expected}; got {shown(value)}") from error
+    return height, width
 
 
 def _check_options(
@@ -234,12 +243,23 @@ def _check_options(
         raise ValueError(
             f"tiled_conv2d has no dilated convolution, got dilations={dilations!r}; use tf.nn.conv2d"
         )
-    if algorithm not in ALGORITHMS:
-        raise ValueError(f"algorithm must be one of {ALGORITHMS}, got {algorithm!r}")
+    require_choice("algorithm", algorithm, ALGORITHMS)
     if not isinstance(padding, str) or padding.upper() not in ("SAME", "VALID"):
-        raise ValueError(f"padding must be 'SAME' or 'VALID', got {padding!r}")
-    if isinstance(activation, str) and activation not in ("linear", "relu"):
-        raise ValueError(f"activation must be None, 'linear', 'relu' or a function, got {activation!r}")
+        raise ValueError(f"padding must be 'SAME' or 'VALID', got {shown(padding)}")
+    known = isinstance(activation, str) and activation in ("linear", "relu")
+    if not (known or activation is None or callable(activation)):
+        raise ValueError(f"activation must be None, 'linear', 'relu' or a function, got {shown(activation)}")
+
+
+def _tensor(name: str, value: Any, dtype: tf.DType | None = None) -> tf.Tensor:
+    """Returns a value as a tensor; what TensorFlow says of one that it does not take begins with its name."""
+    if value is None:
+        raise TypeError(f"{name} must be a tensor, got None")
+    try:
+        return tf.convert_to_tensor(value, dtype=dtype, name=name)
+    except Exception as error:
+        kind = ValueError if isinstance(error, ValueError) else TypeError
+        raise kind(f"{name} cannot be made a tensor: {error}") from error
 
 
 def _check_tensors(x: tf.Tensor, filters: tf.Tensor, convolution: _Convolution) -> None:
@@ -316,8 +336,12 @@ def tiled_conv2d(
         tf.errors.InvalidArgumentError: shapes unknown until the operation ran do not fit.
     """
     _check_options(padding, activation, algorithm, dilations)
+    if batch_hint is not None:
+        batch_hint = require_count("batch_hint", batch_hint, minimum=1, expected="an integer or None")
+    if name is not None:
+        name = require_text("name", name)
     after = activation if callable(activation) else None
-    if after in (tf.nn.relu, tf.keras.activations.relu):
+    if after is tf.nn.relu or after is tf.keras.activations.relu:
         activation, after = "relu", None
     convolution = _Convolution(
         _pair("strides", strides),
@@ -328,11 +352,11 @@ def tiled_conv2d(
         batch_hint,
     )
     with tf.name_scope(name or "tiled_conv2d"):
-        x = tf.convert_to_tensor(x, name="x")
-        filters = tf.convert_to_tensor(filters, dtype=x.dtype, name="filters")
-        offsets = (
-            tf.zeros([0], x.dtype) if bias is None else tf.convert_to_tensor(bias, dtype=x.dtype, name="bias")
-        )
+        x = _tensor("x", x)
+        if not (x.dtype.is_floating or x.dtype == tf.int32):
+            raise TypeError(f"x must be of a floating dtype, got {x.dtype.name}")
+        filters = _tensor("filters", filters, x.dtype)
+        offsets = tf.zeros([0], x.dtype) if bias is None else _tensor("bias", bias, x.dtype)
         _check_tensors(x, filters, convolution)
         if algorithm != "auto":
             library.load()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from overlap_train.arguments import require_items
 from overlap_train.conv import selection
 from overlap_train.conv.selection import STOCK, Timing
 
@@ -27,7 +28,9 @@ def format_report(rows: Iterable[Timing] | None = None) -> str:
         f"{'convolution':<44} {'direction':<16} {'tf.nn':>9} {'winograd':>9} {'direct':>9}  "
         f"{'chosen':<13} {'ratio':>5}"
     ]
-    for row in report() if rows is None else rows:
+    if rows is None:
+        rows = report()
+    for row in require_items("rows", rows, Timing, expected="what report() returns"):
         key = row.key
         batch = f"{key.input_shape[0]}{'?' if key.batch_assumed else ''}"
         shape = f"{batch}×{'×'.join(map(str, key.input_shape[1:]))} → {key.filter_shape[3]}"

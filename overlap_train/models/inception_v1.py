@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 import keras
 
+from overlap_train.arguments import require_count, require_path, require_real, require_sizes, require_text
+
 __all__ = ["LocalResponseNormalization", "inception_v1"]
 
 # Table 1, for each block: 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5, pool projection. None: a pooling by two.
@@ -27,6 +29,8 @@ _BLOCKS: tuple[tuple[str, tuple[int, ...] | None], ...] = (
     ("5a", (256, 160, 320, 32, 128, 128)),
     ("5b", (384, 192, 384, 48, 128, 128)),
 )
+_LARGEST_SEED = 2**31 // 1000 - 1  # each layer's is a thousand times as large
+
 _Convolution = Callable[..., keras.layers.Layer]
 
 
@@ -47,8 +51,15 @@ def inception_v1(
             keeping random weights.
 
     Raises:
-        ValueError: if the file does not fit the network, or the image is too small.
+        TypeError: if an argument has the wrong type.
+        ValueError: if an argument is out of range, the file does not fit the network, or the image is too
+            small.
     """
+    input_shape = require_sizes("input_shape", input_shape, length=3)
+    num_classes = require_count("num_classes", num_classes, minimum=1)
+    seed = require_count("seed", seed, minimum=0, maximum=_LARGEST_SEED)
+    if weights is not None:
+        weights = require_path("weights", weights)
     if min(input_shape[:2]) < 32:
         raise ValueError(f"input_shape must be at least 32x32, as it is halved five times; got {input_shape}")
     convolution = _seeded_convolution(seed)
@@ -85,10 +96,12 @@ class LocalResponseNormalization(keras.layers.Layer):  # type: ignore[misc]
     """
 
     def __init__(self, *, depth: int = 5, alpha: float = 1e-4, beta: float = 0.75, name: str | None = None):
-        super().__init__(name=name)
-        if depth < 1 or depth % 2 == 0:
+        super().__init__(name=None if name is None else require_text("name", name))
+        depth = require_count("depth", depth, minimum=1)
+        if depth % 2 == 0:
             raise ValueError(f"depth must be odd and positive, got {depth}")
-        self.depth, self.alpha, self.beta = depth, alpha, beta
+        self.depth = depth
+        self.alpha, self.beta = require_real("alpha", alpha), require_real("beta", beta)
 
     def call(self, x: keras.KerasTensor) -> keras.KerasTensor:
         reach = self.depth // 2

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import keras
 
+from overlap_train.arguments import require_count, require_flag, require_real
+
 __all__ = ["mnist_cnn"]
 
 
@@ -16,6 +18,9 @@ def mnist_cnn(*, num_classes: int = 10, dropout: float = 0.5, from_uint8: bool =
         from_uint8: whether the inputs are pixels of 0 to 255, divided by 255 inside the model, or
             already floats of 0 to 1. In both cases images `[N, 28, 28, 1]`.
     """
+    num_classes = require_count("num_classes", num_classes, minimum=1)
+    dropout = require_real("dropout", dropout, minimum=0, below=1)
+    from_uint8 = require_flag("from_uint8", from_uint8)
     layers = keras.layers
     scaling = [layers.Rescaling(1 / 255)] if from_uint8 else []
     return keras.Sequential(

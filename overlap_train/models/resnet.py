@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import keras
 
+from overlap_train.arguments import require_count, require_sizes
+
 __all__ = ["resnet"]
 
 
@@ -21,9 +23,11 @@ def resnet(
     One residual block for each of `widths`, every one but the first at half the resolution; the
     form for small images of He et al., "Deep Residual Learning for Image Recognition", section 4.2.
     """
-    inputs = keras.Input(input_shape)
-    x = _normalised_convolution(inputs, widths[0], activation="relu")
-    for index, width in enumerate(widths):
+    num_classes = require_count("num_classes", num_classes, minimum=1)
+    filters = require_sizes("widths", widths)
+    inputs = keras.Input(require_sizes("input_shape", input_shape, length=3))
+    x = _normalised_convolution(inputs, filters[0], activation="relu")
+    for index, width in enumerate(filters):
         x = _residual_block(x, width, stride=1 if index == 0 else 2)
     x = keras.layers.GlobalAveragePooling2D()(x)
     return keras.Model(inputs, keras.layers.Dense(num_classes)(x), name="resnet")

@@ -13,6 +13,8 @@ from typing import Any
 
 import keras
 
+from overlap_train.arguments import require_count, require_sizes
+
 __all__ = ["CropLike", "unet"]
 
 
@@ -60,10 +62,12 @@ def unet(
         A model from float32 [batch, height, width, channels] to logits [batch, height, width, classes].
 
     Raises:
-        ValueError: no level.
+        TypeError: an argument has the wrong type.
+        ValueError: an argument is out of range, or there is no level.
     """
-    if not widths:
-        raise ValueError("unet needs at least one level in widths, got none")
+    input_shape = require_sizes("input_shape", input_shape, length=3, open_ended=True)
+    classes = require_count("classes", classes, minimum=1)
+    widths = require_sizes("widths", widths)
     inputs = keras.Input(input_shape)
     x = inputs
     skips = []

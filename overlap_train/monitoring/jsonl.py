@@ -9,12 +9,12 @@ import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
+from overlap_train.arguments import require_path
 from overlap_train.records import EpochAccount
 
 __all__ = ["AccountLog"]
@@ -39,9 +39,10 @@ class AccountLog:
         JSON, and cut off, with a warning in the log, where it is not.
 
         Raises:
+            TypeError, ValueError: `path` is none.
             OSError: the file cannot be written.
         """
-        self._path = Path(path)
+        self._path = require_path("path", path)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._descriptor: int | None = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         try:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, TextIO
 
+from overlap_train.arguments import require_callable, require_count, require_real, require_verbosity, shown
 from overlap_train.monitoring.live_line import LiveLine, TolerantStream, is_terminal
 from overlap_train.monitoring.table import format_metric
 
@@ -64,10 +65,17 @@ class ProgressReporter:
             heartbeat_s: the longest silence in a log file.
 
         Raises:
-            ValueError: `verbose` is none of the four values.
+            TypeError: an argument has the wrong type.
+            ValueError: `verbose` is none of the four values, or a number is negative.
         """
-        if verbose not in ("auto", 0, 1, 2):
-            raise ValueError(f"verbose is {verbose!r}; expected 'auto', 0, 1 or 2")
+        require_verbosity(verbose)
+        require_callable("clock", clock)
+        if stream is not None and not hasattr(stream, "write"):
+            raise TypeError(f"stream must be a text stream or None; got {shown(stream)}")
+        total_epochs = require_count("total_epochs", total_epochs, minimum=0)
+        if steps_per_epoch is not None:
+            steps_per_epoch = require_count("steps_per_epoch", steps_per_epoch, minimum=0)
+        heartbeat_s = require_real("heartbeat_s", heartbeat_s, minimum=0, infinite=True)
         self.messages: list[str] = []
         self._stream = TolerantStream(sys.stdout if stream is None else stream)
         self._total_epochs = total_epochs

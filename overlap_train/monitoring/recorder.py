@@ -13,6 +13,7 @@ from operator import attrgetter
 from types import TracebackType
 from typing import Any
 
+from overlap_train.arguments import require_callable, require_count, require_items
 from overlap_train.records import Span
 
 __all__ = ["OpenSpan", "SpanRecorder", "overlap_s", "union_s"]
@@ -79,10 +80,11 @@ class SpanRecorder:
             clock: the time in seconds; it must be the one of `records` unless under test.
 
         Raises:
+            TypeError: an argument has the wrong type.
             ValueError: `max_spans` is negative.
         """
-        if max_spans < 0:
-            raise ValueError(f"max_spans is {max_spans}; expected 0 (keep none) or more")
+        max_spans = require_count("max_spans", max_spans, minimum=0)
+        require_callable("clock", clock)
         self.clock = clock
         self._max_spans = max_spans
         self._lock = threading.Lock()
@@ -132,7 +134,7 @@ class SpanRecorder:
 
 def union_s(spans: Iterable[Span]) -> float:
     """Returns the seconds during which at least one of `spans` ran. O(n log n)."""
-    return sum(end - start for start, end in _union(spans))
+    return sum(end - start for start, end in _union("spans", spans))
 
 
 def overlap_s(spans_a: Iterable[Span], spans_b: Iterable[Span]) -> float:
@@ -140,7 +142,7 @@ def overlap_s(spans_a: Iterable[Span], spans_b: Iterable[Span]) -> float:
 
     Spans of one side that overlap each other, such as those of several workers, count once.
     """
-    a, b = _union(spans_a), _union(spans_b)
+    a, b = _union("spans_a", spans_a), _union("spans_b", spans_b)
     total, i, j = 0.0, 0, 0
     while i < len(a) and j < len(b):
         total += max(0.0, min(a[i][1], b[j][1]) - max(a[i][0], b[j][0]))
@@ -151,10 +153,11 @@ def overlap_s(spans_a: Iterable[Span], spans_b: Iterable[Span]) -> float:
     return total
 
 
-def _union(spans: Iterable[Span]) -> list[tuple[float, float]]:
+def _union(name: str, spans: Iterable[Span]) -> list[tuple[float, float]]:
     """Merges spans into disjoint (start_s, end_s), in order."""
     merged: list[tuple[float, float]] = []
-    for span in sorted(spans, key=_start):
+    kept = require_items(name, spans, Span, expected="a collection of Span")
+    for span in sorted(kept, key=_start):
         if merged and span.start_s <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(merged[-1][1], span.end_s))
         else:

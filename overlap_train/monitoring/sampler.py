@@ -17,6 +17,7 @@ from types import TracebackType
 
 import psutil
 
+from overlap_train.arguments import require_callable, require_count, require_seconds
 from overlap_train.records import Sample
 
 __all__ = ["LoadMeter", "Sampler"]
@@ -30,6 +31,7 @@ class LoadMeter:
     """Reads the load at one moment. Use it from one thread."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        require_callable("clock", clock)
         self._clock = clock
         self._process = psutil.Process()
         self._process.cpu_percent()  # begins the first interval; its own value means nothing
@@ -70,12 +72,12 @@ class Sampler:
             meter: reads one sample, on the sampling thread; a `LoadMeter` by default.
 
         Raises:
+            TypeError: an argument has the wrong type.
             ValueError: `interval_s` is not a positive finite number, or `max_samples` is below 2.
         """
-        if not (interval_s > 0 and math.isfinite(interval_s)):
-            raise ValueError(f"interval_s is {interval_s}; expected seconds, more than 0 and finite")
-        if max_samples < 2:
-            raise ValueError(f"max_samples is {max_samples}; expected 2 or more")
+        interval_s = require_seconds("interval_s", interval_s)
+        max_samples = require_count("max_samples", max_samples, minimum=2)
+        require_callable("meter", meter, optional=True)
         self._stop = threading.Event()
         self._samples = _Samples(interval_s, max_samples)
         self._thread = threading.Thread(

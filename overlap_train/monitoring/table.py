@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from overlap_train.arguments import require_count, require_each, shown
 from overlap_train.records import EpochAccount
 
 __all__ = ["EpochRow", "format_epoch_table", "format_metric"]
@@ -50,7 +51,8 @@ def format_epoch_table(rows: Iterable[EpochRow], *, width: int = 100) -> str:
     Returns:
         The lines, joined, without a newline at the end. Epochs count from 1, as Keras prints them.
     """
-    rows = list(rows)
+    rows = require_each("rows", rows, _checked_row, expected="pairs of an EpochAccount and its metrics")
+    width = require_count("width", width, minimum=1)
     if not rows:
         return "No epoch was trained."
     epochs = _Column("epoch", "", tuple(str(account.epoch + 1) for account, _ in rows), "total")
@@ -80,14 +82,21 @@ def format_metric(value: Any) -> str:
         return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
     if numbers.size == 1:
         return _format_number(float(numbers.ravel()[0]))
-    shown = " ".join(_format_number(float(number)) for number in numbers.ravel()[:_SHOWN])
-    return f"[{shown}]" if numbers.size <= _SHOWN else f"[{shown} ... {numbers.size} values]"
+    first = " ".join(_format_number(float(number)) for number in numbers.ravel()[:_SHOWN])
+    return f"[{first}]" if numbers.size <= _SHOWN else f"[{first} ... {numbers.size} values]"
 
 
 def _format_number(value: float) -> str:
     if not math.isfinite(value) or value == 0 or 1e-3 <= abs(value) < 1e5:
         return f"{value:.4f}"
     return f"{value:.3e}"
+
+
+def _checked_row(name: str, row: Any) -> EpochRow:
+    is_row = isinstance(row, (tuple, list)) and len(row) == 2
+    if not is_row or not isinstance(row[0], EpochAccount) or not isinstance(row[1], Mapping):
+        raise TypeError(f"{name} must be pairs of an EpochAccount and its metrics; got {shown(row)} in it")
+    return row[0], row[1]
 
 
 def _metric_names(rows: Sequence[EpochRow]) -> list[str]:

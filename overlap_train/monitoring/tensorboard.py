@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from overlap_train.arguments import require_path
 from overlap_train.records import EpochAccount
 
 __all__ = ["AccountWriter"]
@@ -32,8 +33,10 @@ class AccountWriter:
         """Makes the folder and its event file.
 
         Raises:
+            TypeError, ValueError: `log_dir` is no path.
             OSError: `log_dir` cannot be made.
         """
+        log_dir = require_path("log_dir", log_dir)
         import tensorflow as tf
 
         os.makedirs(log_dir, exist_ok=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from overlap_train.arguments import require_items, require_path, require_text, shown
 from overlap_train.monitoring.files import replacing
 from overlap_train.monitoring.recorder import overlap_s, union_s
 from overlap_train.monitoring.rows import Block, merged_blocks
@@ -78,12 +79,16 @@ def save_timeline(
 
     Raises:
         OSError: the file cannot be written.
+        TypeError: an argument has the wrong type.
         ValueError: the suffix is none that matplotlib knows.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    spans, samples = list(spans), list(samples)
+    spans = require_items("spans", spans, Span, expected="a collection of Span")
+    samples = require_items("samples", samples, Sample, expected="a collection of Sample")
+    title = require_text("title", title, empty=True)
+    _check_suffix(require_path("path", path))
     scale = _scale(spans, samples)
     rows = merged_blocks(spans, pixel_s=scale.pixel_s)
     colours = _colours(spans)
@@ -103,6 +108,14 @@ def save_timeline(
     with replacing(path) as unfinished:
         figure.savefig(unfinished)
     return Path(path)
+
+
+def _check_suffix(path: Path) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    known = FigureCanvasAgg.get_supported_filetypes()
+    if path.suffix[1:].lower() not in known:
+        raise ValueError(f"path must end in one of .{', .'.join(sorted(known))}; got {shown(str(path))}")
 
 
 def _scale(spans: Sequence[Span], samples: Sequence[Sample]) -> _Scale:

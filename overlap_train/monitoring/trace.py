@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from overlap_train.arguments import require_items, require_path
 from overlap_train.monitoring.files import replacing
 from overlap_train.monitoring.rows import thread_order
 from overlap_train.records import Sample, Span
@@ -40,9 +41,12 @@ def save_chrome_trace(
         The path.
 
     Raises:
+        TypeError, ValueError: an argument is not what it should be.
         OSError: the file cannot be written.
     """
-    spans, samples = list(spans), list(samples)
+    require_path("path", path)
+    spans = require_items("spans", spans, Span, expected="a collection of Span")
+    samples = require_items("samples", samples, Sample, expected="a collection of Sample")
     origin_s = min((*(span.start_s for span in spans), *(sample.time_s for sample in samples)), default=0.0)
     events = [*_span_events(spans, origin_s), *_counter_events(samples, origin_s)]
     with replacing(path) as unfinished, unfinished.open("w", encoding="utf-8") as stream:

@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import tensorflow as tf
 
+from overlap_train.arguments import require_count, shown
+
 __all__ = ["split_gpu"]
+
+_MOST_PARTS, _LARGEST = 64, 2**31 - 1
 
 
 def split_gpu(
@@ -40,16 +45,15 @@ def split_gpu(
         ValueError: for a value out of range.
         RuntimeError: if there is no such GPU, or TensorFlow has initialised it already.
     """
-    _require_int("parts", parts, minimum=2)
-    _require_int("gpu", gpu, minimum=0)
-    sizes = _one_for_each(
-        "memory_mib", [memory_mib] * parts if isinstance(memory_mib, int) else memory_mib, parts
-    )
-    for size in sizes:
-        _require_int("memory_mib", size, minimum=1)
-    order = None if priorities is None else _one_for_each("priorities", priorities, parts)
-    for priority in order or ():
-        _require_int("priorities", priority, minimum=None)
+    parts = require_count("parts", parts, minimum=2, maximum=_MOST_PARTS)
+    gpu = require_count("gpu", gpu, minimum=0)
+    one = isinstance(memory_mib, (int, np.integer))
+    sizes = _one_for_each("memory_mib", [memory_mib] * parts if one else memory_mib, parts)
+    sizes = [require_count("memory_mib", size, minimum=1) for size in sizes]
+    order = None
+    if priorities is not None:
+        order = _one_for_each("priorities", priorities, parts)
+        order = [require_count("priorities", p, minimum=-_LARGEST, maximum=_LARGEST) for p in order]
     cards = tf.config.list_physical_devices("GPU")
     if gpu >= len(cards):
         raise RuntimeError(
@@ -78,14 +82,7 @@ def _parts_of(card: tf.config.PhysicalDevice) -> int:
 
 def _one_for_each(name: str, values: object, parts: int) -> list[int]:
     if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
-        raise TypeError(f"{name} must be a sequence of int; got {values!r}")
+        raise TypeError(f"{name} must be a sequence of int; got {shown(values)}")
     if len(values) != parts:
         raise ValueError(f"{name} has {len(values)} values for {parts} parts; pass one for each")
     return list(values)
-
-
-def _require_int(name: str, value: object, *, minimum: int | None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int; got {value!r} of type {type(value).__name__}")
-    if minimum is not None and value < minimum:
-        raise ValueError(f"{name} must be at least {minimum}; got {value}")

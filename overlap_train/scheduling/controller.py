@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from overlap_train.arguments import require_instance
 from overlap_train.errors import SchedulingError
 from overlap_train.scheduling.graph import REQUEST, LayerGraph, Port
 from overlap_train.scheduling.jobs import Request
@@ -19,6 +20,7 @@ class SyncChecker:
     """Counts, for each layer, the layers that it still waits for."""
 
     def __init__(self, graph: LayerGraph) -> None:
+        require_instance("graph", graph, LayerGraph, optional=False)
         self._graph = graph
         self._missing = [len(before) for before in graph.predecessors]
         self._done = [False] * len(graph)
@@ -62,6 +64,7 @@ class LayerController:
     """
 
     def __init__(self, request: Request) -> None:
+        require_instance("request", request, Request, optional=False)
         self.request = request
         graph = request.graph
         self._graph = graph

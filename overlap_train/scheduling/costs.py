@@ -11,11 +11,12 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from overlap_train.arguments import require_callable, require_real, shown
 from overlap_train.scheduling.devices import Device
 from overlap_train.scheduling.graph import Layer, Work
 from overlap_train.scheduling.regression import WorkRegression
 
-__all__ = ["CostModel", "Costs", "FixedCosts"]
+__all__ = ["CostModel", "Costs", "FixedCosts", "check_costs"]
 
 
 class Costs(Protocol):
@@ -32,12 +33,20 @@ class Costs(Protocol):
         """Reports how long it took."""
 
 
+def check_costs(costs: object) -> None:
+    """Raises TypeError unless `costs` is None or answers what `Costs` asks."""
+    missing = [name for name in ("version", "seconds", "observe") if not hasattr(costs, name)]
+    if costs is not None and missing:
+        raise TypeError(f"costs must be a CostModel, or another Costs, or None; got {shown(costs)}")
+
+
 class FixedCosts:
     """Costs given by a function, such as a simulated device's; observations are ignored."""
 
     version = 0
 
     def __init__(self, seconds: Callable[[Layer, Device], float]) -> None:
+        require_callable("seconds", seconds)
         self._seconds = seconds
 
     def seconds(self, layer: Layer, device: Device, examples: float = 1.0) -> float:
@@ -60,19 +69,19 @@ class CostModel:
             than the load changes, longer than its duty cycle.
         layer_rate: weight of a new observation in a layer's own correction, 0 to 1.
         default_s: the answer when nothing at all is known.
+
+    Raises:
+        TypeError: for a value of the wrong type.
+        ValueError: for a value out of range.
     """
 
     _FEWEST = 100
     """Observations that a device's factor remembers at most; layers may be short against `memory_s`."""
 
     def __init__(self, *, memory_s: float = 0.1, layer_rate: float = 0.05, default_s: float = 1e-3) -> None:
-        if memory_s <= 0:
-            raise ValueError(f"memory_s must be above 0, got {memory_s}")
-        if not 0 < layer_rate <= 1:
-            raise ValueError(f"layer_rate must be above 0 and at most 1, got {layer_rate}")
-        self._memory_s = memory_s
-        self._layer_rate = layer_rate
-        self._default_s = default_s
+        self._memory_s = require_real("memory_s", memory_s, above=0)
+        self._layer_rate = require_real("layer_rate", layer_rate, above=0, maximum=1)
+        self._default_s = require_real("default_s", default_s, minimum=0)
         self._lock = threading.Lock()
         self._profile: dict[tuple[str, str], float] = {}
         self._profiled_work: dict[str, list[tuple[Work, float]]] = {}

@@ -5,6 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from overlap_train.arguments import (
+    freeze,
+    require_count,
+    require_items,
+    require_mapping,
+    require_real,
+    require_text,
+    shown,
+)
+
+_MOST_SLOTS = 4096  # a thread each
+
 __all__ = ["Device", "Platform", "Transfer"]
 
 
@@ -17,6 +29,10 @@ class Device:
             `tf.device` does; other backends attach no meaning to it.
         kind: "cpu" or "gpu"; chooses the callable of a layer and what `paper` puts where.
         slots: how many layers it runs at a time, such as the number of cores; one worker thread each.
+
+    Raises:
+        TypeError: for a value of the wrong type.
+        ValueError: for an empty name, or a number of slots that cannot be meant.
     """
 
     name: str
@@ -24,8 +40,12 @@ class Device:
     slots: int = 1
 
     def __post_init__(self) -> None:
-        if self.slots < 1:
-            raise ValueError(f"device {self.name!r} needs at least one slot, got {self.slots}")
+        freeze(
+            self,
+            name=require_text("name", self.name),
+            kind=require_text("kind", self.kind),
+            slots=require_count("slots", self.slots, minimum=1, maximum=_MOST_SLOTS),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +53,21 @@ class Transfer:
     """The cost of moving a tensor between two devices: `latency_s + size_bytes / bandwidth`.
 
     Shared memory and zero-copy buffers are `Transfer()`: nothing at all.
+
+    Raises:
+        TypeError: for a value of the wrong type.
+        ValueError: for a negative latency, or a bandwidth that is not positive.
     """
 
     latency_s: float = 0.0
     bytes_per_s: float = float("inf")
+
+    def __post_init__(self) -> None:
+        freeze(
+            self,
+            latency_s=require_real("latency_s", self.latency_s, minimum=0),
+            bytes_per_s=require_real("bytes_per_s", self.bytes_per_s, above=0, infinite=True),
+        )
 
     def seconds(self, size_bytes: float) -> float:
         return self.latency_s + size_bytes / self.bytes_per_s
@@ -56,6 +87,7 @@ class Platform:
         home: the device whose memory holds the inputs of a request; the first CPU unless given.
 
     Raises:
+        TypeError: for a value of the wrong type.
         ValueError: no devices, names that repeat, a link or home that names no device.
     """
 
@@ -64,17 +96,28 @@ class Platform:
     home: str = ""
 
     def __post_init__(self) -> None:
-        names = [device.name for device in self.devices]
+        devices = require_items("devices", self.devices, Device, expected="a sequence of Device")
+        names = [device.name for device in devices]
         if not names or len(set(names)) != len(names):
-            raise ValueError(f"a platform needs devices with unique names, got {names}")
-        unknown = {name for pair in self.transfers for name in pair} - set(names)
-        if self.home:
-            unknown |= {self.home} - set(names)
-        if unknown:
-            raise ValueError(f"no device is named {sorted(unknown)}; the devices are {names}")
+            raise ValueError(f"a platform needs devices with unique names, got {shown(names)}")
+        freeze(self, devices=devices, home=require_text("home", self.home, empty=True))
+        self._check_transfers(names)
+        if self.home and self.home not in names:
+            raise ValueError(f"home: no device is named {shown(self.home)}; the devices are {shown(names)}")
         if not self.home:
             home = next((device for device in self.devices if device.kind == "cpu"), self.devices[0])
             object.__setattr__(self, "home", home.name)
+
+    def _check_transfers(self, names: Sequence[str]) -> None:
+        expected = "a mapping from pairs of device names to Transfer"
+        for pair, transfer in require_mapping("transfers", self.transfers, expected=expected).items():
+            if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(transfer, Transfer)):
+                raise TypeError(f"transfers must be {expected}; got {shown({pair: transfer})}")
+            for name in pair:
+                if name not in names:
+                    raise ValueError(
+                        f"transfers: no device is named {shown(name)}; the devices are {shown(names)}"
+                    )
 
     def __getitem__(self, name: str) -> Device:
         for device in self.devices:

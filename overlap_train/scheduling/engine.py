@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from overlap_train.arguments import require_callable, require_count, require_instance, require_real, shown
 from overlap_train.errors import SchedulerClosedError
 from overlap_train.records import Span
 from overlap_train.scheduling.accounts import DeviceAccount
 from overlap_train.scheduling.board import Board
 from overlap_train.scheduling.controller import LayerController
-from overlap_train.scheduling.costs import CostModel, Costs
+from overlap_train.scheduling.costs import CostModel, Costs, check_costs
 from overlap_train.scheduling.devices import Device, Platform
 from overlap_train.scheduling.distributor import LayerDistributor
 from overlap_train.scheduling.graph import LayerGraph
@@ -47,6 +48,10 @@ class LayerWorker(threading.Thread):
     """Takes the first job for its device from the queue, runs it, and takes the next."""
 
     def __init__(self, queue: JobQueue, device: Device, slot: int, run: Callable[[Job], None]) -> None:
+        require_instance("queue", queue, JobQueue, optional=False)
+        require_instance("device", device, Device, optional=False)
+        require_callable("run", run)
+        slot = require_count("slot", slot, minimum=0)
         super().__init__(name=f"layer-worker-{device.name}-{slot}", daemon=True)
         self._queue = queue
         self._device = device
@@ -69,6 +74,11 @@ class Engine:
         recorder: gets a span for each job.
         aging_s: seconds of waiting that one unit of priority is worth.
 
+    Raises:
+        TypeError: an argument has the wrong type.
+        ValueError: an unknown policy, or a negative `aging_s`.
+        RuntimeError: the system allows no more threads; none is left then.
+
     Any thread may call any method.
     """
 
@@ -82,8 +92,14 @@ class Engine:
         recorder: Recorder | None = None,
         aging_s: float = 1.0,
     ) -> None:
+        require_instance("platform", platform, Platform, optional=False)
+        check_costs(costs)
+        require_callable("backend", backend)
+        if recorder is not None and not callable(getattr(recorder, "add", None)):
+            raise TypeError(f"recorder must have a method add(span), or be None; got {shown(recorder)}")
+        aging_s = require_real("aging_s", aging_s, minimum=0)
         self.platform = platform
-        self.costs: Costs = costs or CostModel()
+        self.costs: Costs = costs if costs is not None else CostModel()
         self._backend = backend
         self._recorder = recorder
         self._lock = threading.Lock()
@@ -98,8 +114,22 @@ class Engine:
             for device in platform.devices
             for slot in range(device.slots)
         ]
-        for worker in self._workers:
-            worker.start()
+        self._start_workers()
+
+    def _start_workers(self) -> None:
+        """Starts all workers, or none."""
+        for number, worker in enumerate(self._workers):
+            try:
+                worker.start()
+            except BaseException as error:
+                self._workers = self._workers[:number]
+                self.close()
+                if not isinstance(error, RuntimeError):
+                    raise
+                raise RuntimeError(
+                    f"thread {number + 1} of the devices' slots could not be started ({error}); give them "
+                    "fewer slots, or raise the limit of threads (ulimit -u, pids.max of the container)"
+                ) from error
 
     def prepare(self, graph: LayerGraph) -> None:
         """Lets the policy plan for `graph` before its first request has to wait for that."""

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from overlap_train.arguments import require_count, require_each, require_items, require_text
+
 __all__ = ["REQUEST", "Layer", "LayerGraph", "Port", "Run", "Work"]
 
 REQUEST = -1
@@ -81,6 +83,10 @@ class Layer:
         return self.inputs if self.whole is None else (*self.inputs, *self.whole.inputs)
 
 
+def _size(name: str, value: object) -> int:
+    return require_count(name, value, minimum=0)
+
+
 class LayerGraph:
     """A directed acyclic graph of layers in topological order.
 
@@ -91,6 +97,7 @@ class LayerGraph:
         name: of the network, for messages and traces.
 
     Raises:
+        TypeError: an argument has the wrong type.
         ValueError: no layers, names that repeat, or a port that names nothing before its reader.
     """
 
@@ -102,10 +109,11 @@ class LayerGraph:
         input_bytes: Sequence[int] = (0,),
         name: str = "network",
     ) -> None:
-        self.name = name
-        self.layers = tuple(layers)
-        self.outputs = tuple(outputs)
-        self.input_bytes = tuple(input_bytes)
+        self.name = require_text("name", name)
+        self.layers = require_items("layers", layers, Layer, expected="a sequence of Layer")
+        self.outputs = require_items("outputs", outputs, Port, expected="a sequence of Port")
+        sizes = require_each("input_bytes", input_bytes, _size, expected="a sequence of sizes in bytes")
+        self.input_bytes = sizes
         self._check()
         self.predecessors = tuple(
             tuple(sorted({port.source for port in layer.inputs} - {REQUEST})) for layer in self.layers
@@ -152,7 +160,7 @@ class LayerGraph:
 
     def _check(self) -> None:
         if not self.layers:
-            raise ValueError(f"{self.name}: a graph needs at least one layer, got none")
+            raise ValueError(f"{self.name}: layers is empty; a graph needs at least one layer")
         wholes = (layer.whole for layer in self.layers if layer.whole is not None)
         names = [layer.name for layer in (*self.layers, *wholes)]
         if len(set(names)) != len(names):
@@ -186,7 +194,8 @@ class LayerGraph:
         if port.source == REQUEST:
             if not 0 <= port.index < len(self.input_bytes):
                 raise ValueError(
-                    f"{self.name}: {reader} reads input {port.index}, a request has {len(self.input_bytes)}"
+                    f"{self.name}: {reader} reads input {port.index}, a request has {len(self.input_bytes)} "
+                    "by input_bytes"
                 )
         elif not 0 <= port.source < before:
             raise ValueError(

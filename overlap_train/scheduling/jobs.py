@@ -9,15 +9,18 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from overlap_train.arguments import require_count, require_items
 from overlap_train.errors import SchedulerClosedError
 from overlap_train.scheduling.devices import Device
 from overlap_train.scheduling.graph import Layer, LayerGraph
 
-__all__ = ["Job", "JobQueue", "Request"]
+_LARGEST_PRIORITY = 1 << 53  # a float has no integers beyond it
+
+__all__ = ["Job", "JobQueue", "Request", "require_priority"]
 
 
 @dataclass(eq=False, slots=True)
@@ -84,6 +87,11 @@ class Job:
     rank: float = 0.0
 
 
+def require_priority(name: str, value: object) -> int:
+    """Returns a priority as an int; raises TypeError, or ValueError where it cannot be weighed as a time."""
+    return require_count(name, value, minimum=-_LARGEST_PRIORITY, maximum=_LARGEST_PRIORITY)
+
+
 def urgency(request: Request, *, remaining_s: float, aging_s: float) -> float:
     """When a request would have to arrive to rank where it does, in seconds of the engine's clock.
 
@@ -112,7 +120,8 @@ class JobQueue:
     has no more jobs waiting than its graph is wide. Any thread may call any method.
     """
 
-    def __init__(self, devices: tuple[Device, ...]) -> None:
+    def __init__(self, devices: Sequence[Device]) -> None:
+        devices = require_items("devices", devices, Device, expected="a sequence of Device")
         self._lock = threading.Lock()
         self._ready = {device.name: threading.Condition(self._lock) for device in devices}
         self._heaps: dict[str, list[_Entry]] = {device.name: [] for device in devices}

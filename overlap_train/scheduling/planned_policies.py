@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Generic, TypeVar
 
+from overlap_train.arguments import require_choice
 from overlap_train.scheduling.board import Board
 from overlap_train.scheduling.devices import Device
 from overlap_train.scheduling.graph import REQUEST, LayerGraph
@@ -240,6 +241,4 @@ def make_policy(policy: str | Policy) -> Policy:
     """
     if isinstance(policy, Policy):
         return policy
-    if policy not in POLICIES:
-        raise ValueError(f"unknown policy {policy!r}; the policies are {sorted(POLICIES)}")
-    return POLICIES[policy]()
+    return POLICIES[require_choice("policy", policy, sorted(POLICIES))]()

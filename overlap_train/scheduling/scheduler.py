@@ -18,13 +18,22 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from overlap_train.arguments import (
+    require_count,
+    require_flag,
+    require_mapping,
+    require_model,
+    require_real,
+    require_seconds,
+    require_text,
+)
 from overlap_train.errors import QueueFullError, SchedulerClosedError
 from overlap_train.scheduling.accounts import Statistics
 from overlap_train.scheduling.admission import Model, Submission, Waiting, join_inputs, split_outputs
-from overlap_train.scheduling.costs import CostModel, Costs
+from overlap_train.scheduling.costs import CostModel, Costs, check_costs
 from overlap_train.scheduling.devices import Device, Platform
 from overlap_train.scheduling.engine import Engine, Recorder
-from overlap_train.scheduling.jobs import Request
+from overlap_train.scheduling.jobs import Request, require_priority
 from overlap_train.scheduling.policies import Policy
 
 __all__ = ["MultiModelScheduler"]
@@ -61,6 +70,10 @@ class MultiModelScheduler:
             where alignment allows it.
         recorder: gets a `Span` for each segment run.
 
+    Raises:
+        TypeError: an argument has the wrong type.
+        ValueError: a value is out of range, or there is no such device.
+
     Any thread may call any method.
     """
 
@@ -84,21 +97,25 @@ class MultiModelScheduler:
         recorder: Recorder | None = None,
     ) -> None:
         self._closed = True
-        from overlap_train.scheduling.service import ModelBuilder
+        from overlap_train.scheduling.service import ModelBuilder, require_cut
         from overlap_train.scheduling.tensorflow_backend import tensorflow_platform
 
-        for name, value in (
-            ("max_batch", max_batch),
-            ("max_pending", max_pending),
-            ("max_active", max_active),
-        ):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        max_batch = require_count("max_batch", max_batch, minimum=1)
+        max_pending = require_count("max_pending", max_pending, minimum=1)
+        if max_active is not None:
+            max_active = require_count("max_active", max_active, minimum=1)
+        if profile is not None:
+            profile = require_flag("profile", profile, expected="True, False or None")
+        cut = require_cut(cut)
+        check_costs(costs)
+        models = {} if models is None else require_mapping("models", models, expected="a mapping of models")
+        for name, model in models.items():
+            require_model(model, f"models[{require_text('a name in models', name)!r}]")
         platform = devices if isinstance(devices, Platform) else tensorflow_platform(devices)
         kinds = {device.kind for device in platform.devices}
         if profile is None:
             profile = (len(kinds) > 1 or cut > 1) and costs is None
-        costs = costs or CostModel()
+        costs = costs if costs is not None else CostModel()
         self._builder = ModelBuilder(
             platform,
             costs,
@@ -112,13 +129,14 @@ class MultiModelScheduler:
         self._max_active = max_active or 2 * sum(device.slots for device in platform.devices)
         self._max_batch, self._max_pending = max_batch, max_pending
         self._changed = threading.Condition()
+        aging_s = require_real("aging_s", aging_s, minimum=0)
         self._waiting = Waiting(aging_s, _lanes(platform))
         self._active = 0
         self._numbers = itertools.count()
         self._engine = Engine(platform, policy, costs=costs, recorder=recorder, aging_s=aging_s)
         self._closed = False
         try:
-            for name, model in (models or {}).items():
+            for name, model in models.items():
                 self.add(name, model)
         except BaseException:
             self.close()
@@ -143,18 +161,23 @@ class MultiModelScheduler:
             **build: `input_specs` for a subclassed model.
 
         Raises:
-            ValueError: the name is taken, or the model cannot be split.
+            TypeError: an argument has the wrong type.
+            ValueError: the name is taken, a number is below 1, or the model cannot be split.
             SchedulerClosedError: the scheduler is closed.
         """
+        name = require_text("name", name)
+        require_model(model)
+        pending = self._max_pending if max_pending is None else max_pending
+        batch = self._max_batch if max_batch is None else max_batch
+        pending = require_count("max_pending", pending, minimum=1)
+        batch = require_count("max_batch", batch, minimum=1)
         with self._changed:
             self._check_open()
             if name in self._waiting.models:
                 raise ValueError(
                     f"a model named {name!r} is in service; remove it first or choose another name"
                 )
-        built = self._builder.build(
-            name, model, max_pending or self._max_pending, max_batch or self._max_batch, **build
-        )
+        built = self._builder.build(name, model, pending, batch, **build)
         self._engine.prepare(built.graph)
         with self._changed:
             self._check_open()
@@ -215,10 +238,16 @@ class MultiModelScheduler:
 
         Raises:
             KeyError: no model has that name.
+            TypeError, ValueError: a number is none, or out of range.
             QueueFullError: there was no room for `timeout_s`.
             SchedulerClosedError: the scheduler or the model was closed.
         """
         arrival_s = time.monotonic()
+        priority = require_priority("priority", priority)
+        if deadline_s is not None:
+            deadline_s = require_real("deadline_s", deadline_s)
+        if timeout_s is not None:
+            timeout_s = require_seconds("timeout_s", timeout_s, zero=True)
         with self._changed:
             model = self._model(name)
         inputs = model.flatten(x)
@@ -298,7 +327,7 @@ class MultiModelScheduler:
 
     def _model(self, name: str) -> Model:
         self._check_open()
-        if name not in self._waiting.models:
+        if not isinstance(name, str) or name not in self._waiting.models:
             raise KeyError(f"no model is named {name!r}; in service are {sorted(self._waiting.models)}")
         return self._waiting.models[name]
 

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from overlap_train.arguments import require_choice, require_count, require_flag, require_real
 from overlap_train.scheduling.admission import Model
 from overlap_train.scheduling.costs import CostModel, Costs
 from overlap_train.scheduling.devices import Platform
@@ -18,7 +19,9 @@ from overlap_train.scheduling.segments import choose_segments, merge_layers, wor
 from overlap_train.scheduling.splitting import SplitModel, split_model
 from overlap_train.scheduling.tensorflow_backend import compile_segments, profile_layers
 
-__all__ = ["ModelBuilder"]
+__all__ = ["ModelBuilder", "require_cut"]
+
+_MOST_PIECES = 4096
 
 _SEGMENTS = ("auto", "layers", "whole")
 
@@ -42,10 +45,8 @@ class ModelBuilder:
         profile: bool = False,
         zero_copy: bool = False,
     ) -> None:
-        if segments not in _SEGMENTS and not (isinstance(segments, int) and segments > 0):
-            raise ValueError(f"segments must be one of {_SEGMENTS} or a number above 0, got {segments!r}")
-        if cut < 1:
-            raise ValueError(f"cut must be at least 1, got {cut}")
+        segments = _checked_segments(segments)
+        cut = require_cut(cut)
         if cut > 1 and segments not in ("auto", "layers"):
             raise ValueError(
                 f"cut={cut} needs segments='auto' or 'layers'; {segments!r} would put the pieces "
@@ -55,10 +56,10 @@ class ModelBuilder:
         self._costs = costs
         self._segments = segments
         self._cut = cut
-        self._longest_s = longest_s
-        self._constant_weights = constant_weights
+        self._longest_s = require_real("longest_segment_s", longest_s, minimum=0, infinite=True)
+        self._constant_weights = require_flag("constant_weights", constant_weights)
         self._profile = profile
-        self._as_tensor = _zero_copy_as_tensor() if zero_copy else _host_tensor
+        self._as_tensor = _zero_copy_as_tensor() if require_flag("zero_copy", zero_copy) else _host_tensor
 
     def build(
         self,
@@ -125,6 +126,19 @@ class ModelBuilder:
         if isinstance(self._costs, CostModel):
             self._costs.add_profile(measured)
         return graph
+
+
+def require_cut(cut: object) -> int:
+    """Returns `cut` as an int, or raises TypeError or ValueError."""
+    return require_count("cut", cut, minimum=1, maximum=_MOST_PIECES)
+
+
+def _checked_segments(segments: object) -> str | int:
+    if isinstance(segments, str):
+        choice: str = require_choice("segments", segments, _SEGMENTS)
+        return choice
+    expected = f"one of {', '.join(map(repr, _SEGMENTS))} or an integer"
+    return require_count("segments", segments, minimum=1, expected=expected)
 
 
 def _every(graph: LayerGraph) -> list[range]:

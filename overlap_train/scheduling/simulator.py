@@ -12,13 +12,22 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from overlap_train.arguments import (
+    freeze,
+    require_callable,
+    require_instance,
+    require_items,
+    require_mapping,
+    require_real,
+    shown,
+)
 from overlap_train.scheduling.board import Board
 from overlap_train.scheduling.controller import LayerController
-from overlap_train.scheduling.costs import Costs, FixedCosts
+from overlap_train.scheduling.costs import Costs, FixedCosts, check_costs
 from overlap_train.scheduling.devices import Device, Platform
 from overlap_train.scheduling.distributor import LayerDistributor
 from overlap_train.scheduling.graph import Layer, LayerGraph
-from overlap_train.scheduling.jobs import Job, JobQueue, Request
+from overlap_train.scheduling.jobs import Job, JobQueue, Request, require_priority
 from overlap_train.scheduling.planned_policies import make_policy
 from overlap_train.scheduling.policies import Policy
 
@@ -34,6 +43,10 @@ class BackgroundLoad:
         share: what remains for us in that time; 0 is nothing, 0.5 fair time-slicing.
         period_s: of the duty cycle, whose active part comes first.
         phase_s: how much of a period has passed at time 0.
+
+    Raises:
+        TypeError: for a value of the wrong type.
+        ValueError: for a value out of range, or a load that leaves nothing.
     """
 
     duty: float
@@ -42,10 +55,13 @@ class BackgroundLoad:
     phase_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.duty <= 1 or not 0 <= self.share <= 1 or self.period_s <= 0 or self.phase_s < 0:
-            raise ValueError(
-                f"duty and share must be in 0 to 1, period_s above 0 and phase_s not below, got {self}"
-            )
+        freeze(
+            self,
+            duty=require_real("duty", self.duty, minimum=0, maximum=1),
+            share=require_real("share", self.share, minimum=0, maximum=1),
+            period_s=require_real("period_s", self.period_s, above=0),
+            phase_s=require_real("phase_s", self.phase_s, minimum=0),
+        )
         if self.duty == 1 and self.share == 0:
             raise ValueError("a load with duty 1 and share 0 leaves nothing; no work would ever end")
 
@@ -66,12 +82,27 @@ class BackgroundLoad:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request to simulate: `graph` at `time_s`, with the meanings of `Request`."""
+    """A request to simulate: `graph` at `time_s`, with the meanings of `Request`.
+
+    Raises:
+        TypeError: for a value of the wrong type.
+        ValueError: for a time that is not finite, or negative.
+    """
 
     graph: LayerGraph
     time_s: float = 0.0
     priority: int = 0
     deadline_s: float | None = None
+
+    def __post_init__(self) -> None:
+        require_instance("graph", self.graph, LayerGraph, optional=False)
+        deadline_s = self.deadline_s
+        freeze(
+            self,
+            time_s=require_real("time_s", self.time_s, minimum=0),
+            priority=require_priority("priority", self.priority),
+            deadline_s=None if deadline_s is None else require_real("deadline_s", deadline_s),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +159,37 @@ def simulate(
         aging_s: see `LayerDistributor`.
 
     Raises:
+        TypeError: an argument has the wrong type.
         ValueError: no arrivals, or a load on a device that is not on the platform.
     """
-    run = _Run(tuple(arrivals), platform, make_policy(policy), true_s, costs, loads or {}, aging_s)
+    require_instance("platform", platform, Platform, optional=False)
+    require_callable("true_s", true_s)
+    check_costs(costs)
+    run = _Run(
+        require_items("arrivals", arrivals, Arrival, expected="a collection of Arrival"),
+        platform,
+        make_policy(policy),
+        lambda layer, device: require_real("what true_s returns", true_s(layer, device), minimum=0),
+        costs,
+        _checked_loads(loads, platform),
+        require_real("aging_s", aging_s, minimum=0),
+    )
     return run.to_the_end()
+
+
+def _checked_loads(
+    loads: Mapping[str, BackgroundLoad] | None, platform: Platform
+) -> Mapping[str, BackgroundLoad]:
+    if loads is None:
+        return {}
+    expected = "a mapping from names of devices to BackgroundLoad"
+    names = [device.name for device in platform.devices]
+    for name, load in require_mapping("loads", loads, expected=expected).items():
+        if not isinstance(load, BackgroundLoad):
+            raise TypeError(f"loads must be {expected}; got {shown(load)} in it")
+        if name not in names:
+            raise ValueError(f"loads: no device is named {shown(name)}; the devices are {shown(names)}")
+    return loads
 
 
 class _Run:
@@ -146,11 +204,9 @@ class _Run:
         aging_s: float,
     ) -> None:
         if not arrivals:
-            raise ValueError("nothing to simulate: expected at least one arrival")
-        for name in loads:
-            platform[name]
+            raise ValueError("arrivals is empty: there is nothing to simulate; pass at least one arrival")
         self._platform, self._true_s, self._loads = platform, true_s, loads
-        self._costs = costs or FixedCosts(true_s)
+        self._costs = costs if costs is not None else FixedCosts(true_s)
         self._queue = JobQueue(tuple(platform.devices))
         self._board = Board(platform, self._costs)
         self._distributor = LayerDistributor(policy, self._board, self._queue, aging_s=aging_s)

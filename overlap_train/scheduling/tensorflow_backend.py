@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from overlap_train.arguments import require_items, shown
 from overlap_train.scheduling.cutting import constant_pieces
 from overlap_train.scheduling.devices import Device, Platform
 from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Run
@@ -40,9 +41,12 @@ def tensorflow_platform(devices: Sequence[Device] | None = None) -> Platform:
     if devices is None:
         gpus = [Device(name, "gpu") for name in logical if name.startswith("GPU")]
         devices = [Device("CPU:0", "cpu", slots=len(os.sched_getaffinity(0))), *gpus]
+    devices = require_items("devices", devices, Device, expected="a sequence of Device")
+    if not devices:
+        raise ValueError("devices is empty; name at least one, or pass None")
     missing = [device.name for device in devices if device.name not in logical]
     if missing:
-        raise ValueError(f"TensorFlow has no device {missing}; it has {sorted(logical)}")
+        raise ValueError(f"devices: TensorFlow has no device {shown(missing)}; it has {sorted(logical)}")
     return Platform(tuple(devices))
 
 

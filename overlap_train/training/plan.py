@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from overlap_train.arguments import require_count
+from overlap_train.arguments import (
+    LARGEST,
+    Auto,
+    auto_or,
+    freeze,
+    require_choice,
+    require_count,
+    require_flag,
+    require_seconds,
+)
 
 __all__ = ["Auto", "ExecutionPlan"]
 
-Auto = Literal["auto"]
-
 _LOOPS = ("auto", "in_memory", "iterator", "eager")
 _KERNELS = ("auto", "keras", "fast")
+_MOST_SPLITS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,22 +62,22 @@ class ExecutionPlan:
     call_s: float = 0.25
 
     def __post_init__(self) -> None:
-        if self.loop not in _LOOPS:
-            raise ValueError(f"loop must be one of {', '.join(map(repr, _LOOPS))}; got {self.loop!r}")
-        for name in ("steps_per_call", "batch_splits"):
-            value = getattr(self, name)
-            if isinstance(value, str) and value != "auto":
-                raise ValueError(f"{name} must be an integer or 'auto'; got {value!r}")
-            if value != "auto":
-                require_count(name, value, minimum=1)
-        if self.kernels not in _KERNELS:
-            raise ValueError(f"kernels must be one of {', '.join(map(repr, _KERNELS))}; got {self.kernels!r}")
-        if self.jit != "auto" and not isinstance(self.jit, bool):
-            raise TypeError(f"jit must be True, False or 'auto'; got {self.jit!r}")
-        if isinstance(self.call_s, bool) or not isinstance(self.call_s, (int, float)):
-            raise TypeError(f"call_s must be a number of seconds; got {self.call_s!r}")
-        if not self.call_s > 0:
-            raise ValueError(f"call_s must be positive; got {self.call_s!r}")
+        jit = self.jit
+        freeze(
+            self,
+            loop=require_choice("loop", self.loop, _LOOPS),
+            steps_per_call=_count_or_auto("steps_per_call", self.steps_per_call),
+            batch_splits=_count_or_auto("batch_splits", self.batch_splits, maximum=_MOST_SPLITS),
+            jit="auto"
+            if isinstance(jit, str) and jit == "auto"
+            else require_flag("jit", jit, expected="True, False or 'auto'"),
+            kernels=require_choice("kernels", self.kernels, _KERNELS),
+            call_s=require_seconds("call_s", self.call_s),
+        )
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Raises ValueError for two choices that exclude each other."""
         if self.splits and self.jit is True:
             raise ValueError(
                 f"batch_splits={self.batch_splits} and jit=True exclude each other: XLA does not run the "
@@ -89,3 +97,8 @@ class ExecutionPlan:
     def splits(self) -> bool:
         """Whether batches are to be split, by the user's own wish."""
         return self.batch_splits != "auto" and self.batch_splits > 1
+
+
+def _count_or_auto(name: str, value: Any, *, maximum: int = LARGEST) -> int | Auto:
+    expected = "an integer or 'auto'"
+    return auto_or(name, value, require_count, minimum=1, maximum=maximum, expected=expected)

@@ -1,7 +1,7 @@
 """What earlier runs have measured, kept in the user's cache directory.
 
 One small JSON file for each combination of model structure, data, machine and versions. A file that cannot
-be read or written is as good as none: nothing here fails.
+be read or written, or that holds what no run has measured, is as good as none: nothing here fails.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import json
 import math
 import os
 import platform
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,8 @@ import tensorflow as tf
 
 from overlap_train import _keras
 from overlap_train._version import __version__
+from overlap_train.arguments import require_count, require_flag, require_real, require_text
+from overlap_train.cached_files import cache_home, read_regular, replace_content
 from overlap_train.configuration import available_cores
 
 __all__ = ["Candidate", "Measurements", "PlanCache", "Timing", "cache_directory", "fingerprint"]
@@ -42,6 +43,8 @@ _ATTRIBUTES = (
     "size",
     "strides",
 )
+# A file holds less than a kilobyte for each of a dozen candidates; no step takes less than this.
+_MOST_BYTES, _MOST_CANDIDATES, _SHORTEST_S = 1 << 18, 256, 1e-9
 # What the compiled convolution reads.
 _ENVIRONMENT = ("OVERLAP_TRAIN_CONV_HELPERS", "OVERLAP_TRAIN_CONV_ISA")
 
@@ -92,6 +95,14 @@ class Timing:
 Measurements = dict[Candidate, Timing]
 
 
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """Of a file: what was measured, and how many runs have used it."""
+
+    timings: Measurements = dataclasses.field(default_factory=dict)
+    runs: int = 0
+
+
 class PlanCache:
     """The measurements of one training task; `None` for its file keeps nothing."""
 
@@ -107,64 +118,59 @@ class PlanCache:
 
         After some runs all is in doubt: the times are returned as measured by none.
         """
-        try:
-            content = self._read()
-            timings = {
-                Candidate(int(row["splits"]), bool(row["jit"]), str(row["fast"])): Timing(
-                    float(row["build_s"]), float(row["step_s"]), int(row["runs"])
-                )
-                for row in content["timings"]
-            }
-            runs = int(content["runs"]) + 1
-        except (OSError, ValueError, KeyError, TypeError):
-            return {}
-        if not all(t.step_s > 0 and t.build_s >= 0 for t in timings.values()):
-            return {}
+        content = self._read()
+        runs = content.runs + 1
+        timings = content.timings
         if runs > self._RUNS:
             runs, timings = 1, {c: dataclasses.replace(t, runs=0) for c, t in timings.items()}
-        self._save(timings, runs)
+        if timings:
+            self._save(timings, runs)
         return timings
 
     def save(self, timings: Mapping[Candidate, Timing]) -> None:
         """Replaces the measurements."""
+        self._save(timings, max(1, self._read().runs))
+
+    def _read(self) -> _Content:
+        if self._path is None:
+            return _Content()
         try:
-            runs = int(self._read()["runs"])
-        except (OSError, ValueError, KeyError, TypeError):
-            runs = 1
-        self._save(timings, runs)
+            text = read_regular(self._path, most_bytes=_MOST_BYTES).decode()
+            return _parse(json.loads(text), self._path.stem, most_runs=self._RUNS)
+        except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
+            return _Content()
 
     def _save(self, timings: Mapping[Candidate, Timing], runs: int) -> None:
-        rows = [{**dataclasses.asdict(c), **dataclasses.asdict(t)} for c, t in timings.items()]
-        self._write({"timings": rows, "runs": runs})
-
-    def _read(self) -> dict[str, Any]:
-        if self._path is None:
-            return {}
-        content: dict[str, Any] = json.loads(self._path.read_text(encoding="utf-8"))
-        return content
-
-    def _write(self, content: Mapping[str, Any]) -> None:
-        """Replaces the file at once, so that a reader never sees half of it."""
         if self._path is None:
             return
+        rows = [{**dataclasses.asdict(c), **dataclasses.asdict(t)} for c, t in timings.items()]
         with contextlib.suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, name = tempfile.mkstemp(dir=self._path.parent, suffix=".tmp")
-            try:
-                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                    json.dump(content, file)
-                os.replace(name, self._path)
-            except OSError:
-                os.unlink(name)
+            replace_content(self._path, json.dumps({"key": self._path.stem, "timings": rows, "runs": runs}))
+
+
+def _parse(content: Any, key: str, *, most_runs: int) -> _Content:
+    """Returns what a file holds.
+
+    Raises:
+        ValueError, LookupError, TypeError, OverflowError: this was not written here, or not for this.
+    """
+    if content["key"] != key:
+        raise ValueError(f"this was written for {content['key']!r}")
+    timings = {}
+    for row in content["timings"][:_MOST_CANDIDATES]:
+        fast = require_text("fast", row["fast"], empty=True)
+        splits = require_count("splits", row["splits"], minimum=1)
+        step_s = require_real("step_s", row["step_s"], minimum=_SHORTEST_S, infinite=True)
+        build_s = require_real("build_s", row["build_s"], minimum=0)
+        runs = require_count("runs", row["runs"], minimum=0)
+        timings[Candidate(splits, require_flag("jit", row["jit"]), fast)] = Timing(build_s, step_s, runs)
+    return _Content(timings, require_count("runs", content["runs"], minimum=1, maximum=most_runs))
 
 
 def cache_directory() -> Path | None:
     """Returns where plans are kept: below `XDG_CACHE_HOME` or `~/.cache`; None if there is no home."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return (Path(base) if base else Path.home() / ".cache") / "overlap_train" / "plans"
-    except RuntimeError:
-        return None
+    home = cache_home()
+    return None if home is None else home / "plans"
 
 
 def fingerprint(model: keras.Model, element_spec: Any, *facts: Any) -> str:
@@ -205,7 +211,7 @@ def _text(value: Any) -> str:
 
 def _processor() -> str:
     """Returns the name of the processor, where the system tells."""
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         for line in file:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from overlap_train.arguments import (
+    LARGEST,
+    epoch_selector,
+    freeze,
+    require_choice,
+    require_count,
+    require_flag,
+    require_seconds,
+    shown,
+)
+
 __all__ = ["ValidationPolicy", "ValidationSet"]
 
+_OVERLAPS = ("auto", "always")
 _BACKLOGS = ("block", "skip", "latest")
 _ON_CHANGE = ("rollback", "continue")
 _ON_ERROR = ("raise", "warn", "retry")
+_DEVICE = re.compile(r"(/?job:\w+)?(/replica:\d+)?(/task:\d+)?/?(device:)?[A-Za-z_]+(:\d{1,9})?")
+_MOST_WORKERS = 4096
 _SKIPPED = 8  # epochs without a validation that may wait for an older one to be delivered
 
 
@@ -70,27 +85,21 @@ class ValidationPolicy:
     join_batches: bool = True
 
     def __post_init__(self) -> None:
-        if self.workers is not None:
-            _require_int("workers", self.workers, 1)
-        _require_int("max_lag", self.max_lag, 0)
-        _require_int("cache_bytes", self.cache_bytes, 0)
-        _require_choice("overlap", self.overlap, ("auto", "always"))
-        _require_choice("backlog", self.backlog, _BACKLOGS)
-        _require_choice("on_change", self.on_change, _ON_CHANGE)
-        _require_choice("on_error", self.on_error, _ON_ERROR)
-        if self.every_steps is not None:
-            _require_int("every_steps", self.every_steps, 1)
-        for name in ("sanity_check", "join_batches"):
-            if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name} must be True or False; got {getattr(self, name)!r}")
-        _require_devices(self.devices)
-        if self.timeout_s is not None:
-            if isinstance(self.timeout_s, bool) or not isinstance(self.timeout_s, (int, float)):
-                raise TypeError(f"timeout_s must be a number of seconds or None; got {self.timeout_s!r}")
-            if not self.timeout_s > 0:
-                raise ValueError(
-                    f"timeout_s must be positive, or None to wait for ever; got {self.timeout_s!r}"
-                )
+        freeze(
+            self,
+            workers=_count_or_none("workers", self.workers, maximum=_MOST_WORKERS),
+            max_lag=require_count("max_lag", self.max_lag, minimum=0),
+            overlap=require_choice("overlap", self.overlap, _OVERLAPS),
+            backlog=require_choice("backlog", self.backlog, _BACKLOGS),
+            on_change=require_choice("on_change", self.on_change, _ON_CHANGE),
+            on_error=require_choice("on_error", self.on_error, _ON_ERROR),
+            timeout_s=_seconds_or_none("timeout_s", self.timeout_s),
+            every_steps=_count_or_none("every_steps", self.every_steps),
+            sanity_check=require_flag("sanity_check", self.sanity_check),
+            devices=_devices_or_none(self.devices),
+            cache_bytes=require_count("cache_bytes", self.cache_bytes, minimum=0),
+            join_batches=require_flag("join_batches", self.join_batches),
+        )
 
     @property
     def resolved_workers(self) -> int:
@@ -117,6 +126,10 @@ class ValidationSet:
         freq: as `validation_freq`, for this set.
         steps: as `validation_steps`, for this set.
         batch_size: as `validation_batch_size`, for this set.
+
+    Raises:
+        TypeError: for a value of the wrong type.
+        ValueError: for a value out of range.
     """
 
     data: Any
@@ -124,24 +137,43 @@ class ValidationSet:
     steps: int | None = None
     batch_size: int | None = None
 
+    def __post_init__(self) -> None:
+        if isinstance(self.data, (str, bytes, bool, int, float, complex)):
+            raise TypeError(
+                f"data must be a tuple of arrays, a dataset or whatever else keras.Model.fit takes as "
+                f"validation_data; got {shown(self.data)}"
+            )
+        epoch_selector(self.freq, name="freq")
+        freeze(
+            self,
+            freq=self.freq if isinstance(self.freq, Sequence) else int(self.freq),
+            steps=_count_or_none("steps", self.steps),
+            batch_size=_count_or_none("batch_size", self.batch_size),
+        )
 
-def _require_int(name: str, value: object, minimum: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int; got {value!r} of type {type(value).__name__}")
-    if value < minimum:
-        raise ValueError(f"{name} must be at least {minimum}; got {value}")
+
+def _count_or_none(name: str, value: Any, *, maximum: int = LARGEST) -> int | None:
+    if value is None:
+        return None
+    return require_count(name, value, minimum=1, maximum=maximum, expected="an integer or None")
 
 
-def _require_devices(devices: object) -> None:
+def _seconds_or_none(name: str, value: Any) -> float | None:
+    return None if value is None else require_seconds(name, value, expected="a number of seconds or None")
+
+
+def _devices_or_none(devices: Any) -> Sequence[str] | None:
     if devices is None:
-        return
-    names = devices if isinstance(devices, Sequence) and not isinstance(devices, str) else [None]
-    if not all(isinstance(name, str) and name for name in names):
-        raise TypeError(f"devices must be a sequence of names such as ('GPU:1',) or None; got {devices!r}")
+        return None
+    given = devices
+    if isinstance(devices, (str, bytes)) or not isinstance(devices, Sequence):
+        devices = [None]
+    if not all(isinstance(name, str) and name for name in devices):
+        raise TypeError(f"devices must be a sequence of names such as ('GPU:1',) or None; got {shown(given)}")
+    names = tuple(map(str, devices))
     if not names:
         raise ValueError("devices is empty; name at least one, or pass None")
-
-
-def _require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}; got {value!r}")
+    for name in names:
+        if not _DEVICE.fullmatch(name):
+            raise ValueError(f"devices must be names such as 'GPU:1'; got {shown(name)}")
+    return names

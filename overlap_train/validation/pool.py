@@ -48,6 +48,10 @@ class WorkerPool:
     Args:
         workers: how many, at least one.
         name: prefix of the threads' names; `name-0`, `name-1`, …
+
+    Raises:
+        ValueError: `workers` is below 1.
+        RuntimeError: the system allows no more threads; none is left then.
     """
 
     def __init__(self, workers: int, name: str = "validation") -> None:
@@ -60,10 +64,29 @@ class WorkerPool:
             threading.Thread(target=_work, args=(self._jobs,), name=f"{name}-{i}", daemon=True)
             for i in range(workers)
         ]
-        for thread in self._threads:
-            thread.start()
+        self._start()
         self._finalizer = weakref.finalize(self, _report_leak, self._jobs, name)
         self._finalizer.atexit = False
+
+    def _start(self) -> None:
+        """Starts all threads, or none.
+
+        Raises:
+            RuntimeError: the system allows no more threads.
+        """
+        for number, thread in enumerate(self._threads):
+            try:
+                thread.start()
+            except BaseException as error:
+                _drain(self._jobs)
+                for started in self._threads[:number]:
+                    started.join(_CLOSE_S)
+                if not isinstance(error, RuntimeError):
+                    raise
+                raise RuntimeError(
+                    f"thread {number + 1} of {len(self._threads)} could not be started ({error}); ask for "
+                    "fewer workers, or raise the limit of threads (ulimit -u, pids.max of the container)"
+                ) from error
 
     def __enter__(self) -> WorkerPool:
         return self

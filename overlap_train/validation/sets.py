@@ -49,11 +49,12 @@ def named_sets(validation_data: Any, default: ValidationSet) -> dict[str, Valida
         default: frequency, steps and batch size where a set does not say.
 
     Raises:
-        TypeError: if a set's name is not a string.
+        TypeError: if a set's name is not a string, or a set is None.
         ValueError: if a set's name is empty, or its frequency cannot be meant.
     """
     if validation_data is None:
         return {}
+    _refuse_missing(validation_data)
     if not isinstance(validation_data, dict) or not all(map(_is_set, validation_data.values())):
         return {"": _with_data(default, validation_data)}
     if not validation_data:
@@ -294,6 +295,17 @@ def _require_devices(devices: Sequence[str]) -> None:
 
 def _with_data(default: ValidationSet, data: Any) -> ValidationSet:
     return ValidationSet(data=data, freq=default.freq, steps=default.steps, batch_size=default.batch_size)
+
+
+def _refuse_missing(validation_data: Any) -> None:
+    """Raises TypeError if the data of one of several sets is None."""
+    if not isinstance(validation_data, dict) or not all(
+        d is None or _is_set(d) for d in validation_data.values()
+    ):
+        return
+    for name, data in validation_data.items():
+        if (data.data if isinstance(data, ValidationSet) else data) is None:
+            raise TypeError(f"validation_data[{name!r}] is None; leave this set out, or pass its data")
 
 
 def _is_set(value: Any) -> bool:

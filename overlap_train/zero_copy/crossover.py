@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from overlap_train import errors
+from overlap_train.arguments import require_callable, require_count, require_each, require_flag
 from overlap_train.zero_copy.buffer import MappedBuffer, crossover_key, crossovers
 from overlap_train.zero_copy.cuda import CudaBackend
 from overlap_train.zero_copy.policy import Mode
@@ -66,13 +67,16 @@ def measure_crossover(
         keep: whether to store the crossover in the user's cache, for `mode="auto"`.
 
     Raises:
+        TypeError: if an argument has the wrong type.
         ValueError: for a bad size or number of repeats.
         errors.NativeUnavailableError: if there is no GPU that TensorFlow and the CUDA driver both see.
     """
-    if repeats < 1 or not sizes or any(size <= 0 or size % 4 for size in sizes):
-        raise ValueError(
-            f"sizes must be positive multiples of 4 and repeats positive, got {sizes}, {repeats}"
-        )
+    repeats = require_count("repeats", repeats, minimum=1)
+    sizes = require_each("sizes", sizes, _size, expected="a sequence of sizes in bytes")
+    if not sizes:
+        raise ValueError("sizes is empty; pass at least one")
+    require_callable("kernel", kernel, optional=True)
+    keep = require_flag("keep", keep)
     backend = shared_pool("cuda").backend
     if not isinstance(backend, CudaBackend) or not tf.config.list_logical_devices("GPU"):
         raise errors.NativeUnavailableError("TensorFlow shows no GPU on which to measure a crossover")
@@ -81,6 +85,13 @@ def measure_crossover(
     if keep:
         crossovers.put(crossover_key(backend.attributes), found.crossover_bytes)
     return found
+
+
+def _size(name: str, value: object) -> int:
+    size = require_count(name, value, minimum=4)
+    if size % 4:
+        raise ValueError(f"{name} must be positive multiples of 4; got {size}")
+    return size
 
 
 def find_crossover(timings: Sequence[Timing]) -> int:

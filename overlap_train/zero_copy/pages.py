@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overlap_train import errors
+from overlap_train.arguments import require_count
 
 __all__ = ["ResidentLimit", "drop_pages"]
 
@@ -58,13 +59,13 @@ class ResidentLimit:
         limit_bytes: resident bytes of this array's pages to allow, beyond what was resident at the start.
 
     Raises:
+        TypeError: if an argument has the wrong type.
         ValueError: if the limit is not positive.
         errors.BufferError, errors.NativeUnavailableError: as for `drop_pages`.
     """
 
     def __init__(self, array: NDArray[Any], *, limit_bytes: int) -> None:
-        if limit_bytes <= 0:
-            raise ValueError(f"limit_bytes must be positive, got {limit_bytes}")
+        limit_bytes = require_count("limit_bytes", limit_bytes, minimum=1)
         self._pages = _mapped_pages(array)
         self._array: NDArray[Any] | None = array
         self._limit_bytes = limit_bytes
@@ -112,7 +113,7 @@ def _mapped_pages(array: NDArray[Any]) -> tuple[int, int]:
     if sys.platform != "linux":
         raise errors.NativeUnavailableError("pages can be dropped on Linux only")
     if not isinstance(array, np.ndarray):
-        raise TypeError(f"expected a NumPy array, got {type(array).__name__}")
+        raise TypeError(f"array must be a NumPy array, got {type(array).__name__}")
     low, high = _bounds(array)
     if not _is_shared_file(low, high):
         raise errors.BufferError(

@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
+
+from overlap_train.arguments import require_choice, require_count, require_path
+from overlap_train.cached_files import cache_home, read_regular, replace_content
+
+_MOST_BYTES = 1 << 20
 
 __all__ = ["Choice", "CrossoverCache", "Mode", "check_mode", "choose"]
 
@@ -36,8 +40,7 @@ class Choice:
 
 def check_mode(mode: str) -> None:
     """Raises ValueError unless `mode` is one of `Mode`."""
-    if mode not in get_args(Mode):
-        raise ValueError(f"mode must be one of {', '.join(map(repr, get_args(Mode)))}, got {mode!r}")
+    require_choice("mode", mode, get_args(Mode))
 
 
 def choose(mode: Mode, size_bytes: int, *, integrated: bool, crossover_bytes: int | None) -> Choice:
@@ -73,7 +76,7 @@ class CrossoverCache:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        self._path = Path(path) if path is not None else _default_path()
+        self._path = require_path("path", path) if path is not None else _default_path()
         self._lock = threading.Lock()
         self._entries: dict[str, int] | None = None
 
@@ -90,24 +93,19 @@ class CrossoverCache:
         Raises:
             OSError: if the file cannot be written; the value holds for this object nevertheless.
         """
-        if crossover_bytes < 0:
-            raise ValueError(f"crossover_bytes must not be negative, got {crossover_bytes}")
+        crossover_bytes = require_count("crossover_bytes", crossover_bytes, minimum=0)
         with self._lock:
-            self._entries = {**self._read(), **(self._entries or {}), key: int(crossover_bytes)}
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self._path.parent, prefix=self._path.name)
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as file:
-                    json.dump(self._entries, file, indent=1, sort_keys=True)
-                os.replace(name, self._path)
-            except BaseException:
-                os.unlink(name)
-                raise
+            self._entries = {**self._read(), **(self._entries or {}), key: crossover_bytes}
+            if self._path is None:
+                raise OSError("there is no home directory to keep a crossover in; set XDG_CACHE_HOME")
+            replace_content(self._path, json.dumps(self._entries, indent=1, sort_keys=True))
 
     def _read(self) -> dict[str, int]:
+        if self._path is None:
+            return {}
         try:
-            content: Any = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            content: Any = json.loads(read_regular(self._path, most_bytes=_MOST_BYTES).decode())
+        except (OSError, ValueError, RecursionError):
             return {}
         if not isinstance(content, dict):
             return {}
@@ -118,6 +116,6 @@ class CrossoverCache:
         }
 
 
-def _default_path() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "overlap_train" / "zero_copy.json"
+def _default_path() -> Path | None:
+    home = cache_home()
+    return None if home is None else home / "zero_copy.json"

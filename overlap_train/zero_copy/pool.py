@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from overlap_train import errors
+from overlap_train.arguments import require_count, shown
 
 __all__ = ["ALIGNMENT", "Backend", "Block", "HostBackend", "Lease", "Pool", "PoolStatistics"]
 
@@ -134,11 +135,16 @@ class Pool:
     """Leases blocks of one backend, and keeps up to `limit_bytes` of returned ones for the next lease.
 
     Sizes are rounded up by at most a quarter, so that a block fits more than one request.
+
+    Raises:
+        TypeError: an argument has the wrong type.
+        ValueError: `limit_bytes` is negative.
     """
 
     def __init__(self, backend: Backend, *, limit_bytes: int = _DEFAULT_LIMIT) -> None:
-        if limit_bytes < 0:
-            raise ValueError(f"limit_bytes must not be negative, got {limit_bytes}")
+        limit_bytes = require_count("limit_bytes", limit_bytes, minimum=0)
+        if not all(callable(getattr(backend, name, None)) for name in ("allocate", "release", "synchronize")):
+            raise TypeError(f"backend must be a Backend such as HostBackend(), got {shown(backend)}")
         self.backend = backend
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()

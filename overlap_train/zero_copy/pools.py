@@ -7,6 +7,7 @@ import threading
 from typing import Literal
 
 from overlap_train import errors
+from overlap_train.arguments import shown
 from overlap_train.zero_copy.cuda import CudaBackend
 from overlap_train.zero_copy.pool import HostBackend, Pool
 
@@ -26,10 +27,10 @@ def shared_pool(backend: Literal["auto", "host", "cuda"] = "auto") -> Pool:
         ValueError: for another name.
         errors.NativeUnavailableError: for "cuda" where there is no usable GPU.
     """
+    if not isinstance(backend, str) or backend not in ("auto", "host", "cuda"):
+        raise ValueError(f'backend must be "auto", "host", "cuda" or a Pool, got {shown(backend)}')
     if backend == "host":
         return _host
-    if backend not in ("auto", "cuda"):
-        raise ValueError(f'backend must be "auto", "host", "cuda" or a Pool, got {backend!r}')
     found = _find_cuda()
     if isinstance(found, Pool):
         return found

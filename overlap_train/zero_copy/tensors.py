@@ -19,6 +19,7 @@ import tensorflow as tf
 from numpy.typing import DTypeLike, NDArray
 
 from overlap_train import errors
+from overlap_train.arguments import shown
 from overlap_train.zero_copy import dlpack
 from overlap_train.zero_copy.policy import Choice, Mode, check_mode
 from overlap_train.zero_copy.pool import HostBackend
@@ -167,11 +168,18 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> NDArray[
         errors.BufferError: if there is not enough memory.
         TypeError, ValueError: for a bad shape or dtype, as `numpy.empty` raises them.
     """
-    wanted = np.dtype(dtype)
+    try:
+        wanted = np.dtype(dtype)
+    except Exception as error:
+        raise TypeError(f"dtype must be one that NumPy knows, got {shown(dtype)}") from error
     if wanted.hasobject:
         raise TypeError(f"aligned memory holds numbers, got dtype {wanted}")
-    count = np.broadcast_to(np.False_, shape).size  # NumPy's own checks of a shape, at no cost in memory
-    return _empty(count * wanted.itemsize).view(wanted).reshape(shape)
+    try:
+        shown_as = np.broadcast_to(np.False_, shape)  # NumPy's own checks, at no cost in memory
+    except Exception as error:
+        kind = ValueError if isinstance(error, (ValueError, OverflowError)) else TypeError
+        raise kind(f"shape must be that of an array, got {shown(shape)}: {error}") from error
+    return _empty(shown_as.size * wanted.itemsize).view(wanted).reshape(shown_as.shape)
 
 
 def _empty(size_bytes: int) -> NDArray[np.uint8]:

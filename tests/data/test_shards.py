@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import concurrent.futures
+import gc
 import itertools
 import threading
+import weakref
 
 import keras
 import numpy as np
@@ -32,17 +34,28 @@ def dataset(size=5):
 def sums(batches, first, stop):
     """Returns the number of batches from `first` to `stop`, their rows and the sum of all values."""
 
-    def step(carried, batch):
-        x = tf.nest.flatten(batch)[0]
-        return carried + tf.stack([1.0, tf.cast(tf.shape(x)[0], tf.float32), tf.reduce_sum(x)])
+    total = tf.Variable(tf.zeros(3))
 
-    @tf.function(autograph=False)
-    def run(held, first, stop):
-        return batches.fold(held, first, stop, tf.zeros(3), step)
+    def step(batch):
+        x = tf.nest.flatten(batch)[0]
+        return [total.assign_add([1.0, tf.cast(tf.shape(x)[0], tf.float32), tf.reduce_sum(x)])]
 
     if isinstance(batches, CachedBatches):
         batches.fill()
-    return run(batches.held, tf.constant(first, tf.int64), tf.constant(stop, tf.int64)).numpy().tolist()
+    over(batches, step, first, stop, tf.zeros(3))
+    return total.numpy().tolist()
+
+
+def over(batches, step, first, stop, start):
+    """Does a step with each batch inside a compiled function; returns the last tensor."""
+    fold = batches.fold
+
+    @tf.function(autograph=False)
+    def run(held, first, stop):
+        return fold.over(held, first, stop, [start], step, [start.shape])
+
+    (last,) = run(batches.held, tf.constant(first, tf.int64), tf.constant(stop, tf.int64))
+    return last
 
 
 @given(st.integers(0, 10_000), st.integers(1, 100))
@@ -102,18 +115,12 @@ def test_batches_of_any_kind_are_kept_as_they_are():
     batches = CachedBatches(made, steps=None)
     assert batches.fill() == 2
 
-    @tf.function(autograph=False)
-    def last(held, first, stop):
-        return batches.fold(
-            held,
-            first,
-            stop,
-            tf.constant(""),
-            lambda carried, batch: carried + tf.strings.reduce_join(batch[1]),
-        )
+    def join(batch):
+        return [tf.strings.reduce_join(batch[1])]
 
-    number = [tf.constant(n, tf.int64) for n in (0, 2)]
-    assert last(batches.held, *number) == b"abc"
+    assert over(batches, join, 0, 1, tf.constant("")) == b"ab"
+    assert over(batches, join, 0, 2, tf.constant("")) == b"c", "the last one's"
+    assert over(batches, join, 2, 2, tf.constant("none")) == b"none"
     stream = batches.stream()
     for expected in made:
         kept = stream.draw()
@@ -134,18 +141,93 @@ def test_parts_run_side_by_side():
         both.wait(timeout=60)
         return index
 
-    def step(carried, batch):
-        x = tf.cond(carried == 0.0, lambda: tf.py_function(meet, [batch[0]], tf.float32), lambda: batch[0])
-        return carried + tf.reduce_sum(x) + 1.0
+    total, firsts = tf.Variable(0.0), [float(X[2 * s.first, 0]) for s in split_batches(count, 2)]
+
+    def step(batch):
+        x = tf.cond(
+            tf.reduce_any(batch[0][0, 0] == firsts),
+            lambda: tf.py_function(meet, [batch[0]], tf.float32),
+            lambda: batch[0],
+        )
+        return [total.assign_add(tf.reduce_sum(x) + 1.0, read_value=True)]
 
     @tf.function(autograph=False)
     def run(held, first, stop):
-        return batches.fold(held, first, stop, tf.constant(0.0), step)
+        return batches.fold.over(held, first, stop, [tf.zeros([])], step, [tf.TensorShape([])])
 
     with concurrent.futures.ThreadPoolExecutor(2) as executor:
         parts = [[tf.constant(n, tf.int64) for n in (s.first, s.stop)] for s in split_batches(count, 2)]
-        sums = list(executor.map(lambda part: float(run(batches.held, *part)), parts))
-    assert sum(sums) == X.sum() + count
+        list(executor.map(lambda part: run(batches.held, *part), parts))
+    assert float(total) == X.sum() + count
+
+
+def test_what_goes_through_batches_is_the_same_for_other_data_of_the_same_kind_and_holds_none():
+    """Compiled evaluations are kept by it: else each fit would compile its own, or read old data."""
+    same = make(X, Y, batch_size=5), make(X + 1, Y, batch_size=5)
+    assert same[0].fold == same[1].fold
+    assert hash(same[0].fold) == hash(same[1].fold)
+    assert make(X, Y, batch_size=4).fold != same[0].fold
+    assert make(X[:12], Y[:12], batch_size=5).fold != same[0].fold
+    kept = make(dataset()), make(dataset().map(lambda x, y: (x + 1, y)))
+    assert all(isinstance(batches, CachedBatches) for batches in kept)
+    assert kept[0].fold == kept[1].fold
+    assert hash(kept[0].fold) == hash(kept[1].fold)
+    assert make(dataset().map(lambda x, y: (x, tf.cast(y, tf.int32)))).fold != kept[0].fold
+    held = [weakref.ref(batches) for batches in (*same, *kept)]
+    folds = [batches.fold for batches in (*same, *kept)]
+    del same, kept
+    gc.collect()
+    assert [batches() for batches in held] == [None] * len(folds)
+
+
+def test_batches_of_arrays_are_prepared_by_a_trace_and_those_of_a_dataset_in_the_pipeline():
+    def half(x, y):
+        return x[:, :1] / 2, y
+
+    arrays = make_batches(X, Y, None, batch_size=5, steps=None, cache_bytes=0, preprocess=half)
+    raw = arrays.stream().draw()
+    assert raw[0].shape == [5, 2]
+    assert arrays.raw_spec[0].shape.as_list() == [None, 2]
+    assert arrays.element_spec[0].shape.as_list() == [None, 1]
+    np.testing.assert_array_equal(arrays.preparation(raw)[0], X[:5, :1] / 2)
+    for cache_bytes, kind in ((1 << 30, CachedBatches), (0, StreamedBatches)):
+        batches = make_batches(
+            dataset(), None, None, batch_size=None, steps=None, cache_bytes=cache_bytes, preprocess=half
+        )
+        assert isinstance(batches, kind)
+        assert batches.preparation is None
+        np.testing.assert_array_equal(batches.stream().draw()[0], X[:5, :1] / 2)
+        if kind is StreamedBatches:
+            batches.close()
+
+
+def test_how_many_batches_are_to_come_is_known_where_it_can_be():
+    """A live validation counts by it, as Keras does, and must not wait for one more batch than there is."""
+    assert make(X, Y, batch_size=5).expected == 3
+    assert make(X, Y, batch_size=5, steps=2).expected == 2
+    assert make(dataset()).expected == 3
+    assert make(dataset(), cache_bytes=0).expected == 3
+    assert make(dataset().repeat(), steps=2, cache_bytes=0).expected == 2
+    unknown = make(dataset().filter(lambda x, y: True), cache_bytes=0)
+    assert isinstance(unknown, StreamedBatches)
+    assert unknown.expected is None
+
+
+def test_a_pipeline_that_reads_a_variable_is_drawn_anew_and_names_it():
+    """A cache would keep what the variable was when it was filled."""
+    scale = tf.Variable(2.0, name="scale")
+    batches = make(dataset().map(lambda x, y: (x * scale, y)))
+    assert isinstance(batches, StreamedBatches)
+    assert [variable.name for variable in batches.captured] == ["scale"]
+    firsts = []
+    for value in (2.0, 3.0):
+        scale.assign(value)
+        stream = batches.begin()
+        firsts.append(next(iter(stream.draw, None))[0].numpy())
+        stream.finish()
+    np.testing.assert_array_equal(firsts[1] / 3, X[:5])
+    np.testing.assert_array_equal(firsts[0] / 2, X[:5])
+    assert make(dataset(), cache_bytes=0).captured == []
 
 
 def test_what_does_not_fit_or_cannot_repeat_is_drawn_anew():
@@ -202,13 +284,50 @@ def test_the_next_pass_begins_only_when_it_is_drawn_from():
     batches = make(data)
     first, second = batches.begin(), batches.begin()
     assert data.events == []
-    assert len(list(iter(first.draw, None))) == 4
+    assert first.draw() is not None
     assert data.events == ["end", "begin"]
+    assert len(list(iter(first.draw, None))) == 3
+    assert data.events == ["end", "begin", "end"]
     assert second.draw() is not None
     assert data.events == ["end", "begin", "end", "end", "begin"]
     batches.close()
     batches.close()
     assert data.events[5:] == ["end"]
+
+
+def test_the_end_of_a_validation_is_told_once_however_it_ends():
+    """By its last batch, by whoever has enough, or by the next one that begins."""
+    data = Diary()
+    batches = make(data)
+    stream = batches.begin()
+    list(iter(stream.draw, None))
+    stream.finish()
+    assert stream.draw() is None
+    assert data.events == ["end", "begin", "end"]
+    data.events.clear()
+    stream = batches.begin()
+    stream.draw()
+    stream.finish()
+    assert stream.draw() is None
+    assert data.events == ["end", "begin", "end"]
+    data.events.clear()
+    given_up, following = batches.begin(), batches.begin()
+    given_up.draw()
+    following.draw()
+    assert data.events == ["end", "begin", "end", "end", "begin"]
+    given_up.finish()
+    assert data.events[5:] == [], "that of another one"
+    batches.close()
+
+
+def test_a_validation_whose_data_ends_early_is_short_of_the_steps_that_were_asked_for():
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(5)
+    for steps, drawn, short in ((2, 2, False), (3, 3, False), (9, 3, True)):
+        batches = make(data.filter(lambda x, y: True), steps=steps, cache_bytes=0)
+        stream = batches.begin()
+        list(iter(stream.draw, None))
+        assert (stream.drawn, stream.short) == (drawn, short)
+        batches.close()
 
 
 def test_no_pass_begins_after_the_end():
@@ -240,6 +359,8 @@ def test_workers_share_one_stream_and_every_batch_is_given_once():
 
 
 def test_a_generator_goes_on_where_it_stopped():
+    """With the very next batch: those that an iterator has fetched ahead are not lost with it."""
+
     def numbers():
         for i in itertools.count():
             yield np.full((2, 1), i, "float32"), np.zeros(2)
@@ -248,5 +369,6 @@ def test_a_generator_goes_on_where_it_stopped():
     assert not batches.rewindable
     assert make(Diary()).rewindable
     passes = [[int(b[0][0, 0]) for b in iter(batches.begin().draw, None)] for _ in range(2)]
-    assert len(passes[0]) == len(passes[1]) == 3
-    assert passes[1][-1] > passes[0][-1]
+    first = passes[0][0]
+    assert passes == [[first, first + 1, first + 2], [first + 3, first + 4, first + 5]]
+    batches.close()

@@ -1,4 +1,4 @@
-"""The names of TensorFlow's on which the inspection leans; each test says what broke if a new one moves them."""
+"""The names of TensorFlow's on which the inspection leans; each test says what broke if one moves."""
 
 from __future__ import annotations
 

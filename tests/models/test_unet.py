@@ -26,7 +26,7 @@ def test_model_is_saved_and_loaded(tmp_path) -> None:
 
 
 def test_no_level_is_refused() -> None:
-    with pytest.raises(ValueError, match="level"):
+    with pytest.raises(ValueError, match="widths must be a sequence of one or more sizes"):
         unet(widths=())
 
 

@@ -67,7 +67,7 @@ def test_recorder_of_size_zero_keeps_nothing():
 
 
 def test_negative_size_is_refused():
-    with pytest.raises(ValueError, match="max_spans is -1"):
+    with pytest.raises(ValueError, match="max_spans must be at least 0; got -1"):
         SpanRecorder(max_spans=-1)
 
 

@@ -136,13 +136,13 @@ def test_failing_meter_ends_the_sampling_and_not_the_run(caplog):
 
 @pytest.mark.parametrize("interval_s", [0, -1, math.nan, math.inf])
 def test_bad_interval_is_refused_without_a_thread(interval_s):
-    with pytest.raises(ValueError, match="interval_s is"):
+    with pytest.raises(ValueError, match="interval_s must be"):
         Sampler(interval_s)
     assert "overlap_train-sampler" not in _threads()
 
 
 def test_bad_max_samples_is_refused():
-    with pytest.raises(ValueError, match="max_samples is 1"):
+    with pytest.raises(ValueError, match="max_samples must be at least 2; got 1"):
         Sampler(max_samples=1)
 
 

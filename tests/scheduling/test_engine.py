@@ -290,3 +290,17 @@ def test_what_fails_while_jobs_are_moved_fails_no_request(caplog):
     for number, graph in enumerate(graphs):
         assert watch.results[number] == (expected(graph, 1.0), None)
     assert "waiting jobs stay where they are" in caplog.text
+
+
+def test_an_engine_that_cannot_start_all_its_workers_leaves_none(monkeypatch):
+    before, start = set(threading.enumerate()), threading.Thread.start
+
+    def refuse_the_third(thread):
+        if thread.name == "layer-worker-CPU-2":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_the_third)
+    with pytest.raises(RuntimeError, match="thread 3 of the devices' slots could not be started"):
+        Engine(Platform((Device("CPU", slots=4),)))
+    assert set(threading.enumerate()) <= before

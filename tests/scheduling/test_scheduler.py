@@ -241,7 +241,7 @@ def test_arguments_that_make_no_sense_are_refused():
         MultiModelScheduler(devices=ONE, max_batch=0)
     with pytest.raises(ValueError, match="segments must be one of"):
         MultiModelScheduler(devices=ONE, segments="some")
-    with pytest.raises(ValueError, match="unknown policy"):
+    with pytest.raises(ValueError, match=r"policy must be one of .*; got 'best'"):
         MultiModelScheduler(devices=ONE, policy="best")
 
 
@@ -310,3 +310,30 @@ def test_the_last_batches_leave_work_for_every_core():
         sizes.append(len(batch))
         assert [s.arrival_s for s in batch] == sorted(s.arrival_s for s in batch)
     assert sizes == [4, 4, 2, 1, 1]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0, 2.5, True, "many"])
+def test_a_queue_without_a_length_would_hold_submissions_for_ever(value):
+    with pytest.raises((TypeError, ValueError), match="max_pending must be"):
+        MultiModelScheduler(devices=ONE, max_pending=value)
+    with (
+        MultiModelScheduler(devices=ONE) as scheduler,
+        pytest.raises((TypeError, ValueError), match="max_pending must be"),
+    ):
+        scheduler.add("m", small_model(), max_pending=value)
+
+
+@pytest.mark.parametrize("name", ["priority", "deadline_s", "timeout_s"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "soon", 1j, 10**400])
+def test_a_submission_with_a_number_that_is_none_is_refused(name, value):
+    with MultiModelScheduler({"m": small_model()}, devices=ONE) as scheduler:
+        with pytest.raises((TypeError, ValueError), match=f"{name} must be"):
+            scheduler.submit("m", np.zeros((1, 4), "float32"), **{name: value})
+        assert scheduler.statistics().models["m"].submitted == 0
+
+
+def test_models_that_are_none_are_refused_before_a_thread_is_started():
+    before = set(threading.enumerate())
+    with pytest.raises(TypeError, match=r"models\['b'\] must be a keras.Model; got int"):
+        MultiModelScheduler({"a": small_model(), "b": 3}, devices=ONE)
+    assert set(threading.enumerate()) <= before

@@ -110,7 +110,7 @@ def test_background_load_does_the_same_work_whether_cut_or_not(duty, share, star
 
 @pytest.mark.parametrize(("duty", "share"), [(1.1, 0.5), (-0.1, 0.5), (0.5, 2.0), (1.0, 0.0)])
 def test_a_load_that_cannot_be_is_refused(duty, share):
-    with pytest.raises(ValueError, match="duty"):
+    with pytest.raises(ValueError, match=r"duty|share"):
         BackgroundLoad(duty, share)
 
 
@@ -286,7 +286,7 @@ def test_nothing_to_simulate_and_unknown_devices_are_refused():
     with pytest.raises(ValueError, match="at least one arrival"):
         simulate([], platform, "paper", lambda *_: 1.0)
     graph = replace(Arrival(random_graph(random.Random(0), 2)))
-    with pytest.raises(KeyError, match="no device is named 'gpu'"):
+    with pytest.raises(ValueError, match="loads: no device is named 'gpu'"):
         simulate([graph], platform, "paper", lambda *_: 1.0, loads={"gpu": BackgroundLoad(0.5)})
-    with pytest.raises(ValueError, match="unknown policy 'best'"):
+    with pytest.raises(ValueError, match=r"policy must be one of .*; got 'best'"):
         simulate([graph], platform, "best", lambda *_: 1.0)

@@ -1,4 +1,4 @@
-"""A step is traced once and not run by that; the trace builds what is not built yet, and serves every loop."""
+"""A step is traced without being run; that builds what is not built yet, and serves every loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train.training.step import MetricsReader, Step, require_optimizer
-from tests.models import CLASSES, FEATURES, arrays, assert_same_weights, crossentropy
+from tests.models import CLASSES, FEATURES, arrays, assert_same_history, assert_same_weights, crossentropy
 
 X, Y = arrays(8)
 SPEC = (tf.TensorSpec([None, FEATURES], tf.float32), tf.TensorSpec([None], tf.int64))
@@ -50,13 +50,13 @@ def test_tracing_makes_every_variable_and_takes_no_step():
 
 def test_a_trace_makes_the_steps_that_keras_makes():
     expected, actual = unbuilt("sgd"), unbuilt("sgd")
+    wanted = expected.fit(X, Y, batch_size=4, shuffle=False, verbose=0).history
     step = ready(actual)
-    for _ in range(2):
-        wanted = expected.train_on_batch(X, Y, return_dict=True)
-        step.run(batch())
+    for rows in (slice(0, 4), slice(4, 8)):
+        step.run((tf.constant(X[rows]), tf.constant(Y[rows])))
     assert_same_weights(actual, expected)
-    got = {name: float(value) for name, value in step.metrics().items()}
-    assert got == pytest.approx(wanted, rel=1e-5)
+    got = {name: [float(value)] for name, value in step.metrics().items()}
+    assert_same_history(got, wanted)
 
 
 def test_a_step_is_traced_once_whoever_runs_it():
@@ -67,13 +67,14 @@ def test_a_step_is_traced_once_whoever_runs_it():
         return model.train_step(batch)
 
     step = ready(model, function)
-    assert traced == [1]
+    assert traced
+    traced.clear()  # the variables that it makes are a reason for TensorFlow to trace twice
     step.run_and_check(batch())
     tf.function(lambda: step.run_and_check(batch()), autograph=False)()
     other = Step(model, function)
     other.adopt(step.traced)
     other.run(batch())
-    assert traced == [1]
+    assert traced == []
     assert int(model.optimizer.iterations) == 3
 
 
@@ -81,9 +82,7 @@ def test_a_step_that_executes_the_same_in_another_way_leaves_this_one_alone():
     model = unbuilt()
     step = ready(model, halt_on_nonfinite=True)
     traced, ran = step.traced, []
-    other = step.using(
-        lambda batch: ran.append(1) or {"loss": tf.constant(1.0), "accuracy": tf.constant(2.0)}
-    )
+    other = step.using(lambda batch: ran.append(1) or {"loss": tf.constant(1.0)})
     other.run(batch())
     assert ran == [1]
     assert other.traced is None
@@ -116,7 +115,7 @@ def test_logs_that_somebody_reads_after_each_step_are_carried_though_the_metrics
 
 def test_logs_of_any_structure_come_back_as_they_were():
     """Nested ones, and one whose length differs from batch to batch."""
-    model = unbuilt()
+    model = built("sgd")
 
     def function(batch):
         return {"b": {"d": batch[0], "c": tf.reduce_sum(batch[0])}, "a": tf.constant(2, tf.int32)}
@@ -135,7 +134,7 @@ def test_logs_of_any_structure_come_back_as_they_were():
 
 
 def test_only_a_guarded_step_stops_at_a_loss_that_is_not_finite():
-    model = unbuilt()
+    model = built("sgd")
     for value, halts, goes_on in [
         (np.nan, True, False),
         (np.inf, True, False),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from overlap_train import ValidationPolicy
@@ -38,17 +39,21 @@ def test_a_policy_does_not_change():
     [
         ({"workers": 0}, ValueError, "workers must be at least 1; got 0"),
         ({"workers": -2}, ValueError, "workers must be at least 1; got -2"),
-        ({"workers": True}, TypeError, "workers must be an int; got True of type bool"),
-        ({"workers": 2.0}, TypeError, "workers must be an int; got 2.0 of type float"),
+        ({"workers": True}, TypeError, "workers must be an integer or None; got True of type bool"),
+        ({"workers": 2.0}, TypeError, "workers must be an integer or None; got 2.0 of type float"),
         ({"max_lag": -1}, ValueError, "max_lag must be at least 0; got -1"),
-        ({"max_lag": None}, TypeError, "max_lag must be an int; got None"),
+        ({"max_lag": None}, TypeError, "max_lag must be an integer; got None"),
         ({"cache_bytes": -1}, ValueError, "cache_bytes must be at least 0"),
-        ({"join_batches": 1}, TypeError, "join_batches must be True or False; got 1"),
+        ({"join_batches": 2}, TypeError, "join_batches must be True or False; got 2"),
         ({"backlog": "wait"}, ValueError, "backlog must be one of 'block'.*; got 'wait'"),
         ({"on_change": None}, ValueError, "on_change must be one of 'rollback', 'continue'; got None"),
-        ({"timeout_s": 0}, ValueError, "timeout_s must be positive, or None to wait for ever; got 0"),
+        ({"timeout_s": 0}, ValueError, "timeout_s must be positive; got 0"),
         ({"timeout_s": -1.5}, ValueError, "timeout_s must be positive"),
         ({"timeout_s": float("nan")}, ValueError, "timeout_s must be positive"),
+        ({"timeout_s": float("inf")}, ValueError, "timeout_s must be finite; got inf"),
+        ({"devices": "GPU:0"}, TypeError, "devices must be a sequence of names"),
+        ({"devices": ()}, ValueError, "devices is empty"),
+        ({"devices": ("GPU:x",)}, ValueError, "devices must be names such as 'GPU:1'; got 'GPU:x'"),
         ({"timeout_s": "5"}, TypeError, "timeout_s must be a number of seconds or None; got '5'"),
         ({"timeout_s": True}, TypeError, "timeout_s must be a number of seconds"),
     ],
@@ -56,3 +61,20 @@ def test_a_policy_does_not_change():
 def test_bad_values_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         ValidationPolicy(**arguments)
+
+
+def test_scalars_of_numpy_are_kept_as_those_of_python():
+    policy = ValidationPolicy(
+        workers=np.int32(2),
+        max_lag=np.int64(1),
+        overlap=np.str_("always"),
+        timeout_s=np.float32(0.5),
+        sanity_check=np.True_,
+        join_batches=0,
+    )
+    plain = ValidationPolicy(
+        workers=2, max_lag=1, overlap="always", timeout_s=0.5, sanity_check=True, join_batches=False
+    )
+    assert policy == plain
+    # Hosts compare the texts of their policies.
+    assert str(policy) == str(plain)

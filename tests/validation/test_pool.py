@@ -148,3 +148,22 @@ def test_a_forgotten_pool_warns_and_its_threads_end():
 def test_a_pool_needs_a_worker(workers):
     with pytest.raises(ValueError, match="workers must be at least 1"):
         WorkerPool(workers)
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("can't start new thread"), MemoryError(), KeyboardInterrupt()]
+)
+def test_a_pool_that_cannot_start_all_its_workers_leaves_none(monkeypatch, error):
+    before, start = set(threading.enumerate()), threading.Thread.start
+
+    def refuse_the_third(thread):
+        if thread.name == "validation-2":
+            raise error
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_the_third)
+    with pytest.raises(type(error)) as caught:
+        WorkerPool(4)
+    assert set(threading.enumerate()) <= before
+    if isinstance(error, RuntimeError):
+        assert "thread 3 of 4 could not be started" in str(caught.value)

@@ -58,7 +58,7 @@ def test_place_of_the_cache_follows_the_user(tmp_path, monkeypatch):
 
 
 def test_negative_crossover_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="negative"):
+    with pytest.raises(ValueError, match="crossover_bytes must be at least 0"):
         CrossoverCache(tmp_path / "x").put("a GPU", -1)
 
 

@@ -1,0 +1,74 @@
+"""Files of the user's cache directory: read so that nothing can block or flood, written whole or not at all.
+
+A cache lies where other programs, other versions and other users write too. So what is read is a regular file
+of a sensible size or nothing; it is never opened for writing, and a pipe in its place is not waited for.
+Any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+__all__ = ["cache_home", "read_regular", "replace_content"]
+
+
+def cache_home() -> Path | None:
+    """Returns where this package caches, `$XDG_CACHE_HOME` or `~/.cache`; None where there is no home.
+
+    A relative `$XDG_CACHE_HOME` does not count, as the XDG Base Directory Specification asks.
+    """
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(base):
+        return Path(base) / "overlap_train"
+    home = os.path.expanduser("~") if os.environ.get("HOME") != "" else ""
+    return Path(home) / ".cache" / "overlap_train" if os.path.isabs(home) else None
+
+
+def read_regular(path: str | os.PathLike[str], *, most_bytes: int, follow_links: bool = True) -> bytes:
+    """Returns the content of a regular file; never waits for a writer, as the open of a pipe would.
+
+    Args:
+        path: of the file.
+        most_bytes: the largest size that is read.
+        follow_links: whether the file may be a symbolic link.
+
+    Raises:
+        OSError: it is not there, not to be read, no regular file or too large.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW)
+    descriptor = os.open(path, flags)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "this is no regular file", os.fspath(path))
+        if status.st_size > most_bytes:
+            raise OSError(errno.EFBIG, f"this file has more than {most_bytes} bytes", os.fspath(path))
+        content = bytearray()
+        while len(content) <= most_bytes and (chunk := os.read(descriptor, 1 << 20)):
+            content += chunk
+        return bytes(content[:most_bytes])
+    finally:
+        os.close(descriptor)
+
+
+def replace_content(path: Path, text: str) -> None:
+    """Replaces a file at once, so that a reader never sees half of it; its folders are made.
+
+    Raises:
+        OSError: it cannot be written; what was there is as before.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".tmp")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise

@@ -1,0 +1,170 @@
+"""The cache of native builds: a directory that belongs to the user alone, as code is loaded from it.
+
+    <cache>/<key>/liboverlap_conv.so   the library
+    <cache>/<key>/manifest.json        its digest; written last, it makes the library valid
+    <cache>/<key>.lock                 held by whoever builds
+
+Reading makes and opens nothing for writing, so a build in a read-only image serves. Any thread, any process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from overlap_train.cached_files import cache_home, read_regular
+from overlap_train.errors import NativeUnavailableError
+
+__all__ = ["LIBRARY_NAME", "MANIFEST", "cache_directory", "cache_path", "cached_library", "install", "locked"]
+
+LIBRARY_NAME = "liboverlap_conv.so"
+MANIFEST = "manifest.json"
+_MOST_MANIFEST_BYTES, _MOST_LIBRARY_BYTES = 1 << 16, 1 << 28
+_REMEDY = "name another directory in OVERLAP_TRAIN_CACHE_DIR"
+_POLL_S = 0.1
+
+
+def cache_path() -> Path:
+    """Returns the directory of all builds, `$OVERLAP_TRAIN_CACHE_DIR` or the user's cache; makes nothing.
+
+    Raises:
+        NativeUnavailableError: there is no home directory to keep it in.
+    """
+    chosen = os.environ.get("OVERLAP_TRAIN_CACHE_DIR")
+    home = Path(os.path.abspath(chosen)) if chosen else cache_home()
+    if home is None:
+        raise NativeUnavailableError(
+            "There is no home directory to keep the tiled convolution in; name a directory in "
+            "OVERLAP_TRAIN_CACHE_DIR."
+        )
+    return home / "conv"
+
+
+def cache_directory() -> Path:
+    """Returns the directory of all builds, made if need be.
+
+    Raises:
+        NativeUnavailableError: it cannot be made, or somebody else could write to it.
+    """
+    directory = cache_path()
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise NativeUnavailableError(
+            f"The cache directory {directory} cannot be made ({error}); {_REMEDY}."
+        ) from error
+    _check_private(directory)
+    return directory
+
+
+def _check_private(path: Path) -> None:
+    """Refuses what another user owns or may write: a library from there would run as us."""
+    try:
+        status = path.lstat()
+    except OSError as error:
+        raise NativeUnavailableError(f"{path} cannot be examined ({error}); {_REMEDY}.") from error
+    if stat.S_ISLNK(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise NativeUnavailableError(
+            f"{path} must belong to user {os.getuid()} alone (owner {status.st_uid}, mode "
+            f"{stat.S_IMODE(status.st_mode):04o}, no link), because code is loaded from it. "
+            "Remove it, or name another place in OVERLAP_TRAIN_CACHE_DIR."
+        )
+
+
+def cached_library(key: str) -> Path | None:
+    """Returns the library built under `key`, if it is there, to be read, ours and whole.
+
+    Raises:
+        NativeUnavailableError: it is there, but not ours alone.
+    """
+    root = cache_path()
+    directory = root / key
+    library, manifest = directory / LIBRARY_NAME, directory / MANIFEST
+    for path in (root, directory, manifest, library):
+        if not os.path.lexists(path):
+            return None
+        _check_private(path)
+    try:
+        recorded = json.loads(_read(manifest, _MOST_MANIFEST_BYTES))
+        digest = hashlib.sha256(_read(library, _MOST_LIBRARY_BYTES)).hexdigest()
+    except (OSError, ValueError, RecursionError):
+        return None
+    return library if recorded == {"key": key, "sha256": digest} else None
+
+
+def _read(path: Path, most_bytes: int) -> bytes:
+    return read_regular(path, most_bytes=most_bytes, follow_links=False)
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, limit_s: float) -> Iterator[None]:
+    """Holds an exclusive lock between processes; the kernel drops it when its holder dies.
+
+    Args:
+        path: of the file to lock, made if need be.
+        limit_s: how long to wait for another holder.
+
+    Raises:
+        NativeUnavailableError: the file cannot be locked, or not in time.
+    """
+    deadline_s = time.monotonic() + limit_s
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = -1
+    try:
+        descriptor = os.open(path, flags, 0o600)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError("it is no regular file")
+        while not _take(descriptor):
+            if time.monotonic() > deadline_s:
+                raise OSError(f"another process has held it for {limit_s:g} s")
+            time.sleep(_POLL_S)
+    except OSError as error:
+        if descriptor >= 0:
+            os.close(descriptor)
+        raise NativeUnavailableError(f"{path} cannot be locked for a build ({error}); {_REMEDY}.") from error
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _take(descriptor: int) -> bool:
+    """Returns whether the lock is ours now."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def install(library: Path, directory: Path, key: str) -> Path:
+    """Moves a finished library into the cache; the manifest goes last and makes it valid.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    directory.mkdir(mode=0o700, exist_ok=True)
+    library.chmod(0o700)
+    digest = hashlib.sha256(_read(library, _MOST_LIBRARY_BYTES)).hexdigest()
+    os.replace(library, directory / LIBRARY_NAME)
+    manifest = directory / f"{MANIFEST}.new"
+    with contextlib.suppress(FileNotFoundError):
+        manifest.unlink()  # of a build that was killed; or a pipe, which would have to be waited for
+    manifest.write_text(json.dumps({"key": key, "sha256": digest}))
+    manifest.chmod(0o600)
+    os.replace(manifest, directory / MANIFEST)
+    return directory / LIBRARY_NAME
+
+
+def say(text: str) -> None:
+    """Tells the person at the terminal, if there is one to tell."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"overlap_train: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,145 @@
+"""What a fit leaves on the machine: its checkpoints and its caches where they belong, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from overlap_train import Trainer
+from overlap_train.training import plan_cache
+from tests.models import arrays, crossentropy
+
+ROOT = Path(__file__).parent.parent
+
+# Prints what this process opened for writing or made, as JSON, one event and path a line.
+WATCHED = """
+import json, os, sys
+paths = []
+def watch(event, arguments):
+    if event == "open":
+        path, mode, flags = arguments
+        written = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+        if written and isinstance(path, (str, bytes)):
+            paths.append(os.path.abspath(os.fsdecode(path)))
+    elif event in ("os.mkdir", "os.rename", "os.link", "os.symlink", "shutil.copyfile"):
+        paths.extend(os.path.abspath(os.fsdecode(p)) for p in arguments[:2] if isinstance(p, (str, bytes)))
+import keras, numpy as np, tensorflow as tf
+sys.addaudithook(watch)
+import overlap_train
+def model():
+    network = keras.Sequential([
+        keras.Input((6, 6, 2)), keras.layers.Conv2D(3, 3), keras.layers.Flatten(), keras.layers.Dense(2)])
+    network.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return network
+x, y = np.ones((64, 6, 6, 2), "float32"), np.zeros(64, "int32")
+overlap_train.Trainer(model()).fit(x, y, epochs=3, validation_data=(x, y), verbose=0)
+overlap_train.Trainer(model()).fit(x, y, epochs=2, validation_data=(x, y), resume=sys.argv[1], verbose=0)
+print(json.dumps(sorted(set(paths))))
+"""
+
+
+def watched_fit(tmp_path, **environment):
+    """Returns what a process with two fits wrote to, as its audit hook saw it."""
+    for name in ("home", "cwd", "keras"):
+        (tmp_path / name).mkdir()
+    variables = {
+        **os.environ,
+        "HOME": str(tmp_path / "home"),
+        # Where Keras and matplotlib, which Keras imports, keep their own settings.
+        "KERAS_HOME": str(tmp_path / "keras"),
+        "MPLCONFIGDIR": str(tmp_path / "keras"),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "PYTHONPATH": str(ROOT),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **environment,
+    }
+    variables.pop("OVERLAP_TRAIN_CACHE_DIR", None)
+    ran = subprocess.run(
+        [sys.executable, "-c", WATCHED, str(tmp_path / "checkpoints")],
+        cwd=tmp_path / "cwd",
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return [Path(path) for path in json.loads(ran.stdout.splitlines()[-1])]
+
+
+def test_a_fit_writes_nothing_outside_its_cache_and_the_given_directories(tmp_path):
+    written = watched_fit(tmp_path)
+    allowed = (tmp_path / "cache", tmp_path / "checkpoints", Path("/dev/null"), Path("/proc"))
+    assert not [path for path in written if not any(path.is_relative_to(place) for place in allowed)]
+    # The hook does see what is written.
+    assert any(path.is_relative_to(tmp_path / "checkpoints") for path in written)
+    # And of what it cannot see, which is made by native code, nothing is left.
+    assert list((tmp_path / "home").iterdir()) == list((tmp_path / "cwd").iterdir()) == []
+
+
+def test_a_fit_without_a_home_or_a_cache_is_one(tmp_path):
+    nowhere = tmp_path / "nowhere"
+    nowhere.write_text("a file, in which no folder can be made")
+    written = watched_fit(tmp_path, HOME="", XDG_CACHE_HOME="", TMPDIR=str(nowhere))
+    outside = [path for path in written if not path.is_relative_to(tmp_path / "checkpoints")]
+    assert set(outside) <= {Path("/dev/null")}
+
+
+def linear():
+    import keras
+
+    keras.utils.set_random_seed(2)
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
+    model.compile("sgd", crossentropy())
+    return model
+
+
+def fit(**arguments):
+    x, y = arrays(64)
+    return Trainer(linear()).fit(x, y, epochs=3, validation_data=arrays(24, 1), verbose=0, **arguments)
+
+
+def test_a_fit_needs_no_temporary_directory(monkeypatch, tmp_path):
+    def refuse():
+        raise FileNotFoundError("no usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_get_default_tempdir", refuse)
+    with pytest.raises(FileNotFoundError):
+        tempfile.gettempdir()
+    assert len(fit(resume=tmp_path / "checkpoints").history["val_loss"]) == 3
+
+
+def test_a_cache_that_cannot_be_written_is_not_noticed(monkeypatch):
+    def refuse(path, text):
+        raise OSError(30, "Read-only file system")
+
+    expected = fit().history
+    monkeypatch.setattr(plan_cache, "replace_content", refuse)
+    monkeypatch.setattr(plan_cache, "read_regular", lambda *_, **__: refuse(None, None))
+    for name, values in fit().history.items():
+        np.testing.assert_allclose(values, expected[name], rtol=1e-5)
+
+
+def test_too_few_threads_for_the_validation_are_named_and_none_is_left(monkeypatch):
+    start = threading.Thread.start
+
+    def refuse_the_second(thread):
+        if thread.name == "validation-1":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_the_second)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    x, y = arrays(64)
+    with pytest.raises(RuntimeError, match=r"thread 2 of 2 could not be started.*fewer workers"):
+        Trainer(linear()).fit(x, y, batch_size=8, validation_data=(x, y), verbose=0)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("validation")]

@@ -1,0 +1,382 @@
+"""Every argument of every public function and constructor, given what nobody means.
+
+A value is taken as documented, or refused by ValueError or TypeError in a message that names the argument:
+never another error, never a wait, never a thread that is left. The default suite walks a part, which depends
+on nothing but the names; `scripts/nightly.sh` walks all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import decimal
+import enum
+import fractions
+import importlib
+import inspect
+import re
+import signal
+import threading
+import zlib
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import overlap_train
+from overlap_train import arguments
+from overlap_train.conv import library
+from overlap_train.records import EpochAccount, Span
+from overlap_train.scheduling import (
+    Arrival,
+    CostModel,
+    CpuOnly,
+    Device,
+    Job,
+    JobQueue,
+    Layer,
+    LayerGraph,
+    Platform,
+    Port,
+    Request,
+    Work,
+)
+from overlap_train.scheduling.board import Board
+from overlap_train.zero_copy.pool import HostBackend
+
+PACKAGES = ["", ".checkpoint", ".conv", ".monitoring", ".parallel", ".scheduling", ".zero_copy"]
+LIMIT_S = 10  # hit by what hangs, not by what a busy machine delays
+
+
+class Unprintable:
+    def __repr__(self):
+        raise RuntimeError("no text")
+
+    def __index__(self):
+        raise RuntimeError("no number")
+
+    def __bool__(self):
+        raise RuntimeError("no truth")
+
+    def __iter__(self):
+        raise RuntimeError("no items")
+
+    def __eq__(self, other):
+        raise RuntimeError("no equal")
+
+    __hash__ = None
+
+
+VALUES = {
+    "None": None,
+    "True": True,
+    "False": False,
+    "0": 0,
+    "1": 1,
+    "-1": -1,
+    "3": 3,
+    "10**30": 10**30,
+    "10**5000": 10**5000,
+    "-2**63": -(2**63),
+    "0.0": 0.0,
+    "0.5": 0.5,
+    "-0.5": -0.5,
+    "2.5": 2.5,
+    "nan": float("nan"),
+    "inf": float("inf"),
+    "-inf": float("-inf"),
+    "1e300": 1e300,
+    "1j": 1j,
+    "Decimal": decimal.Decimal("1.5"),
+    "Fraction": fractions.Fraction(1, 2),
+    "no text": "",
+    "text": "x",
+    "auto": "auto",
+    "null": "a\0b",
+    "long text": "x" * 10_000,
+    "bytes": b"x",
+    "()": (),
+    "(1, 2)": (1, 2),
+    "(None,)": (None,),
+    "['x']": ["x"],
+    "nested": [[[]]],
+    "{}": {},
+    "{'a': 1}": {"a": 1},
+    "{1: None}": {1: None},
+    "set": {1},
+    "object": object(),
+    "class": Exception,
+    "function": lambda *_: None,
+    "np.int64": np.int64(3),
+    "np.float32": np.float32(0.5),
+    "np.float64 nan": np.float64("nan"),
+    "np.True_": np.True_,
+    "np.str_": np.str_("x"),
+    "np.array(2)": np.array(2),
+    "np.array([1, 2])": np.array([1, 2]),
+    "np.array('ab')": np.array(["a", "b"]),
+    "datetime64": np.datetime64("2020-01-01"),
+    "empty array": np.zeros((0, 3)),
+    "range": range(3),
+    "Ellipsis": ...,
+    "unprintable": Unprintable(),
+}
+
+
+def model():
+    network = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    network.compile("sgd", "mse")
+    return network
+
+
+def graph():
+    return LayerGraph([Layer("layer", Work("dense"), (Port(-1),))], [Port(0)])
+
+
+def platform():
+    return Platform((Device("CPU:0"),))
+
+
+def board():
+    return Board(platform(), CostModel())
+
+
+def queue():
+    return JobQueue((Device("CPU:0"),))
+
+
+def job():
+    request = Request(0, graph())
+    return Job(request.layer(0), (), 0, request, 0, Device("CPU:0"))
+
+
+# What else a call needs for one of its arguments to be tried: by name of the callable, then of the argument.
+GOOD: dict[str, dict[str, Any]] = {
+    "AccountLog": {"path": lambda: "log.jsonl"},
+    "AccountWriter": {"log_dir": lambda: "logs"},
+    "Arrival": {"graph": graph},
+    "BackgroundLoad": {"duty": lambda: 0.5},
+    "CheckpointPolicy": {"directory": lambda: "checkpoints"},
+    "CheckpointStore": {"directory": lambda: "checkpoints"},
+    "ConvKey": {
+        "direction": lambda: "forward",
+        "dtype": lambda: "float32",
+        "input_shape": lambda: (1, 8, 8, 3),
+        "filter_shape": lambda: (3, 3, 3, 4),
+        "strides": lambda: (1, 1),
+        "padding": lambda: "SAME",
+    },
+    "CoreSelector": {"policy": CpuOnly, "board": board},
+    "Device": {"name": lambda: "CPU:0"},
+    "Dispatcher": {"queue": queue, "board": board},
+    "Engine": {"platform": platform},
+    "FixedCosts": {"seconds": lambda: lambda layer, device: 1.0},
+    "JobFormatter": {"board": board},
+    "JobQueue": {"devices": lambda: (Device("CPU:0"),)},
+    "Layer": {"name": lambda: "layer", "work": lambda: Work("dense"), "inputs": tuple},
+    "LayerController": {"request": lambda: Request(0, graph())},
+    "LayerDistributor": {"policy": CpuOnly, "board": board, "queue": queue},
+    "LayerGraph": {"layers": lambda: graph().layers, "outputs": lambda: [Port(0)]},
+    "LayerWorker": {
+        "queue": queue,
+        "device": lambda: Device("CPU:0"),
+        "slot": lambda: 0,
+        "run": lambda: lambda job: None,
+    },
+    "MappedBuffer": {"shape": lambda: (4,)},
+    "MultiModelScheduler": {"devices": lambda: [Device("CPU:0")]},
+    "OpenSpan": {
+        "recorder": lambda: overlap_train.monitoring.SpanRecorder(),
+        "name": lambda: "name",
+        "epoch": lambda: 0,
+        "step": lambda: 0,
+        "details": dict,
+    },
+    "Platform": {"devices": lambda: (Device("CPU:0"),)},
+    "Pool": {"backend": HostBackend},
+    "Port": {"source": lambda: 0},
+    "ProgressReporter": {"total_epochs": lambda: 2, "verbose": lambda: 0},
+    "Request": {"number": lambda: 0, "graph": graph},
+    "ResidentLimit": {"array": lambda: mapped(), "limit_bytes": lambda: 1 << 20},
+    "SyncChecker": {"graph": graph},
+    "TiledConv2D": {"filters": lambda: 2, "kernel_size": lambda: 3},
+    "Trainer": {"model": model},
+    "ValidationSet": {"data": lambda: (np.zeros((4, 4)), np.zeros((4, 2)))},
+    "Work": {"kind": lambda: "dense"},
+    "accelerate": {"model": model, "verbose": lambda: 0},
+    "alexnet": {"classes": lambda: 2},
+    "as_array": {"tensor": lambda: tf.constant([1.0])},
+    "as_tensor": {"array": lambda: np.zeros(4)},
+    "configure": {},
+    "drop_pages": {"array": lambda: mapped()},
+    "evaluate": {"batch_size": lambda: 1, "steps": lambda: 1, "verbose": lambda: 0},
+    "empty": {"shape": lambda: (4,)},
+    "explain": {"array": lambda: np.zeros(4)},
+    "format_epoch_table": {"rows": lambda: [(account(), {})]},
+    "join_cluster": {},
+    "layout": {"variables": lambda: model().variables},
+    "make_policy": {"policy": lambda: "paper"},
+    "overlap_s": {"spans_a": lambda: [span()], "spans_b": lambda: [span()]},
+    "save_chrome_trace": {"path": lambda: "trace.json", "spans": lambda: [span()]},
+    "save_timeline": {"path": lambda: "timeline.png", "spans": lambda: [span()]},
+    "simulate": {
+        "arrivals": lambda: [Arrival(graph())],
+        "platform": platform,
+        "policy": lambda: "paper",
+        "true_s": lambda: lambda layer, device: 1.0,
+    },
+    "text_lstm": {"vocabulary_size": lambda: 5, "sequence_length": lambda: 4},
+    "tiled_conv2d": {
+        "x": lambda: np.zeros((1, 4, 4, 1), "f4"),
+        "filters": lambda: np.zeros((3, 3, 1, 1), "f4"),
+    },
+    "union_s": {"spans": lambda: [span()]},
+}
+
+
+# Their messages show a value by its `repr`, which these lack.
+UNSHOWN = {("Trainer", "preprocess"), ("join_cluster", "evaluator_timeout_s")}
+
+
+def span():
+    return Span("train", "main", 0.0, 1.0)
+
+
+def account():
+    return EpochAccount(epoch=0, steps=1, trained_s=1.0)
+
+
+def mapped():
+    np.save("mapped.npy", np.zeros(1 << 14))
+    return np.load("mapped.npy", mmap_mode="r")
+
+
+def public():
+    """Returns all public callables by their names, with what they take."""
+    found = {}
+    for package in PACKAGES:
+        module = importlib.import_module(f"overlap_train{package}")
+        for name in module.__all__:
+            value = getattr(module, name)
+            if not callable(value) or inspect.isabstract(value) or getattr(value, "_is_protocol", False):
+                continue
+            if type(value).__module__ == "typing" or isinstance(value, enum.EnumMeta):
+                continue
+            found[name] = value
+    for path in sorted(Path(overlap_train.__file__).parent.glob("models/*.py")):
+        module = importlib.import_module(f"overlap_train.models.{path.stem}")
+        found |= {name: getattr(module, name) for name in getattr(module, "__all__", ())}
+    # The same checks as `Trainer.fit` and `evaluate` make, without a training for each value that is taken.
+    return found | {"fit": arguments.check_fit, "evaluate": arguments.check_evaluate}
+
+
+PUBLIC = public()
+
+
+def parameters(value):
+    with contextlib.suppress(ValueError):
+        return [
+            p.name
+            for p in inspect.signature(value).parameters.values()
+            if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        ]
+    return []
+
+
+def required(value):
+    with contextlib.suppress(ValueError):
+        return [
+            p.name
+            for p in inspect.signature(value).parameters.values()
+            if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        ]
+    return []
+
+
+def documented_errors(value):
+    """Returns the names of the errors that the documentation announces."""
+    text = " ".join(filter(None, [inspect.getdoc(value), inspect.getdoc(getattr(value, "__init__", None))]))
+    return set(re.findall(r"\b\w+Error\b", text)) - {"ValueError", "TypeError"}
+
+
+@contextlib.contextmanager
+def limited(what):
+    def stop(*_):
+        raise AssertionError(f"{what} had not come back after {LIMIT_S} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def attempt(name, argument, value):
+    """Returns what is wrong with how a callable answers a value, or None."""
+    call = PUBLIC[name]
+    # What only records something takes anything for what it needs.
+    given: dict[str, Any] = dict.fromkeys(required(call))
+    given |= {key: make() for key, make in GOOD.get(name, {}).items()}
+    given.pop(argument, None)
+    try:
+        result = call(**given, **{argument: value})
+    except (ValueError, TypeError) as error:
+        if type(error).__name__ in documented_errors(call):
+            return None
+        named = re.search(rf"\b{argument}\b", str(error))
+        return None if named else f"{type(error).__name__} that does not name it: {error}"
+    except Exception as error:
+        kinds = {kind.__name__ for kind in type(error).__mro__}
+        return None if kinds & documented_errors(call) else f"{type(error).__name__}: {error}"
+    if hasattr(result, "close"):
+        result.close()
+    return None
+
+
+def walk(name, chosen):
+    wrong = []
+    before = set(threading.enumerate())
+    for argument in parameters(PUBLIC[name]):
+        for shown, value in VALUES.items():
+            if not chosen(name, argument, shown):
+                continue
+            if (name, argument) in UNSHOWN and shown in ("unprintable", "10**5000"):
+                continue
+            with limited(f"{name}({argument}={shown})"):
+                problem = attempt(name, argument, value)
+            if problem is not None:
+                wrong.append(f"{name}({argument}={shown}): {problem[:300]}")
+    left = {thread.name for thread in set(threading.enumerate()) - before if thread.is_alive()}
+    return wrong + [f"{name} left the thread {thread}" for thread in sorted(left)]
+
+
+@pytest.fixture(autouse=True)
+def somewhere_else(tmp_path, monkeypatch):
+    """Relative paths lead nowhere, no call builds the convolution, and none can size the thread pools."""
+    tf.config.list_logical_devices()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OVERLAP_TRAIN_CONV_DISABLE", "1")
+    monkeypatch.setattr(library, "_state", library._State())
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+
+
+def part(name, argument, shown):
+    return zlib.crc32(f"{name} {argument} {shown}".encode()) % 8 == 0
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_a_part_of_the_values_is_taken_or_refused_by_name(name):
+    assert not walk(name, part)
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_every_value_is_taken_or_refused_by_name(name):
+    wrong = walk(name, lambda *_: True)
+    assert not wrong, "\n".join(wrong)
