@@ -1,5 +1,25 @@
 #!/usr/bin/env bash
-# The long forms of the differential tests: 200 random runs against keras.Model.fit, and others.
+# The long forms of the tests: 300 random runs against keras.Model.fit, Keras's own suite, and others.
+#   scripts/nightly.sh                  all of it; arguments go to pytest instead: scripts/nightly.sh tests/parallel
+#   scripts/nightly.sh --keras-nightly  the comparisons with Keras, on the newest nightly build of Keras
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+if [ "${1:-}" = "--keras-nightly" ]; then
+  shift
+  scripts/setup.sh
+  rm -rf .keras_nightly
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --pre \
+    --target .keras_nightly keras-nightly
+  PYTHONPATH="$PWD/.keras_nightly${PYTHONPATH:+:$PYTHONPATH}" .venv/bin/python -c \
+    'import keras; print("Keras", keras.__version__)'
+  if [ $# -eq 0 ]; then
+    set -- tests/test_parity.py tests/test_fit_contract.py tests/test_real_code.py tests/test_differential.py \
+      tests/test_keras_door.py
+  fi
+  export PYTHONPATH="$PWD/.keras_nightly${PYTHONPATH:+:$PYTHONPATH}"
+  PYTEST_MARKS="not nightly and not soak and not kill" exec scripts/test.sh "$@"
+fi
+if [ $# -eq 0 ]; then
+  scripts/keras_suite.sh
+fi
 PYTEST_MARKS=nightly exec scripts/test.sh "$@"

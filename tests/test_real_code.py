@@ -42,7 +42,7 @@ def compared(build, callbacks, *, lag=2, epochs=4, **arguments):
 
 
 def reasons(trainer):
-    return [message for message in trainer.messages if "validating in step" in message]
+    return [message for message in trainer.messages if "validating in step with the training: " in message]
 
 
 @pytest.mark.parametrize("name", BUILDERS)

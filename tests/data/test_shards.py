@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlap_train.data.kept import ArrayBatches, CachedBatches
-from overlap_train.data.shards import make_batches, split_batches
+from overlap_train.data.shards import make_batches, split_batches, warn_if_short
 from overlap_train.data.streamed import StreamedBatches
 
 X = np.arange(26, dtype="float32").reshape(13, 2)
@@ -320,14 +320,22 @@ def test_the_end_of_a_validation_is_told_once_however_it_ends():
     batches.close()
 
 
-def test_a_validation_whose_data_ends_early_is_short_of_the_steps_that_were_asked_for():
-    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(5)
-    for steps, drawn, short in ((2, 2, False), (3, 3, False), (9, 3, True)):
-        batches = make(data.filter(lambda x, y: True), steps=steps, cache_bytes=0)
+def test_a_validation_whose_data_ends_early_is_told_by_the_batches_that_it_had(recwarn):
+    """Keras warns of it; of a validation that ends where it should, it does not."""
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(5).filter(lambda x, y: True)
+    for steps, count in ((2, 2), (3, 3), (9, 3)):
+        batches = make(data, steps=steps, cache_bytes=0)
         stream = batches.begin()
         list(iter(stream.draw, None))
-        assert (stream.drawn, stream.short) == (drawn, short)
+        assert batches.last_count == stream.drawn == count
+        if count < steps:
+            with pytest.warns(UserWarning, match="ran out after 3 batches, and validation_steps is 9"):
+                warn_if_short(batches.last_count, steps)
+        else:
+            warn_if_short(batches.last_count, steps)
+        warn_if_short(batches.last_count, None)
         batches.close()
+    assert not recwarn.list
 
 
 def test_no_pass_begins_after_the_end():

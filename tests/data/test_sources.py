@@ -146,6 +146,34 @@ def test_what_python_makes_cannot_be_rewound():
             feed.rewind(0)
 
 
+def test_variables_that_a_pipeline_reads_are_named_and_none_are_where_it_reads_none():
+    """It runs ahead of the steps: what it reads has to be in the snapshots, or the training in step."""
+    scale = tf.Variable(2.0, name="scale")
+    feed = feed_of(rows().map(lambda x, y: (x * scale, y)).batch(4))
+    assert [(variable.name, variable.written) for variable in feed.captured] == [("scale", False)]
+    assert list(feed_of(rows().batch(4)).captured) == []
+    assert list(feed_of(X, Y, batch_size=4).captured) == []
+
+
+def test_a_function_that_prepares_rows_is_traced_and_names_what_it_uses():
+    scale = tf.Variable(2.0, name="scale")
+    feed = feed_of(X, Y, batch_size=4, shuffle=False, preprocess=lambda x, y: (x * scale, y))
+    assert [variable.name for variable in feed.preparation.variables] == ["scale"]
+    assert feed.preparation.effects == ()
+
+    @tf.function(autograph=False)
+    def first(order, tensors):
+        return feed.batch(order, tf.constant(0, tf.int64), tensors)[0]
+
+    order = feed.new_pass()
+    for value in (2.0, 3.0):
+        scale.assign(value)
+        np.testing.assert_array_equal(first(order, feed.tensors), X[:4] * value)
+    random = feed_of(X, Y, batch_size=4, preprocess=lambda x, y: (x + tf.random.normal([2]), y))
+    assert [effect.operation for effect in random.preparation.effects] == ["RandomStandardNormal"]
+    assert feed_of(X, Y, batch_size=4).preparation is None
+
+
 def test_arrays_keep_their_dtype_and_uneven_batches_have_no_static_size():
     pixels = np.zeros((8, 3, 3, 1), "uint8")
     feed = feed_of(pixels, np.zeros(8, "int64"), batch_size=4)

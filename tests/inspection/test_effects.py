@@ -1,4 +1,4 @@
-"""What a step does besides is found, named with its place, and given a remedy; stock steps do nothing such."""
+"""What a step does besides is found, named with its place, given a remedy; stock steps do nothing such."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import keras
@@ -11,16 +12,20 @@ import tensorflow as tf
 
 from overlap_train.data.shards import make_batches, split_batches
 from overlap_train.snapshot import ModelState
-from overlap_train.validation.evaluation import SnapshotEvaluator, weights_of
+from overlap_train.validation.evaluation import SnapshotEvaluator
+from overlap_train.validation.validation_step import trace_validation
 from tests.models import CLASSES, FEATURES, arrays, crossentropy, sequential, subclassed
 
 X, Y = arrays(70)
 
 
-def evaluator_of(model, data=(X, Y, None), *, batch_size=16, step=None):
-    state = ModelState(model)
-    batches = make_batches(*data, batch_size=batch_size, steps=None, cache_bytes=1 << 30)
-    return state, batches, SnapshotEvaluator(model, state, step or model.test_step, batches)
+def evaluator_of(model, data=(X, Y, None), *, batch_size=16, step=None, preprocess=None, **options):
+    batches = make_batches(
+        *data, batch_size=batch_size, steps=None, cache_bytes=1 << 30, preprocess=preprocess
+    )
+    traced = trace_validation(model, step or model.test_step, batches.element_spec, batches.preparation)
+    state = ModelState(model, traced.variables)
+    return state, batches, SnapshotEvaluator(model, state, traced, batches, **options)
 
 
 def built(build=sequential):
@@ -29,8 +34,8 @@ def built(build=sequential):
     return model
 
 
-def in_parts(evaluator, batches, weights, parts):
-    return [evaluator.evaluate(weights, shard) for shard in split_batches(batches.num_batches, parts)]
+def in_parts(evaluator, batches, values, parts):
+    return [evaluator.evaluate(values, shard) for shard in split_batches(batches.num_batches, parts)]
 
 
 def assert_logs_equal(actual, expected):
@@ -44,10 +49,13 @@ def assert_logs_equal(actual, expected):
 def test_parts_add_up_to_evaluate(build, parts):
     model = built(build)
     state, batches, evaluator = evaluator_of(model)
-    results = in_parts(evaluator, batches, weights_of(state.read()), parts)
+    values = state.read()
+    merged = evaluator.merge(in_parts(evaluator, batches, values, parts), values)
     expected = model.evaluate(X, Y, batch_size=16, verbose=0, return_dict=True)
-    assert_logs_equal(evaluator.merge(results).metrics, expected)
+    assert_logs_equal(merged.metrics, expected)
     assert evaluator.indivisible is None
+    for left, theirs in zip(merged.metric_state, state.read_metrics(), strict=True):
+        np.testing.assert_allclose(left, theirs, rtol=1e-5)
 
 
 def test_it_is_the_snapshot_that_is_evaluated_and_the_model_stays_untouched():
@@ -60,31 +68,71 @@ def test_it_is_the_snapshot_that_is_evaluated_and_the_model_stays_untouched():
         keras.ops.convert_to_numpy(v)
         for v in (*model.variables, *model.metrics_variables, *model.optimizer.variables)
     ]
-    actual = evaluator.merge(in_parts(evaluator, batches, weights_of(snapshot), 2)).metrics
+    actual = evaluator.merge(in_parts(evaluator, batches, snapshot, 2), snapshot).metrics
     assert_logs_equal(actual, expected)
     after = (*model.variables, *model.metrics_variables, *model.optimizer.variables)
     for value, variable in zip(now, after, strict=True):
         np.testing.assert_array_equal(value, variable)
 
 
-def test_no_compiled_function_captures_a_variable_of_the_model():
+def functions_of(evaluator):
+    names = ("start", "part", "one", "add", "result")
+    found = (getattr(evaluator._functions, name) for name in names)
+    return [function for function in found if function is not None]
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_no_compiled_function_captures_a_variable_of_the_model_or_of_a_closure(one_by_one):
     """Else a worker would see the training go on."""
-    model = built(subclassed)
-    _, _, evaluator = evaluator_of(model)
-    handles = {id(v.value.handle) for v in (*model.variables, *model.metrics_variables)}
-    for function in (evaluator._run, evaluator._start, evaluator._add, evaluator._result):
+    model, scale = built(subclassed), tf.Variable(2.0)
+
+    def step(batch):
+        return model.test_step((batch[0] * scale, batch[1]))
+
+    _, _, evaluator = evaluator_of(model, step=step, batch_by_batch=one_by_one)
+    functions = functions_of(evaluator)
+    assert len(functions) == (3 if one_by_one else 4)
+    known = [v.value for v in (*model.variables, *model.metrics_variables)]
+    handles = {id(v.handle) for v in (*known, scale)}
+    for function in functions:
         assert not handles & {id(tensor) for tensor in function.captured_inputs}
+        assert not list(function.variables)
+
+
+def test_a_variable_outside_the_model_is_evaluated_as_the_snapshot_holds_it():
+    model, scale = built(), tf.Variable(1.0)
+
+    def step(batch):
+        return model.test_step((batch[0] * scale, batch[1]))
+
+    state, batches, evaluator = evaluator_of(model, step=step)
+    snapshot = state.read()
+    scale.assign(-3.0)
+    now = state.read()
+    for values, factor in ((snapshot, 1.0), (now, -3.0)):
+        actual = evaluator.merge(in_parts(evaluator, batches, values, 2), values).metrics
+        assert_logs_equal(actual, model.evaluate(factor * X, Y, verbose=0, return_dict=True))
+    assert float(scale) == -3.0
+
+
+def test_a_function_that_prepares_the_rows_is_part_of_the_evaluation():
+    model, shift = built(), tf.Variable(0.5)
+    state, batches, evaluator = evaluator_of(model, preprocess=lambda x, y: (x * 2.0 + shift, y))
+    values = state.read()
+    shift.assign(100.0)
+    actual = evaluator.merge(in_parts(evaluator, batches, values, 2), values).metrics
+    assert_logs_equal(actual, model.evaluate(2 * X + 0.5, Y, verbose=0, return_dict=True))
 
 
 def test_threads_agree_bit_by_bit():
     model = built(subclassed)
     state, batches, evaluator = evaluator_of(model)
-    weights, results = weights_of(state.read()), []
+    values, results = state.read(), []
     barrier = threading.Barrier(4)
 
     def work():
         barrier.wait(30)
-        results.append(evaluator.merge(in_parts(evaluator, batches, weights, 3)).metrics)
+        results.append(evaluator.merge(in_parts(evaluator, batches, values, 3), values).metrics)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -98,25 +146,31 @@ def test_threads_agree_bit_by_bit():
 def test_the_order_of_the_parts_is_that_of_the_addition():
     model = built()
     state, batches, evaluator = evaluator_of(model)
-    results = in_parts(evaluator, batches, weights_of(state.read()), 5)
-    total = np.array([np.asarray(r.state[0]) for r in results])
-    merged = evaluator._add(evaluator._add(results[0].state, results[1].state), results[2].state)
-    np.testing.assert_array_equal(merged[0], (total[0] + total[1]) + total[2])
+    values = state.read()
+    results = in_parts(evaluator, batches, values, 5)
+    added = results[0].state
+    for result in results[1:]:
+        added = tuple(a + b for a, b in zip(added, result.state, strict=True))
+    merged = evaluator.merge(results, values).metric_state
+    for one, other in zip(merged, added, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_a_stream_gives_the_same():
     model = built()
     data = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(70, seed=1).batch(16)
     state, batches, evaluator = evaluator_of(model, (data, None, None))
-    stream = batches.begin()
-    results = [evaluator.evaluate(weights_of(state.read()), stream) for _ in range(2)]
+    stream, values = batches.begin(), state.read()
+    results = [evaluator.evaluate(values, stream) for _ in range(2)]
     assert [r.batches for r in results] == [5, 0]
-    assert_logs_equal(evaluator.merge(results).metrics, model.evaluate(X, Y, verbose=0, return_dict=True))
+    assert_logs_equal(
+        evaluator.merge(results, values).metrics, model.evaluate(X, Y, verbose=0, return_dict=True)
+    )
 
 
-def recording(evaluator, *names):
-    """Lets compiled functions note that they ran, in the list that is returned."""
-    ran = []
+def recording(evaluator):
+    """Lets the compiled functions note that they ran, in the list that is returned."""
+    ran, functions = [], evaluator._functions
 
     def noting(name, function):
         def run(*arguments):
@@ -125,9 +179,9 @@ def recording(evaluator, *names):
 
         return run
 
-    for name in names:
-        if getattr(evaluator, name) is not None:
-            setattr(evaluator, name, noting(name, getattr(evaluator, name)))
+    for name in ("start", "part", "one", "add", "result"):
+        if getattr(functions, name) is not None:
+            setattr(functions, name, noting(name, getattr(functions, name)))
     return ran
 
 
@@ -146,36 +200,56 @@ def test_warming_up_draws_no_batch_and_leaves_no_trace(kind):
     if kind == "cached":
         batches.fill()
     before = [keras.ops.convert_to_numpy(v) for v in (*model.variables, *model.metrics_variables)]
-    prepared = recording(evaluator, "_run", "_start", "_add", "_result")
-    evaluator.warm_up(evaluator.read_weights())
-    assert prepared == ["_start" if kind == "streamed" else "_run", "_add", "_result"]
+    prepared, values = recording(evaluator), state.read()
+    assert not evaluator.is_warm
+    evaluator.warm_up(values)
+    assert evaluator.is_warm
+    assert prepared == ["start" if kind == "streamed" else "part", "add", "result"]
     assert seen == []
     for value, variable in zip(before, (*model.variables, *model.metrics_variables), strict=True):
         np.testing.assert_array_equal(value, variable)
-    weights = weights_of(state.read())
     if kind == "streamed":
-        results = [evaluator.evaluate(weights, batches.begin())]
+        results = [evaluator.evaluate(values, batches.begin())]
     else:
-        results = in_parts(evaluator, batches, weights, 2)
+        results = in_parts(evaluator, batches, values, 2)
     assert sorted(seen) == [6, 16, 16, 16, 16]
     expected = model.evaluate(X, Y, batch_size=16, verbose=0, return_dict=True)
-    assert_logs_equal(evaluator.merge(results).metrics, expected)
+    assert_logs_equal(evaluator.merge(results, values).metrics, expected)
 
 
 def test_warming_up_runs_nothing_that_an_evaluation_would_not():
     model = built()
-    _, _, own_logs = evaluator_of(model, step=lambda batch: {"rows": tf.shape(batch[0])[0]})
+    state, _, own_logs = evaluator_of(model, step=lambda batch: {"rows": tf.shape(batch[0])[0]})
     assert own_logs.indivisible
-    prepared = recording(own_logs, "_run", "_add", "_result")
-    own_logs.warm_up(own_logs.read_weights())
-    assert prepared == ["_run"]
+    prepared = recording(own_logs)
+    own_logs.warm_up(state.read())
+    assert prepared == ["part"]
+
+
+def test_the_next_evaluation_of_the_same_step_compiles_nothing_and_reads_the_new_data():
+    model, traces = built(), []
+
+    def step(batch):
+        traces.append(1)
+        return model.test_step(batch)
+
+    batches = [make_batches(x, Y, None, batch_size=16, steps=None, cache_bytes=0) for x in (X, X + 1)]
+    traced = trace_validation(model, step, batches[0].element_spec)
+    state = ModelState(model, traced.variables)
+    values, seen = state.read(), len(traces)
+    evaluators = [SnapshotEvaluator(model, state, traced, each) for each in batches]
+    for evaluator, each, x in zip(evaluators, batches, (X, X + 1), strict=True):
+        actual = evaluator.merge(in_parts(evaluator, each, values, 2), values).metrics
+        assert_logs_equal(actual, model.evaluate(x, Y, verbose=0, return_dict=True))
+    assert evaluators[0]._functions is evaluators[1]._functions
+    assert len(traces) == seen
 
 
 def test_no_batch_at_all_is_an_error():
     model = built()
-    _, _, evaluator = evaluator_of(model)
+    state, _, evaluator = evaluator_of(model)
     with pytest.raises(ValueError, match="validation data is empty"):
-        evaluator.merge([])
+        evaluator.merge([], state.read())
 
 
 def test_logs_of_the_step_s_own_are_those_of_the_last_batch_and_cannot_be_divided():
@@ -186,12 +260,43 @@ def test_logs_of_the_step_s_own_are_those_of_the_last_batch_and_cannot_be_divide
 
     state, batches, evaluator = evaluator_of(model, step=step)
     assert "logs of its own" in evaluator.indivisible
-    results = in_parts(evaluator, batches, weights_of(state.read()), 1)
-    assert evaluator.merge(results).metrics == {"largest": pytest.approx(X[64:].max())}
+    values = state.read()
+    results = in_parts(evaluator, batches, values, 1)
+    assert evaluator.merge(results, values).metrics == {"largest": pytest.approx(X[64:].max())}
+
+
+def test_logs_of_each_batch_come_with_the_state_of_the_metrics_behind_it():
+    """What a callback is shown after a batch is what Keras shows it there."""
+    model, heard = built(), []
+
+    class Listening(keras.callbacks.Callback):
+        def on_test_batch_end(self, batch, logs=None):
+            heard.append((logs["loss"], [np.asarray(v) for v in self.model.metrics_variables]))
+
+    state, batches, evaluator = evaluator_of(model, batch_by_batch=True)
+    assert "listens to the batches" in evaluator.indivisible
+    values = state.read()
+    merged = evaluator.merge(in_parts(evaluator, batches, values, 1), values)
+    expected = model.evaluate(X, Y, batch_size=16, verbose=0, return_dict=True, callbacks=[Listening()])
+    assert_logs_equal(merged.metrics, expected)
+    assert len(merged.running) == len(heard) == 5
+    for ours, (loss, variables) in zip(merged.running, heard, strict=True):
+        assert float(ours.logs["loss"]) == pytest.approx(loss, rel=1e-5)
+        for one, other in zip(ours.state, variables, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+def test_batches_are_told_in_groups_where_keras_groups_its_steps():
+    model = built(lambda: sequential(steps_per_execution=2))
+    state, batches, evaluator = evaluator_of(model, batch_by_batch=True)
+    values = state.read()
+    (result,) = in_parts(evaluator, batches, values, 1)
+    assert result.batches == 5
+    assert [float(running.state[1]) for running in result.running] == [32.0, 64.0, 70.0]
 
 
 def test_a_step_that_returns_no_logs_is_refused():
-    with pytest.raises(TypeError, match=r"validation_step returned .*Tensor; expected a dict"):
+    with pytest.raises(TypeError, match=r"validation_step returned .*Tensor.*; expected a dict"):
         evaluator_of(built(), step=lambda batch: tf.zeros([]))
 
 
@@ -206,17 +311,56 @@ class Counting(keras.layers.Layer):
         return x * (1.0 + 0.01 * self.calls)
 
 
-def test_variables_that_validation_changes_are_carried_and_handed_back():
+def counting(metrics=()):
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((FEATURES,)), Counting(), keras.layers.Dense(CLASSES)])
-    model.compile("sgd", crossentropy())
-    model.evaluate(X[:4], Y[:4], verbose=0)
-    state, batches, evaluator = evaluator_of(model)
-    assert [v.name for v in evaluator.mutated] == ["calls"]
-    assert "calls" in evaluator.indivisible
-    before = float(model.layers[0].calls)
-    results = in_parts(evaluator, batches, weights_of(state.read()), 1)
-    assert float(model.layers[0].calls) == before
-    assert float(evaluator.mutated_values(results)[0]) == before + 5
-    expected = model.evaluate(X, Y, batch_size=16, verbose=0, return_dict=True)
-    assert_logs_equal(evaluator.merge(results).metrics, expected)
+    model.compile("sgd", crossentropy(), metrics=list(metrics))
+    return model
+
+
+class InNumPy(keras.metrics.Metric):
+    """Computes its result outside TensorFlow."""
+
+    def __init__(self):
+        super().__init__(name="in_numpy")
+        self.total = self.add_variable((), "zeros", name="total")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.total.assign_add(keras.ops.sum(y_pred))
+
+    def result(self):
+        return self.total.numpy() * 2
+
+
+def drawing(model):
+    return lambda batch: model.test_step((batch[0] + tf.random.normal([FEATURES]), batch[1]))
+
+
+@pytest.mark.parametrize(
+    ("build", "step", "reason"),
+    [
+        (counting, None, r"changes variables that are no metric of the model \(calls\)"),
+        (lambda: sequential(metrics=[InNumPy()]), None, "metrics of the model cannot compute their results"),
+        (sequential, drawing, r"draws random numbers .*test_evaluation\.py:"),
+        (sequential, None, None),
+        (subclassed, None, None),
+    ],
+    ids=["writes a variable", "metric in NumPy", "random", "stock", "own call"],
+)
+def test_what_private_variables_would_not_evaluate_as_keras_does_is_validated_live_and_says_why(
+    build, step, reason
+):
+    model = build()
+    spec = (tf.TensorSpec([None, FEATURES]), tf.TensorSpec([None], tf.int64))
+    traced = trace_validation(model, step(model) if step else model.test_step, spec)
+    if reason is None:
+        assert traced.live is None
+    else:
+        assert re.search(reason, traced.live), traced.live
+
+
+def test_what_prepares_the_batches_counts_too_when_it_is_asked_whether_a_validation_is_live():
+    model = sequential()
+    _, batches, _ = evaluator_of(model, preprocess=lambda x, y: (x + tf.random.normal([FEATURES]), y))
+    traced = trace_validation(model, model.test_step, batches.element_spec, batches.preparation)
+    assert "draws random numbers" in traced.live

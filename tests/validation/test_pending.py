@@ -8,10 +8,10 @@ import pytest
 import tensorflow as tf
 
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
-from overlap_train.records import Span
+from overlap_train.records import ShardOutcome, Span
 from overlap_train.snapshot import Snapshot, Values
 from overlap_train.validation.evaluation import ShardResult
-from overlap_train.validation.pending import PendingEpoch, PendingValidation, ShardOutcome
+from overlap_train.validation.pending import PendingEpoch, PendingValidation
 
 NOTHING = Values((), (), (), ())
 

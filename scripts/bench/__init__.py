@@ -1,0 +1,1 @@
+"""Benchmarks that the wheel does not hold."""

@@ -1,0 +1,64 @@
+"""One process of the comparison of starts: times whole calls and prints them as one line of JSON.
+
+Run by `start.py`. The clock runs from the call to its return, tracing, compiling and planning included; what
+is left out is the import and the building of the model, which are the same for both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import time
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
+def main() -> None:
+    """Times the calls that the arguments name."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--system", choices=("keras", "ours"), required=True)
+    parser.add_argument("--network", required=True)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--batch-size", type=int, default=16)
+    options = parser.parse_args()
+    if options.system == "ours":
+        import overlap_train
+
+        overlap_train.configure()
+    from start_networks import make
+
+    model, train, validation = make(options.network, options.steps, options.batch_size)
+    import overlap_train
+
+    seconds: dict[str, float] = {}
+
+    def timed(name: str, call: Callable[[], Any]) -> None:
+        start_s = time.monotonic()
+        call()
+        seconds[name] = time.monotonic() - start_s
+
+    ours = options.system == "ours"
+    trainer: Any = overlap_train.Trainer(model) if ours else model
+    arguments = {"batch_size": options.batch_size, "verbose": 0}
+
+    def fit(of: Any, epochs: int) -> Any:
+        return of.fit(*train, epochs=epochs, validation_data=validation, **arguments)
+
+    timed("first", lambda: fit(trainer, options.epochs))
+    timed("second", lambda: fit(trainer, options.epochs))
+    timed("evaluate", lambda: trainer.evaluate(*validation, **arguments))
+    timed("again", lambda: trainer.evaluate(*validation, **arguments))
+    timed("new trainer", lambda: fit(overlap_train.Trainer(model) if ours else model, options.epochs))
+    timed("five fits", lambda: [fit(trainer, 1) for _ in range(5)])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    messages = trainer.messages if ours else []
+    print(json.dumps({"seconds": seconds, "peak_mib": peak, "messages": messages}))
+
+
+if __name__ == "__main__":
+    main()
