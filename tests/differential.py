@@ -87,7 +87,7 @@ def read_files(directory: Path) -> dict[str, Any]:
             found[name] = {
                 f"{row['epoch']} {key}": _number(value) for row in rows for key, value in row.items()
             }
-        elif path.suffix == ".txt":
+        elif path.suffix == ".notes":
             found[name] = path.read_text()
         elif "tfevents" in name:
             found.setdefault(str(Path(name).parent), {}).update(_scalars(path))

@@ -77,8 +77,8 @@ callback_strategies = {
     "nan": st.just(lambda d: kc.TerminateOnNaN()),
     "lambda": st.just(lambda d: kc.LambdaCallback(on_epoch_end=lambda epoch, logs: None)),
     "knob": st.just(lambda d: TurnKnob()),
-    "metrics": st.just(lambda d: ReadMetrics(d / "metrics.txt")),
-    "batches": st.just(lambda d: CountBatches(d / "batches.txt")),
+    "metrics": st.just(lambda d: ReadMetrics(d / "metrics.notes")),
+    "batches": st.just(lambda d: CountBatches(d / "batches.notes")),
 }
 
 

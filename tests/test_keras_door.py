@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import itertools
+import warnings
 from pathlib import Path
 
 import keras
@@ -44,14 +46,27 @@ class Rows(keras.utils.PyDataset):
         return X[index * 4 : index * 4 + 4], Y[index * 4 : index * 4 + 4]
 
 
-def test_no_other_module_imports_keras_src():
+DOORS = {
+    "keras.src": {"_keras.py", "_keras_replicas.py"},
+    "tensorflow.python": {
+        "_keras.py",
+        "_inspection/effects.py",
+        "_inspection/graph.py",
+        "scheduling/tensorflow_backend.py",
+    },
+}
+
+
+@pytest.mark.parametrize("private", DOORS)
+def test_no_other_module_imports_private_modules(private):
+    through = set()
     for path in ROOT.rglob("*.py"):
-        if path.name in ("_keras.py", "_keras_replicas.py"):
-            continue
         for node in ast.walk(ast.parse(path.read_text())):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            assert not any(name.startswith("keras.src") for name in names), path
+            if any(name.startswith(private) for name in names):
+                through.add(path.relative_to(ROOT).as_posix())
+    assert through == DOORS[private]
 
 
 @pytest.mark.parametrize(
@@ -173,14 +188,208 @@ def test_a_missing_part_of_a_batch_is_none_again():
     assert tf.is_tensor(weight)
 
 
+def warned(run):
+    """Returns what a call gives and what it warns of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = run()
+    return result, [str(warning.message) for warning in caught]
+
+
 def test_the_cap_on_epochs_for_debugging():
-    """keras.config.max_epochs."""
+    """keras.config.max_epochs, and the warning of `fit`."""
     assert _keras.capped_epochs(7) == 7
     keras.config.set_max_epochs(3)
     try:
-        assert (_keras.capped_epochs(7), _keras.capped_epochs(2)) == (3, 2)
+        assert warned(lambda: _keras.capped_epochs(2)) == (2, [])
+        assert warned(lambda: _keras.capped_epochs(3)) == (3, [])
+        capped, told = warned(lambda: _keras.capped_epochs(7))
+        history, keras_told = warned(lambda: sequential().fit(X, Y, epochs=7, verbose=0))
+        assert capped == len(history.epoch) == 3
+        assert told == keras_told
     finally:
         keras.config.set_max_epochs(None)
+
+
+def test_the_cap_on_steps_for_debugging():
+    """keras.config.max_steps_per_epoch, and the warning of `fit`; it caps an epoch of all batches too."""
+    assert _keras.capped_steps(7) == 7
+    assert _keras.capped_steps(None) is None
+    keras.config.set_max_steps_per_epoch(3)
+    try:
+        assert warned(lambda: _keras.capped_steps(2)) == (2, [])
+        assert warned(lambda: _keras.capped_steps(None))[0] == 3
+        capped, told = warned(lambda: _keras.capped_steps(7))
+        model = sequential()
+        _, keras_told = warned(lambda: model.fit(X, Y, batch_size=2, steps_per_epoch=7, verbose=0))
+        assert capped == int(model.optimizer.iterations) == 3
+        assert told == keras_told
+    finally:
+        keras.config.set_max_steps_per_epoch(None)
+
+
+def test_the_train_function_is_keras_s_and_compile_takes_it_away():
+    """make_train_function, train_function: they say how long a trace is good for."""
+    model = sequential()
+    assert _keras.train_function(model) is None
+    function = _keras.begin_training(model)
+    assert function is not None
+    assert _keras.begin_training(model) is function is _keras.train_function(model)
+    assert _keras.is_stock_method(function)
+    model.fit(X, Y, verbose=0)
+    assert _keras.train_function(model) is function
+    model.make_train_function(force=True)
+    assert _keras.train_function(model) is not function
+    model.compile("sgd", "mse")
+    assert _keras.train_function(model) is None
+
+
+def test_the_test_function_is_keras_s_and_compile_makes_another():
+    """make_test_function, test_function."""
+    model = sequential()
+    function = _keras.test_function(model)
+    model.evaluate(X, Y, verbose=0)
+    assert _keras.test_function(model) is function is model.test_function
+    model.compile("sgd", "mse")
+    assert _keras.test_function(model) is not function
+
+
+def test_a_train_function_of_the_users_own_is_told_from_keras_s():
+    class Own(keras.Sequential):
+        def make_train_function(self, force=False):
+            self.train_function = lambda iterator: {}
+
+    model = Own([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
+    model.compile("sgd", crossentropy())
+    assert not _keras.is_stock_method(_keras.begin_training(model))
+
+
+def test_logs_count_only_where_the_metrics_have_other_names():
+    """_get_metrics_result_or_logs."""
+    model = sequential()
+    model.evaluate(X, Y, verbose=0)
+    metrics = _keras.python_logs(model.get_metrics_result())
+    same = _keras.metrics_or_logs(model, {"accuracy": 7.0, "loss": 8.0})
+    assert _keras.python_logs(same) == metrics
+    other = {"loss": 8.0, "extra": 9.0}
+    assert _keras.metrics_or_logs(model, other) == other
+
+
+def test_steps_per_execution_groups_steps_and_is_one_unless_it_is_set():
+    assert _keras.steps_per_execution(sequential()) == 1
+    assert _keras.steps_per_execution(sequential(steps_per_execution=3)) == 3
+
+
+def test_a_variable_has_a_handle_for_each_replica():
+    """Variable.value, which under a strategy is not one variable but several."""
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        mirrored = keras.Variable([1.0, 2.0])
+    assert _keras.variable_handles(mirrored) == [mirrored.value.values[0].handle]
+    variable = keras.Variable(1.0)
+    (handle,) = _keras.variable_handles(variable)
+    assert handle is variable.value.handle
+    variable.assign(5.0)
+    assert float(tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)) == 5.0
+
+
+def test_what_can_be_trained_is_a_layer_and_a_trainer():
+    """backend.tensorflow.trainer.TensorFlowTrainer: a base class, which need not be keras.Model's."""
+
+    class Both(keras.Layer, _keras.KerasTrainer):
+        def __init__(self):
+            keras.Layer.__init__(self)
+            _keras.KerasTrainer.__init__(self)
+
+    assert _keras.is_trainer(sequential())
+    assert _keras.is_trainer(Both())
+    assert not _keras.is_trainer(keras.layers.Dense(1))
+    assert not _keras.is_trainer(object())
+
+
+def test_an_override_is_the_users_and_not_what_a_library_puts_into_keras_s_class(monkeypatch):
+    class Middle(keras.Sequential):
+        def fit(self, *arguments, **options):
+            return super().fit(*arguments, **options)
+
+    class Own(Middle):
+        pass
+
+    assert _keras.overrides(Own(), "fit") is Middle
+    assert _keras.overrides(Own(), "evaluate") is None
+    assert _keras.overrides(Own(), "no_such_method") is None
+    assert _keras.overrides(sequential(), "fit") is None
+    stock = _keras.KerasTrainer.fit
+    monkeypatch.setattr(
+        _keras.KerasTrainer, "fit", lambda *arguments, **options: stock(*arguments, **options)
+    )
+    assert _keras.overrides(sequential(), "fit") is None
+    assert _keras.overrides(Own(), "fit") is Middle
+
+
+def test_classes_of_keras_s_are_told_from_those_of_its_own_tests():
+    """A class's module: Keras's tests are in its package, but are written as users write."""
+    assert _keras.is_keras_class(keras.Sequential)
+    assert _keras.is_keras_class(_keras.KerasTrainer)
+    assert not _keras.is_keras_class(Rows)
+    assert not _keras.is_keras_class(type("Fake", (), {"__module__": "keras.src.trainers.trainer_test"}))
+    assert not _keras.is_keras_class(type("Fake", (), {"__module__": "keras_hub.models"}))
+
+
+def evaluations(model, data, callbacks=(), **options):
+    listed = keras.callbacks.CallbackList(callbacks, model=model)
+    for _ in range(2):
+        yield _keras.evaluate_as_in_fit(model, data, callbacks=listed, **options)
+
+
+def test_a_validation_by_the_models_own_evaluate_is_that_of_fit():
+    """TFEpochIterator, _eval_epoch_iterator, _use_cached_eval_dataset: a generator goes on from set to set."""
+    seen = []
+
+    def batches():
+        for start in itertools.count():
+            seen.append(start)
+            rows = np.arange(start * 4, start * 4 + 4) % len(X)
+            yield X[rows], Y[rows]
+
+    class Own(keras.Sequential):
+        def evaluate(self, *arguments, **options):
+            return {**super().evaluate(*arguments, **options), "own": float(len(told))}
+
+    def build():
+        keras.utils.set_random_seed(1)
+        model = Own([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
+        model.compile(keras.optimizers.SGD(0.0), crossentropy(), metrics=["accuracy"])
+        return model
+
+    told = [1, 2]
+    expected, actual = build(), build()
+    fit = expected.fit(X, Y, epochs=2, verbose=0, validation_data=batches(), validation_steps=2)
+    drawn = len(seen)
+    seen.clear()
+    logs = list(evaluations(actual, (batches(), None, None), batch_size=None, steps=2))
+    assert len(seen) == drawn
+    for epoch, ours in enumerate(logs):
+        theirs = {name: fit.history[f"val_{name}"][epoch] for name in ours}
+        assert ours == pytest.approx(theirs, rel=1e-5)
+        assert ours["own"] == 2.0
+    assert logs[0]["loss"] != logs[1]["loss"], "the second one began anew"
+    assert actual._eval_epoch_iterator is not None
+    _keras.forget_evaluation(actual)
+    assert getattr(actual, "_eval_epoch_iterator", None) is None
+    _keras.forget_evaluation(actual)
+
+
+def test_a_validation_by_the_models_own_evaluate_tells_the_callbacks_of_the_fit():
+    heard = []
+
+    class Listening(keras.callbacks.Callback):
+        def on_test_batch_end(self, batch, logs=None):
+            heard.append(batch)
+
+    model = sequential()
+    list(evaluations(model, (X, Y, None), [Listening()], batch_size=8, steps=None))
+    assert heard == [0, 1, 2] * 2
+    _keras.forget_evaluation(model)
 
 
 def test_whether_a_dataset_gives_the_same_again():

@@ -47,7 +47,7 @@ def reasons(trainer):
 
 @pytest.mark.parametrize("name", BUILDERS)
 def test_a_callback_that_sets_what_the_step_reads_is_obeyed_at_once(name):
-    trainer = compared(BUILDERS[name], lambda d: [TurnKnob(), ReadMetrics(d / "metrics.txt")])
+    trainer = compared(BUILDERS[name], lambda d: [TurnKnob(), ReadMetrics(d / "metrics.notes")])
     found = reasons(trainer)
     assert bool(found) == (name in IN_STEP)
     assert all(IN_STEP[name] in message for message in found)
@@ -144,7 +144,7 @@ def test_what_a_function_outside_tensorflow_counts_is_counted_in_step():
             with self.path.open("a") as file:
                 file.write(f"{len(counted)}\n")
 
-    trainer = compared(build, lambda d: [Read(d / "counted.txt")])
+    trainer = compared(build, lambda d: [Read(d / "counted.notes")])
     assert "counting" in reasons(trainer)[0]
     assert "add_weight" in reasons(trainer)[0]
 

@@ -214,7 +214,9 @@ def _build(task: Task, candidate: Candidate, asked: bool) -> Loop:
         return make_loop(task.feed, task.step.using(split))
     function = around(task.function)
     if not candidate.jit:
-        traced = not candidate.fast and not task.step.jit_compile
+        # On several replicas a call of the trace leaves a placeholder of the batch's size unfed, where a
+        # pipeline brings batches of an unknown size (TensorFlow 2.21).
+        traced = not (candidate.fast or task.step.jit_compile or task.shared)
         return make_loop(task.feed, task.step if traced else task.step.using(function))
     plain = task.step.using(function)
     # Where batches of an unknown size matter, each step is compiled by itself, for whatever size comes.
