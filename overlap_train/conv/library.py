@@ -98,6 +98,8 @@ def _load_locked() -> None:
     handle.overlap_conv_helps_accepted.restype = ctypes.c_int64
     _state.helps_accepted = handle.overlap_conv_helps_accepted
     _state.has_cuda = hasattr(handle, "overlap_conv_forward_cuda")
+    from overlap_train.conv import _gradients  # noqa: F401  an operation is not to be had without its gradient
+
     _state.operations = operations
 
 

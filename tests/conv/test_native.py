@@ -56,7 +56,7 @@ MUTATIONS = {
         *("cuda_gemm.h", "      WaitForCopies<1>();\n", "", "missing wait"),
     ),
     "no barrier before the reads of others' windows": (
-        *("cuda_kernels.h", "  __syncthreads();\n  if (row >= problem.rows())", "  if (row >=", "race"),
+        *("cuda_kernels.h", "  __syncthreads();\n  if (row >= problem", "  if (row >= problem", "race"),
     ),
     "one step of the depth too many": (
         *(
