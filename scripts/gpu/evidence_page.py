@@ -65,8 +65,9 @@ def _timing(rows: list[Row]) -> str:
         for row in rows
     ]
     medians = table(("network", "layer", "direction", "GFLOP", *[f"{n}, ms" for n in _CONTESTANTS]), layers)
+    bars = _bars(means, emulated=any(row.get("emulated") for row in rows))
     return (
-        f"Times as fast as cuDNN (geometric means over layers):\n\n{ratios}\n\n{_bars(means)}\n\n"
+        f"Times as fast as cuDNN (geometric means over layers):\n\n{ratios}\n\n{bars}\n\n"
         f"Medians of the rounds:\n\n{medians}"
     )
 
@@ -76,12 +77,14 @@ def _median(row: Row, name: str) -> float | str:
     return quartiles[1] if quartiles else ""
 
 
-def _bars(means: dict[str, Any]) -> str:
+def _bars(means: dict[str, Any], *, emulated: bool) -> str:
     unet = means.get("unet", {})
     lines = []
     for name, bar in BARS.items():
         reached = [unet[d][name] for d in DIRECTIONS if name in unet.get(d, {})]
         verdict = "not measured" if not reached else "met" if min(reached) >= bar else "missed"
+        if emulated:
+            verdict = "none: emulated"
         least = f"{min(reached):.2f}" if reached else "-"
         lines.append((name, f"{bar} of {AGAINST[name]}", least, verdict))
     return table(("bar over U-Net's layers", "aim", "least of the directions", "verdict"), lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from pathlib import Path
 from typing import Any
 
 from overlap_train.conv import cuda_check
@@ -41,23 +42,36 @@ def kernels_of(context: Context) -> Kernels:
     """Return the compiled kernels.
 
     Raises:
-        Unavailable: the stage `build` has not made them.
+        Unavailable: there is no compiler.
     """
-    library = context.directory / "libconv_cuda.so"
-    if not library.exists():
-        raise KernelError(f"there is no {library.name}: the stage 'build' comes first")
+    library = _binaries(context) / "libconv_cuda.so"
+    if not library.exists():  # the records may have been brought here without it
+        _compile(context)
     return Kernels(library)
 
 
-def build(context: Context) -> dict[str, Any]:
-    """Compile the kernels for this card: a row for each, of its registers, spills and shared memory."""
+def _binaries(context: Context) -> Path:
+    directory = context.directory / "build"
+    directory.mkdir(exist_ok=True)
+    return directory
+
+
+def _compile(context: Context) -> None:
     try:
-        compile_kernels(context.directory, emulate=context.emulate)
+        compile_kernels(_binaries(context), emulate=context.emulate)
     except KernelError as error:
         if "not on the path" in str(error):
             raise Unavailable(str(error)) from error
         raise
-    log = (context.directory / "compiler.log").read_text()
+
+
+def build(context: Context) -> dict[str, Any]:
+    """Compile the kernels for this card: a row for each, of its registers, spills and shared memory."""
+    _compile(context)
+    log = (_binaries(context) / "compiler.log").read_text()
+    if context.emulate:
+        nothing = dict.fromkeys(("registers", "static_shared_bytes", "spilled_bytes"), "-")
+        context.record.add("all of them, as C++", nothing)
     spilling = 0
     for name, numbers in _resources(log).items():
         context.record.add(name, numbers)
@@ -162,7 +176,7 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def sanitize(context: Context) -> dict[str, Any]:
     """Run the kernels' C++ test under each tool of compute-sanitizer; emulated, under the emulator."""
-    program = context.directory / _TEST
+    program = _binaries(context) / _TEST
     tools = ("emulator",) if context.emulate else TOOLS
     sanitizer = None if context.emulate else shutil.which("compute-sanitizer")
     if sanitizer is None and not context.emulate:
@@ -186,7 +200,7 @@ def sanitize(context: Context) -> dict[str, Any]:
 
 
 def _compile_test(context: Context) -> None:
-    program = context.directory / _TEST
+    program = _binaries(context) / _TEST
     source = str(NATIVE_SOURCES / f"{_TEST}.cc")
     if context.emulate:
         command = ["g++", "-std=gnu++17", "-O1", "-w", source, str(NATIVE_SOURCES / "conv_emulated.cc")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import statistics
 import time
 from collections.abc import Callable
@@ -22,14 +23,13 @@ _MULTIPROCESSORS = 32  # that the load occupies while it runs
 _RUNS = 100  # for P3's milliwatt hours
 _IMAGE = (1, 3, 224, 224)
 
+# By kernel, what gives microseconds of each way for a size; what is wrong; the sizes in bytes.
+_Ways = tuple[dict[str, Callable[[int], dict[str, float]]], list[str], tuple[int, ...]]
+
 
 def mapped(context: Context) -> dict[str, Any]:
     """Time copies and mapped memory by size, then an inference each way, and what it costs in energy."""
-    if context.emulate:
-        ways, wrong, sizes = _host_ways(), [], check_zero_copy_gpu.SIZES[:3]
-    else:
-        torch = arrays_of(context).torch
-        ways, wrong, sizes = _device_ways(context, torch)
+    ways, wrong, sizes = _host_ways() if context.emulate else _device_ways(context)
     context.record.add("correct", {"wrong": wrong})
     for kernel, size in context.todo([(k, s) for k in ways for s in sizes], lambda i: f"{i[0]} {i[1]}"):
         context.record.add(f"{kernel} {size}", {"kernel": kernel, "bytes": size, "us": ways[kernel](size)})
@@ -38,7 +38,8 @@ def mapped(context: Context) -> dict[str, Any]:
     return {"wrong": len(wrong), "crossover_bytes": _crossovers(context.record.rows)}
 
 
-def _device_ways(context: Context, torch: Any) -> tuple[dict[str, Any], list[str], tuple[int, ...]]:
+def _device_ways(context: Context) -> _Ways:
+    torch = arrays_of(context).torch
     errors = without_tensorflow("errors")
     try:
         backend = without_tensorflow("zero_copy.cuda").CudaBackend()
@@ -56,7 +57,7 @@ def _device_ways(context: Context, torch: Any) -> tuple[dict[str, Any], list[str
     return ways, wrong, check_zero_copy_gpu.SIZES
 
 
-def _host_ways() -> dict[str, Callable[[int], dict[str, float]]]:
+def _host_ways() -> _Ways:
     """Return a stand-in: ordinary memory from the pool, "copied" or read in place by NumPy."""
     pool = without_tensorflow("zero_copy.pool").Pool(without_tensorflow("zero_copy.pool").HostBackend())
     dlpack = without_tensorflow("zero_copy.dlpack")
@@ -72,7 +73,7 @@ def _host_ways() -> dict[str, Callable[[int], dict[str, float]]]:
         }
         return {way: _median_ms(work, 5) * 1e3 for way, work in ways.items()}
 
-    return {"one_pass": time_ways}
+    return {"one_pass": time_ways}, [], check_zero_copy_gpu.SIZES[:3]
 
 
 def _crossovers(rows: list[dict[str, Any]]) -> dict[str, int]:
@@ -121,9 +122,8 @@ def _inference_ways(context: Context) -> tuple[str, dict[str, Callable[[], objec
 def _network(torch: Any) -> tuple[str, Callable[[Any], Any]]:
     """Return P3's GoogLeNet, or without torchvision a stack of convolutions."""
     try:
-        from torchvision.models import googlenet
-
-        network = googlenet(weights=None, init_weights=False, aux_logits=False)
+        models = importlib.import_module("torchvision.models")
+        network = models.googlenet(weights=None, init_weights=False, aux_logits=False)
         return "GoogLeNet", network.eval().cuda()
     except ImportError:
         layers = [torch.nn.Conv2d(3, 64, 7, 2), *[torch.nn.Conv2d(64, 64, 3) for _ in range(20)]]
@@ -176,19 +176,7 @@ def _median_ms(work: Callable[[], object], repeats: int) -> float:
 def load(context: Context) -> dict[str, Any]:
     """Time an inference beside a load that takes a share of the card for a share of the time (P4)."""
     duty_cycle = without_tensorflow("scheduling.load").DutyCycle
-    if context.emulate:
-        left = np.ones((96, 96), np.float32)
-        name, infer, burden = "a product of matrices", lambda: left @ left, lambda: left @ left
-    else:
-        torch = arrays_of(context).torch
-        name, network = _network(torch)
-        image = torch.full(_IMAGE, 0.5, device="cuda")
-
-        def infer() -> object:
-            with torch.inference_mode():
-                return network(image).cpu()
-
-        burden = _burden(torch)
+    name, infer, burden = _small_products() if context.emulate else _inference_and_burden(context)
     for duty in context.todo(_DUTIES, lambda duty: f"{duty:.0%}"):
         with duty_cycle(duty, burden) as generator:
             times = [_median_ms(infer, 1) for _ in range(5 if context.emulate else 100)]
@@ -196,6 +184,23 @@ def load(context: Context) -> dict[str, Any]:
         row |= {"median_ms": statistics.median(times), "p90_ms": statistics.quantiles(times, n=10)[-1]}
         context.record.add(f"{duty:.0%}", row)
     return {"multiprocessors": _MULTIPROCESSORS, "network": name}
+
+
+def _small_products() -> tuple[str, Callable[[], object], Callable[[], object]]:
+    left = np.ones((96, 96), np.float32)
+    return "a product of matrices", lambda: left @ left, lambda: left @ left
+
+
+def _inference_and_burden(context: Context) -> tuple[str, Callable[[], object], Callable[[], object]]:
+    torch = arrays_of(context).torch
+    name, network = _network(torch)
+    image = torch.full(_IMAGE, 0.5, device="cuda")
+
+    def infer() -> object:
+        with torch.inference_mode():
+            return network(image).cpu()
+
+    return name, infer, _burden(torch)
 
 
 def _burden(torch: Any) -> Callable[[], object]:

@@ -1,7 +1,7 @@
 """The page that the stages' records make, and its parts.
 
-Made from whatever is there, so that it can be written after every stage, and after a run that was cut off. A page
-of emulated stages says so in its title, in every heading and under every table.
+Made from whatever is there, so that it can be written after every stage, and after a run that was cut off. A
+page of emulated stages says so in its title, in every heading and under every table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scripts.gpu.record import Record, write_atomically
 __all__ = ["Page", "Section", "table"]
 
 Row = dict[str, Any]
-EMULATED = "Emulated: a CPU stood in for the GPU, so these figures say nothing about one."
+EMULATED = "Emulated: a CPU stood in for the GPU, and NumPy for its libraries. This says nothing about a GPU."
 
 
 @dataclass(frozen=True)

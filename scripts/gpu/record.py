@@ -59,12 +59,18 @@ class Record:
         document = self._document()
         return None if document is None else str(document["status"])
 
+    @property
+    def reason(self) -> str:
+        """Why it ended so; empty if it is done."""
+        document = self._document()
+        return "" if document is None else str(document["reason"])
+
     def has(self, key: str) -> bool:
         return key in self._rows
 
     def add(self, key: str, row: Mapping[str, Any]) -> None:
         """Keep a row, on disk when this returns."""
-        entry = {"key": key, **row}
+        entry = {"key": key, **row} | ({"emulated": True} if self.emulated else {})
         self._rows[key] = entry
         line = json.dumps({"fingerprint": self.fingerprint, "row": entry})
         with self._rows_path.open("a", encoding="utf-8") as file:
@@ -94,6 +100,8 @@ class Record:
             "rows": self.rows,
         }
         write_atomically(self._path, json.dumps(document, indent=1) + "\n")
+        if status == DONE:
+            self._rows_path.unlink(missing_ok=True)
 
     def forget(self) -> None:
         """Drop everything, so that the stage begins anew."""

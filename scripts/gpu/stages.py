@@ -167,19 +167,20 @@ class Run:
         Returns:
             How each stage ended; "not run" where there was no time.
         """
+        if again:  # all at once: a run that is cut off must not leave some of them done
+            for stage in self._stages:
+                self.record(stage).forget()
         before = {
             number: signal.signal(number, self._interrupted) for number in (signal.SIGTERM, signal.SIGINT)
         }
         try:
-            return {stage.name: self._one(stage, again=again) for stage in self._stages}
+            return {stage.name: self._one(stage) for stage in self._stages}
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _one(self, stage: Stage, *, again: bool) -> str:
+    def _one(self, stage: Stage) -> str:
         record = self.record(stage)
-        if again:
-            record.forget()
         if record.status in ENDED:
             print(f"{stage.name}: {record.status} before, skipped", flush=True)
             return str(record.status)
@@ -214,19 +215,17 @@ class Run:
             try:
                 status = self._child.wait(limit_s + _GRACE_S)
             except subprocess.TimeoutExpired:
-                self._kill()
+                self._end_group()
+                self._child.wait()
                 return "killed"
             finally:
                 self._end_group()
+        if log.stat().st_size == 0:
+            log.unlink()
         if _changed_ns(path) != before:
             return None
-        tail = log.read_text(errors="replace").strip().splitlines()[-1:]
+        tail = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
         return f"ended with status {status}: {' '.join(tail)}"
-
-    def _kill(self) -> None:
-        self._end_group()
-        if self._child is not None:
-            self._child.wait()
 
     def _end_group(self) -> None:
         """End what a stage has started, also when it has gone itself."""
@@ -236,7 +235,7 @@ class Run:
             os.killpg(self._child.pid, signal.SIGKILL)
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
-        self._kill()
+        self._end_group()  # and no wait: the signal may have come in the middle of one
         self._after_each()
         print("interrupted; the page holds what was found until then", flush=True)
         sys.exit(128 + number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -49,7 +50,8 @@ def timing(context: Context) -> dict[str, Any]:
 
 
 def _gflop(shape: Shape) -> float:
-    return 2e-9 * shape.batch * shape.out_h * shape.out_w * shape.out_c * shape.k_h * shape.k_w * shape.in_c
+    products = math.prod(shape.y) * shape.k_h * shape.k_w * shape.in_c
+    return 2e-9 * products
 
 
 def _figures(samples: Samples) -> dict[str, Any]:
@@ -154,7 +156,7 @@ def _precision(torch: Any, mode: str) -> None:
     cudnn = torch.backends.cudnn
     cudnn.benchmark = True
     conv = getattr(cudnn, "conv", None)
-    if hasattr(conv, "fp32_precision"):
+    if conv is not None and hasattr(conv, "fp32_precision"):
         conv.fp32_precision = "tf32" if mode == "tf32" else "ieee"
     else:
         cudnn.allow_tf32 = mode == "tf32"
@@ -172,7 +174,9 @@ def streams(context: Context) -> dict[str, Any]:
         shape = layer_shape(shrunk(layer) if context.emulate else layer, most)
         ours = Ours(kernels, arrays, shape)
         contestants = {"one launch": ours.contestants("forward")["ours_fp32"]}
-        contestants |= {f"{n} streams": ours.over_streams(n, handles[:n]) for n in counts}
+        contestants |= {
+            f"{n} stream{'s' if n > 1 else ''}": ours.over_streams(n, handles[:n]) for n in counts
+        }
         samples = interleave(clock, contestants, rounds=3 if context.emulate else 21, budget_s=2.0)
         ratios = {n: median_ratio(samples, "one launch", n) for n in samples}
         medians = {n: statistics.median(times) for n, times in samples.items()}
