@@ -12,8 +12,8 @@ from scripts.gpu import kernel_stages, machine, memory_stages, timing_stages
 from scripts.gpu.evidence_page import SECTIONS, plot_all
 from scripts.gpu.loading import ROOT
 from scripts.gpu.page import Page
-from scripts.gpu.record import ENDED, Record
-from scripts.gpu.stages import Context, Run, Stage, run_body
+from scripts.gpu.record import Record
+from scripts.gpu.stages import Context, Run, Stage, run_body, verdict
 
 __all__ = ["STAGES", "main"]
 
@@ -34,7 +34,6 @@ STAGES = (
     Stage("load", memory_stages.load, 60, _MEMORY),
 )
 _BUDGET_S = 540.0
-WRONG, INCOMPLETE = 1, 3
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -69,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         card = machine.card_name(emulate=options.emulate)
     except RuntimeError as error:
         print(error, file=sys.stderr)
-        return WRONG
+        return 1
     output = options.output or ROOT / ("runs/emulated" if options.emulate else "docs/results")
     directory = machine.results_directory(output, card, again=options.again)
     stages = [stage for stage in STAGES if not options.only or stage.name in options.only]
@@ -92,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     page.write(plot_all(_records(directory, card, options.emulate), directory, emulated=options.emulate))
     print(f"page: {directory}.md")
-    return _verdict(states, [run.record(stage) for stage in stages])
+    return verdict(states, [run.record(stage) for stage in stages])
 
 
 def _body(options: argparse.Namespace) -> int:
@@ -130,17 +129,6 @@ def _page(directory: Path, card: str, *, emulate: bool) -> Page:
         record=_records(directory, card, emulate),
         facts=machine.facts(card, emulate=emulate),
     )
-
-
-def _verdict(states: dict[str, str], records: Sequence[Record]) -> int:
-    rows = [row for record in records for row in record.rows]
-    if "failed" in states.values() or any(row.get("wrong") or row.get("clean") is False for row in rows):
-        print("something is wrong: see the page")
-        return WRONG
-    if left := [name for name, state in states.items() if state not in ENDED]:
-        print(f"still to be done: {', '.join(left)}; run the same command again")
-        return INCOMPLETE
-    return 0
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -23,9 +23,10 @@ from typing import Any, TypeVar
 from scripts.gpu.loading import ROOT
 from scripts.gpu.record import DONE, ENDED, FAILED, PARTIAL, UNAVAILABLE, Record
 
-__all__ = ["Context", "OutOfTime", "Run", "Stage", "Unavailable", "run_body"]
+__all__ = ["Context", "OutOfTime", "Run", "Stage", "Unavailable", "run_body", "verdict"]
 
 T = TypeVar("T")
+_CODE = frozenset({".py", ".h", ".cc", ".cu", ".txt"})
 _GRACE_S = 10.0  # for a stage to write what it has, after its time is up
 _LEAST_S = 5.0  # a stage is not begun with less
 
@@ -95,7 +96,7 @@ class Stage:
         digest = hashlib.sha256(card.encode())
         for source in self.sources:
             path = ROOT / source
-            files = sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [path]
+            files = sorted(p for p in path.iterdir() if p.suffix in _CODE) if path.is_dir() else [path]
             for file in files:
                 digest.update(file.name.encode() + b"\0" + file.read_bytes())
         return digest.hexdigest()[:16]
@@ -239,6 +240,23 @@ class Run:
         self._after_each()
         print("interrupted; the page holds what was found until then", flush=True)
         sys.exit(128 + number)
+
+
+def verdict(states: Mapping[str, str], records: Sequence[Record]) -> int:
+    """Say how a run ended; return its exit status: 0 done and right, 1 something wrong, 3 some left to do.
+
+    Args:
+        states: how each stage ended.
+        records: theirs; a row is wrong if its "wrong" is not empty, or its "clean" is false.
+    """
+    rows = [row for record in records for row in record.rows]
+    if FAILED in states.values() or any(row.get("wrong") or row.get("clean") is False for row in rows):
+        print("something is wrong: see the page")
+        return 1
+    if left := [name for name, state in states.items() if state not in ENDED]:
+        print(f"still to be done: {', '.join(left)}; run the same command again")
+        return 3
+    return 0
 
 
 def _changed_ns(path: Path) -> int:

@@ -50,8 +50,7 @@ def timing(context: Context) -> dict[str, Any]:
 
 
 def _gflop(shape: Shape) -> float:
-    products = math.prod(shape.y) * shape.k_h * shape.k_w * shape.in_c
-    return 2e-9 * products
+    return float(2e-9 * math.prod(shape.y) * shape.k_h * shape.k_w * shape.in_c)
 
 
 def _figures(samples: Samples) -> dict[str, Any]:
