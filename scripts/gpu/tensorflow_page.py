@@ -17,10 +17,11 @@ def _overlap(rows: list[Row]) -> str:
     lines = [
         (row["system"], row["seconds"], row["gpu_percent"] or "unknown", row["val_loss"], row["data"])
         for row in rows
+        if "system" in row
     ]
     emulated = any(row.get("emulated") for row in rows)
     bar = "none: emulated" if emulated else f"at most {BAR} of keras_tfdata's time (issue 31)"
-    return f"{table(head, lines)}\n\nThe bar of `overlap`: {bar}."
+    return f"{table(head, lines)}\n\nThe bar of `overlap`: {bar}.{_wrong(rows)}"
 
 
 def _operation(rows: list[Row]) -> str:
