@@ -14,7 +14,7 @@ from overlap_train.conv.cuda_library import NATIVE_SOURCES, KernelError, Kernels
 from scripts.gpu.shapes import LAYERS, Case, cases, layer_shape
 from scripts.gpu.stages import Context, Unavailable
 
-__all__ = ["arrays_of", "build", "check", "kernels_of", "sanitize"]
+__all__ = ["arrays_of", "build", "check", "kernels_of", "resources", "sanitize"]
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 _EPILOGUES = ((1, 1), (1000, 67), (70000, 3), (24576, 64))
@@ -73,13 +73,13 @@ def build(context: Context) -> dict[str, Any]:
         nothing = dict.fromkeys(("registers", "static_shared_bytes", "spilled_bytes"), "-")
         context.record.add("all of them, as C++", nothing)
     spilling = 0
-    for name, numbers in _resources(log).items():
+    for name, numbers in resources(log).items():
         context.record.add(name, numbers)
         spilling += numbers["spilled_bytes"] > 0
     return {"kernels": len(context.record.rows), "spilling": spilling}
 
 
-def _resources(log: str) -> dict[str, dict[str, int]]:
+def resources(log: str) -> dict[str, dict[str, int]]:
     """Return what `ptxas -v` says of each kernel."""
     found: dict[str, dict[str, int]] = {}
     name, spilled = "", 0
