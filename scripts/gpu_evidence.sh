@@ -7,6 +7,7 @@
 #     scripts/gpu_evidence.sh --output DIRECTORY   the same elsewhere
 #     scripts/gpu_evidence.sh --emulate            a rehearsal on the CPU, marked as such; needs g++ and NumPy
 #
+# Where only a few files can be fetched from: tar czf evidence.tgz -C DIRECTORY . afterwards.
 # Cut off? Run the same command again: what is done is skipped (--again repeats it). Exit status: 0 all done and
 # right, 1 something is wrong, 3 run it again.
 set -euo pipefail

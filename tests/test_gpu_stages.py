@@ -14,7 +14,7 @@ import pytest
 from scripts.gpu import stages
 from scripts.gpu.page import EMULATED, Page, Section, table
 from scripts.gpu.record import Record
-from scripts.gpu.stages import Context, OutOfTime, Stage, verdict
+from scripts.gpu.stages import Context, OutOfTime, Stage, output_of, verdict
 from tests import gpu_stage_target as target
 
 ROOT = Path(__file__).parents[1]
@@ -148,6 +148,14 @@ def test_interrupted_run_ends_its_stage_and_writes_the_page(tmp_path, number) ->
     assert [row["key"] for row in target.record(tmp_path, "hangs").rows] == ["first"]
     assert (tmp_path / "pages").read_text().count("written") == 2
     assert target.record(tmp_path, "good").status == "done"
+
+
+def test_program_that_takes_too_long_is_out_of_time_and_not_failed(tmp_path) -> None:
+    context = Context(new_record(tmp_path), tmp_path, emulate=True, quick=True, deadline_s=0.0)
+    waits = [sys.executable, "-c", "import threading; threading.Event().wait()"]
+    with pytest.raises(OutOfTime, match="out of time in python"):
+        output_of(waits, context)
+    assert output_of(["echo", "done"], context) == (0, ["done"])
 
 
 def test_row_that_is_wrong_makes_the_verdict(tmp_path) -> None:

@@ -25,6 +25,10 @@ class Clock:
     def __init__(self, torch: Any | None) -> None:
         self._torch = torch
 
+    @property
+    def is_cuda(self) -> bool:
+        return self._torch is not None
+
     def milliseconds(self, work: Callable[[], object], repeats: int = 1) -> float:
         """Return the time of one run, of `repeats` in a row; waits until they are done."""
         if self._torch is None:

@@ -6,7 +6,6 @@ import importlib.util
 import os
 import re
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -14,15 +13,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from scripts.gpu.loading import ROOT
 from scripts.gpu.overlap_stages import training_device
-from scripts.gpu.stages import Context, Unavailable
+from scripts.gpu.stages import Context, Unavailable, output_of
 
 __all__ = ["buffers", "operation", "policies", "tests"]
 
 _LAYERS = ((2, 32, 48, 3, 64), (2, 16, 24, 64, 64), (1, 8, 12, 128, 256))
 _SMALL_LAYERS = ((1, 8, 9, 3, 8), (1, 6, 7, 8, 8))
 _BOUND = 1e-4
+_NO_TESTS = 5  # pytest's status
 _POLICIES = ("gpu_only", "earliest_finish", "paper")
 
 
@@ -206,11 +205,9 @@ def tests(context: Context) -> dict[str, Any]:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", "-rf", "tests"]
     if context.emulate:
         command = [*command[:-1], "--collect-only", "tests/test_gpu.py"]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=max(context.left_s, 1)
-    )
-    words = done.stdout.strip().splitlines()[-12:]
+    status, lines = output_of(command, context)
+    words = lines[-12:]
     failed = [line for line in words if re.match(r"FAILED|ERROR", line)]
-    wrong = failed or ([f"status {done.returncode}"] if done.returncode not in (0, 5) else [])
+    wrong = failed or ([f"status {status}"] if status not in (0, _NO_TESTS) else [])
     context.record.add("gpu tests", {"last_words": words, "wrong": wrong})
-    return {"status": done.returncode}
+    return {"status": status}

@@ -9,7 +9,7 @@ from typing import Any
 
 from scripts.gpu.page import Row, Section, table
 from scripts.gpu.record import Record
-from scripts.gpu.timing_stages import AGAINST, BARS, DIRECTIONS, geometric_means
+from scripts.gpu.timing_stages import AGAINST, BARS, DIRECTIONS, PRECISION, geometric_means
 
 __all__ = ["SECTIONS", "plot_all"]
 
@@ -46,6 +46,8 @@ def _sanitize(rows: list[Row]) -> str:
 
 
 def _timing(rows: list[Row]) -> str:
+    precisions = [row for row in rows if row["key"] == PRECISION]
+    rows = [row for row in rows if "network" in row]
     means = geometric_means(rows)
     compared = [
         (network, direction, *[by_name.get(name, "") for name in AGAINST])
@@ -68,8 +70,14 @@ def _timing(rows: list[Row]) -> str:
     bars = _bars(means, emulated=any(row.get("emulated") for row in rows))
     return (
         f"Times as fast as cuDNN (geometric means over layers):\n\n{ratios}\n\n{bars}\n\n"
-        f"Medians of the rounds:\n\n{medians}"
+        f"Medians of the rounds:\n\n{medians}{''.join(map(_precision, precisions))}"
     )
+
+
+def _precision(row: Row) -> str:
+    errors = table(("cuDNN", "relative error"), list(row["errors"].items()))
+    wrong = f"\n\n**Wrong: {'; '.join(row['wrong'])}.**" if row["wrong"] else ""
+    return f"\n\nWhether cuDNN computed in the precision that is named:\n\n{errors}{wrong}"
 
 
 def _median(row: Row, name: str) -> float | str:
@@ -176,6 +184,7 @@ def _save(figure: Any, axis: Any, path: Path) -> None:
 
 
 def _plot_timing(rows: Sequence[Row], path: Path, mark: str) -> None:
+    rows = [row for row in rows if "network" in row]
     figure, axis = _axes(f"Times as fast as cuDNN{mark}", "layer and direction, network by network", "ratio")
     for name in AGAINST:
         points = [(i, row["ratios"][name]) for i, row in enumerate(rows) if name in row["ratios"]]

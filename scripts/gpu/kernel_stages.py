@@ -12,7 +12,7 @@ from overlap_train.conv import cuda_check
 from overlap_train.conv.cuda_arrays import NumpyArrays, TorchArrays
 from overlap_train.conv.cuda_library import NATIVE_SOURCES, KernelError, Kernels, Shape, compile_kernels
 from scripts.gpu.shapes import LAYERS, Case, cases, layer_shape
-from scripts.gpu.stages import Context, Unavailable
+from scripts.gpu.stages import Context, Unavailable, output_of
 
 __all__ = ["arrays_of", "build", "check", "kernels_of", "resources", "sanitize"]
 
@@ -188,13 +188,10 @@ def sanitize(context: Context) -> dict[str, Any]:
         command = [str(program), *flags]
         if sanitizer is not None:
             command = [sanitizer, "--tool", tool, "--error-exitcode", "9", *command]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=max(context.left_s, 1.0)
-        )
-        words = (done.stdout + done.stderr).strip().splitlines()
+        status, words = output_of(command, context)
         if any("Device not supported" in word for word in words):
             raise Unavailable("compute-sanitizer does not support this machine's device")
-        row = {"clean": done.returncode == 0, "status": done.returncode, "last_words": words[-6:]}
+        row = {"clean": status == 0, "status": status, "last_words": words[-6:]}
         context.record.add(tool, row)
     return {"tools": len(context.record.rows), "clean": sum(row["clean"] for row in context.record.rows)}
 

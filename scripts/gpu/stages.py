@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from scripts.gpu.loading import ROOT
 from scripts.gpu.record import DONE, ENDED, FAILED, PARTIAL, UNAVAILABLE, Record
 
-__all__ = ["Context", "OutOfTime", "Run", "Stage", "Unavailable", "run_body", "verdict"]
+__all__ = ["Context", "output_of", "OutOfTime", "Run", "Stage", "Unavailable", "run_body", "verdict"]
 
 T = TypeVar("T")
 _CODE = frozenset({".py", ".h", ".cc", ".cu", ".txt"})
@@ -240,6 +240,21 @@ class Run:
         self._after_each()
         print("interrupted; the page holds what was found until then", flush=True)
         sys.exit(128 + number)
+
+
+def output_of(command: Sequence[str], context: Context) -> tuple[int, list[str]]:
+    """Run a program for as long as the stage has time; return its status and the lines that it has printed.
+
+    Raises:
+        OutOfTime: it was not done by then, and has been ended.
+    """
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=max(context.left_s, 1.0)
+        )
+    except subprocess.TimeoutExpired as error:
+        raise OutOfTime(f"out of time in {Path(command[0]).name}") from error
+    return done.returncode, (done.stdout + done.stderr).strip().splitlines()
 
 
 def verdict(states: Mapping[str, str], records: Sequence[Record]) -> int:

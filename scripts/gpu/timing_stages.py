@@ -13,7 +13,7 @@ from scripts.gpu.kernel_stages import arrays_of, kernels_of
 from scripts.gpu.shapes import LAYERS, layer_shape, shrunk
 from scripts.gpu.stages import Context
 
-__all__ = ["AGAINST", "BARS", "DIRECTIONS", "geometric_means", "streams", "timing"]
+__all__ = ["AGAINST", "BARS", "DIRECTIONS", "PRECISION", "geometric_means", "streams", "timing"]
 
 DIRECTIONS = ("forward", "input_gradient", "filter_gradient")
 # Issue 31: times as fast as cuDNN, in geometric mean over U-Net's layers.
@@ -21,6 +21,8 @@ BARS = {"ours_fp32": 0.9, "ours_tf32": 0.7, "ours_few_channels": 1.0}
 AGAINST = {"ours_fp32": "cudnn_fp32", "ours_tf32": "cudnn_tf32", "ours_few_channels": "cudnn_fp32"}
 _ALGORITHMS = {"ours_fp32": "implicit_gemm", "ours_tf32": "implicit_gemm_tf32"}
 _BATCH = 8
+PRECISION = "precision of cuDNN"
+_FP32_BOUND = 1e-5
 _LAYER_S = 0.5
 
 Contestants = dict[str, Callable[[], object]]
@@ -46,6 +48,8 @@ def timing(context: Context) -> dict[str, Any]:
         row = {"network": network, "layer": str(shape), "count": layer.count, "direction": direction}
         key = f"{network} {index} {direction}"
         context.record.add(key, row | {"gflop": _gflop(shape)} | _figures(samples))
+    if clock.is_cuda and not context.record.has(PRECISION):
+        context.record.add(PRECISION, _precision_of_cudnn(arrays, layer_shape(LAYERS["unet"][1], 1)))
     return {"geometric_means": geometric_means(context.record.rows)}
 
 
@@ -61,6 +65,7 @@ def _figures(samples: Samples) -> dict[str, Any]:
 
 def geometric_means(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
     """Return by network, direction and contestant how many times as fast as cuDNN, in geometric mean."""
+    rows = [row for row in rows if "network" in row]
     means: dict[str, dict[str, dict[str, float]]] = {}
     for network in dict.fromkeys(row["network"] for row in rows):
         for direction in DIRECTIONS:
@@ -148,6 +153,20 @@ def _cudnn(torch: Any, arrays: Any, shape: Shape, direction: str, mode: str) -> 
         )
 
     return run
+
+
+def _precision_of_cudnn(arrays: Any, shape: Shape) -> dict[str, Any]:
+    """Return cuDNN's errors in both modes: whether what is called fp32 is."""
+    x, filters = arrays.normal(*shape.x), arrays.normal(*shape.filters)
+    want, _, _ = arrays.expected(shape, x, filters, arrays.normal(*shape.y))
+    nchw, oihw = x.permute(0, 3, 1, 2), filters.permute(3, 2, 0, 1)
+    errors = {}
+    for mode in ("fp32", "tf32"):
+        _precision(arrays.torch, mode)
+        y = arrays.torch.nn.functional.conv2d(nchw, oihw, padding=(shape.pad_top, shape.pad_left))
+        errors[mode] = arrays.error(y.permute(0, 2, 3, 1), want)
+    wrong = [] if errors["fp32"] < _FP32_BOUND else ["what PyTorch was told to compute in fp32 is not"]
+    return {"errors": errors, "wrong": wrong}
 
 
 def _precision(torch: Any, mode: str) -> None:
