@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from scripts.gpu.loading import ROOT
 from scripts.gpu.record import DONE, ENDED, FAILED, PARTIAL, UNAVAILABLE, Record
 
-__all__ = ["Context", "output_of", "OutOfTime", "Run", "Stage", "Unavailable", "run_body", "verdict"]
+__all__ = ["Context", "OutOfTime", "Run", "Stage", "Unavailable", "output_of", "run_body", "verdict"]
 
 T = TypeVar("T")
 _CODE = frozenset({".py", ".h", ".cc", ".cu", ".txt"})
