@@ -1,10 +1,12 @@
-"""The convolution layers of U-Net, VGG16 and ResNet50, by shape."""
+"""The convolution layers of U-Net, VGG16 and ResNet50, by shape. Needs no TensorFlow until a key is made."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from overlap_train.conv.selection import ConvKey
+if TYPE_CHECKING:
+    from overlap_train.conv.selection import ConvKey
 
 __all__ = ["LAYERS", "Layer"]
 
@@ -23,6 +25,8 @@ class Layer:
 
     def key(self, direction: str, batch: int) -> ConvKey:
         """The convolution in one direction; forward with bias and ReLU."""
+        from overlap_train.conv.selection import ConvKey
+
         forward = direction == "forward"
         return ConvKey(
             direction,

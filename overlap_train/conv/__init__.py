@@ -1,11 +1,21 @@
-"""A tiled convolution for TensorFlow: an operation, a Keras layer, and `accelerate` for existing models."""
+"""A tiled convolution for TensorFlow: an operation, a Keras layer, and `accelerate` for existing models.
 
-from overlap_train.conv.acceleration import accelerate
-from overlap_train.conv.layers import TiledConv2D
-from overlap_train.conv.library import instruction_set, is_available
-from overlap_train.conv.operation import tiled_conv2d
-from overlap_train.conv.reporting import format_report, report
-from overlap_train.conv.selection import ConvKey, Timing
+The names are loaded when they are first used: what needs no TensorFlow here, as `cuda_check`, is to run where
+there is none.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from overlap_train.conv.acceleration import accelerate
+    from overlap_train.conv.layers import TiledConv2D
+    from overlap_train.conv.library import instruction_set, is_available
+    from overlap_train.conv.operation import tiled_conv2d
+    from overlap_train.conv.reporting import format_report, report
+    from overlap_train.conv.selection import ConvKey, Timing
 
 __all__ = [
     "ConvKey",
@@ -18,3 +28,27 @@ __all__ = [
     "report",
     "tiled_conv2d",
 ]
+
+_HOMES = {
+    "ConvKey": "selection",
+    "TiledConv2D": "layers",
+    "Timing": "selection",
+    "accelerate": "acceleration",
+    "format_report": "reporting",
+    "instruction_set": "library",
+    "is_available": "library",
+    "report": "reporting",
+    "tiled_conv2d": "operation",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

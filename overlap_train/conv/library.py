@@ -109,6 +109,8 @@ def _load_locked() -> None:
     _state.instruction_set = instruction_set
     _state.helps_accepted = handle.overlap_conv_helps_accepted
     _state.has_cuda = hasattr(handle, "overlap_conv_forward_cuda")
+    from overlap_train.conv import _gradients  # noqa: F401  an operation is not to be had without its gradient
+
     _state.operations = operations
 
 

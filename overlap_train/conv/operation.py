@@ -211,8 +211,10 @@ def _may_run_natively(dtype: tf.DType) -> bool:
     if not library.is_available():
         library.warn_unavailable_once()
         return False
-    # Kernels for the CPU alone would pull the tensors off the GPU.
-    return library.has_cuda() or not tf.config.list_physical_devices("GPU")
+    # Kernels for the CPU alone would pull the tensors off the GPU, where ours are of float32.
+    if not tf.config.list_physical_devices("GPU"):
+        return True
+    return dtype == tf.float32 and library.has_cuda()
 
 
 def _guess(strides: tuple[int, int], filters: tf.TensorShape) -> str:

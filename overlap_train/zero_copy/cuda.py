@@ -150,6 +150,7 @@ class CudaBackend:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._closed = False
+        self._live = 0  # blocks, each of which needs the context until it is freed
         count = self._count()
         if not 0 <= ordinal < count:
             raise errors.NativeUnavailableError(
@@ -169,16 +170,14 @@ class CudaBackend:
             errors.BufferError: if the driver has none left.
             errors.BufferStateError: in a process forked after this backend was made.
         """
-        self._check_usable()
-        with self._current():
-            address = self._driver.pointer("cuMemHostAlloc", size_bytes, _PORTABLE_MAPPED)
-            try:
-                if address % ALIGNMENT:
-                    raise errors.BufferError(f"the driver's block at {address:#x} is not {ALIGNMENT}-aligned")
-                mapped = self._driver.pointer("cuMemHostGetDevicePointer_v2", address, 0)
-            except errors.BufferError:
-                self._driver.call("cuMemFreeHost", address)
-                raise
+        with self._lock:
+            self._check_usable(open_needed=True)
+            self._live += 1
+        try:
+            address, mapped = self._allocate(size_bytes)
+        except BaseException:
+            self._count_out()
+            raise
         return Block(address, size_bytes, device_address=mapped, memory=address, pid=self._pid)
 
     def release(self, block: Block) -> None:
@@ -190,25 +189,59 @@ class CudaBackend:
         if block.pid != os.getpid():
             return
         with self._lock:
-            if block.released or self._closed:
+            if block.released:
                 return
             block.released = True
-        with self._current():
-            self._driver.call("cuMemFreeHost", block.memory)
+        try:
+            with self._current():
+                self._driver.call("cuMemFreeHost", block.memory)
+        finally:
+            self._count_out()
 
     def synchronize(self) -> None:
-        """Waits for all work of the device: TensorFlow does not show its streams, so nothing less is safe."""
-        self._check_usable()
+        """Waits for all work of the device: TensorFlow does not show its streams, so nothing less is safe.
+
+        Raises:
+            errors.BufferError: if the device has failed meanwhile.
+            errors.BufferStateError: once the backend is closed and its last block freed, or after a fork.
+        """
+        with self._lock:
+            self._check_usable(open_needed=self._live == 0)
         with self._current():
             self._driver.call("cuCtxSynchronize")
 
     def close(self) -> None:
-        """Lets go of the device's context; idempotent. What was leased must not be used any more."""
+        """Lets go of the device's context, once the last block is freed; idempotent.
+
+        Blocks stay usable until then; no more are allocated.
+        """
         with self._lock:
             if self._closed or self._pid != os.getpid():
                 return
             self._closed = True
-        self._driver.call("cuDevicePrimaryCtxRelease_v2", self._device)
+            last = self._live == 0
+        if last:
+            self._driver.call("cuDevicePrimaryCtxRelease_v2", self._device)
+
+    def _allocate(self, size_bytes: int) -> tuple[int, int]:
+        """Returns where host and device find a new block."""
+        with self._current():
+            address = self._driver.pointer("cuMemHostAlloc", size_bytes, _PORTABLE_MAPPED)
+            try:
+                if address % ALIGNMENT:
+                    raise errors.BufferError(f"the driver's block at {address:#x} is not {ALIGNMENT}-aligned")
+                return address, self._driver.pointer("cuMemHostGetDevicePointer_v2", address, 0)
+            except errors.BufferError:
+                self._driver.call("cuMemFreeHost", address)
+                raise
+
+    def _count_out(self) -> None:
+        """Counts one block less; lets go of the context after the last one of a closed backend."""
+        with self._lock:
+            self._live -= 1
+            last = self._closed and self._live == 0
+        if last:
+            self._driver.call("cuDevicePrimaryCtxRelease_v2", self._device)
 
     def _count(self) -> int:
         try:
@@ -231,14 +264,14 @@ class CudaBackend:
             driver_version=self._driver.version,
         )
 
-    def _check_usable(self) -> None:
+    def _check_usable(self, *, open_needed: bool) -> None:
         if self._pid != os.getpid():
             raise errors.BufferStateError(
                 f"this CUDA backend belongs to process {self._pid}; CUDA does not survive a fork: start "
                 f'workers with multiprocessing.get_context("spawn")'
             )
-        if self._closed:
-            raise errors.BufferStateError("this CUDA backend is closed")
+        if self._closed and open_needed:
+            raise errors.BufferStateError("this CUDA backend is closed; make another one")
 
     @contextmanager
     def _current(self) -> Iterator[None]:

@@ -44,8 +44,93 @@ def run(program: Path) -> str:
     return result.stdout
 
 
-def test_cuda_kernels_under_the_emulator(toolchain, tmp_path) -> None:
-    assert ": 0 of" in run(build(toolchain, tmp_path, "cuda_emulator_test"))
+@pytest.mark.parametrize("target", ["cuda_emulator_test", "cuda_launch_test", "cuda_kernels_test"])
+def test_cuda_kernels_under_the_emulator(toolchain, tmp_path, target: str) -> None:
+    assert ": 0 of" in run(build(toolchain, tmp_path, target))
+
+
+# What is taken out of a kernel, and what the emulator must then say. Most of these give right results on the
+# CPU all the same, and on some GPUs.
+MUTATIONS = {
+    "no wait for the tiles to multiply": (
+        *("cuda_gemm.h", "      WaitForCopies<1>();\n", "", "missing wait"),
+    ),
+    "no barrier before the reads of others' windows": (
+        *("cuda_kernels.h", "  __syncthreads();\n  if (row >= problem", "  if (row >= problem", "race"),
+    ),
+    "one step of the depth too many": (
+        *(
+            "cuda_gemm.h",
+            "for (int d = 0; d < kGemmDepth; ++d) {",
+            "for (int d = 0; d < 17; ++d) {",
+            "beyond",
+        ),
+    ),
+    "a halo one pixel short": (
+        *("cuda_kernels.h", "i < kSharedInputs * halo; i", "i < kSharedInputs * (halo - 1); i"),
+        "uninitialised",
+    ),
+    "a return ahead of a barrier": (
+        *(
+            "cuda_kernels.h",
+            "  __syncthreads();\n  if (row > 0 ",
+            "  if (row > 6) return;\n  __syncthreads();\n  if (row > 0 ",
+        ),
+        "divergent barrier",
+    ),
+}
+MORE_MUTATIONS = {
+    "no wait for the last tiles": (
+        *("cuda_gemm.h", "      WaitForCopies<0>();\n", "      WaitForCopies<1>();\n", "missing wait"),
+    ),
+    "copies of no group": ("cuda_gemm.h", "    CommitCopies();\n", "", "missing wait"),
+    "no barrier before the product": (
+        *("cuda_gemm.h", "    __syncthreads();\n    product", "    product", "race"),
+    ),
+    "no barrier after the product": (
+        *("cuda_gemm.h", "stage);\n    __syncthreads();\n", "stage);\n", "read during a copy"),
+    ),
+    "no barrier before the next channels": (
+        *("cuda_kernels.h", "    __syncthreads();\n  }\n  if (corner", "  }\n  if (corner", "race"),
+    ),
+    "no barrier before the sum of a block": (
+        *("cuda_kernels.h", "= sum;\n  __syncthreads();\n", "= sum;\n", "race"),
+    ),
+    "a fragment read past the last row": (
+        *("cuda_gemm.h", "row + FragmentRowA(lane, i));", "row + 1 + FragmentRowA(lane, i));", "beyond"),
+    ),
+}
+
+
+def check_mutation(directory: Path, file: str, old: str, new: str, finding: str) -> None:
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("needs g++")
+    native = directory / "native"
+    shutil.copytree(conv_build.NATIVE_SOURCES, native)
+    text = (native / file).read_text()
+    assert text.count(old) == 1, "the kernel has changed: write the mutation anew"
+    (native / file).write_text(text.replace(old, new))
+    sources = [native / "cuda_kernels_test.cc", native / "conv_emulated.cc"]
+    program = directory / "mutant"
+    command = [compiler, "-std=gnu++17", "-O1", "-w", *sources, "-o", program]
+    subprocess.run(command, check=True, timeout=120)
+    result = subprocess.run(
+        [program, "--quick", "--first"], capture_output=True, text=True, check=False, timeout=170
+    )
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert finding in result.stdout.split("FOUND ", 1)[1]
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_emulator_finds_what_is_taken_out_of_a_kernel(tmp_path, mutation: str) -> None:
+    check_mutation(tmp_path, *MUTATIONS[mutation])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("mutation", MORE_MUTATIONS)
+def test_emulator_finds_more_that_is_taken_out_of_a_kernel(tmp_path, mutation: str) -> None:
+    check_mutation(tmp_path, *MORE_MUTATIONS[mutation])
 
 
 @pytest.mark.nightly
@@ -55,7 +140,10 @@ def test_cuda_kernels_under_the_emulator(toolchain, tmp_path) -> None:
     [
         ("kernels_test", "address,undefined"),
         ("kernels_test", "thread"),
-        ("cuda_emulator_test", "address,undefined"),  # of one thread, whose fibers "thread" does not know
+        # Of one thread, whose fibers "thread" does not know.
+        ("cuda_emulator_test", "address,undefined"),
+        ("cuda_launch_test", "address,undefined"),
+        ("cuda_kernels_test", "address,undefined"),
     ],
 )
 def test_kernels_under_the_sanitizers(toolchain, tmp_path, target: str, sanitizers: str) -> None:
@@ -71,6 +159,15 @@ def test_kernels_of_every_instruction_set(toolchain, tmp_path_factory, monkeypat
     output = run(build(toolchain, directory, "kernels_test"))
     if isa not in output:
         pytest.skip(f"this CPU has no {isa}")
+
+
+def test_cuda_kernels_test_compiles_for_a_gpu(tmp_path) -> None:
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("no nvcc on the path")
+    source = conv_build.NATIVE_SOURCES / "cuda_kernels_test.cc"
+    command = [nvcc, "-std=c++17", "-O0", "-arch=sm_90", "-x", "cu", "-c", str(source)]
+    subprocess.run([*command, "-o", str(tmp_path / "test.o")], check=True)
 
 
 @pytest.mark.parametrize("architecture", ["75", "80", "90"])
@@ -89,5 +186,5 @@ def test_cuda_kernels_compile_without_spills(tmp_path, architecture: str) -> Non
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     spills = [line for line in result.stderr.splitlines() if "spill stores" in line]
-    assert spills
+    assert len(spills) == 10, "one line for each kernel"
     assert all("0 bytes spill stores, 0 bytes spill loads" in line for line in spills)

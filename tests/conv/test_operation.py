@@ -340,3 +340,19 @@ def test_a_model_with_it_can_be_exported(tmp_path) -> None:
     tf.saved_model.save(module, str(tmp_path))
     x = tf.constant(random(2, 8, 8, 3, seed=2))
     np.testing.assert_allclose(tf.saved_model.load(str(tmp_path)).run(x), module.run(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "cuda", "dtype", "ours"),
+    [
+        (False, False, tf.float64, True),
+        (True, False, tf.float32, False),
+        (True, True, tf.float32, True),
+        (True, True, tf.float64, False),
+        (False, True, tf.float64, True),
+    ],
+)
+def test_nothing_is_pulled_off_a_gpu_that_has_no_kernel_for_it(monkeypatch, gpu, cuda, dtype, ours) -> None:
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["one"] if gpu else [])
+    monkeypatch.setattr(operation.library, "has_cuda", lambda: cuda)
+    assert operation._may_run_natively(dtype) is ours

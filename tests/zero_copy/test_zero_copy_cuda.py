@@ -243,6 +243,32 @@ def test_closed_backend_is_told_and_closing_twice_does_nothing(stub):
         backend.allocate(64)
 
 
+def test_memory_leased_before_close_is_usable_and_freed_after_it(stub):
+    backend = stub.backend()
+    pool = Pool(backend, limit_bytes=0)
+    tensor = MappedBuffer(100, backend=pool).tensor()
+    other = backend.allocate(64)
+    backend.close()
+    backend.synchronize()
+    backend.release(other)
+    assert "cuDevicePrimaryCtxRelease_v2" not in stub.calls, "the tensor's memory has lost its context"
+    del tensor
+    pool.trim()
+    assert stub.live_blocks == 0
+    assert stub.calls[-1] == "cuDevicePrimaryCtxRelease_v2"
+    with pytest.raises(errors.BufferStateError, match="closed"):
+        backend.synchronize()
+
+
+def test_failed_allocation_does_not_keep_a_closed_backend_open(stub):
+    backend = stub.backend()
+    stub.fail("cuMemHostAlloc", 2)
+    with pytest.raises(errors.BufferError):
+        backend.allocate(64)
+    backend.close()
+    assert stub.calls.count("cuDevicePrimaryCtxRelease_v2") == 1
+
+
 def _in_child(backend, pool, queue):
     try:
         backend.allocate(64)

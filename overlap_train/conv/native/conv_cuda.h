@@ -1,7 +1,9 @@
 // The CUDA kernels' C interface: plain pointers and a stream, so that TensorFlow, and ctypes with PyTorch or
 // CuPy, can call it alike. Device pointers throughout; layouts as in geometry.h.
 //
-// Every function returns 0, or a cudaError_t. All work is queued on `stream`; nothing waits.
+// Every function returns 0, or a cudaError_t; overlap_conv_error_name says which. All work is queued on
+// `stream`, of the current device; nothing waits. What a grid or a block's shared memory cannot hold is
+// refused with cudaErrorInvalidConfiguration, and then nothing is queued.
 #ifndef OVERLAP_TRAIN_CONV_CONV_CUDA_H_
 #define OVERLAP_TRAIN_CONV_CONV_CUDA_H_
 
@@ -12,13 +14,20 @@
 namespace overlap_train::conv {
 
 enum CudaAlgorithm : int {
-  kSharedMemory = 0,      // the paper's; kept as the reference
-  kImplicitGemm = 1,      // register tiles, asynchronous copies; fp32
-  kImplicitGemmTf32 = 2,  // on tensor cores from sm_80 on: products of 10 bits, sums of 24; fp32 before
-  kFewChannels = 3,       // at most 4 input channels
+  kSharedMemory = 0,  // forward only: the paper's, kept as the reference
+  kImplicitGemm = 1,  // register tiles, asynchronous copies; fp32
+  kImplicitGemmTf32 =
+      2,             // tensor cores: products of 10 bits, sums of 24; fp32 where compiled for less than sm_80
+  kFewChannels = 3,  // forward only, and where overlap_conv_few_channels says so
 };
 
 }  // namespace overlap_train::conv
+
+// The name of a cudaError_t, such as "cudaErrorInvalidValue".
+OT_EXPORT const char* overlap_conv_error_name(int error);
+
+// Whether kFewChannels takes a shape: at most 4 input channels, and filters that fit 48 KiB of shared memory.
+OT_EXPORT int overlap_conv_few_channels(const overlap_train::conv::ConvShape* shape);
 
 // y = conv(x, filter) + bias, then max(., 0) if relu. bias may be null.
 OT_EXPORT int overlap_conv_forward_cuda(const overlap_train::conv::ConvShape* shape, const float* x,
@@ -35,12 +44,22 @@ OT_EXPORT int overlap_conv_forward_streams_cuda(const overlap_train::conv::ConvS
 OT_EXPORT int overlap_conv_input_gradient_cuda(const overlap_train::conv::ConvShape* shape, const float* dy,
                                                const float* filter, float* dx, int algorithm, void* stream);
 
-// Floats of workspace that the deterministic filter gradient needs.
+// Floats of workspace that the filter gradient needs; 0 for none.
 OT_EXPORT long long overlap_conv_filter_gradient_workspace(const overlap_train::conv::ConvShape* shape);
 
-// `workspace` null: partial sums are added by atomics, in any order. Otherwise they are added in a fixed one.
+// Sums are formed in an order that depends on the shape alone, so results repeat bit for bit. `workspace` may
+// be null where none is needed.
 OT_EXPORT int overlap_conv_filter_gradient_cuda(const overlap_train::conv::ConvShape* shape, const float* x,
                                                 const float* dy, float* dfilter, int algorithm,
                                                 float* workspace, void* stream);
+
+// Floats of workspace that the gradient of bias and ReLU needs.
+OT_EXPORT long long overlap_conv_epilogue_gradient_workspace(long long pixels, long long channels);
+
+// dz = dy where y > 0 and 0 elsewhere, and dbias, the sum of dz over the pixels; [pixels, channels],
+// [channels]. dz may be dy.
+OT_EXPORT int overlap_conv_epilogue_gradient_cuda(long long pixels, long long channels, const float* dy,
+                                                  const float* y, float* dz, float* dbias, float* workspace,
+                                                  void* stream);
 
 #endif  // OVERLAP_TRAIN_CONV_CONV_CUDA_H_

@@ -133,9 +133,7 @@ class EpilogueGradientOp final : public OpKernel {
 
   void Compute(OpKernelContext* c) override {
     const Tensor &dy = c->input(0), &y = c->input(1);
-    OP_REQUIRES(c, dy.shape() == y.shape() && dy.dims() >= 1,
-                tensorflow::errors::InvalidArgument("out_backprop ", dy.shape().DebugString(), " and output ",
-                                                    y.shape().DebugString(), " must have one shape"));
+    OP_REQUIRES_OK(c, CheckEpilogue(dy.shape(), y.shape()));
     const Index channels = dy.dim_size(dy.dims() - 1);
     Tensor *dz = nullptr, *dbias = nullptr;
     OP_REQUIRES_OK(c, c->forward_input_or_allocate_output({0}, 0, dy.shape(), &dz));

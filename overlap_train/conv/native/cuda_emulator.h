@@ -1,26 +1,28 @@
-// Runs CUDA kernels on the CPU: enough of CUDA's language for cuda_kernels.h, one fiber for each thread of a
-// block, blocks one after the other. It checks indices, barriers and what is read from shared memory; it says
-// nothing about speed, and nothing about races between blocks.
+// Runs CUDA kernels on the CPU: enough of CUDA's language for our kernels, one fiber for each thread of a
+// block, blocks one after the other. It finds what CUDA leaves undefined in the use of shared memory and of
+// barriers (Fault), and says nothing about speed, and nothing about races between blocks.
+//
+// It models sm_80 and newer, where copies into shared memory are asynchronous: what holds there holds before.
 #ifndef OVERLAP_TRAIN_CONV_CUDA_EMULATOR_H_
 #define OVERLAP_TRAIN_CONV_CUDA_EMULATOR_H_
 
 #include <ucontext.h>
 
+#include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "cuda_index.h"
 
 #define __global__ inline
 #define __device__
+#define __host__
 #define __forceinline__ inline
 #define __shared__ static
 #define __launch_bounds__(threads)
-#define OT_DYNAMIC_SHARED(type, name) \
-  type* const name = reinterpret_cast<type*>(emulator::dynamic_shared.data())
 
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;
@@ -30,36 +32,99 @@ inline dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace overlap_train::conv::emulator {
 
-inline std::vector<char> dynamic_shared;
+enum class Fault {
+  kNone,
+  kUninitialised,  // shared memory read that nobody in this block has written
+  kBeyondTile,     // an index outside the tile or the part that was named
+  kRace,           // two threads touch one element between two barriers, and one of them writes
+  kMissingWait,    // an element touched, or a block ended, while its asynchronous copy is under way
+  kDivergence,     // a barrier that some threads of the block, or of the warp, do not reach
+};
+
+inline const char* NameOf(Fault fault) {
+  constexpr const char* kNames[] = {"no fault",        "uninitialised shared memory",
+                                    "beyond the tile", "race",
+                                    "missing wait",    "divergent barrier"};
+  return kNames[static_cast<int>(fault)];
+}
+
+// What has been found since the last Clear. A missing barrier often shows twice: as words that the first
+// threads read too early, uninitialised, and as a race with whoever writes them then.
+struct Findings {
+  int count = 0;
+  Fault first = Fault::kNone;
+  std::string messages[6];  // the first of each kind
+
+  std::string All() const {
+    std::string all;
+    for (const std::string& message : messages) all += message.empty() ? "" : "\n  " + message;
+    return std::to_string(count) + " times:" + all;
+  }
+};
+inline Findings findings;
+
+inline void Clear() { findings = {}; }
+
+inline void Report(Fault fault, const std::string& what) {
+  if (findings.count++ == 0) findings.first = fault;
+  std::string& message = findings.messages[static_cast<int>(fault)];
+  if (!message.empty()) return;
+  char where[96];
+  std::snprintf(where, sizeof where, ", thread %u of block (%u, %u, %u)", threadIdx.x, blockIdx.x, blockIdx.y,
+                blockIdx.z);
+  message = std::string(NameOf(fault)) + ": " + what + where;
+}
+
+inline bool Within(Index i, Index n) {
+  if (i >= 0 && i < n) return true;
+  Report(Fault::kBeyondTile, "element " + std::to_string(i) + " of " + std::to_string(n));
+  return false;
+}
+
+enum class State { kReady, kAtBarrier, kAtWarp, kDone };
+
+struct Copy {
+  void (*finish)(void* element, float value);
+  void* element;
+  float value;
+};
 
 struct Fiber {
   ucontext_t context;
   std::vector<char> stack;
-  bool done = false;
+  State state = State::kReady;
+  int line = 0;                           // of the barrier at which it waits
+  std::vector<Copy> queued;               // copies of no group yet
+  std::vector<std::vector<Copy>> groups;  // oldest first
 };
 
 inline ucontext_t scheduler;
 inline std::vector<Fiber> fibers;
 inline const std::function<void()>* body = nullptr;
+inline unsigned block = 0;     // counts blocks, so that an element knows whether this one wrote it
+inline unsigned interval = 0;  // counts barriers
 
 inline void Enter(int thread) {
   (*body)();
-  fibers[thread].done = true;
+  fibers[thread].state = State::kDone;
 }
 
-// Back to the scheduler; it goes on when every thread of the block has come here.
-inline void Barrier() {
+// Back to the scheduler, which goes on with this thread when those that it waits for have come.
+inline void Wait(State state, int line) {
   const unsigned thread = threadIdx.x;
+  fibers[thread].state = state;
+  fibers[thread].line = line;
   swapcontext(&fibers[thread].context, &scheduler);
 }
 
-inline void RunBlock(unsigned threads) {
-  // Shared memory starts undefined: NaN makes a read before a write visible.
-  std::memset(dynamic_shared.data(), 0xff, dynamic_shared.size());
+inline void Prepare(unsigned threads) {
+  ++block;
   fibers.resize(threads);
   for (unsigned t = 0; t < threads; ++t) {
     Fiber& fiber = fibers[t];
-    fiber.done = false;
+    fiber.state = State::kReady;
+    fiber.queued.clear();
+    fiber.groups.clear();
     fiber.stack.resize(64 << 10);
     getcontext(&fiber.context);
     fiber.context.uc_stack.ss_sp = fiber.stack.data();
@@ -67,28 +132,73 @@ inline void RunBlock(unsigned threads) {
     fiber.context.uc_link = &scheduler;
     makecontext(&fiber.context, reinterpret_cast<void (*)()>(Enter), 1, static_cast<int>(t));
   }
-  for (unsigned running = threads; running > 0;) {
-    unsigned finished = 0;
+}
+
+// Whether threads [begin, end) are all where the first of them is; says so if not.
+inline bool Together(unsigned begin, unsigned end, const char* what) {
+  for (unsigned t = begin; t < end; ++t) {
+    if (fibers[t].state == fibers[begin].state && fibers[t].line == fibers[begin].line) continue;
+    threadIdx.x = t;
+    Report(Fault::kDivergence, std::string(what) + ", lines " + std::to_string(fibers[begin].line) + " and " +
+                                   std::to_string(fibers[t].line));
+    return false;
+  }
+  return true;
+}
+
+// Lets go on whoever may: warps at a warp's operation first, then the block at a barrier. False if nobody
+// can.
+inline bool Release(unsigned threads) {
+  bool released = false;
+  for (unsigned warp = 0; warp < threads; warp += 32) {
+    const unsigned end = std::min(warp + 32, threads);
+    const auto waits = [](const Fiber& fiber) { return fiber.state == State::kAtWarp; };
+    if (std::none_of(&fibers[warp], &fibers[warp] + (end - warp), waits)) continue;
+    if (!Together(warp, end, "a warp's operation that not all its threads reach")) return false;
+    for (unsigned t = warp; t < end; ++t) fibers[t].state = State::kReady;
+    released = true;
+  }
+  if (released) return true;
+  if (!Together(0, threads, "a barrier that not all threads reach")) return false;
+  if (fibers[0].state == State::kDone) return false;
+  ++interval;
+  for (Fiber& fiber : fibers) fiber.state = State::kReady;
+  return true;
+}
+
+inline void RunBlock(unsigned threads) {
+  Prepare(threads);
+  ++interval;
+  do {
     for (unsigned t = 0; t < threads; ++t) {
-      if (fibers[t].done) continue;
+      if (fibers[t].state != State::kReady) continue;
       threadIdx.x = t;
       swapcontext(&scheduler, &fibers[t].context);
-      finished += fibers[t].done;
     }
-    if (finished != 0 && finished != running) {
-      std::fprintf(stderr, "emulator: some threads of a block ended while others wait at a barrier\n");
-      std::abort();
-    }
-    running -= finished;
+  } while (Release(threads));
+  for (unsigned t = 0; t < threads; ++t) {
+    if (fibers[t].state != State::kDone || (fibers[t].queued.empty() && fibers[t].groups.empty())) continue;
+    threadIdx.x = t;
+    Report(Fault::kMissingWait, "the block ends with copies under way");
   }
 }
+
+// How large dynamic shared memory is in the kernel that runs.
+inline std::size_t dynamic_floats = 0;
+
+// Whether to run the last block of each grid alone, as for tensors too large to be filled.
+inline bool last_block_only = false;
 
 inline void Launch(dim3 grid, unsigned threads, std::size_t shared_bytes,
                    const std::function<void()>& kernel) {
   gridDim = grid;
   blockDim = {threads, 1, 1};
   body = &kernel;
-  dynamic_shared.resize(shared_bytes);
+  dynamic_floats = shared_bytes / sizeof(float);
+  if (last_block_only) {
+    blockIdx = {grid.x - 1, grid.y - 1, grid.z - 1};
+    return RunBlock(threads);
+  }
   for (blockIdx.z = 0; blockIdx.z < grid.z; ++blockIdx.z)
     for (blockIdx.y = 0; blockIdx.y < grid.y; ++blockIdx.y)
       for (blockIdx.x = 0; blockIdx.x < grid.x; ++blockIdx.x) RunBlock(threads);
@@ -96,27 +206,9 @@ inline void Launch(dim3 grid, unsigned threads, std::size_t shared_bytes,
 
 }  // namespace overlap_train::conv::emulator
 
-inline void __syncthreads() { overlap_train::conv::emulator::Barrier(); }
-inline void atomicAdd(float* to, float value) { *to += value; }
-
-namespace overlap_train::conv {
-
-// The tensor cores' product: lanes put their fragments together, and each takes its own of the result. The
-// whole block calls it at once. Products are not rounded to TF32.
-inline void MultiplyTf32(float (&c)[4], const float (&a)[4], const float (&b)[2]) {
-  static float left[32][16][8], right[32][8][8];
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  for (int i = 0; i < 4; ++i) left[warp][FragmentRowA(lane, i)][FragmentDepthA(lane, i)] = a[i];
-  for (int i = 0; i < 2; ++i) right[warp][FragmentDepthB(lane, i)][FragmentColumnB(lane)] = b[i];
-  __syncthreads();
-  for (int i = 0; i < 4; ++i) {
-    for (int d = 0; d < 8; ++d) {
-      c[i] += left[warp][FragmentRowC(lane, i)][d] * right[warp][d][FragmentColumnC(lane, i)];
-    }
-  }
-  __syncthreads();
+inline void __syncthreads(int line = __builtin_LINE()) {
+  using namespace overlap_train::conv::emulator;
+  Wait(State::kAtBarrier, line);
 }
-
-}  // namespace overlap_train::conv
 
 #endif  // OVERLAP_TRAIN_CONV_CUDA_EMULATOR_H_

@@ -1,121 +1,206 @@
-// Runs every CUDA kernel on the CPU, under cuda_emulator.h, against plain loops in double precision. This
-// checks the index arithmetic and the use of shared memory; it is no run on a GPU.
-#include <algorithm>
+// Checks that the emulator finds what it says it finds: kernels that are wrong on purpose, each in one way.
+#include <cmath>
 #include <cstdio>
-#include <functional>
+#include <limits>
 #include <string>
-#include <vector>
 
-#include "cuda_kernels.h"
-#include "reference.h"
+#include "cuda_language.h"
 
 namespace overlap_train::conv {
 namespace {
 
-unsigned Blocks(Index count, Index per_block) {
-  return static_cast<unsigned>((count + per_block - 1) / per_block);
+using emulator::Fault;
+
+int failures = 0, checks = 0;
+
+void Expect(bool holds, const std::string& what) {
+  ++checks;
+  if (holds) return;
+  ++failures;
+  std::printf("FAILED %s\n", what.c_str());
 }
 
-template <class Problem, class Product>
-void Gemm(const Problem& p, const std::vector<float>& a, const std::vector<float>& b, const GemmOutput& out,
-          Index slices) {
-  const dim3 grid{Blocks(p.rows(), kGemmRows), Blocks(p.columns(), kGemmColumns),
-                  static_cast<unsigned>(slices)};
-  emulator::Launch(grid, kGemmThreads, 0,
-                   [&] { ImplicitGemmKernel<Problem, Product>(p, a.data(), b.data(), out); });
+// Runs one block of `threads`, and expects one kind of finding.
+template <class Kernel>
+void ExpectFault(Fault fault, const char* what, const Kernel& kernel, unsigned threads = 64) {
+  emulator::Clear();
+  emulator::Launch({}, threads, threads * sizeof(float), kernel);
+  Expect(emulator::findings.first == fault, std::string(what) + ": expected " + emulator::NameOf(fault) +
+                                                ", got " + emulator::NameOf(emulator::findings.first) + " " +
+                                                emulator::findings.All());
+  emulator::Clear();
 }
 
-class Checker {
- public:
-  void Check(const Case& test) {
-    const ConvShape& s = test.shape;
-    x_ = Normal<float>(s.batch * s.in_h * s.in_w * s.in_c, 1);
-    filter_ = Normal<float>(s.k_h * s.k_w * s.in_c * s.out_c, 2);
-    dy_ = Normal<float>(s.batch * s.out_h * s.out_w * s.out_c, 3);
-    bias_ = Normal<float>(s.out_c, 4);
-    std::vector<double> y(dy_.size()), dx(x_.size()), dfilter(filter_.size());
-    for (std::size_t i = 0; i < y.size(); ++i) y[i] = bias_[i % s.out_c];
-    ForEachProduct(s, [&](Index i, Index f, Index o) {
-      y[o] += double(x_[i]) * filter_[f];
-      dx[i] += double(dy_[o]) * filter_[f];
-      dfilter[f] += double(x_[i]) * dy_[o];
-    });
-    for (double& v : y) v = std::max(v, 0.0);
-    CheckForward(test, y);
-    CheckGradients<Fp32Product>(test, "fp32", y, dx, dfilter);
-    CheckGradients<Tf32Product>(test, "tf32", y, dx, dfilter);
-  }
-  int failures() const { return failures_; }
-  int checks() const { return checks_; }
+float source[1024];
+volatile float sink;
 
- private:
-  void CheckForward(const Case& test, const std::vector<double>& y) {
-    const ConvShape& s = test.shape;
-    auto got = Poisoned<float>(y.size());
-    const SharedTiles tiles{s};
-    const dim3 grid{static_cast<unsigned>(s.batch * tiles.down() * tiles.across()),
-                    Blocks(s.out_c, kSharedOutputs), 1};
-    emulator::Launch(grid, SharedTiles::kSide * SharedTiles::kSide, SharedFloats(s) * sizeof(float),
-                     [&] { SharedMemoryKernel(s, x_.data(), filter_.data(), bias_.data(), 1, got.data()); });
-    Judge(test, "shared_memory", RelativeError(got, y));
-    if (s.in_c > 4) return;
-    got = Poisoned<float>(y.size());
-    const dim3 few{Blocks(ForwardProblem{s}.rows(), kFewThreads), Blocks(s.out_c, kFewOutputs), 1};
-    emulator::Launch(few, kFewThreads, FewFloats(s) * sizeof(float),
-                     [&] { FewChannelsKernel(s, x_.data(), filter_.data(), bias_.data(), 1, got.data()); });
-    Judge(test, "few channels", RelativeError(got, y));
-  }
+void TestSharedMemory() {
+  ExpectFault(Fault::kNone, "a word for each thread, and its neighbour's after a barrier", [] {
+    OT_DYNAMIC_SHARED(shared);
+    shared[threadIdx.x] = 1;
+    __syncthreads();
+    sink = shared[(threadIdx.x + 1) % 64];
+  });
+  ExpectFault(Fault::kUninitialised, "a word that nobody has written", [] {
+    OT_DYNAMIC_SHARED(shared);
+    if (threadIdx.x > 0) shared[threadIdx.x] = 1;
+    __syncthreads();
+    sink = shared[(threadIdx.x + 1) % 64];
+  });
+  const auto leftover = [] {
+    __shared__ SharedTile<1, 64, 0> tile;
+    if (blockIdx.x == 0) tile.At(0, threadIdx.x) = 1;
+    sink = tile.At(0, threadIdx.x);
+  };
+  emulator::Clear();
+  emulator::Launch({2, 1, 1}, 64, 0, leftover);
+  Expect(emulator::findings.first == Fault::kUninitialised, "a word that the block before has left");
+  ExpectFault(Fault::kBeyondTile, "a part of shared memory read beyond its end", [] {
+    OT_DYNAMIC_SHARED(shared);
+    const auto first = SharedPart(shared, 0, 32), second = SharedPart(shared, 32, 32);
+    (threadIdx.x < 32 ? first : second)[threadIdx.x % 32] = 1;
+    __syncthreads();
+    sink = first[threadIdx.x];
+  });
+  ExpectFault(Fault::kBeyondTile, "the padding of a tile", [] {
+    __shared__ SharedTile<2, 60, 4> tile;
+    tile.At(1, threadIdx.x) = 1;
+  });
+  ExpectFault(Fault::kBeyondTile, "a part larger than what was asked for", [] {
+    OT_DYNAMIC_SHARED(shared);
+    SharedPart(shared, 32, 64);
+  });
+}
 
-  template <class Product>
-  void CheckGradients(const Case& test, const std::string& type, const std::vector<double>& y,
-                      const std::vector<double>& dx, const std::vector<double>& dfilter) {
-    const ConvShape& s = test.shape;
-    auto got = Poisoned<float>(y.size());
-    Gemm<ForwardProblem, Product>({s}, x_, filter_, {got.data(), bias_.data(), 1, 0, 0}, 1);
-    Judge(test, type + " forward", RelativeError(got, y));
-    got = Poisoned<float>(dx.size());
-    Gemm<InputGradientProblem, Product>({s}, dy_, filter_, {got.data(), nullptr, 0, 0, 0}, 1);
-    Judge(test, type + " input gradient", RelativeError(got, dx));
-    // Seven slices are more than there are steps in the smallest shapes: some are then empty.
-    for (const Index slices : {Index(1), Index(7)}) {
-      const Index size = dfilter.size();
-      Buffer<float> sum(size, 0.0f);
-      Gemm<FilterGradientProblem, Product>({s}, x_, dy_, {sum.data(), nullptr, 0, 1, 0}, slices);
-      Judge(test, type + " filter gradient by atomics", RelativeError(sum, dfilter));
-      auto parts = Poisoned<float>(size * slices);
-      sum = Poisoned<float>(size);
-      Gemm<FilterGradientProblem, Product>({s}, x_, dy_, {parts.data(), nullptr, 0, 0, size}, slices);
-      emulator::Launch({Blocks(size, 256), 1, 1}, 256, 0,
-                       [&] { AddSlicesKernel(parts.data(), slices, size, sum.data()); });
-      Judge(test, type + " filter gradient in order", RelativeError(sum, dfilter));
+void TestRaces() {
+  ExpectFault(Fault::kRace, "a read of what another thread has just written", [] {
+    OT_DYNAMIC_SHARED(shared);
+    shared[threadIdx.x] = 1;
+    if (threadIdx.x > 0) sink = shared[threadIdx.x - 1];
+  });
+  ExpectFault(Fault::kRace, "a write to what another thread has just read", [] {
+    OT_DYNAMIC_SHARED(shared);
+    shared[threadIdx.x] = 1;
+    __syncthreads();
+    sink = shared[(threadIdx.x + 1) % 64];
+    shared[threadIdx.x] = 2;
+  });
+  ExpectFault(Fault::kRace, "two writes to one word", [] {
+    OT_DYNAMIC_SHARED(shared);
+    shared[threadIdx.x / 2] = 1;
+  });
+  ExpectFault(Fault::kNone, "a word that all read", [] {
+    OT_DYNAMIC_SHARED(shared);
+    if (threadIdx.x == 0) shared[0] = 1;
+    __syncthreads();
+    sink = shared[0];
+  });
+}
+
+// A copy by each thread of one word, of which the next thread reads it: `step` says what comes between.
+template <class Step>
+void ExpectOfCopy(Fault fault, const char* what, const Step& step) {
+  ExpectFault(fault, what, [&] {
+    OT_DYNAMIC_SHARED(shared);
+    CopyAsync(shared[threadIdx.x], source, threadIdx.x);
+    step();
+    if (threadIdx.x > 0) sink = shared[threadIdx.x - 1];
+  });
+}
+
+void TestCopies() {
+  ExpectOfCopy(Fault::kNone, "copies that are waited for, then a barrier", [] {
+    CommitCopies();
+    WaitForCopies<0>();
+    __syncthreads();
+  });
+  ExpectOfCopy(Fault::kMissingWait, "a barrier without a wait", [] {
+    CommitCopies();
+    __syncthreads();
+  });
+  ExpectOfCopy(Fault::kMissingWait, "a wait for copies that were never committed", [] {
+    WaitForCopies<0>();
+    __syncthreads();
+  });
+  ExpectOfCopy(Fault::kMissingWait, "a wait that leaves the newest group under way", [] {
+    CommitCopies();
+    WaitForCopies<1>();
+    __syncthreads();
+  });
+  ExpectOfCopy(Fault::kRace, "a wait without a barrier", [] {
+    CommitCopies();
+    WaitForCopies<0>();
+  });
+  ExpectFault(Fault::kMissingWait, "a word written while it is being copied", [] {
+    OT_DYNAMIC_SHARED(shared);
+    CopyAsync(shared[threadIdx.x], source, kOutside);
+    shared[threadIdx.x] = 1;
+  });
+  ExpectFault(Fault::kMissingWait, "a block that ends before its copies", [] {
+    OT_DYNAMIC_SHARED(shared);
+    CopyAsync(shared[threadIdx.x], source, threadIdx.x);
+    CommitCopies();
+  });
+}
+
+void TestBarriers() {
+  ExpectFault(Fault::kDivergence, "a barrier for half of the block", [] {
+    if (threadIdx.x < 32) __syncthreads();
+  });
+  ExpectFault(Fault::kDivergence, "two barriers in two branches", [] {
+    if (threadIdx.x < 32) {
+      __syncthreads();
+    } else {
+      __syncthreads();
     }
-  }
+  });
+  ExpectFault(Fault::kDivergence, "a barrier behind an early return", [] {
+    if (threadIdx.x == 63) return;
+    __syncthreads();
+  });
+  const auto product = [] {
+    float c[4] = {};
+    const float a[4] = {}, b[2] = {};
+    MultiplyTf32(c, a, b);
+  };
+  ExpectFault(Fault::kDivergence, "a warp's product by half of a warp", [&] {
+    if (threadIdx.x % 32 < 16) product();
+  });
+  ExpectFault(Fault::kNone, "a warp's product by one warp of two", [&] {
+    if (threadIdx.x < 32) product();
+    __syncthreads();
+  });
+  ExpectFault(Fault::kRace, "a warp's product in place of a barrier", [&] {
+    OT_DYNAMIC_SHARED(shared);
+    shared[threadIdx.x] = 1;
+    product();
+    sink = shared[(threadIdx.x + 1) % 64];
+  });
+}
 
-  void Judge(const Case& test, const std::string& what, double error) {
-    ++checks_;
-    if (error < 1e-6) return;
-    if (++failures_ <= 20)
-      std::printf("FAILED %s (%s): error %.1e\n", what.c_str(), test.name.c_str(), error);
-  }
-
-  std::vector<float> x_, filter_, dy_, bias_;
-  int failures_ = 0, checks_ = 0;
-};
+void TestRounding() {
+  const auto rounds = [](float from, float to) {
+    Expect(RoundTf32(from) == to, "TF32 of " + std::to_string(from));
+  };
+  rounds(1 + 0x1p-11f, 1 + 0x1p-10f);  // a tie: away from zero
+  rounds(-1 - 0x1p-11f, -1 - 0x1p-10f);
+  rounds(1 + 0x1p-12f, 1);
+  rounds(1 + 0x1.8p-11f, 1 + 0x1p-10f);
+  rounds(0x1.fffp0f, 2);  // into the next exponent
+  rounds(std::numeric_limits<float>::infinity(), std::numeric_limits<float>::infinity());
+  Expect(std::isnan(RoundTf32(std::numeric_limits<float>::quiet_NaN())), "TF32 of NaN");
+}
 
 }  // namespace
 }  // namespace overlap_train::conv
 
 int main() {
   using namespace overlap_train::conv;
-  Checker checker;
-  for (Index kernel : {1, 3, 5})
-    for (Index stride : {1, 2})
-      for (bool same : {true, false}) {
-        checker.Check(MakeCase(1, 11, 23, 3, 5, kernel, stride, same));
-        checker.Check(MakeCase(2, 7, 9, 17, 33, kernel, stride, same));
-      }
-  checker.Check(MakeCase(1, 18, 37, 1, 70, 3, 1, true));
-  checker.Check(MakeCase(1, 5, 4, 3, 2, 3, 5, true));  // a stride beyond the kernel
-  std::printf("emulated CUDA kernels: %d of %d checks failed\n", checker.failures(), checker.checks());
-  return checker.failures() > 0;
+  TestSharedMemory();
+  TestRaces();
+  TestCopies();
+  TestBarriers();
+  TestRounding();
+  std::printf("the emulator: %d of %d checks failed\n", failures, checks);
+  return failures > 0;
 }

@@ -1,8 +1,10 @@
 // The index arithmetic of the CUDA kernels, for host and device: which elements of which tensor a row, a
-// column and a step of each kernel's reduction mean. kernels of conv_cuda.cu compute nothing of the kind
-// themselves, and cuda_emulator_test.cc checks all of it on the CPU.
+// column and a step of each kernel's reduction mean. The kernels compute nothing of the kind
+// themselves, and cuda_kernels_test.cc checks all of it on the CPU.
 #ifndef OVERLAP_TRAIN_CONV_CUDA_INDEX_H_
 #define OVERLAP_TRAIN_CONV_CUDA_INDEX_H_
+
+#include <cstring>
 
 #include "geometry.h"
 
@@ -43,54 +45,86 @@ OT_HD Index OutputOffset(const ConvShape& s, Index image, Index y, Index x, Inde
 }
 
 // Each problem is a product of matrices, [rows, depth] × [depth, columns], whose elements lie where A, B and
-// C say.
+// C say. What costs divisions is found once for each row (RowAt) and once for each step of the depth
+// (DepthAt). kDepthFastA, kDepthFastB: whether neighbours in depth, and not in row or column, are neighbours
+// in memory.
 
 // y[pixel, k] = sum over (r, q, c) of x[pixel's window] * filter[r, q, c, k]
 struct ForwardProblem {
+  static constexpr bool kDepthFastA = true, kDepthFastB = false;
+  using Row = Pixel;  // the first pixel of its window, in the input
+  struct Depth {
+    Index d;
+    Tap tap;
+  };
   ConvShape s;
   OT_HD Index rows() const { return s.batch * s.out_h * s.out_w; }
   OT_HD Index columns() const { return s.out_c; }
   OT_HD Index depth() const { return s.k_h * s.k_w * s.in_c; }
-  OT_HD Index A(Index row, Index d) const {
+  OT_HD Row RowAt(Index row) const {
     const Pixel p = PixelAt(row, s.out_h, s.out_w);
-    const Tap t = TapAt(d, s.k_w, s.in_c);
-    return InputOffset(s, p.image, p.y * s.stride_h - s.pad_top + t.y, p.x * s.stride_w - s.pad_left + t.x,
-                       t.channel);
+    return {p.image, p.y * s.stride_h - s.pad_top, p.x * s.stride_w - s.pad_left};
   }
-  OT_HD Index B(Index d, Index column) const { return d * s.out_c + column; }
+  OT_HD Depth DepthAt(Index d) const { return {d, TapAt(d, s.k_w, s.in_c)}; }
+  OT_HD Index A(const Row& row, const Depth& at) const {
+    return InputOffset(s, row.image, row.y + at.tap.y, row.x + at.tap.x, at.tap.channel);
+  }
+  OT_HD Index B(const Depth& at, Index column) const { return at.d * s.out_c + column; }
   OT_HD Index C(Index row, Index column) const { return row * s.out_c + column; }
 };
 
 // dx[pixel, c] = sum over (r, q, k) of dy[the output that tap (r, q) of it reads pixel for, k] * filter[r, q,
 // c, k]
 struct InputGradientProblem {
+  static constexpr bool kDepthFastA = true, kDepthFastB = true;
+  using Row = Pixel;  // in the padded input
+  using Depth = Tap;
   ConvShape s;
   OT_HD Index rows() const { return s.batch * s.in_h * s.in_w; }
   OT_HD Index columns() const { return s.in_c; }
   OT_HD Index depth() const { return s.k_h * s.k_w * s.out_c; }
-  OT_HD Index A(Index row, Index d) const {
+  OT_HD Row RowAt(Index row) const {
     const Pixel p = PixelAt(row, s.in_h, s.in_w);
-    const Tap t = TapAt(d, s.k_w, s.out_c);
-    const Index y = p.y + s.pad_top - t.y, x = p.x + s.pad_left - t.x;
-    if (y < 0 || x < 0 || y % s.stride_h != 0 || x % s.stride_w != 0) return kOutside;
-    if (y / s.stride_h >= s.out_h || x / s.stride_w >= s.out_w) return kOutside;
-    return OutputOffset(s, p.image, y / s.stride_h, x / s.stride_w, t.channel);
+    return {p.image, p.y + s.pad_top, p.x + s.pad_left};
   }
-  OT_HD Index B(Index d, Index column) const {
-    const Tap t = TapAt(d, s.k_w, s.out_c);
-    return ((t.y * s.k_w + t.x) * s.in_c + column) * s.out_c + t.channel;
+  OT_HD Depth DepthAt(Index d) const { return TapAt(d, s.k_w, s.out_c); }
+  OT_HD Index A(const Row& row, const Depth& tap) const {
+    Index y = row.y - tap.y, x = row.x - tap.x;
+    if (y < 0 || x < 0) return kOutside;
+    if (s.stride_h != 1) {
+      if (y % s.stride_h != 0) return kOutside;
+      y /= s.stride_h;
+    }
+    if (s.stride_w != 1) {
+      if (x % s.stride_w != 0) return kOutside;
+      x /= s.stride_w;
+    }
+    return y < s.out_h && x < s.out_w ? OutputOffset(s, row.image, y, x, tap.channel) : kOutside;
+  }
+  OT_HD Index B(const Depth& tap, Index column) const {
+    return ((tap.y * s.k_w + tap.x) * s.in_c + column) * s.out_c + tap.channel;
   }
   OT_HD Index C(Index row, Index column) const { return row * s.in_c + column; }
 };
 
 // dfilter[r, q, c, k] = sum over pixels of x[pixel's window at (r, q), c] * dy[pixel, k]
 struct FilterGradientProblem {
+  static constexpr bool kDepthFastA = false, kDepthFastB = false;
+  using Row = Tap;
+  struct Depth {
+    Index d;
+    Pixel window;  // the first pixel of d's window, in the input
+  };
   ConvShape s;
   OT_HD Index rows() const { return s.k_h * s.k_w * s.in_c; }
   OT_HD Index columns() const { return s.out_c; }
   OT_HD Index depth() const { return s.batch * s.out_h * s.out_w; }
-  OT_HD Index A(Index row, Index d) const { return ForwardProblem{s}.A(d, row); }
-  OT_HD Index B(Index d, Index column) const { return d * s.out_c + column; }
+  OT_HD Row RowAt(Index row) const { return TapAt(row, s.k_w, s.in_c); }
+  OT_HD Depth DepthAt(Index d) const { return {d, ForwardProblem{s}.RowAt(d)}; }
+  OT_HD Index A(const Row& tap, const Depth& at) const {
+    return InputOffset(s, at.window.image, at.window.y + tap.y, at.window.x + tap.x, tap.channel);
+  }
+  OT_HD Index B(const Depth& at, Index column) const { return at.d * s.out_c + column; }
   OT_HD Index C(Index row, Index column) const { return row * s.out_c + column; }
 };
 
@@ -113,6 +147,15 @@ struct SharedTiles {
                        corner.x * s.stride_w - s.pad_left + i % halo_w(), c);
   }
 };
+
+// What cvt.rna.tf32.f32 makes of a number: 10 bits of mantissa, to nearest, ties away from zero.
+inline float RoundTf32(float value) {
+  unsigned bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  if ((bits & 0x7f800000u) != 0x7f800000u) bits = (bits + 0x1000u) & ~0x1fffu;
+  std::memcpy(&value, &bits, sizeof bits);
+  return value;
+}
 
 // Which elements of a 16×8×8 TF32 product lane `lane` of a warp holds in register `i`.
 // Source: PTX ISA, "Matrix Fragments for mma.m16n8k8" with .tf32.

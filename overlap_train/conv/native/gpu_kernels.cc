@@ -1,9 +1,9 @@
-// The operations on GPUs, float only: the kernels of conv_cuda.h on TensorFlow's stream. Compiled and linked
-// here, never yet run on a GPU.
+// The operations on GPUs, float only: the kernels of conv_cuda.h on TensorFlow's stream. Compiled and linked,
+// not yet run on a GPU.
 #include "conv_cuda.h"
 #include "kernel_checks.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/util/determinism.h"
+#include "tensorflow/core/platform/tensor_float_32_utils.h"
 #include "xla/stream_executor/stream.h"
 
 namespace overlap_train::conv {
@@ -21,13 +21,24 @@ void* StreamOf(OpKernelContext* c) {
 
 tensorflow::Status Launched(int error) {
   if (error == 0) return tensorflow::OkStatus();
-  return tensorflow::errors::Internal("the tiled convolution's CUDA launch failed with error ", error);
+  return tensorflow::errors::Internal(
+      "the tiled convolution's kernel could not be launched: ", overlap_conv_error_name(error),
+      "; use tf.nn.conv2d for this shape, or OVERLAP_TRAIN_CONV_DISABLE=1");
 }
 
 const float* Data(const Tensor& t) { return t.flat<float>().data(); }
 
-// Neither of our CPU algorithms' names means a GPU kernel: it is picked by shape.
-int AlgorithmFor(const ConvShape& s) { return s.in_c <= 4 ? kFewChannels : kImplicitGemm; }
+// As TensorFlow's own convolutions: tensor cores unless
+// tf.config.experimental.enable_tensor_float_32_execution says otherwise. Neither of our CPU algorithms'
+// names means a GPU kernel.
+int Products() { return tensorflow::tensor_float_32_execution_enabled() ? kImplicitGemmTf32 : kImplicitGemm; }
+
+int AlgorithmFor(const ConvShape& s) { return overlap_conv_few_channels(&s) ? kFewChannels : Products(); }
+
+// Memory for `count` floats until the operation ends: TensorFlow gives it to others in its stream's order.
+tensorflow::Status Workspace(OpKernelContext* c, long long count, Tensor* workspace) {
+  return c->allocate_temp(tensorflow::DT_FLOAT, TensorShape({static_cast<Index>(count)}), workspace);
+}
 
 class GpuConvOp final : public OpKernel {
  public:
@@ -72,7 +83,7 @@ class GpuInputGradientOp final : public OpKernel {
     Tensor* dx = nullptr;
     OP_REQUIRES_OK(c, c->allocate_output(0, shape, &dx));
     OP_REQUIRES_OK(c, Launched(overlap_conv_input_gradient_cuda(
-                          &s, Data(dy), Data(filter), dx->flat<float>().data(), kImplicitGemm, StreamOf(c))));
+                          &s, Data(dy), Data(filter), dx->flat<float>().data(), Products(), StreamOf(c))));
   }
 
  private:
@@ -93,20 +104,33 @@ class GpuFilterGradientOp final : public OpKernel {
     Tensor* dfilter = nullptr;
     OP_REQUIRES_OK(c, c->allocate_output(0, shape, &dfilter));
     Tensor workspace;
-    float* slices = nullptr;
-    // tf.config.experimental.enable_op_determinism() asks for sums in a fixed order.
-    if (tensorflow::OpDeterminismRequired()) {
-      const TensorShape size({static_cast<Index>(overlap_conv_filter_gradient_workspace(&s))});
-      OP_REQUIRES_OK(c, c->allocate_temp(tensorflow::DT_FLOAT, size, &workspace));
-      slices = workspace.flat<float>().data();
-    }
-    OP_REQUIRES_OK(
-        c, Launched(overlap_conv_filter_gradient_cuda(&s, Data(x), Data(dy), dfilter->flat<float>().data(),
-                                                      kImplicitGemm, slices, StreamOf(c))));
+    OP_REQUIRES_OK(c, Workspace(c, overlap_conv_filter_gradient_workspace(&s), &workspace));
+    OP_REQUIRES_OK(c, Launched(overlap_conv_filter_gradient_cuda(
+                          &s, Data(x), Data(dy), dfilter->flat<float>().data(), Products(),
+                          workspace.flat<float>().data(), StreamOf(c))));
   }
 
  private:
   WindowAttributes window_;
+};
+
+class GpuEpilogueGradientOp final : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* c) override {
+    const Tensor &dy = c->input(0), &y = c->input(1);
+    OP_REQUIRES_OK(c, CheckEpilogue(dy.shape(), y.shape()));
+    const Index channels = dy.dim_size(dy.dims() - 1),
+                pixels = channels == 0 ? 0 : dy.NumElements() / channels;
+    Tensor *dz = nullptr, *dbias = nullptr, workspace;
+    OP_REQUIRES_OK(c, c->forward_input_or_allocate_output({0}, 0, dy.shape(), &dz));
+    OP_REQUIRES_OK(c, c->allocate_output(1, TensorShape({channels}), &dbias));
+    OP_REQUIRES_OK(c, Workspace(c, overlap_conv_epilogue_gradient_workspace(pixels, channels), &workspace));
+    OP_REQUIRES_OK(c, Launched(overlap_conv_epilogue_gradient_cuda(
+                          pixels, channels, Data(dy), Data(y), dz->flat<float>().data(),
+                          dbias->flat<float>().data(), workspace.flat<float>().data(), StreamOf(c))));
+  }
 };
 
 #define OT_REGISTER_GPU(name) Name(name).Device(tensorflow::DEVICE_GPU).TypeConstraint<float>("T")
@@ -116,6 +140,7 @@ REGISTER_KERNEL_BUILDER(OT_REGISTER_GPU("OverlapTiledConv2DBackpropInput").HostM
                         GpuInputGradientOp);
 REGISTER_KERNEL_BUILDER(OT_REGISTER_GPU("OverlapTiledConv2DBackpropFilter").HostMemory("filter_sizes"),
                         GpuFilterGradientOp);
+REGISTER_KERNEL_BUILDER(OT_REGISTER_GPU("OverlapTiledConv2DEpilogueGrad"), GpuEpilogueGradientOp);
 
 }  // namespace
 }  // namespace overlap_train::conv

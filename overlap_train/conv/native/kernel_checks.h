@@ -86,6 +86,12 @@ inline tensorflow::Status CheckGradient(const tensorflow::TensorShape& gradient,
                                              OutputShape(s).DebugString());
 }
 
+inline tensorflow::Status CheckEpilogue(const tensorflow::TensorShape& dy, const tensorflow::TensorShape& y) {
+  if (dy == y && dy.dims() >= 1) return tensorflow::OkStatus();
+  return tensorflow::errors::InvalidArgument("out_backprop ", dy.DebugString(), " and output ",
+                                             y.DebugString(), " must have one shape");
+}
+
 }  // namespace overlap_train::conv
 
 #endif  // OVERLAP_TRAIN_CONV_KERNEL_CHECKS_H_

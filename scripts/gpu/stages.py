@@ -1,0 +1,278 @@
+"""Stages: each in a process of its own, within a budget, and not again once it is done.
+
+A stage that hangs, or leaves the GPU in an error, is ended alone. What it had found until then stays, and the
+next run goes on from there. `Run` belongs to the main thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVar
+
+from scripts.gpu.loading import ROOT
+from scripts.gpu.record import DONE, ENDED, FAILED, PARTIAL, UNAVAILABLE, Record
+
+__all__ = ["Context", "OutOfTime", "Run", "Stage", "Unavailable", "output_of", "run_body", "verdict"]
+
+T = TypeVar("T")
+_CODE = frozenset({".py", ".h", ".cc", ".cu", ".txt"})
+_GRACE_S = 10.0  # for a stage to write what it has, after its time is up
+_LEAST_S = 5.0  # a stage is not begun with less
+
+
+class OutOfTime(Exception):
+    """A stage stops here; the next run goes on."""
+
+
+class Unavailable(Exception):
+    """The machine lacks what a stage needs; the message says what."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a stage gets.
+
+    Attributes:
+        record: keeps its rows.
+        directory: for files of its own, such as a library that it builds.
+        emulate: whether a CPU stands in for the GPU.
+        quick: whether to do the least that shows that everything runs.
+        deadline_s: on `time.monotonic()`.
+    """
+
+    record: Record
+    directory: Path
+    emulate: bool
+    quick: bool
+    deadline_s: float
+
+    @property
+    def left_s(self) -> float:
+        return self.deadline_s - time.monotonic()
+
+    def todo(self, items: Iterable[T], key: Callable[[T], str]) -> Iterator[T]:
+        """Yield the items that have no row yet, as long as there is time.
+
+        Raises:
+            OutOfTime: some are left.
+        """
+        for item in items:
+            if self.record.has(key(item)):
+                continue
+            if self.left_s <= 0:
+                raise OutOfTime(f"out of time at {key(item)}")
+            yield item
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A step of the evidence.
+
+    Attributes:
+        name: of its files, and on the command line.
+        body: does it; returns the summary. Raises Unavailable where it cannot be done.
+        limit_s: the most that it may take.
+        sources: files and folders, from the repository's root, that decide the results.
+    """
+
+    name: str
+    body: Callable[[Context], dict[str, Any]]
+    limit_s: float
+    sources: tuple[str, ...] = ()
+
+    def fingerprint(self, card: str) -> str:
+        """Return a digest of the sources and the card."""
+        digest = hashlib.sha256(card.encode())
+        for source in self.sources:
+            path = ROOT / source
+            files = sorted(p for p in path.iterdir() if p.suffix in _CODE) if path.is_dir() else [path]
+            for file in files:
+                digest.update(file.name.encode() + b"\0" + file.read_bytes())
+        return digest.hexdigest()[:16]
+
+
+def run_body(stage: Stage, context: Context) -> int:
+    """Do a stage in this process; return the exit status, 0 unless it failed."""
+    began_s = time.monotonic()
+
+    def end(status: str, reason: str = "", summary: dict[str, Any] | None = None) -> None:
+        seconds = time.monotonic() - began_s
+        context.record.end(status, seconds=seconds, reason=reason, summary=summary)
+
+    try:
+        summary = stage.body(context)
+    except OutOfTime as stop:
+        end(PARTIAL, str(stop))
+    except Unavailable as lack:
+        end(UNAVAILABLE, str(lack))
+    except Exception as error:
+        traceback.print_exc()
+        end(FAILED, f"{type(error).__name__}: {error}")
+        return 1
+    else:
+        end(DONE, summary=summary)
+    return 0
+
+
+class Run:
+    """Goes through stages within a budget.
+
+    Args:
+        stages: in order of importance.
+        command: of a process that does one stage; its name and the seconds that it has are appended.
+        directory: where the records are.
+        card: which GPU, as in the fingerprints.
+        emulate: whether a CPU stands in for it.
+        budget_s: for all stages together.
+        after_each: called after every stage, also a stage that was killed.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        command: Sequence[str],
+        directory: Path,
+        *,
+        card: str,
+        emulate: bool,
+        budget_s: float,
+        after_each: Callable[[], None],
+    ) -> None:
+        self._stages, self._command, self._directory = stages, list(command), directory
+        self._card, self._emulate, self._after_each = card, emulate, after_each
+        self._deadline_s = time.monotonic() + budget_s
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def record(self, stage: Stage) -> Record:
+        """Return what is known of a stage."""
+        fingerprint = stage.fingerprint(self._card)
+        return Record(self._directory, stage.name, fingerprint=fingerprint, emulated=self._emulate)
+
+    def go(self, *, again: bool = False) -> dict[str, str]:
+        """Do what is left to do.
+
+        Args:
+            again: also what is done.
+
+        Returns:
+            How each stage ended; "not run" where there was no time.
+        """
+        if again:  # all at once: a run that is cut off must not leave some of them done
+            for stage in self._stages:
+                self.record(stage).forget()
+        before = {
+            number: signal.signal(number, self._interrupted) for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        try:
+            return {stage.name: self._one(stage) for stage in self._stages}
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _one(self, stage: Stage) -> str:
+        record = self.record(stage)
+        if record.status in ENDED:
+            print(f"{stage.name}: {record.status} before, skipped", flush=True)
+            return str(record.status)
+        limit_s = min(stage.limit_s, self._deadline_s - time.monotonic() - _GRACE_S)
+        if limit_s < _LEAST_S:
+            print(f"{stage.name}: no time left, run again", flush=True)
+            return record.status or "not run"
+        began_s = time.monotonic()
+        print(f"{stage.name}: at most {limit_s:.0f} s", flush=True)
+        how = self._watch(stage, limit_s)
+        record = self.record(stage)
+        if how is not None:
+            record.end(PARTIAL if how == "killed" else FAILED, seconds=time.monotonic() - began_s, reason=how)
+        status = self.record(stage).status or FAILED
+        print(f"{stage.name}: {status} after {time.monotonic() - began_s:.0f} s", flush=True)
+        self._after_each()
+        return status
+
+    def _watch(self, stage: Stage, limit_s: float) -> str | None:
+        """Run a stage's process; say what happened to it unless it has written its JSON itself."""
+        path = self._directory / f"{stage.name}.json"
+        before = _changed_ns(path)
+        log = self._directory / f"{stage.name}.log"
+        with log.open("wb") as output:
+            self._child = subprocess.Popen(
+                [*self._command, stage.name, str(limit_s)],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=ROOT,
+            )
+            try:
+                status = self._child.wait(limit_s + _GRACE_S)
+            except subprocess.TimeoutExpired:
+                self._end_group()
+                self._child.wait()
+                return "killed"
+            finally:
+                self._end_group()
+        if log.stat().st_size == 0:
+            log.unlink()
+        if _changed_ns(path) != before:
+            return None
+        tail = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
+        return f"ended with status {status}: {' '.join(tail)}"
+
+    def _end_group(self) -> None:
+        """End what a stage has started, also when it has gone itself."""
+        if self._child is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+
+    def _interrupted(self, number: int, frame: FrameType | None) -> None:
+        self._end_group()  # and no wait: the signal may have come in the middle of one
+        self._after_each()
+        print("interrupted; the page holds what was found until then", flush=True)
+        sys.exit(128 + number)
+
+
+def output_of(command: Sequence[str], context: Context) -> tuple[int, list[str]]:
+    """Run a program for as long as the stage has time; return its status and the lines that it has printed.
+
+    Raises:
+        OutOfTime: it was not done by then, and has been ended.
+    """
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=max(context.left_s, 1.0)
+        )
+    except subprocess.TimeoutExpired as error:
+        raise OutOfTime(f"out of time in {Path(command[0]).name}") from error
+    return done.returncode, (done.stdout + done.stderr).strip().splitlines()
+
+
+def verdict(states: Mapping[str, str], records: Sequence[Record]) -> int:
+    """Say how a run ended; return its exit status: 0 done and right, 1 something wrong, 3 some left to do.
+
+    Args:
+        states: how each stage ended.
+        records: theirs; a row is wrong if its "wrong" is not empty, or its "clean" is false.
+    """
+    rows = [row for record in records for row in record.rows]
+    if FAILED in states.values() or any(row.get("wrong") or row.get("clean") is False for row in rows):
+        print("something is wrong: see the page")
+        return 1
+    if left := [name for name, state in states.items() if state not in ENDED]:
+        print(f"still to be done: {', '.join(left)}; run the same command again")
+        return 3
+    return 0
+
+
+def _changed_ns(path: Path) -> int:
+    return path.stat().st_mtime_ns if path.exists() else 0

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Brings TensorFlow 2.21 with its CUDA 12 libraries to a GPU machine that has no network, and runs what needs it.
+#
+# Where there is a network:
+#     scripts/gpu_tensorflow.sh fetch WHEELS              the wheels for Python 3.12, some gigabytes
+#     scripts/gpu_tensorflow.sh cut WHEELS PIECES         pieces of at most 60 MiB, and manifest.json
+# On the GPU machine, once for each load of pieces, the manifest always among them:
+#     scripts/gpu_tensorflow.sh bring FOLDER              says which pieces are still missing
+# There, when none is:
+#     scripts/gpu_tensorflow.sh run [--output DIRECTORY]  page: docs/results/<date>-<card>-tensorflow.md
+# Here, without a GPU:
+#     scripts/gpu_tensorflow.sh run --emulate             pieces with made-up files, and every check on the CPU
+#
+# Every command may be cut off and repeated: what is done is skipped (run --again repeats it). Exit status of run:
+# 0 all done and right, 1 something is wrong, 3 run it again.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+python=${PYTHON:-}
+if [ -z "$python" ]; then
+  python=python3
+  case " $* " in *" --emulate "*) if [ -x .venv/bin/python ]; then python=.venv/bin/python; fi ;; esac
+fi
+export PYTHONUNBUFFERED=1 MPLBACKEND=Agg TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-1}"
+exec "$python" -m scripts.gpu.tensorflow_runs "$@"

@@ -1,0 +1,155 @@
+"""Gigabytes in pieces: what comes twice, damaged, mixed, late, or from a run that was cut off."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from scripts.gpu.pieces import MANIFEST, Manifest, PieceError, Store, cut
+
+PIECE = 1000
+
+
+@pytest.fixture
+def wheels(tmp_path) -> list[Path]:
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    made = []
+    for number, size in enumerate((2500, 1, 1700)):
+        path = folder / f"made_up_{number}-1.0-py3-none-any.whl"
+        with zipfile.ZipFile(path, "w") as wheel:
+            wheel.writestr(f"made_up_{number}/__init__.py", f"VALUE = {number}\n" + "#" * size)
+        made.append(path)
+    return made
+
+
+@pytest.fixture
+def pieces(wheels, tmp_path) -> Path:
+    cut(wheels, tmp_path / "cut", piece_bytes=PIECE)
+    return tmp_path / "cut"
+
+
+def share(pieces: Path, folder: Path, names: list[str]) -> Path:
+    """What one command brings: the manifest and some of the pieces."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for name in [MANIFEST, *names]:
+        shutil.copy(pieces / name, folder / name)
+    return folder
+
+
+def names_of(pieces: Path) -> list[str]:
+    return [entry["name"] for entry in Manifest.read(pieces / MANIFEST).pieces]
+
+
+def test_no_piece_is_larger_than_what_a_command_may_bring(pieces) -> None:
+    assert len(names_of(pieces)) >= 5
+    assert max((pieces / name).stat().st_size for name in names_of(pieces)) == PIECE
+
+
+def test_pieces_in_any_order_and_twice_make_the_wheels(pieces, tmp_path) -> None:
+    store, names = Store(tmp_path / "store"), names_of(pieces)
+    for name in [*reversed(names), names[0]]:
+        missing = store.bring(share(pieces, tmp_path / "command", [name]))
+    assert missing == []
+    code = "import made_up_0, made_up_2; print(made_up_0.VALUE + made_up_2.VALUE)"
+    run = [sys.executable, "-c", code]
+    site = store.assemble()
+    done = subprocess.run(run, env={"PYTHONPATH": str(site)}, capture_output=True, text=True, check=True)
+    assert done.stdout == "2\n"
+
+
+def test_damaged_piece_is_refused_and_the_others_are_kept(pieces, tmp_path) -> None:
+    store, names = Store(tmp_path / "store"), names_of(pieces)
+    command = share(pieces, tmp_path / "command", names[:3])
+    (command / names[1]).write_bytes(b"\0" * PIECE)
+    with pytest.raises(PieceError, match=f"damaged on the way: {names[1]}; bring them again"):
+        store.bring(command)
+    assert store.missing() == [names[1], *names[3:]]
+    store.bring(share(pieces, tmp_path / "command", names[1:2]))
+    assert store.missing() == names[3:]
+
+
+def test_assembly_with_a_piece_missing_says_which(pieces, tmp_path) -> None:
+    store, names = Store(tmp_path / "store"), names_of(pieces)
+    store.bring(share(pieces, tmp_path / "command", names[:-1]))
+    with pytest.raises(PieceError, match=f"1 pieces are missing, from {names[-1]} on"):
+        store.assemble()
+    assert not store.site.exists()
+
+
+def test_assembled_once_and_pieces_that_come_later_change_nothing(pieces, tmp_path) -> None:
+    store = Store(tmp_path / "store")
+    store.bring(pieces)
+    marker = store.assemble() / "made_up_0" / "marker"
+    marker.write_text("unpacked anew, this would be gone")
+    assert store.bring(pieces) == []
+    assert Store(tmp_path / "store").assemble() == store.site
+    assert marker.exists()
+    assert not (tmp_path / "store" / "pieces").exists()
+
+
+def test_assembly_that_was_cut_off_is_done_again(pieces, tmp_path, monkeypatch) -> None:
+    store = Store(tmp_path / "store")
+    store.bring(pieces)
+    with monkeypatch.context() as patch:
+        patch.setattr(zipfile.ZipFile, "extractall", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            store.assemble()
+    assert not store.site.exists()
+    assert (store.assemble() / "made_up_1" / "__init__.py").exists()
+
+
+def test_half_a_copy_is_no_piece(pieces, tmp_path, monkeypatch) -> None:
+    store, names = Store(tmp_path / "store"), names_of(pieces)
+
+    def half(source, target):
+        Path(target).write_bytes(Path(source).read_bytes()[: PIECE // 2])
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfile", half)
+        with pytest.raises(OSError, match="no space"):
+            store.bring(pieces)
+    assert store.missing() == names
+    assert store.bring(pieces) == []
+
+
+def test_pieces_of_two_cuts_are_not_mixed(pieces, wheels, tmp_path) -> None:
+    store = Store(tmp_path / "store")
+    store.bring(share(pieces, tmp_path / "command", names_of(pieces)[:1]))
+    cut(wheels[:1], tmp_path / "other", piece_bytes=PIECE)
+    with pytest.raises(PieceError, match="holds pieces of another manifest"):
+        store.bring(tmp_path / "other")
+
+
+def test_new_cut_leaves_no_piece_of_the_old_one(pieces, wheels) -> None:
+    before = names_of(pieces)
+    cut(wheels[1:2], pieces, piece_bytes=PIECE)
+    assert sorted(path.name for path in pieces.glob("piece-*")) == names_of(pieces) != before
+
+
+def test_command_without_the_manifest_says_so(pieces, tmp_path) -> None:
+    (pieces / MANIFEST).unlink()
+    with pytest.raises(PieceError, match="bring it with every command"):
+        Store(tmp_path / "store").bring(pieces)
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "..", ""])
+def test_manifest_cannot_name_a_file_outside(pieces, tmp_path, name) -> None:
+    document = json.loads((pieces / MANIFEST).read_text())
+    document["files"][0]["name"] = name
+    (pieces / MANIFEST).write_text(json.dumps(document))
+    with pytest.raises(PieceError, match="not a plain file name"):
+        Store(tmp_path / "store").bring(pieces)
+
+
+def test_nothing_to_cut_is_told(tmp_path) -> None:
+    with pytest.raises(PieceError, match="nothing to cut"):
+        cut([], tmp_path / "cut")
