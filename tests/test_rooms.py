@@ -98,6 +98,7 @@ MAY_IMPORT = {
     "snapshot": {"_keras", "records"},
     "assembly": {
         "_keras",
+        "checkpoint",
         "kernels",
         "following",
         "joining",
