@@ -121,7 +121,7 @@ def rewind_files(
     paths, marked = files_of(loggers), {mark.number: mark for mark in marks}
     for number, logger in enumerate(loggers):
         if number in marked and number in paths:
-            with suppress(FileNotFoundError, PermissionError, _Other):
+            with suppress(_Other):
                 _cut(paths[number], marked[number], epoch, logger.sep)
         logger.append = True
 
@@ -131,12 +131,15 @@ def _loggers(callbacks: Iterable[keras.callbacks.Callback]) -> list[keras.callba
 
 
 class _Other(Exception):
-    """What lies at a path is no regular file, or not the one that was marked."""
+    """What lies at a path is no regular file that can be used, or not the one that was marked."""
 
 
 def _opened(path: str, flags: int) -> io.FileIO:
     """Opens a regular file and waits for nobody: a pipe would wait for its other end."""
-    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as error:  # the callback opens it too, and says what is wrong with it
+        raise _Other from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise _Other
