@@ -10,6 +10,9 @@ import numpy as np
 
 __all__ = ["unfit"]
 
+# Larger ones make no tensor, to be compared with a metric.
+_LARGEST_INTEGER = 2**31 - 1
+
 
 def unfit(name: str, value: Any, model: keras.Model | None) -> str | None:
     """Returns in words why a value cannot be that of an attribute, or None.
@@ -21,7 +24,7 @@ def unfit(name: str, value: Any, model: keras.Model | None) -> str | None:
     """
     if name == "best_weights":
         return None if value is None or _are_weights(value, model) else "does not hold the model's weights"
-    expected, fits = _EXPECTED.get(name, ("a whole number", _is_counter))
+    expected, fits = _EXPECTED.get(name, ("a whole number", _is_count))
     return None if fits(value) else f"is of type {type(value).__name__}, where {expected} belongs"
 
 
@@ -29,7 +32,7 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def _is_counter(value: Any) -> bool:
+def _is_batch(value: Any) -> bool:
     return value is None or _is_count(value)
 
 
@@ -38,7 +41,9 @@ def _is_flag(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    if value is None or isinstance(value, (bool, int, float)):
+    if isinstance(value, int):
+        return abs(value) <= _LARGEST_INTEGER
+    if value is None or isinstance(value, float):
         return True
     return getattr(value, "shape", None) == () and np.asarray(value).dtype.kind in "biufV"
 
@@ -56,12 +61,15 @@ def _is_history(value: Any) -> bool:
 def _are_weights(value: Any, model: keras.Model | None) -> bool:
     if not isinstance(value, list) or not all(isinstance(array, np.ndarray) for array in value):
         return False
-    return model is None or [array.shape for array in value] == [tuple(w.shape) for w in model.weights]
+    if model is None:
+        return True
+    return [(a.shape, a.dtype.name) for a in value] == [(tuple(w.shape), w.dtype) for w in model.weights]
 
 
 # The attributes that are not listed are counters.
 _EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "_ema_weights_in_model": ("True or False", _is_flag),
+    "_last_batch_seen": ("a whole number or None", _is_batch),
     "_should_write_train_graph": ("True or False", _is_flag),
     "append": ("True or False", _is_flag),
     "best": ("a number", _is_number),

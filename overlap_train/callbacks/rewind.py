@@ -11,10 +11,11 @@ import csv
 import hashlib
 import io
 import os
+import reprlib
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import keras
@@ -92,11 +93,11 @@ def read_marks(described: Sequence[Any]) -> tuple[FileMark, ...]:
         try:
             mark = FileMark(**entry)
         except TypeError as error:
-            raise CheckpointCorruptError(f"its mark of a log makes no sense ({error})") from error
+            raise CheckpointCorruptError(f"its mark of a log makes no sense ({error!s:.160})") from error
         numbers = (mark.number, mark.device, mark.inode, mark.size_bytes)
         counts = all(type(n) is int and 0 <= n <= _LARGEST_INTEGER for n in numbers)
         if not counts or not isinstance(mark.path, str) or not isinstance(mark.tail_sha256, str):
-            raise CheckpointCorruptError(f"its mark of a log makes no sense ({asdict(mark)!r:.160})")
+            raise CheckpointCorruptError(f"its mark of a log makes no sense ({reprlib.repr(entry)})")
         marks.append(mark)
     return tuple(marks)
 

@@ -122,16 +122,13 @@ def restore(callback: keras.callbacks.Callback, state: CallbackState) -> None:
         raise CheckpointMismatchError(_other_class(callback, state))
     live = vars(callback)
     same = _same_objects(live, state)
-    now = [name for name in _remembered(callback) if _can_be_copied(callback, live[name])]
-    for name, value in state.values.items():
-        if name == _CUSTOM or (name in live and name not in now):
-            continue
+    for name, value in _to_restore(callback, state).items():
         with _named(state.kind, name):
             live[name] = put_back(
                 live.get(name), value, in_place=name in same, copy_arrays=not _is_keras(type(callback))
             )
     if not state.from_disk:
-        for name in set(now).difference(state.values, state.left_out):
+        for name in set(_copyable(callback)).difference(state.values, state.left_out):
             del live[name]
     if _CUSTOM in state.values and _speaks_for_itself(callback):
         callback.set_state(copied(state.values[_CUSTOM]))
@@ -152,10 +149,9 @@ def restore_all(callbacks: Iterable[keras.callbacks.Callback], states: Sequence[
     chosen = _without_bars(callbacks)
     check_all(chosen, states)
     for callback, state in zip(chosen, states, strict=True):
-        for name, value in state.values.items():
-            if name in vars(callback):
-                with _named(state.kind, name):
-                    require_variables(vars(callback)[name], value)
+        for name, value in _to_restore(callback, state).items():
+            with _named(state.kind, name):
+                require_variables(vars(callback).get(name), value)
     for callback, state in zip(chosen, states, strict=True):
         restore(callback, state)
 
@@ -204,6 +200,16 @@ def _is_of_class(kind: type, name: str) -> bool:
     return (
         callable(found) or isinstance(found, (property, staticmethod, classmethod)) or name.startswith("__")
     )
+
+
+def _to_restore(callback: keras.callbacks.Callback, state: CallbackState) -> dict[str, Any]:
+    """Returns the attributes that take a value back: what cannot be copied now stays as it is."""
+    live, now = vars(callback), _copyable(callback)
+    return {n: v for n, v in state.values.items() if n != _CUSTOM and (n not in live or n in now)}
+
+
+def _copyable(callback: keras.callbacks.Callback) -> list[str]:
+    return [name for name in _remembered(callback) if _can_be_copied(callback, vars(callback)[name])]
 
 
 def _same_objects(live: Mapping[str, Any], state: CallbackState) -> frozenset[str]:

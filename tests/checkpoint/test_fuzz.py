@@ -101,19 +101,22 @@ class Training:
         resumer, callbacks = self.resumer(), self.callbacks()
         try:
             resumer.rewind_files(callbacks)
+            for callback in callbacks:
+                callback.on_train_begin({})
             before = [repr(state) for state in capture_all(callbacks)]
             try:
                 point = resumer.start(self.state, Cursor(self.feed, None), callbacks)
             except CheckpointError:
                 assert [repr(state) for state in capture_all(callbacks)] == before
                 raise
+            for callback in callbacks:
+                if not isinstance(callback, keras.callbacks.CSVLogger):
+                    callback.on_epoch_end(1, dict(LOGS))
         finally:
             resumer.close()
-        for callback in callbacks:
-            if not isinstance(callback, keras.callbacks.CSVLogger):
-                callback.on_epoch_end(1, dict(LOGS))
+            for callback in callbacks:
                 callback.on_train_end({})
-        self.state.restore(self.initial)
+            self.state.restore(self.initial)
         return point
 
 
