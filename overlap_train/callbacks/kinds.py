@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,8 +11,9 @@ import numpy as np
 
 __all__ = ["unfit"]
 
-# Larger ones make no tensor, to be compared with a metric.
+# Keras makes tensors of 32 bits of Python's numbers, to compare them with a metric; larger ones make none.
 _LARGEST_INTEGER = 2**31 - 1
+_LARGEST_FLOAT = float(np.finfo(np.float32).max)
 
 
 def unfit(name: str, value: Any, model: keras.Model | None) -> str | None:
@@ -43,7 +45,9 @@ def _is_flag(value: Any) -> bool:
 def _is_number(value: Any) -> bool:
     if isinstance(value, int):
         return abs(value) <= _LARGEST_INTEGER
-    if value is None or isinstance(value, float):
+    if isinstance(value, float):
+        return not math.isfinite(value) or abs(value) <= _LARGEST_FLOAT
+    if value is None:
         return True
     return getattr(value, "shape", None) == () and np.asarray(value).dtype.kind in "biufV"
 

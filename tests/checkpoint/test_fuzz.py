@@ -80,7 +80,7 @@ class Training:
             callback.set_model(self.model)
         return made
 
-    def save(self) -> bytes:
+    def save(self, logs=LOGS) -> bytes:
         """Runs an epoch, writes its checkpoint twice, and returns the content."""
         resumer, callbacks = self.resumer(), self.callbacks()
         resumer.rewind_files(callbacks)
@@ -88,7 +88,7 @@ class Training:
             for callback in callbacks:
                 getattr(callback, hook)(*([0, dict(LOGS)] if hook == "on_epoch_end" else [{}]))
             if hook == "on_epoch_end":
-                point = StartPoint(1, 3, False, LOGS, 1)
+                point = StartPoint(1, 3, False, logs, 1)
                 for _ in range(2):
                     position = CursorState(1, 3, False)
                     resumer.delivered(point, self.state.read(), position, callbacks, last=True)
@@ -174,3 +174,9 @@ def test_the_sound_file_of_the_fuzzer_is_taken(tmp_path):
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", category=DeprecationWarning, module="keras")
         assert training.resume() == StartPoint(1, 3, False, LOGS, 1)
+
+
+def test_logs_of_other_kinds_do_not_hinder_a_checkpoint(tmp_path):
+    training = Training(tmp_path)
+    training.save({**LOGS, "loss": np.float32(0.5), "vector": np.ones(2), "what": object()})
+    assert training.resume() == StartPoint(1, 3, False, LOGS, 1)
