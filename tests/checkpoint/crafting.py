@@ -114,7 +114,8 @@ class Fuzzer:
         kind = self._chance.random()
         if kind < 0.4:
             return self._chance.choice(SCALARS)
-        if kind < 0.5 and isinstance(old, (int, float)) and not isinstance(old, bool):
+        small = isinstance(old, (int, float)) and not isinstance(old, bool) and abs(old) < 2**64
+        if kind < 0.5 and small:
             return old + self._chance.choice([-1, 1, 0.5, 10**9])
         if kind < 0.6:
             return self._chance.choice(DTYPES)
