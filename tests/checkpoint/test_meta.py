@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,15 @@ def test_a_fingerprint_that_is_none_is_passed_over(tmp_path, fingerprint):
     (tmp_path / "run" / "ckpt-000002.otck").write_bytes(sealed(text, data))
     with pytest.warns(RuntimeWarning, match=r"000002.*fingerprint"):
         assert training.resume() == StartPoint(1, 3, False, LOGS, 1)
+
+
+def test_a_log_is_durable_before_the_checkpoint_that_counts_on_it(tmp_path, monkeypatch):
+    synced, real = [], os.fsync
+
+    def noted(descriptor):
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    Training(tmp_path).save()
+    assert synced.index("log.csv") < synced.index(".ckpt-000001.otck.tmp")
