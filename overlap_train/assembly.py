@@ -15,6 +15,7 @@ from overlap_train import _keras
 from overlap_train._inspection.traced import CapturedVariable, union
 from overlap_train._inspection.traces import Same, Traces, function_key
 from overlap_train.callbacks.hooks import acts_in_test_batches, wants_test_batches, wants_train_batches
+from overlap_train.checkpoint import describe_sets
 from overlap_train.data.cursor import Cursor
 from overlap_train.data.preprocessing import Preprocess
 from overlap_train.data.sources import Feed, IteratorFeed
@@ -46,6 +47,9 @@ from overlap_train.validation.stepwise import StepValidations
 from overlap_train.validation.suite import ValidationSuite
 
 __all__ = ["Setup", "assemble_fit", "make_callback_list", "make_suite", "serve_fit"]
+
+# What of a `ValidationPolicy` a history may depend on.
+_SAID = ("backlog", "on_change", "on_error", "every_steps", "join_batches")
 
 
 @dataclass(frozen=True)
@@ -180,7 +184,9 @@ def assemble_fit(
         recorder=setup.recorder,
         accounts=before.accounts if before else Accounts(),
         interrupts=before.interrupts if before else resources.enter_context(Interrupts()),
-        resumer=before.resumer if before else _make_resumer(setup, policy, feed, resources),
+        resumer=before.resumer
+        if before
+        else _make_resumer(setup, policy, feed, sets, state, progress.message, resources),
         scope=replicas.scope if replicas is not None else contextlib.nullcontext,
         hosts=setup.hosts,
     )
@@ -400,7 +406,13 @@ def _make_loop(
 
 
 def _make_resumer(
-    setup: Setup, policy: CheckpointPolicy | None, feed: Feed, resources: contextlib.ExitStack
+    setup: Setup,
+    policy: CheckpointPolicy | None,
+    feed: Feed,
+    sets: Mapping[str, ValidationSet],
+    state: ModelState,
+    say: Callable[[str], None],
+    resources: contextlib.ExitStack,
 ) -> Resumer | None:
     if policy is None:
         return None
@@ -409,7 +421,24 @@ def _make_resumer(
             "resume needs data whose position can be found again: arrays, or a tf.data.Dataset without "
             "Python functions and state of its own; this data has one"
         )
-    belongs_to = fingerprint(setup.model, feed)
-    resumer = make_resumer(setup.hosts, setup.model, lambda: Resumer(policy, belongs_to))
+
+    def make() -> Resumer:
+        return Resumer(
+            policy,
+            {**fingerprint(setup.model, feed), "validation": _describe_validation(setup, sets)},
+            state,
+            num_batches=feed.num_batches,
+            settings={f"ValidationPolicy.{name}": repr(getattr(setup.validation, name)) for name in _SAID},
+            say=say,
+        )
+
+    resumer = make_resumer(setup.hosts, setup.model, make)
     resources.callback(resumer.close)
     return resumer
+
+
+def _describe_validation(setup: Setup, sets: Mapping[str, ValidationSet]) -> str:
+    """Returns what a history's `val_` values come from."""
+    step = "stock" if setup.stock_validation else getattr(setup.validation_step, "__qualname__", "custom")
+    prepared = "" if setup.preprocess is None else ", prepared by a function"
+    return f"{describe_sets(sets)}\nvalidation_step {step}{prepared}"

@@ -17,11 +17,20 @@ OverlapTrainError
 └── SchedulingError           the scheduler cannot run a request
     ├── QueueFullError           a bounded queue was full for too long
     └── SchedulerClosedError     the scheduler, or the model in it, was closed
+
+All of them can be pickled and copied with their attributes, notes and chain of causes, so that they reach the
+parent of a worker process whole. Pools of processes put the worker's traceback where the cause was; the cause
+is then found under `__context__`.
 """
 
 from __future__ import annotations
 
 import builtins
+import copy
+import itertools
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 __all__ = [
     "BufferError",
@@ -44,8 +53,29 @@ __all__ = [
 ]
 
 
+_LONGEST_CHAIN = 32
+
+_Error = TypeVar("_Error", bound="OverlapTrainError")
+
+
 class OverlapTrainError(Exception):
     """The root of all exceptions of this package."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (
+            [_portable_link(error) for error in (self, *_causes(self))],
+            self.__suppress_context__,
+        )
+
+    def __copy__(self: _Error) -> _Error:
+        return _rebuilt(
+            [_Link(type(self), self.args, vars(self)), *_causes(self)[:1]], self.__suppress_context__
+        )
+
+    def __deepcopy__(self: _Error, memo: dict[int, Any]) -> _Error:
+        # Causes are shared: many exceptions of others cannot be copied, and nobody changes one.
+        link = _Link(type(self), *copy.deepcopy((self.args, vars(self)), memo))
+        return _rebuilt([link, *_causes(self)[:1]], self.__suppress_context__)
 
 
 class ValidationWorkerError(OverlapTrainError):
@@ -120,3 +150,54 @@ class QueueFullError(SchedulingError):
 
 class SchedulerClosedError(SchedulingError):
     """The scheduler, or the model in it that was named, has been closed."""
+
+
+class _Link(NamedTuple):
+    """One of our exceptions without its causes."""
+
+    kind: type[BaseException]
+    args: tuple[Any, ...]
+    attributes: Mapping[str, Any]
+
+    def rebuilt(self) -> BaseException:
+        # Without the constructor: its keywords are not among the arguments.
+        error = self.kind.__new__(self.kind, *self.args)
+        error.args = self.args
+        vars(error).update(self.attributes)
+        return error
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """Returns the chain of causes, nearest first."""
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None and not any(cause is known for known in chain):
+        chain.append(cause)
+    return chain[1:_LONGEST_CHAIN]
+
+
+def _portable_link(error: BaseException) -> Any:
+    if not isinstance(error, OverlapTrainError):
+        return _portable(error)
+    attributes = {name: _portable(value) for name, value in vars(error).items()}
+    return _Link(type(error), tuple(map(_portable, error.args)), attributes)
+
+
+def _portable(value: Any) -> Any:
+    """Returns a value that can be pickled: itself, or what it says where it cannot be."""
+    try:
+        pickle.loads(pickle.dumps(value))
+    except Exception:  # the classes of others raise anything here
+        if isinstance(value, BaseException):
+            return RuntimeError(f"{type(value).__module__}.{type(value).__qualname__}: {value}")
+        return repr(value)
+    return value
+
+
+def _rebuilt(links: Sequence[Any], suppress_context: bool) -> Any:
+    """Makes an exception from its links, its own first, then those of its causes."""
+    chain = [link.rebuilt() if isinstance(link, _Link) else link for link in links]
+    for effect, cause in itertools.pairwise(chain):
+        # As context too: `concurrent.futures` and `multiprocessing` overwrite the cause.
+        effect.__context__ = effect.__cause__ = cause
+    chain[0].__suppress_context__ = suppress_context
+    return chain[0]

@@ -277,8 +277,8 @@ class SharedResumer(Resumer):
         self._inner: Resumer | None = hosts.chief_first(make)
 
     def rewind_files(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
-        if self._inner is not None:
-            self._inner.rewind_files(callbacks)
+        inner = self._inner
+        self._hosts.chief_first(lambda: inner.rewind_files(callbacks) if inner else None)
 
     def start(
         self, state: ModelState, cursor: Cursor, callbacks: Iterable[keras.callbacks.Callback]

@@ -8,10 +8,9 @@ thread; the next one waits until it is written.
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,63 +20,32 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train.arguments import freeze, require_count, require_path, require_seconds
 from overlap_train.callbacks.packing import pack, unpack
-from overlap_train.callbacks.rewind import rewind_files
-from overlap_train.callbacks.state import CallbackState, capture_all, restore_all
-from overlap_train.checkpoint import CheckpointState, CheckpointStore, layout
+from overlap_train.callbacks.rewind import (
+    FileMark,
+    files_of,
+    mark_files,
+    read_marks,
+    rewind_files,
+    sync_files,
+)
+from overlap_train.callbacks.state import CallbackState, capture_all, check_all, restore_all
+from overlap_train.checkpoint import (
+    CheckpointPolicy,
+    CheckpointState,
+    CheckpointStore,
+    TrainingMeta,
+    checkpoint_policy,
+    describe_loss,
+    describe_metrics,
+    layout,
+)
 from overlap_train.data.cursor import Cursor, CursorState
 from overlap_train.data.sources import Feed
-from overlap_train.errors import CheckpointMismatchError
+from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
 from overlap_train.snapshot import ModelState, Values
 
 __all__ = ["CheckpointPolicy", "Resumer", "StartPoint", "checkpoint_policy", "fingerprint"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckpointPolicy:
-    """Where, when and how many checkpoints are kept; pass it, or the directory alone, as `fit(resume=…)`.
-
-    Attributes:
-        directory: of this training alone; made if missing.
-        every_epochs: write after so many delivered epochs.
-        every_s: write only if so many seconds have passed since the last one; None does not wait.
-        keep: how many checkpoints are kept; if the newest is damaged, the one before is used.
-
-    Raises:
-        TypeError: for a value of the wrong type.
-        ValueError: for a value out of range.
-    """
-
-    directory: str | os.PathLike[str]
-    every_epochs: int = 1
-    every_s: float | None = None
-    keep: int = 3
-
-    def __post_init__(self) -> None:
-        require_path("directory", self.directory)
-        expected = "a number of seconds or None"
-        freeze(
-            self,
-            every_epochs=require_count("every_epochs", self.every_epochs, minimum=1),
-            every_s=None
-            if self.every_s is None
-            else require_seconds("every_s", self.every_s, zero=True, expected=expected),
-            keep=require_count("keep", self.keep, minimum=1),
-        )
-
-
-def checkpoint_policy(resume: Any) -> CheckpointPolicy | None:
-    """Returns what the argument `resume` of `fit` means.
-
-    Raises:
-        TypeError: if it is neither a directory nor a policy nor None.
-    """
-    if resume is None or isinstance(resume, CheckpointPolicy):
-        return resume
-    if isinstance(resume, (str, os.PathLike)):
-        return CheckpointPolicy(directory=resume)
-    raise TypeError(f"resume must be a directory, a CheckpointPolicy or None; got {type(resume).__name__}")
 
 
 @dataclass(frozen=True)
@@ -99,23 +67,56 @@ class StartPoint:
     max_lag: int
 
 
+@dataclass(frozen=True)
+class _Found:
+    """A checkpoint that makes sense to this training, in parts."""
+
+    state: CheckpointState
+    meta: TrainingMeta
+    files: tuple[FileMark, ...]
+    callbacks: tuple[CallbackState, ...]
+
+
 class Resumer:
     """Writes the checkpoints of one `fit` and starts it from the newest. Belongs to the training thread."""
 
-    def __init__(self, policy: CheckpointPolicy, belongs_to: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        policy: CheckpointPolicy,
+        belongs_to: Mapping[str, str],
+        variables: ModelState,
+        *,
+        num_batches: int | None = None,
+        settings: Mapping[str, str] | None = None,
+        say: Callable[[str], None] = lambda message: None,
+    ) -> None:
         """Locks the directory and reads the newest sound checkpoint in it.
+
+        Args:
+            policy: where, when and how many.
+            belongs_to: what a checkpoint has to belong to, part by part.
+            variables: whose values are stored.
+            num_batches: in one pass over the data, where that is known.
+            settings: what may differ from those of the checkpoint, but is to be told.
+            say: told what differs.
 
         Raises:
             CheckpointError: the directory cannot be used or another training holds it.
             CheckpointCorruptError: there are checkpoints and all are damaged.
-            CheckpointMismatchError: the newest sound one belongs to another model, optimizer or data.
+            CheckpointMismatchError: the newest sound one belongs to another model, data or history.
         """
         self._policy = policy
-        self._fingerprint = dict(belongs_to)
+        self._specs = [(tuple(v.shape), np.dtype(v.dtype.as_numpy_dtype)) for v in variables.read().flat()]
+        layout = "\n".join(f"{shape} {dtype}" for shape, dtype in self._specs)
+        self._fingerprint = {**belongs_to, "variables": layout}
+        self._num_batches = num_batches
+        self._settings = dict(settings or {})
+        self._say = say
+        self._files: dict[int, str] = {}
         self._store = CheckpointStore(policy.directory, policy.keep)
         self._store.acquire()
         try:
-            self._found = self._store.load_latest(self._fingerprint)
+            self._found = self._load()
         except BaseException:
             self._store.close()
             raise
@@ -127,13 +128,23 @@ class Resumer:
     @property
     def found(self) -> int | None:
         """The epoch to go on with, counted from 0, or None if there is no checkpoint."""
-        return None if self._found is None else self._found.epoch
+        return None if self._found is None else self._found.state.epoch
 
     def rewind_files(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
-        """Takes the callbacks' files back to the checkpoint; call it before `on_train_begin`."""
+        """Takes the callbacks' files back to the checkpoint, if that fits; call it before `on_train_begin`.
+
+        Nothing is touched before the callbacks are found to be those of the checkpoint.
+
+        Raises:
+            CheckpointMismatchError: the callbacks are others than those of the checkpoint.
+            CheckpointCorruptError: what all checkpoints hold for them makes no sense.
+            OSError: a file that the training has written cannot be cut.
+        """
+        listed = list(callbacks)
+        self._files = files_of(listed)
+        self._accept(listed)
         if self._found is not None:
-            for callback in callbacks:
-                rewind_files(callback, self._found.epoch)
+            rewind_files(listed, self._found.files, self._found.state.epoch)
 
     def start(
         self, state: ModelState, cursor: Cursor, callbacks: Iterable[keras.callbacks.Callback]
@@ -145,16 +156,24 @@ class Resumer:
 
         Raises:
             CheckpointMismatchError: the callbacks are others than those of the checkpoint.
+            CheckpointCorruptError: what all checkpoints hold for them makes no sense.
         """
+        listed = list(callbacks)
+        self._accept(listed)
         found, self._found = self._found, None
         if found is None:
             return None
-        states = unpack(found.arrays, found.meta["callbacks"])
-        restore_all(callbacks, states)
-        state.restore(_stored_values(state, found.arrays))
-        cursor.restore(CursorState(**found.meta["cursor"]))
+        values = _stored_values(state, found.state.arrays)
+        restore_all(listed, found.callbacks)
+        state.restore(values)
         meta = found.meta
-        return StartPoint(found.epoch, found.step, meta["stopped"], meta["logs"], meta["max_lag"])
+        cursor.restore(CursorState(**meta.cursor))
+        for name, value in self._settings.items():
+            if meta.settings.get(name, value) != value:
+                self._say(
+                    f"{name} is {value} from here on; until the checkpoint it was {meta.settings[name]}"
+                )
+        return StartPoint(found.state.epoch, found.state.step, meta.stopped, meta.logs, meta.max_lag)
 
     def delivered(
         self,
@@ -178,8 +197,8 @@ class Resumer:
             return
         self._written_s = time.monotonic()
         self.wait()
-        states = capture_all(callbacks)
-        self._writing = self._writer.submit(self._write, point, values, position, states)
+        states, files = capture_all(callbacks), mark_files(self._files)
+        self._writing = self._writer.submit(self._write, point, values, position, states, files)
 
     def wait(self) -> None:
         """Waits for the writer, and raises what it raised."""
@@ -195,29 +214,81 @@ class Resumer:
         self._writing = None
         self._store.close()
 
+    def _load(self, callbacks: Sequence[keras.callbacks.Callback] | None = None) -> _Found | None:
+        """Reads the newest checkpoint that makes sense, to the callbacks too if they are given."""
+        found: list[_Found] = []
+
+        def check(state: CheckpointState) -> None:
+            understood = self._understood(state)
+            if callbacks is not None:
+                check_all(callbacks, understood.callbacks)
+            found.append(understood)
+
+        self._store.load_latest(self._fingerprint, check)
+        return found[0] if found else None
+
+    def _understood(self, state: CheckpointState) -> _Found:
+        meta = TrainingMeta.of(state, num_batches=self._num_batches)
+        for index, (shape, dtype) in enumerate(self._specs):
+            array = state.arrays.get(f"variables/{index}")
+            if array is None or (array.shape, array.dtype) != (shape, dtype):
+                found = "missing" if array is None else f"of shape {array.shape} and type {array.dtype}"
+                raise CheckpointCorruptError(
+                    f"its variable {index} is {found}, where one of shape {shape} and type {dtype} belongs"
+                )
+        return _Found(state, meta, read_marks(meta.files), unpack(state.arrays, meta.callbacks))
+
+    def _accept(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+        """Goes back to an older checkpoint if the newest makes no sense to the callbacks."""
+        if self._found is None:
+            return
+        try:
+            check_all(callbacks, self._found.callbacks)
+        except CheckpointCorruptError:
+            self._found = self._load(callbacks)
+
     def _write(
-        self, point: StartPoint, values: Values, position: CursorState, states: tuple[CallbackState, ...]
+        self,
+        point: StartPoint,
+        values: Values,
+        position: CursorState,
+        states: tuple[CallbackState, ...],
+        files: tuple[FileMark, ...],
     ) -> Path:
         arrays, described = pack(states)
         arrays |= {f"variables/{i}": np.asarray(value) for i, value in enumerate(values.flat())}
-        meta = {
-            "callbacks": described,
-            "cursor": asdict(position),
-            "stopped": point.stopped,
-            "logs": {n: v if isinstance(v, float) else np.asarray(v).tolist() for n, v in point.logs.items()},
-            "max_lag": point.max_lag,
-        }
-        return self._store.save(CheckpointState(point.epoch, point.step, arrays, meta, self._fingerprint))
+        meta = TrainingMeta(
+            callbacks=described,
+            cursor=asdict(position),
+            stopped=point.stopped,
+            logs=_plain_logs(point.logs),
+            max_lag=point.max_lag,
+            files=[asdict(mark) for mark in files],
+            settings=self._settings,
+        )
+        sync_files(files)
+        return self._store.save(
+            CheckpointState(point.epoch, point.step, arrays, meta.as_json(), self._fingerprint)
+        )
 
 
 def fingerprint(model: keras.Model, feed: Feed) -> dict[str, str]:
-    """Describes what a checkpoint belongs to: the model's variables, the optimizer and the data."""
+    """Describes what a checkpoint belongs to: the model, what it is compiled with, and the data."""
     optimizer = model.optimizer
     return {
         "model": layout(model.variables),
         "optimizer": f"{type(optimizer).__name__}\n{layout(optimizer.variables)}",
+        "loss": describe_loss(model),
+        "metrics": describe_metrics(model),
         "data": feed.describe(),
     }
+
+
+def _plain_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the logs as JSON has them; callbacks may have added anything to them."""
+    plain = {name: np.asarray(v).tolist() if hasattr(v, "__array__") else v for name, v in logs.items()}
+    kept = (type(None), bool, int, float, str)
+    return {name: value for name, value in plain.items() if type(value) in kept}
 
 
 def _stored_values(state: ModelState, arrays: Mapping[str, Any]) -> Values:

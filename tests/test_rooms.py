@@ -116,6 +116,7 @@ MAY_IMPORT = {
     "assembly": {
         "_inspection",
         "_keras",
+        "checkpoint",
         "kernels",
         "following",
         "joining",

@@ -22,6 +22,9 @@ __all__ = ["pack", "unpack"]
 
 Arrays = dict[str, npt.NDArray[Any]]
 
+# What is nested deeper would exhaust the stack when it is put back.
+_DEEPEST = 150
+
 
 def pack(states: Iterable[CallbackState], prefix: str = "callbacks") -> tuple[Arrays, list[Any]]:
     """Splits states into arrays and JSON.
@@ -54,20 +57,30 @@ def unpack(arrays: Mapping[str, npt.NDArray[Any]], described: Any) -> tuple[Call
     Raises:
         CheckpointCorruptError: the two do not fit together.
     """
+    left = dict(arrays)
     try:
-        return tuple(
-            CallbackState(
-                kind=entry["kind"],
-                values={name: _unpacked(value, arrays) for name, value in entry["values"].items()},
-                left_out=tuple(entry["left_out"]),
-                from_disk=True,
-            )
-            for entry in described
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return tuple(_state(entry, left) for entry in described)
+    except _UNFIT as error:
         raise CheckpointCorruptError(
-            f"The callbacks' state makes no sense ({error!r}). Take an older checkpoint or start afresh."
+            f"The callbacks' state makes no sense ({error!r:.160}). Take an older checkpoint or start afresh."
         ) from error
+
+
+# What Python, NumPy and TensorFlow raise for values of the wrong type, range, size or depth.
+_UNFIT = (
+    *(KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, MemoryError),
+    tf.errors.OpError,
+)
+
+
+def _state(entry: Any, left: Arrays) -> CallbackState:
+    kind, left_out = entry["kind"], entry["left_out"]
+    if not isinstance(kind, str) or not isinstance(left_out, list):
+        raise TypeError(f"kind {kind!r:.80}, left_out {left_out!r:.80}")
+    if not all(isinstance(name, str) for name in left_out):
+        raise TypeError(f"left_out {left_out!r:.80}")
+    values = {name: _unpacked(value, left) for name, value in entry["values"].items()}
+    return CallbackState(kind, values, tuple(left_out), from_disk=True)
 
 
 def _packed(value: Any, name: str, arrays: Arrays) -> Any:
@@ -103,25 +116,40 @@ def _packed(value: Any, name: str, arrays: Arrays) -> Any:
     return {"tensor": stored(value.numpy())}
 
 
-def _unpacked(value: Any, arrays: Mapping[str, npt.NDArray[Any]]) -> Any:
+def _unpacked(value: Any, left: Arrays, depth: int = 0) -> Any:
+    """Makes a value of its JSON, and takes its arrays out of those left: each belongs to one value."""
+    if depth > _DEEPEST:
+        raise ValueError(f"a value that is nested more than {_DEEPEST} deep")
     if isinstance(value, list):
-        return [_unpacked(item, arrays) for item in value]
+        return [_unpacked(item, left, depth + 1) for item in value]
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
     if kind == "deque":
         maxlen, items = content
-        return deque(_unpacked(items, arrays), maxlen)
+        return deque(_unpacked(items, left, depth + 1), maxlen)
     if kind in _MADE_OF_ARRAY:
-        return _MADE_OF_ARRAY[kind](arrays[content])
-    return _MADE_OF_PARTS[kind](_unpacked(content, arrays))
+        return _MADE_OF_ARRAY[kind](left.pop(content))
+    return _MADE_OF_PARTS[kind](_unpacked(content, left, depth + 1))
+
+
+def _tensor(array: npt.NDArray[Any]) -> tf.Tensor:
+    if array.dtype.kind in "USmM":
+        raise ValueError(f"a tensor of {array.dtype}")
+    return tf.constant(array)
+
+
+def _scalar(array: npt.NDArray[Any]) -> Any:
+    if array.shape != ():
+        raise ValueError(f"a scalar of shape {array.shape}")
+    return array[()]
 
 
 _MADE_OF_ARRAY: Mapping[str, Any] = {
     "array": lambda array: array,
-    "scalar": lambda array: array[()],
-    "tensor": tf.constant,
-    "variable": lambda array: VariableValue(tf.constant(array)),
+    "scalar": _scalar,
+    "tensor": _tensor,
+    "variable": lambda array: VariableValue(_tensor(array)),
 }
 _MADE_OF_PARTS: Mapping[str, Any] = {
     "tuple": tuple,

@@ -1,71 +1,216 @@
-"""Files that callbacks append to, taken back to where a resumed run goes on."""
+"""Files that callbacks append to, taken back to where a resumed run goes on.
+
+A checkpoint marks how far the training had written each of its CSV logs. When the training goes on, the rows
+that it wrote after the mark are cut out, because their epochs run again. Nothing else is: not a log that
+another training wrote, nor rows that another one appended since. Only regular files are read or cut.
+"""
 
 from __future__ import annotations
 
 import csv
-import math
+import hashlib
+import io
 import os
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+import reprlib
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import keras
 
-__all__ = ["rewind_files"]
+from overlap_train.errors import CheckpointCorruptError
+
+__all__ = ["FileMark", "files_of", "mark_files", "read_marks", "rewind_files", "sync_files"]
+
+# So many bytes before the mark tell a log from another one; files are read in pieces of this size.
+_TAIL_BYTES = 1 << 16
+_LARGEST_INTEGER = 2**64 - 1
 
 
-def rewind_files(callback: keras.callbacks.Callback, epoch: int) -> None:
-    """Makes a callback go on with its file as if the epochs from `epoch` on had never run.
+@dataclass(frozen=True)
+class FileMark:
+    """How far a callback had written its file.
 
-    Call it before `on_train_begin`. Of Keras's callbacks only CSVLogger appends to a file that can be cut:
-    its last rows lose those of `epoch` and later, and an unfinished row; rows of an earlier training in the
-    same file stay. It is made to append, because otherwise `on_train_begin` would empty the file; `restore`
-    puts `append` back to what the user chose. TensorBoard's event files stay: the resumed run begins another,
-    and epochs that ran twice are in both.
+    Attributes:
+        number: of the callback among those of its class.
+        path: of the file, absolute.
+        device: on which it lies.
+        inode: of the file.
+        size_bytes: up to the mark.
+        tail_sha256: of the last bytes before the mark.
+    """
+
+    number: int
+    path: str
+    device: int
+    inode: int
+    size_bytes: int
+    tail_sha256: str
+
+
+def files_of(callbacks: Iterable[keras.callbacks.Callback]) -> dict[int, str]:
+    """Returns the absolute paths of the files that callbacks append to, by the number of the callback.
+
+    Of Keras's callbacks only CSVLogger appends to a file that can be cut. TensorBoard's event files stay: the
+    resumed run begins another, and epochs that ran twice are in both.
+    """
+    names = [callback.filename for callback in _loggers(callbacks)]
+    return {n: os.path.abspath(name) for n, name in enumerate(names) if "://" not in name}
+
+
+def mark_files(paths: dict[int, str]) -> tuple[FileMark, ...]:
+    """Marks the present ends of files; those that cannot be read as regular files are left out.
 
     Args:
-        callback: any callback; those without such a file are left alone.
+        paths: as `files_of` returned them when the training began.
+    """
+    marks = []
+    for number, path in paths.items():
+        with suppress(OSError, _Other), _opened(path, os.O_RDONLY) as file:
+            status = os.fstat(file.fileno())
+            tail = _tail_sha256(file, status.st_size)
+            marks.append(FileMark(number, path, status.st_dev, status.st_ino, status.st_size, tail))
+    return tuple(marks)
+
+
+def sync_files(marks: Iterable[FileMark]) -> None:
+    """Makes marked files durable, so that no checkpoint says more of them than a power cut leaves."""
+    for mark in marks:
+        with suppress(OSError, _Other), _opened(mark.path, os.O_RDONLY) as file:
+            os.fsync(file.fileno())
+
+
+def read_marks(described: Sequence[Any]) -> tuple[FileMark, ...]:
+    """Returns marks from the JSON of a checkpoint, each of them what `dataclasses.asdict` made of one.
+
+    Raises:
+        CheckpointCorruptError: the JSON is something else.
+    """
+    marks = []
+    for entry in described:
+        try:
+            mark = FileMark(**entry)
+        except TypeError as error:
+            raise CheckpointCorruptError(f"its mark of a log makes no sense ({error!s:.160})") from error
+        numbers = (mark.number, mark.device, mark.inode, mark.size_bytes)
+        counts = all(type(n) is int and 0 <= n <= _LARGEST_INTEGER for n in numbers)
+        if not counts or not isinstance(mark.path, str) or not isinstance(mark.tail_sha256, str):
+            raise CheckpointCorruptError(f"its mark of a log makes no sense ({reprlib.repr(entry)})")
+        marks.append(mark)
+    return tuple(marks)
+
+
+def rewind_files(
+    callbacks: Iterable[keras.callbacks.Callback], marks: Iterable[FileMark], epoch: int
+) -> None:
+    """Makes callbacks go on with their files as if the epochs from `epoch` on had never run.
+
+    Call it before `on_train_begin`. A CSVLogger is made to append, because otherwise `on_train_begin` would
+    empty the file; `restore` puts `append` back to what the user chose.
+
+    Args:
+        callbacks: any; those without such a file are left alone.
+        marks: of the checkpoint.
         epoch: the next epoch to train, counted from 0.
 
     Raises:
-        OSError: the file cannot be read or cut.
+        OSError: a file that this training has written cannot be cut.
     """
-    if not isinstance(callback, keras.callbacks.CSVLogger):
-        return
-    if os.path.exists(callback.filename):
-        _cut(callback.filename, epoch, callback.sep)
-    callback.append = True
+    loggers = _loggers(callbacks)
+    paths, marked = files_of(loggers), {mark.number: mark for mark in marks}
+    for number, logger in enumerate(loggers):
+        if number in marked and number in paths:
+            with suppress(_Other):
+                _cut(paths[number], marked[number], epoch, logger.sep)
+        logger.append = True
 
 
-def _cut(path: str, epoch: int, separator: str) -> None:
-    with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
-        rows = list(_rows(file, separator))
-    size = rows[-1].end if rows else 0
-    above = math.inf
-    for row in reversed(rows):
-        # The rows of one training ascend; where they do not, those of an earlier one end.
-        if row.epoch is None or not epoch <= row.epoch < above:
-            break
-        size, above = row.start, row.epoch
-    os.truncate(path, size)
+def _loggers(callbacks: Iterable[keras.callbacks.Callback]) -> list[keras.callbacks.CSVLogger]:
+    return [callback for callback in callbacks if isinstance(callback, keras.callbacks.CSVLogger)]
+
+
+class _Other(Exception):
+    """What lies at a path is no regular file that can be used, or not the one that was marked."""
+
+
+def _opened(path: str, flags: int) -> io.FileIO:
+    """Opens a regular file and waits for nobody: a pipe would wait for its other end."""
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as error:  # the callback opens it too, and says what is wrong with it
+        raise _Other from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _Other
+    return io.FileIO(descriptor, "r+" if flags & os.O_RDWR else "r")
+
+
+def _tail_sha256(file: io.FileIO, size_bytes: int) -> str:
+    """Returns the digest of the last bytes before a place in a file."""
+    start = max(0, size_bytes - _TAIL_BYTES)
+    return hashlib.sha256(os.pread(file.fileno(), size_bytes - start, start)).hexdigest()
+
+
+def _cut(path: str, mark: FileMark, epoch: int, separator: str) -> None:
+    """Cuts out the rows after a mark that are of the training that set it; what follows them moves up."""
+    with _opened(path, os.O_RDWR) as file:
+        _require_marked(file, path, mark)
+        kept = mark.size_bytes
+        end = kept + _own_bytes(file, kept, epoch, separator)
+        if end == kept:
+            return
+        while foreign := os.pread(file.fileno(), _TAIL_BYTES, end):
+            os.pwrite(file.fileno(), foreign, kept)
+            kept, end = kept + len(foreign), end + len(foreign)
+        os.ftruncate(file.fileno(), kept)
+
+
+def _require_marked(file: io.FileIO, path: str, mark: FileMark) -> None:
+    """Raises `_Other` unless the file is the marked one, by its place and by what is in it."""
+    status = os.fstat(file.fileno())
+    same_file = (status.st_dev, status.st_ino) == (mark.device, mark.inode)
+    if not same_file and os.path.realpath(path) != os.path.realpath(mark.path):
+        raise _Other
+    if status.st_size < mark.size_bytes or _tail_sha256(file, mark.size_bytes) != mark.tail_sha256:
+        raise _Other
+
+
+def _own_bytes(file: io.FileIO, start: int, epoch: int, separator: str) -> int:
+    """Returns the bytes from `start` on that hold the rows of `epoch` and the epochs right after it."""
+    file.seek(start)
+    text = io.TextIOWrapper(_Shared(file), encoding="utf-8", errors="surrogateescape", newline="")
+    own = 0
+    with suppress(csv.Error):  # no text of ours
+        for row in _rows(text, separator):
+            begun = not row.finished and str(epoch).startswith(row.first)
+            if row.first != str(epoch) and not begun:
+                break
+            own, epoch = row.end, epoch + 1
+    return own
+
+
+class _Shared(io.BufferedReader):
+    """Reads a file that stays open when the reader goes."""
+
+    def __init__(self, file: io.FileIO) -> None:
+        super().__init__(io.FileIO(file.fileno(), closefd=False))
 
 
 class _Row(NamedTuple):
-    """Where a row lies, in bytes, and its epoch; None for a header."""
+    """Where a row ends, in bytes, its first field, and whether it was written to its end."""
 
-    start: int
     end: int
-    epoch: int | None
+    first: str
+    finished: bool
 
 
 def _rows(file: Iterable[str], separator: str) -> Iterator[_Row]:
-    """Yields the finished rows."""
     lines = _CountedLines(file)
-    start = 0
     for row in csv.reader(lines, delimiter=separator):
-        if not lines.last.endswith(("\n", "\r")):
-            return
-        yield _Row(start, lines.size_bytes, int(row[0]) if row and row[0].isdecimal() else None)
-        start = lines.size_bytes
+        finished = lines.last.endswith(("\n", "\r"))
+        yield _Row(lines.size_bytes, row[0] if row else "", finished)
 
 
 class _CountedLines(Iterator[str]):

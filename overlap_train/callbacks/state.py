@@ -14,19 +14,21 @@ Use all of it on the training thread, and restore after `on_train_begin`, which 
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import keras
 
-from overlap_train.callbacks.values import Resource, copied, put_back
-from overlap_train.errors import CheckpointMismatchError
+from overlap_train.callbacks.kinds import unfit
+from overlap_train.callbacks.values import Resource, copied, put_back, require_variables
+from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
 
-__all__ = ["CallbackState", "capture", "capture_all", "restore", "restore_all"]
+__all__ = ["CallbackState", "capture", "capture_all", "check_all", "restore", "restore_all"]
 
 _CUSTOM = "get_state()"
 
@@ -120,21 +122,13 @@ def restore(callback: keras.callbacks.Callback, state: CallbackState) -> None:
         raise CheckpointMismatchError(_other_class(callback, state))
     live = vars(callback)
     same = _same_objects(live, state)
-    now = [name for name in _remembered(callback) if _can_be_copied(callback, live[name])]
-    for name, value in state.values.items():
-        if name == _CUSTOM or (name in live and name not in now):
-            continue
-        try:
+    for name, value in _to_restore(callback, state).items():
+        with _named(state.kind, name):
             live[name] = put_back(
                 live.get(name), value, in_place=name in same, copy_arrays=not _is_keras(type(callback))
             )
-        except ValueError as error:
-            raise CheckpointMismatchError(
-                f"{state.kind}.{name} cannot be restored: {error}. Build the callback as in the run that "
-                "wrote the checkpoint, or start afresh."
-            ) from error
     if not state.from_disk:
-        for name in set(now).difference(state.values, state.left_out):
+        for name in set(_copyable(callback)).difference(state.values, state.left_out):
             del live[name]
     if _CUSTOM in state.values and _speaks_for_itself(callback):
         callback.set_state(copied(state.values[_CUSTOM]))
@@ -146,10 +140,28 @@ def capture_all(callbacks: Iterable[keras.callbacks.Callback]) -> tuple[Callback
 
 
 def restore_all(callbacks: Iterable[keras.callbacks.Callback], states: Sequence[CallbackState]) -> None:
-    """Restores each callback from the state at its position; nothing is changed if the classes differ.
+    """Restores each callback from the state at its position; nothing is changed if they do not fit.
 
     Raises:
         CheckpointMismatchError: the callbacks are others, more or fewer; the message says which.
+        CheckpointCorruptError: a state holds what no callback of its class remembers.
+    """
+    chosen = _without_bars(callbacks)
+    check_all(chosen, states)
+    for callback, state in zip(chosen, states, strict=True):
+        for name, value in _to_restore(callback, state).items():
+            with _named(state.kind, name):
+                require_variables(vars(callback).get(name), value)
+    for callback, state in zip(chosen, states, strict=True):
+        restore(callback, state)
+
+
+def check_all(callbacks: Iterable[keras.callbacks.Callback], states: Sequence[CallbackState]) -> None:
+    """Makes sure that each callback can be restored from the state at its position, and changes nothing.
+
+    Raises:
+        CheckpointMismatchError: the callbacks are others, more or fewer; the message says which.
+        CheckpointCorruptError: a state holds what no callback of its class remembers.
     """
     chosen = _without_bars(callbacks)
     names, stored = [type(callback).__name__ for callback in chosen], [state.kind for state in states]
@@ -162,7 +174,42 @@ def restore_all(callbacks: Iterable[keras.callbacks.Callback], states: Sequence[
                 f"({', '.join(stored) or 'none'}), or start afresh."
             )
     for callback, state in zip(chosen, states, strict=True):
-        restore(callback, state)
+        _check_values(callback, state)
+
+
+def _check_values(callback: keras.callbacks.Callback, state: CallbackState) -> None:
+    """Refuses attributes that `capture` takes from no callback of this class, and values of another type."""
+    known, settings = _of_keras(type(callback))  # type: ignore[arg-type]
+    for name, value in state.values.items():
+        if name == _CUSTOM:
+            continue
+        reason = None
+        if name in known and _is_keras(type(callback)):  # a custom class may keep something else there
+            reason = unfit(name, value, callback.model)
+        if name not in known and (name in settings or _is_of_class(type(callback), name)):
+            reason = "is no state of it"
+        if reason is not None:
+            raise CheckpointCorruptError(
+                f"its {state.kind}.{name} {reason}. Take an older checkpoint or start afresh."
+            )
+
+
+def _is_of_class(kind: type, name: str) -> bool:
+    """Whether a name is that of a method or a property, which no attribute may hide."""
+    found = inspect.getattr_static(kind, name, None)
+    return (
+        callable(found) or isinstance(found, (property, staticmethod, classmethod)) or name.startswith("__")
+    )
+
+
+def _to_restore(callback: keras.callbacks.Callback, state: CallbackState) -> dict[str, Any]:
+    """Returns the attributes that take a value back: what cannot be copied now stays as it is."""
+    live, now = vars(callback), _copyable(callback)
+    return {n: v for n, v in state.values.items() if n != _CUSTOM and (n not in live or n in now)}
+
+
+def _copyable(callback: keras.callbacks.Callback) -> list[str]:
+    return [name for name in _remembered(callback) if _can_be_copied(callback, vars(callback)[name])]
 
 
 def _same_objects(live: Mapping[str, Any], state: CallbackState) -> frozenset[str]:
@@ -260,6 +307,18 @@ class _ModelVariables(Collection[int]):
         optimizer = getattr(self._model, "optimizer", None)
         found = [*self._model.variables, *(optimizer.variables if optimizer is not None else ())]
         return [*found, *(v.value for v in found)]
+
+
+@contextlib.contextmanager
+def _named(kind: str, name: str) -> Iterator[None]:
+    """Says which attribute it is that cannot be restored."""
+    try:
+        yield
+    except ValueError as error:
+        raise CheckpointMismatchError(
+            f"{kind}.{name} cannot be restored: {error}. Build the callback as in the run that wrote the "
+            "checkpoint, or start afresh."
+        ) from error
 
 
 def _other_class(callback: keras.callbacks.Callback, state: CallbackState) -> str:

@@ -18,7 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-__all__ = ["Resource", "VariableValue", "copied", "put_back"]
+__all__ = ["Resource", "VariableValue", "copied", "put_back", "require_variables"]
 
 _IMMUTABLE = frozenset({type(None), bool, int, float, complex, str, bytes})
 _SEQUENCES = (list, tuple, set, frozenset)
@@ -105,6 +105,24 @@ def put_back(live: Any, value: Any, *, in_place: bool, copy_arrays: bool = True)
     return live
 
 
+def require_variables(live: Any, value: Any) -> None:
+    """Makes sure that `put_back` finds the variables that it assigns, and changes nothing.
+
+    Raises:
+        ValueError: a variable is to be restored where there is none, or one of another shape or dtype.
+    """
+    if isinstance(value, VariableValue):
+        _require_variable(live, value)
+    elif isinstance(value, dict):
+        known = live if isinstance(live, dict) else {}
+        for key, item in value.items():
+            require_variables(known.get(key), item)
+    elif isinstance(value, (list, tuple, deque)) and not _IMMUTABLE.issuperset(map(type, value)):
+        old = list(live) if isinstance(live, (list, tuple, deque)) else []
+        for part, item in zip_longest(old[: len(value)], value):
+            require_variables(part, item)
+
+
 def _parts_put_back(live: Any, value: Any, copy_arrays: bool) -> Any:
     if isinstance(value, VariableValue):
         return _assigned(live, value)
@@ -143,6 +161,12 @@ def _tf_variable(variable: Any) -> Any:
 
 
 def _assigned(live: Any, value: VariableValue) -> Any:
+    _require_variable(live, value)
+    _tf_variable(live).assign(value.tensor)
+    return live
+
+
+def _require_variable(live: Any, value: VariableValue) -> None:
     if not _is_variable(live):
         raise ValueError(f"it was a variable, and now it is of type {type(live).__name__}")
     target = _tf_variable(live)
@@ -151,5 +175,3 @@ def _assigned(live: Any, value: VariableValue) -> Any:
             f"it was a variable of {value.tensor.shape} {value.tensor.dtype.name}, and now it is one of "
             f"{target.shape} {target.dtype.name}"
         )
-    target.assign(value.tensor)
-    return live

@@ -1,10 +1,24 @@
 """Checkpoints: the state of a training on disk, from which a killed run goes on (contract C8).
 
-`state` says what a checkpoint holds and whom it belongs to, `container` how that is laid out in one file,
-`lock` keeps a second process out, and `store` makes writing atomic and finds the newest sound one.
+`state` says what a checkpoint holds, `fingerprints` whom it belongs to, and `meta` where the training stood.
+`container` is how that is laid out in one file, `files` opens and syncs with care, `lock` keeps a second
+process out, and `store` makes writing atomic and finds the newest sound one. `policy` is what a user decides.
 """
 
+from overlap_train.checkpoint.fingerprints import describe_loss, describe_metrics, describe_sets
+from overlap_train.checkpoint.meta import TrainingMeta
+from overlap_train.checkpoint.policy import CheckpointPolicy, checkpoint_policy
 from overlap_train.checkpoint.state import CheckpointState, layout
 from overlap_train.checkpoint.store import CheckpointStore
 
-__all__ = ["CheckpointState", "CheckpointStore", "layout"]
+__all__ = [
+    "CheckpointPolicy",
+    "CheckpointState",
+    "CheckpointStore",
+    "TrainingMeta",
+    "checkpoint_policy",
+    "describe_loss",
+    "describe_metrics",
+    "describe_sets",
+    "layout",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from overlap_train.arguments import require_each, shown
 from overlap_train.errors import CheckpointMismatchError
 
-__all__ = ["CheckpointState", "layout"]
+__all__ = ["CheckpointState", "layout", "shortened"]
 
 _LONGEST_SHOWN = 160
 
@@ -93,8 +94,14 @@ def _difference(stored: str | None, wanted: str | None) -> str:
         (n, pair) for n, pair in enumerate([*lines, (stored, wanted)], start=1) if pair[0] != pair[1]
     )
     where = f"line {number}, " if "\n" in stored + wanted else ""
-    return f"{where}the checkpoint has {_short(first)}, this training has {_short(second)}"
+    return f"{where}the checkpoint has {shortened(first)}, this training has {shortened(second)}"
 
 
-def _short(text: str) -> str:
-    return repr(text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "...")
+def shortened(value: object) -> str:
+    """Returns a value as a message shows it, whatever a file holds: text of bounded length."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= _LONGEST_SHOWN else value[: _LONGEST_SHOWN - 3] + "...")
+    if isinstance(value, int) and value.bit_length() > 1024:
+        return f"an integer of {value.bit_length()} bits"
+    text = reprlib.repr(value)
+    return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "..."

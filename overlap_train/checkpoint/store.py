@@ -6,25 +6,29 @@ are older ones deleted. So a crash at any moment leaves the old ones or the new 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 from overlap_train.arguments import require_count, require_path
 from overlap_train.checkpoint import container
+from overlap_train.checkpoint.files import IrregularFileError, explain, open_regular, sync, sync_directory
 from overlap_train.checkpoint.lock import DirectoryLock
 from overlap_train.checkpoint.state import CheckpointState
-from overlap_train.errors import CheckpointCorruptError, CheckpointError
+from overlap_train.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError
 
 __all__ = ["CheckpointStore"]
 
-_NAME = re.compile(r"ckpt-(\d{6,})\.otck")
-_LEFTOVER = re.compile(r"\.ckpt-\d{6,}\.otck\.tmp")
+# With more digits the next name would be too long for a file system sooner than the numbers were used up.
+_NAME = re.compile(r"ckpt-([0-9]{6,18})\.otck")
+_LEFTOVER = re.compile(r"\.ckpt-[0-9]{6,18}\.otck\.tmp")
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _LARGEST_WRITE_BYTES = 1 << 26
 
 
@@ -55,11 +59,20 @@ class CheckpointStore:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The checkpoints, oldest first; they may be damaged."""
-        with suppress(FileNotFoundError):
+        """The checkpoints, oldest first; they may be damaged.
+
+        Raises:
+            CheckpointError: the directory cannot be listed.
+        """
+        try:
             numbered = [(int(m[1]), p) for p in self._directory.iterdir() if (m := _NAME.fullmatch(p.name))]
-            return tuple(path for _, path in sorted(numbered))
-        return ()
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise CheckpointError(
+                f"The checkpoints in {self._directory} cannot be listed: {explain(error, self._directory)}."
+            ) from error
+        return tuple(path for _, path in sorted(numbered))
 
     def acquire(self) -> None:
         """Makes the directory and locks it until `close`; does nothing if that is done.
@@ -70,12 +83,11 @@ class CheckpointStore:
         try:
             if not self._directory.is_dir():
                 self._directory.mkdir(parents=True, exist_ok=True)
-                _make_durable(self._directory.parent)
+                sync_directory(self._directory.parent)
             self._lock.acquire()
         except OSError as error:
             raise CheckpointError(
-                f"Checkpoints cannot be written into {self._directory}: {error}. Give a directory that can "
-                "be made and written."
+                f"Checkpoints cannot be written into {self._directory}: {explain(error, self._directory)}."
             ) from error
 
     def save(self, state: CheckpointState) -> Path:
@@ -98,7 +110,7 @@ class CheckpointStore:
         try:
             self._remove_leftovers()
             self._write(path, pieces)
-        except OSError as error:
+        except (OSError, IrregularFileError) as error:
             raise CheckpointError(self._cannot_write(path, pieces, error)) from error
         self._damaged.discard(path)
         self._prune()
@@ -116,18 +128,24 @@ class CheckpointStore:
         Raises:
             CheckpointCorruptError: it is damaged.
             CheckpointMismatchError: it belongs to another training.
-            CheckpointError: there is none.
+            CheckpointError: there is none, or this process may not read it.
         """
         state = container.read(path)
         if fingerprint is not None:
             state.check(fingerprint, source=f"The checkpoint {os.fspath(path)}")
         return state
 
-    def load_latest(self, fingerprint: Mapping[str, str] | None = None) -> CheckpointState | None:
+    def load_latest(
+        self,
+        fingerprint: Mapping[str, str] | None = None,
+        check: Callable[[CheckpointState], None] = lambda state: None,
+    ) -> CheckpointState | None:
         """Reads the newest checkpoint that is sound, and warns of each damaged one that it passes over.
 
         Args:
             fingerprint: of the training that wants it, or None for no check.
+            check: raises CheckpointCorruptError for a state that makes no sense to the training that wants
+                it; the checkpoint is then passed over too.
 
         Returns:
             The state, or None if the directory is empty or missing.
@@ -135,30 +153,33 @@ class CheckpointStore:
         Raises:
             CheckpointCorruptError: there are checkpoints, and all of them are damaged.
             CheckpointMismatchError: the newest sound one belongs to another training.
+            CheckpointError: the directory, or a checkpoint that may be sound, cannot be read.
         """
-        reasons = []
-        for path in reversed(self.paths):
+        reasons: dict[Path, str] = {}
+        left = list(self.paths)
+        while left:
+            path = left.pop()
             try:
-                state = container.read(path)
+                state = self.load(path, fingerprint)
+                check(state)
+            except CheckpointMismatchError:
+                raise
             except CheckpointError as error:
                 if path not in self.paths:  # deleted since they were listed, because newer ones were saved
-                    return self.load_latest(fingerprint)
+                    reasons, left = {}, list(self.paths)
+                    continue
+                if not isinstance(error, CheckpointCorruptError):
+                    raise
                 self._damaged.add(path)
-                reasons.append(f"{path.name}: {error.__cause__}")
+                reasons[path] = f"{path.name}: {error.__cause__ or error}"
                 continue
-            if reasons:
-                warnings.warn(
-                    f"Resuming from {path}, because newer checkpoints cannot be used ({'; '.join(reasons)}).",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
-            if fingerprint is not None:
-                state.check(fingerprint, source=f"The checkpoint {path}")
+            self._tell_passed_over(path, reasons)
             return state
         if reasons:
             raise CheckpointCorruptError(
                 f"None of the {len(reasons)} checkpoints in {self._directory} can be used "
-                f"({'; '.join(reasons)}). Put a sound one there, or give another directory to start afresh."
+                f"({'; '.join(reasons.values())}). Put a sound one there, or give another directory to start "
+                "afresh."
             )
         return None
 
@@ -181,11 +202,11 @@ class CheckpointStore:
     def _write(self, path: Path, pieces: Sequence[container.Bytes]) -> None:
         temporary = path.with_name(f".{path.name}.tmp")
         try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            descriptor = open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             try:
                 for piece in pieces:
                     _write_all(descriptor, piece)
-                os.fsync(descriptor)
+                sync(descriptor)
             finally:
                 os.close(descriptor)
             os.replace(temporary, path)
@@ -193,7 +214,7 @@ class CheckpointStore:
             with suppress(OSError):
                 os.unlink(temporary)
             raise
-        _make_durable(self._directory)
+        sync_directory(self._directory)
 
     def _remove_leftovers(self) -> None:
         """Deletes what earlier crashes left; while this store has the lock, nobody else is writing."""
@@ -213,27 +234,35 @@ class CheckpointStore:
             except OSError as error:
                 warnings.warn(f"The old checkpoint {path} stays: {error}.", RuntimeWarning, stacklevel=3)
 
-    def _cannot_write(self, path: Path, pieces: Sequence[container.Bytes], error: OSError) -> str:
+    def _cannot_write(
+        self, path: Path, pieces: Sequence[container.Bytes], error: OSError | IrregularFileError
+    ) -> str:
+        if isinstance(error, IrregularFileError):
+            reason = f"in the place of {path.name}.tmp lies something else: {error}. Move it away"
+        else:
+            reason = explain(error, path)
+        if isinstance(error, OSError) and error.errno in _FULL:
+            reason += ". Delete what is not needed there, or give a directory on another disk"
         needed = sum(memoryview(piece).nbytes for piece in pieces)
         free = "an unknown number of"
         with suppress(OSError):
             free = str(shutil.disk_usage(self._directory).free)
         return (
-            f"The checkpoint {path} cannot be written: {error.strerror or error}. It needs {needed} bytes, "
-            f"and {free} bytes are free. Older checkpoints are as before."
+            f"The checkpoint {path} cannot be written: {reason}. It needs {needed} bytes, and {free} bytes "
+            "are free. Older checkpoints are as before."
         )
+
+    def _tell_passed_over(self, path: Path, reasons: Mapping[Path, str]) -> None:
+        if reasons:
+            warnings.warn(
+                f"Resuming from {path}, because newer checkpoints cannot be used "
+                f"({'; '.join(reasons.values())}).",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
 
 def _write_all(descriptor: int, piece: container.Bytes) -> None:
     rest = memoryview(piece)
     while rest:
         rest = rest[os.write(descriptor, rest[:_LARGEST_WRITE_BYTES]) :]
-
-
-def _make_durable(directory: Path) -> None:
-    """Makes the names in a directory durable, which syncing a file does not."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

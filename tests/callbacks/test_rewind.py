@@ -1,0 +1,184 @@
+"""CSV logs: a resumed run writes each row once, and what another training wrote is never lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import asdict, replace
+
+import keras
+import pytest
+
+from overlap_train.callbacks.rewind import FileMark, files_of, mark_files, read_marks, rewind_files
+from overlap_train.errors import CheckpointCorruptError
+
+HEADER = "epoch,loss\r\n"
+
+
+def rows(*epochs: int, separator: str = ",") -> str:
+    return "".join(f"{epoch}{separator}0.{epoch}\r\n" for epoch in epochs)
+
+
+def logger(path, **arguments):
+    return keras.callbacks.CSVLogger(path, **arguments)
+
+
+def marked(path, text: str):
+    """Writes what a training has written when its checkpoint is made, and marks it."""
+    path.write_bytes(text.encode())
+    return mark_files(files_of([logger(path)]))
+
+
+def after(path, marks, epoch: int, **arguments) -> str:
+    callback = logger(path, **arguments)
+    rewind_files([callback], marks, epoch)
+    assert callback.append
+    return path.read_bytes().decode()
+
+
+@pytest.mark.parametrize(
+    "since",
+    [
+        "",
+        rows(2),
+        rows(2, 3, 4),
+        rows(2) + "3",
+        rows(2) + "3,",
+        rows(2) + "3,0.3\r",
+        "2",
+        '2,"[1\n 2]"\r\n3,"[3',
+        rows(*range(2, 120)) + "1",
+    ],
+    ids=[
+        "none",
+        "one",
+        "several",
+        "a digit",
+        "a field",
+        "half an end",
+        "half a row",
+        "lines",
+        "a first digit",
+    ],
+)
+def test_rows_of_epochs_that_run_again_are_cut(tmp_path, since):
+    path, before = tmp_path / "log.csv", HEADER + rows(0, 1)
+    marks = marked(path, before)
+    path.write_bytes((before + since).encode())
+    assert after(path, marks, 2) == before
+
+
+@pytest.mark.parametrize("own", ["", rows(2, 3), rows(2) + "3,0.1\r\n"], ids=["none", "two", "half"])
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        rows(0, 1, 2, 3),
+        HEADER + rows(2, 3),
+        rows(9),
+        "# by hand\r\n",
+        rows(2, separator=";"),
+        '"unclosed\r\n',
+    ],
+    ids=["an earlier epoch", "a header", "a later epoch", "a comment", "another separator", "a quote"],
+)
+def test_rows_that_another_training_appended_stay(tmp_path, own, foreign):
+    path, before = tmp_path / "log.csv", HEADER + rows(0, 1)
+    marks = marked(path, before)
+    path.write_bytes((before + own + foreign).encode())
+    assert after(path, marks, 2) == before + foreign
+
+
+def test_much_that_another_training_appended_stays(tmp_path):
+    path, before = tmp_path / "log.csv", HEADER + rows(0, 1)
+    marks = marked(path, before)
+    foreign = rows(*range(30_000))
+    path.write_bytes((before + rows(2, 3) + foreign).encode())
+    assert after(path, marks, 2) == before + foreign
+
+
+def test_rows_of_an_earlier_training_in_the_same_file_stay(tmp_path):
+    path = tmp_path / "log.csv"
+    before = HEADER + rows(*range(6)) + rows(0, 1)
+    marks = marked(path, before)
+    path.write_bytes((before + rows(2, 3)).encode())
+    assert after(path, marks, 2) == before
+
+
+def test_another_log_is_appended_to(tmp_path):
+    marks = marked(tmp_path / "own.csv", HEADER + rows(0, 1))
+    other = tmp_path / "other.csv"
+    other.write_bytes((HEADER + rows(0, 1, 2, 3)).encode())  # the same bytes, and still another's
+    assert after(other, marks, 2) == HEADER + rows(0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("now", ["", HEADER + rows(0), HEADER + rows(0, 7) + rows(2, 3)])
+def test_a_log_that_was_replaced_since_is_appended_to(tmp_path, now):
+    path = tmp_path / "log.csv"
+    marks = marked(path, HEADER + rows(0, 1))
+    path.write_bytes(now.encode())
+    assert after(path, marks, 2) == now
+
+
+def test_a_log_that_was_moved_or_restored_is_known_again(tmp_path):
+    path, moved, before = tmp_path / "log.csv", tmp_path / "moved.csv", HEADER + rows(0, 1)
+    marks = marked(path, before)
+    path.write_bytes((before + rows(2)).encode())
+    shutil.copy(path, tmp_path / "backup.csv")
+    os.rename(path, moved)
+    assert after(moved, marks, 2) == before
+    shutil.copy(tmp_path / "backup.csv", path)
+    assert after(path, marks, 2) == before
+
+
+def test_each_of_several_logs_is_cut_at_its_own_mark(tmp_path):
+    paths = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    callbacks = [keras.callbacks.History(), *(logger(path) for path in paths)]
+    contents = [HEADER + rows(0), HEADER + rows(0, 1)]
+    for path, content in zip(paths, contents, strict=True):
+        path.write_bytes(content.encode())
+    marks = mark_files(files_of(callbacks))
+    for path, content in zip(paths, contents, strict=True):
+        path.write_bytes((content + rows(2)).encode())
+    rewind_files(callbacks, marks, 2)
+    assert [path.read_bytes().decode() for path in paths] == contents
+
+
+def test_a_relative_log_is_marked_where_the_training_began(tmp_path, monkeypatch):
+    (tmp_path / "log.csv").write_text(HEADER + rows(0))
+    monkeypatch.chdir(tmp_path)
+    paths = files_of([logger("log.csv")])
+    monkeypatch.chdir("/")
+    (mark,) = mark_files(paths)
+    assert mark.path == str(tmp_path / "log.csv")
+
+
+def test_what_is_no_file_is_neither_read_nor_cut(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "directory").mkdir()
+    callbacks = [logger(tmp_path / name) for name in ("pipe", "directory", "none.csv")]
+    callbacks.append(logger("gs://bucket/log.csv"))
+    assert mark_files(files_of(callbacks)) == ()
+    marks = [FileMark(n, str(tmp_path / "x"), 1, 1, 0, "") for n in range(4)]
+    rewind_files([*callbacks, keras.callbacks.History()], marks, 2)
+    assert all(callback.append for callback in callbacks)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["directory", "pipe"]
+
+
+def test_marks_survive_json_and_others_are_corrupt(tmp_path):
+    marks = marked(tmp_path / "log.csv", HEADER + rows(0))
+    described = asdict(marks[0])
+    assert read_marks([described]) == marks
+    for changes in ({"size_bytes": -1}, {"size_bytes": 1.5}, {"path": 3}, {"number": True}, {"inode": 2**64}):
+        with pytest.raises(CheckpointCorruptError, match="mark of a log"):
+            read_marks([{**described, **changes}])
+    for entry in (None, 3, [], {}, {**described, "more": 1}):
+        with pytest.raises(CheckpointCorruptError, match="mark of a log"):
+            read_marks([entry])
+
+
+def test_a_mark_says_no_more_than_the_file_holds(tmp_path):
+    path, before = tmp_path / "log.csv", HEADER + rows(0, 1)
+    (mark,) = marked(path, before + rows(2, 3))
+    path.write_bytes(before.encode())  # what a power cut left
+    assert after(path, [mark], 4) == before
+    assert after(path, [replace(mark, size_bytes=10**12)], 4) == before

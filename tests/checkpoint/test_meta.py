@@ -1,0 +1,136 @@
+"""Checkpoints of right checksums and wrong content: each is passed over for the one before."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from overlap_train.checkpoint import container
+from overlap_train.resume import StartPoint
+from tests.checkpoint.crafting import TEXTS, opened, sealed
+from tests.checkpoint.resuming import LOGS, Training
+
+# Keras's, when a callback looks at the learning rate.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+
+def rewritten(path: Path, **changes) -> None:
+    state = dataclasses.replace(container.read(path), **changes)
+    path.write_bytes(b"".join(container.encode(state)))
+
+
+CURSOR = {"drawn": 1, "seen": 3, "open": False}
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {"cursor": {**CURSOR, "drawn": 10**9}},
+        {"cursor": {**CURSOR, "seen": 4}},
+        {"cursor": {**CURSOR, "seen": -1}},
+        {"cursor": {**CURSOR, "open": 1}},
+        {"cursor": {}},
+        {"stopped": "no"},
+        {"logs": {"loss": {}}},
+        {"logs": [1]},
+        {"max_lag": -1},
+        {"max_lag": True},
+        {"max_lag": 1.5},
+        {"callbacks": {}},
+        {"callbacks": None},
+        {"files": {}},
+        {"files": [{}]},
+        {"settings": {"a": 1}},
+    ],
+    ids=repr,
+)
+def test_a_meta_that_no_training_writes_is_passed_over(tmp_path, meta):
+    training = Training(tmp_path)
+    training.save()
+    newest = tmp_path / "run" / "ckpt-000002.otck"
+    rewritten(newest, meta={**container.read(newest).meta, **meta})
+    with pytest.warns(RuntimeWarning, match=r"Resuming from .*000001.*000002"):
+        assert training.resume() == StartPoint(1, 3, False, LOGS, 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda array: None,
+        lambda array: array[:1],
+        lambda array: array.astype("float64"),
+        lambda array: array.astype("U4"),
+    ],
+    ids=["missing", "of another shape", "of another dtype", "of text"],
+)
+def test_variables_that_are_not_those_of_the_model_are_passed_over(tmp_path, change):
+    training = Training(tmp_path)
+    training.save()
+    newest = tmp_path / "run" / "ckpt-000002.otck"
+    stored = dict(container.read(newest).arrays)
+    changed = change(stored.pop("variables/0"))
+    rewritten(newest, arrays=stored if changed is None else {**stored, "variables/0": changed})
+    with pytest.warns(RuntimeWarning, match="variable 0 is"):
+        assert training.resume() == StartPoint(1, 3, False, LOGS, 1)
+
+
+def test_values_of_callbacks_that_are_not_theirs_are_passed_over(tmp_path):
+    training = Training(tmp_path)
+    training.save()
+    newest = tmp_path / "run" / "ckpt-000002.otck"
+    meta = dict(container.read(newest).meta)
+    for callback in meta["callbacks"]:
+        if callback["kind"] == "EarlyStopping":
+            callback["values"]["wait"] = "three"
+    rewritten(newest, meta=meta)
+    with pytest.warns(RuntimeWarning, match=r"000002.*EarlyStopping.wait is of type str"):
+        assert training.resume() == StartPoint(1, 3, False, LOGS, 1)
+
+
+@pytest.mark.parametrize("epoch", [0, 2**63 - 1])
+def test_an_epoch_is_in_range(tmp_path, epoch):
+    training = Training(tmp_path)
+    training.save()
+    rewritten(tmp_path / "run" / "ckpt-000002.otck", epoch=epoch)
+    if epoch:
+        assert training.resume().epoch == epoch
+    else:
+        with pytest.warns(RuntimeWarning, match="its epoch is 0"):
+            assert training.resume() == StartPoint(1, 3, False, LOGS, 1)
+
+
+@pytest.mark.parametrize(
+    "text", [text for text in TEXTS if b"arrays" not in text], ids=lambda text: f"{text!r:.30}"
+)
+def test_a_manifest_that_is_none_is_passed_over(tmp_path, text):
+    training = Training(tmp_path)
+    training.save()
+    (tmp_path / "run" / "ckpt-000002.otck").write_bytes(sealed(text))
+    with pytest.warns(RuntimeWarning, match=r"000002.*makes no sense"):
+        assert training.resume() == StartPoint(1, 3, False, LOGS, 1)
+
+
+@pytest.mark.parametrize("fingerprint", [{"model": 3}, []], ids=repr)
+def test_a_fingerprint_that_is_none_is_passed_over(tmp_path, fingerprint):
+    training = Training(tmp_path)
+    manifest, data = opened(training.save())
+    text = json.dumps({**manifest, "fingerprint": fingerprint}).encode()
+    (tmp_path / "run" / "ckpt-000002.otck").write_bytes(sealed(text, data))
+    with pytest.warns(RuntimeWarning, match=r"000002.*fingerprint"):
+        assert training.resume() == StartPoint(1, 3, False, LOGS, 1)
+
+
+def test_a_log_is_durable_before_the_checkpoint_that_counts_on_it(tmp_path, monkeypatch):
+    synced, real = [], os.fsync
+
+    def noted(descriptor):
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    Training(tmp_path).save()
+    assert synced.index("log.csv") < synced.index(".ckpt-000001.otck.tmp")

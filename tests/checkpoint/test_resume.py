@@ -1,0 +1,238 @@
+"""A `fit` that resumes: nothing is touched before it is accepted, and a history is of one kind."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train import CheckpointPolicy, ExecutionPlan, Trainer, ValidationPolicy, ValidationSet
+from overlap_train.errors import CheckpointMismatchError
+from tests.models import CLASSES, FEATURES, arrays, crossentropy
+
+X, Y = arrays(32)
+VX, VY = arrays(20, seed=1)
+
+
+def model(metrics=("accuracy",), loss=None) -> keras.Model:
+    keras.utils.set_random_seed(1)
+    made = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
+    made.compile("sgd", loss or crossentropy(), metrics=list(metrics))
+    return made
+
+
+def trainer(made=None, **policy) -> Trainer:
+    plan = ExecutionPlan(kernels="keras", jit=False)
+    return Trainer(made or model(), execution=plan, validation=ValidationPolicy(**policy))
+
+
+def fit(resume, epochs=2, made=None, **arguments):
+    defaults = dict(batch_size=16, verbose=0, validation_data=(VX, VY))
+    return trainer(made).fit(X, Y, epochs=epochs, resume=resume, **{**defaults, **arguments})
+
+
+def epochs_in(path: Path) -> list[str]:
+    return [row.split(",")[0] for row in path.read_text().splitlines()[1:]]
+
+
+class Killed(Exception):
+    pass
+
+
+def killer(last: int) -> keras.callbacks.Callback:
+    """Returns a callback that fails after an epoch; an attribute that says when would be resumed too."""
+
+    class Killer(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == last:
+                raise Killed
+
+    return Killer()
+
+
+def killed_with_log(directory: Path, *, append: bool = False) -> CheckpointPolicy:
+    """Trains five epochs and leaves the checkpoint of the third."""
+    policy = CheckpointPolicy(directory=directory / "run", every_epochs=3)
+    log = keras.callbacks.CSVLogger(directory / "log.csv", append=append)
+    with pytest.raises(Killed):
+        fit(policy, epochs=8, callbacks=[log, killer(4)])
+    log.on_train_end()  # closes the file, which Keras leaves open when a training fails
+    return policy
+
+
+# What a refusal leaves alone.
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"callbacks": [keras.callbacks.EarlyStopping()]},
+        {"callbacks": []},
+        {"validation_data": (VX + 1, VY)},
+        {"made": lambda: model(metrics=["accuracy", "sparse_top_k_categorical_accuracy"])},
+    ],
+    ids=["other callbacks", "no other callback", "another validation set", "other metrics"],
+)
+def test_a_refused_resume_leaves_the_log_as_it_was(tmp_path, changes):
+    policy, log = killed_with_log(tmp_path), tmp_path / "log.csv"
+    before, directory = log.read_bytes(), sorted(os.listdir(tmp_path / "run"))
+    changes = dict(changes)
+    made = changes.pop("made", model)()
+    initial = made.get_weights()
+    logger = keras.callbacks.CSVLogger(log)
+    callbacks = [logger, *changes.pop("callbacks", [killer(99)])]
+    with pytest.raises(CheckpointMismatchError):
+        fit(policy, epochs=8, made=made, callbacks=callbacks, **changes)
+    assert log.read_bytes() == before
+    assert not logger.append
+    assert sorted(os.listdir(tmp_path / "run")) == directory
+    for value, kept in zip(made.get_weights(), initial, strict=True):
+        np.testing.assert_array_equal(value, kept)
+
+
+@pytest.mark.parametrize("append", [False, True])
+def test_an_accepted_resume_writes_each_row_once(tmp_path, append):
+    log = tmp_path / "log.csv"
+    log.write_text("epoch,loss\n0,1\n1,1\n2,1\n3,1\n")
+    earlier = epochs_in(log) if append else []
+    policy = killed_with_log(tmp_path, append=append)
+    assert epochs_in(log) == [*earlier, "0", "1", "2", "3", "4"]
+    callbacks = [keras.callbacks.CSVLogger(log, append=append), killer(99)]
+    fit(policy, epochs=6, callbacks=callbacks)
+    assert epochs_in(log) == [*earlier, "0", "1", "2", "3", "4", "5"]
+    assert callbacks[0].append is append
+
+
+def test_the_log_of_another_training_is_appended_to(tmp_path):
+    policy, other = killed_with_log(tmp_path), tmp_path / "other.csv"
+    other.write_text("epoch,loss\n" + "".join(f"{epoch},0.1\n" for epoch in range(10)))
+    fit(policy, epochs=4, callbacks=[keras.callbacks.CSVLogger(other), killer(99)])
+    assert epochs_in(other) == [*map(str, range(10)), "3"]
+
+
+# One history, of one kind.
+
+
+def dataset(x, y):
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(10)
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"validation_data": (VX[:10], VY[:10])}, "validation"),
+        ({"validation_data": (VX, VY[::-1])}, "validation"),
+        ({"validation_data": (VX, VY, np.ones(20))}, "validation"),
+        ({"validation_data": None}, "validation"),
+        ({"validation_data": dataset(VX, VY)}, "validation"),
+        ({"validation_data": {"one": (VX, VY)}}, "validation"),
+        ({"validation_freq": 2}, "validation"),
+        ({"validation_steps": 1}, "validation"),
+        ({"validation_batch_size": 5}, "validation"),
+        ({"made": lambda: model(metrics=["sparse_top_k_categorical_accuracy"])}, "metrics"),
+        ({"made": lambda: model(metrics=[])}, "metrics"),
+        ({"made": lambda: model(loss=keras.losses.SparseCategoricalCrossentropy())}, "loss"),
+    ],
+)
+def test_another_history_is_refused(tmp_path, changes, part):
+    fit(tmp_path, epochs=1)
+    changes = dict(changes)
+    made = changes.pop("made", model)()
+    with pytest.raises(CheckpointMismatchError, match=f"{part}: "):
+        fit(tmp_path, made=made, **changes)
+    assert fit(tmp_path).epoch == [0, 1]
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+def test_a_dataset_is_told_from_another_by_what_it_was_made_from(tmp_path, scale):
+    def prepared(factor):
+        return dataset(VX * np.float32(factor), VY).map(lambda x, y: (x, y)).cache().prefetch(1)
+
+    fit(tmp_path, epochs=1, validation_data=prepared(1.0))
+    if scale == 1.0:
+        assert fit(tmp_path, validation_data=prepared(scale)).epoch == [0, 1]
+    else:
+        with pytest.raises(CheckpointMismatchError, match=r"validation: .*digest"):
+            fit(tmp_path, validation_data=prepared(scale))
+
+
+def test_thresholds_of_metrics_count_and_names_by_number_do_not(tmp_path):
+    def made(threshold):
+        built = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1, "sigmoid")])
+        metrics = [keras.metrics.BinaryAccuracy(threshold=threshold), keras.metrics.AUC()]
+        built.compile("sgd", "binary_crossentropy", metrics=metrics)
+        return built
+
+    binary = dict(validation_data=(VX, VY > 1), batch_size=16, verbose=0, resume=tmp_path)
+    trainer(made(0.5)).fit(X, Y > 1, epochs=1, **binary)
+    assert trainer(made(0.5)).fit(X, Y > 1, epochs=2, **binary).epoch == [0, 1]
+    with pytest.raises(CheckpointMismatchError, match=r"metrics: .*0\.3"):
+        trainer(made(0.3)).fit(X, Y > 1, epochs=3, **binary)
+
+
+def test_the_same_sets_in_new_objects_go_on(tmp_path):
+    def sets():
+        return {
+            "clean": (VX.copy(), VY.copy()),
+            "noisy": ValidationSet(data=dataset(VX, VY), freq=[1, 2], steps=1),
+        }
+
+    fit(tmp_path, epochs=1, validation_data=sets())
+    assert fit(tmp_path, validation_data=sets()).epoch == [0, 1]
+
+
+def test_other_settings_of_the_validation_are_said(tmp_path):
+    fit(tmp_path, epochs=1)
+    going_on = trainer(on_change="continue", max_lag=2)
+    going_on.fit(X, Y, batch_size=16, epochs=2, verbose=0, validation_data=(VX, VY), resume=tmp_path)
+    (said,) = [message for message in going_on.messages if "ValidationPolicy" in message]
+    assert said == (
+        "ValidationPolicy.on_change is 'continue' from here on; until the checkpoint it was 'rollback'"
+    )
+
+
+# Where it lies.
+
+
+@pytest.mark.parametrize("as_policy", [False, True])
+def test_a_relative_directory_stays_where_it_was_when_fit_began(tmp_path, monkeypatch, as_policy):
+    class Mover(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            os.chdir(tmp_path / "b")
+
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "a")
+    fit(CheckpointPolicy(directory="run") if as_policy else "run", callbacks=[Mover()])
+    assert len(list((tmp_path / "a" / "run").glob("ckpt-*"))) == 2
+    assert list((tmp_path / "b").iterdir()) == []
+
+
+def test_a_working_directory_that_is_gone_is_named(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    os.rmdir(tmp_path / "gone")
+    with pytest.raises(Exception, match="resume='run' is relative, and the working directory is gone"):
+        fit("run")
+
+
+@pytest.mark.parametrize(
+    ("resume", "error"),
+    [("a\0b", ValueError), ("\ud800", ValueError), ("", TypeError), (b"run", TypeError), (3, TypeError)],
+    ids=repr,
+)
+def test_what_is_no_path_is_refused_by_the_name_of_the_argument(resume, error):
+    with pytest.raises(error, match="resume must be"):
+        fit(resume)
+
+
+def test_numbers_of_numpy_are_taken(tmp_path):
+    policy = CheckpointPolicy(
+        directory=tmp_path, every_epochs=np.int64(2), keep=np.int8(1), every_s=np.float32(0)
+    )
+    assert (policy.every_epochs, policy.keep) == (2, 1)
+    assert type(policy.keep) is int

@@ -1,0 +1,171 @@
+"""The exceptions cross processes and copies whole: nobody who waits for a worker waits for ever."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import copy
+import importlib.util
+import multiprocessing
+import pickle
+import threading
+
+import pytest
+
+from overlap_train import errors
+
+KINDS = [getattr(errors, name) for name in errors.__all__]
+
+
+class Unpicklable(Exception):
+    """As many libraries have them: its constructor wants more than its arguments hold."""
+
+    def __init__(self, code: int, *, where: str) -> None:
+        super().__init__(f"code {code} at {where}")
+
+
+class Subclass(errors.ValidationWorkerError):
+    """One that a user may derive."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__("derived", epoch=epoch, shard=0)
+        self.note = {"more": [1, 2]}
+
+
+def made(kind: type[Exception]) -> Exception:
+    """Returns an exception with attributes, a note and two causes, the nearer of which is no stock one."""
+    if kind is errors.ValidationWorkerError:
+        error = errors.ValidationWorkerError("it failed", epoch=3, shard=1)
+    else:
+        error = kind("it failed")
+    error.hint = ("look", "there")
+    try:
+        try:
+            try:
+                raise KeyError("root")
+            except KeyError as root:
+                raise errors.DataUnavailableError("in between") from root
+        except errors.DataUnavailableError as between:
+            raise error from between
+    except kind as raised:
+        return raised
+
+
+def assert_whole(error: Exception, expected: Exception) -> None:
+    assert type(error) is type(expected)
+    assert str(error) == str(expected)
+    assert error.args == expected.args
+    assert vars(error) == vars(expected)
+    assert error.__suppress_context__ == expected.__suppress_context__
+
+
+def assert_causes(between: BaseException | None) -> None:
+    assert type(between) is errors.DataUnavailableError
+    assert str(between) == "in between"
+    assert type(between.__cause__) is KeyError
+    assert between.__cause__.args == ("root",)
+
+
+def raise_made(name: str) -> None:
+    raise made(getattr(errors, name))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "transfer",
+    [
+        copy.copy,
+        copy.deepcopy,
+        *(lambda e, p=p: pickle.loads(pickle.dumps(e, p)) for p in range(pickle.HIGHEST_PROTOCOL + 1)),
+    ],
+    ids=["copy", "deepcopy", *(f"pickle {p}" for p in range(pickle.HIGHEST_PROTOCOL + 1))],
+)
+def test_every_error_is_whole_after(kind, transfer):
+    error = made(kind)
+    moved = transfer(error)
+    assert moved is not error
+    assert_whole(moved, error)
+    assert_causes(moved.__cause__)
+    assert moved.__traceback__ is None
+
+
+def test_a_copy_does_not_share_what_can_change():
+    error = Subclass(2)
+    deep, shallow = copy.deepcopy(error), copy.copy(error)
+    error.note["more"].append(3)
+    assert deep.note == {"more": [1, 2]}
+    assert shallow.note == {"more": [1, 2, 3]}
+
+
+def test_a_derived_error_with_a_constructor_of_its_own_is_whole():
+    assert_whole(pickle.loads(pickle.dumps(Subclass(2))), Subclass(2))
+
+
+def test_what_cannot_be_pickled_says_what_it_was():
+    error = errors.ValidationWorkerError("it failed", epoch=3, shard=1)
+    error.lock = threading.Lock()
+    error.__cause__ = Unpicklable(7, where="here")
+    error.__cause__.__cause__ = KeyError("root")
+    moved = pickle.loads(pickle.dumps(error))
+    assert (moved.epoch, moved.shard) == (3, 1)
+    assert "lock" in moved.lock
+    assert str(moved.__cause__).endswith("Unpicklable: code 7 at here")
+    assert moved.__cause__.__cause__.args == ("root",)
+    assert copy.copy(error).__cause__ is error.__cause__
+    assert copy.copy(error).lock is error.lock
+
+
+def test_the_cause_that_tensorflow_raised_is_kept():
+    import tensorflow as tf
+
+    error = errors.ValidationWorkerError("it failed", epoch=0, shard=0)
+    with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+        tf.ensure_shape(tf.zeros(2), [3])
+    error.__cause__ = raised.value
+    assert "not compatible" in str(pickle.loads(pickle.dumps(error)).__cause__)
+
+
+def test_causes_in_a_circle_end():
+    first, second = errors.ClusterError("first"), errors.ClusterError("second")
+    first.__cause__, second.__cause__ = second, first
+    moved = pickle.loads(pickle.dumps(first))
+    assert str(moved.__cause__) == "second"
+    assert moved.__cause__.__cause__ is None
+
+
+def test_every_error_leaves_a_pool_of_processes():
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(1) as pool:
+        waited = [(kind, pool.apply_async(raise_made, [kind.__name__])) for kind in KINDS]
+        for kind, result in waited:
+            with pytest.raises(kind) as raised:
+                result.get(timeout=120)
+            assert_whole_from_afar(raised.value, kind)
+
+
+def test_every_error_leaves_an_executor_of_processes():
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, spawn) as executor:
+        waited = [(kind, executor.submit(raise_made, kind.__name__)) for kind in KINDS]
+        for kind, future in waited:
+            assert_whole_from_afar(future.exception(timeout=120), kind)
+
+
+def assert_whole_from_afar(error: BaseException, kind: type[Exception]) -> None:
+    assert_whole(error, made(kind))
+    assert_causes(error.__context__)
+    assert "KeyError: 'root'" in str(error.__cause__)  # the pool's own: the traceback as text
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the package ray (extra 'ray')")
+def test_every_error_leaves_a_ray_task():
+    import ray
+
+    ray.init(num_cpus=1, include_dashboard=False)
+    try:
+        task = ray.remote(raise_made)
+        for kind in KINDS:
+            with pytest.raises(kind) as raised:
+                ray.get(task.remote(kind.__name__), timeout=120)
+            assert_whole(raised.value.cause, made(kind))
+    finally:
+        ray.shutdown()
