@@ -67,6 +67,7 @@ def test_evidence_is_rehearsed_without_tensorflow_and_not_repeated(tmp_path) -> 
 
 @needs_compiler
 @pytest.mark.timeout(900)
+@pytest.mark.nightly
 def test_tensorflow_runs_are_rehearsed_and_not_repeated(tmp_path) -> None:
     arguments = ("run", "--emulate", "--output", str(tmp_path))
     first = run("gpu_tensorflow.sh", *arguments)
