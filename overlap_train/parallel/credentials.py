@@ -14,7 +14,7 @@ __all__ = ["KEY_VARIABLE", "Credentials", "TLSFiles", "read_credentials"]
 
 KEY_VARIABLE = "OVERLAP_TRAIN_CLUSTER_KEY"
 _FILE_VARIABLE = "OVERLAP_TRAIN_CLUSTER_KEY_FILE"
-_SHORTEST, _LONGEST_FILE = 16, 4096
+_SHORTEST, _LONGEST_FILE = 16, 65_536
 _ADVICE = (
     f"set {KEY_VARIABLE} to the same secret on all hosts, such as one of `openssl rand -hex 32`, or pass "
     "join_cluster(key_file=...); on a network where you trust every program, "
@@ -163,27 +163,31 @@ def _read_private(path: Path, name: str) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         raise ClusterConfigError(f"{name} cannot be read: {error}") from error
-    with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise ClusterConfigError(f"{name} must be a regular file; {str(path)!r} is not")
-        mode = stat.S_IMODE(found.st_mode)
-        if mode & ~(stat.S_IRUSR | stat.S_IWUSR):
-            raise ClusterConfigError(
-                f"{name} must have the mode 0600, so that no other user reads it; {str(path)!r} has "
-                f"{mode:04o}: chmod 600 {str(path)!r}, and make a new key if others may have read it"
-            )
-        if found.st_uid not in (os.geteuid(), 0):
-            raise ClusterConfigError(
-                f"{name} must belong to the user who runs this; {str(path)!r} belongs to user {found.st_uid}"
-            )
-        return file.read() if name == "tls_key" else _whole(file.read(_LONGEST_FILE + 1), name, path)
-
-
-def _whole(content: bytes, name: str, path: Path) -> bytes:
+    try:
+        _check_private(os.fstat(descriptor), path, name)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            content = file.read(_LONGEST_FILE + 1)
+    finally:
+        os.close(descriptor)
     if len(content) > _LONGEST_FILE:
         raise ClusterConfigError(f"{name} must have at most {_LONGEST_FILE} bytes; {str(path)!r} has more")
     return content
+
+
+def _check_private(found: os.stat_result, path: Path, name: str) -> None:
+    """Raises ClusterConfigError unless a file is a regular one that only this user can read and change."""
+    if not stat.S_ISREG(found.st_mode):
+        raise ClusterConfigError(f"{name} must be a regular file; {str(path)!r} is not")
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & ~(stat.S_IRUSR | stat.S_IWUSR):
+        raise ClusterConfigError(
+            f"{name} must have the mode 0600, so that no other user reads it; {str(path)!r} has "
+            f"{mode:04o}: chmod 600 {str(path)!r}, and make a new key if others may have read it"
+        )
+    if found.st_uid not in (os.geteuid(), 0):
+        raise ClusterConfigError(
+            f"{name} must belong to the user who runs this; {str(path)!r} belongs to user {found.st_uid}"
+        )
 
 
 def _path(name: str, value: object) -> Path:
