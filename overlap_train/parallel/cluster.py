@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from overlap_train.errors import ClusterConfigError
 from overlap_train.parallel.credentials import Credentials, read_credentials
-from overlap_train.parallel.endpoints import check_seconds, is_loopback, listen, parse_endpoint, resolve
+from overlap_train.parallel.endpoints import check_seconds, is_loopback, listen, parse_endpoint, resolve, why
 from overlap_train.parallel.evaluator import EvaluatorPlace, EvaluatorTask, TrainingHosts
 from overlap_train.parallel.tf_config import read_resolver, read_tf_config
 
@@ -156,6 +156,6 @@ def _require_free(address: str, task: str) -> None:
             if error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):  # a host without IPv6, or IPv4
                 continue
             raise ClusterConfigError(
-                f"port {port} of {task} ({address}) is taken on this host: {error.strerror}; end what uses "
+                f"port {port} of {task} ({address}) is taken on this host: {why(error)}; end what uses "
                 "it (an earlier run?) or name another port in TF_CONFIG on all hosts"
             ) from error

@@ -6,13 +6,14 @@ import errno
 import ipaddress
 import math
 import numbers
+import os
 import re
 import socket
 from typing import Any, NamedTuple
 
 from overlap_train.errors import ClusterConfigError
 
-__all__ = ["Endpoint", "check_seconds", "is_loopback", "listen", "parse_endpoint", "resolve"]
+__all__ = ["Endpoint", "check_seconds", "is_loopback", "listen", "parse_endpoint", "resolve", "why"]
 
 _NAME = re.compile(r"[^\s/@\[\]:%\x00-\x1f\x7f]{1,253}")
 # A host without IPv6, a name with an address of another machine: the next address may do.
@@ -112,17 +113,24 @@ def listen(endpoint: Endpoint, *, backlog: int = 128) -> list[socket.socket]:
             except OSError as error:
                 if error.errno not in _NOT_HERE:
                     raise
-                reason = error.strerror or str(error)
+                reason = why(error)
     except OSError as error:
         for listener in listeners:
             listener.close()
-        raise ClusterConfigError(f"cannot listen at {where}: {error.strerror or error}") from error
+        raise ClusterConfigError(f"cannot listen at {where}: {why(error)}") from error
     if not listeners:
         raise ClusterConfigError(
             f"cannot listen at {where}: {reason}. If that is not an address of this host, name one with "
             "join_cluster(bind_address=...); '0.0.0.0' or '::' listens on all interfaces"
         )
     return listeners
+
+
+def why(error: OSError) -> str:
+    """Returns what an error of a socket says, without the address that Python adds to it."""
+    if isinstance(error, socket.gaierror) or error.errno is None:
+        return error.strerror or str(error)
+    return os.strerror(error.errno)
 
 
 def _is_host(host: str) -> bool:
