@@ -199,7 +199,6 @@ def test_a_lost_evaluator_that_does_not_come_back_is_waited_for_once(together, m
 def test_a_fit_that_ends_does_not_wait_for_an_evaluator(together, monkeypatch):
     """The time-out of a validation ends the training while its evaluator is waited for."""
     place = EvaluatorPlace(f"localhost:{free_ports(1)[0]}", "a cluster", 60.0, return_s=3600.0)
-    monkeypatch.setattr("overlap_train.validation.remote._GRACE_S", 0.01)
     lose_after(1, monkeypatch)
     with (
         pytest.warns(RuntimeWarning, match="waiting up to 3600 s"),

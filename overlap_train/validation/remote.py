@@ -94,9 +94,10 @@ class RemoteEvaluator:
 
         A validation under way gets ten seconds to end; after that the evaluator finds the chief gone.
         """
+        with self._lock:
+            self._ending = True  # an evaluator that is lost from here on is not waited for
         if not self._pool.close(_GRACE_S):
             with self._lock:
-                self._ending = True
                 self._link.abort()
             self._pool.close()
         with contextlib.suppress(HostLostError):  # whoever waited for a result has been told
