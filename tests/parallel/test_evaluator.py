@@ -98,7 +98,9 @@ def test_evaluators_killed_at_random_moments_are_taken_back(tmp_path):
         timer.cancel()
         processes = [chief, evaluator.again()] if evaluator.returncode else [chief]
         codes = finish(directory, processes, timeout_s=120)
-        assert not any(codes), errors(directory, 0)[-3000:]
+        # Killed after the last validation, it is not missed, and one that is started again finds no chief.
+        missed = "waiting up to" in errors(directory, 0)
+        assert not any(codes if missed else codes[:1]), errors(directory, 0)[-3000:]
         assert_same_result(directory, one, hosts=1)
 
 
