@@ -240,7 +240,8 @@ def make_suite(
         resources: closes what is opened here.
         within_evaluate: whether this is a call of `evaluate`.
     """
-    acting = (c for c in callbacks.callbacks if acts_in_test_batches(c))
+    serves = setup.replicas is not None and setup.replicas.serves is not None
+    acting = (c for c in callbacks.callbacks if acts_in_test_batches(c) and not serves)
     request = SetRequest(
         setup.model,
         setup.validation_step,

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -22,12 +25,13 @@ from overlap_train import _keras
 from overlap_train._version import __version__
 from overlap_train.arguments import epoch_selector
 from overlap_train.checkpoint import layout
-from overlap_train.errors import HostMismatchError
+from overlap_train.errors import HostLostError, HostMismatchError
 from overlap_train.interrupts import Interrupts
 from overlap_train.parallel.cluster import program_digest
 from overlap_train.parallel.evaluator import EvaluatorPlace
 from overlap_train.parallel.hosts import Alone
-from overlap_train.parallel.link import Link, accept, connect
+from overlap_train.parallel.link import Link, MisunderstoodError, accept, connect
+from overlap_train.parallel.protocol import is_list, is_request, judge, plain, shortened
 from overlap_train.records import Span
 from overlap_train.snapshot import ModelState, Values
 from overlap_train.validation.policy import ValidationPolicy, ValidationSet
@@ -36,8 +40,9 @@ from overlap_train.validation.suite import NamedRunner, ValidationSuite
 
 __all__ = ["connect_suite", "describe", "serve"]
 
-_ANSWER_S = 60.0
+_ANSWER_S, _RETRY_S = 60.0, 0.5
 _DIGEST_ROWS = 64
+_log = logging.getLogger(__name__)
 
 
 def describe(
@@ -58,7 +63,7 @@ def describe(
         batch_by_batch: whether a callback listens to the batches of the validation.
     """
     chosen = {name: dataclasses.replace(chosen, data=None) for name, chosen in sets.items()}
-    return {
+    description = {
         "version of overlap_train": __version__,
         "cluster": place.cluster,
         "program": program_digest(),
@@ -69,6 +74,7 @@ def describe(
         "model": layout(model.variables),
         "listening to test batches": str(batch_by_batch),
     }
+    return {part: shortened(text) for part, text in description.items()}
 
 
 def connect_suite(
@@ -103,16 +109,13 @@ def connect_suite(
 
     def begin() -> tuple[RemoteEvaluator, list[str]]:
         described = describe(place, model, sets, policy, batch_by_batch=batch_by_batch)
-        link = connect(place.address, "evaluator", timeout_s=place.timeout_s)
-        with contextlib.ExitStack() as undo:
-            undo.callback(link.close)
-            link.send({"kind": "hello", "description": described})
-            answer, _ = link.receive(timeout_s=_ANSWER_S)
-            if answer["kind"] != "welcome":
-                raise HostMismatchError(answer["error"])
-            undo.pop_all()
-        remote = resources.enter_context(_telling(RemoteEvaluator(link, on_span), state, model))
-        return remote, answer["rewindable"]
+
+        def take_back(timeout_s: float, stopped: Callable[[], bool]) -> Link:
+            return _call(place, described, timeout_s=timeout_s, stopped=stopped)[0]
+
+        link, rewindable = _call(place, described, timeout_s=place.timeout_s)
+        evaluator = RemoteEvaluator(link, on_span, take_back=take_back, return_s=place.return_s)
+        return resources.enter_context(_telling(evaluator, state, model)), rewindable
 
     remote, rewindable = hosts.chief_first(begin) or (None, [])
     rewindable = hosts.from_chief(rewindable)
@@ -152,51 +155,79 @@ def serve(
         HostMismatchError: if it differs, or has failed.
         KeyboardInterrupt: on a second signal; a first one is for the training hosts.
     """
-    link, hello = accept(place.address, "chief", timeout_s=place.timeout_s)
-    with link, Interrupts():  # a first signal is for the training hosts, whose end ends this one
-        _welcome(link, hello, description, suite, state)
-        while True:
-            message, values = _receive(link, state)
-            if message["kind"] == "failed":
-                raise HostMismatchError(f"the chief has failed: {message['error']}")
-            if message["kind"] == "end":
+    while True:
+        link, _ = accept(
+            place.address,
+            "chief",
+            timeout_s=place.timeout_s,
+            credentials=place.credentials,
+            bind_address=place.bind_address,
+            check=functools.partial(judge, description=description, in_step=_obstacle(suite, state)),
+        )
+        with link, Interrupts():  # a first signal is for the training hosts, whose end ends this one
+            try:
+                link.send({"kind": "welcome", "rewindable": suite.rewindable_names})
+                message, values = _serve_one(link, suite, state)
                 break
-            link.send(_answer(message, values, suite))
+            except MisunderstoodError as error:  # no chief says such things
+                _log.warning("waiting for another chief: %s", error)
     state.restore(values)
     model.history.epoch, model.history.history = message["epoch"], message["history"]
     model.history.ended = message["ended"]
     return str(message["ended"])
 
 
-def _welcome(
-    link: Link,
-    hello: Mapping[str, Any],
-    description: Mapping[str, str],
-    suite: ValidationSuite,
-    state: ModelState,
-) -> None:
-    """Answers the chief's first message, or refuses it on both hosts."""
-    error: Exception | None = None
-    for part, theirs in hello["description"].items():
-        mine = description.get(part, "")
-        if mine != theirs and error is None:
-            own, other = _first_difference(mine, theirs)
-            error = HostMismatchError(
-                f"the evaluator has another {part} than the chief: {own!r} instead of {other!r}; start it "
-                "with the same program and data"
-            )
-    if error is None and suite.in_step is not None:
-        error = ValueError(f"{suite.in_step}; that is for validation without an evaluator")
-    if error is None and state.outside:
-        names = ", ".join(variable.name for variable in state.outside[:3])
-        error = ValueError(
-            f"the validation reads variables outside the model ({names}), which an evaluator does not get; "
-            "make them the model's (add_weight), or validate without an evaluator"
+def _call(
+    place: EvaluatorPlace,
+    described: Mapping[str, str],
+    *,
+    timeout_s: float,
+    stopped: Callable[[], bool] = lambda: False,
+) -> tuple[Link, list[str]]:
+    """Returns a connection to the evaluator, which has let this host in, and its rewindable sets.
+
+    Raises:
+        HostLostError: if there is no evaluator in that time.
+        HostMismatchError: if it differs, or refuses.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        left = max(0.1, deadline - time.monotonic())
+        link = connect(
+            place.address, "evaluator", timeout_s=left, credentials=place.credentials, stopped=stopped
         )
-    if error is not None:
-        link.send({"kind": "refused", "error": str(error)})
-        raise error
-    link.send({"kind": "welcome", "rewindable": suite.rewindable_names})
+        with contextlib.ExitStack() as undo:
+            undo.callback(link.close)
+            try:
+                link.send({"kind": "hello", "description": described})
+                answer, _ = link.receive(timeout_s=_ANSWER_S)
+            except HostLostError as error:  # one that had just ended, perhaps, and is started again
+                if isinstance(error, MisunderstoodError) or stopped() or time.monotonic() >= deadline:
+                    raise
+                time.sleep(_RETRY_S)
+                continue
+            rewindable = answer.get("rewindable")
+            if answer.get("kind") != "welcome" or not is_list(rewindable, str):
+                raise HostMismatchError(str(answer.get("error", "the evaluator cannot be understood"))[:3000])
+            undo.pop_all()
+        return link, rewindable
+
+
+def _serve_one(link: Link, suite: ValidationSuite, state: ModelState) -> tuple[dict[str, Any], Values]:
+    """Makes a chief's validations and returns its last message, with the last values.
+
+    Raises:
+        MisunderstoodError: if it says what a chief does not say.
+        HostLostError: if it goes before the end.
+        HostMismatchError: if it has failed.
+    """
+    while True:
+        message, values = _receive(link, state)
+        if message["kind"] == "failed":
+            raise HostMismatchError(f"the chief has failed: {str(message.get('error'))[:3000]}")
+        if message["kind"] == "end":
+            return message, values
+        link.send(_answer(message, values, suite))
 
 
 def _receive(link: Link, state: ModelState) -> tuple[dict[str, Any], Values]:
@@ -205,6 +236,8 @@ def _receive(link: Link, state: ModelState) -> tuple[dict[str, Any], Values]:
     weights = [*present.trainable, *present.non_trainable]
     sizes = [int(value.shape.num_elements() * value.dtype.size) for value in weights]
     message, parts = link.receive(sizes)
+    if not is_request(message) or (message["kind"] != "failed" and len(parts) != len(weights)):
+        raise MisunderstoodError(f"the chief cannot be understood: {str(message)[:300]}")
     if not parts:
         return message, present
     flat = tuple(
@@ -221,9 +254,19 @@ def _answer(message: Mapping[str, Any], values: Values, suite: ValidationSuite) 
         if message["kind"] == "check":
             suite.check(message["set"], values)
             return {"kind": "result"}
-        return {"kind": "result", "metrics": dict(suite.evaluate(message["set"], values).metrics)}
+        result = suite.evaluate(message["set"], values)
+        running = [plain(_keras.python_logs(each.logs)) for each in result.running]
+        return {"kind": "result", "metrics": plain(result.metrics), "running": running}
     except Exception as error:
         return {"kind": "error", "error": f"{type(error).__name__}: {error}"}
+
+
+def _obstacle(suite: ValidationSuite, state: ModelState) -> str | None:
+    """Returns why another host cannot make these validations, or None."""
+    if suite.in_step is not None or not state.outside:
+        return suite.in_step
+    names = ", ".join(variable.name for variable in state.outside[:3])
+    return f"the validation reads variables outside the model ({names}), which an evaluator does not get"
 
 
 @contextlib.contextmanager
@@ -235,7 +278,7 @@ def _telling(remote: RemoteEvaluator, state: ModelState, model: keras.Model) -> 
         remote.end({"kind": "failed", "error": f"{type(error).__name__}: {error}"})
         raise
     history = model.history
-    message = {"epoch": history.epoch, "history": history.history, "ended": history.ended}
+    message = {"epoch": history.epoch, "history": plain(history.history), "ended": history.ended}
     remote.end({"kind": "end", **message}, state.read())
 
 
@@ -255,12 +298,3 @@ def _described_leaf(leaf: Any) -> str:
     some = np.asarray(tf.gather(leaf, rows) if tf.is_tensor(leaf) else leaf[rows])
     content = repr(some.tolist()).encode() if some.dtype.hasobject else some.tobytes()
     return f"{tuple(leaf.shape)} {some.dtype} {hashlib.sha256(content).hexdigest()[:16]}"
-
-
-def _first_difference(mine: str, theirs: str) -> Sequence[str]:
-    """Returns the first line in which two texts differ, as it is in each."""
-    own, other = mine.splitlines(), theirs.splitlines()
-    length = max(len(own), len(other))
-    own, other = (lines + ["nothing"] * (length - len(lines)) for lines in (own, other))
-    pairs = [pair for pair in zip(own, other, strict=True) if pair[0] != pair[1]]
-    return [line[:300] for line in pairs[0]]

@@ -22,6 +22,8 @@ from overlap_train.errors import (
 )
 from overlap_train.parallel.evaluator import EvaluatorPlace, EvaluatorTask
 from overlap_train.parallel.link import Link
+from overlap_train.snapshot import ModelState
+from overlap_train.validation.suite import ValidationSuite
 from tests.models import VALIDATION_ROWS, arrays, assert_same_history, sequential
 from tests.parallel.test_hosts import free_ports
 
@@ -49,14 +51,24 @@ def together(monkeypatch):
             model = make()
         return Trainer(model, validation=policy, strategy=strategy)
 
-    def fit(policy=None, make=sequential, theirs=None, callbacks=list, **arguments):
+    def serve(started, callbacks, **arguments):
+        """Fits as one evaluator after another, each of which is lost but for the last."""
+        for evaluator in started[:-1]:
+            with pytest.raises(HostLostError):
+                evaluator.fit(X, Y, callbacks=callbacks(), **arguments)
+        started[-1].fit(X, Y, callbacks=callbacks(), **arguments)
+
+    def fit(
+        policy=None, make=sequential, theirs=None, callbacks=list, *, place=place, evaluators=1, **arguments
+    ):
         listening.clear()
-        evaluator = trainer_of(EvaluatorTask(place), policy, make)
+        started = [trainer_of(EvaluatorTask(place), policy, make) for _ in range(evaluators)]
+        evaluator = started[-1]
         chief = trainer_of(tf.distribute.OneDeviceStrategy("CPU:0"), policy, make)
         chief.replicas.evaluator = place
         common = {"batch_size": 32, "epochs": 4, "verbose": 0, "validation_data": CLEAN} | arguments
         with ThreadPoolExecutor(1) as thread:
-            theirs = thread.submit(evaluator.fit, X, Y, callbacks=callbacks(), **(common | (theirs or {})))
+            theirs = thread.submit(serve, started, callbacks, **(common | (theirs or {})))
             assert listening.wait(60)
             try:
                 chief.fit(X, Y, callbacks=callbacks(), **common)
@@ -150,6 +162,85 @@ def test_a_lost_evaluator_can_be_done_without(together, monkeypatch):
     assert len(history(chief)["loss"]) == 4
     assert len(history(chief)["val_loss"]) == 2
     assert isinstance(evaluator.error, HostLostError)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "warn"])
+def test_a_lost_evaluator_that_is_started_again_is_taken_back(on_error, together, monkeypatch):
+    place = EvaluatorPlace(f"localhost:{free_ports(1)[0]}", "a cluster", 60.0, return_s=60.0)
+    answer, answers = serving._answer, []
+
+    def dying_once(*arguments):
+        answers.append(None)
+        if len(answers) == 2:
+            raise HostLostError("this host is switched off")
+        return answer(*arguments)
+
+    monkeypatch.setattr(serving, "_answer", dying_once)
+    with pytest.warns(RuntimeWarning, match="the evaluator has gone.*waiting up to 60 s for an evaluator"):
+        chief, evaluator = together(ValidationPolicy(on_error=on_error), place=place, evaluators=2)
+    assert evaluator.error is None
+    assert_same_history(history(chief), history(alone()), 1e-5)
+    assert_same_history(history(evaluator), history(chief), 1e-5)
+    for ours, theirs in zip(evaluator.model.weights, chief.model.weights, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_lost_evaluator_that_does_not_come_back_is_waited_for_once(together, monkeypatch):
+    place = EvaluatorPlace(f"localhost:{free_ports(1)[0]}", "a cluster", 60.0, return_s=0.2)
+    lose_after(1, monkeypatch)
+    with pytest.warns(RuntimeWarning) as warnings:
+        chief, _ = together(ValidationPolicy(on_error="warn"), place=place)
+    said = [str(warning.message) for warning in warnings]
+    assert sum("waiting up to 0.2 s" in message for message in said) == 1
+    assert sum("left out: validating epoch" in message for message in said) == 3
+    assert len(history(chief)["val_loss"]) == 1
+
+
+def test_a_fit_that_ends_does_not_wait_for_an_evaluator(together, monkeypatch):
+    """The time-out of a validation ends the training while its evaluator is waited for."""
+    place = EvaluatorPlace(f"localhost:{free_ports(1)[0]}", "a cluster", 60.0, return_s=3600.0)
+    lose_after(1, monkeypatch)
+    with (
+        pytest.warns(RuntimeWarning, match="waiting up to 3600 s"),
+        pytest.raises(ValidationTimeoutError, match="timeout_s=1"),
+    ):
+        together(ValidationPolicy(timeout_s=1.0), place=place)
+
+
+class Peer:
+    """A chief that says what it is told, over a link of its own."""
+
+    def __init__(self, *requests):
+        self._requests = list(requests)
+        self.answers = []
+        self.closed = False
+
+    def send(self, message, parts=()):
+        self.answers.append(message)
+
+    def receive(self, sizes):
+        request = self._requests.pop(0)
+        return request, [memoryview(bytes(size)) for size in sizes] if request["kind"] == "end" else []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.closed = True
+
+
+@pytest.mark.parametrize("strange", [{}, {"kind": "end"}, {"kind": "validate", "set": ""}, {"kind": ["x"]}])
+def test_a_peer_that_says_what_no_chief_says_is_left_for_another(strange, monkeypatch):
+    model = sequential()
+    model.history = keras.callbacks.History()
+    end = {"kind": "end", "epoch": [0], "history": {"loss": [1.0]}, "ended": "completed"}
+    peers = [Peer({"kind": None} | strange), Peer(end)]
+    left = list(peers)
+    monkeypatch.setattr(serving, "accept", lambda *_, **__: (left.pop(0), {}))
+    place = EvaluatorPlace("localhost:1", "a cluster", 60.0)
+    assert serving.serve(place, {}, ValidationSuite([]), ModelState(model), model) == "completed"
+    assert [peer.closed for peer in peers] == [True, True]
+    assert model.history.history == {"loss": [1.0]}
 
 
 def test_a_validation_that_hangs_ends_the_training_in_its_time_out(together, monkeypatch):

@@ -176,7 +176,8 @@ class Delivery:
             result = self._suite.evaluate(name, self._state.read())
         for number, running in enumerate(result.running):
             self._callbacks.on_test_batch_begin(number * self._group)
-            self._state.set_metrics(running.state)
+            if running.state:  # another host keeps its own
+                self._state.set_metrics(running.state)
             self._callbacks.on_test_batch_end((number + 1) * self._group - 1, running.logs)
         self._show_metrics({name: result})
         self._callbacks.on_test_end(dict(result.metrics))

@@ -6,6 +6,7 @@ from a resolver such as Slurm's.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -17,51 +18,81 @@ from typing import Any
 import tensorflow as tf
 
 from overlap_train.errors import ClusterConfigError
+from overlap_train.parallel.credentials import Credentials, read_credentials
+from overlap_train.parallel.endpoints import check_seconds, is_loopback, listen, parse_endpoint, resolve, why
 from overlap_train.parallel.evaluator import EvaluatorPlace, EvaluatorTask, TrainingHosts
+from overlap_train.parallel.tf_config import read_resolver, read_tf_config
 
 __all__ = ["join_cluster", "program_digest"]
 
 
-def join_cluster(resolver: Any = None, *, evaluator_timeout_s: float = 600.0) -> tf.distribute.Strategy:
+def join_cluster(
+    resolver: Any = None,
+    *,
+    evaluator_timeout_s: float = 600.0,
+    evaluator_return_s: float | None = None,
+    key_file: str | os.PathLike[str] | None = None,
+    allow_unauthenticated: bool = False,
+    bind_address: str | None = None,
+    tls_certificate: str | os.PathLike[str] | None = None,
+    tls_key: str | os.PathLike[str] | None = None,
+    tls_authority: str | os.PathLike[str] | None = None,
+) -> tf.distribute.Strategy:
     """Returns the strategy of all hosts; call it first in the program, on each of them.
 
-    `TF_CONFIG` may name one `evaluator` beside the hosts that train. It gets a strategy of its own, under
-    which `Trainer.fit` does not train: it validates what the chief sends until the training ends.
+    `TF_CONFIG` may name one `evaluator` next to the hosts that train. It gets a strategy of its own, under
+    which `Trainer.fit` does not train: it validates what the chief sends until the training ends. The
+    arguments from `key_file` on are for the connection between these two, and do nothing without one.
 
     Args:
         resolver: a `tf.distribute.cluster_resolver.ClusterResolver`, such as `SlurmClusterResolver()`; None
             reads `TF_CONFIG`.
         evaluator_timeout_s: seconds that the chief and the evaluator wait for each other when `fit` begins.
+        evaluator_return_s: seconds that the chief waits for an evaluator that it has lost, and that is
+            started again; 0 does not wait; None means `evaluator_timeout_s`.
+        key_file: a file of mode 0600 with the secret that all hosts share; None reads the environment
+            variable `OVERLAP_TRAIN_CLUSTER_KEY`, or the file that `OVERLAP_TRAIN_CLUSTER_KEY_FILE` names.
+        allow_unauthenticated: whether the evaluator may be on another machine although there is no key.
+        bind_address: the name or IP address at which the evaluator listens, if not that of its task;
+            "0.0.0.0" or "::" means all interfaces.
+        tls_certificate: the evaluator's certificate, in PEM, if the connection is to be encrypted; then all
+            three files are needed.
+        tls_key: the private key of that certificate, mode 0600; only the evaluator reads it.
+        tls_authority: the certificates, in PEM, by which the chief judges the evaluator's.
 
     Returns:
         A MultiWorkerMirroredStrategy, or on the evaluator one for its single device.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if the time-out is not positive.
-        ClusterConfigError: if `TF_CONFIG` is missing or wrong, or this host's port is taken.
+        ValueError: if a time-out is not positive and finite.
+        ClusterConfigError: a ValueError, if `TF_CONFIG` or the resolver's cluster is missing or wrong, this
+            host's port is taken, a key or a file cannot be used, or there is no key and needs to be one.
     """
-    if isinstance(evaluator_timeout_s, bool) or not isinstance(evaluator_timeout_s, (int, float)):
-        raise TypeError(f"evaluator_timeout_s must be a number of seconds; got {evaluator_timeout_s!r}")
-    if not evaluator_timeout_s > 0:
-        raise ValueError(f"evaluator_timeout_s must be positive; got {evaluator_timeout_s!r}")
-    if resolver is None:
-        cluster, task_type, index = _tf_config()
-    elif isinstance(resolver, tf.distribute.cluster_resolver.ClusterResolver):
-        cluster = resolver.cluster_spec().as_dict()
-        task_type, index = resolver.task_type, resolver.task_id
-        if "evaluator" in cluster:
-            raise ClusterConfigError("a cluster with an evaluator has to come from TF_CONFIG, not a resolver")
-    else:
-        raise TypeError(f"resolver must be a ClusterResolver or None; got {type(resolver).__name__}")
+    timeout_s = check_seconds("evaluator_timeout_s", evaluator_timeout_s)
+    return_s = _check_return(evaluator_return_s, timeout_s)
+    if bind_address is not None:
+        _check_bind_address(bind_address)
+    credentials = read_credentials(
+        key_file=key_file,
+        allow_unauthenticated=allow_unauthenticated,
+        tls_certificate=tls_certificate,
+        tls_key=tls_key,
+        tls_authority=tls_authority,
+    )
+    cluster, task_type, index = read_tf_config() if resolver is None else read_resolver(resolver)
+    if "evaluator" not in cluster:
+        _require_free(cluster[task_type][index], f"{task_type} {index}")
+        return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
+    described = json.dumps(cluster, sort_keys=True)
+    address = cluster["evaluator"][0]
+    place = EvaluatorPlace(address, described, timeout_s, return_s, bind_address, credentials)
+    if task_type == "evaluator":
+        _check_door(place, credentials)
+        return EvaluatorTask(place)
+    _check_way(address, credentials)
     _require_free(cluster[task_type][index], f"{task_type} {index}")
-    if "evaluator" in cluster:
-        described = json.dumps(cluster, sort_keys=True)
-        place = EvaluatorPlace(cluster["evaluator"][0], described, float(evaluator_timeout_s))
-        if task_type == "evaluator":
-            return EvaluatorTask(place)
-        resolver = TrainingHosts(place)
-    return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
+    return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=TrainingHosts(place))
 
 
 def program_digest() -> str:
@@ -72,62 +103,59 @@ def program_digest() -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
 
 
-def _tf_config() -> tuple[dict[str, list[str]], str, int]:
-    """Returns the cluster, the type and the index of this host's task."""
-    text = os.environ.get("TF_CONFIG")
-    if not text:
-        raise ClusterConfigError(
-            "TF_CONFIG is not set: on each host set it to the cluster and the host's place in it, such as "
-            '\'{"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "worker", "index": 0}}\''
-        )
+def _check_return(value: object, timeout_s: float) -> float:
+    """Returns how long an evaluator that was lost is waited for."""
+    if value is None:
+        return timeout_s
+    if not isinstance(value, bool) and value == 0:
+        return 0.0
+    return check_seconds("evaluator_return_s", value)
+
+
+def _check_bind_address(value: object) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"bind_address must be a host name or an IP address; got {value!r}")
     try:
-        config = json.loads(text)
-    except ValueError as error:
-        raise ClusterConfigError(f"TF_CONFIG is no JSON: {error}; got {text[:200]!r}") from error
-    cluster = config.get("cluster") if isinstance(config, dict) else None
-    if not isinstance(cluster, dict) or not all(_are_addresses(hosts) for hosts in cluster.values()):
+        parse_endpoint(f"[{value}]:1" if ":" in value else f"{value}:1")
+    except ClusterConfigError:
         raise ClusterConfigError(
-            f"TF_CONFIG needs a 'cluster' with lists of 'host:port' by task type; got {text[:200]!r}"
-        )
-    unknown = sorted(set(cluster) - {"chief", "worker", "evaluator"})
-    if unknown or not set(cluster) - {"evaluator"}:
-        raise ClusterConfigError(
-            f"TF_CONFIG has tasks of type {', '.join(unknown or cluster) or 'none'}; use 'worker' or "
-            "'chief', and beside them 'evaluator'"
-        )
-    if len(cluster.get("evaluator", "1")) != 1:
-        raise ClusterConfigError(f"TF_CONFIG has {len(cluster['evaluator'])} evaluators; name one, or none")
-    addresses = [address for hosts in cluster.values() for address in hosts]
-    if len(set(addresses)) < len(addresses):
-        raise ClusterConfigError(f"TF_CONFIG names an address twice: {', '.join(sorted(addresses))}")
-    task = config.get("task")
-    kind, index = (task.get("type"), task.get("index")) if isinstance(task, dict) else (None, None)
-    if not isinstance(kind, str) or kind not in cluster:
-        raise ClusterConfigError(f"TF_CONFIG says that this is a {kind!r}, which is not in its cluster")
-    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(cluster[kind]):
-        raise ClusterConfigError(
-            f"TF_CONFIG says that this is {kind} number {index!r}, and the cluster has {len(cluster[kind])}: "
-            "the index counts from 0"
-        )
-    return cluster, kind, index
+            f"bind_address must be a host name or an IP address without a port; got {value[:300]!r}"
+        ) from None
 
 
-def _are_addresses(hosts: object) -> bool:
-    return isinstance(hosts, list) and all(
-        isinstance(host, str) and host.rpartition(":")[0] and host.rpartition(":")[2].isdecimal()
-        for host in hosts
-    )
+def _check_door(place: EvaluatorPlace, credentials: Credentials) -> None:
+    """Raises ClusterConfigError if the evaluator could not listen, or must not without a key."""
+    if credentials.tls is not None:
+        credentials.tls.server_context()
+    endpoint = parse_endpoint(place.address)
+    listeners = listen(endpoint if place.bind_address is None else endpoint._replace(host=place.bind_address))
+    hosts = [listener.getsockname()[0] for listener in listeners]
+    for listener in listeners:
+        listener.close()
+    credentials.check_place(", ".join(hosts), loopback=all(map(is_loopback, hosts)))
+
+
+def _check_way(address: str, credentials: Credentials) -> None:
+    """Raises ClusterConfigError if this host must not connect to the evaluator."""
+    if credentials.tls is not None:
+        credentials.tls.client_context()
+    try:
+        hosts = [there[0] for _, there in resolve(parse_endpoint(address))]
+    except OSError:
+        return  # its name may be known later; whoever connects looks again
+    credentials.check_place(address, loopback=all(map(is_loopback, hosts)))
 
 
 def _require_free(address: str, task: str) -> None:
-    """Raises ClusterConfigError if the port of this host's own task cannot be listened at."""
-    port = int(address.rpartition(":")[2])
-    with socket.socket(socket.AF_INET6 if socket.has_ipv6 else socket.AF_INET) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    """Raises ClusterConfigError if TensorFlow could not listen at the port of this host's own task."""
+    port = parse_endpoint(address).port
+    for family, everywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
-            listener.bind(("", port))
+            socket.create_server((everywhere, port), family=family).close()
         except OSError as error:
+            if error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):  # a host without IPv6, or IPv4
+                continue
             raise ClusterConfigError(
-                f"port {port} of {task} ({address}) is taken on this host: {error.strerror}; end what uses "
+                f"port {port} of {task} ({address}) is taken on this host: {why(error)}; end what uses "
                 "it (an earlier run?) or name another port in TF_CONFIG on all hosts"
             ) from error

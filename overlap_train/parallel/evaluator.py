@@ -10,6 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from overlap_train.parallel.credentials import Credentials
+
 __all__ = ["EvaluatorPlace", "EvaluatorTask", "TrainingHosts", "place_of"]
 
 
@@ -21,11 +23,17 @@ class EvaluatorPlace:
         address: `host:port`, at which it listens.
         cluster: describes the whole cluster, to tell it from others.
         timeout_s: how long the chief and the evaluator wait for each other at the start of a `fit`.
+        return_s: how long the chief waits for an evaluator that it has lost; 0 does without it at once.
+        bind_address: where on its host the evaluator listens; None means at `address`.
+        credentials: how the two prove who they are; None reads the key from the environment.
     """
 
     address: str
     cluster: str
     timeout_s: float
+    return_s: float = 0.0
+    bind_address: str | None = None
+    credentials: Credentials | None = None
 
 
 class EvaluatorTask(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]  # TensorFlow is untyped

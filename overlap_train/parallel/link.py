@@ -3,7 +3,8 @@
 A frame has a head of 16 bytes, big-endian: the letters `OVT1`, the header's length (uint32) and the body's
 (uint64). Then comes the header, JSON in UTF-8, with the message and the sizes of the parts, and the body,
 which is the parts one after another. A reader says beforehand how large the parts are that it expects, so
-nobody can make it take up more memory than that.
+no peer can make it take up more memory than that. A message that has begun must end: in a minute, and a
+second more for each 100 kB.
 
 A peer that dies closes its connections, which ends every wait here at once. One that vanishes with its
 machine is found out by TCP's own probes, after a minute.
@@ -11,106 +12,155 @@ machine is found out by TCP's own probes, after a minute.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import socket
+import ssl
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from overlap_train.errors import ClusterConfigError, HostLostError
+from overlap_train.errors import HostLostError, HostMismatchError
+from overlap_train.parallel.credentials import Credentials, read_credentials
+from overlap_train.parallel.door import Door
+from overlap_train.parallel.endpoints import check_seconds, is_loopback, listen, parse_endpoint
+from overlap_train.parallel.handshake import Stranger, challenge, prove
+from overlap_train.parallel.stream import Stream
 
-__all__ = ["Link", "accept", "connect"]
+__all__ = ["Check", "Link", "MisunderstoodError", "Refusal", "accept", "connect"]
 
 _HEAD = struct.Struct(">4sIQ")
 _MAGIC = b"OVT1"
-_LONGEST_HEADER = 64 << 20
+_LONGEST_HEADER, _LONGEST_HELLO = 64 << 20, 1 << 20
 _RETRY_S, _CONNECT_S, _GREETING_S = 0.1, 10.0, 10.0
-# Seconds of silence before the first probe and between two, and how many may stay without an answer.
-_PROBES = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 60_000}
+_MESSAGE_S, _SLOWEST_BYTES_PER_S = 60.0, 100_000
+_REFUSAL_S = 1.0
+
+
+class MisunderstoodError(HostLostError):
+    """What came is no message of this package's."""
+
+
+class Refusal(Exception):
+    """A peer is turned away, and told why; this host waits for another one."""
+
+
+# Judges a first message, given whether the peer has proved that it has the key. Raises Refusal for a message
+# that the expected peer would not send; returns an exception to end the wait with.
+Check = Callable[[Mapping[str, Any], bool], Exception | None]
 
 
 class Link:
     """One end of a connection. One thread at a time may use it; `abort` may come from any."""
 
-    def __init__(self, connection: socket.socket, peer: str) -> None:
+    def __init__(self, connection: socket.socket | Stream, peer: str) -> None:
         """Takes over a socket.
 
         Args:
             connection: connected.
             peer: what to call the other end in messages, such as "evaluator".
         """
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _PROBES.items():
-            if hasattr(socket, name):  # not every system has all of them
-                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        self._socket = connection
+        self._stream = connection if isinstance(connection, Stream) else Stream(connection)
         self._peer = peer
 
-    def send(self, message: Mapping[str, Any], parts: Sequence[npt.NDArray[Any]] = ()) -> None:
+    def send(
+        self,
+        message: Mapping[str, Any],
+        parts: Sequence[npt.NDArray[Any]] = (),
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
         """Sends a message and the bytes of arrays.
 
+        Args:
+            message: of what JSON knows, and of numbers.
+            parts: arrays.
+            timeout_s: seconds for all of it; None means a minute, and a second more for each 100 kB.
+
         Raises:
-            HostLostError: if the peer has gone.
+            HostLostError: if the peer has gone, or takes nothing for too long.
         """
         blocks = [np.ascontiguousarray(part).reshape(-1).view(np.uint8) for part in parts]
         sizes = [block.nbytes for block in blocks]
         header = json.dumps({"message": message, "sizes": sizes}, default=float).encode()
+        allowed_s = timeout_s if timeout_s is not None else _allowed_s(len(header) + sum(sizes))
+        deadline = time.monotonic() + allowed_s
         try:
-            self._socket.settimeout(None)
-            self._socket.sendall(_HEAD.pack(_MAGIC, len(header), sum(sizes)) + header)
+            self._stream.write(_HEAD.pack(_MAGIC, len(header), sum(sizes)) + header, deadline)
             for block in blocks:
-                self._socket.sendall(block.data)
+                self._stream.write(block.data, deadline)
         except OSError as error:
+            if _is_deadline(error):
+                late = f"the {self._peer} has not taken {sum(sizes)} bytes within {allowed_s:g} s"
+                raise HostLostError(late) from error
             raise HostLostError(f"the {self._peer} has gone: {error}") from error
 
     def receive(
-        self, sizes: Sequence[int] = (), *, timeout_s: float | None = None
+        self,
+        sizes: Sequence[int] = (),
+        *,
+        timeout_s: float | None = None,
+        longest_header: int = _LONGEST_HEADER,
     ) -> tuple[dict[str, Any], list[memoryview]]:
         """Waits for a message.
 
         Args:
             sizes: in bytes, of the parts that may come with it.
-            timeout_s: how long the peer may be silent; None waits as long as the connection stands.
+            timeout_s: seconds until the whole message must be here; None waits for its first byte as long
+                as the connection stands.
+            longest_header: bytes that the message may have, without its parts.
 
         Returns:
             The message and its parts; no parts if none came.
 
         Raises:
-            HostLostError: if the peer has gone, is silent for too long, or says what cannot be understood.
+            MisunderstoodError: a HostLostError, if what comes is no message.
+            HostLostError: if the peer has gone, or takes too long.
         """
+        allowed_s = timeout_s if timeout_s is not None else _MESSAGE_S
         try:
-            self._socket.settimeout(timeout_s)
-            magic, header_size, body_size = _HEAD.unpack(self._read(_HEAD.size))
-            if magic != _MAGIC or header_size > _LONGEST_HEADER or body_size not in (0, sum(sizes)):
+            if timeout_s is None:
+                self._stream.unread(bytes(self._stream.read(1, None)))
+            began_s = time.monotonic()
+            deadline = began_s + allowed_s
+            magic, header_size, body_size = _HEAD.unpack(self._stream.read(_HEAD.size, deadline))
+            if magic != _MAGIC or header_size > longest_header or body_size not in (0, sum(sizes)):
                 raise ValueError("its message has another form")
-            header = json.loads(self._read(header_size).tobytes())
-            message, found = header["message"], header["sizes"]
-            if not isinstance(message, dict) or found not in ([], list(sizes)) or sum(found) != body_size:
+            if timeout_s is None:
+                allowed_s = _allowed_s(header_size + body_size)
+                deadline = began_s + allowed_s
+            message, expected = _parse(self._stream.read(header_size, deadline), sizes)
+            if sum(expected) != body_size:
                 raise ValueError("its message has another form")
-            body = self._read(body_size)
-        except TimeoutError as error:
-            raise HostLostError(f"the {self._peer} does not answer within {timeout_s:g} s") from error
+            body = self._stream.read(body_size, deadline)
         except (OSError, EOFError) as error:
+            if _is_deadline(error):
+                raise HostLostError(f"the {self._peer} does not answer within {allowed_s:g} s") from error
             raise HostLostError(f"the {self._peer} has gone: {error}") from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise HostLostError(f"the {self._peer} cannot be understood: {error}") from error
-        ends = np.cumsum(found, dtype=int)
-        return message, [body[end - size : end] for size, end in zip(found, ends, strict=True)]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise MisunderstoodError(f"the {self._peer} cannot be understood: {error}") from error
+        ends = np.cumsum(expected, dtype=int)
+        return message, [body[end - size : end] for size, end in zip(expected, ends, strict=True)]
+
+    def turn_away(self, reason: str) -> None:
+        """Tells the peer why it is turned away, if it listens, and says nothing more."""
+        deadline = time.monotonic() + _REFUSAL_S
+        try:
+            self.send({"kind": "refused", "error": reason}, timeout_s=_REFUSAL_S)
+        except HostLostError:
+            return
+        self._stream.drain(_LONGEST_HELLO, deadline)
 
     def abort(self) -> None:
         """Ends the connection under a thread that waits for the peer; that one gets HostLostError."""
-        with contextlib.suppress(OSError):  # it has ended already
-            self._socket.shutdown(socket.SHUT_RDWR)
+        self._stream.abort()
 
     def close(self) -> None:
         """Closes the connection. Idempotent."""
-        self._socket.close()
+        self._stream.close()
 
     def __enter__(self) -> Link:
         return self
@@ -118,44 +168,43 @@ class Link:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _read(self, size: int) -> memoryview:
-        """Returns exactly so many bytes."""
-        buffer = memoryview(bytearray(size))
-        left = buffer
-        while left:
-            count = self._socket.recv_into(left)
-            if count == 0:
-                raise EOFError("the connection was closed")
-            left = left[count:]
-        return buffer
 
-
-def connect(address: str, peer: str, *, timeout_s: float) -> Link:
-    """Connects to a host, which may be started later.
+def connect(
+    address: str,
+    peer: str,
+    *,
+    timeout_s: float,
+    credentials: Credentials | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Link:
+    """Connects to a host, which may be started later, and proves who this one is if there is a key.
 
     Args:
         address: `host:port`.
         peer: what to call it.
         timeout_s: how long to try.
+        credentials: the key and TLS; None reads the key from the environment.
+        stopped: called between two tries; True ends them.
 
     Raises:
-        HostLostError: if nobody listens there in that time.
+        HostLostError: if no host listens there in that time.
+        HostMismatchError: if the one that does has no key, or another, or another certificate.
+        ClusterConfigError: a ValueError, if the address has another form, or there is no key and it is not
+            on this machine.
     """
-    host, _, port = address.rpartition(":")
+    endpoint = parse_endpoint(address)
+    timeout_s = check_seconds("timeout_s", timeout_s)
+    credentials = credentials if credentials is not None else read_credentials()
     deadline = time.monotonic() + timeout_s
     while True:
+        left = max(0.1, min(_CONNECT_S, deadline - time.monotonic()))
         try:
-            left = max(0.1, min(_CONNECT_S, deadline - time.monotonic()))
-            connection = socket.create_connection((host.strip("[]"), int(port)), timeout=left)
-        except OSError as error:
+            stream = _open(endpoint.host, endpoint.port, peer, credentials, left)
+        except (OSError, EOFError, UnicodeError) as error:
             reason: object = error
         else:
-            # Where nobody listens at a port of this machine, TCP may connect a socket with itself.
-            if connection.getsockname() != connection.getpeername():
-                return Link(connection, peer)
-            connection.close()
-            reason = "nobody listens there"
-        if time.monotonic() >= deadline:
+            return Link(stream, peer)
+        if time.monotonic() >= deadline or stopped():
             raise HostLostError(
                 f"the {peer} at {address} could not be reached for {timeout_s:g} s: {reason}; start it with "
                 "the same program, and with a TF_CONFIG that differs in its task alone"
@@ -163,43 +212,132 @@ def connect(address: str, peer: str, *, timeout_s: float) -> Link:
         time.sleep(_RETRY_S)
 
 
-def accept(address: str, peer: str, *, timeout_s: float) -> tuple[Link, dict[str, Any]]:
-    """Waits for a host that connects to this one and sends a message.
+def accept(
+    address: str,
+    peer: str,
+    *,
+    timeout_s: float,
+    credentials: Credentials | None = None,
+    bind_address: str | None = None,
+    check: Check | None = None,
+) -> tuple[Link, dict[str, Any]]:
+    """Waits for a host that connects to this one, proves that it has the key, and sends a message.
 
-    Whoever connects and says nothing, or something else than a message, is turned away.
+    Whoever connects and does something else is turned away. Several are greeted at once, each for ten
+    seconds at most.
 
     Args:
-        address: `host:port` of this host; it listens at the port on all its networks.
+        address: `host:port` of this host.
         peer: what to call the other one.
         timeout_s: how long to wait.
+        credentials: the key and TLS; None reads the key from the environment.
+        bind_address: the name or IP address of this host at which to listen; None means that of `address`.
+        check: judges the first message, on a thread of its own; None takes any.
 
     Returns:
         The connection and the first message.
 
     Raises:
-        ClusterConfigError: if the port is taken.
-        HostLostError: if nobody comes in that time.
+        ClusterConfigError: a ValueError, if the port is taken or this host has no such address, if the
+            address has another form, or if there is no key and other machines can connect.
+        HostLostError: if no such host comes in that time.
+        Exception: what `check` returned.
     """
-    port = int(address.rpartition(":")[2])
-    both = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if both else socket.AF_INET
+    endpoint = parse_endpoint(address)
+    timeout_s = check_seconds("timeout_s", timeout_s)
+    credentials = credentials if credentials is not None else read_credentials()
+    context = credentials.tls.server_context() if credentials.tls is not None else None
+    listeners = listen(endpoint if bind_address is None else endpoint._replace(host=bind_address))
+    found = None
+
+    def greet(stream: Stream, deadline: float) -> tuple[Link, dict[str, Any], Exception | None]:
+        if context is not None:
+            stream.secure(context, deadline)
+        return _greet(stream, peer, credentials.key, check, deadline)
+
+    with Door(listeners, greet, greeting_s=_GREETING_S) as door:
+        hosts = [listener.getsockname()[0] for listener in listeners]
+        credentials.check_place(", ".join(hosts), loopback=all(map(is_loopback, hosts)))
+        found = door.wait(timeout_s)
+    if found is None:
+        last = (
+            f" {door.turned_away} were turned away, the last from {door.reason}." if door.turned_away else ""
+        )
+        raise HostLostError(
+            f"the {peer} has not come to {address} within {timeout_s:g} s; was it started?{last}"
+        )
+    link, message, error = found
+    if error is not None:
+        with link:
+            link.turn_away(str(error))
+        raise error
+    return link, message
+
+
+def _open(host: str, port: int, peer: str, credentials: Credentials, timeout_s: float) -> Stream:
+    """Connects once, and agrees on TLS and the key."""
     deadline = time.monotonic() + timeout_s
+    connection = socket.create_connection((host, port), timeout=timeout_s)
     try:
-        door = socket.create_server(("", port), family=family, dualstack_ipv6=both)
-    except OSError as error:
-        raise ClusterConfigError(f"cannot listen at port {port} of {address}: {error.strerror}") from error
-    with door:
-        while (left := deadline - time.monotonic()) > 0:
-            door.settimeout(left)
-            try:
-                connection, _ = door.accept()
-            except TimeoutError:
-                break
-            link = Link(connection, peer)
-            try:
-                message, _ = link.receive(timeout_s=min(left, _GREETING_S))
-            except HostLostError:
-                link.close()
-                continue
-            return link, message
-    raise HostLostError(f"the {peer} has not come to {address} within {timeout_s:g} s; was it started?")
+        # Where no program listens at a port of this machine, TCP may connect a socket with itself.
+        if connection.getsockname() == connection.getpeername():
+            raise ConnectionRefusedError("nobody listens there")
+        there = connection.getpeername()[0]
+        credentials.check_place(f"{there}, where the {peer} is,", loopback=is_loopback(there))
+        stream = Stream(connection)
+    except BaseException:
+        connection.close()
+        raise
+    try:
+        if credentials.tls is not None:
+            _secure(stream, host, peer, credentials.tls.client_context(), deadline)
+        if credentials.key is not None:
+            prove(stream, credentials.key, peer, deadline)
+    except BaseException:
+        stream.close()
+        raise
+    return stream
+
+
+def _secure(stream: Stream, host: str, peer: str, context: ssl.SSLContext, deadline: float) -> None:
+    try:
+        stream.secure(context, deadline, server_name=host)
+    except ssl.SSLCertVerificationError as error:
+        raise HostMismatchError(
+            f"the certificate of the {peer} is not accepted: {error.verify_message}; it must name {host!r} "
+            "and be signed by tls_authority"
+        ) from error
+
+
+def _greet(
+    stream: Stream, peer: str, key: bytes | None, check: Check | None, deadline: float
+) -> tuple[Link, dict[str, Any], Exception | None]:
+    """Returns the connection to a host, its first message, and what to end the wait with, or raises."""
+    link = Link(stream, peer)
+    try:
+        authenticated = challenge(stream, key, deadline)
+        left = max(1e-3, deadline - time.monotonic())
+        message, _ = link.receive(timeout_s=left, longest_header=_LONGEST_HELLO)
+        return link, message, check(message, authenticated) if check is not None else None
+    except (Refusal, Stranger) as error:
+        link.turn_away(str(error))
+        raise
+
+
+def _allowed_s(size: int) -> float:
+    """Returns how long a message of that many bytes may take."""
+    return _MESSAGE_S + size / _SLOWEST_BYTES_PER_S
+
+
+def _is_deadline(error: Exception) -> bool:
+    """Returns whether a deadline of this host has passed, rather than TCP's own, which has a number."""
+    return isinstance(error, TimeoutError) and error.errno is None
+
+
+def _parse(header: memoryview, sizes: Sequence[int]) -> tuple[dict[str, Any], Sequence[int]]:
+    """Returns the message of a header and the sizes of its parts, which are none or the expected ones."""
+    content = json.loads(str(header, "utf-8"))
+    message, found = content["message"], content["sizes"]
+    if not isinstance(message, dict) or found not in ([], list(sizes)):
+        raise ValueError("its message has another form")
+    return message, sizes if found else ()

@@ -9,41 +9,69 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from overlap_train.errors import HostLostError
 from overlap_train.parallel.hosts import Alone
-from overlap_train.parallel.link import Link
+from overlap_train.parallel.link import Link, MisunderstoodError
+from overlap_train.parallel.protocol import is_answer, plain, unplain
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 from overlap_train.snapshot import Snapshot, Values, weights_of
+from overlap_train.validation.evaluation import Running
 from overlap_train.validation.pool import WorkerPool
 
-__all__ = ["RemoteEvaluator", "RemoteRunner"]
+__all__ = ["RemoteEvaluator", "RemoteRunner", "TakeBack"]
 
 # A validation under way when the training ends gets so long.
 _GRACE_S = 10.0
+# Enough for an evaluator that listens, and no long wait for one that does not.
+_ONE_TRY_S = 0.1
+
+
+class TakeBack(Protocol):
+    """Returns a connection to an evaluator that was started again, or raises HostLostError."""
+
+    def __call__(self, timeout_s: float, stopped: Callable[[], bool]) -> Link:
+        """Tries for a time, unless `stopped` says that it is of no use any more."""
 
 
 class RemoteEvaluator:
     """The evaluator, as the chief sees it. Belongs to the training thread.
 
     Messages to it have a `kind`: "validate" and "check" with the weights of a snapshot, answered by "result"
-    or "error"; at the end "end" with the last weights, or "failed".
+    or "error"; at the end "end" with the last weights, or "failed". When the evaluator is lost, the thread
+    that talks to it waits until it has been started again, and sends the snapshot once more.
     """
 
-    def __init__(self, link: Link, on_span: Callable[[Span], None]) -> None:
+    def __init__(
+        self,
+        link: Link,
+        on_span: Callable[[Span], None],
+        *,
+        take_back: TakeBack | None = None,
+        return_s: float = 0.0,
+    ) -> None:
         """Starts the thread.
 
         Args:
             link: to the evaluator, which waits for messages.
             on_span: called, on that thread, with the time of each validation.
+            take_back: connects again to an evaluator that was lost; None does without it.
+            return_s: how long to wait for it; 0 does without it. Once it has not come in that time, each
+                further validation looks for it only once.
         """
         self._link = link
         self._on_span = on_span
+        self._take_back = take_back if return_s > 0 else None
+        self._return_s = return_s
+        self._in_vain = False
+        self._lock = threading.Lock()  # around the change of the link and the end
+        self._ending = False
         self._pool = WorkerPool(1, name="validation-link")
 
     def validate(self, name: str, snapshot: Snapshot) -> Future[ShardOutcome]:
@@ -64,8 +92,11 @@ class RemoteEvaluator:
 
         A validation under way gets ten seconds to end; after that the evaluator finds the chief gone.
         """
+        with self._lock:
+            self._ending = True  # an evaluator that is lost from here on is not waited for
         if not self._pool.close(_GRACE_S):
-            self._link.abort()
+            with self._lock:
+                self._link.abort()
             self._pool.close()
         with contextlib.suppress(HostLostError):  # whoever waited for a result has been told
             self._link.send(message, _arrays(values) if values is not None else ())
@@ -79,14 +110,50 @@ class RemoteEvaluator:
         thread = threading.current_thread().name
         span = Span("validate", thread, start_s, time.monotonic(), snapshot.epoch, snapshot.step)
         self._on_span(span)
-        return ShardOutcome(ValidationResult(answer["metrics"]), span)
+        running = tuple(Running(unplain(logs), ()) for logs in answer["running"])
+        return ShardOutcome(ValidationResult(unplain(answer["metrics"]), running), span)
 
     def _ask(self, message: Mapping[str, Any], values: Values) -> dict[str, Any]:
-        self._link.send(message, _arrays(values))
-        answer, _ = self._link.receive()
+        arrays = _arrays(values)
+        try:
+            answer = self._exchange(message, arrays)
+        except HostLostError as error:
+            if self._take_back is None or self._ending:
+                raise
+            self._wait_for_return(self._take_back, error)
+            answer = self._exchange(message, arrays)
         if answer["kind"] == "error":
-            raise RuntimeError(f"on the evaluator: {answer['error']}")
+            raise RuntimeError(f"on the evaluator: {str(answer.get('error'))[:3000]}")
         return answer
+
+    def _exchange(self, message: Mapping[str, Any], arrays: Sequence[Any]) -> dict[str, Any]:
+        """Sends a message and returns the answer to it."""
+        self._link.send(message, arrays)
+        answer, _ = self._link.receive()
+        if not is_answer(answer, with_metrics=message["kind"] == "validate"):
+            raise MisunderstoodError(f"the evaluator cannot be understood: {str(answer)[:300]}")
+        return answer
+
+    def _wait_for_return(self, take_back: TakeBack, lost: HostLostError) -> None:
+        """Waits until the evaluator has been started again."""
+        self._link.close()
+        timeout_s = _ONE_TRY_S if self._in_vain else self._return_s
+        if not self._in_vain:
+            warnings.warn(
+                f"{lost}; waiting up to {timeout_s:g} s for an evaluator that is started again",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        self._in_vain = True
+        try:
+            link = take_back(timeout_s, lambda: self._ending)
+        except HostLostError as error:
+            raise HostLostError(f"{lost}, and has not come back: {error}") from error
+        with self._lock:
+            if self._ending:
+                link.close()
+                raise lost
+            self._link, self._in_vain = link, False
 
 
 class RemoteRunner:
@@ -142,8 +209,9 @@ class RemoteRunner:
 
     def merge(self, results: Sequence[ValidationResult], values: Values) -> ValidationResult:
         """Returns the chief's result on all hosts."""
-        metrics = self._hosts.from_chief(dict(results[0].metrics) if results else None)
-        return ValidationResult(metrics)
+        own = [plain(results[0].metrics), [plain(r.logs) for r in results[0].running]] if results else None
+        metrics, running = self._hosts.from_chief(own)
+        return ValidationResult(unplain(metrics), tuple(Running(unplain(logs), ()) for logs in running))
 
     def close(self) -> None:
         """Nothing: whoever made the connection closes it."""

@@ -89,7 +89,8 @@ def main(case: dict, directory: Path) -> None:
     from tests.models import arrays
 
     evaluator = case.get("evaluator", False)
-    strategy = join_cluster(evaluator_timeout_s=60) if case["hosts"] > 1 or evaluator else None
+    waits = {"evaluator_timeout_s": 60, "evaluator_return_s": case.get("return_s")}
+    strategy = join_cluster(**waits) if case["hosts"] > 1 or evaluator else None
     with strategy.scope() if strategy else contextlib.nullcontext():
         model = build_model(case)
     task = json.loads(os.environ.get("TF_CONFIG", '{"task": {"index": 0, "type": ""}}'))["task"]

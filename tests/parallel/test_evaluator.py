@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import signal
+import threading
 
 import pytest
 
@@ -37,7 +40,7 @@ def test_an_evaluator_gives_the_result_of_one_device(name, hosts, tmp_path):
 
 def start_held(directory, **case):
     """Starts a chief and an evaluator, and returns when the chief has delivered an epoch and holds there."""
-    processes = start(directory, hosts=1, evaluator=True, hold_at=0, **case)
+    processes = start(directory, hosts=1, evaluator=True, hold_at=case.pop("hold_at", 0), **case)
     assert next(line for line in processes[0].stdout if line.startswith("epoch")).strip() == "epoch 0"
     return processes
 
@@ -46,7 +49,7 @@ def start_held(directory, **case):
 def test_a_killed_evaluator_ends_the_training_which_can_be_resumed(tmp_path):
     case = {"optimizer": "sgd", "plateau": True}
     one = run(tmp_path / "one", hosts=1, **case)
-    chief, evaluator = processes = start_held(tmp_path / "apart", resume=True, **case)
+    chief, evaluator = processes = start_held(tmp_path / "apart", resume=True, return_s=0, **case)
     evaluator.kill()
     evaluator.wait(timeout=60)
     chief.stdin.write("\n")
@@ -57,6 +60,48 @@ def test_a_killed_evaluator_ends_the_training_which_can_be_resumed(tmp_path):
     assert "ValidationWorkerError: validating epoch " in said
     assert "HostLostError: the evaluator has gone" in said
     assert_same_result(run(tmp_path / "apart", hosts=1, evaluator=True, resume=True, **case), one, hosts=1)
+
+
+@pytest.mark.nightly
+def test_a_killed_evaluator_that_is_started_again_is_taken_back(tmp_path):
+    case = {"optimizer": "sgd", "plateau": True}
+    one = run(tmp_path / "one", hosts=1, **case)
+    chief, evaluator = start_held(tmp_path / "apart", **case)
+    evaluator.kill()
+    evaluator.communicate(timeout=60)
+    chief.stdin.write("\n")
+    chief.stdin.flush()
+    assert finish(tmp_path / "apart", [chief, evaluator.again()], timeout_s=120) == [0, 0]
+    assert "the evaluator has gone" in errors(tmp_path / "apart", 0)
+    assert_same_result(tmp_path / "apart", one, hosts=1)
+    histories = [json.loads((tmp_path / "apart" / f"history{host}.json").read_text()) for host in (0, 1)]
+    assert histories[1].pop("epoch") == histories[0].pop("epoch")
+    assert_same_history(histories[1], histories[0], 1e-5)
+
+
+@pytest.mark.kill
+@pytest.mark.timeout(7200)
+def test_evaluators_killed_at_random_moments_are_taken_back(tmp_path):
+    case = {"optimizer": "sgd", "plateau": True, "evaluator": True}
+    one = run(tmp_path / "one", hosts=1, optimizer="sgd", plateau=True)
+    rng = random.Random(int(os.environ.get("OVERLAP_TRAIN_SEED", "0")))
+    for number in range(int(os.environ.get("OVERLAP_TRAIN_EVALUATOR_KILLS", "20"))):
+        directory = tmp_path / f"run{number}"
+        chief, evaluator = start(directory, hosts=1, **case)
+        timer = threading.Timer(rng.uniform(0, 0.3), evaluator.kill)
+        epoch = rng.randint(0, 5)
+        for line in chief.stdout:
+            if line.strip() == f"epoch {epoch}":
+                timer.start()
+                break
+        evaluator.communicate(timeout=120)  # killed, or at the end of the training before that
+        timer.cancel()
+        processes = [chief, evaluator.again()] if evaluator.returncode else [chief]
+        codes = finish(directory, processes, timeout_s=120)
+        # Killed after the last validation, it is not missed, and one that is started again finds no chief.
+        missed = "waiting up to" in errors(directory, 0)
+        assert not any(codes if missed else codes[:1]), errors(directory, 0)[-3000:]
+        assert_same_result(directory, one, hosts=1)
 
 
 def test_a_killed_chief_ends_the_evaluator(tmp_path):

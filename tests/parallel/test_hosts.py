@@ -35,7 +35,20 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def start(directory: Path, hosts: int = 2, **case) -> list[subprocess.Popen]:
+class Host(subprocess.Popen):
+    """A process of a training, which can be started again as it was."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], errors: Path) -> None:
+        self._started_with = (command, environment, errors)
+        pipe = subprocess.PIPE
+        with errors.open("a") as file:
+            super().__init__(command, env=environment, stdin=pipe, stdout=pipe, stderr=file, text=True)
+
+    def again(self) -> Host:
+        return Host(*self._started_with)
+
+
+def start(directory: Path, hosts: int = 2, **case) -> list[Host]:
     """Starts the hosts of a training, the chief first and the evaluator, if the case has one, last."""
     directory.mkdir(exist_ok=True)
     apart = bool(case.get("evaluator"))
@@ -50,17 +63,8 @@ def start(directory: Path, hosts: int = 2, **case) -> list[subprocess.Popen]:
         config = {"cluster": cluster, "task": {"type": kind, "index": number}}
         more = {"TF_CONFIG": json.dumps(config)} if len(addresses) > 1 else {}
         environment = {**os.environ, **more}
-        with (directory / f"errors{index}.txt").open("w") as file:
-            processes.append(
-                subprocess.Popen(
-                    command,
-                    env=environment,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=file,
-                    text=True,
-                )
-            )
+        (directory / f"errors{index}.txt").unlink(missing_ok=True)
+        processes.append(Host(command, environment, directory / f"errors{index}.txt"))
     return processes
 
 

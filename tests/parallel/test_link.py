@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 import struct
@@ -12,9 +13,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from overlap_train.errors import ClusterConfigError, HostLostError
+from overlap_train.errors import ClusterConfigError, HostLostError, HostMismatchError
 from overlap_train.parallel import link
+from overlap_train.parallel.credentials import Credentials, TLSFiles
 from overlap_train.parallel.link import Link, accept, connect
+from tests.parallel.test_credentials import make_certificate
 from tests.parallel.test_hosts import free_ports
 
 pytestmark = pytest.mark.timeout(60)
@@ -93,6 +96,11 @@ def test_parts_of_other_sizes_are_refused_before_memory_is_taken(pair):
         struct.pack(">4sIQ", b"OVT1", 2, 0) + b"{}",
         struct.pack(">4sIQ", b"OVT1", 3, 0) + b"\xff{}",
         struct.pack(">4sIQ", b"OVT1", 30, 0) + json.dumps({"message": [1], "sizes": []}).encode().ljust(30),
+        struct.pack(">4sIQ", b"OVT1", 200_000, 0) + b"[" * 200_000,
+        struct.pack(">4sIQ", b"OVT1", 60 << 20, 0),
+        struct.pack(">4sIQ", b"OVT1", 29, 0) + b'{"message": {}, "sizes": [0]}',
+        struct.pack(">4sIQ", b"OVT1", 5000, 0) + b"1" * 5000,
+        b"OVA1" + bytes(32),
     ],
 )
 def test_a_stranger_is_turned_away_and_the_next_one_let_in(frame, address, executor):
@@ -101,7 +109,9 @@ def test_a_stranger_is_turned_away_and_the_next_one_let_in(frame, address, execu
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port))) as stranger:
         stranger.sendall(frame)
-        assert is_closed_by_peer(stranger)
+        stranger.shutdown(socket.SHUT_WR)
+        while not is_closed_by_peer(stranger):
+            pass  # it is told why
     with connect(address, "evaluator", timeout_s=30) as first:
         first.send({"kind": "hello"})
         second, message = accepted.result()
@@ -182,3 +192,171 @@ def test_a_link_is_closed_twice(pair):
     assert isinstance(pair[0], Link)
     pair[0].close()
     pair[0].close()
+
+
+class Dripping:
+    """A connection from which one byte comes each second, by a clock of its own."""
+
+    def __init__(self, data):
+        self.now_s = 0.0
+        self._left = list(data)
+
+    def monotonic(self):
+        return self.now_s
+
+    def recv_into(self, buffer):
+        assert self.now_s < 1000, "it is still listened to"
+        self.now_s += 1
+        buffer[0] = self._left.pop(0)
+        return 1
+
+    def setsockopt(self, *_):
+        pass
+
+    settimeout = setsockopt
+
+
+@pytest.mark.parametrize(("timeout_s", "heard_s"), [(3.0, 3), (None, 62)])
+def test_a_message_that_comes_in_drips_is_given_up(timeout_s, heard_s, monkeypatch):
+    dripping = Dripping(struct.pack(">4sIQ", b"OVT1", 5000, 0) + b" " * 5000)
+    monkeypatch.setattr(link.time, "monotonic", dripping.monotonic)
+    with pytest.raises(HostLostError, match="the chief does not answer within"):
+        Link(dripping, "chief").receive(timeout_s=timeout_s)
+    assert dripping.now_s <= heard_s
+
+
+def test_who_takes_nothing_is_given_up(pair):
+    with pytest.raises(HostLostError, match=r"has not taken 100000000 bytes within 0\.05 s"):
+        pair[0].send({}, [np.zeros(100_000_000, "uint8")], timeout_s=0.05)
+
+
+def test_a_machine_that_vanished_is_named(pair, monkeypatch):
+    """What TCP's probes end with is no time-out of ours."""
+
+    def vanish(*_):
+        raise OSError(errno.ETIMEDOUT, "Connection timed out")
+
+    monkeypatch.setattr(pair[0]._stream, "read", vanish)
+    with pytest.raises(HostLostError, match=r"the evaluator has gone: .*timed out"):
+        pair[0].receive()
+
+
+def test_silent_and_slow_ones_keep_the_expected_one_waiting_for_nothing(address, executor):
+    accepted = executor.submit(accept, address, "chief", timeout_s=30)
+    connect(address, "evaluator", timeout_s=30).close()
+    host, _, port = address.rpartition(":")
+    strangers = [socket.create_connection((host, int(port))) for _ in range(40)]
+    for number, stranger in enumerate(strangers[-16:]):
+        stranger.sendall(struct.pack(">4sIQ", b"OVT1", 1000, 0)[:number])
+    with connect(address, "evaluator", timeout_s=30) as first:
+        first.send({"kind": "hello"})
+        accepted.result()[0].close()
+    for stranger in strangers:
+        stranger.close()
+
+
+KEY = Credentials(key=b"k" * 32)
+
+
+def test_hosts_with_the_same_key_meet(address, executor):
+    judged = []
+    accepted = executor.submit(
+        accept,
+        address,
+        "chief",
+        timeout_s=30,
+        credentials=KEY,
+        check=lambda message, authenticated: judged.append((message, authenticated)),
+    )
+    with connect(address, "evaluator", timeout_s=30, credentials=KEY) as first:
+        first.send({"kind": "hello"})
+        with accepted.result()[0] as second:
+            second.send({"kind": "welcome"})
+            assert first.receive(timeout_s=30)[0] == {"kind": "welcome"}
+    assert judged == [({"kind": "hello"}, True)]
+
+
+def test_the_key_of_the_environment_is_used_without_being_passed(address, executor, monkeypatch):
+    monkeypatch.setenv("OVERLAP_TRAIN_CLUSTER_KEY", "x" * 32)
+    accepted = executor.submit(accept, address, "chief", timeout_s=30)
+    with connect(address, "evaluator", timeout_s=30, credentials=Credentials()) as without:
+        without.send({"kind": "hello"})
+        assert "has no key, and this one has" in without.receive(timeout_s=30)[0]["error"]
+    with pytest.raises(HostMismatchError, match="another key"):
+        connect(address, "evaluator", timeout_s=30, credentials=KEY)
+    with connect(address, "evaluator", timeout_s=30) as first:
+        first.send({"kind": "hello"})
+        accepted.result()[0].close()
+
+
+def test_another_machine_needs_a_key(address, monkeypatch):
+    monkeypatch.delenv("OVERLAP_TRAIN_CLUSTER_KEY", raising=False)
+    monkeypatch.setattr(link, "is_loopback", lambda _: False)
+    with pytest.raises(ClusterConfigError, match="there is no key"):
+        accept(address, "chief", timeout_s=30)
+    host, _, port = address.rpartition(":")
+    with (
+        socket.create_server((host, int(port))),
+        pytest.raises(ClusterConfigError, match="there is no key"),
+    ):
+        connect(address, "evaluator", timeout_s=30)
+
+
+def test_all_interfaces_need_a_key(address, monkeypatch):
+    monkeypatch.delenv("OVERLAP_TRAIN_CLUSTER_KEY", raising=False)
+    with pytest.raises(ClusterConfigError, match=r"there is no key, and 0\.0\.0\.0 is not a loopback"):
+        accept(address, "chief", timeout_s=30, bind_address="0.0.0.0")
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1.0, float("nan"), float("inf")])
+def test_a_time_out_that_cannot_be_meant_is_refused(timeout_s, address):
+    for meet in (accept, connect):
+        with pytest.raises(ValueError, match="timeout_s must be positive and finite"):
+            meet(address, "chief", timeout_s=timeout_s)
+
+
+def tls_of(directory, name="DNS:localhost"):
+    certificate, key = make_certificate(directory, name)
+    return Credentials(key=KEY.key, tls=TLSFiles(certificate, key, certificate))
+
+
+def test_messages_travel_encrypted(address, executor, tmp_path):
+    credentials = tls_of(tmp_path)
+    accepted = executor.submit(accept, address, "chief", timeout_s=30, credentials=credentials)
+    connect(address, "evaluator", timeout_s=30, credentials=credentials).close()
+    with socket.create_connection(("localhost", int(address.rpartition(":")[2]))) as plain:
+        plain.sendall(struct.pack(">4sIQ", b"OVT1", 29, 0) + b'{"message": {}, "sizes": []}  ')
+        while not is_closed_by_peer(plain):
+            pass  # TLS tells it that it is not understood
+    array = np.arange(3_000_000, dtype="int32")
+    with connect(address, "evaluator", timeout_s=30, credentials=credentials) as first:
+        first.send({"kind": "hello"})
+        with accepted.result()[0] as second:
+            sent = executor.submit(first.send, {}, [array])
+            assert second.receive([array.nbytes])[1][0].tobytes() == array.tobytes()
+            sent.result()
+            waiting = executor.submit(second.receive)
+            second.abort()
+            with pytest.raises(HostLostError, match="the chief has gone"):
+                waiting.result(timeout=30)
+
+
+class Trusting(TLSFiles):
+    """What a chief would be that takes the certificate of any host."""
+
+    def client_context(self):
+        context = super().client_context()
+        context.check_hostname = False
+        return context
+
+
+@pytest.mark.parametrize("name", ["DNS:elsewhere", "IP:192.0.2.1"])
+def test_the_certificate_of_another_host_is_refused(name, address, executor, tmp_path):
+    credentials = tls_of(tmp_path, name)
+    accepted = executor.submit(accept, address, "chief", timeout_s=30, credentials=credentials)
+    with pytest.raises(HostMismatchError, match="the certificate of the evaluator is not accepted"):
+        connect(address, "evaluator", timeout_s=30, credentials=credentials)
+    trusting = Credentials(KEY.key, tls=Trusting(**vars(credentials.tls)))
+    with connect(address, "evaluator", timeout_s=30, credentials=trusting) as first:
+        first.send({"kind": "hello"})
+        accepted.result()[0].close()

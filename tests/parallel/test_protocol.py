@@ -1,0 +1,121 @@
+"""What chief and evaluator say: an incomplete or ill-typed message is refused by name."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from overlap_train.errors import HostMismatchError
+from overlap_train.parallel.link import _LONGEST_HELLO, Refusal
+from overlap_train.parallel.protocol import is_answer, is_request, judge, shortened
+
+DESCRIPTION = {"version of overlap_train": "1", "cluster": "{}", "program": "ab", "model": "a\nb\n"}
+
+
+def ask(hello, authenticated=False, in_step=None):
+    return judge(hello, authenticated, description=DESCRIPTION, in_step=in_step)
+
+
+def hello(**changes):
+    return {"kind": "hello", "description": DESCRIPTION | changes}
+
+
+def test_the_chief_is_let_in():
+    assert ask(hello()) is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [{}, {"kind": "hello"}, {"description": DESCRIPTION}, {"kind": ["hello"], "description": DESCRIPTION}]
+    + [{"kind": "hello", "description": value} for value in (None, [], "x", 1, list(DESCRIPTION.items()))],
+)
+@pytest.mark.parametrize("authenticated", [False, True])
+def test_a_message_without_a_description_is_refused(message, authenticated):
+    with pytest.raises(Refusal, match="'hello' with a 'description'"):
+        ask(message, authenticated)
+
+
+@pytest.mark.parametrize("part", DESCRIPTION)
+@pytest.mark.parametrize("authenticated", [False, True])
+def test_a_missing_part_is_refused_by_name(part, authenticated):
+    described = {name: text for name, text in DESCRIPTION.items() if name != part}
+    with pytest.raises(Refusal, match=f"must have text as '{part}'; it has nothing"):
+        ask({"kind": "hello", "description": described}, authenticated)
+
+
+@pytest.mark.parametrize("part", DESCRIPTION)
+@pytest.mark.parametrize("value", [None, 1, 0.5, True, [], {}])
+def test_a_part_of_another_type_is_refused_by_name(part, value):
+    with pytest.raises(Refusal, match=f"must have text as '{part}'; it has {type(value).__name__}"):
+        ask(hello(**{part: value}))
+
+
+def test_an_unknown_part_is_refused_by_name():
+    with pytest.raises(Refusal, match="has 'colour', which the evaluator does not know"):
+        ask(hello(colour="red"))
+
+
+@pytest.mark.parametrize("text", ["a\nc\n", "a\nb", "", "a\rb\n", "a\nb\n\n", "\ud800"])
+def test_a_chief_that_differs_ends_both(text):
+    error = ask(hello(model=text))
+    assert isinstance(error, HostMismatchError)
+    assert "the evaluator has another model than the chief" in str(error)
+
+
+@pytest.mark.parametrize("part", ["version of overlap_train", "cluster", "program"])
+def test_the_chief_of_another_cluster_ends_nothing_unless_it_has_the_key(part):
+    with pytest.raises(Refusal, match=f"another {part} than the chief"):
+        ask(hello(**{part: "x"}))
+    assert isinstance(ask(hello(**{part: "x"}), True), HostMismatchError)
+
+
+def test_a_validation_that_cannot_be_made_elsewhere_ends_both():
+    assert isinstance(ask(hello(), in_step="validation changes variables"), ValueError)
+
+
+END = {"kind": "end", "epoch": [0], "history": {"loss": [1.0]}, "ended": "completed"}
+
+
+@pytest.mark.parametrize("message", [{"kind": "validate", "set": ""}, {"kind": "failed"}, END])
+def test_requests_are_known(message):
+    assert is_request(message)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [{}, {"kind": "hello"}, {"kind": None}, {"kind": "validate"}, {"kind": "check", "set": 1}]
+    + [{name: value for name, value in END.items() if name != part} for part in END]
+    + [
+        END | change for change in ({"epoch": ["0"]}, {"history": []}, {"history": {"loss": 1}}, {"ended": 1})
+    ],
+)
+def test_what_is_no_request_is_known(message):
+    assert not is_request(message)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{}, {"kind": "welcome"}, {"kind": "result"}, {"kind": "result", "metrics": {"loss": 1.0}}]
+    + [{"kind": "result", "metrics": m, "running": []} for m in (None, [], {"loss": "1"}, {"loss": None})]
+    + [{"kind": "result", "metrics": {}, "running": r} for r in (None, [1], [{"loss": []}], {})],
+)
+def test_what_is_no_answer_is_known(answer):
+    assert not is_answer(answer, with_metrics=True)
+
+
+def test_answers_are_known():
+    assert is_answer({"kind": "result"}, with_metrics=False)
+    assert is_answer({"kind": "error", "error": "x"}, with_metrics=True)
+    assert is_answer(
+        {"kind": "result", "metrics": {"loss": 1.0}, "running": [{"loss": 2}]}, with_metrics=True
+    )
+
+
+def test_the_longest_description_fits_into_a_first_message():
+    texts = ("\U0001f600" * 100_000, "\n".join(f"layer {i}" for i in range(100_000)), "x" * 99_000)
+    for text in texts:
+        described = {str(part): shortened(text) for part in range(9)}
+        message = {"message": {"kind": "hello", "description": described}, "sizes": []}
+        assert len(json.dumps(message).encode()) < _LONGEST_HELLO
+    assert shortened("x" * 200_000) != shortened("x" * 199_999 + "y")
