@@ -259,6 +259,10 @@ def require_path(name: str, value: Any) -> Path:
         raise ValueError(f"{name} must be a path; got an empty one")
     if "\0" in text:
         raise ValueError(f"{name} must be a path, without a null character; got {shown(text)}")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        raise ValueError(f"{name} must be a path that the system can write; got {shown(text)}") from None
     return Path(text)
 
 

@@ -15,7 +15,7 @@ from overlap_train import _keras
 from overlap_train._inspection.traced import CapturedVariable, union
 from overlap_train._inspection.traces import Same, Traces, function_key
 from overlap_train.callbacks.hooks import acts_in_test_batches, wants_test_batches, wants_train_batches
-from overlap_train.checkpoint import describe_sets
+from overlap_train.checkpoint.fingerprints import describe_sets
 from overlap_train.data.cursor import Cursor
 from overlap_train.data.preprocessing import Preprocess
 from overlap_train.data.sources import Feed, IteratorFeed
@@ -244,7 +244,7 @@ def make_suite(
     acting = (c for c in callbacks.callbacks if acts_in_test_batches(c) and not serves)
     request = SetRequest(
         setup.model,
-        setup.validation_step,
+        setup.model.test_step if setup.stock_validation else setup.validation_step,
         _identity(setup, setup.validation_step, stock=setup.stock_validation),
         setup.validation,
         listened=_listened_to(callbacks),
@@ -351,7 +351,8 @@ def _make_step(setup: Setup, callbacks: keras.callbacks.CallbackList, feed: Feed
 def _step_function(setup: Setup, feed: Feed) -> StepFunction:
     """Returns the function of one global batch, without what runs it under a strategy of one replica."""
     if setup.replicas is None or not setup.shared:
-        return setup.train_step
+        # The model's own, where the trainer's is that: traces outlive the trainer.
+        return setup.model.train_step if setup.stock else setup.train_step
     stock = setup.stock and _keras.is_stock_method(setup.model.train_step)
     return make_step(setup.model, setup.replicas, setup.train_step, stock=stock, most_rows=feed.full_batch)
 

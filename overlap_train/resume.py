@@ -36,10 +36,9 @@ from overlap_train.checkpoint import (
     CheckpointStore,
     TrainingMeta,
     checkpoint_policy,
-    describe_loss,
-    describe_metrics,
     layout,
 )
+from overlap_train.checkpoint.fingerprints import describe_loss, describe_metrics
 from overlap_train.data.cursor import Cursor, CursorState
 from overlap_train.data.sources import Feed
 from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError

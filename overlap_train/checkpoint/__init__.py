@@ -5,7 +5,6 @@
 process out, and `store` makes writing atomic and finds the newest sound one. `policy` is what a user decides.
 """
 
-from overlap_train.checkpoint.fingerprints import describe_loss, describe_metrics, describe_sets
 from overlap_train.checkpoint.meta import TrainingMeta
 from overlap_train.checkpoint.policy import CheckpointPolicy, checkpoint_policy
 from overlap_train.checkpoint.state import CheckpointState, layout
@@ -17,8 +16,5 @@ __all__ = [
     "CheckpointStore",
     "TrainingMeta",
     "checkpoint_policy",
-    "describe_loss",
-    "describe_metrics",
-    "describe_sets",
     "layout",
 ]

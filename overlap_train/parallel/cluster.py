@@ -17,6 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from overlap_train.arguments import shown
 from overlap_train.errors import ClusterConfigError
 from overlap_train.parallel.credentials import Credentials, read_credentials
 from overlap_train.parallel.endpoints import check_seconds, is_loopback, listen, parse_endpoint, resolve, why
@@ -114,7 +115,7 @@ def _check_return(value: object, timeout_s: float) -> float:
 
 def _check_bind_address(value: object) -> None:
     if not isinstance(value, str):
-        raise TypeError(f"bind_address must be a host name or an IP address; got {value!r}")
+        raise TypeError(f"bind_address must be a host name or an IP address; got {shown(value)}")
     try:
         parse_endpoint(f"[{value}]:1" if ":" in value else f"{value}:1")
     except ClusterConfigError:

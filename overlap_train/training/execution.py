@@ -98,7 +98,7 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
     pace = Pace(plan.call_s, fixed)
     if plan.loop == "eager" or task.model.run_eagerly:
         message("plan: eager")
-        return make_loop(task.feed, task.step, eager=True), pace
+        return make_loop(task.feed, task.step.using(task.around(task.function)), eager=True), pace
     known, token, key = Traces.of(task.model), _keras.begin_training(task.model), _loop_key(task)
     flags = tuple(variable.trainable for variable in task.model.variables)
     if known.get("train", token, ("flags", *key), lambda: flags) != flags:

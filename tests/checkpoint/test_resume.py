@@ -222,7 +222,7 @@ def test_a_working_directory_that_is_gone_is_named(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("resume", "error"),
-    [("a\0b", ValueError), ("\ud800", ValueError), ("", TypeError), (b"run", TypeError), (3, TypeError)],
+    [("a\0b", ValueError), ("\ud800", ValueError), ("", ValueError), (b"run", TypeError), (3, TypeError)],
     ids=repr,
 )
 def test_what_is_no_path_is_refused_by_the_name_of_the_argument(resume, error):
