@@ -51,6 +51,7 @@ __all__ = [
     "flatten_logs",
     "forget_evaluation",
     "forward",
+    "has_own_test_function",
     "initial_epoch",
     "is_array_adapter",
     "is_deterministic",
@@ -61,12 +62,14 @@ __all__ = [
     "is_tf_dataset_adapter",
     "is_trainer",
     "metric_leaves",
+    "metrics_by_python",
     "metrics_or_logs",
     "overrides",
     "profiles",
     "python_logs",
     "require_compiled",
     "row_loss",
+    "runs_eagerly",
     "scope_variable_ids",
     "split_validation",
     "steps_per_execution",
@@ -78,6 +81,10 @@ __all__ = [
     "without_all_reduce",
     "without_optionals",
 ]
+
+
+# As Keras made it, whatever a library puts in its place later.
+_stock_evaluate = KerasTrainer.evaluate
 
 
 def adapt(
@@ -184,6 +191,8 @@ def overrides(model: keras.Model, name: str) -> type | None:
 
     A function that a library puts into Keras's own class, as loggers do, is no override.
     """
+    if name in vars(model):
+        return type(model)  # set on the model itself
     owner = next((kind for kind in type(model).__mro__ if name in vars(kind)), object)
     return None if owner is object or _is_keras_module(owner.__module__) else owner
 
@@ -198,6 +207,7 @@ def evaluate_as_in_fit(
 ) -> Any:
     """Calls `model.evaluate` as `fit` does for a validation (`_eval_epoch_iterator`); returns its logs."""
     x, y, sample_weight = data
+    evaluate = model.evaluate if overrides(model, "evaluate") else functools.partial(_stock_evaluate, model)
     if getattr(model, "_eval_epoch_iterator", None) is None:
         model._eval_epoch_iterator = TFEpochIterator(
             x=x,
@@ -209,7 +219,7 @@ def evaluate_as_in_fit(
             steps_per_epoch=steps,
             shuffle=False,
         )
-    return model.evaluate(
+    return evaluate(
         x=x,
         y=y,
         sample_weight=sample_weight,
@@ -225,6 +235,45 @@ def forget_evaluation(model: keras.Model) -> None:
     """Lets go of what `evaluate_as_in_fit` keeps between two validations, as `fit` does at its end."""
     if getattr(model, "_eval_epoch_iterator", None) is not None:
         del model._eval_epoch_iterator
+
+
+def runs_eagerly(model: keras.Model) -> bool:
+    """Whether Keras runs a model's steps operation by operation; `tf.config.run_functions_eagerly` counts."""
+    return bool(model.run_eagerly or tf.config.functions_run_eagerly())
+
+
+def has_own_test_function(model: keras.Model) -> bool:
+    """Whether a validation runs what a user has made, and not `test_step` (`make_test_function`)."""
+    if overrides(model, "make_test_function"):
+        return True
+    return model.test_function is not None and not is_stock_method(model.test_function)
+
+
+def metrics_by_python(model: keras.Model) -> str | None:
+    """Returns what of a user's resets or reads the metrics by Python's state, or None.
+
+    Keras runs these methods operation by operation, each time anew. Those that touch variables, tensors and
+    other metrics only can be compiled; those whose code reads an attribute that is a plain value cannot.
+    """
+    if not is_stock_method(model.reset_metrics):
+        return f"{type(model).__name__}.reset_metrics"
+    if _reads_plain_values(model, model.get_metrics_result):
+        return f"{type(model).__name__}.get_metrics_result"
+    for metric in metric_leaves(model):
+        for name in ("reset_state", "result"):
+            if _reads_plain_values(metric, getattr(metric, name)):
+                return f"{type(metric).__name__}.{name}"
+    return None
+
+
+def _reads_plain_values(owner: Any, method: Any) -> bool:
+    code = getattr(getattr(method, "__func__", method), "__code__", None)
+    if is_stock_method(method):
+        return False
+    if code is None:
+        return True
+    plain = (bool, int, float, str, list, tuple, dict, set)
+    return any(isinstance(getattr(owner, name, None), plain) for name in code.co_names if name != "name")
 
 
 def begin_training(model: keras.Model) -> Any:

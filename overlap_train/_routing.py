@@ -19,7 +19,7 @@ import keras
 
 from overlap_train import _keras
 
-__all__ = ["Route", "is_within", "through"]
+__all__ = ["Route", "entered", "is_within", "through"]
 
 
 @dataclass
@@ -46,6 +46,8 @@ _counts: dict[tuple[type, str], int] = {}
 
 def is_within(model: keras.Model, name: str) -> bool:
     """Whether a method of the model's own class is running, on this thread, and has called us."""
+    if any(route.model is model and route.name == name for route in getattr(_local, "routes", ())):
+        return True  # called again by what we have called
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
@@ -69,6 +71,18 @@ def through(model: keras.Model, target: Callable[..., Any], name: str = "fit") -
     finally:
         stack.remove(route)
         _uninstall(owner, name)
+
+
+@contextlib.contextmanager
+def entered(model: keras.Model, name: str) -> Iterator[None]:
+    """Marks that a method of the model's own is about to be called by us, so that it is not called again."""
+    route = Route(model, name, lambda: None, used=True)
+    stack: list[Route] = _local.__dict__.setdefault("routes", [])
+    stack.append(route)
+    try:
+        yield
+    finally:
+        stack.remove(route)
 
 
 def _keras_owner(model: keras.Model, name: str) -> type:

@@ -137,14 +137,19 @@ def assemble_fit(
         plans = {"number of epochs": epochs, "ExecutionPlan": setup.execution}
         agree_to_start(replicas, model, feed, validation, callbacks.callbacks, plans)
     step = _make_step(setup, callbacks, feed)
-    if not model.run_eagerly:
+    if not _keras.runs_eagerly(model):
         key = ("step", *_step_key(setup, feed), step.jit_compile)
         token = _keras.begin_training(model)
         traced = Traces.of(model).get("train", token, key, lambda: step.trace(feed.element_spec))
         reader = None
         if setup.replicas is None:
             reader = Traces.of(model).get(
-                "train", token, "metrics", lambda: MetricsReader(model.get_metrics_result)
+                "train",
+                token,
+                "metrics",
+                lambda: MetricsReader(
+                    model.get_metrics_result, eager=_keras.metrics_by_python(model) is not None
+                ),
             )
         step.adopt(traced, reader)
     state, suite = _make_suite(setup, feed, step, sets, callbacks, resources)
@@ -335,7 +340,7 @@ def _make_step(setup: Setup, callbacks: keras.callbacks.CallbackList, feed: Feed
     model, replicas, metrics = setup.model, setup.replicas, None
     nan_guard = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks.callbacks)
     listened = any(map(wants_train_batches, callbacks.callbacks))
-    jit_compile = bool(model.jit_compile) and not model.run_eagerly and not setup.shared
+    jit_compile = bool(model.jit_compile) and not _keras.runs_eagerly(model) and not setup.shared
     if replicas is not None and replicas.hosts.count > 1:
         metrics = functools.partial(replicas.own_metrics, model)
     return Step(

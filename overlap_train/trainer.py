@@ -335,6 +335,8 @@ class Trainer:
                 traced=parts is not None,
             )
             if opening.epoch >= schedule.epochs and parts is None:
+                if schedule.epochs > 0 and isinstance(model.optimizer, keras.optimizers.Optimizer):
+                    model.optimizer.finalize_variable_values(model.trainable_weights)
                 callback_list.on_train_end(logs=None)
                 self.ended = model.history.ended = "completed"
                 return

@@ -243,3 +243,105 @@ def test_metrics_keep_the_state_of_an_evaluation():
     np.testing.assert_allclose(actual["f1"], expected["f1"], rtol=1e-5)
     for variable, value in zip(model.metrics_variables, state, strict=True):
         np.testing.assert_allclose(keras.ops.convert_to_numpy(variable), value, rtol=1e-5)
+
+
+class Kept(keras.metrics.Metric):
+    """Keeps its best value over all epochs: `reset_state` sets a part of its state back."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.now = self.add_variable((), "zeros", name="now")
+        self.best = self.add_variable((), "zeros", name="best")
+
+    def update_state(self, y, p, sample_weight=None):
+        self.now.assign(keras.ops.maximum(self.now, keras.ops.max(p)))
+        self.best.assign(keras.ops.maximum(self.best, self.now))
+
+    def result(self):
+        return self.best + 0.0
+
+    def reset_state(self):
+        self.now.assign(0.0)
+
+
+class Plain(keras.metrics.Mean):
+    """Its result reads a plain attribute, which a callback changes: Keras reads it anew each time."""
+
+    scale = 1.0
+
+    def update_state(self, y, p, sample_weight=None):
+        return super().update_state(p)
+
+    def result(self):
+        return super().result() * self.scale
+
+
+class Rescale(kc.Callback):
+    def __init__(self, metric):
+        super().__init__()
+        self.metric = metric
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.metric.scale = 2.0 + epoch
+
+
+@pytest.mark.parametrize(("kind", "named"), [(Kept, "best"), (Plain, "Plain.result")])
+def test_a_metric_that_depends_on_more_than_its_epoch_is_counted_in_step(kind, named):
+    metrics = []
+
+    def build():
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
+        metrics.append(kind(name="m"))
+        model.compile("sgd", crossentropy(), metrics=metrics[-1:])
+        return model
+
+    trainer = compared(build, lambda d: [Rescale(metrics[-1])])
+    assert named in reasons(trainer)[0]
+
+
+def test_a_test_function_of_the_users_own_is_called():
+    class Own(keras.Sequential):
+        def make_test_function(self, force=False):
+            self.test_function = lambda iterator: {"constant": 3.0}
+
+    def build():
+        keras.utils.set_random_seed(3)
+        model = Own([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
+        model.compile("sgd", crossentropy())
+        return model
+
+    trainer = Trainer(build())
+    history = trainer.fit(X, Y, verbose=0, validation_data=VALIDATION)
+    assert history.history["val_constant"] == [3.0]
+    assert "makes its test function itself" in reasons(trainer)[0]
+
+
+@pytest.mark.filterwarnings("ignore:Even though the .*run_functions_eagerly")
+def test_functions_that_run_eagerly_are_eager_steps():
+    tf.config.run_functions_eagerly(True)
+    try:
+        trainer = compared(BUILDERS["vector_metric"], lambda d: [], epochs=2)
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert "eagerly" in reasons(trainer)[0]
+
+
+def test_logs_may_hold_nothing_and_lists():
+    class Odd(keras.Sequential):
+        def train_step(self, data):
+            return {**super().train_step(data), "none": None, "list": [1.0, 2.0]}
+
+        def test_step(self, data):
+            return {**super().test_step(data), "none": None}
+
+    def fit(make):
+        keras.utils.set_random_seed(3)
+        model = Odd([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
+        model.compile("sgd", crossentropy())
+        return make(model)(X, Y, epochs=2, verbose=0, validation_data=VALIDATION).history
+
+    expected, actual = fit(lambda model: model.fit), fit(lambda model: Trainer(model).fit)
+    assert list(actual) == list(expected)
+    assert actual["none"] == expected["none"] == [None, None]
+    np.testing.assert_array_equal(actual["list"], expected["list"])

@@ -155,6 +155,7 @@ MAY_IMPORT = {
     "validation": {
         "_inspection",
         "_keras",
+        "_routing",
         "arguments",
         "data",
         "errors",

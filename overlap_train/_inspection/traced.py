@@ -30,6 +30,7 @@ class CapturedVariable:
         shape: of its value.
         name: for people.
         written: whether the traced function may write to it.
+        only_set: whether it is surely set, and never read or added to.
     """
 
     handle: Any
@@ -37,6 +38,7 @@ class CapturedVariable:
     shape: tf.TensorShape
     name: str
     written: bool
+    only_set: bool = False
 
 
 class TracedFunction:
@@ -139,5 +141,9 @@ def captured_variables(concrete: Any) -> tuple[CapturedVariable, ...]:
         if spec is not None:
             dtype, shape = spec
             name = names.get(id(handle), f"variable {index}").split(":")[0]
-            found[id(handle)] = CapturedVariable(handle, dtype, shape, name, first + index in writes)
+            inner = concrete.graph.inputs[first + index]
+            uses = {operation.type for operation in inner.consumers()}
+            found[id(handle)] = CapturedVariable(
+                handle, dtype, shape, name, first + index in writes, uses == {"AssignVariableOp"}
+            )
     return tuple(found.values())

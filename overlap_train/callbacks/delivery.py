@@ -170,7 +170,13 @@ class Delivery:
         if not self._wants_test:
             self._show_metrics({name: result})
             return result
+        self._model.stop_evaluating = False
         self._callbacks.on_test_begin()
+        if self._model.stop_evaluating:
+            raise ValueError(
+                "a callback's on_test_begin set stop_evaluating, and the validation has been made already: "
+                "set it in on_test_batch_end, which is called between the batches"
+            )
         if self._state.changed(snapshot.values):
             # Such as SwapEMAWeights: validation is to see other weights than those trained.
             result = self._suite.evaluate(name, self._state.read())

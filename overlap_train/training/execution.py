@@ -96,7 +96,7 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
         )
     fixed = None if plan.steps_per_call == "auto" else int(plan.steps_per_call)
     pace = Pace(plan.call_s, fixed)
-    if plan.loop == "eager" or task.model.run_eagerly:
+    if plan.loop == "eager" or _keras.runs_eagerly(task.model):
         message("plan: eager")
         return make_loop(task.feed, task.step.using(task.around(task.function)), eager=True), pace
     known, token, key = Traces.of(task.model), _keras.begin_training(task.model), _loop_key(task)

@@ -19,6 +19,7 @@ __all__ = [
     "MetricsReader",
     "Step",
     "StepFunction",
+    "lists_joined",
     "require_logs",
     "require_optimizer",
 ]
@@ -131,7 +132,9 @@ class CarriedLogs:
 
     def __init__(self, structure: Any) -> None:
         self._structure = tf.nest.map_structure(_spec_of, structure)
-        self.specs: list[tf.TensorSpec] = tf.nest.flatten(self._structure, expand_composites=True)
+        leaves = tf.nest.flatten(self._structure, expand_composites=True)
+        self._is_none = [leaf is None for leaf in leaves]
+        self.specs: list[tf.TensorSpec] = [leaf for leaf in leaves if leaf is not None]
 
     @property
     def shapes(self) -> list[tf.TensorShape]:
@@ -144,12 +147,15 @@ class CarriedLogs:
 
     def flat(self, logs: Any) -> list[tf.Tensor]:
         """Returns a step's logs as flat tensors."""
-        leaves = tf.nest.flatten(tf.nest.map_structure(tf.convert_to_tensor, logs), expand_composites=True)
-        return list(leaves)
+        tensors = tf.nest.map_structure(lambda v: v if v is None else tf.convert_to_tensor(v), logs)
+        leaves = tf.nest.flatten(tensors, expand_composites=True)
+        return [leaf for leaf in leaves if leaf is not None]
 
     def packed(self, tensors: Sequence[tf.Tensor]) -> Logs:
         """Returns logs from flat tensors."""
-        logs: Logs = tf.nest.pack_sequence_as(self._structure, list(tensors), expand_composites=True)
+        rest = iter(tensors)
+        leaves = [None if is_none else next(rest) for is_none in self._is_none]
+        logs: Logs = tf.nest.pack_sequence_as(self._structure, leaves, expand_composites=True)
         return logs
 
 
@@ -200,8 +206,15 @@ def require_logs(name: str, logs: Any) -> None:
         )
 
 
+def lists_joined(logs: Any) -> Any:
+    """Returns logs with lists as tensors, as Keras hands them on (`tf.experimental.Optional`)."""
+    if not isinstance(logs, dict):
+        return logs
+    return {name: tf.convert_to_tensor(v) if isinstance(v, list) else v for name, v in logs.items()}
+
+
 def _spec_of(value: Any) -> Any:
-    return tf.type_spec_from_value(value)
+    return None if value is None else tf.type_spec_from_value(value)
 
 
 def _known(shape: tf.TensorShape) -> list[int | None]:
@@ -214,6 +227,6 @@ def _prepared(model: keras.Model, function: StepFunction, jit_compile: bool) -> 
 
     def run(batch: Batch) -> Logs:
         with _keras.without_all_reduce(model.optimizer):
-            return function(_keras.without_optionals(batch))
+            return lists_joined(function(_keras.without_optionals(batch)))
 
     return run

@@ -78,6 +78,7 @@ class EvaluationFunctions:
     ) -> tuple[State, list[tf.Tensor]]:
         assert self._fold is not None
         handles = private_handles(self.variables, values)
+        assert self._step.reset is not None
         self._step.reset.on(handles)
         carried, shapes = [], []
         if self._carries_logs:
@@ -99,6 +100,7 @@ class EvaluationFunctions:
 
     def _start(self, values: Sequence[tf.Tensor]) -> State:
         handles = private_handles(self.variables, values)
+        assert self._step.reset is not None
         self._step.reset.on(handles)
         return self._read(handles)
 

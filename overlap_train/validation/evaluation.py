@@ -172,7 +172,7 @@ class SnapshotEvaluator:
         return self.result(values, total, running)
 
     def result(self, values: Values, state: State, running: tuple[Running, ...] = ()) -> ValidationResult:
-        """Returns the metrics that follow from a state of the metrics' variables."""
+        """Returns the metrics of a state of their variables."""
         assert self._functions.result is not None
         metrics = _keras.python_logs(self._functions.result(self._own(values), state))
         return ValidationResult(metrics, running, state)

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import keras
 
-from overlap_train import _keras
+from overlap_train import _keras, _routing
 from overlap_train._inspection.traced import TracedFunction
 from overlap_train.data.preprocessing import Preprocess, prepare
 from overlap_train.data.shards import Batches, warn_if_short
@@ -237,7 +237,7 @@ class OwnEvaluation:
 
     def __call__(self, callbacks: keras.callbacks.CallbackList) -> Mapping[str, Any]:
         """Validates; see `Validates`."""
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _routing.entered(self.model, "evaluate"):
             warnings.filterwarnings("ignore", message="`shuffle=True` was passed")
             logs: Mapping[str, Any] = _keras.evaluate_as_in_fit(
                 self.model, self.data, batch_size=self.batch_size, steps=self.steps, callbacks=callbacks

@@ -186,6 +186,9 @@ def build_suite(
 
 def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> PreparedSet:
     model = request.model
+    if _keras.has_own_test_function(model):
+        reason = f"{type(model).__name__} makes its test function itself"
+        return PreparedSet(name, chosen, None, None, reason)
     owner = _keras.overrides(model, "evaluate")
     if owner is not None and not request.within_evaluate:
         return PreparedSet(
@@ -204,7 +207,7 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
         most_rows=request.most_rows,
         device="CPU:0" if request.devices else None,  # each of them gets its own copy
     )
-    if model.run_eagerly:
+    if _keras.runs_eagerly(model):
         return PreparedSet(name, chosen, batches, None, "the model runs eagerly (run_eagerly=True)")
     preprocess = None if batches.preparation is None else Same(request.preprocess)
     key = ("step", request.identity, str(batches.raw_spec), str(batches.element_spec), preprocess)

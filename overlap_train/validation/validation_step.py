@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import keras
 
 from overlap_train import _keras
 from overlap_train._inspection.traced import CapturedVariable, TracedFunction, trace, union
-from overlap_train.training.step import CarriedLogs, require_logs
+from overlap_train.training.step import CarriedLogs, lists_joined, require_logs
 
 __all__ = ["ValidationStep", "trace_step", "trace_validation"]
 
@@ -21,8 +21,8 @@ class ValidationStep:
 
     Attributes:
         step: the step itself; updates the metrics and returns logs.
-        reset: sets the metrics back, as before the first batch.
-        result: computes the metrics; None if that cannot be compiled.
+        reset: sets the metrics back, as before the first batch; None if Python does so.
+        result: computes the metrics; None if Python does so.
         preparation: makes a batch of what the data holds; None if it is a batch already.
         logs: the step's logs.
         own_logs: whether these count, of the last batch, and not the metrics: Keras takes the metrics where
@@ -31,7 +31,7 @@ class ValidationStep:
     """
 
     step: TracedFunction
-    reset: TracedFunction
+    reset: TracedFunction | None
     result: TracedFunction | None
     preparation: TracedFunction | None
     logs: CarriedLogs
@@ -71,13 +71,15 @@ def trace_validation(
     """
     step = trace_step(function, element_spec, within)
     require_logs("validation_step", step.outputs)
-    names = set(model.get_metrics_result())
+    logs, own_logs = CarriedLogs(step.outputs), set(step.outputs) != set(model.get_metrics_result())
+    by_python = _keras.metrics_by_python(model)
+    if by_python is not None:
+        reason = f"{by_python} may depend on Python's state"
+        return ValidationStep(step, None, None, preparation, logs, own_logs, reason)
     reset = TracedFunction(within(model.reset_metrics))
     result = trace(within(model.get_metrics_result))
-    live = _must_be_live(model, [step, reset, result, preparation])
-    return ValidationStep(
-        step, reset, result, preparation, CarriedLogs(step.outputs), set(step.outputs) != names, live
-    )
+    live = _must_be_live(model, step, reset, result, preparation)
+    return ValidationStep(step, reset, result, preparation, logs, own_logs, live)
 
 
 def trace_step(
@@ -86,12 +88,20 @@ def trace_step(
     within: Callable[[Callable[..., Any]], Callable[..., Any]],
 ) -> TracedFunction:
     """Traces the validation step alone; the arguments are those of `trace_validation`."""
-    return TracedFunction(within(lambda batch: function(_keras.without_optionals(batch))), element_spec)
+    return TracedFunction(
+        within(lambda batch: lists_joined(function(_keras.without_optionals(batch)))), element_spec
+    )
 
 
-def _must_be_live(model: keras.Model, functions: Iterable[TracedFunction | None]) -> str | None:
+def _must_be_live(
+    model: keras.Model,
+    step: TracedFunction,
+    reset: TracedFunction,
+    result: TracedFunction | None,
+    preparation: TracedFunction | None,
+) -> str | None:
     """Returns why a validation cannot be made on private variables, to the same result, or None."""
-    functions = list(functions)
+    functions = [step, reset, result, preparation]
     for function in functions:
         for effect in function.effects if function is not None else ():
             return f"the validation {effect}"
@@ -99,6 +109,10 @@ def _must_be_live(model: keras.Model, functions: Iterable[TracedFunction | None]
     changed = [v.name for v in union(functions) if v.written and id(v.handle) not in own]
     if changed:
         return f"the validation changes variables that are no metric of the model ({', '.join(changed[:3])})"
-    if functions[2] is None:
+    if result is None:
         return "the metrics of the model cannot compute their results in a compiled function"
+    set_back = {id(variable.handle) for variable in reset.variables if variable.only_set}
+    kept = [variable.name for variable in step.written if id(variable.handle) not in set_back]
+    if kept:
+        return f"metrics keep state that reset_state does not set back ({', '.join(kept[:3])})"
     return None
