@@ -76,6 +76,8 @@ class Suite:
 class State:
     """Two weights without a model."""
 
+    outside = ()
+
     values = Values((tf.zeros((2, 3)), tf.zeros(3)), (), (), ())
 
     def read(self):
@@ -227,10 +229,13 @@ def talk(rng, place):
 
 
 def call(host, port):
-    """Connects, for as long as it takes: while one of them is served, the evaluator does not listen."""
+    """Connects, for a minute at most: while one of them is served, the evaluator does not listen."""
+    deadline = time.monotonic() + 60
     while True:
-        with contextlib.suppress(ConnectionRefusedError):
+        try:
             return socket.create_connection((host, port), timeout=60)
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline, "the evaluator does not listen any more"
 
 
 def train(place):
