@@ -143,6 +143,8 @@ def captured_variables(concrete: Any) -> tuple[CapturedVariable, ...]:
             name = names.get(id(handle), f"variable {index}").split(":")[0]
             inner = concrete.graph.inputs[first + index]
             uses = {operation.type for operation in inner.consumers()}
+            if uses and all(kind.startswith("Collective") for kind in uses):
+                continue  # the token by which TensorFlow orders what replicas tell each other
             found[id(handle)] = CapturedVariable(
                 handle, dtype, shape, name, first + index in writes, uses == {"AssignVariableOp"}
             )

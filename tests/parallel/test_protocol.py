@@ -98,7 +98,7 @@ def test_what_is_no_request_is_known(message):
     "answer",
     [{}, {"kind": "welcome"}, {"kind": "result"}, {"kind": "result", "metrics": {"loss": 1.0}}]
     + [{"kind": "result", "metrics": m, "running": []} for m in (None, [], {"loss": "1"}, {"loss": None})]
-    + [{"kind": "result", "metrics": {}, "running": r} for r in (None, [1], [{"loss": []}], {})],
+    + [{"kind": "result", "metrics": {}, "running": r} for r in (None, [1], [{"loss": ["1"]}], {})],
 )
 def test_what_is_no_answer_is_known(answer):
     assert not is_answer(answer, with_metrics=True)

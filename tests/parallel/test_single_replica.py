@@ -13,7 +13,7 @@ import tensorflow as tf
 from overlap_train import ExecutionPlan, Trainer
 from overlap_train.parallel.step import SingleReplicaStep
 from overlap_train.parallel.strategy import Replicas
-from overlap_train.training.step import Step, build_model
+from overlap_train.training.step import Step
 from tests.models import arrays, crossentropy
 from tests.test_no_leak import graphs
 
@@ -81,8 +81,8 @@ def operations(strategy):
     spec = (tf.TensorSpec((16, 12)), tf.TensorSpec((16,), tf.int64))
     with scope:
         step = Step(model, function)
-        build_model(model, step, spec)
-        step.inspect(spec)
+        step.trace(spec)
+        step.trace(spec)
         graph = tf.function(step.run, autograph=False).get_concrete_function(spec).graph
     counted = Counter(operation.type for operation in graph.get_operations())
     return {kind: number for kind, number in counted.items() if kind not in ("Identity", "NoOp")}
