@@ -263,6 +263,62 @@ def test_a_train_function_of_the_users_own_is_told_from_keras_s():
     assert not _keras.is_stock_method(_keras.begin_training(model))
 
 
+def test_a_test_function_of_the_users_own_is_told_from_keras_s():
+    """make_test_function, test_function: what they run need not be `test_step`."""
+
+    class Own(keras.Sequential):
+        def make_test_function(self, force=False):
+            self.test_function = lambda iterator: {}
+
+    model = sequential()
+    assert not _keras.has_own_test_function(model)
+    model.evaluate(X, Y, verbose=0)
+    assert not _keras.has_own_test_function(model)
+    model.test_function = lambda iterator: {}
+    assert _keras.has_own_test_function(model)
+    assert _keras.has_own_test_function(Own())
+
+
+def test_steps_run_eagerly_for_the_model_or_for_the_whole_process():
+    """Model.run_eagerly, tf.config.functions_run_eagerly."""
+    assert not _keras.runs_eagerly(sequential())
+    assert _keras.runs_eagerly(sequential(run_eagerly=True))
+    tf.config.run_functions_eagerly(True)
+    try:
+        assert _keras.runs_eagerly(sequential())
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+
+def test_metrics_that_go_by_a_plain_value_are_told_from_those_that_can_be_compiled():
+    """A trace would keep for ever what the value was when it was made; Keras asks each time."""
+
+    class Doubled(keras.metrics.Mean):
+        def result(self):
+            return super().result() * 2
+
+    class Scaled(keras.metrics.Mean):
+        factor = 2.0
+
+        def result(self):
+            return super().result() * self.factor
+
+    class Resets(keras.Sequential):
+        def reset_metrics(self):
+            super().reset_metrics()
+
+    def compiled(kind=keras.Sequential, metric=None):
+        model = kind([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
+        model.compile("sgd", crossentropy())
+        model.own = metric
+        return _keras.metrics_by_python(model)
+
+    assert compiled() is None
+    assert compiled(metric=Doubled()) is None
+    assert compiled(metric=Scaled()) == "Scaled.result"
+    assert compiled(Resets) == "Resets.reset_metrics"
+
+
 def test_logs_count_only_where_the_metrics_have_other_names():
     """_get_metrics_result_or_logs."""
     model = sequential()
@@ -317,6 +373,9 @@ def test_an_override_is_the_users_and_not_what_a_library_puts_into_keras_s_class
     assert _keras.overrides(Own(), "evaluate") is None
     assert _keras.overrides(Own(), "no_such_method") is None
     assert _keras.overrides(sequential(), "fit") is None
+    instance = sequential()
+    instance.fit = lambda *arguments, **options: None
+    assert _keras.overrides(instance, "fit") is type(instance)
     stock = _keras.KerasTrainer.fit
     monkeypatch.setattr(
         _keras.KerasTrainer, "fit", lambda *arguments, **options: stock(*arguments, **options)
