@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from overlap_train import _keras
 from overlap_train._inspection.traced import CapturedVariable, union
@@ -136,9 +137,10 @@ def assemble_fit(
     if replicas is not None:
         plans = {"number of epochs": epochs, "ExecutionPlan": setup.execution}
         agree_to_start(replicas, model, feed, validation, callbacks.callbacks, plans)
-    step = _make_step(setup, callbacks, feed)
+    free = _free_kernels(setup)
+    step = _make_step(setup, callbacks, feed, free)
     if not _keras.runs_eagerly(model):
-        key = ("step", *_step_key(setup, feed), step.jit_compile)
+        key = ("step", *_step_key(setup, feed, free), step.jit_compile)
         token = _keras.begin_training(model)
         traced = Traces.of(model).get("train", token, key, lambda: step.trace(feed.element_spec))
         reader = None
@@ -152,6 +154,12 @@ def assemble_fit(
                 ),
             )
         step.adopt(traced, reader)
+    steps = cursor.steps_per_epoch
+    total_steps = None if steps is None else steps * (epochs - initial_epoch)
+    loop, pace = _make_loop(setup, feed, step, free, progress, total_steps)
+    resources.callback(loop.close)
+    if not setup.shared:
+        loop.begin_warm_up(feed)  # while the validation is traced
     state, suite = _make_suite(setup, feed, step, sets, callbacks, resources)
     if validation.sanity_check:
         suite.sanity_check(state.read())
@@ -168,9 +176,6 @@ def assemble_fit(
     )
     if reason is not None:
         progress.message(f"validating in step with the training: {reason}")
-    steps = cursor.steps_per_epoch
-    total_steps = None if steps is None else steps * (epochs - initial_epoch)
-    loop, pace = _make_loop(setup, feed, step, progress, total_steps)
     backlog = Backlog(validation, suite, max_lag=max_lag)
     resources.callback(backlog.drop)
     return Parts(
@@ -336,16 +341,19 @@ def _make_suite(
     )
 
 
-def _make_step(setup: Setup, callbacks: keras.callbacks.CallbackList, feed: Feed) -> Step:
+def _make_step(
+    setup: Setup, callbacks: keras.callbacks.CallbackList, feed: Feed, free: FastKernels | None
+) -> Step:
     model, replicas, metrics = setup.model, setup.replicas, None
     nan_guard = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks.callbacks)
     listened = any(map(wants_train_batches, callbacks.callbacks))
     jit_compile = bool(model.jit_compile) and not _keras.runs_eagerly(model) and not setup.shared
     if replicas is not None and replicas.hosts.count > 1:
         metrics = functools.partial(replicas.own_metrics, model)
+    function = _step_function(setup, feed)
     return Step(
         model,
-        _around(setup)(_step_function(setup, feed)),
+        _around(setup)(function if free is None else free.around(function, feed.full_batch)),
         jit_compile=jit_compile,
         halt_on_nonfinite=nan_guard,
         listened_to=listened,
@@ -362,10 +370,11 @@ def _step_function(setup: Setup, feed: Feed) -> StepFunction:
     return make_step(setup.model, setup.replicas, setup.train_step, stock=stock, most_rows=feed.full_batch)
 
 
-def _step_key(setup: Setup, feed: Feed) -> tuple[Hashable, ...]:
+def _step_key(setup: Setup, feed: Feed, free: FastKernels | None) -> tuple[Hashable, ...]:
     """Returns what a traced step depends on."""
     shared = feed.full_batch if setup.shared else None
-    return _identity(setup, setup.train_step, stock=setup.stock), shared, str(feed.element_spec)
+    names = () if free is None else free.names
+    return _identity(setup, setup.train_step, stock=setup.stock), shared, str(feed.element_spec), names
 
 
 def _around(setup: Setup) -> Callable[[StepFunction], StepFunction]:
@@ -375,20 +384,39 @@ def _around(setup: Setup) -> Callable[[StepFunction], StepFunction]:
     return functools.partial(SingleReplicaStep, setup.replicas)
 
 
-def _find_fast_kernels(setup: Setup, message: Callable[[str], None]) -> FastKernels | None:
-    asked = setup.execution.kernels
-    if asked == "keras":
+def _free_kernels(setup: Setup) -> FastKernels | None:
+    """Returns the faster operations with which the step is traced at once, or None.
+
+    Unasked these are the ones that are known to be faster; the others are for the planner to try. Keras's
+    own remain where the user's code makes the step, where XLA compiles it, and where runs must repeat.
+    """
+    asked, model = setup.execution.kernels, setup.model
+    eager = setup.execution.loop == "eager" or _keras.runs_eagerly(model)
+    if asked == "keras" or setup.shared or eager:
         return None
-    suggestion = suggest_building(setup.model) if asked == "auto" else None
+    if asked == "fast":
+        return find_fast_kernels(model, build=True)
+    stock = setup.stock and _keras.is_stock_method(model.train_step)
+    compiled = setup.execution.jit is True or (setup.execution.jit == "auto" and bool(model.jit_compile))
+    if not stock or compiled or _keras.is_deterministic() or tf.config.list_logical_devices("GPU"):
+        return None
+    return find_fast_kernels(model, build=False, which="free")
+
+
+def _tried_kernels(setup: Setup, message: Callable[[str], None]) -> FastKernels | None:
+    if setup.execution.kernels != "auto":
+        return None
+    suggestion = suggest_building(setup.model)
     if suggestion is not None:
         message(suggestion)
-    return find_fast_kernels(setup.model, build=asked == "fast")
+    return find_fast_kernels(setup.model, build=False, which="timed")
 
 
 def _make_loop(
     setup: Setup,
     feed: Feed,
     step: Step,
+    free: FastKernels | None,
     progress: ProgressReporter,
     total_steps: int | None,
 ) -> tuple[Loop, Pace]:
@@ -400,10 +428,11 @@ def _make_loop(
         _step_function(setup, feed),
         setup.stock,
         total_steps,
-        _step_key(setup, feed),
+        _step_key(setup, feed, free),
         _around(setup),
         shared=setup.shared,
-        find_fast=functools.cache(functools.partial(_find_fast_kernels, setup, progress.message)),
+        free=free,
+        find_fast=functools.cache(functools.partial(_tried_kernels, setup, progress.message)),
     )
     plan = setup.execution
     if setup.hosts.count > 1 and feed.full_batch is None:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import tensorflow as tf
@@ -26,6 +26,7 @@ from overlap_train.conv.acceleration import stock_convolutions
 __all__ = ["FastKernels", "find_fast_kernels", "fused_adam", "fused_batch_normalization", "suggest_building"]
 
 _Call = Callable[..., Any]
+_Swap = tuple[Any, str, Callable[[int | None], _Call]]
 # Below so many weights, updating them is a small part of any step.
 _MANY_WEIGHTS = 1 << 17
 # Three directions of a convolution; large images take longer, and shapes that were met before nothing.
@@ -44,7 +45,7 @@ class FastKernels:
     """
 
     names: tuple[str, ...]
-    swaps: tuple[tuple[Any, str, Callable[[int | None], _Call]], ...]
+    swaps: tuple[_Swap, ...]
 
     @property
     def extra_s(self) -> float:
@@ -68,19 +69,24 @@ class FastKernels:
         return run
 
 
-def find_fast_kernels(model: keras.Model, *, build: bool) -> FastKernels | None:
+def find_fast_kernels(
+    model: keras.Model, *, build: bool, which: Literal["all", "free", "timed"] = "all"
+) -> FastKernels | None:
     """Returns the faster operations for a model, or None if there is nothing that they would change.
 
     Args:
         model: compiled and built.
         build: whether the convolution may be compiled if it is not yet.
+        which: "free" leaves out, and "timed" takes only, what has to be timed to be known as faster.
     """
-    found: dict[str, list[tuple[Any, str, Callable[[int | None], _Call]]]] = {}
-    convolutions = _float32_convolutions(model)
+    found: dict[str, list[_Swap]] = {}
+    convolutions = _float32_convolutions(model) if which != "free" else []
     if convolutions and (build or library.is_built()):
         found["convolution"] = [
             (layer, "call", functools.partial(_convolution, layer)) for layer in convolutions
         ]
+    if which == "timed":
+        return _together(found)
     normalizations = [layer for layer in _keras.flat_layers(model) if _is_stock_normalization(layer)]
     if normalizations:
         found["normalization"] = [
@@ -89,6 +95,10 @@ def find_fast_kernels(model: keras.Model, *, build: bool) -> FastKernels | None:
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)  # of a LossScaleOptimizer
     if _is_stock_adam(optimizer) and (found or model.count_params() >= _MANY_WEIGHTS):
         found["Adam"] = [(optimizer, "update_step", functools.partial(_adam, optimizer))]
+    return _together(found)
+
+
+def _together(found: Mapping[str, Sequence[_Swap]]) -> FastKernels | None:
     if not found:
         return None
     return FastKernels(tuple(found), tuple(swap for swaps in found.values() for swap in swaps))

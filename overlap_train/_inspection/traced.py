@@ -61,7 +61,7 @@ class TracedFunction:
             Exception: whatever the function raises while it is traced.
         """
         self._function = function  # holds what the trace refers to weakly
-        self._concrete = tf.function(function, autograph=False).get_concrete_function(*specs)
+        self._concrete = tf.function(_traced_once(function), autograph=False).get_concrete_function(*specs)
         self.variables = captured_variables(self._concrete)
         self.effects: tuple[Effect, ...] = find_effects(self._concrete.graph)
         self.outputs: Any = self._concrete.structured_outputs
@@ -84,6 +84,26 @@ class TracedFunction:
     def written(self) -> list[CapturedVariable]:
         """The variables to which it may write."""
         return [variable for variable in self.variables if variable.written]
+
+
+def _traced_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that makes the variables it needs at once, while it is traced for the first time.
+
+    A `tf.function` that creates variables makes their initial values part of the trace and throws that away
+    for a second one. A value that is computed without the trace, as Keras gives it, needs no such thing.
+    """
+
+    def create(following: Callable[..., Any], **options: Any) -> Any:
+        if not callable(options.get("initial_value")):
+            return following(**options)
+        with tf.init_scope():
+            return following(**options | {"experimental_enable_variable_lifting": False})
+
+    def run(*arguments: Any) -> Any:
+        with tf.variable_creator_scope(create):
+            return function(*arguments)
+
+    return run
 
 
 def trace(function: Callable[..., Any], *specs: Any) -> TracedFunction | None:

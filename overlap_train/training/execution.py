@@ -49,15 +49,16 @@ class Task:
     Attributes:
         model: built and compiled.
         feed: its data.
-        step: the step, inspected.
-        function: the function of one batch in `step`, without what is `around` it.
+        step: the step, traced, on the operations of `free`.
+        function: the function of one batch in `step`, without those and without what is `around` it.
         stock: whether that function is the model's `train_step` itself, not a user's override in the trainer.
         total_steps: training steps of the whole run, or None if nobody knows.
         step_key: what the traced step depends on.
         around: what runs a function of a batch under the model's strategy, if it has one.
         shared: whether several replicas share each batch.
-        find_fast: finds the faster operations than Keras's for this model, if there are any; the same ones
-            each time.
+        free: faster operations than Keras's that need not be tried, if there are any.
+        find_fast: finds further operations that have to be tried before they are known as faster for this
+            model, if there are any; the same ones each time.
     """
 
     model: keras.Model
@@ -69,13 +70,17 @@ class Task:
     step_key: Hashable = None
     around: Callable[[StepFunction], StepFunction] = lambda step: step
     shared: bool = False
+    free: FastKernels | None = None
     find_fast: Callable[[], FastKernels | None] = lambda: None
 
     @property
     def fast(self) -> str:
-        """The names of what the faster operations compute; "" if there are none."""
-        found = self.find_fast()
-        return ", ".join(found.names) if found is not None else ""
+        """The names of what the operations to be tried compute; "" if there are none."""
+        return _names(self.find_fast())
+
+
+def _names(kernels: FastKernels | None) -> str:
+    return ", ".join(kernels.names) if kernels is not None else ""
 
 
 def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], None]) -> tuple[Loop, Pace]:
@@ -129,6 +134,7 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
         cache=PlanCache(path),
         message=message,
         is_traced=lambda candidate: known.has("train", token, (key, asked, candidate)),
+        free=_names(task.free),
         fast_extra_s=fast.extra_s if fast is not None else 0.0,
     )
     return loop, pace
@@ -139,9 +145,8 @@ def _candidates(task: Task, plan: ExecutionPlan) -> list[Candidate]:
     if task.shared:
         _refuse_for_replicas(task, plan)
         return [Candidate()]
-    fast = task.fast if plan.kernels == "fast" else ""
     if plan.jit is True or (plan.jit == "auto" and task.model.jit_compile and not plan.splits):
-        if fast:
+        if plan.kernels == "fast" and (task.free or task.fast):
             raise ValueError(
                 "kernels='fast' is not possible where XLA compiles the steps, as this model asks for: "
                 "compile it with jit_compile=False, or pass ExecutionPlan(jit=False, kernels='fast')"
@@ -153,8 +158,8 @@ def _candidates(task: Task, plan: ExecutionPlan) -> list[Candidate]:
         splits = [_checked_splits(task, int(plan.batch_splits))]
     elif may_time and plan.batch_splits == "auto" and splits_pay():
         splits = _open_splits(task)
-    found = [Candidate(splits=parts, fast=fast) for parts in splits]
-    if not may_time or fast:
+    found = [Candidate(splits=parts) for parts in splits]
+    if not may_time or plan.kernels == "fast":
         return found
     if not plan.splits and plan.jit == "auto" and find_xla_obstacle(task.model, task.feed) is None:
         found.append(Candidate(jit=True))
@@ -232,13 +237,18 @@ def _build(task: Task, candidate: Candidate, asked: bool) -> Loop:
 
 def _around(task: Task, candidate: Candidate) -> Callable[[StepFunction], StepFunction]:
     """Returns what the function of a batch has to run in."""
-    fast = task.find_fast() if candidate.fast else None
-    if fast is None:
-        return task.around
     # What is returned is kept with the loop and must not hold the task, which holds the data.
-    around, rows = task.around, task.feed.full_batch
+    rows = task.feed.full_batch
     part = None if rows is None else -(-rows // candidate.splits)
-    return lambda function: around(fast.around(function, part))
+    found = [task.free, task.find_fast() if candidate.fast else None]
+    kernels, outer = [each for each in found if each is not None], task.around
+
+    def around(function: StepFunction) -> StepFunction:
+        for each in kernels:
+            function = each.around(function, part)
+        return outer(function)
+
+    return around
 
 
 def _checked_splits(task: Task, splits: int) -> int:
@@ -300,4 +310,6 @@ def _loop_key(task: Task) -> tuple[Hashable, ...]:
 
 def _key(task: Task) -> str:
     batch_size = getattr(task.feed, "batch_size", None)
-    return fingerprint(task.model, task.feed.element_spec, type(task.feed).__name__, batch_size)
+    return fingerprint(
+        task.model, task.feed.element_spec, type(task.feed).__name__, batch_size, _names(task.free)
+    )

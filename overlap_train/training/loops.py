@@ -7,7 +7,8 @@ two calls the model is in a state in which a snapshot can be taken.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +62,19 @@ class Loop(abc.ABC):
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
         """Makes up to `max_steps` steps, all from the current pass, and advances the cursor."""
 
+    def on_nothing(self, feed: Feed) -> Callable[[], object] | None:
+        """Returns what runs on no batch what `run` will run, from any thread; None if nothing does.
+
+        TensorFlow prepares a function when it first runs. Belongs to the training thread, since it may trace.
+        """
+        return None
+
+    def begin_warm_up(self, feed: Feed) -> None:
+        """Begins to do so on another thread if it is worth while; `run` waits for it."""
+
+    def close(self) -> None:
+        """Waits for what has been begun. May be called more than once."""
+
     def finish(self) -> None:
         """Says that no further call follows."""
 
@@ -80,6 +94,9 @@ class ArrayLoop(Loop):
 
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
         return self._call(self._many, cursor, max_steps)
+
+    def on_nothing(self, feed: Feed) -> Callable[[], object]:
+        return self._on_nothing(self._many, feed)
 
     def _trace(self, feed: ArrayFeed, *, full: bool, jit: bool) -> Callable[..., Any]:
         """Traces the loop; `full` says that it will be called for full batches only.
@@ -107,6 +124,11 @@ class ArrayLoop(Loop):
         function = tf.function(many, autograph=False, jit_compile=jit or None)
         concrete: Callable[..., Any] = function.get_concrete_function(specs, order, number, number)
         return concrete
+
+    def _on_nothing(self, many: Callable[..., Any], feed: Feed) -> Callable[[], object]:
+        assert isinstance(feed, ArrayFeed)
+        zero, order = tf.constant(0, tf.int64), tf.zeros([feed.num_samples], tf.int64)
+        return functools.partial(many, feed.tensors, order, zero, zero)
 
     def _call(self, many: Callable[..., Any], cursor: Cursor, steps: int) -> StepsDone:
         first, last = (tf.constant(n, tf.int64) for n in (cursor.seen, cursor.seen + steps))
@@ -142,6 +164,9 @@ class CompiledArrayLoop(ArrayLoop):
         rest = self._run_last(cursor, max_steps - done.steps)
         return StepsDone(done.steps + rest.steps, halted=rest.halted, logs=rest.logs)
 
+    def on_nothing(self, feed: Feed) -> Callable[[], object]:
+        return self._on_nothing(self._full, feed)
+
     def _run_last(self, cursor: Cursor, max_steps: int) -> StepsDone:
         if self._last is None:
             self._last = ArrayLoop(_arrays(cursor), self._last_step)
@@ -159,14 +184,28 @@ class IteratorLoop(Loop):
 
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
         if self._many is None:
-            many = tf.function(self._run_many, autograph=False)
-            self._many = many.get_concrete_function(cursor.current_pass, tf.TensorSpec([], tf.int64))
+            self._many = self._trace(cursor.current_pass)
         done, more, finite, logs = self._many(cursor.current_pass, tf.constant(max_steps, tf.int64))
         steps, exhausted = int(done), not bool(more)
         cursor.advance(steps)
         if exhausted:
             cursor.exhausted()
         return StepsDone(steps, exhausted, not bool(finite), _last_logs(self._step, steps, logs))
+
+    def on_nothing(self, feed: Feed) -> Callable[[], object] | None:
+        try:
+            empty = tf.data.Dataset.from_generator(_nothing, output_signature=feed.element_spec)
+        except (TypeError, ValueError):  # for batches that no generator could yield
+            return None
+        iterator = iter(empty)
+        if self._many is None:
+            self._many = self._trace(iterator)
+        return functools.partial(self._many, iterator, tf.constant(0, tf.int64))
+
+    def _trace(self, iterator: Any) -> Callable[..., Any]:
+        many = tf.function(self._run_many, autograph=False)
+        concrete: Callable[..., Any] = many.get_concrete_function(iterator, tf.TensorSpec([], tf.int64))
+        return concrete
 
     def _run_many(self, iterator: Any, count: tf.Tensor) -> tuple[Any, ...]:
         true, false = tf.constant(True), tf.constant(False)
@@ -237,6 +276,10 @@ def make_loop(feed: Feed, step: Step, *, eager: bool = False, jit_last_step: Ste
 
 
 _SCALAR = tf.TensorShape([])
+
+
+def _nothing() -> Iterator[Any]:
+    return iter(())
 
 
 def _empty_logs(step: Step) -> list[tf.Tensor]:

@@ -117,7 +117,33 @@ def find_obstacle(model: keras.Model, element_spec: Any, *, trusted: bool = Fals
     unknown = None if trusted else unknown_layer(model)
     if unknown is not None:
         return f"nothing is known of whether {unknown} treats each row of a batch by itself"
+    if _is_plain(model, element_spec):
+        return None
     return _Probe(model).obstacle(element_spec)
+
+
+def _is_plain(model: keras.Model, element_spec: Any) -> bool:
+    """Whether a model of known layers tells without a trace that there is no obstacle.
+
+    A model that Keras has built from symbolic tensors tells the shapes of its outputs, and none of its layers
+    keeps state, adds losses or makes masks unless it was asked to.
+    """
+    if not all(isinstance(spec, tf.TensorSpec) for spec in keras.tree.flatten(element_spec)):
+        return False
+    symbolic = [*(getattr(model, "inputs", None) or ()), *(getattr(model, "outputs", None) or ())]
+    if not symbolic or not all(len(tensor.shape) > 1 and tensor.shape[0] is None for tensor in symbolic):
+        return False
+    x = keras.tree.flatten(keras.utils.unpack_x_y_sample_weight(element_spec)[0])
+    if len({spec.shape[:1].as_list()[0] for spec in x if spec.shape.rank}) != 1:
+        return False
+    dropping = set(map(id, dropout_layers(model)))
+    for layer in _keras.flat_layers(model):
+        draws = any(getattr(layer, name, 0) for name in ("rate", "dropout", "recurrent_dropout"))
+        draws = draws and getattr(layer, "seed_generator", None) is not None and id(layer) not in dropping
+        keeps = any(getattr(layer, name, None) for name in ("stateful", "mask_zero", "activity_regularizer"))
+        if draws or keeps:
+            return False
+    return True
 
 
 def unknown_layer(model: keras.Model, *, also: Sequence[str] = ()) -> str | None:

@@ -16,9 +16,11 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from overlap_train.data.cursor import Cursor
+from overlap_train.data.sources import Feed
 from overlap_train.training.loops import Loop, StepsDone
 from overlap_train.training.pace import Pace
 from overlap_train.training.plan_cache import Candidate, Measurements, PlanCache, Timing
+from overlap_train.training.warm_up import WarmUp
 
 __all__ = ["PlannedLoop", "describe"]
 
@@ -60,7 +62,8 @@ class PlannedLoop(Loop):
             believed for some runs.
         message: says the plan, once.
         is_traced: whether `build` need not trace a candidate.
-        fast_extra_s: what tracing a candidate with faster operations takes besides, once.
+        free: what all candidates compute on faster operations than Keras's.
+        fast_extra_s: what tracing a candidate with further ones takes besides, once.
     """
 
     def __init__(
@@ -73,8 +76,10 @@ class PlannedLoop(Loop):
         cache: PlanCache,
         message: Callable[[str], None],
         is_traced: Callable[[Candidate], bool] = lambda candidate: False,
+        free: str = "",
         fast_extra_s: float = 0.0,
     ) -> None:
+        self._free = free
         self._fast_extra_s = fast_extra_s
         self._is_traced = is_traced
         self._build = build
@@ -90,9 +95,11 @@ class PlannedLoop(Loop):
         possible = {c: t for c, t in self._known.items() if c in self._candidates and math.isfinite(t.step_s)}
         self._timings = {c: t for c, t in possible.items() if t.confirmed}
         self._trial: _Trial | None = None
+        self._warm_up: WarmUp | None = None
         self._calls = 0
         start = self._best(possible) if possible else self._candidates[0]
         self._candidates.sort(key=lambda candidate: candidate != start)
+        self._was_traced = is_traced(start)
         if start in possible and self._too_few_steps(possible[start].step_s):
             self._timings[start] = possible[start]
         if len(self._candidates) == 1:
@@ -118,15 +125,29 @@ class PlannedLoop(Loop):
             self._cache.save(self._known)
         return done
 
+    def begin_warm_up(self, feed: Feed) -> None:
+        work = None if self._was_traced else self._loop.on_nothing(feed)
+        self._warm_up = WarmUp(work) if work is not None else None
+
+    def close(self) -> None:
+        self._waited_s()
+
     def finish(self) -> None:
         if self._trial is not None:
-            plan = describe(self._loop.name, self._trial.candidate, None, None)
+            plan = describe(self._loop.name, self._trial.candidate, None, None, self._free)
             self._message(f"{plan} (the run was too short to time it)")
 
+    def _waited_s(self) -> float:
+        """Waits until nothing else runs the loop; returns how long that took to prepare it."""
+        warm_up, self._warm_up = self._warm_up, None
+        return 0.0 if warm_up is None else warm_up.wait()
+
     def _run(self, cursor: Cursor, max_steps: int) -> StepsDone:
+        prepared_s = self._waited_s()
         if self._trial is None:
             return self._loop.run(cursor, max_steps)
         start_s, trial = time.monotonic(), self._trial
+        trial.build_s += prepared_s
         remaining = cursor.remaining()
         try:
             done = self._loop.run(cursor, max_steps)
@@ -221,7 +242,8 @@ class PlannedLoop(Loop):
         measured = self._calls > 0 and timing is not None
         self._pace.settle(timing.step_s if timing is not None and measured else None)
         steps = self._pace.steps() if measured or self._pace.fixed else None
-        self._message(describe(self._loop.name, candidate, steps, timing.step_s if timing else None))
+        step_s = timing.step_s if timing else None
+        self._message(describe(self._loop.name, candidate, steps, step_s, self._free))
 
     def _loop_of(self, candidate: Candidate) -> Loop:
         if candidate not in self._loops:
@@ -282,12 +304,15 @@ class PlannedLoop(Loop):
         return self._timings[best].build_s * _build_cost(candidate) / _build_cost(best) + extra_s
 
 
-def describe(loop: str, candidate: Candidate, steps_per_call: int | None, step_s: float | None) -> str:
+def describe(
+    loop: str, candidate: Candidate, steps_per_call: int | None, step_s: float | None, free: str = ""
+) -> str:
     """Returns the plan in one line."""
     splits = f"{candidate.splits} splits" if candidate.splits > 1 else "no splits"
     text = f"plan: {loop}, {splits}, {'XLA' if candidate.jit else 'no XLA'}"
-    if candidate.fast:
-        text += f", fast {candidate.fast}"
+    fast = ", ".join(filter(None, (candidate.fast, free)))
+    if fast:
+        text += f", fast {fast}"
     if steps_per_call is not None:
         text += f", {steps_per_call} steps a call"
     if step_s is not None:

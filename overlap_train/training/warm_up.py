@@ -1,0 +1,42 @@
+"""What TensorFlow prepares when a function first runs, prepared beside the tracing of other functions."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+__all__ = ["WarmUp"]
+
+
+class WarmUp:
+    """Runs a compiled function on nothing, on a thread of its own.
+
+    Optimising a graph and making its kernels takes TensorFlow as long as hundreds of steps, needs one core
+    and leaves Python alone. What goes wrong is not told: it comes again with the first true call.
+
+    Args:
+        work: calls the function in a way that changes nothing.
+    """
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work: Callable[[], object] | None = work
+        self._seconds = 0.0
+        self._thread = threading.Thread(target=self._run, name="loop-warm-up", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> float:
+        """Waits for its end; returns how long it took, in seconds."""
+        self._thread.join()
+        return self._seconds
+
+    def _run(self) -> None:
+        start_s = time.monotonic()
+        work, self._work = self._work, None  # which holds the data
+        try:
+            assert work is not None
+            work()
+        except Exception:
+            pass
+        finally:
+            self._seconds = time.monotonic() - start_s
