@@ -137,7 +137,7 @@ def assemble_fit(
     if replicas is not None:
         plans = {"number of epochs": epochs, "ExecutionPlan": setup.execution}
         agree_to_start(replicas, model, feed, validation, callbacks.callbacks, plans)
-    free = _free_kernels(setup)
+    free = _kept_free_kernels(setup)
     step = _make_step(setup, callbacks, feed, free)
     if not _keras.runs_eagerly(model):
         key = ("step", *_step_key(setup, feed, free), step.jit_compile)
@@ -382,6 +382,15 @@ def _around(setup: Setup) -> Callable[[StepFunction], StepFunction]:
     if setup.replicas is None or setup.shared:
         return lambda function: function
     return functools.partial(SingleReplicaStep, setup.replicas)
+
+
+def _kept_free_kernels(setup: Setup) -> FastKernels | None:
+    """Returns what was chosen for the model's traces: a model that is built by them has more layers then."""
+    if _keras.runs_eagerly(setup.model):
+        return None
+    key = ("free kernels", setup.execution, setup.stock, setup.shared)
+    token = _keras.begin_training(setup.model)
+    return Traces.of(setup.model).get("train", token, key, lambda: _free_kernels(setup))
 
 
 def _free_kernels(setup: Setup) -> FastKernels | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ _Call = Callable[..., Any]
 _Swap = tuple[Any, str, Callable[[int | None], _Call]]
 # Below so many weights, updating them is a small part of any step.
 _MANY_WEIGHTS = 1 << 17
+# Of a model with fewer of them, Keras's graph is traced and prepared in a moment.
+_MANY_PARTS = 40
 # Three directions of a convolution; large images take longer, and shapes that were met before nothing.
 _TIMING_S = 0.3
 
@@ -77,15 +80,18 @@ def find_fast_kernels(
     Args:
         model: compiled and built.
         build: whether the convolution may be compiled if it is not yet.
-        which: "free" leaves out, and "timed" takes only, what has to be timed to be known as faster.
+        which: "free" leaves out what has to be timed to be known as faster, and finds the rest only in models
+            of so many parts that tracing gains from it: others keep Keras's last bit. "timed" takes only what
+            "free" leaves out.
     """
     found: dict[str, list[_Swap]] = {}
+    takes_free = which != "timed" or find_fast_kernels(model, build=False, which="free") is None
     convolutions = _float32_convolutions(model) if which != "free" else []
     if convolutions and (build or library.is_built()):
         found["convolution"] = [
             (layer, "call", functools.partial(_convolution, layer)) for layer in convolutions
         ]
-    if which == "timed":
+    if not takes_free:
         return _together(found)
     normalizations = [layer for layer in _keras.flat_layers(model) if _is_stock_normalization(layer)]
     if normalizations:
@@ -93,9 +99,21 @@ def find_fast_kernels(
             (layer, "call", functools.partial(_normalization, layer)) for layer in normalizations
         ]
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)  # of a LossScaleOptimizer
-    if _is_stock_adam(optimizer) and (found or model.count_params() >= _MANY_WEIGHTS):
+    if _is_stock_adam(optimizer) and (found or which == "free" or _weights(model) >= _MANY_WEIGHTS):
         found["Adam"] = [(optimizer, "update_step", functools.partial(_adam, optimizer))]
+    if which == "free" and _parts(found, model) < _MANY_PARTS:
+        return None
     return _together(found)
+
+
+def _weights(model: keras.Model) -> int:
+    return sum(math.prod(variable.shape) for variable in model.trainable_variables)
+
+
+def _parts(found: Mapping[str, Sequence[_Swap]], model: keras.Model) -> int:
+    """Returns how many times a step computes what has a faster operation."""
+    updates = len(model.trainable_variables) if "Adam" in found else 0
+    return updates + sum(len(swaps) for name, swaps in found.items() if name != "Adam")
 
 
 def _together(found: Mapping[str, Sequence[_Swap]]) -> FastKernels | None:
