@@ -169,8 +169,12 @@ def _candidates(task: Task, plan: ExecutionPlan) -> list[Candidate]:
 
 
 def _open_splits(task: Task) -> list[int]:
-    """Returns the numbers of parts to be tried, the most promising first."""
-    if find_obstacle(task.model, task.feed.element_spec):
+    """Returns the numbers of parts to be tried, the most promising first.
+
+    A recurrent layer runs its operations once for each time step and part; they are too small as it is.
+    """
+    recurrent = any(isinstance(layer, keras.layers.RNN) for layer in _keras.flat_layers(task.model))
+    if recurrent or find_obstacle(task.model, task.feed.element_spec):
         return [1]
     cores = available_cores()
     return [2 * cores, cores, 1] if _is_heavy(task) else [1, 2 * cores, cores]
