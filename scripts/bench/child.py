@@ -1,4 +1,4 @@
-"""One run in a process of its own: `python -m overlap_train.benchmark.child JOB`.
+"""One run in a process of its own: `python -m scripts.bench.child JOB`.
 
 JOB is JSON: {"job": "prepare" | "train" | "copies", …}. What it has to say goes to standard output, one
 line of JSON, behind `MARK`; other lines there are anybody's.
@@ -18,13 +18,13 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from overlap_train.benchmark.records import RunRecord, RunSpec
-from overlap_train.benchmark.systems import SYSTEMS
-from overlap_train.benchmark.workloads import WORKLOADS
+from scripts.bench.records import RunRecord, RunSpec
+from scripts.bench.systems import SYSTEMS
+from scripts.bench.workloads import WORKLOADS
 
 __all__ = ["MARK", "copies", "prepare", "train"]
 
-MARK = "overlap_train.benchmark "
+MARK = "scripts.bench "
 
 
 def train(spec: RunSpec) -> tuple[RunRecord, float, float]:
@@ -80,7 +80,7 @@ def copies(workload: str, cache_dir: str, workers: list[int]) -> list[dict[str, 
     The snapshot is timed by the trainer's own accounts, in epochs of twenty steps.
     """
     import overlap_train
-    from overlap_train.benchmark.copies import copy_seconds
+    from scripts.bench.copies import copy_seconds
 
     chosen = WORKLOADS[workload]
     rows = []

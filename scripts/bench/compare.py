@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from overlap_train.benchmark import machine, plots, report, results, runner
-from overlap_train.benchmark.records import RunRecord, RunSpec
-from overlap_train.benchmark.results import CopyCost, Results
-from overlap_train.benchmark.systems import DEFAULT_SYSTEMS, SYSTEMS
-from overlap_train.benchmark.workloads import WORKLOADS
+from scripts.bench import machine, plots, report, results, runner
+from scripts.bench.records import RunRecord, RunSpec
+from scripts.bench.results import CopyCost, Results
+from scripts.bench.systems import DEFAULT_SYSTEMS, SYSTEMS
+from scripts.bench.workloads import WORKLOADS
 
 __all__ = ["compare", "main", "plan_round"]
 

@@ -15,16 +15,16 @@ from typing import Any
 import keras
 
 import overlap_train
-from overlap_train.benchmark import pipelines
-from overlap_train.benchmark.copies import CopyingValidator, scores
-from overlap_train.benchmark.decoding import DecodedBatches
-from overlap_train.benchmark.tasks import Task
-from overlap_train.benchmark.workloads import Workload
 from overlap_train.configuration import available_cores
 from overlap_train.conv import report
 from overlap_train.monitoring import SpanRecorder
 from overlap_train.parallel import split_gpu
 from overlap_train.records import Span
+from scripts.bench import pipelines
+from scripts.bench.copies import CopyingValidator, scores
+from scripts.bench.decoding import DecodedBatches
+from scripts.bench.tasks import Task
+from scripts.bench.workloads import Workload
 
 __all__ = [
     "Contender",

@@ -1,6 +1,6 @@
 """Times the convolution layers of U-Net, VGG16 and ResNet50: ours, each algorithm, beside tf.nn.conv2d.
 
-    python -m overlap_train.benchmark.conv_layers --network unet --batch 1 --output results.json
+    python -m scripts.bench.conv_layers --network unet --batch 1 --output results.json
 
 Each contestant is a compiled function of tensors; they run in rounds, each in an order of its own, since what
 ran before leaves the caches warm or cold. A ratio is the median of the rounds' ratios, so that it does not
@@ -30,9 +30,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import tensorflow as tf
 
-from overlap_train.benchmark.conv_shapes import LAYERS, Layer
 from overlap_train.conv import instruction_set, library, operation, selection
 from overlap_train.conv.selection import DIRECTIONS, STOCK
+from scripts.bench.conv_shapes import LAYERS, Layer
 
 __all__ = ["Row", "describe_auto", "measure", "summarise"]
 

@@ -1,6 +1,6 @@
 """Times whole training steps on our convolution beside TensorFlow's, and the share of convolution in them.
 
-    python -m overlap_train.benchmark.conv_training --model unet --batch 1 --output results.json
+    python -m scripts.bench.conv_training --model unet --batch 1 --output results.json
 
 Paper P2's Table 1 gives convolution's share of a U-Net step; the share bounds what any convolution, however
 fast, can gain (Amdahl), and the bound is printed beside what was reached. The share is measured: the step's
@@ -26,11 +26,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train.benchmark.conv_layers import machine
 from overlap_train.conv import accelerate, library, operation, selection
 from overlap_train.conv.acceleration import acceleration_report
 from overlap_train.conv.selection import STOCK
 from overlap_train.models.unet import unet
+from scripts.bench.conv_layers import machine
 
 __all__ = ["MODELS", "measure"]
 

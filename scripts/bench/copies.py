@@ -16,9 +16,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train.benchmark import pipelines
-from overlap_train.benchmark.tasks import Examples
-from overlap_train.benchmark.workloads import Workload
+from scripts.bench import pipelines
+from scripts.bench.tasks import Examples
+from scripts.bench.workloads import Workload
 
 __all__ = ["CopyingValidator", "copy_seconds", "scores"]
 

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
-from overlap_train.benchmark.tasks import Examples
+from scripts.bench.tasks import Examples
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from overlap_train.benchmark.records import RunRecord
-from overlap_train.benchmark.systems import BASELINES, SYSTEMS
+from scripts.bench.records import RunRecord
+from scripts.bench.systems import BASELINES, SYSTEMS
 
 __all__ = ["ACCURACY_TOLERANCE", "Group", "Ratio", "Row", "group_runs", "ratios", "rows"]
 

@@ -1,7 +1,7 @@
 """How much of the validation is hidden: by time beside training calls, or by the clock.
 
-    python -m overlap_train.benchmark.hidden --workload mlp --epochs 24
-    python -m overlap_train.benchmark.hidden --workload mlp --epochs 24 --rounds 9
+    python -m scripts.bench.hidden --workload mlp --epochs 24
+    python -m scripts.bench.hidden --workload mlp --epochs 24 --rounds 9
 
 With `--rounds`, one process trains without validation, in step and overlapped, in turn. What counts is the
 time from one epoch's beginning to the next one's, without the first epochs, in which loops are built and
@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import overlap_train
-from overlap_train.benchmark import pipelines
-from overlap_train.benchmark.workloads import WORKLOADS
 from overlap_train.records import EpochAccount
+from scripts.bench import pipelines
+from scripts.bench.workloads import WORKLOADS
 
 __all__ = ["Way", "measure", "measure_by_the_clock"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train.benchmark.tasks import Examples, Task
-from overlap_train.benchmark.workloads import Workload
+from scripts.bench.tasks import Examples, Task
+from scripts.bench.workloads import Workload
 
 __all__ = ["plain", "raw", "trainer_data", "tuned"]
 

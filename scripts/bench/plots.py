@@ -8,9 +8,9 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from overlap_train.benchmark.results import Results
-from overlap_train.benchmark.statistics import Group, rows
-from overlap_train.benchmark.table import PAPER_COPY_SHARES, epoch_seconds
+from scripts.bench.groups import Group, rows
+from scripts.bench.results import Results
+from scripts.bench.table import PAPER_COPY_SHARES, epoch_seconds
 
 __all__ = ["COLOURS", "plot_copies", "plot_epochs", "plot_load", "save_plots"]
 

@@ -7,12 +7,12 @@ import html
 from collections.abc import Mapping
 from pathlib import Path
 
-from overlap_train.benchmark import machine
-from overlap_train.benchmark.results import Results
-from overlap_train.benchmark.statistics import ACCURACY_TOLERANCE, Group
-from overlap_train.benchmark.systems import SYSTEMS
-from overlap_train.benchmark.table import Cells, claim_cells, copy_cells, group_cells, layout, ratio_cells
-from overlap_train.benchmark.workloads import WORKLOADS
+from scripts.bench import machine
+from scripts.bench.groups import ACCURACY_TOLERANCE, Group
+from scripts.bench.results import Results
+from scripts.bench.systems import SYSTEMS
+from scripts.bench.table import Cells, claim_cells, copy_cells, group_cells, layout, ratio_cells
+from scripts.bench.workloads import WORKLOADS
 
 __all__ = ["render_html", "render_text"]
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from overlap_train.benchmark.records import RunRecord
-from overlap_train.benchmark.statistics import Group, group_runs, ratios
+from scripts.bench.groups import Group, group_runs, ratios
+from scripts.bench.records import RunRecord
 
 __all__ = ["CopyCost", "Results", "load", "merge"]
 

@@ -21,9 +21,9 @@ from typing import Any
 
 import psutil
 
-from overlap_train.benchmark.child import MARK
-from overlap_train.benchmark.records import LoadSample, RunRecord, RunSpec
-from overlap_train.benchmark.systems import SYSTEMS
+from scripts.bench.child import MARK
+from scripts.bench.records import LoadSample, RunRecord, RunSpec
+from scripts.bench.systems import SYSTEMS
 
 __all__ = ["ChildFailedError", "LoadSampler", "rotated", "run", "run_job"]
 

@@ -1,6 +1,6 @@
 """Data parallelism on paper: the time of a step on n workers, measured on a few and predicted to many.
 
-    python -m overlap_train.benchmark.scaling --workers=1,2,4
+    python -m scripts.bench.scaling --workers=1,2,4
 
 A step on n workers that share a global batch takes
 
@@ -121,7 +121,7 @@ def _run_workers(count: int, rows: int, steps: int) -> dict[str, Any]:
     addresses = [f"localhost:{listener.getsockname()[1]}" for listener in listeners]
     for listener in listeners:
         listener.close()
-    command = [sys.executable, "-m", "overlap_train.benchmark.scaling", "--worker"]
+    command = [sys.executable, "-m", "scripts.bench.scaling", "--worker"]
     command += [f"--rows={rows}", f"--steps={steps}"]
     processes = []
     for index in range(count):

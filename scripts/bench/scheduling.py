@@ -18,10 +18,10 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from overlap_train.benchmark import scheduling_agreement
-from overlap_train.benchmark import scheduling_measured as measured
-from overlap_train.benchmark import scheduling_simulated as simulated
-from overlap_train.benchmark.scheduling_report import plot_growth, plot_policies, write_trace
+from scripts.bench import scheduling_agreement
+from scripts.bench import scheduling_measured as measured
+from scripts.bench import scheduling_simulated as simulated
+from scripts.bench.scheduling_report import plot_growth, plot_policies, write_trace
 
 __all__ = ["main"]
 
@@ -180,7 +180,7 @@ def _gpu() -> dict[str, Any]:
 
     if not tf.config.list_physical_devices("GPU"):
         return {"skipped": "TensorFlow sees no GPU here; nothing was run on one"}
-    from overlap_train.benchmark.scheduling_gpu import measure_gpu
+    from scripts.bench.scheduling_gpu import measure_gpu
 
     measured_gpu: dict[str, Any] = measure_gpu()
     return measured_gpu

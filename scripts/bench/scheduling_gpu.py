@@ -19,11 +19,11 @@ def measure_gpu(
         For each load its median seconds by policy, the load achieved, and the seconds that the simulator
         gives with the costs profiled here.
     """
-    from overlap_train.benchmark.scheduling_measured import networks
     from overlap_train.scheduling import Arrival, MultiModelScheduler, simulate
     from overlap_train.scheduling.costs import CostModel
-    from overlap_train.scheduling.load import GpuLoad
     from overlap_train.scheduling.tensorflow_backend import tensorflow_platform
+    from scripts.bench.load import GpuLoad
+    from scripts.bench.scheduling_measured import networks
 
     models, platform, costs = networks(size), tensorflow_platform(), CostModel()
     image = np.random.default_rng(0).random((1, size, size, 3), dtype=np.float32)

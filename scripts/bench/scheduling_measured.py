@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from overlap_train.scheduling.load import SideProgram, SpinLoad
+from scripts.bench.load import SideProgram, SpinLoad
 
 __all__ = ["CONTENDERS", "DEFAULT", "measure"]
 
@@ -123,7 +123,7 @@ def _start(name: str, size: int, requests: int) -> subprocess.Popen[str]:
     command = [
         sys.executable,
         "-m",
-        __name__ if __name__ != "__main__" else "overlap_train.benchmark.scheduling_measured",
+        __name__ if __name__ != "__main__" else "scripts.bench.scheduling_measured",
     ]
     command += [name, str(size), str(requests)]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}

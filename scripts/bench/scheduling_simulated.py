@@ -1,6 +1,6 @@
 """Simulated: the paper's three experiments on Xavier-like figures, every policy beside GPU only.
 
-The networks are the real ones, split from Keras; run times come from `device_models.XAVIER_FIGURES`;
+The networks are the real ones, split from Keras; run times come from `device_figures.XAVIER_FIGURES`;
 the load is a duty cycle that leaves us `SHARE` of the GPU while it is active. `SHARE` is chosen so that
 GPU only grows by the 77% that the paper reports from no load to 60%; nothing else is fitted.
 """
@@ -33,9 +33,9 @@ from overlap_train.scheduling import (
     Work,
     simulate,
 )
-from overlap_train.scheduling.device_models import XAVIER_FIGURES, roofline, xavier
 from overlap_train.scheduling.placement import exhaustive_placement
 from overlap_train.scheduling.planning import Problem
+from scripts.bench.device_figures import XAVIER_FIGURES, roofline, xavier
 
 __all__ = [
     "LOADS",

@@ -1,7 +1,7 @@
 """What one training step costs in each kind of loop: tiny perceptron and MNIST network, without validation.
 
-    python -m overlap_train.benchmark.step_cost --model=mlp
-    python -m overlap_train.benchmark.step_cost --model=mnist_cnn --configure
+    python -m scripts.bench.step_cost --model=mlp
+    python -m scripts.bench.step_cost --model=mnist_cnn --configure
 
 Random inputs of the right shapes and types: only the time is of interest. The ways take turns, so that a
 disturbance of the machine meets all of them; the figures are medians and minima of the rounds.

@@ -1,6 +1,6 @@
 """How many operations run at a time in training, and which run alone: a profile of one epoch.
 
-python -m overlap_train.benchmark.step_profile --workload mnist
+python -m scripts.bench.step_profile --workload mnist
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 import tensorflow as tf
 
 import overlap_train
-from overlap_train.benchmark import pipelines
-from overlap_train.benchmark.workloads import WORKLOADS
+from scripts.bench import pipelines
+from scripts.bench.workloads import WORKLOADS
 
 __all__ = ["Interval", "Occupation", "occupation", "profile"]
 

@@ -1,6 +1,6 @@
 """What a strategy with one replica costs: the same training with none, and under two kinds of strategy.
 
-    python -m overlap_train.benchmark.strategy_overhead --model=mnist_cnn
+    python -m scripts.bench.strategy_overhead --model=mnist_cnn
 
 The ways take turns, so that a disturbance of the machine meets all of them. For each round the time of a
 step under a strategy is divided by the one without in the same round; the median of these ratios and their

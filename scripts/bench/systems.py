@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from overlap_train.benchmark import machine
-from overlap_train.benchmark.tasks import Task
-from overlap_train.benchmark.workloads import Workload
+from scripts.bench import machine
+from scripts.bench.tasks import Task
+from scripts.bench.workloads import Workload
 
 if TYPE_CHECKING:
-    from overlap_train.benchmark.contenders import Contender
+    from scripts.bench.contenders import Contender
 
 __all__ = ["BASELINES", "DEFAULT_SYSTEMS", "SYSTEMS", "System"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from overlap_train.benchmark.results import Results
-from overlap_train.benchmark.statistics import Group, Ratio, Row, ratios, rows
-from overlap_train.benchmark.systems import SYSTEMS
+from scripts.bench.groups import Group, Ratio, Row, ratios, rows
+from scripts.bench.results import Results
+from scripts.bench.systems import SYSTEMS
 
 __all__ = ["PAPER_CLAIMS", "Cells", "claim_cells", "copy_cells", "group_cells", "layout", "ratio_cells"]
 

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from overlap_train.benchmark.contenders import Contender, Outcome
-from overlap_train.benchmark.decoding import DecodedBatches
-from overlap_train.benchmark.tasks import Examples, Task
-from overlap_train.benchmark.torch_networks import NETWORKS
-from overlap_train.benchmark.workloads import Workload
 from overlap_train.configuration import available_cores
+from scripts.bench.contenders import Contender, Outcome
+from scripts.bench.decoding import DecodedBatches
+from scripts.bench.tasks import Examples, Task
+from scripts.bench.torch_networks import NETWORKS
+from scripts.bench.workloads import Workload
 
 __all__ = ["TorchLoop"]
 

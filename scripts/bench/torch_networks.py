@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from overlap_train.benchmark import tasks
+from scripts.bench import tasks
 
 __all__ = ["NETWORKS"]
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from overlap_train.benchmark import tasks
-from overlap_train.benchmark.tasks import Task
+from scripts.bench import tasks
+from scripts.bench.tasks import Task
 
 if TYPE_CHECKING:
     import keras
@@ -121,7 +121,7 @@ def _photo_network() -> keras.Model:
 
 
 def _decode_photo(photo: tf.Tensor, training: bool) -> tf.Tensor:
-    from overlap_train.benchmark.decoding import decode_photo
+    from scripts.bench.decoding import decode_photo
 
     return decode_photo(photo, training)
 

@@ -28,9 +28,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf
 
 from overlap_train import errors, zero_copy
-from overlap_train.benchmark.zero_copy_handover import SIZES, HandOver, measure_hand_overs
-from overlap_train.benchmark.zero_copy_plots import plot_hand_overs, plot_training
-from overlap_train.benchmark.zero_copy_training import WAYS, TrainingRun, compare_training
+from scripts.bench.zero_copy_handover import SIZES, HandOver, measure_hand_overs
+from scripts.bench.zero_copy_plots import plot_hand_overs, plot_training
+from scripts.bench.zero_copy_training import WAYS, TrainingRun, compare_training
 
 __all__ = ["MEASURED_ELSEWHERE", "main", "summarize"]
 

@@ -10,8 +10,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from overlap_train.benchmark.zero_copy_handover import HandOver
-from overlap_train.benchmark.zero_copy_training import TrainingRun
+from scripts.bench.zero_copy_handover import HandOver
+from scripts.bench.zero_copy_training import TrainingRun
 
 __all__ = ["plot_hand_overs", "plot_training"]
 

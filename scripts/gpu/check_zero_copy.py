@@ -1,6 +1,6 @@
 """Checks and times mapped memory on a GPU without TensorFlow: ctypes for ours, PyTorch as the oracle.
 
-    python scripts/check_zero_copy_gpu.py --json zero_copy_gpu.json
+    python -m scripts.gpu.check_zero_copy --json zero_copy_gpu.json
 
 Needs NumPy, PyTorch with CUDA and a GPU; of this repository only the files. For each size and kernel it
 times, from filled host memory to a result on the host: a copy from ordinary memory, a copy from pinned
@@ -10,35 +10,24 @@ memory, and the GPU reading mapped memory in place. Exits with 1 if a result is 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import statistics
 import sys
 import time
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from scripts.gpu.loading import without_tensorflow
+
 SIZES = tuple(4096 << doublings for doublings in range(0, 15, 2))
-_ROOT = Path(__file__).resolve().parents[1] / "overlap_train"
-
-
-def load(name: str) -> Any:
-    """Imports a module of overlap_train.zero_copy without the packages' __init__, which needs TensorFlow."""
-    for package, place in (("overlap_train", _ROOT), ("overlap_train.zero_copy", _ROOT / "zero_copy")):
-        if package not in sys.modules:
-            module = types.ModuleType(package)
-            module.__path__ = [str(place)]
-            sys.modules[package] = module
-    return importlib.import_module(f"overlap_train.zero_copy.{name}")
 
 
 def mapped_tensor(torch: Any, lease: Any, count: int) -> tuple[np.ndarray, Any]:
     """Returns a float32 array and a CUDA tensor of `count` elements on the same mapped block."""
-    dlpack = load("dlpack")
+    dlpack = without_tensorflow("zero_copy.dlpack")
     block = lease.block
     keeper = dlpack.Keeper(block.address, (count,), np.float32, lease)
     capsule = dlpack.capsule(keeper, device=dlpack.CUDA, index=0, address=block.device_address)
@@ -75,7 +64,7 @@ def time_ways(
     array[...] = 1
     pageable = torch.from_numpy(array.copy())
     pinned = pageable.pin_memory()
-    ways = {
+    ways: dict[str, Callable[[], Any]] = {
         "pageable_copy": lambda: kernel(pageable.cuda()),
         "pinned_copy": lambda: kernel(pinned.cuda(non_blocking=True)),
         "mapped": lambda: kernel(mapped),
@@ -109,8 +98,8 @@ def main() -> int:
     import torch
 
     torch.zeros(1, device="cuda")
-    backend = load("cuda").CudaBackend()
-    pool = load("pool").Pool(backend)
+    backend = without_tensorflow("zero_copy.cuda").CudaBackend()
+    pool = without_tensorflow("zero_copy.pool").Pool(backend)
     print(backend.attributes)
     wrong = check(torch, pool)
     results = {

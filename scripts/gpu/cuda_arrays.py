@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from overlap_train.conv.cuda_library import Shape
+from scripts.gpu.cuda_library import Shape
 
 __all__ = ["NumpyArrays", "TorchArrays"]
 

@@ -1,7 +1,7 @@
 """Checks the CUDA kernels without TensorFlow.
 
-    python -m overlap_train.conv.cuda_check [--batch 8]       on a GPU: needs nvcc and PyTorch
-    python -m overlap_train.conv.cuda_check --emulate         on a CPU: needs g++; says nothing about speed
+    python -m scripts.gpu.cuda_check [--batch 8]       on a GPU: needs nvcc and PyTorch
+    python -m scripts.gpu.cuda_check --emulate         on a CPU: needs g++; says nothing about speed
 
 Nothing of this has run on a GPU yet. `scripts/gpu_evidence.sh` checks more shapes, and compares with cuDNN.
 """
@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from overlap_train.conv.cuda_arrays import NumpyArrays, TorchArrays
-from overlap_train.conv.cuda_library import ALGORITHMS, KernelError, Kernels, Shape, compile_kernels
+from scripts.gpu.cuda_arrays import NumpyArrays, TorchArrays
+from scripts.gpu.cuda_library import ALGORITHMS, KernelError, Kernels, Shape, compile_kernels
 
 __all__ = ["BOUNDS", "check_shape", "main"]
 

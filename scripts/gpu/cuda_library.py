@@ -1,6 +1,6 @@
 """The CUDA kernels by ctypes: compiled by nvcc, or as C++ for the emulator, and called on addresses.
 
-Needs neither TensorFlow nor anything else of this package.
+Needs neither TensorFlow nor a module of overlap_train.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from scripts.gpu.loading import ROOT
+
 __all__ = ["ALGORITHMS", "KernelError", "Kernels", "Shape", "compile_kernels"]
 
-NATIVE_SOURCES = Path(__file__).resolve().parent / "native"
+NATIVE_SOURCES = ROOT / "overlap_train" / "conv" / "native"
 # enum CudaAlgorithm in conv_cuda.h.
 ALGORITHMS = {"shared_memory": 0, "implicit_gemm": 1, "implicit_gemm_tf32": 2, "few_channels": 3}
 

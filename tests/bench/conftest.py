@@ -2,8 +2,8 @@
 
 import pytest
 
-from overlap_train.benchmark.records import LoadSample, RunRecord
-from overlap_train.benchmark.results import CopyCost, Results
+from scripts.bench.records import LoadSample, RunRecord
+from scripts.bench.results import CopyCost, Results
 
 # Seconds an epoch of each repeat. The machine slows down from repeat to repeat, as shared machines do.
 EPOCH_S = {

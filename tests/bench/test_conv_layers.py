@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from overlap_train.benchmark.conv_layers import Row, _interleave, describe_auto, summarise
-from overlap_train.benchmark.conv_shapes import LAYERS, Layer
 from overlap_train.conv.selection import DIRECTIONS, STOCK
+from scripts.bench.conv_layers import Row, _interleave, describe_auto, summarise
+from scripts.bench.conv_shapes import LAYERS, Layer
 
 
 def _row(auto_ms: float, chosen: str, layer: Layer = LAYERS["unet"][1]) -> Row:

@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from conftest import record
 
-from overlap_train.benchmark.records import LoadSample
-from overlap_train.benchmark.statistics import group_runs, ratios, rows
+from scripts.bench.groups import group_runs, ratios, rows
+from scripts.bench.records import LoadSample
+
+from .conftest import record
 
 
 def only_group(runs):

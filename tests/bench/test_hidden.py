@@ -10,7 +10,7 @@ import pytest
 
 
 def printed(*options):
-    command = [sys.executable, "-m", "overlap_train.benchmark.hidden", *options]
+    command = [sys.executable, "-m", "scripts.bench.hidden", *options]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from overlap_train.scheduling.load import DutyCycle, GpuLoad, SideProgram, SpinLoad
+from scripts.bench.load import DutyCycle, GpuLoad, SideProgram, SpinLoad
 
 
 def test_spinning_processes_say_what_they_took_and_end():

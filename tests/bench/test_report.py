@@ -3,8 +3,8 @@
 import re
 from dataclasses import replace
 
-from overlap_train.benchmark import plots, report
-from overlap_train.benchmark.table import Cells, layout
+from scripts.bench import plots, report
+from scripts.bench.table import Cells, layout
 
 
 def test_page_loads_nothing_and_shows_every_picture(found, tmp_path):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from overlap_train.benchmark import results
+from scripts.bench import results
 
 
 def test_what_was_saved_is_loaded_whole(found, tmp_path):

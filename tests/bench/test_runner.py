@@ -9,8 +9,8 @@ from collections import Counter
 import psutil
 import pytest
 
-from overlap_train.benchmark import compare, runner
-from overlap_train.benchmark.records import RunSpec
+from scripts.bench import compare, runner
+from scripts.bench.records import RunSpec
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ def test_a_comparison_that_is_terminated_ends_its_child(tmp_path):
         "--no-copies",
         f"--output_dir={tmp_path}",
     ]
-    process = psutil.Popen([sys.executable, "-m", "overlap_train.benchmark.compare", *options])
+    process = psutil.Popen([sys.executable, "-m", "scripts.bench.compare", *options])
     children: list[psutil.Process] = []
     while process.is_running() and not any(map(_has_worked, children)):
         children = process.children(recursive=True)

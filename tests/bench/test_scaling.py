@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from overlap_train.benchmark import scaling
-from overlap_train.benchmark.scaling import Link, fit_link, ring_s, step_s
+from scripts.bench import scaling
+from scripts.bench.scaling import Link, fit_link, ring_s, step_s
 
 LINK = Link(bytes_per_s=1e9, latency_s=1e-4)
 

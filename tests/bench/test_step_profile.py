@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from overlap_train.benchmark.step_profile import Interval, occupation
+from scripts.bench.step_profile import Interval, occupation
 
 
 def test_overlaps_are_counted_by_threads_and_the_inner_operation_is_alone():
@@ -33,7 +33,7 @@ def test_a_profile_without_operations_is_refused():
 
 
 def test_the_command_names_the_operations():
-    command = [sys.executable, "-m", "overlap_train.benchmark.step_profile", "--workload=mlp", "--quick"]
+    command = [sys.executable, "-m", "scripts.bench.step_profile", "--workload=mlp", "--quick"]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240)
     assert done.returncode == 0, done.stderr[-2000:]

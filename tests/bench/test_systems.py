@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train.benchmark import child, machine, tasks
-from overlap_train.benchmark.copies import copy_seconds
-from overlap_train.benchmark.decoding import DecodedBatches
-from overlap_train.benchmark.records import RunSpec
-from overlap_train.benchmark.systems import DEFAULT_SYSTEMS, SYSTEMS, System
-from overlap_train.benchmark.workloads import WORKLOADS
+from scripts.bench import child, machine, tasks
+from scripts.bench.copies import copy_seconds
+from scripts.bench.decoding import DecodedBatches
+from scripts.bench.records import RunSpec
+from scripts.bench.systems import DEFAULT_SYSTEMS, SYSTEMS, System
+from scripts.bench.workloads import WORKLOADS
 
 FULL_NETWORKS = {name: workload.network for name, workload in WORKLOADS.items()}
 
@@ -161,7 +161,7 @@ def test_each_pass_of_decoded_images_has_another_order_and_all_of_them(tmp_path)
 @pytest.mark.parametrize("workload", list(WORKLOADS))
 def test_pytorch_has_each_network_with_as_many_weights(workload, tmp_path):
     pytest.importorskip("torch", reason="needs PyTorch")
-    from overlap_train.benchmark.torch_networks import NETWORKS
+    from scripts.bench.torch_networks import NETWORKS
 
     counted = sum(parameter.numel() for parameter in NETWORKS[workload]().parameters())
     extra = 4 * 32 if workload == "text" else 0  # PyTorch's LSTM adds two biases where Keras has one

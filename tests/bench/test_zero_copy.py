@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from overlap_train.benchmark import zero_copy as comparison
-from overlap_train.benchmark import zero_copy_training
-from overlap_train.benchmark.zero_copy_handover import HandOver, measure_hand_overs
-from overlap_train.benchmark.zero_copy_training import TrainingRun
+from scripts.bench import zero_copy as comparison
+from scripts.bench import zero_copy_training
+from scripts.bench.zero_copy_handover import HandOver, measure_hand_overs
+from scripts.bench.zero_copy_training import TrainingRun
 
 
 def test_hand_overs_count_what_they_copy():

@@ -1,7 +1,7 @@
 """A process with stages that misbehave, for test_gpu_stages.py.
 
-python -m tests.gpu_stage_target run DIRECTORY      goes through the stages that $STAGES names
-python -m tests.gpu_stage_target body DIRECTORY NAME LIMIT
+python -m tests.gpu.stage_target run DIRECTORY      goes through the stages that $STAGES names
+python -m tests.gpu.stage_target body DIRECTORY NAME LIMIT
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def record(directory: Path, name: str) -> Record:
 
 
 def make_run(directory: Path, names: list[str], *, limit_s: float = 600, budget_s: float = 600) -> Run:
-    command = [sys.executable, "-m", "tests.gpu_stage_target", "body", str(directory)]
+    command = [sys.executable, "-m", "tests.gpu.stage_target", "body", str(directory)]
     stages = [Stage(name, BODIES[name], limit_s) for name in names]
 
     def after_each() -> None:

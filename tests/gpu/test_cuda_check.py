@@ -11,9 +11,9 @@ import sys
 import numpy as np
 import pytest
 
-from overlap_train.conv import cuda_check, cuda_library
-from overlap_train.conv.cuda_arrays import NumpyArrays
-from overlap_train.conv.cuda_library import KernelError, Kernels, Shape
+from scripts.gpu import cuda_check, cuda_library
+from scripts.gpu.cuda_arrays import NumpyArrays
+from scripts.gpu.cuda_library import KernelError, Kernels, Shape
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
@@ -61,8 +61,8 @@ def test_machine_without_tensorflow_can_check() -> None:
     code = """
 import sys
 sys.modules["tensorflow"] = sys.modules["keras"] = None
-from overlap_train.conv import cuda_check
-from overlap_train.benchmark.conv_shapes import LAYERS
+from scripts.gpu import cuda_check
+from scripts.bench.conv_shapes import LAYERS
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 

@@ -15,7 +15,7 @@ from overlap_train.conv import build as conv_build
 from scripts.gpu import evidence, kernel_stages, machine, shapes, tensorflow_runs
 from scripts.gpu.page import EMULATED
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 

@@ -15,9 +15,9 @@ from scripts.gpu import stages
 from scripts.gpu.page import EMULATED, Page, Section, table
 from scripts.gpu.record import Record
 from scripts.gpu.stages import Context, OutOfTime, Stage, output_of, verdict
-from tests import gpu_stage_target as target
+from tests.gpu import stage_target as target
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_interrupted_run_ends_its_stage_and_writes_the_page(tmp_path, number) ->
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     run = subprocess.Popen(
-        [sys.executable, "-m", "tests.gpu_stage_target", "run", str(tmp_path)],
+        [sys.executable, "-m", "tests.gpu.stage_target", "run", str(tmp_path)],
         env=os.environ | {"STAGES": "good hangs good", "PIPE": str(pipe)},
         cwd=ROOT,
     )
