@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from overlap_train.scheduling.devices import Device, Platform, Transfer
-from overlap_train.scheduling.graph import Layer, Work
+from overlap_train.scheduling.graph.devices import Device, Platform, Transfer
+from overlap_train.scheduling.graph.layers import Layer, Work
 
 __all__ = ["XAVIER_FIGURES", "DeviceFigures", "roofline", "xavier"]
 

@@ -20,8 +20,8 @@ def measure_gpu(
         gives with the costs profiled here.
     """
     from overlap_train.scheduling import Arrival, MultiModelScheduler, simulate
-    from overlap_train.scheduling.costs import CostModel
-    from overlap_train.scheduling.tensorflow_backend import tensorflow_platform
+    from overlap_train.scheduling.costs.model import CostModel
+    from overlap_train.scheduling.runtime.tensorflow_backend import tensorflow_platform
     from scripts.bench.load import GpuLoad
     from scripts.bench.scheduling_measured import networks
 

@@ -33,8 +33,8 @@ from overlap_train.scheduling import (
     Work,
     simulate,
 )
-from overlap_train.scheduling.placement import exhaustive_placement
-from overlap_train.scheduling.planning import Problem
+from overlap_train.scheduling.policies.placement import exhaustive_placement
+from overlap_train.scheduling.policies.planning import Problem
 from scripts.bench.device_figures import XAVIER_FIGURES, roofline, xavier
 
 __all__ = [
@@ -109,7 +109,7 @@ def paper_graphs(cut: int = 1) -> dict[str, LayerGraph]:
     import keras
 
     from overlap_train.models.alexnet import alexnet
-    from overlap_train.scheduling.splitting import split_model
+    from overlap_train.scheduling.graph.model_splitting import split_model
 
     applications = keras.applications
     models = (

@@ -27,7 +27,7 @@ from overlap_train.scheduling import (
     Transfer,
     Work,
 )
-from overlap_train.scheduling.board import Board
+from overlap_train.scheduling.policies.board import Board
 
 from .graphs import random_graph
 

@@ -35,7 +35,7 @@ def test_multi_dnn_serves_everything_and_writes_a_timeline(one_at_a_time, tmp_pa
 def test_reports_draw_and_mark_every_row(tmp_path):
     pytest.importorskip("matplotlib", reason="needs matplotlib")
     from overlap_train.models.alexnet import alexnet
-    from overlap_train.scheduling.splitting import split_model
+    from overlap_train.scheduling.graph.model_splitting import split_model
     from scripts.bench import scheduling_simulated as simulated
     from scripts.bench.scheduling_report import plot_growth, plot_policies, write_trace
 

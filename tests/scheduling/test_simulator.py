@@ -30,9 +30,9 @@ from overlap_train.scheduling import (
     Work,
     simulate,
 )
-from overlap_train.scheduling.board import Board
-from overlap_train.scheduling.placement import exhaustive_placement
-from overlap_train.scheduling.planning import Problem
+from overlap_train.scheduling.policies.board import Board
+from overlap_train.scheduling.policies.placement import exhaustive_placement
+from overlap_train.scheduling.policies.planning import Problem
 from scripts.bench import scheduling_agreement as agreement
 
 from .graphs import Movable, random_costs, random_graph, random_platform

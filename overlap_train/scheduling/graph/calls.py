@@ -14,8 +14,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train.scheduling.graph import Work
-from overlap_train.scheduling.segments import merge_work
+from overlap_train.scheduling.graph.layers import Work
+from overlap_train.scheduling.runtime.segments import merge_work
 
 __all__ = ["Call", "calls_of", "elements", "tensor_bytes", "work_of"]
 

@@ -26,8 +26,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train.scheduling.calls import Call, elements, tensor_bytes
-from overlap_train.scheduling.graph import Work
+from overlap_train.scheduling.graph.calls import Call, elements, tensor_bytes
+from overlap_train.scheduling.graph.layers import Work
 
 __all__ = ["constant_pieces", "cut_call"]
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from overlap_train.scheduling.costs import Costs
-from overlap_train.scheduling.devices import Device, Platform
-from overlap_train.scheduling.graph import REQUEST
-from overlap_train.scheduling.jobs import Job, Request
+from overlap_train.scheduling.costs.model import Costs
+from overlap_train.scheduling.graph.devices import Device, Platform
+from overlap_train.scheduling.graph.layers import REQUEST
+from overlap_train.scheduling.graph.requests import Job, Request
 
 __all__ = ["Board"]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from overlap_train.arguments import require_instance
 from overlap_train.errors import SchedulingError
-from overlap_train.scheduling.graph import REQUEST, LayerGraph, Port
-from overlap_train.scheduling.jobs import Request
+from overlap_train.scheduling.graph.layers import REQUEST, LayerGraph, Port
+from overlap_train.scheduling.graph.requests import Request
 
 __all__ = ["LayerController", "SyncChecker"]
 

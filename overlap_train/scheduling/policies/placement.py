@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from overlap_train.scheduling.graph import REQUEST
-from overlap_train.scheduling.planning import (
+from overlap_train.scheduling.graph.layers import REQUEST
+from overlap_train.scheduling.policies.planning import (
     Placement,
     Plan,
     Problem,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from overlap_train.scheduling.board import Board
-from overlap_train.scheduling.jobs import Request
+from overlap_train.scheduling.policies.board import Board
+from overlap_train.scheduling.graph.requests import Request
 
 if TYPE_CHECKING:
-    from overlap_train.scheduling.policies import Policy
+    from overlap_train.scheduling.policies.base import Policy
 
 __all__ = ["whole_is_sooner"]
 

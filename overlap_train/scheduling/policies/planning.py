@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
-from overlap_train.scheduling.costs import Costs
-from overlap_train.scheduling.devices import Platform
-from overlap_train.scheduling.graph import REQUEST, Layer, LayerGraph
+from overlap_train.scheduling.costs.model import Costs
+from overlap_train.scheduling.graph.devices import Platform
+from overlap_train.scheduling.graph.layers import REQUEST, Layer, LayerGraph
 
 __all__ = [
     "Placement",

@@ -18,11 +18,11 @@ import numpy as np
 import tensorflow as tf
 
 from overlap_train.arguments import require_items, shown
-from overlap_train.scheduling.cutting import constant_pieces
-from overlap_train.scheduling.devices import Device, Platform
-from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Run
-from overlap_train.scheduling.segments import Segments
-from overlap_train.scheduling.splitting import SplitModel
+from overlap_train.scheduling.graph.cutting import constant_pieces
+from overlap_train.scheduling.graph.devices import Device, Platform
+from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Run
+from overlap_train.scheduling.runtime.segments import Segments
+from overlap_train.scheduling.graph.model_splitting import SplitModel
 
 __all__ = ["compile_segments", "profile_layers", "tensorflow_platform"]
 

@@ -14,9 +14,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train.scheduling.calls import Call, calls_of, tensor_bytes, work_of
-from overlap_train.scheduling.cutting import cut_call
-from overlap_train.scheduling.graph import REQUEST, Layer, LayerGraph, Port
+from overlap_train.scheduling.graph.calls import Call, calls_of, tensor_bytes, work_of
+from overlap_train.scheduling.graph.cutting import cut_call
+from overlap_train.scheduling.graph.layers import REQUEST, Layer, LayerGraph, Port
 
 __all__ = ["SplitModel", "split_model"]
 

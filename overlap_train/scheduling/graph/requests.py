@@ -15,8 +15,8 @@ from typing import Any
 
 from overlap_train.arguments import require_count, require_items
 from overlap_train.errors import SchedulerClosedError
-from overlap_train.scheduling.devices import Device
-from overlap_train.scheduling.graph import Layer, LayerGraph
+from overlap_train.scheduling.graph.devices import Device
+from overlap_train.scheduling.graph.layers import Layer, LayerGraph
 
 _LARGEST_PRIORITY = 1 << 53  # a float has no integers beyond it
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from overlap_train.scheduling.jobs import Job
+from overlap_train.scheduling.graph.requests import Job
 
 __all__ = ["DeviceAccount", "ModelAccount", "ModelStatistics", "Statistics"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from overlap_train.scheduling.graph import Work
+from overlap_train.scheduling.graph.layers import Work
 
 __all__ = ["WorkRegression"]
 
