@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from overlap_train import errors
+from overlap_train._moved import find_moved_modules
 from overlap_train._version import __version__
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ _HOMES = {
     "accelerate": "conv",
     "configure": "configuration",
 }
+
+find_moved_modules()
 
 
 def __getattr__(name: str) -> Any:

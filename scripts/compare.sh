@@ -9,4 +9,4 @@ if [ -z "${TFDS_DATA_DIR:-}" ] && [ -d ../shared/data/tensorflow_datasets ]; the
   TFDS_DATA_DIR=$(cd ../shared/data/tensorflow_datasets && pwd)
   export TFDS_DATA_DIR
 fi
-exec .venv/bin/python -m overlap_train.benchmark.compare "$@"
+exec .venv/bin/python -m scripts.bench.compare "$@"

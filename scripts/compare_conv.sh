@@ -16,12 +16,12 @@ mkdir -p "$output"
 {
   for network in $networks; do
     for batch in $batches; do
-      .venv/bin/python -m overlap_train.benchmark.conv_layers --network "$network" --batch "$batch" \
+      .venv/bin/python -m scripts.bench.conv_layers --network "$network" --batch "$batch" \
         --budget_s $budget --output "$output/$network-$batch.json"
     done
   done
   for step in $steps; do
-    .venv/bin/python -m overlap_train.benchmark.conv_training --model "${step%:*}" --batch "${step#*:}" \
+    .venv/bin/python -m scripts.bench.conv_training --model "${step%:*}" --batch "${step#*:}" \
       --output "$output/step-${step%:*}-${step#*:}.json"
   done
 } 2> >(grep -v -e '^WARNING: All log' -e '^[IE]0000' >&2) | tee "$output/log.txt"

@@ -4,4 +4,4 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 scripts/setup.sh
 export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}" MPLBACKEND=Agg
-exec .venv/bin/python -m overlap_train.benchmark.scheduling "$@"
+exec .venv/bin/python -m scripts.bench.scheduling "$@"

@@ -5,4 +5,4 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 scripts/setup.sh
-exec .venv/bin/python -W ignore -m overlap_train.benchmark.zero_copy "$@"
+exec .venv/bin/python -W ignore -m scripts.bench.zero_copy "$@"

@@ -43,7 +43,7 @@ from overlap_train.scheduling import (
     Request,
     Work,
 )
-from overlap_train.scheduling.board import Board
+from overlap_train.scheduling.policies.board import Board
 from overlap_train.zero_copy.pool import HostBackend
 
 PACKAGES = ["", ".checkpoint", ".conv", ".monitoring", ".parallel", ".scheduling", ".zero_copy"]

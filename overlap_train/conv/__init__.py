@@ -1,7 +1,6 @@
 """A tiled convolution for TensorFlow: an operation, a Keras layer, and `accelerate` for existing models.
 
-The names are loaded when they are first used: what needs no TensorFlow here, as `cuda_check`, is to run where
-there is none.
+The names are loaded when they are first used: the modules that need no TensorFlow can be imported without it.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from overlap_train._extras import import_extra
 from overlap_train.errors import DataUnavailableError
 
 __all__ = ["MnistArrays", "load_mnist", "parse_size", "replicate_to"]
@@ -87,7 +88,8 @@ def load_mnist(
 
     Raises:
         ValueError: `download_timeout_s` is negative.
-        DataUnavailableError: the named directory does not exist, holds no MNIST or a damaged one.
+        DataUnavailableError: the named directory does not exist, holds no MNIST or a damaged one; or MNIST is
+            out of reach and scikit-learn not installed.
     """
     if download_timeout_s < 0:
         raise ValueError(f"download_timeout_s must be 0 or more seconds, got {download_timeout_s}")
@@ -240,6 +242,12 @@ def _move_into_place(source: Path, destination: Path) -> None:
 
 
 def _embedded_digits(reason: str) -> MnistArrays:
+    try:
+        import_extra(
+            "sklearn", extra="examples", purpose=f"MNIST cannot be had ({reason}); what stands in for it"
+        )
+    except ModuleNotFoundError as error:
+        raise DataUnavailableError(str(error)) from error
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from overlap_train._extras import import_extra
 from overlap_train.arguments import require_path
 from overlap_train.records import EpochAccount
 
@@ -34,9 +35,11 @@ class AccountWriter:
 
         Raises:
             TypeError, ValueError: `log_dir` is no path.
+            ModuleNotFoundError: TensorBoard is not installed; TensorFlow's summaries need it.
             OSError: `log_dir` cannot be made.
         """
         log_dir = require_path("log_dir", log_dir)
+        import_extra("tensorboard", extra="tensorboard", purpose="AccountWriter")
         import tensorflow as tf
 
         os.makedirs(log_dir, exist_ok=True)

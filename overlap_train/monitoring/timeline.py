@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from overlap_train._extras import import_extra
 from overlap_train.arguments import require_items, require_path, require_text, shown
 from overlap_train.monitoring.files import replacing
 from overlap_train.monitoring.recorder import overlap_s, union_s
@@ -78,10 +79,12 @@ def save_timeline(
         The path.
 
     Raises:
+        ModuleNotFoundError: matplotlib is not installed.
         OSError: the file cannot be written.
         TypeError: an argument has the wrong type.
         ValueError: the suffix is none that matplotlib knows.
     """
+    import_extra("matplotlib", extra="plots", purpose="save_timeline")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

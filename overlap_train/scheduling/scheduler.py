@@ -28,13 +28,13 @@ from overlap_train.arguments import (
     require_text,
 )
 from overlap_train.errors import QueueFullError, SchedulerClosedError
-from overlap_train.scheduling.accounts import Statistics
-from overlap_train.scheduling.admission import Model, Submission, Waiting, join_inputs, split_outputs
-from overlap_train.scheduling.costs import CostModel, Costs, check_costs
-from overlap_train.scheduling.devices import Device, Platform
-from overlap_train.scheduling.engine import Engine, Recorder
-from overlap_train.scheduling.jobs import Request, require_priority
-from overlap_train.scheduling.policies import Policy
+from overlap_train.scheduling.runtime.accounts import Statistics
+from overlap_train.scheduling.runtime.admission import Model, Submission, Waiting, join_inputs, split_outputs
+from overlap_train.scheduling.costs.model import CostModel, Costs, check_costs
+from overlap_train.scheduling.graph.devices import Device, Platform
+from overlap_train.scheduling.runtime.engine import Engine, Recorder
+from overlap_train.scheduling.graph.requests import Request, require_priority
+from overlap_train.scheduling.policies.base import Policy
 
 __all__ = ["MultiModelScheduler"]
 
@@ -97,8 +97,8 @@ class MultiModelScheduler:
         recorder: Recorder | None = None,
     ) -> None:
         self._closed = True
-        from overlap_train.scheduling.service import ModelBuilder, require_cut
-        from overlap_train.scheduling.tensorflow_backend import tensorflow_platform
+        from overlap_train.scheduling.runtime.model_builder import ModelBuilder, require_cut
+        from overlap_train.scheduling.runtime.tensorflow_backend import tensorflow_platform
 
         max_batch = require_count("max_batch", max_batch, minimum=1)
         max_pending = require_count("max_pending", max_pending, minimum=1)

@@ -133,8 +133,8 @@ def policies(context: Context) -> dict[str, Any]:
     training_device(context)
     platform = _platform(context)
     from overlap_train.scheduling import MultiModelScheduler
-    from overlap_train.scheduling.costs import CostModel
-    from overlap_train.scheduling.load import GpuLoad, SpinLoad
+    from overlap_train.scheduling.costs.model import CostModel
+    from scripts.bench.load import GpuLoad, SpinLoad
 
     models, size = _networks(context)
     requests, repeats = (2, 1) if context.emulate else (16, 5)
@@ -174,7 +174,7 @@ def _platform(context: Context) -> Any:
     import tensorflow as tf
 
     from overlap_train.scheduling import Device
-    from overlap_train.scheduling.tensorflow_backend import tensorflow_platform
+    from overlap_train.scheduling.runtime.tensorflow_backend import tensorflow_platform
 
     if not context.emulate:
         return tensorflow_platform()
@@ -185,7 +185,7 @@ def _platform(context: Context) -> Any:
 
 def _networks(context: Context) -> tuple[dict[str, Any], int]:
     if not context.emulate:
-        from overlap_train.benchmark.scheduling_measured import networks
+        from scripts.bench.scheduling_measured import networks
 
         return networks(224), 224
     import keras

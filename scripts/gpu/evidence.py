@@ -17,7 +17,7 @@ from scripts.gpu.stages import Context, Run, Stage, run_body, verdict
 
 __all__ = ["STAGES", "main"]
 
-_KERNELS = ("overlap_train/conv/native", "overlap_train/conv/cuda_library.py")
+_KERNELS = ("overlap_train/conv/native", "scripts/gpu/cuda_library.py")
 _MEMORY = (
     "scripts/gpu/memory_stages.py",
     "overlap_train/zero_copy/cuda.py",

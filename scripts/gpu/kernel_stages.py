@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from overlap_train.conv import cuda_check
-from overlap_train.conv.cuda_arrays import NumpyArrays, TorchArrays
-from overlap_train.conv.cuda_library import NATIVE_SOURCES, KernelError, Kernels, Shape, compile_kernels
+from scripts.gpu import cuda_check
+from scripts.gpu.cuda_arrays import NumpyArrays, TorchArrays
+from scripts.gpu.cuda_library import NATIVE_SOURCES, KernelError, Kernels, Shape, compile_kernels
 from scripts.gpu.shapes import LAYERS, Case, cases, layer_shape
 from scripts.gpu.stages import Context, Unavailable, output_of
 

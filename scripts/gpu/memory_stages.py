@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from scripts import check_zero_copy_gpu
+from scripts.bench.load import DutyCycle
+from scripts.gpu import check_zero_copy
 from scripts.gpu.kernel_stages import arrays_of
 from scripts.gpu.loading import without_tensorflow
 from scripts.gpu.stages import Context, OutOfTime, Unavailable
@@ -46,15 +47,13 @@ def _device_ways(context: Context) -> _Ways:
     except errors.NativeUnavailableError as error:
         raise Unavailable(str(error)) from error
     pool = without_tensorflow("zero_copy.pool").Pool(backend)
-    wrong = check_zero_copy_gpu.check(torch, pool)
+    wrong = check_zero_copy.check(torch, pool)
 
     def timer(kernel: Callable[[Any], Any]) -> Callable[[int], dict[str, float]]:
-        return lambda size: check_zero_copy_gpu.time_ways(
-            torch, pool, size, kernel, 11 if context.quick else 31
-        )
+        return lambda size: check_zero_copy.time_ways(torch, pool, size, kernel, 11 if context.quick else 31)
 
-    ways = {name: timer(kernel) for name, kernel in check_zero_copy_gpu.kernels(torch).items()}
-    return ways, wrong, check_zero_copy_gpu.SIZES
+    ways = {name: timer(kernel) for name, kernel in check_zero_copy.kernels(torch).items()}
+    return ways, wrong, check_zero_copy.SIZES
 
 
 def _host_ways() -> _Ways:
@@ -73,7 +72,7 @@ def _host_ways() -> _Ways:
         }
         return {way: _median_ms(work, 5) * 1e3 for way, work in ways.items()}
 
-    return {"one_pass": time_ways}, [], check_zero_copy_gpu.SIZES[:3]
+    return {"one_pass": time_ways}, [], check_zero_copy.SIZES[:3]
 
 
 def _crossovers(rows: list[dict[str, Any]]) -> dict[str, int]:
@@ -105,7 +104,7 @@ def _inference_ways(context: Context) -> tuple[str, dict[str, Callable[[], objec
     name, network = _network(torch)
     pool = without_tensorflow("zero_copy.pool").Pool(without_tensorflow("zero_copy.cuda").CudaBackend())
     count = int(np.prod(_IMAGE))
-    array, on_device = check_zero_copy_gpu.mapped_tensor(torch, pool.lease(count * 4), count)
+    array, on_device = check_zero_copy.mapped_tensor(torch, pool.lease(count * 4), count)
     array[...] = 0.5
     pinned = torch.from_numpy(array.copy()).pin_memory()
 
@@ -175,10 +174,9 @@ def _median_ms(work: Callable[[], object], repeats: int) -> float:
 
 def load(context: Context) -> dict[str, Any]:
     """Time an inference beside a load that takes a share of the card for a share of the time (P4)."""
-    duty_cycle = without_tensorflow("scheduling.load").DutyCycle
     name, infer, burden = _small_products() if context.emulate else _inference_and_burden(context)
     for duty in context.todo(_DUTIES, lambda duty: f"{duty:.0%}"):
-        with duty_cycle(duty, burden) as generator:
+        with DutyCycle(duty, burden) as generator:
             times = [_median_ms(infer, 1) for _ in range(5 if context.emulate else 100)]
         row = {"network": name, "duty": duty, "achieved": generator.achieved}
         row |= {"median_ms": statistics.median(times), "p90_ms": statistics.quantiles(times, n=10)[-1]}

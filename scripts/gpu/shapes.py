@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from overlap_train.benchmark.conv_shapes import LAYERS, Layer
-from overlap_train.conv.cuda_library import Shape
+from scripts.bench.conv_shapes import LAYERS, Layer
+from scripts.gpu.cuda_library import Shape
 
 __all__ = ["LAYERS", "Case", "cases", "layer_shape", "shrunk"]
 

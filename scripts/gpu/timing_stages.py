@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from overlap_train.conv.cuda_library import Kernels, Shape
 from scripts.gpu.clocks import Clock, Samples, interleave, median_ratio
+from scripts.gpu.cuda_library import Kernels, Shape
 from scripts.gpu.kernel_stages import arrays_of, kernels_of
 from scripts.gpu.shapes import LAYERS, layer_shape, shrunk
 from scripts.gpu.stages import Context

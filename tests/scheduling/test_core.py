@@ -27,7 +27,7 @@ from overlap_train.scheduling import (
     Transfer,
     Work,
 )
-from overlap_train.scheduling.board import Board
+from overlap_train.scheduling.policies.board import Board
 
 from .graphs import random_graph
 
@@ -41,7 +41,7 @@ def test_core_imports_without_tensorflow():
         f"package = types.ModuleType('overlap_train'); package.__path__ = [{PACKAGE!r}]; "
         "sys.modules['overlap_train'] = package; "
         "import overlap_train.scheduling as s; "
-        "from overlap_train.scheduling import device_models, load, segments; "
+        "from overlap_train.scheduling import segments; "
         "s.simulate, s.Engine, s.CostModel, s.MultiModelScheduler; "
         "sys.exit(any(name in sys.modules for name in ('tensorflow', 'keras')))"
     )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from overlap_train.scheduling import Arrival, CostModel, Device, Layer, LayerGraph, Port, Work, simulate
-from overlap_train.scheduling.device_models import XAVIER_FIGURES, roofline, xavier
+from scripts.bench.device_figures import XAVIER_FIGURES, roofline, xavier
 
 CPU = Device("CPU")
 

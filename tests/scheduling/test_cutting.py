@@ -20,15 +20,15 @@ from overlap_train.scheduling import (
     Port,
     Request,
 )
-from overlap_train.scheduling.segments import choose_segments, merge_layers, worth_cutting
+from overlap_train.scheduling.runtime.segments import choose_segments, merge_layers, worth_cutting
 
 keras = pytest.importorskip("keras", reason="needs Keras")
 tf = pytest.importorskip("tensorflow", reason="needs TensorFlow")
 np = pytest.importorskip("numpy")
 
-from overlap_train.scheduling.cutting import _bounds, rows_of
-from overlap_train.scheduling.splitting import split_model
-from overlap_train.scheduling.tensorflow_backend import compile_segments
+from overlap_train.scheduling.graph.cutting import _bounds, rows_of
+from overlap_train.scheduling.graph.model_splitting import split_model
+from overlap_train.scheduling.runtime.tensorflow_backend import compile_segments
 
 TWO_CORES = Platform((Device("CPU:0", slots=2),))
 

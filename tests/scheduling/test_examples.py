@@ -34,10 +34,10 @@ def test_multi_dnn_serves_everything_and_writes_a_timeline(one_at_a_time, tmp_pa
 
 def test_reports_draw_and_mark_every_row(tmp_path):
     pytest.importorskip("matplotlib", reason="needs matplotlib")
-    from overlap_train.benchmark import scheduling_simulated as simulated
-    from overlap_train.benchmark.scheduling_report import plot_growth, plot_policies, write_trace
     from overlap_train.models.alexnet import alexnet
-    from overlap_train.scheduling.splitting import split_model
+    from overlap_train.scheduling.graph.model_splitting import split_model
+    from scripts.bench import scheduling_simulated as simulated
+    from scripts.bench.scheduling_report import plot_growth, plot_policies, write_trace
 
     model, names = alexnet((64, 64, 3), 10), ("densenet201", "resnet152", "vgg16", "alexnet")
     graph, cut = split_model(model).graph, split_model(model, cut=8).graph
@@ -71,7 +71,7 @@ def test_on_a_gpu_earliest_finish_is_not_slower_than_gpu_only():
 
     if not tf.config.list_physical_devices("GPU"):
         pytest.skip("needs a GPU that TensorFlow sees")
-    from overlap_train.benchmark.scheduling_gpu import measure_gpu
+    from scripts.bench.scheduling_gpu import measure_gpu
 
     row = measure_gpu(loads=(0.0,))["0%"]
     assert row["seconds"]["earliest_finish"] <= 1.03 * row["seconds"]["gpu_only"]

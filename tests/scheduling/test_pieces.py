@@ -28,9 +28,9 @@ from overlap_train.scheduling import (
     Work,
     simulate,
 )
-from overlap_train.scheduling.placement import exhaustive_placement
-from overlap_train.scheduling.planning import Problem, optimistic_costs
-from overlap_train.scheduling.segments import choose_segments, merge_layers
+from overlap_train.scheduling.policies.placement import exhaustive_placement
+from overlap_train.scheduling.policies.planning import Problem, optimistic_costs
+from overlap_train.scheduling.runtime.segments import choose_segments, merge_layers
 
 from .graphs import forms, in_pieces, random_costs, random_graph, random_platform
 from .test_engine import Anywhere, Watch

@@ -298,7 +298,7 @@ def test_zero_copy_with_the_real_buffers():
 def test_the_last_batches_leave_work_for_every_core():
     from concurrent.futures import Future
 
-    from overlap_train.scheduling.admission import Model, Submission, Waiting
+    from overlap_train.scheduling.runtime.admission import Model, Submission, Waiting
 
     waiting = Waiting(aging_s=1.0, lanes=2)
     model = Model("m", None, None, None, max_batch=4)

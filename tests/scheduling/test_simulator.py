@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overlap_train.benchmark import scheduling_agreement as agreement
 from overlap_train.scheduling import (
     POLICIES,
     Arrival,
@@ -31,9 +30,10 @@ from overlap_train.scheduling import (
     Work,
     simulate,
 )
-from overlap_train.scheduling.board import Board
-from overlap_train.scheduling.placement import exhaustive_placement
-from overlap_train.scheduling.planning import Problem
+from overlap_train.scheduling.policies.board import Board
+from overlap_train.scheduling.policies.placement import exhaustive_placement
+from overlap_train.scheduling.policies.planning import Problem
+from scripts.bench import scheduling_agreement as agreement
 
 from .graphs import Movable, random_costs, random_graph, random_platform
 
@@ -116,7 +116,7 @@ def test_a_load_that_cannot_be_is_refused(duty, share):
 
 @pytest.mark.parametrize("policy", ["paper", "gpu_only", "cpu_only"])
 def test_real_threads_place_layers_as_the_simulator_does(policy):
-    """How long they take is compared in `overlap_train.benchmark.scheduling_agreement`."""
+    """How long they take is compared in `scripts.bench.scheduling_agreement`."""
     graphs, platform, true_s = agreement.instance(seed=11)
     simulated = simulate([Arrival(g) for g in graphs], platform, policy, true_s)
     spans = agreement.run_threads(graphs, platform, policy, true_s)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from overlap_train.scheduling import CostModel, Device, FixedCosts, Layer, LayerGraph, Platform, Port, Work
-from overlap_train.scheduling.segments import choose_segments, merge_layers
+from overlap_train.scheduling.runtime.segments import choose_segments, merge_layers
 
 keras = pytest.importorskip("keras", reason="needs Keras")
 tf = pytest.importorskip("tensorflow", reason="needs TensorFlow")
 np = pytest.importorskip("numpy")
 
-from overlap_train.scheduling.splitting import split_model
-from overlap_train.scheduling.tensorflow_backend import (
+from overlap_train.scheduling.graph.model_splitting import split_model
+from overlap_train.scheduling.runtime.tensorflow_backend import (
     compile_segments,
     profile_layers,
     tensorflow_platform,

@@ -321,13 +321,11 @@ def test_mapped_memory_is_shared_with_a_gpu_by_policy(stub, monkeypatch, tmp_pat
 
 
 def test_driver_program_needs_no_tensorflow(library):
-    script = Path(__file__).parents[2] / "scripts" / "check_zero_copy_gpu.py"
     code = f"""
-import importlib.util, sys
-spec = importlib.util.spec_from_file_location("driver", {str(script)!r})
-driver = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(driver)
-cuda, pool = driver.load("cuda"), driver.load("pool")
+import sys
+from scripts.gpu import check_zero_copy as driver
+from scripts.gpu.loading import without_tensorflow
+cuda, pool, dlpack = (without_tensorflow(f"zero_copy.{{name}}") for name in ("cuda", "pool", "dlpack"))
 lease = pool.Pool(cuda.CudaBackend(driver=cuda.Driver({str(library)!r}))).lease(4096)
 
 class Torch:
@@ -337,7 +335,7 @@ class Torch:
 
 array, capsule = driver.mapped_tensor(Torch, lease, 1024)
 array[...] = 1
-head = driver.load("dlpack")._Tensor.from_address(driver.load("dlpack")._get_pointer(capsule, b"dltensor"))
+head = dlpack._Tensor.from_address(dlpack._get_pointer(capsule, b"dltensor"))
 assert head.data == lease.block.device_address
 assert "tensorflow" not in sys.modules
 """

@@ -1,1 +1,0 @@
-"""The comparison with what a user would run instead: systems, workloads, runs, tables, plots, report."""

@@ -1,0 +1,1 @@
+"""How long a layer takes on a device, measured or predicted."""

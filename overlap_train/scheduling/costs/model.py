@@ -1,0 +1,168 @@
+"""How long a layer takes on a device: profile, regression for what was not profiled, online correction.
+
+The paper names per-layer execution-time models as future work; this is ours. `CostModel` is guarded by
+its own lock and may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from overlap_train.arguments import require_callable, require_real, shown
+from overlap_train.scheduling.graph.devices import Device
+from overlap_train.scheduling.graph.layers import Layer, Work
+from overlap_train.scheduling.costs.regression import WorkRegression
+
+__all__ = ["CostModel", "Costs", "FixedCosts", "check_costs"]
+
+
+class Costs(Protocol):
+    """What policies ask."""
+
+    @property
+    def version(self) -> int:
+        """Changes whenever an answer may have changed by more than a few percent."""
+
+    def seconds(self, layer: Layer, device: Device, examples: float = 1.0) -> float:
+        """Expected run time of `layer` on one slot of `device`, for `examples` times its batch."""
+
+    def observe(self, layer: Layer, device: Device, seconds: float, examples: float = 1.0) -> None:
+        """Reports how long it took."""
+
+
+def check_costs(costs: object) -> None:
+    """Raises TypeError unless `costs` is None or answers what `Costs` asks."""
+    missing = [name for name in ("version", "seconds", "observe") if not hasattr(costs, name)]
+    if costs is not None and missing:
+        raise TypeError(f"costs must be a CostModel, or another Costs, or None; got {shown(costs)}")
+
+
+class FixedCosts:
+    """Costs given by a function, such as a simulated device's; observations are ignored."""
+
+    version = 0
+
+    def __init__(self, seconds: Callable[[Layer, Device], float]) -> None:
+        require_callable("seconds", seconds)
+        self._seconds = seconds
+
+    def seconds(self, layer: Layer, device: Device, examples: float = 1.0) -> float:
+        return self._seconds(layer, device) * examples
+
+    def observe(self, layer: Layer, device: Device, seconds: float, examples: float = 1.0) -> None:
+        """Does nothing."""
+
+
+class CostModel:
+    """Learns the run time of every layer on every device.
+
+    The answer for a layer is its profiled time, or the regression's where it was never seen, times a
+    factor for the device that follows how much longer than expected recent jobs took. Background load
+    stretches all layers of a device alike, so the factor carries over to layers not seen since; a
+    slower correction for each layer takes up what is particular to it.
+
+    Args:
+        memory_s: a device's factor is that of the last so many seconds of work, at least: shorter
+            than the load changes, longer than its duty cycle.
+        layer_rate: weight of a new observation in a layer's own correction, 0 to 1.
+        default_s: the answer when nothing at all is known.
+
+    Raises:
+        TypeError: for a value of the wrong type.
+        ValueError: for a value out of range.
+    """
+
+    _FEWEST = 100
+    """Observations that a device's factor remembers at most; layers may be short against `memory_s`."""
+
+    def __init__(self, *, memory_s: float = 0.1, layer_rate: float = 0.05, default_s: float = 1e-3) -> None:
+        self._memory_s = require_real("memory_s", memory_s, above=0)
+        self._layer_rate = require_real("layer_rate", layer_rate, above=0, maximum=1)
+        self._default_s = require_real("default_s", default_s, minimum=0)
+        self._lock = threading.Lock()
+        self._profile: dict[tuple[str, str], float] = {}
+        self._profiled_work: dict[str, list[tuple[Work, float]]] = {}
+        self._regressions: dict[str, WorkRegression] = {}
+        self._layer_factor: dict[tuple[str, str], float] = {}
+        self._recent_s: dict[str, tuple[float, float]] = {}
+        self._published: dict[str, float] = {}
+        self._version = 0
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    def add_profile(self, measured: Iterable[tuple[Layer, Device, float]]) -> None:
+        """Adds measured run times in seconds, each for the batch of its layer, and refits the regression.
+
+        Raises:
+            ValueError: a time that is not positive and finite.
+        """
+        with self._lock:
+            for layer, device, seconds in measured:
+                if not (seconds > 0 and math.isfinite(seconds)):
+                    raise ValueError(
+                        f"{layer.name!r} on {device.name!r}: expected seconds above 0, got {seconds}"
+                    )
+                self._profile[layer.name, device.name] = seconds
+                self._profiled_work.setdefault(device.name, []).append((layer.work, seconds))
+            self._regressions.clear()
+            self._version += 1
+
+    def seconds(self, layer: Layer, device: Device, examples: float = 1.0) -> float:
+        with self._lock:
+            factor = self._published.get(device.name, 1.0)
+            own = self._layer_factor.get((layer.name, device.name), 1.0)
+            return self._unloaded_s(layer, device) * examples * factor * own
+
+    def observe(self, layer: Layer, device: Device, seconds: float, examples: float = 1.0) -> None:
+        key = (layer.name, device.name)
+        with self._lock:
+            unloaded_s = self._unloaded_s(layer, device) * examples
+            if seconds <= 0 or unloaded_s <= 0:
+                return
+            own = self._layer_factor.get(key, 1.0)
+            load = self._follow(device.name, seconds, unloaded_s * own)
+            surprise = math.log(min(max(seconds / (unloaded_s * own * load), 0.1), 10.0))
+            self._layer_factor[key] = own * math.exp(self._layer_rate * surprise)
+            if abs(math.log(load / self._published.get(device.name, 1.0))) > 0.05:
+                self._published[device.name] = load
+                self._version += 1
+
+    def _follow(self, device: str, seconds: float, expected_s: float) -> float:
+        """The ratio of what recent jobs took to what was expected of them, each weighted by its length.
+
+        A mean of ratios would be wrong under a duty cycle, where short jobs either run freely or not at all.
+        """
+        # A little work without load to begin with keeps the first observation from being all.
+        took_s, hoped_s = self._recent_s.get(device, (self._memory_s / 4, self._memory_s / 4))
+        kept = math.exp(-max(expected_s / self._memory_s, 1 / self._FEWEST))
+        took_s, hoped_s = took_s * kept + seconds, hoped_s * kept + expected_s
+        self._recent_s[device] = (took_s, hoped_s)
+        return took_s / hoped_s
+
+    def load_factor(self, device: Device) -> float:
+        """How many times longer than profiled jobs take on `device` at present."""
+        with self._lock:
+            took_s, hoped_s = self._recent_s.get(device.name, (1.0, 1.0))
+            return took_s / hoped_s
+
+    def predict_unseen(self, work: Work, device: Device) -> float:
+        """The regression's answer in seconds, without profile and corrections."""
+        with self._lock:
+            return self._predict(work, device)
+
+    def _unloaded_s(self, layer: Layer, device: Device) -> float:
+        profiled = self._profile.get((layer.name, device.name))
+        return self._predict(layer.work, device) if profiled is None else profiled
+
+    def _predict(self, work: Work, device: Device) -> float:
+        rows = self._profiled_work.get(device.name)
+        if not rows:
+            return self._default_s
+        if device.name not in self._regressions:
+            self._regressions[device.name] = WorkRegression.fit(rows)
+        return self._regressions[device.name].seconds(work)

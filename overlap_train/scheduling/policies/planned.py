@@ -1,0 +1,244 @@
+"""Where a layer goes: the policies that look at the whole request.
+
+`earliest_finish` is the default. It is dynamic: it decides when a layer becomes ready, from the queues,
+transfers and load of that moment and the optimistic time of what is still to come.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+from overlap_train.arguments import require_choice
+from overlap_train.scheduling.policies.board import Board
+from overlap_train.scheduling.graph.devices import Device
+from overlap_train.scheduling.graph.layers import REQUEST, LayerGraph
+from overlap_train.scheduling.graph.requests import Request
+from overlap_train.scheduling.policies.placement import exhaustive_placement, heft_placement, search_placement
+from overlap_train.scheduling.policies.planning import (
+    Placement,
+    Plan,
+    Problem,
+    list_schedule,
+    optimistic_costs,
+    upward_ranks,
+)
+from overlap_train.scheduling.policies.base import CpuOnly, GpuOnly, Paper, Policy, Waits
+
+T = TypeVar("T")
+
+__all__ = ["POLICIES", "EarliestFinish", "Heft", "Oracle", "make_policy"]
+
+
+class _Planned(Policy):
+    """Places the whole request on admission, as if it were alone, and sticks to that."""
+
+    def __init__(self) -> None:
+        self._plans: dict[int, Plan] = {}
+
+    def plan(self, problem: Problem, whole: bool) -> Plan:
+        raise NotImplementedError
+
+    def admit(self, request: Request, board: Board) -> Waits:
+        plan = self._plans[request.number] = _better_form(request, board, self.plan)
+        return plan.waits
+
+    def runs_whole(self, request: Request, index: int, places: dict[int, str], board: Board) -> bool:
+        return self._plans[request.number].whole
+
+    def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
+        return board.platform.devices[self._plans[request.number].placement[index]]
+
+    def rank(self, request: Request, index: int, board: Board) -> float:
+        return self._plans[request.number].ranks[index]
+
+    def release(self, request: Request) -> None:
+        self._plans.pop(request.number, None)
+
+
+class Heft(_Planned):
+    """HEFT on each request by itself (Topcuoglu, Hariri and Wu 2002)."""
+
+    name = "heft"
+
+    def plan(self, problem: Problem, whole: bool) -> Plan:
+        placement = heft_placement(problem)
+        return list_schedule(problem, upward_ranks(problem), lambda index, free_s, chosen: placement[index])
+
+
+class Oracle(_Planned):
+    """The best placement of each request by itself, by exhaustive search; for graphs of up to ten layers."""
+
+    name = "oracle"
+
+    def plan(self, problem: Problem, whole: bool) -> Plan:
+        return exhaustive_placement(problem)
+
+
+class EarliestFinish(Policy):
+    """Each layer where the request would be done first.
+
+    A request of up to two dozen segments that is alone follows a plan: `search_placement`, and on the
+    smallest graphs `exhaustive_placement` for as many steps as a few milliseconds allow. Otherwise each
+    layer goes to the device that minimises: when the device is free + transfers + run time + optimistic
+    time from there to the end of the request + what that takes from the other requests. Run times carry the
+    present load through the cost model; plans and optimistic times are made anew when it has changed, but not
+    more than a few times a second. What waits is given to a device that has become idle if it would be done
+    sooner there.
+    """
+
+    name = "earliest_finish"
+    _PLANNED_LAYERS = 24
+    _SEARCHED_LAYERS = 8
+    _MAX_STEPS = 4000
+    _KEPT_S = 0.25
+
+    def __init__(self) -> None:
+        self._plans: _Cache[Plan] = _Cache(self._KEPT_S)
+        self._tables: _Cache[list[list[float]]] = _Cache(self._KEPT_S)
+        self._planned: dict[int, Plan] = {}
+
+    def prepare(self, graph: LayerGraph, board: Board) -> None:
+        request = Request(REQUEST, graph)
+        if len(board.platform.devices) > 1:
+            self._table(request, board)
+            if len(graph) <= self._PLANNED_LAYERS:
+                self._plans.get(request, board, lambda: self._plan(request, board))
+
+    def admit(self, request: Request, board: Board) -> Waits:
+        several = len(board.platform.devices) > 1
+        if several and board.active_requests == 1 and len(request.graph) <= self._PLANNED_LAYERS:
+            plan = self._plans.get(request, board, lambda: self._plan(request, board))
+            self._planned[request.number] = plan
+            return plan.waits
+        return ()
+
+    def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
+        devices = board.platform.devices
+        if len(devices) == 1:
+            return devices[0]
+        plan = self._followed(request, board)
+        if plan is not None:
+            return devices[plan.placement[index]]
+        return self._earliest(request, index, places, board)
+
+    def _followed(self, request: Request, board: Board) -> Plan | None:
+        """The plan of a request that has been alone since it was made; otherwise it is given up."""
+        if board.active_requests > 1:
+            self._planned.pop(request.number, None)
+        return self._planned.get(request.number)
+
+    def runs_whole(self, request: Request, index: int, places: dict[int, str], board: Board) -> bool:
+        plan = self._followed(request, board)
+        if plan is not None:
+            return plan.whole
+        return super().runs_whole(request, index, places, board)
+
+    def may_move(self, request: Request) -> bool:
+        return request.number not in self._planned
+
+    def tail_s(self, request: Request, index: int, device: Device, board: Board) -> float:
+        devices = board.platform.devices
+        return self._table(request, board)[index][devices.index(device)] if len(devices) > 1 else 0.0
+
+    def rank(self, request: Request, index: int, board: Board) -> float:
+        plan = self._followed(request, board)
+        if plan is not None:
+            return plan.ranks[index]
+        return 0.0 if len(board.platform.devices) == 1 else max(self._table(request, board)[index])
+
+    def release(self, request: Request) -> None:
+        self._planned.pop(request.number, None)
+
+    def _earliest(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
+        devices, tails_s = board.platform.devices, self._table(request, board)[index]
+        return min(
+            zip(devices, tails_s, strict=True),
+            key=lambda option: self._cost_s(request, index, places, option[0], board) + option[1],
+        )[0]
+
+    def _cost_s(
+        self, request: Request, index: int, places: dict[int, str], device: Device, board: Board
+    ) -> float:
+        seconds = board.run_s(request, index, places, device)
+        return board.free_s(device) + seconds + board.held_up_s(device, seconds)
+
+    def _table(self, request: Request, board: Board) -> list[list[float]]:
+        return self._tables.get(request, board, lambda: optimistic_costs(_problem(request, board)))
+
+    def _plan(self, request: Request, board: Board) -> Plan:
+        def plan(problem: Problem, whole: bool) -> Plan:
+            policies = (Paper(), GpuOnly(), CpuOnly())
+            first = [_fixed(policy, request, board, whole=whole) for policy in policies]
+            if len(request.graph) <= self._SEARCHED_LAYERS:
+                return exhaustive_placement(problem, max_steps=self._MAX_STEPS, first=first)
+            return search_placement(problem, first=first)
+
+        return _better_form(request, board, plan)
+
+
+class _Cache(Generic[T]):
+    """One value for each graph and batch, made anew when the costs have changed and it is old enough."""
+
+    _REMEMBERED = 64
+
+    def __init__(self, kept_s: float) -> None:
+        self._kept_s = kept_s
+        # The graph is kept with the value, so that its id is not given to another.
+        self._values: OrderedDict[tuple[int, float], tuple[LayerGraph, int, float, T]] = OrderedDict()
+
+    def get(self, request: Request, board: Board, make: Callable[[], T]) -> T:
+        key = (id(request.graph), request.examples)
+        known = self._values.get(key)
+        version = board.costs.version
+        if known is None or (known[1] != version and board.now_s >= known[2] + self._kept_s):
+            known = self._values[key] = (request.graph, version, board.now_s, make())
+            if len(self._values) > self._REMEMBERED:
+                self._values.popitem(last=False)
+        return known[3]
+
+
+def _problem(request: Request, board: Board, *, whole: bool = False) -> Problem:
+    return Problem.of(request.graph, board.platform, board.costs, request.examples, whole=whole)
+
+
+def _better_form(request: Request, board: Board, plan: Callable[[Problem, bool], Plan]) -> Plan:
+    """Of the plans with all layers in pieces and with all whole, the shorter."""
+    in_pieces, joins = plan(_problem(request, board), False), request.graph.joins
+    if not joins:
+        return in_pieces
+    whole = plan(_problem(request, board, whole=True), True)
+    if in_pieces.makespan_s <= whole.makespan_s:
+        return in_pieces
+    # Should the plan be given up and the pieces run after all, nothing is to hold them.
+    waits = tuple(pair for pair in whole.waits if joins.keys().isdisjoint(pair))
+    return replace(whole, whole=True, waits=waits)
+
+
+def _fixed(policy: Policy, request: Request, board: Board, *, whole: bool) -> Placement:
+    """What `policy` would do on an idle machine."""
+    request = replace(request, whole=dict.fromkeys(request.graph.joins.values(), whole))
+    numbers = {device.name: number for number, device in enumerate(board.platform.devices)}
+    places: dict[int, str] = {}
+    idle = Board(board.platform, board.costs)
+    for index in range(len(request.graph)):
+        places[index] = policy.select(request, index, places, idle).name
+    return tuple(numbers[places[index]] for index in range(len(request.graph)))
+
+
+POLICIES: dict[str, type[Policy]] = {
+    policy.name: policy for policy in (GpuOnly, CpuOnly, Paper, EarliestFinish, Heft, Oracle)
+}
+
+
+def make_policy(policy: str | Policy) -> Policy:
+    """A fresh policy by name, or the one given.
+
+    Raises:
+        ValueError: no policy has that name.
+    """
+    if isinstance(policy, Policy):
+        return policy
+    return POLICIES[require_choice("policy", policy, sorted(POLICIES))]()

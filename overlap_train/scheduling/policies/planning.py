@@ -1,0 +1,273 @@
+"""Plans for one request: its layers timed on otherwise idle devices.
+
+`Problem` holds the numbers (run times, edges, transfers); the functions that search for placements are
+in `placement.py`. Pure functions of their arguments, for any thread.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+
+from overlap_train.scheduling.costs.model import Costs
+from overlap_train.scheduling.graph.devices import Platform
+from overlap_train.scheduling.graph.layers import REQUEST, Layer, LayerGraph
+
+__all__ = [
+    "Placement",
+    "Plan",
+    "Problem",
+    "list_schedule",
+    "optimistic_costs",
+    "sequence_schedule",
+    "upward_ranks",
+]
+
+_Choose = Callable[[int, Sequence[float], Sequence[int]], int]
+
+Placement = tuple[int, ...]
+"""For each layer, the number of its device on the platform."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where each layer of a request runs and which goes first where two wait for the same device.
+
+    Attributes:
+        placement: the device of each layer.
+        ranks: of each layer; the larger goes first.
+        makespan_s: how long the request takes by this plan, alone on idle devices.
+        whole: whether layers that exist in pieces run whole.
+        waits: pairs (before, after) of layers that have no edge between them, where the second is held
+            until the first is done: a slot at times does best to stay idle for a critical layer.
+    """
+
+    placement: Placement
+    ranks: tuple[float, ...]
+    makespan_s: float
+    waits: tuple[tuple[int, int], ...] = ()
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One request on an idle platform, in seconds.
+
+    Attributes:
+        run_s: `[layers][devices]` run times.
+        edges: for each layer, (source layer or -1, `[from][to]` transfer times).
+        successors: of each layer.
+        home: the number of the device that holds the request's inputs.
+        slots: of each device.
+        joins: for each piece, the layer that joins it.
+        whole_s: for each layer that joins pieces, `[devices]` run times in one piece.
+    """
+
+    run_s: tuple[tuple[float, ...], ...]
+    edges: tuple[tuple[tuple[int, tuple[tuple[float, ...], ...]], ...], ...]
+    successors: tuple[tuple[int, ...], ...]
+    home: int
+    slots: tuple[int, ...]
+    joins: Mapping[int, int] = field(default_factory=dict)
+    whole_s: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        graph: LayerGraph,
+        platform: Platform,
+        costs: Costs,
+        examples: float = 1.0,
+        *,
+        whole: bool = False,
+    ) -> Problem:
+        """The figures of a request; with `whole`, pieces take no time and their layer runs in one piece."""
+        devices = platform.devices
+        names = [device.name for device in devices]
+        layers = [graph.form(index, whole=whole) for index in range(len(graph))]
+
+        def seconds(layer: Layer) -> tuple[float, ...]:
+            return tuple(costs.seconds(layer, device, examples) for device in devices)
+
+        nothing = (0.0,) * len(devices)
+        left_out = set(graph.joins) if whole else set()
+        run_s = tuple(nothing if index in left_out else seconds(layer) for index, layer in enumerate(layers))
+
+        def between(size: float) -> tuple[tuple[float, ...], ...]:
+            return tuple(tuple(platform.transfer_s(a, b, size * examples) for b in names) for a in names)
+
+        edges = [
+            [] if index in left_out else [(source, between(size)) for source, size in graph.edge_bytes(layer)]
+            for index, layer in enumerate(layers)
+        ]
+        free = tuple(nothing for _ in devices)
+        successors: list[list[int]] = [[] for _ in layers]
+        for index, into in enumerate(edges):
+            sources = {source for source, _ in into}
+            # What is left out keeps its place in the order.
+            into += [(source, free) for source in graph.predecessors[index] if source not in sources]
+            for source in sorted({source for source, _ in into} - {REQUEST}):
+                successors[source].append(index)
+        return cls(
+            run_s,
+            tuple(map(tuple, edges)),
+            tuple(map(tuple, successors)),
+            names.index(platform.home),
+            tuple(device.slots for device in devices),
+            {} if whole else graph.joins,
+            {}
+            if whole
+            else {join: seconds(graph.form(join, whole=True)) for join in set(graph.joins.values())},
+        )
+
+    def arrive_s(self, index: int, device: int, placement: Sequence[int]) -> float:
+        """Seconds of transfers before layer `index` can run on `device`."""
+        return sum(
+            times[self.home if source == REQUEST else placement[source]][device]
+            for source, times in self.edges[index]
+        )
+
+
+def upward_ranks(problem: Problem) -> list[float]:
+    """Mean seconds from the start of each layer to the end of the request (HEFT, equation 8)."""
+    devices = len(problem.slots)
+    into = [[(source, _mean_transfer(times)) for source, times in edges] for edges in problem.edges]
+    ranks = [0.0] * len(problem.run_s)
+    for index in range(len(ranks) - 1, -1, -1):
+        tail_s = max(
+            (
+                sum(s for source, s in into[after] if source == index) + ranks[after]
+                for after in problem.successors[index]
+            ),
+            default=0.0,
+        )
+        ranks[index] = sum(problem.run_s[index]) / devices + tail_s
+    return ranks
+
+
+def optimistic_costs(problem: Problem) -> list[list[float]]:
+    """`[layers][devices]` seconds from the end of a layer on a device to the end of the request.
+
+    Every later layer is taken to run on its best device at once: the optimistic cost table of PEFT
+    (Arabnejad and Barbosa 2014), exact for chains on idle devices. Pieces are taken to share the slots of the
+    device with each other, or to be left out where the layer is done sooner whole.
+    """
+    devices = range(len(problem.slots))
+    table = [[0.0 for _ in devices] for _ in problem.run_s]
+    counts = Counter(problem.joins.values())
+
+    def least_s(index: int, here: int, after: int, target: int, run_s: Sequence[float]) -> float:
+        return min(
+            run_s[there] + table[target][there] + _edge_s(problem, index, after, here, there)
+            for there in devices
+        )
+
+    def after_s(index: int, here: int, after: int) -> float:
+        join = problem.joins.get(after)
+        if join is None:
+            return least_s(index, here, after, after, problem.run_s[after])
+        rounds = [-(-counts[join] // slots) for slots in problem.slots]
+        in_pieces = [s * n for s, n in zip(problem.run_s[after], rounds, strict=True)]
+        return min(
+            least_s(index, here, after, after, in_pieces),
+            least_s(index, here, after, join, problem.whole_s[join]),
+        )
+
+    for index in range(len(table) - 1, -1, -1):
+        for here in devices:
+            table[index][here] = max(
+                (after_s(index, here, after) for after in problem.successors[index]), default=0.0
+            )
+    return table
+
+
+def list_schedule(problem: Problem, ranks: Sequence[float], choose: _Choose) -> Plan:
+    """Runs the request without idling a device that has a ready layer; larger ranks go first.
+
+    `choose(index, free_s, placement)` names the device of a layer when it becomes ready, given the
+    seconds from now at which each device begins to be free.
+    """
+    devices = range(len(problem.slots))
+    placement = [0] * len(problem.run_s)
+    missing = [len({source for source, _ in edges} - {REQUEST}) for edges in problem.edges]
+    queues: list[list[tuple[float, int, int]]] = [[] for _ in devices]
+    waiting_s = [0.0 for _ in devices]
+    running: list[list[float]] = [[] for _ in devices]
+    events: list[tuple[float, int, int]] = []
+    now = 0.0
+
+    def free_s() -> list[float]:
+        left = [sum(end - now for end in running[d]) + waiting_s[d] for d in devices]
+        return [
+            0.0 if len(running[d]) + len(queues[d]) < problem.slots[d] else left[d] / problem.slots[d]
+            for d in devices
+        ]
+
+    def release(ready: list[int]) -> None:
+        for index in sorted(ready, key=lambda i: -ranks[i]):
+            device = choose(index, free_s(), placement)
+            placement[index] = device
+            heappush(queues[device], (-ranks[index], index, device))
+            waiting_s[device] += problem.run_s[index][device]
+
+    def start() -> None:
+        for device in devices:
+            while queues[device] and len(running[device]) < problem.slots[device]:
+                _, index, _ = heappop(queues[device])
+                waiting_s[device] -= problem.run_s[index][device]
+                end = now + problem.arrive_s(index, device, placement) + problem.run_s[index][device]
+                running[device].append(end)
+                heappush(events, (end, index, device))
+
+    release([index for index, count in enumerate(missing) if count == 0])
+    start()
+    while events:
+        now, index, device = heappop(events)
+        running[device].remove(now)
+        ready = []
+        for after in problem.successors[index]:
+            missing[after] -= 1
+            if missing[after] == 0:
+                ready.append(after)
+        release(ready)
+        start()
+    return Plan(tuple(placement), tuple(ranks), now)
+
+
+def sequence_schedule(problem: Problem, ranks: Sequence[float], placement: Sequence[int]) -> Plan:
+    """Begins layers strictly by rank (after those that they read), each in the slot that is free first."""
+    slots = [[(0.0, REQUEST)] * count for count in problem.slots]
+    missing = [len({source for source, _ in edges} - {REQUEST}) for edges in problem.edges]
+    ready = [(-ranks[index], index) for index, count in enumerate(missing) if count == 0]
+    heapify(ready)
+    start_s, end_s, waits = [0.0] * len(ranks), [0.0] * len(ranks), []
+    while ready:
+        _, index = heappop(ready)
+        device = placement[index]
+        slot = min(range(len(slots[device])), key=lambda i: slots[device][i])
+        free_s, last = slots[device][slot]
+        sources = {source for source, _ in problem.edges[index]}
+        inputs_s = max((end_s[source] for source in sources if source != REQUEST), default=0.0)
+        start_s[index] = max(free_s, inputs_s)
+        end_s[index] = (
+            start_s[index] + problem.arrive_s(index, device, placement) + problem.run_s[index][device]
+        )
+        slots[device][slot] = (end_s[index], index)
+        if last != REQUEST and last not in sources:
+            waits.append((last, index))
+        for after in problem.successors[index]:
+            missing[after] -= 1
+            if missing[after] == 0:
+                heappush(ready, (-ranks[after], after))
+    return Plan(tuple(placement), tuple(-start for start in start_s), max(end_s), tuple(waits))
+
+
+def _mean_transfer(times: tuple[tuple[float, ...], ...]) -> float:
+    count = len(times) * (len(times) - 1)
+    return sum(map(sum, times)) / count if count else 0.0
+
+
+def _edge_s(problem: Problem, source: int, target: int, here: int, there: int) -> float:
+    return sum(times[here][there] for port, times in problem.edges[target] if port == source)

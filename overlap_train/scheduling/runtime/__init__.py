@@ -1,0 +1,1 @@
+"""What happens to a request from its admission to its result: queue, controllers, distributor and workers."""

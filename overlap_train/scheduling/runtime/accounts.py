@@ -1,0 +1,129 @@
+"""What was run, how long it took, and which deadlines were missed."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from overlap_train.scheduling.graph.requests import Job
+
+__all__ = ["DeviceAccount", "ModelAccount", "ModelStatistics", "Statistics"]
+
+
+@dataclass
+class DeviceAccount:
+    """Of one device.
+
+    Attributes:
+        jobs: layers run.
+        busy_s: inside layers, summed over slots.
+        transfer_bytes: brought here from other devices.
+        overhead_s: the workers' time outside layers while there was work: choosing, queueing, booking.
+    """
+
+    jobs: int = 0
+    busy_s: float = 0.0
+    transfer_bytes: int = 0
+    overhead_s: float = 0.0
+
+    def book(self, job: Job, seconds: float) -> None:
+        self.jobs += 1
+        self.busy_s += seconds
+        self.transfer_bytes += job.transfer_bytes
+
+    def copy(self) -> DeviceAccount:
+        return replace(self)
+
+
+@dataclass(frozen=True)
+class ModelStatistics:
+    """Of one model; latencies are from `submit` to the result, over the last 1024 requests.
+
+    Attributes:
+        submitted: requests accepted.
+        completed: with a result.
+        failed: with an exception.
+        rejected: not accepted because the model's queue was full.
+        missed: completed or failed after their deadline.
+        worst_lateness_s: the largest time by which a deadline was missed.
+        batches: runs of the network; fewer than `completed` where requests were batched together.
+        latency_mean_s: mean.
+        latency_p50_s: median.
+        latency_p95_s: 95th percentile.
+    """
+
+    submitted: int = 0
+    completed: int = 0
+    failed: int = 0
+    rejected: int = 0
+    missed: int = 0
+    worst_lateness_s: float = 0.0
+    batches: int = 0
+    latency_mean_s: float = 0.0
+    latency_p50_s: float = 0.0
+    latency_p95_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """A moment's view of a scheduler.
+
+    Attributes:
+        models: by name, those in service.
+        devices: by name.
+        waiting: requests accepted and not begun.
+        active: runs of networks begun and not ended.
+    """
+
+    models: dict[str, ModelStatistics]
+    devices: dict[str, DeviceAccount]
+    waiting: int
+    active: int
+
+    @property
+    def overhead(self) -> float:
+        """The scheduler's own time as a share of the time inside layers."""
+        busy_s = sum(account.busy_s for account in self.devices.values())
+        own_s = sum(account.overhead_s for account in self.devices.values())
+        return own_s / busy_s if busy_s else 0.0
+
+
+@dataclass
+class ModelAccount:
+    """The running counts behind `ModelStatistics`; owned by the scheduler's lock."""
+
+    submitted: int = 0
+    completed: int = 0
+    failed: int = 0
+    rejected: int = 0
+    missed: int = 0
+    worst_lateness_s: float = 0.0
+    batches: int = 0
+    latencies_s: deque[float] = field(default_factory=lambda: deque(maxlen=1024))
+
+    def book(self, *, arrival_s: float, end_s: float, deadline_s: float | None, failed: bool) -> None:
+        if failed:
+            self.failed += 1
+        else:
+            self.completed += 1
+            self.latencies_s.append(end_s - arrival_s)
+        if deadline_s is not None and end_s > deadline_s:
+            self.missed += 1
+            self.worst_lateness_s = max(self.worst_lateness_s, end_s - deadline_s)
+
+    def statistics(self) -> ModelStatistics:
+        latencies = np.array(self.latencies_s or [0.0])
+        return ModelStatistics(
+            self.submitted,
+            self.completed,
+            self.failed,
+            self.rejected,
+            self.missed,
+            self.worst_lateness_s,
+            self.batches,
+            float(latencies.mean()),
+            float(np.percentile(latencies, 50)),
+            float(np.percentile(latencies, 95)),
+        )

@@ -1,0 +1,138 @@
+"""What has been accepted and has not begun: bounded queues, one for each model, and batching.
+
+Owned by the scheduler's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from overlap_train.scheduling.runtime.accounts import ModelAccount
+from overlap_train.scheduling.graph.layers import LayerGraph
+
+__all__ = ["Model", "Submission", "Waiting"]
+
+
+@dataclass(eq=False)
+class Submission:
+    """One call of `submit`.
+
+    Attributes:
+        model: what it is for.
+        inputs: its tensors, flat, as arrays with the batch first.
+        examples: the batch size.
+        future: where the result goes.
+        arrival_s: seconds of `time.monotonic()`.
+        priority: larger is more urgent.
+        deadline_s: seconds of `time.monotonic()`, or None.
+    """
+
+    model: Model
+    inputs: tuple[Any, ...]
+    examples: int
+    future: Future[Any]
+    arrival_s: float
+    priority: int = 0
+    deadline_s: float | None = None
+
+    def urgency_s(self, aging_s: float) -> float:
+        """As `jobs.urgency`, with nothing known of how long it will take."""
+        rank_s = self.arrival_s - self.priority * aging_s
+        return rank_s if self.deadline_s is None else min(rank_s, self.deadline_s - aging_s)
+
+
+@dataclass(eq=False)
+class Model:
+    """A model in service.
+
+    Attributes:
+        name: by which requests name it.
+        graph: of compiled segments.
+        flatten: from what a user passes to a flat tuple of arrays.
+        pack: from the flat outputs to what the model returns.
+        max_pending: how many submissions may wait.
+        max_batch: how many examples may be run together.
+    """
+
+    name: str
+    graph: LayerGraph
+    flatten: Callable[[Any], tuple[Any, ...]]
+    pack: Callable[[tuple[Any, ...]], Any]
+    max_pending: int = 64
+    max_batch: int = 1
+    waiting: list[Submission] = field(default_factory=list)
+    account: ModelAccount = field(default_factory=ModelAccount)
+    running: int = 0
+    removed: bool = False
+
+
+class Waiting:
+    """All submissions that wait, by model.
+
+    Args:
+        aging_s: what a unit of priority is worth, in seconds of waiting.
+        lanes: how many batches can be computed at the same time.
+    """
+
+    def __init__(self, aging_s: float, lanes: int = 1) -> None:
+        self.models: dict[str, Model] = {}
+        self._aging_s = aging_s
+        self._lanes = lanes
+
+    def __len__(self) -> int:
+        return sum(len(model.waiting) for model in self.models.values())
+
+    def next_batch(self) -> list[Submission]:
+        """Takes out the most urgent submission and those of its model that can run with it.
+
+        They are joined in order of urgency while their shapes agree beyond the batch and their
+        examples are together at most `max_batch`, and at most each lane's part of what waits, so that
+        no lane is left without work at the end (guided self-scheduling, Polychronopoulos and Kuck
+        1987). Empty if nothing waits.
+        """
+        waiting = [model for model in self.models.values() if model.waiting]
+        if not waiting:
+            return []
+        first = min((s for model in waiting for s in model.waiting), key=self._rank)
+        model, batch, total = first.model, [first], first.examples
+        part = -(-sum(submission.examples for submission in model.waiting) // self._lanes)
+        most = min(model.max_batch, part)
+        if most > total:
+            for other in sorted(model.waiting, key=self._rank):
+                fits = total + other.examples <= most and _same_shapes(first, other)
+                if other is not first and fits:
+                    batch.append(other)
+                    total += other.examples
+        chosen = {id(submission) for submission in batch}
+        model.waiting = [s for s in model.waiting if id(s) not in chosen]
+        return batch
+
+    def _rank(self, submission: Submission) -> float:
+        return submission.urgency_s(self._aging_s)
+
+
+def join_inputs(batch: list[Submission]) -> tuple[Any, ...]:
+    """The inputs of several submissions as those of one."""
+    if len(batch) == 1:
+        return batch[0].inputs
+    return tuple(np.concatenate(column) for column in zip(*(s.inputs for s in batch), strict=True))
+
+
+def split_outputs(batch: list[Submission], outputs: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    """Each submission's rows of the outputs, as views."""
+    if len(batch) == 1:
+        return [outputs]
+    ends = np.cumsum([submission.examples for submission in batch])
+    return [
+        tuple(output[end - submission.examples : end] for output in outputs)
+        for submission, end in zip(batch, ends, strict=True)
+    ]
+
+
+def _same_shapes(left: Submission, right: Submission) -> bool:
+    return all(a.shape[1:] == b.shape[1:] for a, b in zip(left.inputs, right.inputs, strict=True))

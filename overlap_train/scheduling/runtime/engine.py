@@ -1,0 +1,295 @@
+"""The scheduler on real threads: one layer worker for each slot of each device.
+
+One lock owns the controllers, the distributor with its board, and the accounts. Workers hold it only
+between layers; layers run, and callbacks are called, without it. Lock order: engine, then queue, then
+cost model.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from overlap_train.arguments import require_callable, require_count, require_instance, require_real, shown
+from overlap_train.errors import SchedulerClosedError
+from overlap_train.records import Span
+from overlap_train.scheduling.runtime.accounts import DeviceAccount
+from overlap_train.scheduling.policies.board import Board
+from overlap_train.scheduling.runtime.controller import LayerController
+from overlap_train.scheduling.costs.model import CostModel, Costs, check_costs
+from overlap_train.scheduling.graph.devices import Device, Platform
+from overlap_train.scheduling.runtime.distributor import LayerDistributor
+from overlap_train.scheduling.graph.layers import LayerGraph
+from overlap_train.scheduling.graph.requests import Job, JobQueue, Request
+from overlap_train.scheduling.policies.planned import make_policy
+from overlap_train.scheduling.policies.base import Policy
+
+_log = logging.getLogger(__name__)
+
+__all__ = ["Engine", "LayerWorker", "Recorder", "call_layer"]
+
+
+class Recorder(Protocol):
+    """Takes spans for a timeline, such as the project's recorder; called from every worker."""
+
+    def add(self, span: Span) -> None: ...
+
+
+def call_layer(job: Job) -> Any:
+    """The default backend: calls what the layer's `runs` has for the job's device, or for its kind."""
+    runs = job.layer.runs
+    return (runs.get(job.device.name) or runs[job.device.kind])(job.inputs)
+
+
+class LayerWorker(threading.Thread):
+    """Takes the first job for its device from the queue, runs it, and takes the next."""
+
+    def __init__(self, queue: JobQueue, device: Device, slot: int, run: Callable[[Job], None]) -> None:
+        require_instance("queue", queue, JobQueue, optional=False)
+        require_instance("device", device, Device, optional=False)
+        require_callable("run", run)
+        slot = require_count("slot", slot, minimum=0)
+        super().__init__(name=f"layer-worker-{device.name}-{slot}", daemon=True)
+        self._queue = queue
+        self._device = device
+        self._run_job = run
+
+    def run(self) -> None:
+        while job := self._queue.take(self._device):
+            self._run_job(job)
+            del job
+
+
+class Engine:
+    """Runs requests, layer by layer, on the devices of a platform.
+
+    Args:
+        platform: the devices; a thread is started for each slot.
+        policy: a name or a `Policy`.
+        costs: expected run times; a `CostModel` that starts from nothing unless given.
+        backend: runs one job and returns the layer's outputs once they are computed.
+        recorder: gets a span for each job.
+        aging_s: seconds of waiting that one unit of priority is worth.
+
+    Raises:
+        TypeError: an argument has the wrong type.
+        ValueError: an unknown policy, or a negative `aging_s`.
+        RuntimeError: the system allows no more threads; none is left then.
+
+    Any thread may call any method.
+    """
+
+    def __init__(
+        self,
+        platform: Platform,
+        policy: str | Policy = "earliest_finish",
+        *,
+        costs: Costs | None = None,
+        backend: Callable[[Job], Any] = call_layer,
+        recorder: Recorder | None = None,
+        aging_s: float = 1.0,
+    ) -> None:
+        require_instance("platform", platform, Platform, optional=False)
+        check_costs(costs)
+        require_callable("backend", backend)
+        if recorder is not None and not callable(getattr(recorder, "add", None)):
+            raise TypeError(f"recorder must have a method add(span), or be None; got {shown(recorder)}")
+        aging_s = require_real("aging_s", aging_s, minimum=0)
+        self.platform = platform
+        self.costs: Costs = costs if costs is not None else CostModel()
+        self._backend = backend
+        self._recorder = recorder
+        self._lock = threading.Lock()
+        self._queue = JobQueue(tuple(platform.devices))
+        self._board = Board(platform, self.costs)
+        self._distributor = LayerDistributor(make_policy(policy), self._board, self._queue, aging_s=aging_s)
+        self._controllers: dict[int, LayerController] = {}
+        self._accounts = {device.name: DeviceAccount() for device in platform.devices}
+        self._closed = False
+        self._workers = [
+            LayerWorker(self._queue, device, slot, self._run)
+            for device in platform.devices
+            for slot in range(device.slots)
+        ]
+        self._start_workers()
+
+    def _start_workers(self) -> None:
+        """Starts all workers, or none."""
+        for number, worker in enumerate(self._workers):
+            try:
+                worker.start()
+            except BaseException as error:
+                self._workers = self._workers[:number]
+                self.close()
+                if not isinstance(error, RuntimeError):
+                    raise
+                raise RuntimeError(
+                    f"thread {number + 1} of the devices' slots could not be started ({error}); give them "
+                    "fewer slots, or raise the limit of threads (ulimit -u, pids.max of the container)"
+                ) from error
+
+    def prepare(self, graph: LayerGraph) -> None:
+        """Lets the policy plan for `graph` before its first request has to wait for that."""
+        with self._lock:
+            self._board.now_s = time.monotonic()
+            self._distributor.selector.policy.prepare(graph, self._board)
+
+    def start(self, request: Request) -> None:
+        """Releases the first layers of a request; `request.on_done` is called when it ends.
+
+        Raises:
+            SchedulerClosedError: the engine has been closed.
+            Exception: the policy refused the graph, such as `oracle` a large one.
+        """
+        began_s = time.perf_counter()
+        with self._lock:
+            if self._closed:
+                raise SchedulerClosedError("the scheduler is closed; no request can be started")
+            self._board.now_s = time.monotonic()
+            controller = self._controllers[request.number] = LayerController(request)
+            try:
+                self._distributor.admit(controller)
+            except BaseException:
+                self._forget(request)
+                raise
+            self._accounts[self.platform.home].overhead_s += time.perf_counter() - began_s
+
+    def abandon(self, unwanted: Callable[[Request], bool], error: BaseException) -> int:
+        """Ends the requests for which `unwanted` is true with `error`; returns how many.
+
+        A layer of theirs that runs at the moment is let finish, and its result dropped.
+        """
+        with self._lock:
+            doomed = [c.request for c in self._controllers.values() if unwanted(c.request)]
+            for request in doomed:
+                self._forget(request)
+        for request in doomed:
+            _tell(request, None, error)
+        return len(doomed)
+
+    def statistics(self) -> dict[str, DeviceAccount]:
+        """A copy of the accounts of each device, by name."""
+        with self._lock:
+            return {name: account.copy() for name, account in self._accounts.items()}
+
+    @property
+    def active(self) -> int:
+        """Requests that have begun and not ended."""
+        with self._lock:
+            return len(self._controllers)
+
+    def close(self) -> None:
+        """Ends what is unfinished with SchedulerClosedError and joins the workers. May be called again."""
+        with self._lock:
+            self._closed = True
+        self.abandon(lambda request: True, SchedulerClosedError("the scheduler was closed"))
+        self._queue.close()
+        for worker in self._workers:
+            if worker is not threading.current_thread():
+                worker.join()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _forget(self, request: Request) -> None:
+        """Under the lock: takes a request and its waiting jobs out of everything."""
+        if self._controllers.pop(request.number, None) is None:
+            return
+        for job in self._queue.remove(lambda job: job.request is request):
+            self._board.dropped(job)
+        self._distributor.release(request)
+
+    def _run(self, job: Job) -> None:
+        entered_s = time.perf_counter()
+        with self._lock:
+            self._board.now_s = time.monotonic()
+            self._board.started(job)
+            wanted = job.request.number in self._controllers
+        outputs, error, start_s = None, None, time.monotonic()
+        if wanted:
+            try:
+                outputs = self._backend(job)
+            except BaseException as raised:
+                error = raised
+        end_s = time.monotonic()
+        left_s = time.perf_counter()
+        ended = self._finish(job, outputs, error, start_s, end_s, wanted)
+        account = self._accounts[job.device.name]
+        with self._lock:
+            self._rebalance()
+            account.overhead_s += (time.perf_counter() - left_s) + (left_s - entered_s) - (end_s - start_s)
+        if ended is not None:
+            _tell(job.request, ended, error)
+        if wanted and self._recorder is not None:
+            try:
+                self._recorder.add(_span(job, start_s, end_s))
+            except Exception:
+                _log.exception("the recorder of the scheduler's timeline failed")
+
+    def _rebalance(self) -> None:
+        """Under the lock; it is about other requests' jobs, so what fails here fails none."""
+        if self._closed:
+            return
+        try:
+            self._distributor.rebalance()
+        except Exception:
+            _log.exception("waiting jobs stay where they are")
+
+    def _finish(
+        self, job: Job, outputs: Any, error: BaseException | None, start_s: float, end_s: float, ran: bool
+    ) -> tuple[Any, ...] | None:
+        """Books a job; the request's outputs if this ended it, () if an error did, None if it goes on."""
+        request = job.request
+        with self._lock:
+            self._board.now_s = end_s
+            self._board.ended(job)
+            if ran:
+                self._accounts[job.device.name].book(job, end_s - start_s)
+            controller = self._controllers.get(request.number)
+            if controller is None:
+                return None
+            if error is None:
+                try:
+                    own_s = end_s - start_s - job.transfer_s
+                    self.costs.observe(job.layer, job.device, own_s, request.examples)
+                    if not self._distributor.complete(controller, job, outputs):
+                        return None
+                except BaseException as raised:
+                    error = raised
+            self._forget(request)
+            result = controller.outputs() if error is None else ()
+        if error is not None:
+            _tell(request, None, error)
+            return None
+        return result
+
+
+def _tell(request: Request, outputs: Any, error: BaseException | None) -> None:
+    if request.on_done is not None:
+        try:
+            request.on_done(request, outputs, error)
+        except Exception:
+            # A worker must outlive its users' callbacks.
+            _log.exception("on_done of request %d failed", request.number)
+
+
+def _span(job: Job, start_s: float, end_s: float) -> Span:
+    return Span(
+        name=f"{job.request.graph.name}/{job.layer.name}",
+        thread=threading.current_thread().name,
+        start_s=start_s,
+        end_s=end_s,
+        details={
+            "device": job.device.name,
+            "request": job.request.number,
+            "size_bytes": job.size_bytes,
+            "transfer_bytes": job.transfer_bytes,
+            "predicted_s": job.predicted_s,
+        },
+    )

@@ -1,0 +1,208 @@
+"""Merging neighbouring layers into segments, where a call costs more than it gains.
+
+A segment is a run of consecutive layers of the topological order, so merging never makes a cycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from overlap_train.scheduling.costs.model import Costs
+from overlap_train.scheduling.graph.devices import Device, Platform
+from overlap_train.scheduling.graph.layers import REQUEST, Layer, LayerGraph, Port, Work
+
+__all__ = ["Segments", "choose_segments", "merge_layers", "merge_work", "worth_cutting"]
+
+
+@dataclass(frozen=True)
+class Segments:
+    """A graph merged into a smaller one.
+
+    Attributes:
+        graph: of segments; their `runs` are empty unless every segment is a single layer.
+        members: for each segment, the range of layers of the original graph.
+        outputs: for each segment, the tensors of the original graph that it returns, in order.
+        inputs: for each segment, the tensors of the original graph that it reads, in order.
+        whole_inputs: the same for its form in one piece; () where it has none.
+    """
+
+    graph: LayerGraph
+    members: tuple[range, ...]
+    inputs: tuple[tuple[Port, ...], ...]
+    outputs: tuple[tuple[Port, ...], ...]
+    whole_inputs: tuple[tuple[Port, ...], ...]
+
+
+def merge_work(works: Sequence[Work]) -> Work:
+    """What several layers do together; its kind is that of the one with the most FLOPs."""
+    if len(works) == 1:
+        return works[0]
+    parts = tuple(part for work in works for part in work.single_parts())
+    return Work(
+        max(parts, key=lambda part: part.flops).kind,
+        sum(part.flops for part in parts),
+        sum(part.moved_bytes for part in parts),
+        sum(part.weight_bytes for part in parts),
+        parts[0].batch,
+        sum(part.operations for part in parts),
+        parts,
+    )
+
+
+def choose_segments(
+    graph: LayerGraph,
+    platform: Platform,
+    costs: Costs,
+    *,
+    call_s: float = 1e-4,
+    longest_s: float = float("inf"),
+) -> list[range]:
+    """Decides which neighbours to merge.
+
+    Two neighbours are merged when, both on the device that is best for them together, they take at
+    most `call_s` longer than each on its own best device: the call that is saved pays for it. Pairs
+    that lose least are merged first. Layers that are to stay alone do. All this holds for both forms of a
+    layer that can run in pieces.
+
+    Args:
+        graph: of single layers.
+        platform: where the segments will run.
+        costs: run times of the layers.
+        call_s: what one more call costs, in seconds.
+        longest_s: a segment is not grown beyond this, so that urgent requests get in between.
+
+    Returns:
+        The ranges of layers, in order.
+    """
+    devices = {(device.kind, device.name): device for device in platform.devices}.values()
+    groups = [
+        (
+            range(index, index + 1),
+            [
+                [costs.seconds(graph.form(index, whole=whole), device) for device in devices]
+                for whole in (False, True)
+            ],
+        )
+        for index in range(len(graph))
+    ]
+    alone = {index for index, layer in enumerate(graph.layers) if layer.alone}
+    limit_s = call_s
+    for limit_s in (0.0, call_s / 4, call_s):
+        groups = _merged_within(groups, alone, limit_s, longest_s)
+    return [members for members, _ in groups]
+
+
+def worth_cutting(graph: LayerGraph, platform: Platform, costs: Costs, *, call_s: float = 1e-4) -> set[str]:
+    """Which layers that can run in pieces gain a quarter by it on some device that has nothing else to do.
+
+    Less is soon lost: pieces that run beside each other share caches and memory, which a profile of one after
+    another does not show, and what is cut does not merge with its neighbours.
+
+    Args:
+        graph: of single layers.
+        platform: where they will run.
+        costs: run times in both forms.
+        call_s: what one more call costs, in seconds. In pieces there are two more after each other, each of
+            which also has to be handed to another thread, which is taken to cost as much again.
+
+    Returns:
+        The names that the layers have in one piece.
+    """
+
+    def gains(join: int, device: Device) -> bool:
+        rounds = -(-len(graph.pieces[join]) // device.slots)
+        piece_s = max(costs.seconds(graph.layers[piece], device) for piece in graph.pieces[join])
+        in_pieces_s = rounds * piece_s + costs.seconds(graph.layers[join], device) + 4 * call_s
+        return in_pieces_s < 0.75 * costs.seconds(graph.form(join, whole=True), device)
+
+    return {
+        graph.form(join, whole=True).name
+        for join in set(graph.joins.values())
+        if any(gains(join, device) for device in platform.devices)
+    }
+
+
+def merge_layers(graph: LayerGraph, groups: Sequence[range]) -> Segments:
+    """Builds the graph of segments.
+
+    Raises:
+        ValueError: the groups do not cover the layers in order.
+    """
+    if [index for group in groups for index in group] != list(range(len(graph))):
+        raise ValueError(
+            f"{graph.name}: segments must cover layers 0 to {len(graph) - 1} in order, got {groups}"
+        )
+    home = {index: number for number, group in enumerate(groups) for index in group}
+    wanted: set[Port] = set(graph.outputs)
+    for index, layer in enumerate(graph.layers):
+        wanted |= {p for p in layer.inputs if p.source != REQUEST and home[p.source] != home[index]}
+    inputs = tuple(_inputs([graph.layers[index] for index in group], group) for group in groups)
+    outputs = tuple(
+        tuple(
+            Port(i, n)
+            for i in group
+            for n in range(len(graph.layers[i].output_bytes))
+            if Port(i, n) in wanted
+        )
+        for group in groups
+    )
+    renamed = {port: Port(number, n) for number, ports in enumerate(outputs) for n, port in enumerate(ports)}
+
+    def rename(port: Port) -> Port:
+        return port if port.source == REQUEST else renamed[port]
+
+    def merge(members: Sequence[Layer], reads: Sequence[Port], returns: Sequence[Port]) -> Layer:
+        first, single = members[0], len(members) == 1
+        return Layer(
+            first.name if single else f"{first.name}..{members[-1].name}",
+            merge_work([member.work for member in members]),
+            tuple(rename(port) for port in reads),
+            tuple(graph.port_bytes(port) for port in returns),
+            first.runs if single and len(returns) == len(first.output_bytes) else {},
+            alone=single and first.alone,
+        )
+
+    layers, whole_inputs = [], []
+    for number, group in enumerate(groups):
+        members = [graph.layers[index] for index in group]
+        layer = merge(members, inputs[number], outputs[number])
+        whole_reads: tuple[Port, ...] = ()
+        if members[0].whole is not None:
+            members[0] = members[0].whole
+            whole_reads = _inputs(members, group)
+            layer = replace(layer, whole=merge(members, whole_reads, outputs[number]))
+        layers.append(layer)
+        whole_inputs.append(whole_reads)
+    merged = LayerGraph(
+        layers, [rename(port) for port in graph.outputs], input_bytes=graph.input_bytes, name=graph.name
+    )
+    return Segments(merged, tuple(groups), inputs, outputs, tuple(whole_inputs))
+
+
+def _inputs(members: Sequence[Layer], group: range) -> tuple[Port, ...]:
+    ports = (port for member in members for port in member.inputs if port.source not in group)
+    return tuple(dict.fromkeys(ports))
+
+
+_Group = tuple[range, list[list[float]]]
+"""Layers, and their seconds by form (with those that can in pieces, whole) and device."""
+
+
+def _merged_within(groups: list[_Group], alone: set[int], limit_s: float, longest_s: float) -> list[_Group]:
+    """Merges each group into the one before it while that loses at most `limit_s`."""
+    merged: list[_Group] = []
+    for group in groups:
+        merged.append(group)
+        while len(merged) > 1:
+            (left, left_s), (right, right_s) = merged[-2], merged[-1]
+            both_s = [
+                [a + b for a, b in zip(*rows, strict=True)] for rows in zip(left_s, right_s, strict=True)
+            ]
+            loss_s = max(min(c) - min(a) - min(b) for a, b, c in zip(left_s, right_s, both_s, strict=True))
+            if left.start in alone or right.start in alone:  # then they are groups of one
+                break
+            if loss_s > limit_s * (1 + 1e-9) + 1e-12 or max(map(min, both_s)) > longest_s:
+                break
+            merged[-2:] = [(range(left.start, right.stop), both_s)]
+    return merged

@@ -1,0 +1,262 @@
+"""The scheduler on a virtual clock: the same controllers, distributor, policies and queue, no threads.
+
+For a platform that is not at hand, and to check what a policy would do before running it. What it
+returns is *simulated*, never measured.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from overlap_train.arguments import (
+    freeze,
+    require_callable,
+    require_instance,
+    require_items,
+    require_mapping,
+    require_real,
+    shown,
+)
+from overlap_train.scheduling.policies.board import Board
+from overlap_train.scheduling.runtime.controller import LayerController
+from overlap_train.scheduling.costs.model import Costs, FixedCosts, check_costs
+from overlap_train.scheduling.graph.devices import Device, Platform
+from overlap_train.scheduling.runtime.distributor import LayerDistributor
+from overlap_train.scheduling.graph.layers import Layer, LayerGraph
+from overlap_train.scheduling.graph.requests import Job, JobQueue, Request, require_priority
+from overlap_train.scheduling.policies.planned import make_policy
+from overlap_train.scheduling.policies.base import Policy
+
+__all__ = ["Arrival", "BackgroundLoad", "SimulatedJob", "Simulation", "simulate"]
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundLoad:
+    """Other work on a device: for `duty` of each period it leaves only `share` of the speed to us.
+
+    Attributes:
+        duty: the share of time in which the other work wants the device, 0 to 1.
+        share: what remains for us in that time; 0 is nothing, 0.5 fair time-slicing.
+        period_s: of the duty cycle, whose active part comes first.
+        phase_s: how much of a period has passed at time 0.
+
+    Raises:
+        TypeError: for a value of the wrong type.
+        ValueError: for a value out of range, or a load that leaves nothing.
+    """
+
+    duty: float
+    share: float = 0.0
+    period_s: float = 0.01
+    phase_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        freeze(
+            self,
+            duty=require_real("duty", self.duty, minimum=0, maximum=1),
+            share=require_real("share", self.share, minimum=0, maximum=1),
+            period_s=require_real("period_s", self.period_s, above=0),
+            phase_s=require_real("phase_s", self.phase_s, minimum=0),
+        )
+        if self.duty == 1 and self.share == 0:
+            raise ValueError("a load with duty 1 and share 0 leaves nothing; no work would ever end")
+
+    def end_s(self, start_s: float, work_s: float) -> float:
+        """When `work_s` seconds of undisturbed work end that begin at `start_s`."""
+        busy_s, idle_s = self.duty * self.period_s, (1 - self.duty) * self.period_s
+        per_period = busy_s * self.share + idle_s
+        phase_s = math.fmod(start_s + self.phase_s, self.period_s)
+        # Work that one would have done since the beginning of this period counts as still to do.
+        done_s = phase_s * self.share if phase_s < busy_s else busy_s * self.share + phase_s - busy_s
+        periods, rest_s = divmod(work_s + done_s, per_period)
+        if rest_s <= busy_s * self.share:
+            within_s = rest_s / self.share if self.share else (busy_s if rest_s else 0.0)
+        else:
+            within_s = busy_s + rest_s - busy_s * self.share
+        return max(start_s - phase_s + periods * self.period_s + within_s, start_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request to simulate: `graph` at `time_s`, with the meanings of `Request`.
+
+    Raises:
+        TypeError: for a value of the wrong type.
+        ValueError: for a time that is not finite, or negative.
+    """
+
+    graph: LayerGraph
+    time_s: float = 0.0
+    priority: int = 0
+    deadline_s: float | None = None
+
+    def __post_init__(self) -> None:
+        require_instance("graph", self.graph, LayerGraph, optional=False)
+        deadline_s = self.deadline_s
+        freeze(
+            self,
+            time_s=require_real("time_s", self.time_s, minimum=0),
+            priority=require_priority("priority", self.priority),
+            deadline_s=None if deadline_s is None else require_real("deadline_s", deadline_s),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedJob:
+    """When and where one layer ran, in virtual seconds."""
+
+    request: int
+    network: str
+    layer: str
+    device: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What a simulation found.
+
+    Attributes:
+        jobs: in order of completion.
+        finish_s: for each arrival, when it was done.
+        busy_s: for each device, the sum of its jobs' run times.
+    """
+
+    jobs: tuple[SimulatedJob, ...]
+    finish_s: tuple[float, ...]
+    busy_s: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def makespan_s(self) -> float:
+        return max(self.finish_s)
+
+
+def simulate(
+    arrivals: Iterable[Arrival],
+    platform: Platform,
+    policy: str | Policy,
+    true_s: Callable[[Layer, Device], float],
+    *,
+    costs: Costs | None = None,
+    loads: Mapping[str, BackgroundLoad] | None = None,
+    aging_s: float = 1.0,
+) -> Simulation:
+    """Runs requests to completion on a virtual clock.
+
+    Args:
+        arrivals: the requests.
+        platform: devices and links.
+        policy: a name or a `Policy`.
+        true_s: how long a layer really takes on an undisturbed slot of a device.
+        costs: what the policy believes; `true_s` and nothing of the loads unless given. It is told
+            every run time as it is observed.
+        loads: background work by device name.
+        aging_s: see `LayerDistributor`.
+
+    Raises:
+        TypeError: an argument has the wrong type.
+        ValueError: no arrivals, or a load on a device that is not on the platform.
+    """
+    require_instance("platform", platform, Platform, optional=False)
+    require_callable("true_s", true_s)
+    check_costs(costs)
+    run = _Run(
+        require_items("arrivals", arrivals, Arrival, expected="a collection of Arrival"),
+        platform,
+        make_policy(policy),
+        lambda layer, device: require_real("what true_s returns", true_s(layer, device), minimum=0),
+        costs,
+        _checked_loads(loads, platform),
+        require_real("aging_s", aging_s, minimum=0),
+    )
+    return run.to_the_end()
+
+
+def _checked_loads(
+    loads: Mapping[str, BackgroundLoad] | None, platform: Platform
+) -> Mapping[str, BackgroundLoad]:
+    if loads is None:
+        return {}
+    expected = "a mapping from names of devices to BackgroundLoad"
+    names = [device.name for device in platform.devices]
+    for name, load in require_mapping("loads", loads, expected=expected).items():
+        if not isinstance(load, BackgroundLoad):
+            raise TypeError(f"loads must be {expected}; got {shown(load)} in it")
+        if name not in names:
+            raise ValueError(f"loads: no device is named {shown(name)}; the devices are {shown(names)}")
+    return loads
+
+
+class _Run:
+    def __init__(
+        self,
+        arrivals: Sequence[Arrival],
+        platform: Platform,
+        policy: Policy,
+        true_s: Callable[[Layer, Device], float],
+        costs: Costs | None,
+        loads: Mapping[str, BackgroundLoad],
+        aging_s: float,
+    ) -> None:
+        if not arrivals:
+            raise ValueError("arrivals is empty: there is nothing to simulate; pass at least one arrival")
+        self._platform, self._true_s, self._loads = platform, true_s, loads
+        self._costs = costs if costs is not None else FixedCosts(true_s)
+        self._queue = JobQueue(tuple(platform.devices))
+        self._board = Board(platform, self._costs)
+        self._distributor = LayerDistributor(policy, self._board, self._queue, aging_s=aging_s)
+        self._idle = {device.name: device.slots for device in platform.devices}
+        self._order = itertools.count()
+        self._events: list[tuple[float, int, Job | Request, float]] = []
+        self._controllers: dict[int, LayerController] = {}
+        self._jobs: list[SimulatedJob] = []
+        self._finish_s = [math.nan] * len(arrivals)
+        for number, arrival in enumerate(arrivals):
+            request = Request(number, arrival.graph, (), arrival.time_s, arrival.priority, arrival.deadline_s)
+            heapq.heappush(self._events, (arrival.time_s, next(self._order), request, 0.0))
+
+    def to_the_end(self) -> Simulation:
+        while self._events:
+            now_s, _, event, began_s = heapq.heappop(self._events)
+            self._board.now_s = now_s
+            if isinstance(event, Request):
+                self._controllers[event.number] = LayerController(event)
+                self._distributor.admit(self._controllers[event.number])
+            else:
+                self._end(event, began_s, now_s)
+            if not self._events or self._events[0][0] > now_s:
+                self._start_jobs(now_s)
+        busy_s = {
+            device.name: sum(job.end_s - job.start_s for job in self._jobs if job.device == device.name)
+            for device in self._platform.devices
+        }
+        return Simulation(tuple(self._jobs), tuple(self._finish_s), busy_s)
+
+    def _start_jobs(self, now_s: float) -> None:
+        for device in self._platform.devices:
+            while self._idle[device.name] and (job := self._queue.take_now(device)):
+                self._idle[device.name] -= 1
+                self._board.started(job)
+                work_s = self._true_s(job.layer, device) + job.transfer_s
+                load = self._loads.get(device.name)
+                end_s = load.end_s(now_s, work_s) if load else now_s + work_s
+                heapq.heappush(self._events, (end_s, next(self._order), job, now_s))
+
+    def _end(self, job: Job, began_s: float, now_s: float) -> None:
+        self._idle[job.device.name] += 1
+        self._board.ended(job)
+        self._costs.observe(job.layer, job.device, now_s - began_s - job.transfer_s)
+        number = job.request.number
+        self._jobs.append(
+            SimulatedJob(number, job.request.graph.name, job.layer.name, job.device.name, began_s, now_s)
+        )
+        if self._distributor.complete(self._controllers[number], job, None):
+            self._distributor.release(job.request)
+            self._finish_s[number] = now_s
+            del self._controllers[number]
+        self._distributor.rebalance()

@@ -1,0 +1,305 @@
+"""The systems at work: each trains a workload in its own way, and validates after each epoch.
+
+A system is built once in its process, then trains one epoch that is not timed and the timed ones; all
+work that it does before or in the first epoch (tracing, preparing arrays) is therefore outside the figures,
+and all that it does again in each epoch is inside. Each timed epoch holds one training and one validation.
+"""
+
+from __future__ import annotations
+
+import abc
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+import overlap_train
+from overlap_train.configuration import available_cores
+from overlap_train.conv import report
+from overlap_train.monitoring import SpanRecorder
+from overlap_train.parallel import split_gpu
+from overlap_train.records import Span
+from scripts.bench import pipelines
+from scripts.bench.copies import CopyingValidator, scores
+from scripts.bench.decoding import DecodedBatches
+from scripts.bench.tasks import Task
+from scripts.bench.workloads import Workload
+
+__all__ = [
+    "Contender",
+    "KerasNumpy",
+    "KerasTfData",
+    "KerasTfDataTuned",
+    "Outcome",
+    "Overlap",
+    "OverlapSync",
+    "Paper",
+    "Stopwatch",
+    "TrainOnly",
+    "Window",
+]
+
+_TUNED_STEPS_PER_EXECUTION = 50
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a system's epochs came to; the fields are those of `RunRecord`."""
+
+    val_loss: float
+    val_accuracy: float
+    hidden_s: float | None = None
+    copy_s: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Window:
+    """The timed epochs: from when to when, in seconds of `time.monotonic()`, and their CPU seconds."""
+
+    begin_s: float
+    end_s: float
+    cpu_s: float
+
+
+class Stopwatch:
+    """Times a window. Started and stopped on the training thread; a second start forgets the first."""
+
+    def start(self) -> None:
+        """Begins the window now."""
+        self._begin_s, self._begin_cpu_s = time.monotonic(), time.process_time()
+
+    def stop(self) -> Window:
+        """Ends the window now."""
+        return Window(self._begin_s, time.monotonic(), time.process_time() - self._begin_cpu_s)
+
+
+class Contender(abc.ABC):
+    """A system at work on one workload. Used from one thread."""
+
+    def __init__(self, workload: Workload, task: Task, threads: int) -> None:
+        """Prepares everything that is needed before the first epoch."""
+        self.workload = workload
+        self.task = task
+        self.threads = threads
+
+    @abc.abstractmethod
+    def train(self, epochs: int) -> None:
+        """Trains and validates for some epochs more."""
+
+    def measure(self, epochs: int) -> Window:
+        """Trains one epoch that is not timed, then `epochs` that are."""
+        self.train(1)
+        stopwatch = Stopwatch()
+        stopwatch.start()
+        self.train(epochs)
+        return stopwatch.stop()
+
+    @abc.abstractmethod
+    def outcome(self) -> Outcome:
+        """Returns what the timed epochs came to; not timed."""
+
+
+class _Fit(Contender):
+    """`keras.Model.fit`, on data that a subclass prepares."""
+
+    model: keras.Model
+    fit_arguments: dict[str, Any]
+
+    def train(self, epochs: int) -> None:
+        history = self.model.fit(**self.fit_arguments, epochs=epochs, verbose=0)
+        self._last = {name: values[-1] for name, values in history.history.items()}
+
+    def outcome(self) -> Outcome:
+        return Outcome(self._last["val_loss"], self._last["val_accuracy"])
+
+
+class KerasNumpy(_Fit):
+    """`fit` from NumPy arrays that were scaled to floats beforehand, or decoded by a `PyDataset`."""
+
+    def __init__(self, workload: Workload, task: Task, threads: int) -> None:
+        super().__init__(workload, task, threads)
+        self.model = workload.model()
+        if workload.decode is not None:
+            workers = available_cores()
+            self.fit_arguments = {
+                "x": DecodedBatches(task.train, workload.batch_size, training=True, workers=workers),
+                "validation_data": DecodedBatches(
+                    task.validation, workload.batch_size, training=False, workers=workers
+                ),
+            }
+            return
+        self.fit_arguments = {
+            "x": workload.scaled(task.train.x),
+            "y": task.train.y,
+            "batch_size": workload.batch_size,
+            "validation_data": (workload.scaled(task.validation.x), task.validation.y),
+        }
+
+
+class KerasTfData(_Fit):
+    """`fit` from a plain tf.data pipeline."""
+
+    def __init__(self, workload: Workload, task: Task, threads: int) -> None:
+        super().__init__(workload, task, threads)
+        self.model = workload.model()
+        self.fit_arguments = {
+            "x": pipelines.plain(workload, task.train, threads, training=True),
+            "shuffle": False,  # the pipeline does
+            "validation_data": pipelines.plain(workload, task.validation, threads, training=False),
+        }
+
+
+class KerasTfDataTuned(_Fit):
+    """`fit` as somebody runs it who knows tf.data and Keras well."""
+
+    def __init__(self, workload: Workload, task: Task, threads: int) -> None:
+        super().__init__(workload, task, threads)
+        self.model = workload.model(steps_per_execution=_TUNED_STEPS_PER_EXECUTION)
+        self.fit_arguments = {
+            "x": pipelines.tuned(workload, task.train, threads, training=True),
+            "shuffle": False,
+            "validation_data": pipelines.tuned(workload, task.validation, threads, training=False),
+        }
+
+
+class Paper(Contender):
+    """The scheme of paper P1 taken literally, see `copies.CopyingValidator`."""
+
+    def __init__(self, workload: Workload, task: Task, threads: int) -> None:
+        super().__init__(workload, task, threads)
+        self.model = workload.model()
+        self._data = pipelines.plain(workload, task.train, threads, training=True)
+        self._validator = CopyingValidator(workload, task.validation, threads)
+
+    def train(self, epochs: int) -> None:
+        self._validator.results.clear()
+        self._validator.copy_s.clear()
+        self.model.fit(self._data, epochs=epochs, shuffle=False, verbose=0, callbacks=[self._validator])
+
+    def outcome(self) -> Outcome:
+        loss, accuracy = self._validator.results[-1]
+        return Outcome(loss, accuracy, copy_s=sum(self._validator.copy_s))
+
+
+class _FirstEpochEnd(SpanRecorder):
+    """Starts a stopwatch when the first epoch has been trained; called on the thread that trained."""
+
+    def __init__(self, stopwatch: Stopwatch) -> None:
+        super().__init__()
+        self._stopwatch = stopwatch
+
+    def add(self, span: Span) -> None:
+        super().add(span)
+        if span.name == "train" and span.epoch == 0:
+            self._stopwatch.start()  # again for each call of the epoch; the last one counts
+
+
+def _convolutions() -> tuple[str, ...]:
+    """Returns which algorithm each convolution got that was timed in this process."""
+    return tuple(
+        f"{row.key.direction} of {row.key.input_shape} by {row.key.filter_shape}: {row.chosen}"
+        for row in report()
+    )
+
+
+class Overlap(Contender):
+    """`overlap_train.Trainer` with `threads` validation workers.
+
+    Its epochs are those of one `fit`. Of two, the second would begin with building its loop again; and as
+    validation overlaps the epoch after it, that of the first epoch would lie in the window of the timed
+    ones. So the first epoch is trained and not validated.
+    """
+
+    max_lag = 1
+    overlap = "auto"
+    devices: tuple[str, ...] | None = None
+    validates = True
+    execution = overlap_train.ExecutionPlan()
+
+    def __init__(self, workload: Workload, task: Task, threads: int) -> None:
+        super().__init__(workload, task, threads)
+        self._stopwatch = Stopwatch()
+        self.trainer = self.make_trainer(_FirstEpochEnd(self._stopwatch))
+        self.fit_arguments = pipelines.trainer_data(workload, task, threads)
+        if not self.validates:
+            del self.fit_arguments["validation_data"]
+
+    def make_trainer(self, recorder: SpanRecorder) -> overlap_train.Trainer:
+        """Returns the trainer, with a compiled model that takes the raw data."""
+        policy = overlap_train.ValidationPolicy(
+            workers=self.threads, max_lag=self.max_lag, overlap=self.overlap, devices=self.devices
+        )
+        model = self.workload.model(from_raw=True)
+        return overlap_train.Trainer(model, validation=policy, execution=self.execution, recorder=recorder)
+
+    def train(self, epochs: int) -> None:
+        history = self.trainer.fit(**self.fit_arguments, epochs=epochs, verbose=0)
+        self._last = {name: values[-1] for name, values in history.history.items()}
+
+    def measure(self, epochs: int) -> Window:
+        if self.validates:
+            self.fit_arguments["validation_freq"] = list(range(2, epochs + 2))  # counted from 1
+        self.train(1 + epochs)
+        return self._stopwatch.stop()
+
+    def outcome(self) -> Outcome:
+        timed = self.trainer.accounts[1:]
+        hidden_s = sum(account.hidden_s for account in timed)
+        snapshot_s = sum(account.snapshot_s for account in timed)
+        notes = (*self.trainer.messages, *_convolutions())
+        return Outcome(self._last["val_loss"], self._last["val_accuracy"], hidden_s, snapshot_s, notes)
+
+
+class OverlapKerasKernels(Overlap):
+    """The same with Keras's own operations in every layer: what the loop gains by itself."""
+
+    execution = overlap_train.ExecutionPlan(kernels="keras")
+
+
+class OverlapAccelerated(Overlap):
+    """The same on `overlap_train.accelerate(model)`: its convolutions are compiled for this CPU."""
+
+    def make_trainer(self, recorder: SpanRecorder) -> overlap_train.Trainer:
+        trainer = super().make_trainer(recorder)
+        overlap_train.accelerate(trainer.model, batch_size=self.workload.batch_size, verbose=0)
+        return trainer
+
+
+class OverlapAlways(Overlap):
+    """The same where the trainer would validate in step, because no core is idle: what that is worth."""
+
+    overlap = "always"
+
+
+class OverlapSplitGpu(Overlap):
+    """The same with the GPU in two parts, so that training and validation have a stream each."""
+
+    _shares = (0.6, 0.25)  # of the card's memory; the rest is for the driver and for cuDNN
+
+    def __init__(self, workload: Workload, task: Task, threads: int) -> None:
+        import gpustat
+
+        total_mib = min(gpu.memory_total for gpu in gpustat.new_query())
+        sizes = [int(share * total_mib) for share in self._shares]
+        _, validation = split_gpu(2, memory_mib=sizes, priorities=(0, 1))
+        self.devices = (validation,)
+        super().__init__(workload, task, threads)
+
+
+class OverlapSync(Overlap):
+    """The same with `max_lag=0`: each epoch waits for its validation."""
+
+    max_lag = 0
+
+
+class TrainOnly(Overlap):
+    """The same without validation; the accuracy is measured once, after the timed epochs."""
+
+    validates = False
+
+    def outcome(self) -> Outcome:
+        model = self.workload.model(from_raw=True)
+        model.set_weights(self.trainer.model.get_weights())
+        return Outcome(*scores(model, pipelines.raw(self.workload, self.task.validation)))

@@ -1,0 +1,246 @@
+"""Measured here: several networks at once on the CPU, ours beside what a user would write.
+
+Each contender runs in a process of its own, since TensorFlow's threads are set once for a process.
+The processes live side by side and take turns, so that a slow minute of the machine hits all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from scripts.bench.load import SideProgram, SpinLoad
+
+__all__ = ["CONTENDERS", "DEFAULT", "measure"]
+
+CONTENDERS = {
+    "one_after_another": "one thread, pre-traced functions, TensorFlow's default threads",
+    "thread_per_network": "a thread for each network, pre-traced functions, TensorFlow's default threads",
+    "thread_per_network_batched": "the same, each thread taking its own requests four at a time",
+    "thread_per_network_constant": "a thread for each network, weights built into the functions",
+    "thread_per_network_accelerated": "a thread for each network, convolutions by overlap_train.accelerate",
+    "ours_plain": "MultiModelScheduler, one intra-op thread for each function, no batching",
+    "ours": "MultiModelScheduler, the same, requests that wait anyway batched up to four",
+    "ours_constant": "MultiModelScheduler, the same, weights built into the functions",
+    "ours_accelerated": "MultiModelScheduler, batched, convolutions by overlap_train.accelerate",
+}
+DEFAULT = ("one_after_another", "thread_per_network", "thread_per_network_batched", "ours_plain", "ours")
+_MAX_BATCH = 4
+
+
+def networks(size: int) -> dict[str, Any]:
+    """The paper's four networks, for `[N, size, size, 3]`."""
+    import keras
+
+    from overlap_train.models.alexnet import alexnet
+
+    shape = (size, size, 3)
+    applications = keras.applications
+    return {
+        "ResNet152": applications.ResNet152(weights=None, input_shape=shape),
+        "VGG16": applications.VGG16(weights=None, input_shape=shape),
+        "DenseNet201": applications.DenseNet201(weights=None, input_shape=shape),
+        "AlexNet": alexnet(shape),
+    }
+
+
+def measure(
+    *,
+    size: int,
+    requests: int,
+    repeats: int,
+    contenders: Sequence[str] = DEFAULT,
+    cpu_load: float = 0.0,
+    beside: str = "",
+) -> dict[str, Any]:
+    """Runs `requests` single images through each network, `repeats` times for each contender.
+
+    Args:
+        size: height and width of the images.
+        requests: images for each network and repeat.
+        repeats: of each contender, in turn.
+        contenders: names out of `CONTENDERS`.
+        cpu_load: share of every core that is taken by spinning processes meanwhile.
+        beside: a program of the user's that runs again and again meanwhile.
+
+    Returns:
+        For each contender the seconds of each repeat and the CPU seconds, requests per second from
+        the median, and for ours the scheduler's overhead as a share of the work.
+    """
+    children = {name: _start(name, size, requests) for name in contenders}
+    achieved = 0.0
+    try:
+        for child in children.values():
+            _read(child)
+        rows: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
+        with contextlib.ExitStack() as stack:
+            load = stack.enter_context(SpinLoad(cpu_load, cores=_cores())) if cpu_load else None
+            if beside:
+                stack.enter_context(SideProgram(beside))
+            for _ in range(repeats):
+                for name, child in children.items():
+                    assert child.stdin is not None
+                    child.stdin.write("go\n")
+                    child.stdin.flush()
+                    rows[name].append(_read(child))
+            achieved = load.achieved if load else 0.0
+    finally:
+        for child in children.values():
+            child.kill()
+            child.wait()
+    context = {"cpu_load": cpu_load, "cpu_load_achieved": achieved, "beside": beside}
+    return {name: _summary(name, row, requests) | context for name, row in rows.items()}
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _summary(name: str, rows: list[dict[str, Any]], requests: int) -> dict[str, Any]:
+    seconds = [row["seconds"] for row in rows]
+    return {
+        "what": CONTENDERS[name],
+        "marked": "measured here",
+        "seconds": seconds,
+        "cpu_seconds": [row["cpu_seconds"] for row in rows],
+        "requests_per_s": 4 * requests / float(np.median(seconds)),
+        "overhead": max((row.get("overhead", 0.0) for row in rows), default=0.0),
+        "checksum": rows[-1]["checksum"],
+    }
+
+
+def _start(name: str, size: int, requests: int) -> subprocess.Popen[str]:
+    command = [
+        sys.executable,
+        "-m",
+        __name__ if __name__ != "__main__" else "scripts.bench.scheduling_measured",
+    ]
+    command += [name, str(size), str(requests)]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    )
+
+
+def _read(child: subprocess.Popen[str]) -> dict[str, Any]:
+    assert child.stdout is not None
+    for line in child.stdout:
+        if line.startswith("{"):
+            result: dict[str, Any] = json.loads(line)
+            return result
+    raise RuntimeError(f"a contender ended with code {child.wait()}; see its messages above")
+
+
+def _traced(models: dict[str, Any], *, constant: bool) -> dict[str, Callable[[Any], Any]]:
+    """A compiled function for each network, called once so that it is optimised."""
+    from overlap_train.scheduling import Device, Platform
+    from overlap_train.scheduling.runtime.segments import merge_layers
+    from overlap_train.scheduling.graph.model_splitting import split_model
+    from overlap_train.scheduling.runtime.tensorflow_backend import compile_segments, profile_layers
+
+    platform = Platform((Device("CPU:0"),))
+    functions: dict[str, Callable[[Any], Any]] = {}
+    for name, model in models.items():
+        split = split_model(model, name=name)
+        whole = merge_layers(split.graph, [range(len(split.graph))])
+        graph = compile_segments(split, whole, platform, constant_weights=constant)
+        profile_layers(graph, platform, repeats=2)
+        run = graph.layers[0].runs["CPU:0"]
+        functions[name] = lambda x, run=run: run((x,))[0].numpy()  # type: ignore[misc]
+    return functions
+
+
+def _baseline(name: str, models: dict[str, Any], images: Any, requests: int) -> Callable[[], dict[str, Any]]:
+    import tensorflow as tf
+
+    functions = _traced(models, constant=name.endswith("_constant"))
+    batch = _MAX_BATCH if name.endswith("_batched") else 1
+    tensor = tf.constant(np.repeat(images, batch, axis=0))
+    sums: dict[str, float] = {}
+
+    def network(key: str) -> None:
+        for _ in range(0, requests, batch):
+            sums[key] = float(functions[key](tensor)[0, :10].sum())
+
+    def one_after_another() -> dict[str, Any]:
+        for key in functions:
+            network(key)
+        return {"checksum": sum(sums.values())}
+
+    def thread_per_network() -> dict[str, Any]:
+        threads = [threading.Thread(target=network, args=(key,)) for key in functions]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return {"checksum": sum(sums.values())}
+
+    return one_after_another if name.startswith("one") else thread_per_network
+
+
+def _ours(name: str, models: dict[str, Any], images: Any, requests: int) -> Callable[[], dict[str, Any]]:
+    from overlap_train.scheduling import MultiModelScheduler
+
+    scheduler = MultiModelScheduler(
+        models,
+        constant_weights=name == "ours_constant",
+        max_batch=1 if name == "ours_plain" else _MAX_BATCH,
+        max_pending=2 * requests,
+    )
+
+    def once() -> dict[str, Any]:
+        before = scheduler.statistics()
+        futures = [(key, scheduler.submit(key, images)) for _ in range(requests) for key in models]
+        sums = {key: float(future.result()[0, :10].sum()) for key, future in futures}
+        after = scheduler.statistics()
+        busy_s, own_s = (
+            sum(getattr(after.devices[d], field) - getattr(before.devices[d], field) for d in after.devices)
+            for field in ("busy_s", "overhead_s")
+        )
+        return {"checksum": sum(sums.values()), "overhead": own_s / busy_s}
+
+    return once
+
+
+def _child() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("name", choices=CONTENDERS)
+    parser.add_argument("size", type=int)
+    parser.add_argument("requests", type=int)
+    arguments = parser.parse_args()
+    import keras
+    import tensorflow as tf
+
+    if arguments.name.startswith("ours"):
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+    keras.utils.set_random_seed(0)
+    models = networks(arguments.size)
+    if arguments.name.endswith("_accelerated"):
+        from overlap_train.conv import accelerate
+
+        for model in models.values():
+            accelerate(model, verbose=0)
+    images = np.random.default_rng(0).random((1, arguments.size, arguments.size, 3), dtype=np.float32)
+    make = _ours if arguments.name.startswith("ours") else _baseline
+    once = make(arguments.name, models, images, arguments.requests)
+    once()
+    print(json.dumps({"ready": arguments.name}), flush=True)
+    for _ in sys.stdin:
+        began_s, began_cpu_s = time.perf_counter(), time.process_time()
+        result = once()
+        result |= {"seconds": time.perf_counter() - began_s, "cpu_seconds": time.process_time() - began_cpu_s}
+        print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    _child()

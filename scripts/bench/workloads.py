@@ -1,0 +1,201 @@
+"""What is trained in a comparison: data, network and batch size under one name.
+
+A workload's data stays as small as its source holds it (pixels as uint8, images as JPEG); each system
+turns it into what the network reads in its own way, and that is a part of what is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from scripts.bench import tasks
+from scripts.bench.tasks import Task
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+__all__ = ["WORKLOADS", "Workload"]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One thing to train.
+
+    Attributes:
+        name: as on the command line.
+        title: one line for the report: which data, which network.
+        batch_size: examples in a training batch, and in one of validation.
+        sizes: training and validation examples.
+        quick_sizes: the same for `--quick`.
+        load: makes the data; called with a cache folder and the two sizes.
+        network: makes the uncompiled network, which takes floats (or token ids).
+        pixel_scale: what raw pixels are multiplied with; None where the data is as the network reads it.
+        decode: turns one raw example into a float tensor, called with the example and whether it is for
+            training; None for arrays.
+        binary: whether the outputs are one logit each instead of one for each class.
+    """
+
+    name: str
+    title: str
+    batch_size: int
+    sizes: tuple[int, int]
+    quick_sizes: tuple[int, int]
+    load: Callable[[Path, int, int], Task]
+    network: Callable[[], keras.Model]
+    pixel_scale: float | None = None
+    decode: Callable[[tf.Tensor, bool], tf.Tensor] | None = None
+    binary: bool = False
+
+    def task(self, cache_dir: Path, *, quick: bool) -> Task:
+        """Returns the data at full or quick size."""
+        return self.load(cache_dir, *(self.quick_sizes if quick else self.sizes))
+
+    def model(self, *, from_raw: bool = False, **compile_options: Any) -> keras.Model:
+        """Returns the network compiled, with Adam and the metric "accuracy".
+
+        Args:
+            from_raw: whether it takes raw pixels and scales them itself.
+            **compile_options: further arguments of `keras.Model.compile`.
+        """
+        import keras
+
+        model = self.network()
+        if from_raw and self.pixel_scale is not None:
+            raw = keras.Input(model.input_shape[1:], dtype="uint8")
+            model = keras.Model(raw, model(keras.layers.Rescaling(self.pixel_scale)(raw)))
+        if self.binary:
+            loss: Any = keras.losses.BinaryCrossentropy(from_logits=True)
+            metric: Any = keras.metrics.BinaryAccuracy("accuracy", threshold=0.0)
+        else:
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            metric = keras.metrics.SparseCategoricalAccuracy("accuracy")
+        model.compile(keras.optimizers.Adam(), loss, metrics=[metric], **compile_options)
+        return model
+
+    def scaled(self, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Returns raw inputs, whole or one batch, as the network reads them."""
+        return x if self.pixel_scale is None else x.astype(np.float32) * np.float32(self.pixel_scale)
+
+
+def _mnist_cnn() -> keras.Model:
+    from overlap_train.models.mnist_cnn import mnist_cnn
+
+    return mnist_cnn()
+
+
+def _mlp() -> keras.Model:
+    from overlap_train.models.mlp import mlp
+
+    return mlp(features=tasks.TEACHER_FEATURES)
+
+
+def _resnet() -> keras.Model:
+    from overlap_train.models.resnet import resnet
+
+    return resnet()
+
+
+def _unet() -> keras.Model:
+    from overlap_train.models.unet import unet
+
+    return unet(tasks.SCENE_SHAPE, classes=1)
+
+
+def _text_lstm() -> keras.Model:
+    from overlap_train.models.text_lstm import text_lstm
+
+    return text_lstm(vocabulary_size=tasks.VOCABULARY_SIZE, sequence_length=tasks.SEQUENCE_LENGTH)
+
+
+def _photo_network() -> keras.Model:
+    from overlap_train.models.resnet import resnet
+
+    return resnet(input_shape=(32, 32, 3), widths=(8, 16), num_classes=2)
+
+
+def _decode_photo(photo: tf.Tensor, training: bool) -> tf.Tensor:
+    from scripts.bench.decoding import decode_photo
+
+    return decode_photo(photo, training)
+
+
+_ALL = (
+    Workload(
+        "mnist",
+        "MNIST, CNN of two convolutions (paper P1)",
+        batch_size=128,
+        sizes=(60_000, 10_000),
+        quick_sizes=(10_000, 2_500),
+        load=tasks.mnist,
+        network=_mnist_cnn,
+        pixel_scale=1 / 255,
+    ),
+    Workload(
+        "mnist-1gb",
+        "MNIST repeated to 1 GiB of float32 images, the same CNN (paper P1)",
+        batch_size=128,
+        sizes=(2**30 // (28 * 28 * 4), 10_000),
+        quick_sizes=(80_000, 2_500),
+        load=tasks.mnist,
+        network=_mnist_cnn,
+        pixel_scale=1 / 255,
+    ),
+    Workload(
+        "mlp",
+        "synthetic vectors, tiny perceptron, validation half as large as training",
+        batch_size=32,
+        sizes=(80_000, 40_000),
+        quick_sizes=(40_000, 20_000),
+        load=tasks.teacher,
+        network=_mlp,
+    ),
+    Workload(
+        "resnet",
+        "12,800 images of MNIST, small residual network with BatchNormalization",
+        batch_size=64,
+        sizes=(12_800, 5_000),
+        quick_sizes=(3_200, 1_250),
+        load=tasks.mnist,
+        network=_resnet,
+        pixel_scale=1 / 255,
+    ),
+    Workload(
+        "unet",
+        "synthetic scenes of 128x191x3, U-Net",
+        batch_size=4,
+        sizes=(48, 16),
+        quick_sizes=(8, 4),
+        load=tasks.scenes,
+        network=_unet,
+        pixel_scale=1 / 255,
+        binary=True,
+    ),
+    Workload(
+        "text",
+        "synthetic token sequences of 64, Embedding and LSTM",
+        batch_size=64,
+        sizes=(12_800, 6_400),
+        quick_sizes=(3_200, 1_600),
+        load=tasks.sequences,
+        network=_text_lstm,
+    ),
+    Workload(
+        "input-bound",
+        "JPEG cuts of two photographs, decoded and cropped at random as they are read, tiny residual network",
+        batch_size=32,
+        sizes=(4_096, 1_024),
+        quick_sizes=(1_024, 256),
+        load=tasks.photos,
+        network=_photo_network,
+        decode=_decode_photo,
+    ),
+)
+
+WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in _ALL}

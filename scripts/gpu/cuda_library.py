@@ -1,0 +1,184 @@
+"""The CUDA kernels by ctypes: compiled by nvcc, or as C++ for the emulator, and called on addresses.
+
+Needs neither TensorFlow nor a module of overlap_train.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from scripts.gpu.loading import ROOT
+
+__all__ = ["ALGORITHMS", "KernelError", "Kernels", "Shape", "compile_kernels"]
+
+NATIVE_SOURCES = ROOT / "overlap_train" / "conv" / "native"
+# enum CudaAlgorithm in conv_cuda.h.
+ALGORITHMS = {"shared_memory": 0, "implicit_gemm": 1, "implicit_gemm_tf32": 2, "few_channels": 3}
+
+
+class KernelError(RuntimeError):
+    """A kernel could not be compiled or launched; the message names the step and CUDA's error."""
+
+
+class Shape(ctypes.Structure):
+    """ConvShape of geometry.h."""
+
+    _fields_ = [
+        (name, ctypes.c_int64)
+        for name in (
+            *("batch", "in_h", "in_w", "in_c", "out_h", "out_w", "out_c"),
+            *("k_h", "k_w", "stride_h", "stride_w", "pad_top", "pad_left"),
+        )
+    ]
+
+    @classmethod
+    def of(
+        cls, image: Sequence[int], outputs: int, *, kernel: int = 3, stride: int = 1, same: bool = True
+    ) -> Shape:
+        """Return the convolution of images [batch, height, width, channels], padded as TensorFlow does."""
+        batch, height, width, inputs = image
+        (out_h, top), (out_w, left) = (_window(n, kernel, stride, same) for n in (height, width))
+        return cls(
+            batch, height, width, inputs, out_h, out_w, outputs, *[kernel] * 2, *[stride] * 2, top, left
+        )
+
+    @property
+    def x(self) -> tuple[int, ...]:
+        return self.batch, self.in_h, self.in_w, self.in_c
+
+    @property
+    def filters(self) -> tuple[int, ...]:
+        return self.k_h, self.k_w, self.in_c, self.out_c
+
+    @property
+    def y(self) -> tuple[int, ...]:
+        return self.batch, self.out_h, self.out_w, self.out_c
+
+    @property
+    def padding(self) -> tuple[int, int, int, int]:
+        """Zeros around the input: top, bottom, left, right."""
+        bottom = (self.out_h - 1) * self.stride_h + self.k_h - self.in_h - self.pad_top
+        right = (self.out_w - 1) * self.stride_w + self.k_w - self.in_w - self.pad_left
+        return self.pad_top, max(bottom, 0), self.pad_left, max(right, 0)
+
+    def __str__(self) -> str:
+        image = "×".join(map(str, self.x))
+        padding = "padded" if any(self.padding) else "not padded"
+        return f"{image}→{self.out_c}, {self.k_h}×{self.k_w}/{self.stride_h}, {padding}"
+
+
+def _window(size: int, kernel: int, stride: int, same: bool) -> tuple[int, int]:
+    """Return outputs and zeros in front, as geometry.h's WindowFor."""
+    if not same:
+        return (0 if size < kernel else (size - kernel) // stride + 1), 0
+    out = -(-size // stride)
+    return out, max((out - 1) * stride + kernel - size, 0) // 2
+
+
+class Kernels:
+    """The functions of conv_cuda.h, on addresses; a launch that fails is an exception.
+
+    Args:
+        path: the library that `compile_kernels` made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._library = ctypes.CDLL(str(path))
+        self._library.overlap_conv_error_name.restype = ctypes.c_char_p
+        self._library.overlap_conv_filter_gradient_workspace.restype = ctypes.c_longlong
+        self._library.overlap_conv_epilogue_gradient_workspace.restype = ctypes.c_longlong
+
+    def few_channels(self, shape: Shape) -> bool:
+        return bool(self._library.overlap_conv_few_channels(ctypes.byref(shape)))
+
+    def filter_workspace(self, shape: Shape) -> int:
+        return int(self._library.overlap_conv_filter_gradient_workspace(ctypes.byref(shape)))
+
+    def epilogue_workspace(self, pixels: int, channels: int) -> int:
+        sizes = ctypes.c_longlong(pixels), ctypes.c_longlong(channels)
+        return int(self._library.overlap_conv_epilogue_gradient_workspace(*sizes))
+
+    def forward(
+        self, shape: Shape, x: int, filters: int, y: int, algorithm: str, *, bias: int = 0, relu: bool = False
+    ) -> None:
+        number = ALGORITHMS[algorithm]
+        self._call(
+            "forward_cuda", shape, *_pointers(x, filters, bias), int(relu), *_pointers(y), number, None
+        )
+
+    def forward_streams(
+        self,
+        shape: Shape,
+        x: int,
+        filters: int,
+        y: int,
+        algorithm: str,
+        *,
+        chunks: int,
+        streams: Sequence[int],
+    ) -> None:
+        handles = (ctypes.c_void_p * len(streams))(*streams)
+        after = ALGORITHMS[algorithm], chunks, handles, len(streams), None
+        self._call("forward_streams_cuda", shape, *_pointers(x, filters, 0), 0, *_pointers(y), *after)
+
+    def input_gradient(self, shape: Shape, dy: int, filters: int, dx: int, algorithm: str) -> None:
+        self._call("input_gradient_cuda", shape, *_pointers(dy, filters, dx), ALGORITHMS[algorithm], None)
+
+    def filter_gradient(
+        self, shape: Shape, x: int, dy: int, dfilters: int, algorithm: str, workspace: int
+    ) -> None:
+        number = ALGORITHMS[algorithm]
+        self._call(
+            "filter_gradient_cuda", shape, *_pointers(x, dy, dfilters), number, *_pointers(workspace), None
+        )
+
+    def epilogue_gradient(
+        self, pixels: int, channels: int, dy: int, y: int, dz: int, dbias: int, workspace: int
+    ) -> None:
+        sizes = ctypes.c_longlong(pixels), ctypes.c_longlong(channels)
+        self._checked("epilogue_gradient_cuda", *sizes, *_pointers(dy, y, dz, dbias, workspace), None)
+
+    def _call(self, name: str, shape: Shape, *arguments: Any) -> None:
+        self._checked(name, ctypes.byref(shape), *arguments)
+
+    def _checked(self, name: str, *arguments: Any) -> None:
+        error = getattr(self._library, f"overlap_conv_{name}")(*arguments)
+        if error:
+            text = self._library.overlap_conv_error_name(error).decode()
+            raise KernelError(f"overlap_conv_{name} failed with {text} ({error})")
+
+
+def _pointers(*addresses: int) -> list[ctypes.c_void_p]:
+    return [ctypes.c_void_p(address) for address in addresses]
+
+
+def compile_kernels(directory: Path, *, architecture: str = "native", emulate: bool = False) -> Path:
+    """Compile conv_cuda.cu into `directory`, for a GPU or for the emulator.
+
+    What the compiler says goes into `compiler.log` next to the library.
+
+    Raises:
+        KernelError: there is no compiler, or it fails.
+    """
+    library = directory / "libconv_cuda.so"
+    name = "g++" if emulate else "nvcc"
+    compiler = shutil.which(name)
+    if compiler is None:
+        remedy = "install a C++17 compiler" if emulate else "install the CUDA toolkit, 13 or newer"
+        raise KernelError(f"{name} is not on the path; {remedy}")
+    if emulate:
+        command = [compiler, "-std=gnu++17", "-O2", "-w", "-fPIC", str(NATIVE_SOURCES / "conv_emulated.cc")]
+    else:
+        command = [compiler, "-std=c++17", "-O3", "-Xcompiler=-fPIC", "-Xptxas=-v", f"-arch={architecture}"]
+        command.append(str(NATIVE_SOURCES / "conv_cuda.cu"))
+    command += ["-shared", "-o", str(library)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    (directory / "compiler.log").write_text(result.stdout + result.stderr)
+    if result.returncode != 0:
+        raise KernelError(f"{name} failed:\n{result.stderr[-4000:]}")
+    return library

@@ -1,0 +1,37 @@
+"""The share of a validation that is hidden, from a command line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+def printed(*options):
+    command = [sys.executable, "-m", "scripts.bench.hidden", *options]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("workload", ["mlp", pytest.param("input-bound", marks=pytest.mark.nightly)])
+def test_the_command_prints_each_epoch_and_the_share(workload):
+    lines = printed(f"--workload={workload}", "--quick", "--epochs=3", "--workers=2")
+    assert [line.split()[0] for line in lines[1:4]] == ["1", "2", "3"]
+    assert lines[4].startswith("hidden of the 2 validations that an epoch follows: median ")
+
+
+def test_rounds_compare_the_three_ways_by_the_clock():
+    lines = printed("--quick", "--epochs=5", "--workers=2", "--rounds=2")
+    for number, line in enumerate(lines[1:3], 1):
+        index, none_ms, in_step_ms, overlapped_ms, share = line.split()
+        assert index == str(number)
+        cost_ms = float(in_step_ms) - float(none_ms)
+        if cost_ms > 1:
+            saved_ms = float(in_step_ms) - float(overlapped_ms)
+            assert float(share.rstrip("%")) == pytest.approx(100 * saved_ms / cost_ms, abs=10)
+    assert lines[3].startswith("medians: ")
+    assert lines[4].startswith("hidden by the clock of its cost in step: ")

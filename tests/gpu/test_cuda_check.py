@@ -1,0 +1,117 @@
+"""The CUDA check where there is no GPU, and on one where there is."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from scripts.gpu import cuda_check, cuda_library
+from scripts.gpu.cuda_arrays import NumpyArrays
+from scripts.gpu.cuda_library import KernelError, Kernels, Shape
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory) -> Kernels:
+    return Kernels(cuda_library.compile_kernels(tmp_path_factory.mktemp("kernels"), emulate=True))
+
+
+def test_shape_matches_the_c_structure() -> None:
+    assert ctypes.sizeof(Shape) == 13 * 8
+    assert [name for name, _ in Shape._fields_][:4] == ["batch", "in_h", "in_w", "in_c"]
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "same", "want"),
+    [
+        (7, 3, 2, True, (4, (1, 1))),
+        (8, 3, 2, True, (4, (0, 1))),  # TensorFlow pads more behind
+        (7, 3, 2, False, (3, (0, 0))),
+        (2, 3, 1, False, (0, (0, 0))),
+        (5, 3, 5, True, (1, (0, 0))),
+    ],
+)
+def test_uneven_padding_goes_behind(size, kernel, stride, same, want) -> None:
+    shape = Shape.of((1, size, size, 1), 1, kernel=kernel, stride=stride, same=same)
+    assert (shape.out_h, shape.padding[:2]) == want
+
+
+def test_oracle_agrees_with_tensorflow() -> None:
+    import tensorflow as tf
+
+    arrays, shape = NumpyArrays(), Shape.of((2, 8, 7, 3), 4, stride=2)
+    x, filters, dy = arrays.normal(*shape.x), arrays.normal(*shape.filters), arrays.normal(*shape.y)
+    y, dx, dfilters = arrays.expected(shape, x, filters, dy)
+    with tf.GradientTape() as tape:
+        at = tf.Variable(x), tf.Variable(filters)
+        stock = tf.nn.conv2d(*at, 2, "SAME")
+    by_x, by_filters = tape.gradient(stock, at, dy)
+    for ours, theirs in ((y, stock), (dx, by_x), (dfilters, by_filters)):
+        np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-4, atol=1e-4)
+
+
+def test_machine_without_tensorflow_can_check() -> None:
+    code = """
+import sys
+sys.modules["tensorflow"] = sys.modules["keras"] = None
+from scripts.gpu import cuda_check
+from scripts.bench.conv_shapes import LAYERS
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+@needs_compiler
+def test_emulated_check_passes_and_says_so(capsys) -> None:
+    assert cuda_check.main(["--emulate"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 * 7 + 1
+    assert all(line.startswith("emulated, ") for line in lines)
+
+
+@needs_compiler
+def test_wrong_result_is_told(capsys, monkeypatch) -> None:
+    right = NumpyArrays.expected
+
+    def wrong(self, *arguments):
+        y, dx, dfilters = right(self, *arguments)
+        return y, dx * 1.001, dfilters
+
+    monkeypatch.setattr(NumpyArrays, "expected", wrong)
+    assert cuda_check.main(["--emulate"]) == 1
+    told = [line for line in capsys.readouterr().out.splitlines() if "TOO LARGE" in line]
+    assert len(told) == 4
+    assert all("input gradient" in line for line in told)
+
+
+@needs_compiler
+def test_refused_launch_names_the_function_and_the_error(kernels) -> None:
+    with pytest.raises(
+        KernelError, match=r"overlap_conv_forward_cuda failed with cudaErrorInvalidValue \(1\)"
+    ):
+        kernels.forward(Shape.of((1, 4, 4, 5), 2), 0, 0, 0, "few_channels")
+
+
+def test_missing_compiler_is_named(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(KernelError, match="nvcc is not on the path; install"):
+        cuda_library.compile_kernels(tmp_path)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is installed")
+def test_missing_oracle_is_named(capsys) -> None:
+    assert cuda_check.main([]) == 1
+    assert "PyTorch" in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+def test_kernels_on_a_gpu() -> None:
+    if shutil.which("nvidia-smi") is None or shutil.which("nvcc") is None:
+        pytest.skip("no GPU, or no nvcc")
+    assert cuda_check.main([]) == 0

@@ -1,0 +1,124 @@
+"""scripts/gpu_evidence.sh and scripts/gpu_tensorflow.sh, rehearsed on the CPU from end to end."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from overlap_train.conv import build as conv_build
+from scripts.gpu import evidence, kernel_stages, machine, shapes, tensorflow_runs
+from scripts.gpu.page import EMULATED
+
+ROOT = Path(__file__).parents[2]
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+
+def run(script: str, *arguments: str, status: int = 0, **environment: str) -> str:
+    done = subprocess.run(
+        [ROOT / "scripts" / script, *arguments],
+        env=os.environ | {"PYTHON": sys.executable} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=550,
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout
+
+
+def check_emulated_page(output: Path, headings: int) -> None:
+    (page,) = output.glob("*.md")
+    text = page.read_text()
+    assert text.startswith("# Emulated: ")
+    found = [line for line in text.splitlines() if line.startswith("## ")]
+    assert len(found) == headings
+    assert all(line.endswith("(emulated)") for line in found)
+    assert text.count(f"*{EMULATED}*") == headings + 1, "under each section, and on top"
+    assert not re.search(r"\| (met|missed) \|", text), "an emulated run meets no bar"
+    for plot in re.findall(r"!\[.*\]\((.*)\)", text):
+        assert (output / plot).exists()
+    assert not re.search(r"[^\w.]/(tmp|home|work|root)/", text), "a path of this machine"
+
+
+@needs_compiler
+@pytest.mark.timeout(600)
+def test_evidence_is_rehearsed_without_tensorflow_and_not_repeated(tmp_path) -> None:
+    blocked = tmp_path / "blocked"
+    blocked.mkdir()
+    for name in ("tensorflow", "keras"):
+        (blocked / f"{name}.py").write_text("raise ImportError('there is no TensorFlow on that machine')\n")
+    output = tmp_path / "results"
+    arguments = ("--emulate", "--quick", "--output", str(output))
+    first = run("gpu_evidence.sh", *arguments, PYTHONPATH=str(blocked))
+    assert len(re.findall(r": done after", first)) == len(evidence.STAGES)
+    check_emulated_page(output, len(evidence.STAGES))
+    again = run("gpu_evidence.sh", *arguments, PYTHONPATH=str(blocked))
+    assert len(re.findall(r": done before, skipped", again)) == len(evidence.STAGES)
+    (directory,) = (path for path in output.iterdir() if path.is_dir())
+    (directory / "streams.json").unlink()
+    assert len(re.findall(r"skipped", run("gpu_evidence.sh", *arguments))) == len(evidence.STAGES) - 1
+
+
+@needs_compiler
+@pytest.mark.timeout(900)
+@pytest.mark.nightly
+def test_tensorflow_runs_are_rehearsed_and_not_repeated(tmp_path) -> None:
+    arguments = ("run", "--emulate", "--output", str(tmp_path))
+    first = run("gpu_tensorflow.sh", *arguments)
+    assert len(re.findall(r": (done|unavailable) after", first)) == len(tensorflow_runs.STAGES)
+    check_emulated_page(tmp_path, len(tensorflow_runs.STAGES))
+    again = run("gpu_tensorflow.sh", *arguments)
+    assert len(re.findall(r"before, skipped", again)) == len(tensorflow_runs.STAGES)
+
+
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="there is a GPU")
+@pytest.mark.parametrize("arguments", [("gpu_evidence.sh",), ("gpu_tensorflow.sh", "run")])
+def test_machine_without_a_gpu_is_told_and_nothing_is_written(tmp_path, arguments) -> None:
+    script, *rest = arguments
+    store = ["--store", str(tmp_path / "store")] if rest else []
+    run(script, *rest, *store, "--output", str(tmp_path / "results"), status=1)
+    assert not (tmp_path / "results").exists()
+
+
+def test_no_shape_of_the_cpu_tests_is_left_out() -> None:
+    source = (conv_build.NATIVE_SOURCES / "kernels_test.cc").read_text()
+    pattern = r"push_back\(MakeCase\((\d+), (\d+), (\d+), (\d+), (\d+), (\d+), (\d+), (true|false)\)"
+    wanted = {
+        shapes.Case(*map(int, match[:7]), same=match[7] == "true") for match in re.findall(pattern, source)
+    }
+    assert len(wanted) > 15
+    everything = set(shapes.cases())
+    assert wanted <= everything
+    assert len(everything) == 216 + len(wanted)
+
+
+def test_what_ptxas_says_is_read_for_each_kernel() -> None:
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("no nvcc on the path")
+    source = conv_build.NATIVE_SOURCES / "conv_cuda.cu"
+    done = subprocess.run(
+        [nvcc, "-std=c++17", "-O3", "-arch=sm_90", "-Xptxas=-v", "-c", source, "-o", os.devnull],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = kernel_stages.resources(done.stdout + done.stderr)
+    assert {"ImplicitGemm FilterGradient Tf32", "SharedMemory", "FewChannels"} <= found.keys()
+    assert len(found) == 10
+    assert all(numbers["spilled_bytes"] == 0 for numbers in found.values())
+
+
+def test_results_of_yesterday_are_gone_on_with(tmp_path) -> None:
+    earlier = tmp_path / "2020-01-02-made-up-1"
+    earlier.mkdir()
+    (earlier / "machine.json").write_text("{}")
+    assert machine.results_directory(tmp_path, "Made up, 1", again=False) == earlier
+    assert machine.results_directory(tmp_path, "Made up, 1", again=True) != earlier
+    assert machine.results_directory(tmp_path, "Made up, 2", again=False).name.endswith("made-up-2")

@@ -1,0 +1,215 @@
+"""Stages that are cut off, hang, die, or lack what they need; and the page that is made of what is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.gpu import stages
+from scripts.gpu.page import EMULATED, Page, Section, table
+from scripts.gpu.record import Record
+from scripts.gpu.stages import Context, OutOfTime, Stage, output_of, verdict
+from tests.gpu import stage_target as target
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def impatient(monkeypatch) -> None:
+    monkeypatch.setattr(stages, "_GRACE_S", 0.0)
+    monkeypatch.setattr(stages, "_LEAST_S", 0.0)
+
+
+def new_record(directory: Path, *, fingerprint: str = "one") -> Record:
+    return Record(directory, "stage", fingerprint=fingerprint, emulated=False)
+
+
+def test_row_is_on_disk_as_soon_as_it_is_added(tmp_path) -> None:
+    new_record(tmp_path).add("a", {"value": 1})
+    assert new_record(tmp_path).rows == [{"key": "a", "value": 1}]
+
+
+@pytest.mark.parametrize("cut_off", range(1, 20))
+def test_row_that_was_cut_short_is_measured_again(tmp_path, cut_off) -> None:
+    record = new_record(tmp_path)
+    record.add("a", {"value": 1})
+    record.add("b", {"value": 2})
+    path = tmp_path / "stage.rows.jsonl"
+    path.write_bytes(path.read_bytes()[:-cut_off])
+    again = new_record(tmp_path)
+    assert again.has("a")
+    if not again.has("b"):  # without the line's end alone, the row is whole
+        again.add("b", {"value": 3})
+    assert [row["key"] for row in new_record(tmp_path).rows] == ["a", "b"]
+
+
+def test_rows_of_other_sources_do_not_count(tmp_path) -> None:
+    record = new_record(tmp_path)
+    record.add("a", {})
+    record.end("done", seconds=1)
+    other = new_record(tmp_path, fingerprint="two")
+    assert (other.status, other.rows) == (None, [])
+
+
+def test_fingerprint_changes_with_a_source_and_with_the_card(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(stages, "ROOT", tmp_path)
+    (tmp_path / "native").mkdir()
+    (tmp_path / "native" / "kernel.cu").write_text("one")
+    stage = Stage("stage", target.good, 1, ("native",))
+    first = stage.fingerprint("card")
+    assert stage.fingerprint("other card") != first
+    (tmp_path / "native" / "kernel.cu").write_text("two")
+    assert stage.fingerprint("card") != first
+
+
+def test_damaged_result_is_measured_again(tmp_path) -> None:
+    new_record(tmp_path).end("done", seconds=1)
+    (tmp_path / "stage.json").write_text('{"status": "do')
+    assert new_record(tmp_path).status is None
+
+
+def test_items_that_have_a_row_are_skipped_and_those_left_are_told(tmp_path) -> None:
+    record = new_record(tmp_path)
+    record.add("1", {})
+    context = Context(record, tmp_path, emulate=True, quick=True, deadline_s=float("inf"))
+    assert list(context.todo(range(3), str)) == [0, 2]
+    late = Context(record, tmp_path, emulate=True, quick=True, deadline_s=0.0)
+    with pytest.raises(OutOfTime, match="at 0"):
+        list(late.todo(range(3), str))
+    record.add("0", {})
+    record.add("2", {})
+    assert list(late.todo(range(3), str)) == []
+
+
+def test_stage_that_is_done_is_skipped_unless_again(tmp_path) -> None:
+    names = ["good", "lacks"]
+    assert target.make_run(tmp_path, names).go() == {"good": "done", "lacks": "unavailable"}
+    first = target.record(tmp_path, "good").rows
+    assert target.make_run(tmp_path, names).go() == {"good": "done", "lacks": "unavailable"}
+    assert target.record(tmp_path, "good").rows == first
+    target.make_run(tmp_path, names).go(again=True)
+    assert [row["pid"] for row in target.record(tmp_path, "good").rows] != [row["pid"] for row in first]
+
+
+def test_repeat_that_is_cut_off_leaves_nothing_marked_as_done(tmp_path) -> None:
+    target.make_run(tmp_path, ["good", "lacks"]).go()
+    states = target.make_run(tmp_path, ["good", "lacks"], budget_s=0).go(again=True)
+    assert states == {"good": "not run", "lacks": "not run"}
+
+
+def test_stage_out_of_time_goes_on_in_the_next_run(tmp_path) -> None:
+    assert target.make_run(tmp_path, ["short_of_time"]).go() == {"short_of_time": "partial"}
+    first = target.record(tmp_path, "short_of_time").rows
+    assert target.make_run(tmp_path, ["short_of_time"]).go() == {"short_of_time": "done"}
+    assert target.record(tmp_path, "short_of_time").rows[:1] == first
+
+
+def test_stages_that_fail_or_die_do_not_keep_the_others_from_running(tmp_path) -> None:
+    states = target.make_run(tmp_path, ["raises", "dies", "good"]).go()
+    assert states == {"raises": "failed", "dies": "failed", "good": "done"}
+    assert target.record(tmp_path, "raises").reason == "ArithmeticError: one and one is three"
+    died = target.record(tmp_path, "dies")
+    assert died.reason == "ended with status 7: the last words"
+    assert [row["key"] for row in died.rows] == ["first"]
+    assert (tmp_path / "pages").read_text().count("written") == 3
+    assert verdict(states, []) == 1
+
+
+def test_stage_that_hangs_is_ended_and_keeps_its_rows(tmp_path, impatient) -> None:
+    """The stage has ten seconds to write its row, and would then wait for ever."""
+    assert target.make_run(tmp_path, ["hangs"], limit_s=10).go() == {"hangs": "partial"}
+    record = target.record(tmp_path, "hangs")
+    assert (record.reason, len(record.rows)) == ("killed", 1)
+    with pytest.raises(ProcessLookupError):
+        os.kill(record.rows[0]["pid"], 0)
+    assert verdict({"hangs": "partial"}, [record]) == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_interrupted_run_ends_its_stage_and_writes_the_page(tmp_path, number) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    run = subprocess.Popen(
+        [sys.executable, "-m", "tests.gpu.stage_target", "run", str(tmp_path)],
+        env=os.environ | {"STAGES": "good hangs good", "PIPE": str(pipe)},
+        cwd=ROOT,
+    )
+    with pipe.open() as stage:  # opens when the stage has written its row
+        assert stage.readline() == "row\n"
+        run.send_signal(number)
+        assert run.wait(60) == 128 + number
+        assert stage.read() == ""  # which comes when the stage has ended
+    assert [row["key"] for row in target.record(tmp_path, "hangs").rows] == ["first"]
+    assert (tmp_path / "pages").read_text().count("written") == 2
+    assert target.record(tmp_path, "good").status == "done"
+
+
+def test_program_that_takes_too_long_is_out_of_time_and_not_failed(tmp_path) -> None:
+    context = Context(new_record(tmp_path), tmp_path, emulate=True, quick=True, deadline_s=0.0)
+    waits = [sys.executable, "-c", "import threading; threading.Event().wait()"]
+    with pytest.raises(OutOfTime, match="out of time in python"):
+        output_of(waits, context)
+    assert output_of(["echo", "done"], context) == (0, ["done"])
+
+
+def test_row_that_is_wrong_makes_the_verdict(tmp_path) -> None:
+    record = new_record(tmp_path)
+    record.add("a", {"wrong": [], "clean": True})
+    assert verdict({"stage": "done"}, [record]) == 0
+    record.add("b", {"wrong": ["forward"]})
+    assert verdict({"stage": "done"}, [record]) == 1
+
+
+def page_of(tmp_path, *, emulated: bool) -> str:
+    """A page with a stage in each state."""
+    names = ("done", "partial", "failed", "unavailable", "cut off", "not run")
+    for name in names[:5]:
+        record = Record(tmp_path, name, fingerprint="one", emulated=emulated)
+        record.add("a", {"value": 1.23456})
+        if name != "cut off":
+            record.end(name, seconds=1, reason="" if name == "done" else f"because {name}")
+
+    def text(rows):
+        return table(("key", "value"), [(row["key"], row["value"]) for row in rows])
+
+    page = Page(
+        tmp_path / "page.md",
+        "What was found",
+        "command",
+        emulated=emulated,
+        sections=[Section(name, name.capitalize(), text) for name in names],
+        record=lambda name: Record(tmp_path, name, fingerprint="one", emulated=emulated),
+        facts={"GPU": "made up"},
+    )
+    page.write()
+    return (tmp_path / "page.md").read_text()
+
+
+def test_page_says_how_each_stage_ended(tmp_path) -> None:
+    text = page_of(tmp_path, emulated=False)
+    for words in (
+        "Out of time after 1 rows; run the command again: because partial.",
+        "Failed: because failed.",
+        "Not possible here: because unavailable.",
+        "Cut off after 1 rows; run the command again.",
+        "Not run yet.",
+    ):
+        assert text.count(words) == 1
+    assert text.count("| a | 1.23 |") == 5
+    assert "mulated" not in text
+
+
+def test_emulated_page_says_so_in_title_headings_and_under_every_table(tmp_path) -> None:
+    text = page_of(tmp_path, emulated=True)
+    assert text.startswith("# Emulated: ")
+    headings = [line for line in text.splitlines() if line.startswith("## ")]
+    assert len(headings) == 6
+    assert all(line.endswith("(emulated)") for line in headings)
+    assert text.count(f"*{EMULATED}*") == 5 + 1
+    assert all(json.loads(p.read_text())["emulated"] for p in tmp_path.glob("*.json"))
