@@ -23,7 +23,7 @@ from overlap_train.data.sources import Feed, IteratorFeed
 from overlap_train.following import agree_to_start, deliver_together, make_resumer
 from overlap_train.interrupts import Interrupts
 from overlap_train.joining import rows_together
-from overlap_train.kernels import FastKernels, find_fast_kernels, suggest_building
+from overlap_train.kernels import FastKernels, find_fast_kernels, find_free_kernels
 from overlap_train.lag import effective_lag
 from overlap_train.monitoring.accounts import Accounts
 from overlap_train.monitoring.progress import ProgressReporter
@@ -409,16 +409,14 @@ def _free_kernels(setup: Setup) -> FastKernels | None:
     compiled = setup.execution.jit is True or (setup.execution.jit == "auto" and bool(model.jit_compile))
     if not stock or compiled or _keras.is_deterministic() or tf.config.list_logical_devices("GPU"):
         return None
-    return find_fast_kernels(model, build=False, which="free")
+    return find_free_kernels(model)
 
 
-def _tried_kernels(setup: Setup, message: Callable[[str], None]) -> FastKernels | None:
-    if setup.execution.kernels != "auto":
+def _tried_kernels(setup: Setup, free: FastKernels | None) -> FastKernels | None:
+    """Returns the faster operations that the planner may try, or None."""
+    if setup.execution.kernels != "auto" or (free is not None and not free.untimed):
         return None
-    suggestion = suggest_building(setup.model)
-    if suggestion is not None:
-        message(suggestion)
-    return find_fast_kernels(setup.model, build=False, which="timed")
+    return find_fast_kernels(setup.model, build=False)
 
 
 def _make_loop(
@@ -441,7 +439,7 @@ def _make_loop(
         _around(setup),
         shared=setup.shared,
         free=free,
-        find_fast=functools.cache(functools.partial(_tried_kernels, setup, progress.message)),
+        find_fast=functools.cache(functools.partial(_tried_kernels, setup, free)),
     )
     plan = setup.execution
     if setup.hosts.count > 1 and feed.full_batch is None:

@@ -19,7 +19,6 @@ import tensorflow as tf
 from overlap_train.errors import NativeUnavailableError
 
 __all__ = [
-    "can_be_built",
     "has_cuda",
     "helps_accepted",
     "instruction_set",
@@ -132,19 +131,6 @@ def is_built() -> bool:
     from overlap_train.conv.build import is_cached
 
     return is_cached(cuda=_wants_cuda())
-
-
-def can_be_built() -> bool:
-    """Whether the native convolution is not built yet and there is what it takes. Any thread."""
-    if is_built() or _state.failure is not None or _is_switched_off():
-        return False
-    from overlap_train.conv.build import find_toolchain
-
-    try:
-        find_toolchain(cuda=_wants_cuda())
-    except NativeUnavailableError:
-        return False
-    return True
 
 
 def instruction_set() -> str:

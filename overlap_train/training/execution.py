@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +25,8 @@ from overlap_train.training.step import Step, StepFunction
 __all__ = ["Task", "find_xla_obstacle", "make_execution"]
 
 _HEAVY_FLOP = 1e8
+# Of a convolution in one direction; large images take longer.
+_TIMING_S = 0.1
 
 
 class FastKernels(Protocol):
@@ -35,8 +37,8 @@ class FastKernels(Protocol):
         """Of what they compute."""
 
     @property
-    def extra_s(self) -> float:
-        """About how many seconds longer a step with them takes to be traced."""
+    def untimed(self) -> Collection[Hashable]:
+        """The convolutions that a trace has met and that nobody has timed yet."""
 
     def around(self, function: StepFunction, rows: int | None) -> StepFunction:
         """Returns a function of batches of so many rows that does the same on them when it is traced."""
@@ -57,7 +59,7 @@ class Task:
         around: what runs a function of a batch under the model's strategy, if it has one.
         shared: whether several replicas share each batch.
         free: faster operations than Keras's that need not be tried, if there are any.
-        find_fast: finds further operations that have to be tried before they are known as faster for this
+        find_fast: finds these and others, which have to be tried before they are known as faster for this
             model, if there are any; the same ones each time.
     """
 
@@ -81,6 +83,14 @@ class Task:
 
 def _names(kernels: FastKernels | None) -> str:
     return ", ".join(kernels.names) if kernels is not None else ""
+
+
+def _timing_s(task: Task) -> float:
+    """Returns about how many seconds longer a step takes to be traced where convolutions are timed."""
+    if task.free is not None:
+        return _TIMING_S * len(task.free.untimed)
+    layers = _keras.flat_layers(task.model)
+    return _TIMING_S * 3 * sum(isinstance(layer, keras.layers.Conv2D) for layer in layers)
 
 
 def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], None]) -> tuple[Loop, Pace]:
@@ -125,7 +135,6 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
     def build(candidate: Candidate) -> Loop:
         return known.get("train", token, (key, asked, candidate), lambda: _build(task, candidate, asked))
 
-    fast = task.find_fast() if any(candidate.fast for candidate in candidates) else None
     loop = PlannedLoop(
         candidates,
         build,
@@ -135,7 +144,7 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
         message=message,
         is_traced=lambda candidate: known.has("train", token, (key, asked, candidate)),
         free=_names(task.free),
-        fast_extra_s=fast.extra_s if fast is not None else 0.0,
+        fast_extra_s=_timing_s(task) if any(candidate.fast for candidate in candidates) else 0.0,
     )
     return loop, pace
 
@@ -244,13 +253,10 @@ def _around(task: Task, candidate: Candidate) -> Callable[[StepFunction], StepFu
     # What is returned is kept with the loop and must not hold the task, which holds the data.
     rows = task.feed.full_batch
     part = None if rows is None else -(-rows // candidate.splits)
-    found = [task.free, task.find_fast() if candidate.fast else None]
-    kernels, outer = [each for each in found if each is not None], task.around
+    kernels, outer = task.find_fast() if candidate.fast else task.free, task.around
 
     def around(function: StepFunction) -> StepFunction:
-        for each in kernels:
-            function = each.around(function, part)
-        return outer(function)
+        return outer(function if kernels is None else kernels.around(function, part))
 
     return around
 

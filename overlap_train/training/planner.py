@@ -59,8 +59,8 @@ class PlannedLoop(Loop):
             believed for some runs.
         message: says the plan, once.
         is_traced: whether `build` need not trace a candidate.
-        free: what all candidates compute on faster operations than Keras's.
-        fast_extra_s: what tracing a candidate with further ones takes besides, once.
+        free: what candidates that say nothing of it compute on faster operations than Keras's.
+        fast_extra_s: what tracing one that does takes besides, once.
     """
 
     def __init__(
@@ -307,7 +307,7 @@ def describe(
     """Returns the plan in one line."""
     splits = f"{candidate.splits} splits" if candidate.splits > 1 else "no splits"
     text = f"plan: {loop}, {splits}, {'XLA' if candidate.jit else 'no XLA'}"
-    fast = ", ".join(filter(None, (candidate.fast, free)))
+    fast = candidate.fast or free
     if fast:
         text += f", fast {fast}"
     if steps_per_call is not None:
