@@ -142,7 +142,9 @@ def assemble_fit(
     if not _keras.runs_eagerly(model):
         key = ("step", *_step_key(setup, feed, free), step.jit_compile)
         token = _keras.begin_training(model)
-        traced = Traces.of(model).get("train", token, key, lambda: step.trace(feed.element_spec))
+        traced = Traces.of(model).get_for(
+            "train", token, key, feed.element_spec, lambda: step.trace(feed.element_spec)
+        )
         reader = None
         if setup.replicas is None:
             reader = Traces.of(model).get(
@@ -374,7 +376,7 @@ def _step_key(setup: Setup, feed: Feed, free: FastKernels | None) -> tuple[Hasha
     """Returns what a traced step depends on."""
     shared = feed.full_batch if setup.shared else None
     names = () if free is None else free.names
-    return _identity(setup, setup.train_step, stock=setup.stock), shared, str(feed.element_spec), names
+    return _identity(setup, setup.train_step, stock=setup.stock), shared, names
 
 
 def _around(setup: Setup) -> Callable[[StepFunction], StepFunction]:

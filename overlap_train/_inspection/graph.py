@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps_utils
 
-__all__ = ["call_with", "handle_spec", "nested_operations", "written_inputs"]
+__all__ = ["call_with", "handle_spec", "nested_operations", "signatures_of", "written_inputs"]
 
 
 def call_with(concrete: Any, arguments: Sequence[Any], captured: Sequence[Any]) -> Any:
@@ -55,3 +55,10 @@ def nested_operations(graph: Any) -> Iterator[tuple[str, str, Any]]:
     for function in graph.as_graph_def().library.function:
         for node in function.node_def:
             yield node.op, node.name, None
+
+
+def signatures_of(graph: Any, kind: str, attributes: Sequence[str]) -> set[tuple[int, ...]]:
+    """Returns the types, as numbers of `tf.DType`, in attributes of the operations whose type begins so."""
+    definition = graph.as_graph_def()
+    nodes = [*definition.node, *(node for f in definition.library.function for node in f.node_def)]
+    return {tuple(node.attr[name].type for name in attributes) for node in nodes if node.op.startswith(kind)}

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from overlap_train._inspection.effects import Effect, find_effects
 from overlap_train._inspection.graph import call_with, handle_spec, written_inputs
+from overlap_train._inspection.tables import find_tables
 
 __all__ = ["CapturedVariable", "TracedFunction", "captured_variables", "private_handles", "trace", "union"]
 
@@ -63,7 +64,7 @@ class TracedFunction:
         self._function = function  # holds what the trace refers to weakly
         self._concrete = tf.function(_traced_once(function), autograph=False).get_concrete_function(*specs)
         self.variables = captured_variables(self._concrete)
-        self.effects: tuple[Effect, ...] = find_effects(self._concrete.graph)
+        self.effects: tuple[Effect, ...] = (*find_effects(self._concrete.graph), *find_tables(self._concrete))
         self.outputs: Any = self._concrete.structured_outputs
 
     def __call__(self, *arguments: Any) -> Any:

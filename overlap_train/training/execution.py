@@ -116,7 +116,7 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
         return make_loop(task.feed, task.step.using(task.around(task.function)), eager=True), pace
     known, token, key = Traces.of(task.model), _keras.begin_training(task.model), _loop_key(task)
     flags = tuple(variable.trainable for variable in task.model.variables)
-    if known.get("train", token, ("flags", *key), lambda: flags) != flags:
+    if known.get("train", token, ("flags", Same(task.step.traced)), lambda: flags) != flags:
         # What is traced now would obey `trainable`; Keras goes on with what it has traced until `compile`.
         message("plan: as traced before layers were frozen or thawed; compile the model to train with that")
         loop = known.get("train", token, ("frozen", *key), lambda: make_loop(task.feed, task.step))
@@ -132,8 +132,11 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
 
     asked = len(candidates) == 1
 
+    def loop_key(candidate: Candidate) -> Hashable:
+        return key, asked, candidate, getattr(task.feed, "num_samples", None) if candidate.jit else None
+
     def build(candidate: Candidate) -> Loop:
-        return known.get("train", token, (key, asked, candidate), lambda: _build(task, candidate, asked))
+        return known.get("train", token, loop_key(candidate), lambda: _build(task, candidate, asked))
 
     loop = PlannedLoop(
         candidates,
@@ -142,7 +145,7 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
         total_steps=task.total_steps,
         cache=PlanCache(path),
         message=message,
-        is_traced=lambda candidate: known.has("train", token, (key, asked, candidate)),
+        is_traced=lambda candidate: known.has("train", token, loop_key(candidate)),
         free=_names(task.free),
         fast_extra_s=_timing_s(task) if any(candidate.fast for candidate in candidates) else 0.0,
     )
@@ -310,9 +313,10 @@ def _loop_key(task: Task) -> tuple[Hashable, ...]:
         "loop",
         task.step_key,
         Same(step.traced),
+        str(feed.element_spec),
         step.halts,
         step.logs is not None,
-        str([(tensor.shape, tensor.dtype) for tensor in tensors]),
+        str([(tensor.shape[1:], tensor.dtype) for tensor in tensors]),
         getattr(feed, "batch_size", None),
         Same(feed.preprocess) if isinstance(feed, ArrayFeed) else None,
     )

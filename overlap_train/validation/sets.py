@@ -209,12 +209,13 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
     )
     if _keras.runs_eagerly(model):
         return PreparedSet(name, chosen, batches, None, "the model runs eagerly (run_eagerly=True)")
-    preprocess = None if batches.preparation is None else Same(request.preprocess)
-    key = ("step", request.identity, str(batches.raw_spec), str(batches.element_spec), preprocess)
-    step = Traces.of(model).get(
+    # What prepares batches has been traced for these very ones.
+    prepared = None if batches.preparation is None else (str(batches.raw_spec), Same(request.preprocess))
+    step = Traces.of(model).get_for(
         "test",
         _keras.test_function(model),
-        key,
+        ("step", request.identity, prepared),
+        batches.element_spec,
         lambda: trace_validation(
             model, request.function, batches.element_spec, batches.preparation, within=request.within
         ),
@@ -225,9 +226,9 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
 def _must_be_live(request: SetRequest, batches: Batches, step: ValidationStep) -> str | None:
     if request.acts is not None:
         return f"{request.acts} acts between the batches of a validation"
-    if isinstance(batches, StreamedBatches) and batches.captured:
-        names = ", ".join(variable.name for variable in batches.captured[:3])
-        return f"the pipeline of the validation data reads variables ({names}), whose present values count"
+    if isinstance(batches, StreamedBatches) and batches.reads:
+        names = ", ".join(batches.reads[:3])
+        return f"the pipeline of the validation data reads what no pass holds ({names}), as it stands then"
     return step.live
 
 
