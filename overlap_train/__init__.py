@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from overlap_train.resume import CheckpointPolicy
     from overlap_train.trainer import Trainer
     from overlap_train.training.plan import ExecutionPlan
+    from overlap_train.validation.evaluation_function import EvaluationFunction
     from overlap_train.validation.policy import ValidationPolicy, ValidationSet
 
 __all__ = [
     "CheckpointPolicy",
     "EpochAccount",
+    "EvaluationFunction",
     "ExecutionPlan",
     "StepValidation",
     "Trainer",
@@ -38,6 +40,7 @@ __all__ = [
 _HOMES = {
     "CheckpointPolicy": "resume",
     "EpochAccount": "records",
+    "EvaluationFunction": "validation.evaluation_function",
     "ExecutionPlan": "training.plan",
     "StepValidation": "records",
     "Trainer": "trainer",

@@ -30,8 +30,9 @@ from overlap_train.records import EpochAccount, StepValidation
 from overlap_train.resume import CheckpointPolicy, checkpoint_policy
 from overlap_train.session import FitSession
 from overlap_train.training.plan import ExecutionPlan
+from overlap_train.validation.evaluation_function import EvaluationFunction, split_functions
 from overlap_train.validation.policy import ValidationPolicy, ValidationSet
-from overlap_train.validation.sets import named_sets
+from overlap_train.validation.sets import is_set, named_sets
 
 __all__ = ["Trainer"]
 
@@ -153,7 +154,8 @@ class Trainer:
 
         `validation_data` may also be a dict of several sets by name, such as
         `{"clean": (x, y), "noisy": ValidationSet(data=dataset, freq=5)}`, whose metrics are then called
-        `val_clean_loss` and so on.
+        `val_clean_loss` and so on. An `EvaluationFunction` in it is called with a model of each epoch's
+        weights, like those of `ValidationPolicy(functions=...)`.
 
         Args beyond those of Keras:
             resume: a directory, or a `CheckpointPolicy`, for checkpoints of this training. If it holds one,
@@ -191,6 +193,7 @@ class Trainer:
         )
         policy = checkpoint_policy(resume)
         _keras.require_compiled(self.model)
+        validation_data, functions = split_functions(validation_data, self.validation.functions, is_set)
         if validation_split and validation_data is None:
             (x, y, sample_weight), validation_data = _keras.split_validation(
                 (x, y, sample_weight), validation_split
@@ -206,6 +209,10 @@ class Trainer:
         )
         if self.replicas is not None:
             self.replicas.check_model(self.model)
+            if functions and not self._validates_alone:
+                raise ValueError(
+                    "evaluation functions are for one host; leave them out on several, or with an evaluator"
+                )
         if not self._hosts.is_chief:
             verbose = 0
         steps_per_epoch = _keras.capped_steps(steps_per_epoch)
@@ -220,7 +227,17 @@ class Trainer:
             judges_overlap=self.validation.judges_overlap and self._validates_alone,
             streamed=not isinstance(feed, ArrayFeed),
         )
-        self._train(feed, sets, schedule, callbacks, policy, verbose=verbose, steps_per_epoch=steps_per_epoch)
+        self._train(
+            feed,
+            sets,
+            schedule,
+            callbacks,
+            policy,
+            functions=functions,
+            validation_freq=validation_freq,
+            verbose=verbose,
+            steps_per_epoch=steps_per_epoch,
+        )
         return self.model.history
 
     def _fit_by_model(self, owner: type, given: dict[str, Any], resume: Any) -> keras.callbacks.History:
@@ -294,6 +311,8 @@ class Trainer:
         callbacks: Any,
         policy: CheckpointPolicy | None,
         *,
+        functions: Mapping[str, EvaluationFunction],
+        validation_freq: int | Sequence[int],
         verbose: arguments.Verbosity,
         steps_per_epoch: int | None,
     ) -> None:
@@ -315,8 +334,10 @@ class Trainer:
                 callback_list,
                 progress,
                 sets,
+                functions,
                 policy,
                 resources,
+                validation_freq=validation_freq,
                 initial_epoch=schedule.initial_epoch,
                 epochs=schedule.epochs,
                 on_step_validation=self.step_validations.append,
