@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
