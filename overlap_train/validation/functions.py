@@ -256,7 +256,6 @@ class LiveFunction(LiveRunner):
 
 def _end_fork(name: str) -> None:
     """Ends a process that a function forked and that came back: it would go on as a second training."""
-    print(
-        f"evaluation function {name!r}: a forked process returned, and is ended", file=sys.stderr, flush=True
-    )
+    # Past Python's buffers, whose locks another thread may have held at the fork.
+    os.write(2, f"evaluation function {name!r}: a forked process returned, and is ended\n".encode())
     os._exit(1)

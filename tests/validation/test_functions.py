@@ -205,8 +205,9 @@ def test_training_goes_on_while_a_function_waits():
                 made[0] += 1
                 if made[0] > 4:
                     later.set()
+                return 0
 
-            with tf.control_dependencies([tf.py_function(count, [], [])]):
+            with tf.control_dependencies([tf.py_function(count, [], tf.int32)]):
                 return super().train_step(tf.nest.map_structure(tf.identity, batch))
 
     def wait(model):
