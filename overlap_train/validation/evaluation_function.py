@@ -169,7 +169,7 @@ def _as_float(value: Any) -> float | None:
     if value is None or isinstance(value, (str, bytes, list, tuple, set)):
         return None
     try:
-        array = np.asarray(value)
+        array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
         # "V" without fields: numbers that NumPy has no type for, such as bfloat16.
         if array.ndim or array.dtype.kind not in "biufV" or array.dtype.names is not None:
             return None
