@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from overlap_train.conv import accelerate
     from overlap_train.records import EpochAccount, StepValidation
     from overlap_train.resume import CheckpointPolicy
+    from overlap_train.routing import install, routed, uninstall
     from overlap_train.trainer import Trainer
     from overlap_train.training.plan import ExecutionPlan
     from overlap_train.validation.evaluation_function import EvaluationFunction
@@ -35,6 +36,9 @@ __all__ = [
     "accelerate",
     "configure",
     "errors",
+    "install",
+    "routed",
+    "uninstall",
 ]
 
 _HOMES = {
@@ -48,6 +52,9 @@ _HOMES = {
     "ValidationSet": "validation.policy",
     "accelerate": "conv",
     "configure": "configuration",
+    "install": "routing",
+    "routed": "routing",
+    "uninstall": "routing",
 }
 
 

@@ -176,9 +176,8 @@ class Trainer:
             KeyboardInterrupt: a second signal came before the first was obeyed.
         """
         given = {name: value for name, value in locals().items() if name not in ("self", "resume")}
-        owner = _keras.overrides(self.model, "fit")
-        if owner is not None and not _routing.is_within(self.model, "fit"):
-            return self._fit_by_model(owner, given, resume)
+        if self._is_around("fit"):
+            return self._fit_by_model(given, resume)
         arguments.check_fit(
             epochs=epochs,
             initial_epoch=initial_epoch,
@@ -240,11 +239,17 @@ class Trainer:
         )
         return self.model.history
 
-    def _fit_by_model(self, owner: type, given: dict[str, Any], resume: Any) -> keras.callbacks.History:
-        """Calls a `fit` of the model's own; what it passes on to `keras.Model.fit` comes back here.
+    def _is_around(self, name: str) -> bool:
+        """Whether a method that is not Keras's own is to be called, and has not called us."""
+        around = _keras.overrides(self.model, name) or _keras.patched_by(self.model, name)
+        return around is not None and not _routing.is_within(self.model, name)
+
+    def _fit_by_model(self, given: dict[str, Any], resume: Any) -> keras.callbacks.History:
+        """Calls a `fit` of the model's own, or one that a library has put in place of Keras's.
+
+        What it passes on to `keras.Model.fit` comes back here.
 
         Args:
-            owner: the class whose `fit` it is.
             given: the arguments of `fit`.
             resume: as for `fit`.
         """
@@ -252,13 +257,18 @@ class Trainer:
         passed = {name: value for name, value in given.items() if value is not defaults[name].default}
         with _routing.through(self.model, functools.partial(self.fit, resume=resume)) as route:
             history = self.model.fit(**passed)
+        owner = _keras.overrides(self.model, "fit")
+        name = (
+            f"{owner.__name__}.fit" if owner else f"keras.Model.fit of {_keras.patched_by(self.model, 'fit')}"
+        )
         if not route.used:
             self._forget([])
             self.ended = "completed"
             self.messages.append(
-                f"{owner.__name__}.fit has trained by itself: it did not call keras.Model.fit, so nothing "
-                "overlapped"
+                f"{name} has trained by itself: it did not call keras.Model.fit, so nothing overlapped"
             )
+        elif owner is None:
+            self.messages.append(f"{name} was called around this training")
         return history
 
     def evaluate(
@@ -282,9 +292,8 @@ class Trainer:
             ValueError: for an argument out of range, empty data, or a model that is not compiled.
             TypeError: for an argument of the wrong type.
         """
-        owner = _keras.overrides(self.model, "evaluate")
-        if owner is not None and not _routing.is_within(self.model, "evaluate"):
-            given = {name: value for name, value in locals().items() if name not in ("self", "owner")}
+        given = {name: value for name, value in locals().items() if name != "self"}
+        if self._is_around("evaluate"):
             defaults = inspect.signature(Trainer.evaluate).parameters
             passed = {name: value for name, value in given.items() if value is not defaults[name].default}
             with _routing.through(self.model, self.evaluate, name="evaluate"):

@@ -32,6 +32,7 @@ MAY_IMPORT = {
         "errors",
         "records",
         "resume",
+        "routing",
         "trainer",
         "training",
         "validation",
@@ -88,6 +89,7 @@ MAY_IMPORT = {
     "opening": {"_keras", "callbacks"},
     "records": set(),
     "resume": {"arguments", "callbacks", "checkpoint", "data", "errors", "snapshot"},
+    "routing": {"_keras", "_routing", "arguments", "checkpoint", "trainer", "training", "validation"},
     "scheduling": {"arguments", "errors", "records", "zero_copy"},
     "parts": {
         "callbacks",

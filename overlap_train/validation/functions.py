@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import keras
 
-from overlap_train import _keras, arguments
+from overlap_train import _keras, _routing, arguments
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 from overlap_train.snapshot import ModelState, Snapshot, Values
 from overlap_train.validation.evaluation_function import EvaluationFunction, metric_values
@@ -143,7 +143,8 @@ class PrivateCall:
         self._private.adopt(values)
         process = os.getpid()
         try:
-            returned = self._function(self._private.model)
+            with _routing.suspended():  # or `install` would evaluate its model by workers of its own
+                returned = self._function(self._private.model)
         finally:
             if os.getpid() != process:
                 _end_fork(self._name)
