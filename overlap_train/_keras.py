@@ -61,10 +61,12 @@ __all__ = [
     "is_stock_method",
     "is_tf_dataset_adapter",
     "is_trainer",
+    "method_cell",
     "metric_leaves",
     "metrics_by_python",
     "metrics_or_logs",
     "overrides",
+    "patched_by",
     "profiles",
     "python_logs",
     "require_compiled",
@@ -85,6 +87,7 @@ __all__ = [
 
 # As Keras made it, whatever a library puts in its place later.
 _stock_evaluate = KerasTrainer.evaluate
+_STOCK: dict[str, Any] = {"fit": KerasTrainer.fit, "evaluate": _stock_evaluate}
 
 
 def adapt(
@@ -195,6 +198,30 @@ def overrides(model: keras.Model, name: str) -> type | None:
         return type(model)  # set on the model itself
     owner = next((kind for kind in type(model).__mro__ if name in vars(kind)), object)
     return None if owner is object or _is_keras_module(owner.__module__) else owner
+
+
+def patched_by(model: keras.Model, name: str) -> str | None:
+    """Returns the module of what a library has put in place of Keras's own method of all models, or None."""
+    found = getattr(type(model), name)
+    if found is _STOCK[name] and is_stock_method(found):
+        return None
+    variables = getattr(found, "__globals__", {})
+    return str(variables.get("__name__") or getattr(type(found), "__module__", "another module"))
+
+
+def method_cell(name: str) -> Any:
+    """Returns the cell in which Keras's method holds what it runs (`filter_traceback`, its variable `fn`).
+
+    Raises:
+        RuntimeError: this Keras keeps it elsewhere.
+    """
+    method = _STOCK[name]
+    while method is not None:
+        names = method.__code__.co_freevars
+        if is_stock_method(method) and "fn" in names:
+            return method.__closure__[names.index("fn")]
+        method = getattr(method, "__wrapped__", None)  # as another library has wrapped it
+    raise RuntimeError(f"keras.Model.{name} of Keras {keras.__version__} cannot be routed")
 
 
 def is_keras_class(kind: type) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,15 +42,17 @@ from overlap_train.training.pace import Pace
 from overlap_train.training.plan import ExecutionPlan
 from overlap_train.training.step import MetricsReader, Step, StepFunction, require_optimizer
 from overlap_train.validation.backlog import Backlog
+from overlap_train.validation.evaluation_function import EvaluationFunction
+from overlap_train.validation.functions import FunctionRequest, add_functions
 from overlap_train.validation.policy import ValidationPolicy, ValidationSet
 from overlap_train.validation.sets import SetRequest, build_suite, prepare_sets
-from overlap_train.validation.stepwise import StepValidations
+from overlap_train.validation.stepwise import StepSchedule, StepValidations, deliver_step_validation
 from overlap_train.validation.suite import ValidationSuite
 
 __all__ = ["Setup", "assemble_fit", "make_callback_list", "make_suite", "serve_fit"]
 
 # What of a `ValidationPolicy` a history may depend on.
-_SAID = ("backlog", "on_change", "on_error", "every_steps", "join_batches")
+_SAID = ("backlog", "on_change", "on_error", "every_steps", "every_seconds", "join_batches")
 
 
 @dataclass(frozen=True)
@@ -106,9 +108,11 @@ def assemble_fit(
     callbacks: keras.callbacks.CallbackList,
     progress: ProgressReporter,
     sets: Mapping[str, ValidationSet],
+    functions: Mapping[str, EvaluationFunction],
     policy: CheckpointPolicy | None,
     resources: contextlib.ExitStack,
     *,
+    validation_freq: int | Sequence[int],
     initial_epoch: int,
     epochs: int,
     on_step_validation: Callable[[StepValidation], None],
@@ -123,8 +127,10 @@ def assemble_fit(
         callbacks: the user's, and the history.
         progress: told what is decided.
         sets: the validation sets by name.
+        functions: the evaluation functions by name.
         policy: where checkpoints go, or None.
         resources: closes what is opened here.
+        validation_freq: as for `fit`, for functions that do not say.
         initial_epoch: where the training begins if it is not resumed.
         epochs: where the training ends.
         on_step_validation: called with the results of validations inside epochs.
@@ -163,9 +169,12 @@ def assemble_fit(
     if not setup.shared:
         loop.begin_warm_up(feed)  # while the validation is traced
     state, suite = _make_suite(setup, feed, step, sets, callbacks, resources)
+    request = FunctionRequest(
+        model, state, feed.element_spec, validation_freq, setup.recorder.add, progress.message
+    )
+    add_functions(suite, functions, request, resources)
     if validation.sanity_check:
         suite.sanity_check(state.read())
-    every = validation.every_steps
     max_lag, reason = effective_lag(validation, feed, step, suite, callbacks.callbacks)
     shared, delivery = deliver_together(
         setup.hosts,
@@ -189,7 +198,7 @@ def assemble_fit(
         pace=pace,
         suite=suite,
         backlog=backlog,
-        stepwise=StepValidations(suite, every, on_step_validation) if every and suite else None,
+        stepwise=_step_validations(validation, suite, shared, on_step_validation),
         delivery=delivery,
         callbacks=shared,
         progress=progress,
@@ -198,7 +207,7 @@ def assemble_fit(
         interrupts=before.interrupts if before else resources.enter_context(Interrupts()),
         resumer=before.resumer
         if before
-        else _make_resumer(setup, policy, feed, sets, state, progress.message, resources),
+        else _make_resumer(setup, policy, feed, {**sets, **functions}, state, progress.message, resources),
         scope=replicas.scope if replicas is not None else contextlib.nullcontext,
         hosts=setup.hosts,
     )
@@ -450,11 +459,27 @@ def _make_loop(
     return make_execution(task, plan, progress.message)
 
 
+def _step_validations(
+    policy: ValidationPolicy,
+    suite: ValidationSuite,
+    callbacks: Any,
+    deliver: Callable[[StepValidation], None],
+) -> StepValidations | None:
+    """Returns what validates inside epochs, if the policy asks for it and there is something to validate."""
+    if not suite or (policy.every_steps is None and policy.every_seconds is None):
+        return None
+    return StepValidations(
+        suite,
+        StepSchedule(policy.every_steps, policy.every_seconds),
+        functools.partial(deliver_step_validation, callbacks.callbacks, deliver),
+    )
+
+
 def _make_resumer(
     setup: Setup,
     policy: CheckpointPolicy | None,
     feed: Feed,
-    sets: Mapping[str, ValidationSet],
+    sets: Mapping[str, ValidationSet | EvaluationFunction],
     state: ModelState,
     say: Callable[[str], None],
     resources: contextlib.ExitStack,
@@ -482,8 +507,14 @@ def _make_resumer(
     return resumer
 
 
-def _describe_validation(setup: Setup, sets: Mapping[str, ValidationSet]) -> str:
+def _describe_validation(setup: Setup, sets: Mapping[str, ValidationSet | EvaluationFunction]) -> str:
     """Returns what a history's `val_` values come from."""
+    functions = [
+        f"\n{name}: freq {each.freq}, {getattr(each.function, '__qualname__', type(each.function).__name__)}"
+        for name, each in sets.items()
+        if isinstance(each, EvaluationFunction)
+    ]
+    sets = {name: each for name, each in sets.items() if isinstance(each, ValidationSet)}
     step = "stock" if setup.stock_validation else getattr(setup.validation_step, "__qualname__", "custom")
     prepared = "" if setup.preprocess is None else ", prepared by a function"
-    return f"{describe_sets(sets)}\nvalidation_step {step}{prepared}"
+    return f"{describe_sets(sets)}\nvalidation_step {step}{prepared}{''.join(functions)}"

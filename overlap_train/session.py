@@ -86,6 +86,7 @@ class FitSession:
             self._run_epochs()
         except Interrupted:
             self._deliver_in_grace()
+        self._release_step_validations()
         self._parts.loop.finish()
         if isinstance(model.optimizer, keras.optimizers.Optimizer):
             with self._parts.scope():
@@ -111,6 +112,7 @@ class FitSession:
                 break
         if self._parts.stepwise is not None:
             self._parts.stepwise.wait()
+            self._release_step_validations()
         if self._parts.resumer is not None:
             self._parts.resumer.wait()
         if self._stopped:
@@ -186,7 +188,7 @@ class FitSession:
         if remaining is not None:
             steps = min(steps, remaining)
         if parts.stepwise is not None and not self._batch_hooks:
-            steps = min(steps, parts.stepwise.steps_left(self._step))
+            steps = min(steps, parts.stepwise.steps_left(self._step) or steps)
         first = parts.cursor.steps
         if self._batch_hooks and not self._begun:
             parts.callbacks.on_train_batch_begin(first)
@@ -212,6 +214,7 @@ class FitSession:
             parts.callbacks.on_train_batch_end(first + self._group - 1, done.logs)
         if parts.stepwise is not None and done.steps:
             parts.stepwise.after(self._step - done.steps, self._step, lambda: self._snapshot(epoch))
+            self._release_step_validations()
         parts.progress.steps_done(epoch, parts.cursor.steps, lambda: _keras.python_logs(parts.step.metrics()))
         parts.progress.validation_pending(
             [(p.epoch, sum(f.done() for f in p.shards), len(p.shards)) for p in parts.backlog if p.shards]
@@ -304,6 +307,7 @@ class FitSession:
             self._roll_back(pending, outcome)
         self._lag.delivered(rolled_back=outcome.rolled_back)
         self._close_epoch(pending, outcome)
+        self._release_step_validations()
         return outcome.rolled_back
 
     def _roll_back(self, pending: PendingEpoch, outcome: Outcome) -> None:
@@ -361,11 +365,18 @@ class FitSession:
             self._deliver_oldest()
         if self._parts.stepwise is not None:
             self._parts.stepwise.wait()
+            self._release_step_validations()
         self._parts = self._renew(self._parts)
         self._lag = self._lag_control()
         self._warm = False
         self._parts.progress.message("a callback had the train function made anew; traced again")
         return self._parts
+
+    def _release_step_validations(self) -> None:
+        """Delivers the results of validations inside epochs that no rollback can undo."""
+        backlog = self._parts.backlog
+        if self._parts.stepwise is not None:
+            self._parts.stepwise.release(backlog.oldest.epoch if len(backlog) else None)
 
     def _lag_control(self) -> LagControl:
         parts = self._parts

@@ -82,6 +82,16 @@ class TracedFunction:
         return call_with(self._concrete, arguments, captured)
 
     @property
+    def graph(self) -> Any:
+        """What was traced."""
+        return self._concrete.graph
+
+    @property
+    def constants(self) -> list[Any]:
+        """The tensors that it captured and that are no variables, as arrays."""
+        return [tensor.numpy() for tensor in self._concrete.captured_inputs if tensor.dtype != tf.resource]
+
+    @property
     def written(self) -> list[CapturedVariable]:
         """The variables to which it may write."""
         return [variable for variable in self.variables if variable.written]

@@ -35,7 +35,7 @@ from overlap_train.validation.runner import ValidationRunner
 from overlap_train.validation.suite import NamedRunner, Runner, ValidationSuite
 from overlap_train.validation.validation_step import ValidationStep, trace_step, trace_validation
 
-__all__ = ["PreparedSet", "SetRequest", "build_suite", "named_sets", "prepare_sets"]
+__all__ = ["PreparedSet", "SetRequest", "build_suite", "is_set", "named_sets", "prepare_sets"]
 
 
 def named_sets(validation_data: Any, default: ValidationSet) -> dict[str, ValidationSet]:
@@ -55,7 +55,7 @@ def named_sets(validation_data: Any, default: ValidationSet) -> dict[str, Valida
     if validation_data is None:
         return {}
     _refuse_missing(validation_data)
-    if not isinstance(validation_data, dict) or not all(map(_is_set, validation_data.values())):
+    if not isinstance(validation_data, dict) or not all(map(is_set, validation_data.values())):
         return {"": _with_data(default, validation_data)}
     if not validation_data:
         raise ValueError("validation_data is an empty dict; pass at least one set, or None")
@@ -304,7 +304,7 @@ def _with_data(default: ValidationSet, data: Any) -> ValidationSet:
 def _refuse_missing(validation_data: Any) -> None:
     """Raises TypeError if the data of one of several sets is None."""
     if not isinstance(validation_data, dict) or not all(
-        d is None or _is_set(d) for d in validation_data.values()
+        d is None or is_set(d) for d in validation_data.values()
     ):
         return
     for name, data in validation_data.items():
@@ -312,6 +312,7 @@ def _refuse_missing(validation_data: Any) -> None:
             raise TypeError(f"validation_data[{name!r}] is None; leave this set out, or pass its data")
 
 
-def _is_set(value: Any) -> bool:
+def is_set(value: Any) -> bool:
+    """Whether a value in a dict of `validation_data` is a validation set of its own."""
     kinds = (tuple, ValidationSet, tf.data.Dataset, keras.utils.PyDataset)
     return isinstance(value, kinds) or hasattr(value, "__next__")

@@ -9,10 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from overlap_train.scheduling.policies.board import Board
 from overlap_train.scheduling.graph.devices import Device, Platform
 from overlap_train.scheduling.graph.layers import LayerGraph
 from overlap_train.scheduling.graph.requests import Request
+from overlap_train.scheduling.policies.board import Board
 from overlap_train.scheduling.policies.molding import whole_is_sooner
 
 __all__ = ["CpuOnly", "GpuOnly", "Paper", "Policy"]

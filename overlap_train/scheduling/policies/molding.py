@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from overlap_train.scheduling.policies.board import Board
 from overlap_train.scheduling.graph.requests import Request
+from overlap_train.scheduling.policies.board import Board
 
 if TYPE_CHECKING:
     from overlap_train.scheduling.policies.base import Policy

@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from overlap_train.scheduling.policies.board import Board
-from overlap_train.scheduling.runtime.controller import LayerController
 from overlap_train.scheduling.graph.devices import Device
 from overlap_train.scheduling.graph.requests import Job, JobQueue, Request, urgency
-from overlap_train.scheduling.policies.planning import Problem, upward_ranks
 from overlap_train.scheduling.policies.base import Policy
+from overlap_train.scheduling.policies.board import Board
+from overlap_train.scheduling.policies.planning import Problem, upward_ranks
+from overlap_train.scheduling.runtime.controller import LayerController
 
 # Waiting jobs of a device, the most urgent first, that others are offered when they are idle.
 _LOOKED_AT = 8

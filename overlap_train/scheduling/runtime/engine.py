@@ -16,16 +16,16 @@ from typing import Any, Protocol
 from overlap_train.arguments import require_callable, require_count, require_instance, require_real, shown
 from overlap_train.errors import SchedulerClosedError
 from overlap_train.records import Span
-from overlap_train.scheduling.runtime.accounts import DeviceAccount
-from overlap_train.scheduling.policies.board import Board
-from overlap_train.scheduling.runtime.controller import LayerController
 from overlap_train.scheduling.costs.model import CostModel, Costs, check_costs
 from overlap_train.scheduling.graph.devices import Device, Platform
-from overlap_train.scheduling.runtime.distributor import LayerDistributor
 from overlap_train.scheduling.graph.layers import LayerGraph
 from overlap_train.scheduling.graph.requests import Job, JobQueue, Request
-from overlap_train.scheduling.policies.planned import make_policy
 from overlap_train.scheduling.policies.base import Policy
+from overlap_train.scheduling.policies.board import Board
+from overlap_train.scheduling.policies.planned import make_policy
+from overlap_train.scheduling.runtime.accounts import DeviceAccount
+from overlap_train.scheduling.runtime.controller import LayerController
+from overlap_train.scheduling.runtime.distributor import LayerDistributor
 
 _log = logging.getLogger(__name__)
 
