@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from start_networks import NETWORKS, make
+from scripts.bench.start_networks import NETWORKS, make
 
 _CHOICES = ("keras", "fast")
 _ROOT = Path(__file__).resolve().parents[2]
