@@ -40,6 +40,7 @@ __all__ = [
     "array_order_dataset",
     "averages_rows",
     "begin_training",
+    "build_optimizer",
     "capped_epochs",
     "capped_steps",
     "compiled_metrics_built",
@@ -75,6 +76,7 @@ __all__ = [
     "scope_variable_ids",
     "split_validation",
     "steps_per_execution",
+    "stock_metric_handles",
     "test_function",
     "track_loss",
     "tracks_each_loss",
@@ -394,6 +396,23 @@ def metric_leaves(model: keras.Model) -> list[keras.metrics.Metric]:
 
     add(model.metrics)
     return leaves
+
+
+def stock_metric_handles(model: keras.Model) -> list[Any]:
+    """Returns the handles of all variables of Keras's own metrics."""
+    metrics = [metric for metric in metric_leaves(model) if is_stock_method(type(metric))]
+    return [handle for m in metrics for v in m.variables for handle in variable_handles(v)]
+
+
+def build_optimizer(model: keras.Model) -> None:
+    """Builds the optimizer of a built model as its first update would (`Optimizer.apply`)."""
+    optimizer = model.optimizer
+    if not isinstance(optimizer, keras.optimizers.Optimizer) or optimizer.built:
+        return
+    if model.built and model.trainable_variables:
+        with keras.name_scope(optimizer.name, caller=optimizer):
+            optimizer.build(model.trainable_variables)
+        optimizer.built = True
 
 
 def is_stock_method(method: Any) -> bool:

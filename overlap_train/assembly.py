@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train import _keras
+from overlap_train._inspection.python_state import PythonState
 from overlap_train._inspection.traced import CapturedVariable, union
 from overlap_train._inspection.traces import Same, Traces, function_key
 from overlap_train.callbacks.hooks import acts_in_test_batches, wants_test_batches, wants_train_batches
@@ -168,6 +169,7 @@ def assemble_fit(
     resources.callback(loop.close)
     if not setup.shared:
         loop.begin_warm_up(feed)  # while the validation is traced
+    anew = setup.hosts.count == 1 and not Traces.of(model).holds("test", _keras.test_function(model))
     state, suite = _make_suite(setup, feed, step, sets, callbacks, resources)
     request = FunctionRequest(
         model, state, feed.element_spec, validation_freq, setup.recorder.add, progress.message
@@ -210,6 +212,7 @@ def assemble_fit(
         else _make_resumer(setup, policy, feed, {**sets, **functions}, state, progress.message, resources),
         scope=replicas.scope if replicas is not None else contextlib.nullcontext,
         hosts=setup.hosts,
+        traced_with=PythonState(model) if anew and suite and before is None else None,
     )
 
 
@@ -369,6 +372,7 @@ def _make_step(
         halt_on_nonfinite=nan_guard,
         listened_to=listened,
         metrics=metrics,
+        takes_optimizer=setup.stock and replicas is None and _keras.is_stock_method(model.train_step),
     )
 
 

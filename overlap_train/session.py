@@ -8,6 +8,7 @@ for as the lag demands. A delivery may roll the training back to its snapshot.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from typing import Any
 import keras
 
 from overlap_train import _keras
+from overlap_train._inspection.traces import Traces
 from overlap_train.callbacks.delivery import Outcome
 from overlap_train.callbacks.hooks import wants_train_batches
 from overlap_train.configuration import available_cores
@@ -238,7 +240,7 @@ class FitSession:
 
     def _end_epoch(self, epoch: int) -> None:
         """Takes the snapshot of an epoch's end and starts its validation."""
-        parts = self._parts
+        parts = self._validated_parts(epoch)
         parts.cursor.end_epoch()
         logs = parts.step.metrics()
         if set(self._last_logs) != set(logs) and parts.step.own_logs:
@@ -361,6 +363,25 @@ class FitSession:
                 "function away, as under keras.Model.fit; let it call model.make_train_function() as well"
             )
         self._train_function = function
+        return self._renewed("a callback had the train function made anew; traced again")
+
+    def _validated_parts(self, epoch: int) -> Parts:
+        """Returns the parts, built anew before the first validation if its trace holds what is true no more.
+
+        Keras traces the validation when it first validates, and sees what has been set until then.
+        """
+        traced_with = self._parts.traced_with
+        if traced_with is None or not self._parts.suite.due(epoch):
+            return self._parts
+        changed = traced_with.changed()
+        if changed is None:
+            self._parts = dataclasses.replace(self._parts, traced_with=None)
+            return self._parts
+        Traces.of(self._parts.model).forget("test")
+        return self._renewed(f"{changed} was set before the first validation, which is traced again")
+
+    def _renewed(self, reason: str) -> Parts:
+        """Returns the parts built anew, once all that is under way has been delivered."""
         while len(self._parts.backlog):
             self._deliver_oldest()
         if self._parts.stepwise is not None:
@@ -369,7 +390,7 @@ class FitSession:
         self._parts = self._renew(self._parts)
         self._lag = self._lag_control()
         self._warm = False
-        self._parts.progress.message("a callback had the train function made anew; traced again")
+        self._parts.progress.message(reason)
         return self._parts
 
     def _release_step_validations(self) -> None:

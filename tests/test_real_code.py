@@ -426,13 +426,17 @@ def test_tables_that_nobody_can_change_do_not_hold_the_training_up():
 class Scaled(keras.Model):
     """Has a number of Python's that its traces hold."""
 
-    def __init__(self):
+    def __init__(self, *layers):
         super().__init__()
         self.dense = keras.layers.Dense(models.CLASSES)
+        self.others = list(layers)
         self.scale = 1.0
 
     def call(self, x):
-        return self.dense(x) * self.scale
+        x = self.dense(x) * self.scale
+        for layer in self.others:
+            x = layer(x)
+        return x
 
 
 @pytest.mark.parametrize("second", [(64, 16), (70, 13), (64, 13)], ids=["full", "other", "both"])
@@ -482,3 +486,92 @@ def test_a_validation_that_is_ended_as_it_begins_has_one_batch():
     theirs = expected.fit(x, y, callbacks=[Ends()], **arguments)
     ours = Trainer(actual).fit(x, y, callbacks=[Ends()], **arguments)
     models.assert_same_history(ours.history, theirs.history)
+
+
+@pytest.mark.parametrize("rows", [64, 70], ids=["full", "smaller last"])
+@pytest.mark.parametrize("growth", [1, 2, 4])
+def test_a_loss_scale_that_grows_is_the_one_of_the_step(rows, growth):
+    """Before it is built, the optimizer scales by another number than after."""
+    x, y = models.arrays(rows)
+
+    def run(fit):
+        keras.backend.clear_session()  # which numbers the names again
+        keras.utils.set_random_seed(5)
+        model = keras.Sequential([keras.Input((models.FEATURES,)), keras.layers.Dense(models.CLASSES)])
+        optimizer = keras.optimizers.LossScaleOptimizer(
+            keras.optimizers.Adam(0.01), dynamic_growth_steps=growth
+        )
+        model.compile(optimizer, models.crossentropy(), metrics=["accuracy"])
+        fit(model)(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0)
+        return model
+
+    ours, theirs = run(lambda model: Trainer(model).fit), run(lambda model: model.fit)
+    models.assert_same_weights(ours, theirs)
+    assert float(ours.optimizer.dynamic_scale) == float(theirs.optimizer.dynamic_scale)
+    names = [[variable.path for variable in model.optimizer.variables] for model in (ours, theirs)]
+    assert names[0] == names[1]
+
+
+def test_the_trace_of_a_stock_model_is_the_only_one(monkeypatch):
+    model = models.sequential()
+    calls = []
+    step = type(model).train_step
+
+    def counted(self, data):
+        calls.append(1)
+        return step(self, data)
+
+    monkeypatch.setattr(keras.src.backend.tensorflow.trainer.TensorFlowTrainer, "train_step", counted)
+    monkeypatch.setattr("overlap_train._keras.is_stock_method", lambda method: True)
+    Trainer(model).fit(*models.arrays(64), verbose=0, validation_data=models.arrays(64))
+    assert calls == [1]
+
+
+@pytest.mark.parametrize("owner", ["model", "layer", "loss", "metric"])
+@pytest.mark.parametrize("freq", [1, 2])
+def test_what_is_set_before_the_first_validation_counts_as_by_keras(owner, freq):
+    class Layer(keras.layers.Layer):
+        scale = 1.0
+
+        def __init__(self):
+            super().__init__()
+            self.scale = 1.0
+
+        def call(self, x):
+            return x * self.scale
+
+    class Loss(keras.losses.Loss):
+        def __init__(self):
+            super().__init__()
+            self.scale = 1.0
+
+        def call(self, y, outputs):
+            losses = keras.losses.sparse_categorical_crossentropy(y, outputs, from_logits=True)
+            return losses * self.scale
+
+    class Metric(keras.metrics.SparseCategoricalAccuracy):
+        def __init__(self):
+            super().__init__()
+            self.scale = 1.0
+
+        def update_state(self, y, outputs, sample_weight=None):
+            super().update_state(y, outputs * self.scale, sample_weight)
+
+    class Sets(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            self.target.scale = -2.0
+
+    x, y = models.arrays(48)
+
+    def run(fit):
+        keras.utils.set_random_seed(5)
+        layer, loss, metric = Layer(), Loss(), Metric()
+        model = Scaled(layer)
+        model.compile("sgd", loss, metrics=[metric])
+        callback = Sets()
+        callback.target = {"model": model, "layer": layer, "loss": loss, "metric": metric}[owner]
+        arguments = {"validation_data": (x, y), "validation_freq": freq, "epochs": 4, "shuffle": False}
+        return fit(model)(x, y, callbacks=[callback], verbose=0, **arguments).history
+
+    ours, theirs = run(lambda model: Trainer(model).fit), run(lambda model: model.fit)
+    models.assert_same_history(ours, theirs)

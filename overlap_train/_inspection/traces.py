@@ -85,6 +85,14 @@ class Traces:
         known.append((spec, build()))
         return known[-1][1]
 
+    def holds(self, kind: str, token: Any) -> bool:
+        """Whether anything is kept that was traced under a token."""
+        return self._tokens.get(kind) is token and bool(self._kept.get(kind))
+
+    def forget(self, kind: str) -> None:
+        """Drops what is kept of a kind."""
+        self._kept.pop(kind, None)
+
     def has(self, kind: str, token: Any, key: Hashable) -> bool:
         """Whether something is kept under a key."""
         return self._tokens.get(kind) is token and key in self._kept.get(kind, {})

@@ -268,7 +268,7 @@ def _live_steps(request: SetRequest, each: PreparedSet) -> LiveSteps:
             "test",
             _keras.test_function(model),
             ("late", Same(each.step)),
-            lambda: trace_step(request.function, spec, request.within),
+            lambda: trace_step(model, request.function, spec, request.within),
         ),
     )
 
