@@ -38,7 +38,7 @@ class PythonState:
         for (number, name), value in _values(self._model):
             # What a class says counts until an instance says otherwise.
             default = getattr(type(owners[number]), name, value)
-            known = self._values.get((number, name), default)
+            known = self._values.get((number, name), default if _is_plain(default) else value)
             if known is not value and known != value and not _are_nan(known, value):
                 return f"{type(owners[number]).__name__}.{name.lstrip('_')}"
         return None
