@@ -25,7 +25,9 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--calls", help="those to be timed, separated by commas; all of them if not given")
     options = parser.parse_args()
+    wanted = options.calls.split(",") if options.calls else None
     if options.system == "ours":
         import overlap_train
 
@@ -38,6 +40,8 @@ def main() -> None:
     seconds: dict[str, float] = {}
 
     def timed(name: str, call: Callable[[], Any]) -> None:
+        if wanted is not None and name not in wanted:
+            return
         start_s = time.monotonic()
         call()
         seconds[name] = time.monotonic() - start_s
