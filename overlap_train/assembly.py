@@ -13,7 +13,6 @@ import keras
 import tensorflow as tf
 
 from overlap_train import _keras
-from overlap_train._inspection.python_state import PythonState
 from overlap_train._inspection.traced import CapturedVariable, union
 from overlap_train._inspection.traces import Same, Traces, function_key
 from overlap_train.callbacks.hooks import acts_in_test_batches, wants_test_batches, wants_train_batches
@@ -46,6 +45,7 @@ from overlap_train.validation.backlog import Backlog
 from overlap_train.validation.evaluation_function import EvaluationFunction
 from overlap_train.validation.functions import FunctionRequest, add_functions
 from overlap_train.validation.policy import ValidationPolicy, ValidationSet
+from overlap_train.validation.python_state import PythonState
 from overlap_train.validation.sets import SetRequest, build_suite, prepare_sets
 from overlap_train.validation.stepwise import StepSchedule, StepValidations, deliver_step_validation
 from overlap_train.validation.suite import ValidationSuite

@@ -9,7 +9,6 @@ from typing import Any
 
 import keras
 
-from overlap_train._inspection.python_state import PythonState
 from overlap_train.callbacks.delivery import Delivery
 from overlap_train.data.cursor import Cursor
 from overlap_train.interrupts import Interrupts
@@ -23,6 +22,7 @@ from overlap_train.training.loops import Loop
 from overlap_train.training.pace import Pace
 from overlap_train.training.step import Step
 from overlap_train.validation.backlog import Backlog
+from overlap_train.validation.python_state import PythonState
 from overlap_train.validation.stepwise import StepValidations
 from overlap_train.validation.suite import ValidationSuite
 

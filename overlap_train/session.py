@@ -17,7 +17,6 @@ from typing import Any
 import keras
 
 from overlap_train import _keras
-from overlap_train._inspection.traces import Traces
 from overlap_train.callbacks.delivery import Outcome
 from overlap_train.callbacks.hooks import wants_train_batches
 from overlap_train.configuration import available_cores
@@ -377,7 +376,7 @@ class FitSession:
         if changed is None:
             self._parts = dataclasses.replace(self._parts, traced_with=None)
             return self._parts
-        Traces.of(self._parts.model).forget("test")
+        traced_with.forget_validation()
         return self._renewed(f"{changed} was set before the first validation, which is traced again")
 
     def _renewed(self, reason: str) -> Parts:

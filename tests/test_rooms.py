@@ -50,7 +50,7 @@ MAY_IMPORT = {
     "cached_files": set(),
     "callbacks": {"_keras", "errors", "records", "snapshot"},
     "checkpoint": {"arguments", "errors", "records", "snapshot"},
-    "conv": {"arguments", "cached_files", "errors"},
+    "conv": {"_version", "arguments", "cached_files", "configuration", "errors"},
     "data": {"_extras", "_inspection", "_keras", "errors", "records", "zero_copy"},
     "errors": set(),
     "models": {"arguments"},

@@ -147,6 +147,7 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
         message=message,
         is_traced=lambda candidate: known.has("train", token, loop_key(candidate)),
         free=_names(task.free),
+        recurrent=_is_recurrent(task.model),
         fast_extra_s=_timing_s(task) if any(candidate.fast for candidate in candidates) else 0.0,
     )
     return loop, pace
@@ -180,13 +181,16 @@ def _candidates(task: Task, plan: ExecutionPlan) -> list[Candidate]:
     return found
 
 
+def _is_recurrent(model: keras.Model) -> bool:
+    return any(isinstance(layer, keras.layers.RNN) for layer in _keras.flat_layers(model))
+
+
 def _open_splits(task: Task) -> list[int]:
     """Returns the numbers of parts to be tried, the most promising first.
 
     A recurrent layer runs its operations once for each time step and part; they are too small as it is.
     """
-    recurrent = any(isinstance(layer, keras.layers.RNN) for layer in _keras.flat_layers(task.model))
-    if recurrent or find_obstacle(task.model, task.feed.element_spec):
+    if _is_recurrent(task.model) or find_obstacle(task.model, task.feed.element_spec):
         return [1]
     cores = available_cores()
     return [2 * cores, cores, 1] if _is_heavy(task) else [1, 2 * cores, cores]

@@ -25,6 +25,8 @@ from overlap_train.training.warm_up import WarmUp
 __all__ = ["PlannedLoop", "describe"]
 
 _CALL_S = 0.1
+# XLA makes one operation of the small ones of each time step, of which there are as many in a long step.
+_RECURRENT_GAIN = 0.3
 _TIMED_CALLS = 2
 _UNTIMED_STEPS = 5
 _PATIENCE = 12
@@ -61,6 +63,7 @@ class PlannedLoop(Loop):
         is_traced: whether `build` need not trace a candidate.
         free: what candidates that say nothing of it compute on faster operations than Keras's.
         fast_extra_s: what tracing one that does takes besides, once.
+        recurrent: whether the model goes through its time steps one by one.
     """
 
     def __init__(
@@ -75,7 +78,9 @@ class PlannedLoop(Loop):
         is_traced: Callable[[Candidate], bool] = lambda candidate: False,
         free: str = "",
         fast_extra_s: float = 0.0,
+        recurrent: bool = False,
     ) -> None:
+        self._recurrent = recurrent
         self._free = free
         self._fast_extra_s = fast_extra_s
         self._is_traced = is_traced
@@ -288,6 +293,8 @@ class PlannedLoop(Loop):
         near = 1 - 1 / _DOUBT if doubtful is not None and doubtful.step_s < _DOUBT * step_s else 0.0
         if doubtful is not None and doubtful.runs:
             return near
+        if candidate.jit and self._recurrent:
+            return max(near, _RECURRENT_GAIN)
         return max(near, _hoped_gain(candidate, best, step_s))
 
     def _build_s(self, candidate: Candidate, best: Candidate) -> float:

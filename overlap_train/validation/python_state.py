@@ -13,6 +13,7 @@ from typing import Any
 import keras
 
 from overlap_train import _keras
+from overlap_train._inspection.traces import Traces
 
 __all__ = ["PythonState"]
 
@@ -42,6 +43,10 @@ class PythonState:
             if known is not value and known != value and not _are_nan(known, value):
                 return f"{type(owners[number]).__name__}.{name.lstrip('_')}"
         return None
+
+    def forget_validation(self) -> None:
+        """Drops what has been traced for the validation of the model."""
+        Traces.of(self._model).forget("test")
 
 
 def _owners(model: keras.Model) -> list[Any]:
