@@ -28,13 +28,13 @@ from overlap_train.arguments import (
     require_text,
 )
 from overlap_train.errors import QueueFullError, SchedulerClosedError
-from overlap_train.scheduling.runtime.accounts import Statistics
-from overlap_train.scheduling.runtime.admission import Model, Submission, Waiting, join_inputs, split_outputs
 from overlap_train.scheduling.costs.model import CostModel, Costs, check_costs
 from overlap_train.scheduling.graph.devices import Device, Platform
-from overlap_train.scheduling.runtime.engine import Engine, Recorder
 from overlap_train.scheduling.graph.requests import Request, require_priority
 from overlap_train.scheduling.policies.base import Policy
+from overlap_train.scheduling.runtime.accounts import Statistics
+from overlap_train.scheduling.runtime.admission import Model, Submission, Waiting, join_inputs, split_outputs
+from overlap_train.scheduling.runtime.engine import Engine, Recorder
 
 __all__ = ["MultiModelScheduler"]
 

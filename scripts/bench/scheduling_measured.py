@@ -144,8 +144,8 @@ def _read(child: subprocess.Popen[str]) -> dict[str, Any]:
 def _traced(models: dict[str, Any], *, constant: bool) -> dict[str, Callable[[Any], Any]]:
     """A compiled function for each network, called once so that it is optimised."""
     from overlap_train.scheduling import Device, Platform
-    from overlap_train.scheduling.runtime.segments import merge_layers
     from overlap_train.scheduling.graph.model_splitting import split_model
+    from overlap_train.scheduling.runtime.segments import merge_layers
     from overlap_train.scheduling.runtime.tensorflow_backend import compile_segments, profile_layers
 
     platform = Platform((Device("CPU:0"),))

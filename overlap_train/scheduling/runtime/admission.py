@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from overlap_train.scheduling.runtime.accounts import ModelAccount
 from overlap_train.scheduling.graph.layers import LayerGraph
+from overlap_train.scheduling.runtime.accounts import ModelAccount
 
 __all__ = ["Model", "Submission", "Waiting"]
 

@@ -11,12 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from overlap_train.arguments import require_choice, require_count, require_flag, require_real
-from overlap_train.scheduling.runtime.admission import Model
 from overlap_train.scheduling.costs.model import CostModel, Costs
 from overlap_train.scheduling.graph.devices import Platform
 from overlap_train.scheduling.graph.layers import LayerGraph
-from overlap_train.scheduling.runtime.segments import choose_segments, merge_layers, worth_cutting
 from overlap_train.scheduling.graph.model_splitting import SplitModel, split_model
+from overlap_train.scheduling.runtime.admission import Model
+from overlap_train.scheduling.runtime.segments import choose_segments, merge_layers, worth_cutting
 from overlap_train.scheduling.runtime.tensorflow_backend import compile_segments, profile_layers
 
 __all__ = ["ModelBuilder", "require_cut"]

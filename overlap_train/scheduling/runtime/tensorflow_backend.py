@@ -21,8 +21,8 @@ from overlap_train.arguments import require_items, shown
 from overlap_train.scheduling.graph.cutting import constant_pieces
 from overlap_train.scheduling.graph.devices import Device, Platform
 from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Run
-from overlap_train.scheduling.runtime.segments import Segments
 from overlap_train.scheduling.graph.model_splitting import SplitModel
+from overlap_train.scheduling.runtime.segments import Segments
 
 __all__ = ["compile_segments", "profile_layers", "tensorflow_platform"]
 
