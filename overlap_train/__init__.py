@@ -18,13 +18,16 @@ if TYPE_CHECKING:
     from overlap_train.conv import accelerate
     from overlap_train.records import EpochAccount, StepValidation
     from overlap_train.resume import CheckpointPolicy
+    from overlap_train.routing import install, routed, uninstall
     from overlap_train.trainer import Trainer
     from overlap_train.training.plan import ExecutionPlan
+    from overlap_train.validation.evaluation_function import EvaluationFunction
     from overlap_train.validation.policy import ValidationPolicy, ValidationSet
 
 __all__ = [
     "CheckpointPolicy",
     "EpochAccount",
+    "EvaluationFunction",
     "ExecutionPlan",
     "StepValidation",
     "Trainer",
@@ -34,11 +37,15 @@ __all__ = [
     "accelerate",
     "configure",
     "errors",
+    "install",
+    "routed",
+    "uninstall",
 ]
 
 _HOMES = {
     "CheckpointPolicy": "resume",
     "EpochAccount": "records",
+    "EvaluationFunction": "validation.evaluation_function",
     "ExecutionPlan": "training.plan",
     "StepValidation": "records",
     "Trainer": "trainer",
@@ -46,6 +53,9 @@ _HOMES = {
     "ValidationSet": "validation.policy",
     "accelerate": "conv",
     "configure": "configuration",
+    "install": "routing",
+    "routed": "routing",
+    "uninstall": "routing",
 }
 
 find_moved_modules()

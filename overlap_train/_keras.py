@@ -40,6 +40,7 @@ __all__ = [
     "array_order_dataset",
     "averages_rows",
     "begin_training",
+    "build_optimizer",
     "capped_epochs",
     "capped_steps",
     "compiled_metrics_built",
@@ -61,10 +62,12 @@ __all__ = [
     "is_stock_method",
     "is_tf_dataset_adapter",
     "is_trainer",
+    "method_cell",
     "metric_leaves",
     "metrics_by_python",
     "metrics_or_logs",
     "overrides",
+    "patched_by",
     "profiles",
     "python_logs",
     "require_compiled",
@@ -73,6 +76,7 @@ __all__ = [
     "scope_variable_ids",
     "split_validation",
     "steps_per_execution",
+    "stock_metric_handles",
     "test_function",
     "track_loss",
     "tracks_each_loss",
@@ -85,6 +89,7 @@ __all__ = [
 
 # As Keras made it, whatever a library puts in its place later.
 _stock_evaluate = KerasTrainer.evaluate
+_STOCK: dict[str, Any] = {"fit": KerasTrainer.fit, "evaluate": _stock_evaluate}
 
 
 def adapt(
@@ -195,6 +200,30 @@ def overrides(model: keras.Model, name: str) -> type | None:
         return type(model)  # set on the model itself
     owner = next((kind for kind in type(model).__mro__ if name in vars(kind)), object)
     return None if owner is object or _is_keras_module(owner.__module__) else owner
+
+
+def patched_by(model: keras.Model, name: str) -> str | None:
+    """Returns the module of what a library has put in place of Keras's own method of all models, or None."""
+    found = getattr(type(model), name)
+    if found is _STOCK[name] and is_stock_method(found):
+        return None
+    variables = getattr(found, "__globals__", {})
+    return str(variables.get("__name__") or getattr(type(found), "__module__", "another module"))
+
+
+def method_cell(name: str) -> Any:
+    """Returns the cell in which Keras's method holds what it runs (`filter_traceback`, its variable `fn`).
+
+    Raises:
+        RuntimeError: this Keras keeps it elsewhere.
+    """
+    method = _STOCK[name]
+    while method is not None:
+        names = method.__code__.co_freevars
+        if is_stock_method(method) and "fn" in names:
+            return method.__closure__[names.index("fn")]
+        method = getattr(method, "__wrapped__", None)  # as another library has wrapped it
+    raise RuntimeError(f"keras.Model.{name} of Keras {keras.__version__} cannot be routed")
 
 
 def is_keras_class(kind: type) -> bool:
@@ -367,6 +396,23 @@ def metric_leaves(model: keras.Model) -> list[keras.metrics.Metric]:
 
     add(model.metrics)
     return leaves
+
+
+def stock_metric_handles(model: keras.Model) -> list[Any]:
+    """Returns the handles of all variables of Keras's own metrics."""
+    metrics = [metric for metric in metric_leaves(model) if is_stock_method(type(metric))]
+    return [handle for m in metrics for v in m.variables for handle in variable_handles(v)]
+
+
+def build_optimizer(model: keras.Model) -> None:
+    """Builds the optimizer of a built model as its first update would (`Optimizer.apply`)."""
+    optimizer = model.optimizer
+    if not isinstance(optimizer, keras.optimizers.Optimizer) or optimizer.built:
+        return
+    if model.built and model.trainable_variables:
+        with keras.name_scope(optimizer.name, caller=optimizer):
+            optimizer.build(model.trainable_variables)
+        optimizer.built = True
 
 
 def is_stock_method(method: Any) -> bool:

@@ -1,25 +1,34 @@
-"""Where a model has a `fit` of its own: what that passes on to Keras's `fit` comes to the trainer.
+"""Where a call of Keras's `fit` or `evaluate` goes: to Keras, or to whoever has routed it.
 
-Keras's method is replaced while any call is routed, for all threads, by one that looks whether the calling
-thread has routed this very model; any other call goes on as before. The signature stays Keras's.
+Keras's methods stay the objects that they are, with their signatures. What they run inside is exchanged
+while anything is routed, and put back after that: so whoever has kept Keras's method, to call it from one of
+his own as loggers do, comes through here as well. What is routed is looked up on the thread that calls.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 
 from overlap_train import _keras
 
-__all__ = ["Route", "entered", "is_within", "through"]
+__all__ = [
+    "Handler",
+    "Route",
+    "add_handler",
+    "entered",
+    "is_within",
+    "remove_handler",
+    "suspended",
+    "through",
+]
 
 
 @dataclass
@@ -31,22 +40,44 @@ class Route:
         name: of the method.
         target: called in its place.
         used: whether it has been.
+        error: what the target raised, and its cause, which Keras takes away.
     """
 
     model: keras.Model
     name: str
     target: Callable[..., Any]
     used: bool = False
+    error: tuple[BaseException, BaseException | None] | None = None
+
+
+class Handler(Protocol):
+    """Takes calls of the methods of all models."""
+
+    def __call__(
+        self, original: Callable[..., Any], model: keras.Model, name: str, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Does what the call asks for.
+
+        Args:
+            original: Keras's method, in case it is to be called after all.
+            model: whose method it is.
+            name: of the method.
+            args: of the call.
+            kwargs: of the call.
+        """
 
 
 _local = threading.local()
 _lock = threading.Lock()
-_counts: dict[tuple[type, str], int] = {}
+_users: dict[str, int] = {}
+_originals: dict[str, Callable[..., Any]] = {}
+_everywhere: list[Handler] = []
+_NAMES = ("fit", "evaluate")
 
 
 def is_within(model: keras.Model, name: str) -> bool:
     """Whether a method of the model's own class is running, on this thread, and has called us."""
-    if any(route.model is model and route.name == name for route in getattr(_local, "routes", ())):
+    if _is_marked(model, name):
         return True  # called again by what we have called
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -62,21 +93,60 @@ def is_within(model: keras.Model, name: str) -> bool:
 def through(model: keras.Model, target: Callable[..., Any], name: str = "fit") -> Iterator[Route]:
     """Sends what this thread passes on to Keras's own method of a model to another function."""
     route = Route(model, name, target)
-    stack: list[Route] = _local.__dict__.setdefault("routes", [])
-    owner = _keras_owner(model, name)
-    _install(owner, name)
-    stack.append(route)
+    _exchange(name)
     try:
-        yield route
+        with _marked(route):
+            yield route
+    except Exception as error:
+        if route.error is not None and route.error[0] is error:
+            raise error from route.error[1]
+        raise
     finally:
-        stack.remove(route)
-        _uninstall(owner, name)
+        _put_back(name)
 
 
 @contextlib.contextmanager
 def entered(model: keras.Model, name: str) -> Iterator[None]:
     """Marks that a method of the model's own is about to be called by us, so that it is not called again."""
-    route = Route(model, name, lambda: None, used=True)
+    with _marked(Route(model, name, lambda: None, used=True)):
+        yield
+
+
+@contextlib.contextmanager
+def suspended() -> Iterator[None]:
+    """Lets Keras do what this thread asks of it, whatever is routed."""
+    before = getattr(_local, "suspended", False)
+    _local.suspended = True
+    try:
+        yield
+    finally:
+        _local.suspended = before
+
+
+def add_handler(handler: Handler, *, everywhere: bool) -> None:
+    """Routes the methods of all models: on this thread, or on all."""
+    for name in _NAMES:
+        _exchange(name)
+    with _lock:
+        (_everywhere if everywhere else _handlers()).append(handler)
+
+
+def remove_handler(handler: Handler, *, everywhere: bool) -> None:
+    """Ends what `add_handler` began, on the same thread."""
+    with _lock:
+        (_everywhere if everywhere else _handlers()).remove(handler)
+    for name in _NAMES:
+        _put_back(name)
+
+
+def _handlers() -> list[Handler]:
+    """Returns the handlers of this thread, the innermost last."""
+    found: list[Handler] = _local.__dict__.setdefault("handlers", [])
+    return found
+
+
+@contextlib.contextmanager
+def _marked(route: Route) -> Iterator[None]:
     stack: list[Route] = _local.__dict__.setdefault("routes", [])
     stack.append(route)
     try:
@@ -85,40 +155,60 @@ def entered(model: keras.Model, name: str) -> Iterator[None]:
         stack.remove(route)
 
 
-def _keras_owner(model: keras.Model, name: str) -> type:
-    """Returns the class of Keras's whose method a subclass's `super()` finds."""
-    kinds = [kind for kind in type(model).__mro__ if name in vars(kind)]
-    return next(kind for kind in kinds if _keras.is_keras_class(kind))
+def _is_marked(model: keras.Model, name: str) -> bool:
+    return any(route.model is model and route.name == name for route in getattr(_local, "routes", ()))
 
 
-def _install(owner: type, name: str) -> None:
+def _exchange(name: str) -> None:
+    """Lets Keras's method come here, if it does not yet."""
     with _lock:
-        count = _counts.get((owner, name), 0)
-        _counts[owner, name] = count + 1
-        if not count:
-            setattr(owner, name, _routed(vars(owner)[name], name))
+        if not _users.get(name):
+            cell = _keras.method_cell(name)
+            _originals[name] = cell.cell_contents
+            cell.cell_contents = _routed(cell.cell_contents, name)
+        _users[name] = _users.get(name, 0) + 1
 
 
-def _uninstall(owner: type, name: str) -> None:
+def _put_back(name: str) -> None:
+    """Gives Keras's method back what it was, if no call is routed any more."""
     with _lock:
-        _counts[owner, name] -= 1
-        present = vars(owner)[name]
-        # Somebody else may have put a method of theirs around ours meanwhile; then ours lets all calls pass.
-        if not _counts[owner, name] and getattr(present, "_overlap_train_original", None) is not None:
-            setattr(owner, name, present._overlap_train_original)
+        _users[name] -= 1
+        if not _users[name]:
+            _keras.method_cell(name).cell_contents = _originals.pop(name)
 
 
 def _routed(original: Callable[..., Any], name: str) -> Callable[..., Any]:
-    @functools.wraps(original)
     def method(self: keras.Model, *args: Any, **kwargs: Any) -> Any:
         for route in reversed(getattr(_local, "routes", ())):
             if route.model is self and route.name == name and not route.used:
                 route.used = True
-                return route.target(*args, **kwargs)
-        return original(self, *args, **kwargs)
+                return _called(route, *args, **kwargs)
+        handler = _handler()
+        # Keras's own `fit` calls `evaluate` in a way that nobody else does.
+        if handler is None or _is_marked(self, name) or "_use_cached_eval_dataset" in kwargs:
+            return original(self, *args, **kwargs)
+        with entered(self, name):
+            return handler(original, self, name, *args, **kwargs)
 
-    method._overlap_train_original = original  # type: ignore[attr-defined]
     return method
+
+
+def _called(route: Route, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return route.target(*args, **kwargs)
+    except Exception as error:
+        route.error = error, error.__cause__
+        raise
+
+
+def _handler() -> Handler | None:
+    """Returns who takes the calls of this thread."""
+    if getattr(_local, "suspended", False):
+        return None
+    for handlers in (_handlers(), _everywhere):
+        with contextlib.suppress(IndexError):  # another thread may take the last one away
+            return handlers[-1]
+    return None
 
 
 def _is_ours(variables: dict[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train import _keras
+from overlap_train._inspection.python_state import PythonState
 from overlap_train._inspection.traced import CapturedVariable, union
 from overlap_train._inspection.traces import Same, Traces, function_key
 from overlap_train.callbacks.hooks import acts_in_test_batches, wants_test_batches, wants_train_batches
@@ -23,7 +24,7 @@ from overlap_train.data.sources import Feed, IteratorFeed
 from overlap_train.following import agree_to_start, deliver_together, make_resumer
 from overlap_train.interrupts import Interrupts
 from overlap_train.joining import rows_together
-from overlap_train.kernels import FastKernels, find_fast_kernels, suggest_building
+from overlap_train.kernels import FastKernels, find_fast_kernels, find_free_kernels
 from overlap_train.lag import effective_lag
 from overlap_train.monitoring.accounts import Accounts
 from overlap_train.monitoring.progress import ProgressReporter
@@ -42,15 +43,17 @@ from overlap_train.training.pace import Pace
 from overlap_train.training.plan import ExecutionPlan
 from overlap_train.training.step import MetricsReader, Step, StepFunction, require_optimizer
 from overlap_train.validation.backlog import Backlog
+from overlap_train.validation.evaluation_function import EvaluationFunction
+from overlap_train.validation.functions import FunctionRequest, add_functions
 from overlap_train.validation.policy import ValidationPolicy, ValidationSet
 from overlap_train.validation.sets import SetRequest, build_suite, prepare_sets
-from overlap_train.validation.stepwise import StepValidations
+from overlap_train.validation.stepwise import StepSchedule, StepValidations, deliver_step_validation
 from overlap_train.validation.suite import ValidationSuite
 
 __all__ = ["Setup", "assemble_fit", "make_callback_list", "make_suite", "serve_fit"]
 
 # What of a `ValidationPolicy` a history may depend on.
-_SAID = ("backlog", "on_change", "on_error", "every_steps", "join_batches")
+_SAID = ("backlog", "on_change", "on_error", "every_steps", "every_seconds", "join_batches")
 
 
 @dataclass(frozen=True)
@@ -106,9 +109,11 @@ def assemble_fit(
     callbacks: keras.callbacks.CallbackList,
     progress: ProgressReporter,
     sets: Mapping[str, ValidationSet],
+    functions: Mapping[str, EvaluationFunction],
     policy: CheckpointPolicy | None,
     resources: contextlib.ExitStack,
     *,
+    validation_freq: int | Sequence[int],
     initial_epoch: int,
     epochs: int,
     on_step_validation: Callable[[StepValidation], None],
@@ -123,8 +128,10 @@ def assemble_fit(
         callbacks: the user's, and the history.
         progress: told what is decided.
         sets: the validation sets by name.
+        functions: the evaluation functions by name.
         policy: where checkpoints go, or None.
         resources: closes what is opened here.
+        validation_freq: as for `fit`, for functions that do not say.
         initial_epoch: where the training begins if it is not resumed.
         epochs: where the training ends.
         on_step_validation: called with the results of validations inside epochs.
@@ -137,12 +144,14 @@ def assemble_fit(
     if replicas is not None:
         plans = {"number of epochs": epochs, "ExecutionPlan": setup.execution}
         agree_to_start(replicas, model, feed, validation, callbacks.callbacks, plans)
-    free = _free_kernels(setup)
+    free = _kept_free_kernels(setup)
     step = _make_step(setup, callbacks, feed, free)
     if not _keras.runs_eagerly(model):
         key = ("step", *_step_key(setup, feed, free), step.jit_compile)
         token = _keras.begin_training(model)
-        traced = Traces.of(model).get("train", token, key, lambda: step.trace(feed.element_spec))
+        traced = Traces.of(model).get_for(
+            "train", token, key, feed.element_spec, lambda: step.trace(feed.element_spec)
+        )
         reader = None
         if setup.replicas is None:
             reader = Traces.of(model).get(
@@ -160,10 +169,14 @@ def assemble_fit(
     resources.callback(loop.close)
     if not setup.shared:
         loop.begin_warm_up(feed)  # while the validation is traced
+    anew = setup.hosts.count == 1 and not Traces.of(model).holds("test", _keras.test_function(model))
     state, suite = _make_suite(setup, feed, step, sets, callbacks, resources)
+    request = FunctionRequest(
+        model, state, feed.element_spec, validation_freq, setup.recorder.add, progress.message
+    )
+    add_functions(suite, functions, request, resources)
     if validation.sanity_check:
         suite.sanity_check(state.read())
-    every = validation.every_steps
     max_lag, reason = effective_lag(validation, feed, step, suite, callbacks.callbacks)
     shared, delivery = deliver_together(
         setup.hosts,
@@ -187,7 +200,7 @@ def assemble_fit(
         pace=pace,
         suite=suite,
         backlog=backlog,
-        stepwise=StepValidations(suite, every, on_step_validation) if every and suite else None,
+        stepwise=_step_validations(validation, suite, shared, on_step_validation),
         delivery=delivery,
         callbacks=shared,
         progress=progress,
@@ -196,9 +209,10 @@ def assemble_fit(
         interrupts=before.interrupts if before else resources.enter_context(Interrupts()),
         resumer=before.resumer
         if before
-        else _make_resumer(setup, policy, feed, sets, state, progress.message, resources),
+        else _make_resumer(setup, policy, feed, {**sets, **functions}, state, progress.message, resources),
         scope=replicas.scope if replicas is not None else contextlib.nullcontext,
         hosts=setup.hosts,
+        traced_with=PythonState(model) if anew and suite and before is None else None,
     )
 
 
@@ -358,6 +372,7 @@ def _make_step(
         halt_on_nonfinite=nan_guard,
         listened_to=listened,
         metrics=metrics,
+        takes_optimizer=setup.stock and replicas is None and _keras.is_stock_method(model.train_step),
     )
 
 
@@ -374,7 +389,7 @@ def _step_key(setup: Setup, feed: Feed, free: FastKernels | None) -> tuple[Hasha
     """Returns what a traced step depends on."""
     shared = feed.full_batch if setup.shared else None
     names = () if free is None else free.names
-    return _identity(setup, setup.train_step, stock=setup.stock), shared, str(feed.element_spec), names
+    return _identity(setup, setup.train_step, stock=setup.stock), shared, names
 
 
 def _around(setup: Setup) -> Callable[[StepFunction], StepFunction]:
@@ -382,6 +397,15 @@ def _around(setup: Setup) -> Callable[[StepFunction], StepFunction]:
     if setup.replicas is None or setup.shared:
         return lambda function: function
     return functools.partial(SingleReplicaStep, setup.replicas)
+
+
+def _kept_free_kernels(setup: Setup) -> FastKernels | None:
+    """Returns what was chosen for the model's traces: a model that is built by them has more layers then."""
+    if _keras.runs_eagerly(setup.model):
+        return None
+    key = ("free kernels", setup.execution, setup.stock, setup.shared)
+    token = _keras.begin_training(setup.model)
+    return Traces.of(setup.model).get("train", token, key, lambda: _free_kernels(setup))
 
 
 def _free_kernels(setup: Setup) -> FastKernels | None:
@@ -400,16 +424,14 @@ def _free_kernels(setup: Setup) -> FastKernels | None:
     compiled = setup.execution.jit is True or (setup.execution.jit == "auto" and bool(model.jit_compile))
     if not stock or compiled or _keras.is_deterministic() or tf.config.list_logical_devices("GPU"):
         return None
-    return find_fast_kernels(model, build=False, which="free")
+    return find_free_kernels(model)
 
 
-def _tried_kernels(setup: Setup, message: Callable[[str], None]) -> FastKernels | None:
-    if setup.execution.kernels != "auto":
+def _tried_kernels(setup: Setup, free: FastKernels | None) -> FastKernels | None:
+    """Returns the faster operations that the planner may try, or None."""
+    if setup.execution.kernels != "auto" or (free is not None and not free.untimed):
         return None
-    suggestion = suggest_building(setup.model)
-    if suggestion is not None:
-        message(suggestion)
-    return find_fast_kernels(setup.model, build=False, which="timed")
+    return find_fast_kernels(setup.model, build=False)
 
 
 def _make_loop(
@@ -432,7 +454,7 @@ def _make_loop(
         _around(setup),
         shared=setup.shared,
         free=free,
-        find_fast=functools.cache(functools.partial(_tried_kernels, setup, progress.message)),
+        find_fast=functools.cache(functools.partial(_tried_kernels, setup, free)),
     )
     plan = setup.execution
     if setup.hosts.count > 1 and feed.full_batch is None:
@@ -441,11 +463,27 @@ def _make_loop(
     return make_execution(task, plan, progress.message)
 
 
+def _step_validations(
+    policy: ValidationPolicy,
+    suite: ValidationSuite,
+    callbacks: Any,
+    deliver: Callable[[StepValidation], None],
+) -> StepValidations | None:
+    """Returns what validates inside epochs, if the policy asks for it and there is something to validate."""
+    if not suite or (policy.every_steps is None and policy.every_seconds is None):
+        return None
+    return StepValidations(
+        suite,
+        StepSchedule(policy.every_steps, policy.every_seconds),
+        functools.partial(deliver_step_validation, callbacks.callbacks, deliver),
+    )
+
+
 def _make_resumer(
     setup: Setup,
     policy: CheckpointPolicy | None,
     feed: Feed,
-    sets: Mapping[str, ValidationSet],
+    sets: Mapping[str, ValidationSet | EvaluationFunction],
     state: ModelState,
     say: Callable[[str], None],
     resources: contextlib.ExitStack,
@@ -473,8 +511,14 @@ def _make_resumer(
     return resumer
 
 
-def _describe_validation(setup: Setup, sets: Mapping[str, ValidationSet]) -> str:
+def _describe_validation(setup: Setup, sets: Mapping[str, ValidationSet | EvaluationFunction]) -> str:
     """Returns what a history's `val_` values come from."""
+    functions = [
+        f"\n{name}: freq {each.freq}, {getattr(each.function, '__qualname__', type(each.function).__name__)}"
+        for name, each in sets.items()
+        if isinstance(each, EvaluationFunction)
+    ]
+    sets = {name: each for name, each in sets.items() if isinstance(each, ValidationSet)}
     step = "stock" if setup.stock_validation else getattr(setup.validation_step, "__qualname__", "custom")
     prepared = "" if setup.preprocess is None else ", prepared by a function"
-    return f"{describe_sets(sets)}\nvalidation_step {step}{prepared}"
+    return f"{describe_sets(sets)}\nvalidation_step {step}{prepared}{''.join(functions)}"

@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import platform
 import stat
 import tempfile
 from pathlib import Path
 
-__all__ = ["cache_home", "read_regular", "replace_content"]
+__all__ = ["cache_home", "processor_name", "read_regular", "replace_content"]
 
 
 def cache_home() -> Path | None:
@@ -72,3 +73,12 @@ def replace_content(path: Path, text: str) -> None:
         with contextlib.suppress(OSError):
             os.unlink(name)
         raise
+
+
+def processor_name() -> str:
+    """Returns the name of the processor, where the system tells; times of another one do not count."""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()

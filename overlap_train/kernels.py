@@ -11,28 +11,28 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from overlap_train import _keras
-from overlap_train.conv import layers, library
+from overlap_train.conv import layers, library, selection
 from overlap_train.conv.acceleration import stock_convolutions
+from overlap_train.conv.shapes import ConvKey
 
-__all__ = ["FastKernels", "find_fast_kernels", "fused_adam", "fused_batch_normalization", "suggest_building"]
+__all__ = ["FastKernels", "find_fast_kernels", "find_free_kernels", "fused_adam", "fused_batch_normalization"]
 
 _Call = Callable[..., Any]
 _Swap = tuple[Any, str, Callable[[int | None], _Call]]
 # Below so many weights, updating them is a small part of any step.
 _MANY_WEIGHTS = 1 << 17
-# Three directions of a convolution; large images take longer, and shapes that were met before nothing.
-_TIMING_S = 0.3
-
-_suggested = False
+# Of a model with fewer of them, Keras's graph is traced and prepared in a moment.
+_MANY_PARTS = 40
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,15 @@ class FastKernels:
     Attributes:
         names: of what they compute, such as "convolution", in order.
         swaps: object, name of the method, and what makes another method, given the rows of a batch.
+        times: whether convolutions of a shape that was never met are timed while a step is traced; otherwise
+            they are TensorFlow's.
+        untimed: those that a trace has met and not timed.
     """
 
     names: tuple[str, ...]
     swaps: tuple[_Swap, ...]
-
-    @property
-    def extra_s(self) -> float:
-        """About how many seconds longer a step with them takes to be traced: convolutions are timed then."""
-        return _TIMING_S * sum(isinstance(owner, keras.layers.Conv2D) for owner, *_ in self.swaps)
+    times: bool
+    untimed: set[ConvKey] = field(default_factory=set)
 
     def around(self, function: _Call, rows: int | None) -> _Call:
         """Returns a function that does the same on the faster operations when it is traced.
@@ -62,6 +62,8 @@ class FastKernels:
 
         def run(*arguments: Any) -> Any:
             with contextlib.ExitStack() as stack:
+                if not self.times:
+                    stack.enter_context(selection.only_known(self.untimed))
                 for owner, method, make in self.swaps:
                     stack.enter_context(_swapped(owner, method, make(rows)))
                 return function(*arguments)
@@ -69,51 +71,65 @@ class FastKernels:
         return run
 
 
-def find_fast_kernels(
-    model: keras.Model, *, build: bool, which: Literal["all", "free", "timed"] = "all"
-) -> FastKernels | None:
-    """Returns the faster operations for a model, or None if there is nothing that they would change.
+def find_fast_kernels(model: keras.Model, *, build: bool) -> FastKernels | None:
+    """Returns all faster operations for a model, or None if there is nothing that they would change.
 
     Args:
         model: compiled and built.
         build: whether the convolution may be compiled if it is not yet.
-        which: "free" leaves out, and "timed" takes only, what has to be timed to be known as faster.
     """
+    found = _layers(model, build=build)
+    if found or _weights(model) >= _MANY_WEIGHTS:
+        found |= _optimizer(model)
+    return _together(found, times=True)
+
+
+def find_free_kernels(model: keras.Model) -> FastKernels | None:
+    """Returns those that are known to be faster without a trial, for models of many parts; or None.
+
+    They make the graph half as large, which is traced and prepared in half the time. A model of few parts
+    gains nothing from that and keeps Keras's last bit.
+
+    Args:
+        model: compiled.
+    """
+    found = _layers(model, build=False) | _optimizer(model)
+    updates = len(model.trainable_variables) if "Adam" in found else 0
+    if updates + len(found.get("normalization", ())) < _MANY_PARTS:
+        return None
+    return _together(found, times=False)
+
+
+def _layers(model: keras.Model, *, build: bool) -> dict[str, list[_Swap]]:
     found: dict[str, list[_Swap]] = {}
-    convolutions = _float32_convolutions(model) if which != "free" else []
+    convolutions = _float32_convolutions(model)
     if convolutions and (build or library.is_built()):
         found["convolution"] = [
             (layer, "call", functools.partial(_convolution, layer)) for layer in convolutions
         ]
-    if which == "timed":
-        return _together(found)
     normalizations = [layer for layer in _keras.flat_layers(model) if _is_stock_normalization(layer)]
     if normalizations:
         found["normalization"] = [
             (layer, "call", functools.partial(_normalization, layer)) for layer in normalizations
         ]
+    return found
+
+
+def _optimizer(model: keras.Model) -> dict[str, list[_Swap]]:
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)  # of a LossScaleOptimizer
-    if _is_stock_adam(optimizer) and (found or model.count_params() >= _MANY_WEIGHTS):
-        found["Adam"] = [(optimizer, "update_step", functools.partial(_adam, optimizer))]
-    return _together(found)
+    if not _is_stock_adam(optimizer):
+        return {}
+    return {"Adam": [(optimizer, "update_step", functools.partial(_adam, optimizer))]}
 
 
-def _together(found: Mapping[str, Sequence[_Swap]]) -> FastKernels | None:
+def _weights(model: keras.Model) -> int:
+    return sum(math.prod(variable.shape) for variable in model.trainable_variables)
+
+
+def _together(found: Mapping[str, Sequence[_Swap]], *, times: bool) -> FastKernels | None:
     if not found:
         return None
-    return FastKernels(tuple(found), tuple(swap for swaps in found.values() for swap in swaps))
-
-
-def suggest_building(model: keras.Model) -> str | None:
-    """Returns how a model's convolutions would become faster, if the library for them is still to be built.
-
-    Says so once in a process.
-    """
-    global _suggested
-    if _suggested or not _float32_convolutions(model) or not library.can_be_built():
-        return None
-    _suggested = True
-    return "hint: steps may be faster with compiled convolutions: python -m overlap_train.conv.build, once"
+    return FastKernels(tuple(found), tuple(swap for swaps in found.values() for swap in swaps), times)
 
 
 @contextlib.contextmanager

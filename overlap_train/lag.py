@@ -59,10 +59,11 @@ def _kept_nowhere(feed: Feed, step: Step) -> str | None:
 
 def _noticed(feed: Feed, suite: ValidationSuite, callbacks: Sequence[keras.callbacks.Callback]) -> str | None:
     """Returns by what a rollback would be noticed, or None."""
-    if feed.captured and not all(_keras.is_stock_method(type(callback)) for callback in callbacks):
-        names = ", ".join(variable.name for variable in feed.captured[:3])
+    if feed.reads and not all(_keras.is_stock_method(type(callback)) for callback in callbacks):
+        names = ", ".join(feed.reads[:3])
         return (
-            f"the pipeline of the training data reads variables ({names}) that a callback may set; {_REMEDY}"
+            f"the pipeline of the training data reads what a callback may set, as it stands then ({names}); "
+            f"{_REMEDY}"
         )
     for callback in callbacks:
         for hook in ordering_hooks(callback):

@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from overlap_train._inspection.python_state import PythonState
 from overlap_train.callbacks.delivery import Delivery
 from overlap_train.data.cursor import Cursor
 from overlap_train.interrupts import Interrupts
@@ -61,3 +62,4 @@ class Parts:
     resumer: Resumer | None
     scope: Callable[[], AbstractContextManager[Any]] = nullcontext
     hosts: Alone = field(default_factory=Alone)
+    traced_with: PythonState | None = None  # the validation, if Keras would not have traced it before

@@ -128,12 +128,15 @@ class ValidationResult:
         metrics: of the whole set, without the prefix `val_`.
         running: the logs and the metrics' variables after each batch, if a callback asked for them.
         metric_state: the metrics' variables after the last batch, in the order of `ModelState.metrics`; empty
-            where another host has evaluated.
+            where another host, or a function, has evaluated.
+        of_function: whether an `EvaluationFunction` gave it, for which no `on_test_*` is called. Its single
+            number has the name "".
     """
 
     metrics: MetricValues
     running: tuple[Any, ...] = field(default=(), repr=False)
     metric_state: tuple[Any, ...] = field(default=(), repr=False, compare=False)
+    of_function: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +155,19 @@ class ShardOutcome:
 
 
 def prefixed(results: Mapping[str, ValidationResult]) -> dict[str, Any]:
-    """Returns the metrics of all sets as they stand in an epoch's logs: `val_loss`, `val_clean_loss`."""
-    return {
-        f"val_{name}_{metric}" if name else f"val_{metric}": value
-        for name, result in results.items()
-        for metric, value in result.metrics.items()
-    }
+    """Returns the metrics of all sets as they stand in an epoch's logs: `val_loss`, `val_clean_loss`.
+
+    Raises:
+        ValueError: a value of an evaluation function has the name of another one.
+    """
+    logs: dict[str, Any] = {}
+    for name, result in results.items():
+        for metric, value in result.metrics.items():
+            joined = "_".join(part for part in ("val", name, metric) if part)
+            if result.of_function and joined in logs:
+                raise ValueError(
+                    f"the evaluation function {name!r} gives a value {joined!r}, which another validation "
+                    "gives too; give the function, or the value, another name"
+                )
+            logs[joined] = value
+    return logs

@@ -8,6 +8,7 @@ for as the lag demands. A delivery may roll the training back to its snapshot.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from typing import Any
 import keras
 
 from overlap_train import _keras
+from overlap_train._inspection.traces import Traces
 from overlap_train.callbacks.delivery import Outcome
 from overlap_train.callbacks.hooks import wants_train_batches
 from overlap_train.configuration import available_cores
@@ -86,6 +88,7 @@ class FitSession:
             self._run_epochs()
         except Interrupted:
             self._deliver_in_grace()
+        self._release_step_validations()
         self._parts.loop.finish()
         if isinstance(model.optimizer, keras.optimizers.Optimizer):
             with self._parts.scope():
@@ -111,6 +114,7 @@ class FitSession:
                 break
         if self._parts.stepwise is not None:
             self._parts.stepwise.wait()
+            self._release_step_validations()
         if self._parts.resumer is not None:
             self._parts.resumer.wait()
         if self._stopped:
@@ -186,7 +190,7 @@ class FitSession:
         if remaining is not None:
             steps = min(steps, remaining)
         if parts.stepwise is not None and not self._batch_hooks:
-            steps = min(steps, parts.stepwise.steps_left(self._step))
+            steps = min(steps, parts.stepwise.steps_left(self._step) or steps)
         first = parts.cursor.steps
         if self._batch_hooks and not self._begun:
             parts.callbacks.on_train_batch_begin(first)
@@ -212,6 +216,7 @@ class FitSession:
             parts.callbacks.on_train_batch_end(first + self._group - 1, done.logs)
         if parts.stepwise is not None and done.steps:
             parts.stepwise.after(self._step - done.steps, self._step, lambda: self._snapshot(epoch))
+            self._release_step_validations()
         parts.progress.steps_done(epoch, parts.cursor.steps, lambda: _keras.python_logs(parts.step.metrics()))
         parts.progress.validation_pending(
             [(p.epoch, sum(f.done() for f in p.shards), len(p.shards)) for p in parts.backlog if p.shards]
@@ -235,7 +240,7 @@ class FitSession:
 
     def _end_epoch(self, epoch: int) -> None:
         """Takes the snapshot of an epoch's end and starts its validation."""
-        parts = self._parts
+        parts = self._validated_parts(epoch)
         parts.cursor.end_epoch()
         logs = parts.step.metrics()
         if set(self._last_logs) != set(logs) and parts.step.own_logs:
@@ -304,6 +309,7 @@ class FitSession:
             self._roll_back(pending, outcome)
         self._lag.delivered(rolled_back=outcome.rolled_back)
         self._close_epoch(pending, outcome)
+        self._release_step_validations()
         return outcome.rolled_back
 
     def _roll_back(self, pending: PendingEpoch, outcome: Outcome) -> None:
@@ -357,15 +363,41 @@ class FitSession:
                 "function away, as under keras.Model.fit; let it call model.make_train_function() as well"
             )
         self._train_function = function
+        return self._renewed("a callback had the train function made anew; traced again")
+
+    def _validated_parts(self, epoch: int) -> Parts:
+        """Returns the parts, built anew before the first validation if its trace holds what is true no more.
+
+        Keras traces the validation when it first validates, and sees what has been set until then.
+        """
+        traced_with = self._parts.traced_with
+        if traced_with is None or not self._parts.suite.due(epoch):
+            return self._parts
+        changed = traced_with.changed()
+        if changed is None:
+            self._parts = dataclasses.replace(self._parts, traced_with=None)
+            return self._parts
+        Traces.of(self._parts.model).forget("test")
+        return self._renewed(f"{changed} was set before the first validation, which is traced again")
+
+    def _renewed(self, reason: str) -> Parts:
+        """Returns the parts built anew, once all that is under way has been delivered."""
         while len(self._parts.backlog):
             self._deliver_oldest()
         if self._parts.stepwise is not None:
             self._parts.stepwise.wait()
+            self._release_step_validations()
         self._parts = self._renew(self._parts)
         self._lag = self._lag_control()
         self._warm = False
-        self._parts.progress.message("a callback had the train function made anew; traced again")
+        self._parts.progress.message(reason)
         return self._parts
+
+    def _release_step_validations(self) -> None:
+        """Delivers the results of validations inside epochs that no rollback can undo."""
+        backlog = self._parts.backlog
+        if self._parts.stepwise is not None:
+            self._parts.stepwise.release(backlog.oldest.epoch if len(backlog) else None)
 
     def _lag_control(self) -> LagControl:
         parts = self._parts

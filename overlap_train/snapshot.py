@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from overlap_train._inspection.traced import CapturedVariable
 
-__all__ = ["ModelState", "Snapshot", "StateVariable", "Values", "weights_of"]
+__all__ = ["ModelState", "Snapshot", "StateVariable", "Values", "same_bits", "weights_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,11 +178,7 @@ class ModelState:
         has been is compared bit by bit.
         """
         one, other = first.flat(), second.flat()
-        return [
-            index
-            for index in self._compared
-            if not (_share_a_buffer(one[index], other[index]) or bool(_equal_bits(one[index], other[index])))
-        ]
+        return [index for index in self._compared if not same_bits(one[index], other[index])]
 
     def set_some(self, indices: Sequence[int], tensors: Sequence[tf.Tensor]) -> None:
         """Sets single variables, by their place in `Values.flat`, on every replica."""
@@ -201,6 +197,11 @@ class ModelState:
 def weights_of(values: Values) -> tuple[tuple[tf.Tensor, ...], tuple[tf.Tensor, ...]]:
     """Returns the model's own variables among a snapshot's values: trainable, non-trainable."""
     return values.trainable, values.non_trainable
+
+
+def same_bits(a: tf.Tensor, b: tf.Tensor) -> bool:
+    """Whether two tensors of the same shape and dtype hold the same bits. Any thread."""
+    return _share_a_buffer(a, b) or bool(_equal_bits(a, b))
 
 
 def _share_a_buffer(a: tf.Tensor, b: tf.Tensor) -> bool:

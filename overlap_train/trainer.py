@@ -30,8 +30,9 @@ from overlap_train.records import EpochAccount, StepValidation
 from overlap_train.resume import CheckpointPolicy, checkpoint_policy
 from overlap_train.session import FitSession
 from overlap_train.training.plan import ExecutionPlan
+from overlap_train.validation.evaluation_function import EvaluationFunction, split_functions
 from overlap_train.validation.policy import ValidationPolicy, ValidationSet
-from overlap_train.validation.sets import named_sets
+from overlap_train.validation.sets import is_set, named_sets
 
 __all__ = ["Trainer"]
 
@@ -153,7 +154,8 @@ class Trainer:
 
         `validation_data` may also be a dict of several sets by name, such as
         `{"clean": (x, y), "noisy": ValidationSet(data=dataset, freq=5)}`, whose metrics are then called
-        `val_clean_loss` and so on.
+        `val_clean_loss` and so on. An `EvaluationFunction` in it is called with a model of each epoch's
+        weights, like those of `ValidationPolicy(functions=...)`.
 
         Args beyond those of Keras:
             resume: a directory, or a `CheckpointPolicy`, for checkpoints of this training. If it holds one,
@@ -174,9 +176,8 @@ class Trainer:
             KeyboardInterrupt: a second signal came before the first was obeyed.
         """
         given = {name: value for name, value in locals().items() if name not in ("self", "resume")}
-        owner = _keras.overrides(self.model, "fit")
-        if owner is not None and not _routing.is_within(self.model, "fit"):
-            return self._fit_by_model(owner, given, resume)
+        if self._is_around("fit"):
+            return self._fit_by_model(given, resume)
         arguments.check_fit(
             epochs=epochs,
             initial_epoch=initial_epoch,
@@ -191,6 +192,7 @@ class Trainer:
         )
         policy = checkpoint_policy(resume)
         _keras.require_compiled(self.model)
+        validation_data, functions = split_functions(validation_data, self.validation.functions, is_set)
         if validation_split and validation_data is None:
             (x, y, sample_weight), validation_data = _keras.split_validation(
                 (x, y, sample_weight), validation_split
@@ -206,6 +208,10 @@ class Trainer:
         )
         if self.replicas is not None:
             self.replicas.check_model(self.model)
+            if functions and not self._validates_alone:
+                raise ValueError(
+                    "evaluation functions are for one host; leave them out on several, or with an evaluator"
+                )
         if not self._hosts.is_chief:
             verbose = 0
         steps_per_epoch = _keras.capped_steps(steps_per_epoch)
@@ -220,14 +226,30 @@ class Trainer:
             judges_overlap=self.validation.judges_overlap and self._validates_alone,
             streamed=not isinstance(feed, ArrayFeed),
         )
-        self._train(feed, sets, schedule, callbacks, policy, verbose=verbose, steps_per_epoch=steps_per_epoch)
+        self._train(
+            feed,
+            sets,
+            schedule,
+            callbacks,
+            policy,
+            functions=functions,
+            validation_freq=validation_freq,
+            verbose=verbose,
+            steps_per_epoch=steps_per_epoch,
+        )
         return self.model.history
 
-    def _fit_by_model(self, owner: type, given: dict[str, Any], resume: Any) -> keras.callbacks.History:
-        """Calls a `fit` of the model's own; what it passes on to `keras.Model.fit` comes back here.
+    def _is_around(self, name: str) -> bool:
+        """Whether a method that is not Keras's own is to be called, and has not called us."""
+        around = _keras.overrides(self.model, name) or _keras.patched_by(self.model, name)
+        return around is not None and not _routing.is_within(self.model, name)
+
+    def _fit_by_model(self, given: dict[str, Any], resume: Any) -> keras.callbacks.History:
+        """Calls a `fit` of the model's own, or one that a library has put in place of Keras's.
+
+        What it passes on to `keras.Model.fit` comes back here.
 
         Args:
-            owner: the class whose `fit` it is.
             given: the arguments of `fit`.
             resume: as for `fit`.
         """
@@ -235,13 +257,18 @@ class Trainer:
         passed = {name: value for name, value in given.items() if value is not defaults[name].default}
         with _routing.through(self.model, functools.partial(self.fit, resume=resume)) as route:
             history = self.model.fit(**passed)
+        owner = _keras.overrides(self.model, "fit")
+        name = (
+            f"{owner.__name__}.fit" if owner else f"keras.Model.fit of {_keras.patched_by(self.model, 'fit')}"
+        )
         if not route.used:
             self._forget([])
             self.ended = "completed"
             self.messages.append(
-                f"{owner.__name__}.fit has trained by itself: it did not call keras.Model.fit, so nothing "
-                "overlapped"
+                f"{name} has trained by itself: it did not call keras.Model.fit, so nothing overlapped"
             )
+        elif owner is None:
+            self.messages.append(f"{name} was called around this training")
         return history
 
     def evaluate(
@@ -265,9 +292,8 @@ class Trainer:
             ValueError: for an argument out of range, empty data, or a model that is not compiled.
             TypeError: for an argument of the wrong type.
         """
-        owner = _keras.overrides(self.model, "evaluate")
-        if owner is not None and not _routing.is_within(self.model, "evaluate"):
-            given = {name: value for name, value in locals().items() if name not in ("self", "owner")}
+        given = {name: value for name, value in locals().items() if name != "self"}
+        if self._is_around("evaluate"):
             defaults = inspect.signature(Trainer.evaluate).parameters
             passed = {name: value for name, value in given.items() if value is not defaults[name].default}
             with _routing.through(self.model, self.evaluate, name="evaluate"):
@@ -294,6 +320,8 @@ class Trainer:
         callbacks: Any,
         policy: CheckpointPolicy | None,
         *,
+        functions: Mapping[str, EvaluationFunction],
+        validation_freq: int | Sequence[int],
         verbose: arguments.Verbosity,
         steps_per_epoch: int | None,
     ) -> None:
@@ -315,8 +343,10 @@ class Trainer:
                 callback_list,
                 progress,
                 sets,
+                functions,
                 policy,
                 resources,
+                validation_freq=validation_freq,
                 initial_epoch=schedule.initial_epoch,
                 epochs=schedule.epochs,
                 on_step_validation=self.step_validations.append,

@@ -27,18 +27,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def route() -> None:
-    """Puts `Trainer` in place of the methods of every Keras model."""
-    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+    """Sends `fit` and `evaluate` of every Keras model through `Trainer`."""
+    import overlap_train
 
-    from overlap_train import Trainer
-
-    def fit(self, *args, **kwargs):
-        return Trainer(self).fit(*args, **kwargs)
-
-    def evaluate(self, *args, **kwargs):
-        return Trainer(self).evaluate(*args, **kwargs)
-
-    TensorFlowTrainer.fit, TensorFlowTrainer.evaluate = fit, evaluate
+    overlap_train.install()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

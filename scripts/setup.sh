@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv from requirements.lock and installs the project into it; a second call reuses it.
+# Makes .venv from requirements.lock, installs the project into it and compiles its convolution; a second call
+# reuses all of it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -38,5 +39,8 @@ fi
 rm -f $stamp
 $venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 $venv/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+if ! built=$($venv/bin/python -m overlap_train.conv.build 2>&1); then
+  echo "setup: convolutions stay TensorFlow's: $(tail -n 1 <<< "$built")"
+fi
 echo "$wanted" > $stamp
 echo "setup: done"

@@ -46,9 +46,10 @@ class Rows(keras.utils.PyDataset):
 
 
 DOORS = {
-    "keras.src": {"_keras.py", "_keras_replicas.py"},
+    "keras.src": {"_keras.py", "_keras_copies.py", "_keras_replicas.py"},
     "tensorflow.python": {
         "_keras.py",
+        "_keras_copies.py",
         "_inspection/effects.py",
         "_inspection/graph.py",
         "scheduling/tensorflow_backend.py",

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train import ExecutionPlan, Trainer, kernels
-from overlap_train.errors import NativeUnavailableError
+from overlap_train import ExecutionPlan, Trainer, assembly, kernels
+from overlap_train.conv import selection, shapes
 from overlap_train.kernels import find_fast_kernels, fused_adam, fused_batch_normalization
 from overlap_train.training.plan_cache import Candidate, PlanCache, Timing
 from tests import models
@@ -279,30 +279,78 @@ def test_splits_run_on_fast_kernels(splits):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
-def test_who_could_build_the_convolutions_is_told_how_once(monkeypatch):
-    monkeypatch.setattr(kernels, "_suggested", False)
-    model = network()
-    monkeypatch.setattr(kernels.library, "can_be_built", lambda: False)
-    assert kernels.suggest_building(model) is None, "built already, or no compiler"
-    monkeypatch.setattr(kernels.library, "can_be_built", lambda: True)
-    assert kernels.suggest_building(models.sequential()) is None, "nothing to convolve"
-    assert "python -m overlap_train.conv.build" in kernels.suggest_building(model)
-    assert kernels.suggest_building(model) is None, "once in a process"
+def deep(layers=20):
+    """A network of many parts: two variables and one normalisation in each layer."""
+    keras.utils.set_random_seed(7)
+    model = keras.Sequential([keras.Input((6, 6, 2))])
+    for _ in range(layers):
+        model.add(keras.layers.Conv2D(2, 3, padding="same", use_bias=False))
+        model.add(keras.layers.BatchNormalization(scale=False))
+    model.add(keras.layers.GlobalAveragePooling2D())
+    model.add(keras.layers.Dense(models.CLASSES))
+    model.compile("adam", models.crossentropy())
+    return model
 
 
-def test_the_library_can_be_built_if_it_is_not_and_a_compiler_is_there(monkeypatch):
-    library = kernels.library
-    monkeypatch.delenv("OVERLAP_TRAIN_CONV_DISABLE", raising=False)
-    monkeypatch.setattr(library, "_state", library._State())
-    monkeypatch.setattr("overlap_train.conv.build.is_cached", lambda cuda: False)
-    monkeypatch.setattr("overlap_train.conv.build.find_toolchain", lambda cuda: None)
-    assert library.can_be_built()
-    monkeypatch.setenv("OVERLAP_TRAIN_CONV_DISABLE", "1")
-    assert not library.can_be_built()
-    monkeypatch.delenv("OVERLAP_TRAIN_CONV_DISABLE")
+def images(rows=24):
+    return RNG.normal(size=(rows, 6, 6, 2)).astype("float32"), RNG.integers(0, models.CLASSES, rows)
 
-    def nothing(cuda):
-        raise NativeUnavailableError("no compiler")
 
-    monkeypatch.setattr("overlap_train.conv.build.find_toolchain", nothing)
-    assert not library.can_be_built()
+def test_models_of_many_parts_train_on_free_operations_from_the_first_step(monkeypatch):
+    monkeypatch.setattr(kernels.library, "is_built", lambda: False)
+    assert kernels.find_free_kernels(network()) is None
+    assert kernels.find_free_kernels(deep()).names == ("normalization", "Adam")
+    model, plain = deep(), deep()
+    trainer = Trainer(model)
+    x, y = images()
+    ours = trainer.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False)
+    theirs = plain.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False)
+    assert "plan: in_memory, no splits, no XLA, fast normalization, Adam" in trainer.messages[-1]
+    models.assert_same_history(ours.history, theirs.history, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"execution": ExecutionPlan(kernels="keras")}, {"execution": ExecutionPlan(loop="eager")}],
+    ids=["keras", "eager"],
+)
+def test_who_wants_keras_own_operations_gets_them(options):
+    model = deep()
+    trainer = Trainer(model, **options)
+    trainer.fit(*images(8), batch_size=8, verbose=0)
+    assert not [message for message in trainer.messages if "fast" in message]
+
+
+def test_what_was_found_for_the_first_trace_serves_the_model_until_it_is_compiled(monkeypatch):
+    found = []
+    search = assembly.find_free_kernels
+    monkeypatch.setattr(assembly, "find_free_kernels", lambda model: found.append(1) or search(model))
+    model = deep()
+    for _ in range(2):
+        Trainer(model).fit(*images(8), batch_size=8, verbose=0)
+    assert found == [1]
+    model.compile("sgd", models.crossentropy())
+    Trainer(model).fit(*images(8), batch_size=8, verbose=0)
+    assert found == [1, 1]
+
+
+def test_convolutions_that_nobody_has_timed_are_tensorflows_and_noted():
+    if not kernels.library.is_available():
+        pytest.skip("needs the compiled convolution, and so a C++ compiler")
+    selection.clear_timings()
+    model, (x, y) = deep(), images(8)
+    free = kernels.find_free_kernels(model)
+    assert free.names == ("convolution", "normalization", "Adam")
+    operations = traced_operations(free.around(model.train_step, 8), (x, y))
+    assert "Conv2D" in operations
+    assert {key.direction for key in free.untimed} == {"forward", "input_gradient", "filter_gradient"}
+    assert not selection.timings()
+    key = next(key for key in free.untimed if key.direction == "forward")
+    times = dict.fromkeys(key.algorithms, 1.0) | {shapes.STOCK: 2.0}
+    selection.timing_cache.save([shapes.Timing(key, times, "direct")])
+    selection.forget_process()
+    again = kernels.find_free_kernels(model)
+    operations = traced_operations(again.around(model.train_step, 8), (x, y))
+    assert "OverlapTiledConv2D" in operations, "as another process has timed it"
+    assert key not in again.untimed
+    selection.clear_timings()

@@ -11,6 +11,9 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
+from overlap_train._inspection.traced import TracedFunction
+from overlap_train.training.loops import ArrayLoop
+from tests import models
 from tests.differential import assert_same_run, run_keras, run_ours
 from tests.models import CLASSES, FEATURES, arrays, crossentropy
 from tests.real_code import BUILDERS, ReadMetrics, TurnKnob
@@ -345,3 +348,230 @@ def test_logs_may_hold_nothing_and_lists():
     assert list(actual) == list(expected)
     assert actual["none"] == expected["none"] == [None, None]
     np.testing.assert_array_equal(actual["list"], expected["list"])
+
+
+def tables():
+    """Tables whose entries a callback may change: of numbers, without a name, and of fixed size."""
+    kinds = tf.lookup.experimental
+    return {
+        "mutable": kinds.MutableHashTable(tf.int64, tf.float32, 1.0),
+        "anonymous": kinds.MutableHashTable(tf.int64, tf.float32, 1.0, experimental_is_anonymous=True),
+        "dense": kinds.DenseHashTable(tf.int64, tf.float32, 1.0, empty_key=-1, deleted_key=-2),
+    }
+
+
+class Inserts(keras.callbacks.Callback):
+    def __init__(self, table):
+        super().__init__()
+        self.table = table
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.table.insert(tf.constant([0, 1], tf.int64), tf.constant([3.0 + epoch, 0.1]))
+
+
+@pytest.mark.parametrize("place", ["loss", "data", "validation data"])
+@pytest.mark.parametrize("kind", ["mutable", "anonymous", "dense"])
+def test_a_table_that_a_callback_changes_is_read_when_keras_reads_it(kind, place):
+    x, y = models.arrays(48)
+    inner = models.crossentropy()
+
+    def run(train):
+        keras.utils.set_random_seed(3)
+        table = tables()[kind]
+
+        def weights(labels):
+            return tf.ensure_shape(table.lookup(tf.cast(labels, tf.int64)), labels.shape)
+
+        def loss(labels, outputs):
+            labels = tf.reshape(labels, [-1])
+            return weights(labels) * keras.losses.sparse_categorical_crossentropy(
+                labels, outputs, from_logits=True
+            )
+
+        model = keras.Sequential([keras.Input((models.FEATURES,)), keras.layers.Dense(models.CLASSES)])
+        model.compile("sgd", loss if place == "loss" else inner)
+        weighed = tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
+        weighed = weighed.map(lambda x, y: (x, y, weights(y)))
+        data = weighed if place == "data" else (x, y)
+        validation = weighed if place == "validation data" else (x, y)
+        arguments = {"callbacks": [Inserts(table)], "validation_data": validation, "epochs": 3, "verbose": 0}
+        if place != "data":
+            return train(model, *data, batch_size=16, shuffle=False, **arguments).history
+        return train(model, data, shuffle=False, **arguments).history
+
+    said = []
+
+    def ours(model, *data, **arguments):
+        trainer = Trainer(model, validation=ValidationPolicy(max_lag=2, overlap="always"))
+        history = trainer.fit(*data, **arguments)
+        said.extend(trainer.messages)
+        return history
+
+    models.assert_same_history(run(ours), run(lambda model, *d, **a: model.fit(*d, **a)))
+    assert [message for message in said if "table" in message]
+
+
+def test_tables_that_nobody_can_change_do_not_hold_the_training_up():
+    lookup = keras.layers.StringLookup(vocabulary=["a", "b"], num_oov_indices=1)
+    initializer = tf.lookup.KeyValueTensorInitializer(tf.constant([0, 1], tf.int64), tf.constant([1.0, 2.0]))
+    static = tf.lookup.StaticHashTable(initializer, 1.0)
+
+    def step(words, numbers):
+        return tf.cast(lookup(words), tf.float32) + static.lookup(numbers)
+
+    traced = TracedFunction(step, tf.TensorSpec([3], tf.string), tf.TensorSpec([3], tf.int64))
+    assert traced.effects == ()
+
+
+class Scaled(keras.Model):
+    """Has a number of Python's that its traces hold."""
+
+    def __init__(self, *layers):
+        super().__init__()
+        self.dense = keras.layers.Dense(models.CLASSES)
+        self.others = list(layers)
+        self.scale = 1.0
+
+    def call(self, x):
+        x = self.dense(x) * self.scale
+        for layer in self.others:
+            x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize("second", [(64, 16), (70, 13), (64, 13)], ids=["full", "other", "both"])
+@pytest.mark.parametrize("validates", [False, True])
+def test_a_second_fit_takes_the_trace_that_keras_takes(second, validates):
+    """One for batches of any size serves batches of a known size, with what Python held when it was made."""
+    x, y = models.arrays(70)
+    rows, batch_size = second
+
+    def run(fit):
+        keras.utils.set_random_seed(3)
+        model = Scaled()
+        model.compile("sgd", models.crossentropy())
+        histories = []
+        for count, size in ((70, 16), (rows, batch_size)):
+            validation = (x[:count], y[:count]) if validates else None
+            arguments = {"batch_size": size, "shuffle": False, "verbose": 0, "validation_data": validation}
+            histories.append(fit(model, x[:count], y[:count], **arguments).history)
+            model.scale = 3.0
+        return histories
+
+    ours = run(lambda model, *data, **arguments: Trainer(model).fit(*data, **arguments))
+    theirs = run(lambda model, *data, **arguments: model.fit(*data, **arguments))
+    for mine, other in zip(ours, theirs, strict=True):
+        models.assert_same_history(mine, other)
+
+
+def test_data_that_grows_needs_no_other_loop(monkeypatch):
+    begun = []
+    trace = ArrayLoop._trace
+    monkeypatch.setattr(ArrayLoop, "_trace", lambda self, *a, **o: begun.append(1) or trace(self, *a, **o))
+    x, y = models.arrays(70)
+    model = models.sequential()
+    for rows in (37, 45, 70):
+        Trainer(model).fit(x[:rows], y[:rows], batch_size=16, verbose=0)
+    assert begun == [1]
+
+
+def test_a_validation_that_is_ended_as_it_begins_has_one_batch():
+    class Ends(keras.callbacks.Callback):
+        def on_test_begin(self, logs=None):
+            self.model.stop_evaluating = True
+
+    x, y = models.arrays(48)
+    arguments = {"validation_data": (x, y), "validation_batch_size": 8, "epochs": 2, "verbose": 0}
+    expected, actual = models.sequential(), models.sequential()
+    theirs = expected.fit(x, y, callbacks=[Ends()], **arguments)
+    ours = Trainer(actual).fit(x, y, callbacks=[Ends()], **arguments)
+    models.assert_same_history(ours.history, theirs.history)
+
+
+@pytest.mark.parametrize("rows", [64, 70], ids=["full", "smaller last"])
+@pytest.mark.parametrize("growth", [1, 2, 4])
+def test_a_loss_scale_that_grows_is_the_one_of_the_step(rows, growth):
+    """Before it is built, the optimizer scales by another number than after."""
+    x, y = models.arrays(rows)
+
+    def run(fit):
+        keras.backend.clear_session()  # which numbers the names again
+        keras.utils.set_random_seed(5)
+        model = keras.Sequential([keras.Input((models.FEATURES,)), keras.layers.Dense(models.CLASSES)])
+        optimizer = keras.optimizers.LossScaleOptimizer(
+            keras.optimizers.Adam(0.01), dynamic_growth_steps=growth
+        )
+        model.compile(optimizer, models.crossentropy(), metrics=["accuracy"])
+        fit(model)(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0)
+        return model
+
+    ours, theirs = run(lambda model: Trainer(model).fit), run(lambda model: model.fit)
+    models.assert_same_weights(ours, theirs)
+    assert float(ours.optimizer.dynamic_scale) == float(theirs.optimizer.dynamic_scale)
+    names = [[variable.path for variable in model.optimizer.variables] for model in (ours, theirs)]
+    assert names[0] == names[1]
+
+
+def test_the_trace_of_a_stock_model_is_the_only_one(monkeypatch):
+    model = models.sequential()
+    calls = []
+    step = type(model).train_step
+
+    def counted(self, data):
+        calls.append(1)
+        return step(self, data)
+
+    monkeypatch.setattr(keras.src.backend.tensorflow.trainer.TensorFlowTrainer, "train_step", counted)
+    monkeypatch.setattr("overlap_train._keras.is_stock_method", lambda method: True)
+    Trainer(model).fit(*models.arrays(64), verbose=0, validation_data=models.arrays(64))
+    assert calls == [1]
+
+
+@pytest.mark.parametrize("owner", ["model", "layer", "loss", "metric"])
+@pytest.mark.parametrize("freq", [1, 2])
+def test_what_is_set_before_the_first_validation_counts_as_by_keras(owner, freq):
+    class Layer(keras.layers.Layer):
+        scale = 1.0
+
+        def __init__(self):
+            super().__init__()
+            self.scale = 1.0
+
+        def call(self, x):
+            return x * self.scale
+
+    class Loss(keras.losses.Loss):
+        def __init__(self):
+            super().__init__()
+            self.scale = 1.0
+
+        def call(self, y, outputs):
+            losses = keras.losses.sparse_categorical_crossentropy(y, outputs, from_logits=True)
+            return losses * self.scale
+
+    class Metric(keras.metrics.SparseCategoricalAccuracy):
+        def __init__(self):
+            super().__init__()
+            self.scale = 1.0
+
+        def update_state(self, y, outputs, sample_weight=None):
+            super().update_state(y, outputs * self.scale, sample_weight)
+
+    class Sets(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            self.target.scale = -2.0
+
+    x, y = models.arrays(48)
+
+    def run(fit):
+        keras.utils.set_random_seed(5)
+        layer, loss, metric = Layer(), Loss(), Metric()
+        model = Scaled(layer)
+        model.compile("sgd", loss, metrics=[metric])
+        callback = Sets()
+        callback.target = {"model": model, "layer": layer, "loss": loss, "metric": metric}[owner]
+        arguments = {"validation_data": (x, y), "validation_freq": freq, "epochs": 4, "shuffle": False}
+        return fit(model)(x, y, callbacks=[callback], verbose=0, **arguments).history
+
+    ours, theirs = run(lambda model: Trainer(model).fit), run(lambda model: model.fit)
+    models.assert_same_history(ours, theirs)

@@ -6,9 +6,9 @@ Stated departures from the table: `training/` and `validation/` read feeds and s
 about layers; `lag.py` judges what monitoring has measured and what a traced step does; `assembly.py`,
 `parts.py`, `opening.py`, `session.py`, `following.py` which lets a session follow another host's, and
 `serving.py` which lets another host validate for it, stand beside `trainer.py` as those that know every
-stage; every stage that reads Keras's private side goes through the doors `_keras.py` and
-`_keras_replicas.py`; every one that asks a trace what it does, through `_inspection/`, which knows nothing of
-ours.
+stage; every stage that reads Keras's private side goes through the doors `_keras.py`,
+`_keras_copies.py` and `_keras_replicas.py`; every one that asks a trace what it does, through `_inspection/`,
+which knows nothing of ours.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ MAY_IMPORT = {
         "errors",
         "records",
         "resume",
+        "routing",
         "trainer",
         "training",
         "validation",
@@ -40,6 +41,7 @@ MAY_IMPORT = {
     "_extras": set(),
     "_inspection": set(),
     "_keras": set(),
+    "_keras_copies": set(),
     "_keras_replicas": set(),
     "_moved": set(),
     "_routing": {"_keras"},
@@ -73,6 +75,7 @@ MAY_IMPORT = {
     "opening": {"_keras", "callbacks"},
     "records": set(),
     "resume": {"arguments", "callbacks", "checkpoint", "data", "errors", "snapshot"},
+    "routing": {"_keras", "_routing", "arguments", "checkpoint", "trainer", "training", "validation"},
     "scheduling": {"arguments", "errors", "records", "zero_copy"},
     "parts": {
         "callbacks",
@@ -141,6 +144,7 @@ MAY_IMPORT = {
     "validation": {
         "_inspection",
         "_keras",
+        "_keras_copies",
         "_routing",
         "arguments",
         "data",

@@ -5,13 +5,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps_utils
 
-__all__ = ["call_with", "handle_spec", "nested_operations", "written_inputs"]
+__all__ = [
+    "call_with",
+    "computation",
+    "handle_spec",
+    "nested_operations",
+    "signatures_of",
+    "written_inputs",
+]
 
 
 def call_with(concrete: Any, arguments: Sequence[Any], captured: Sequence[Any]) -> Any:
@@ -55,3 +62,43 @@ def nested_operations(graph: Any) -> Iterator[tuple[str, str, Any]]:
     for function in graph.as_graph_def().library.function:
         for node in function.node_def:
             yield node.op, node.name, None
+
+
+def signatures_of(graph: Any, kind: str, attributes: Sequence[str]) -> set[tuple[int, ...]]:
+    """Returns the types, as numbers of `tf.DType`, in attributes of the operations whose type begins so."""
+    definition = graph.as_graph_def()
+    nodes = [*definition.node, *(node for f in definition.library.function for node in f.node_def)]
+    return {tuple(node.attr[name].type for name in attributes) for node in nodes if node.op.startswith(kind)}
+
+
+def computation(graph: Any) -> tuple[Any, ...]:
+    """Returns what a graph computes, comparable with that of another one: names do not count."""
+    definition = graph.as_graph_def()
+    functions = [_operations(function.node_def) for function in definition.library.function]
+    return (_operations(definition.node), *sorted(functions))
+
+
+def _operations(nodes: Iterable[Any]) -> tuple[Any, ...]:
+    """Returns each operation as its type, its inputs by number and its attributes."""
+    nodes = list(nodes)
+    numbers = {node.name: str(index) for index, node in enumerate(nodes)}
+    return tuple(
+        (node.op, tuple(_numbered(name, numbers) for name in node.input), _attributes(node)) for node in nodes
+    )
+
+
+def _numbered(name: str, numbers: dict[str, str]) -> str:
+    """Returns the name of an input with the number of its operation; arguments of functions keep theirs."""
+    control, _, bare = name.rpartition("^")
+    first, *rest = bare.split(":")
+    return ":".join([control + "^" + numbers.get(first, first), *rest])
+
+
+def _attributes(node: Any) -> tuple[tuple[str, bytes], ...]:
+    kept = []
+    for name in sorted(node.attr):
+        value = node.attr[name]
+        named = value.HasField("func") or (value.HasField("list") and value.list.func)
+        if not (named or name.startswith("_") or name in ("shared_name", "container")):
+            kept.append((name, value.SerializeToString(deterministic=True)))
+    return tuple(kept)

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from overlap_train._inspection.effects import Effect, find_effects
 from overlap_train._inspection.graph import call_with, handle_spec, written_inputs
+from overlap_train._inspection.tables import find_tables
 
 __all__ = ["CapturedVariable", "TracedFunction", "captured_variables", "private_handles", "trace", "union"]
 
@@ -50,20 +51,32 @@ class TracedFunction:
         outputs: nested specs of what it returns.
     """
 
-    def __init__(self, function: Callable[..., Any], *specs: Any) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *specs: Any,
+        harmless: Callable[[], Iterable[Any]] = tuple,
+    ) -> None:
         """Traces a function. Belongs to the training thread, since tracing changes state that layers share.
+
+        A function that makes variables is traced again, as by `tf.function`: it may compute otherwise once it
+        has them.
 
         Args:
             function: of tensors.
             specs: nested `tf.TensorSpec`s of its arguments.
+            harmless: returns, after the first trace, handles of variables whose making changes no trace.
 
         Raises:
             Exception: whatever the function raises while it is traced.
         """
         self._function = function  # holds what the trace refers to weakly
-        self._concrete = tf.function(_traced_once(function), autograph=False).get_concrete_function(*specs)
+        making = _Making(function)
+        self._concrete = tf.function(making, autograph=False).get_concrete_function(*specs)
+        if making.made.difference(map(id, harmless())):
+            self._concrete = tf.function(function, autograph=False).get_concrete_function(*specs)
         self.variables = captured_variables(self._concrete)
-        self.effects: tuple[Effect, ...] = find_effects(self._concrete.graph)
+        self.effects: tuple[Effect, ...] = (*find_effects(self._concrete.graph), *find_tables(self._concrete))
         self.outputs: Any = self._concrete.structured_outputs
 
     def __call__(self, *arguments: Any) -> Any:
@@ -81,29 +94,48 @@ class TracedFunction:
         return call_with(self._concrete, arguments, captured)
 
     @property
+    def graph(self) -> Any:
+        """What was traced."""
+        return self._concrete.graph
+
+    @property
+    def constants(self) -> list[Any]:
+        """The tensors that it captured and that are no variables, as arrays."""
+        return [tensor.numpy() for tensor in self._concrete.captured_inputs if tensor.dtype != tf.resource]
+
+    @property
     def written(self) -> list[CapturedVariable]:
         """The variables to which it may write."""
         return [variable for variable in self.variables if variable.written]
 
 
-def _traced_once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that makes the variables it needs at once, while it is traced for the first time.
+class _Making:
+    """A function that makes the variables it needs at once, while it is traced.
 
-    A `tf.function` that creates variables makes their initial values part of the trace and throws that away
-    for a second one. A value that is computed without the trace, as Keras gives it, needs no such thing.
+    A `tf.function` that creates variables makes their initial values part of its first trace. A value that is
+    computed without the trace, as Keras gives it, need not be.
+
+    Attributes:
+        made: the `id` of the handle of each variable.
     """
 
-    def create(following: Callable[..., Any], **options: Any) -> Any:
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.made: set[int] = set()
+        self._variables: list[Any] = []  # alive, so that no other one has its `id`
+
+    def __call__(self, *arguments: Any) -> Any:
+        with tf.variable_creator_scope(self._create):
+            return self._function(*arguments)
+
+    def _create(self, following: Callable[..., Any], **options: Any) -> Any:
         if not callable(options.get("initial_value")):
             return following(**options)
         with tf.init_scope():
-            return following(**options | {"experimental_enable_variable_lifting": False})
-
-    def run(*arguments: Any) -> Any:
-        with tf.variable_creator_scope(create):
-            return function(*arguments)
-
-    return run
+            variable = following(**options | {"experimental_enable_variable_lifting": False})
+        self._variables.append(variable)
+        self.made.add(id(variable.handle))
+        return variable
 
 
 def trace(function: Callable[..., Any], *specs: Any) -> TracedFunction | None:

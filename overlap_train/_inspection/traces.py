@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import keras
+import tensorflow as tf
 
 __all__ = ["Same", "Traces", "function_key"]
 
@@ -64,6 +65,34 @@ class Traces:
         result: T = kept[key]
         return result
 
+    def get_for(self, kind: str, token: Any, key: Hashable, spec: Any, build: Callable[[], T]) -> T:
+        """Returns what is kept under a key for batches of a kind, or what `build` makes for just that kind.
+
+        As under `tf.function`, batches of a known size are taken by what was traced for any size.
+
+        Args:
+            kind: as for `get`.
+            token: likewise.
+            key: likewise.
+            spec: nested specs of a batch.
+            build: makes it.
+        """
+        known: list[tuple[Any, T]] = self.get(kind, token, (key, "for"), list)
+        fitting = [(other, value) for other, value in known if _is_subtype(spec, other)]
+        for other, value in fitting:
+            if all(_is_subtype(other, another) for another, _ in fitting):
+                return value
+        known.append((spec, build()))
+        return known[-1][1]
+
+    def holds(self, kind: str, token: Any) -> bool:
+        """Whether anything is kept that was traced under a token."""
+        return self._tokens.get(kind) is token and bool(self._kept.get(kind))
+
+    def forget(self, kind: str) -> None:
+        """Drops what is kept of a kind."""
+        self._kept.pop(kind, None)
+
     def has(self, kind: str, token: Any, key: Hashable) -> bool:
         """Whether something is kept under a key."""
         return self._tokens.get(kind) is token and key in self._kept.get(kind, {})
@@ -80,6 +109,16 @@ class Traces:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Traces, ()
+
+
+def _is_subtype(spec: Any, other: Any) -> bool:
+    """Whether every batch of one kind is one of another."""
+    try:
+        tf.nest.assert_same_structure(spec, other)
+    except (TypeError, ValueError):
+        return False
+    pairs = zip(tf.nest.flatten(spec), tf.nest.flatten(other), strict=True)
+    return all(a == b or (hasattr(a, "is_subtype_of") and a.is_subtype_of(b)) for a, b in pairs)
 
 
 def function_key(function: Any) -> Hashable:

@@ -127,8 +127,14 @@ class Delivery:
         if aside is not None:
             self._state.restore(snapshot.values)
         self._model.stop_training = stops
-        tested = {name: self._test(snapshot, name, result) for name, result in results.items()}
+        functions = {name: result for name, result in results.items() if result.of_function}
+        tested = {
+            name: self._test(snapshot, name, result)
+            for name, result in results.items()
+            if name not in functions
+        }
         spans = self._test_live(snapshot, live, tested)
+        tested |= self._functions(snapshot, functions, may_differ=bool(live) or self._wants_test)
         logs = self._logs(train_logs, tested)
         self._callbacks.on_epoch_end(snapshot.epoch, logs)
 
@@ -156,6 +162,8 @@ class Delivery:
         """Returns an epoch's logs, those of the training as Keras sees them after the validation."""
         own = dict(train_logs)
         for result in results.values():
+            if result.of_function:
+                continue
             own |= {name: result.metrics[name] for name in self._live_metrics() if name in result.metrics}
         return {**own, **prefixed(results)}
 
@@ -188,6 +196,15 @@ class Delivery:
         self._show_metrics({name: result})
         self._callbacks.on_test_end(dict(result.metrics))
         return result
+
+    def _functions(
+        self, snapshot: Snapshot, results: Mapping[str, ValidationResult], *, may_differ: bool
+    ) -> Mapping[str, ValidationResult]:
+        """Returns the values of evaluation functions, of the weights with which `on_epoch_end` begins."""
+        if not (results and may_differ and self._state.changed(snapshot.values)):
+            return results
+        values = self._state.read()  # a hook around the validation has set others
+        return {name: self._suite.evaluate(name, values) for name in results}
 
     def _test_live(
         self, snapshot: Snapshot, names: Iterable[str], tested: dict[str, ValidationResult]

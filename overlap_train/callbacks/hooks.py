@@ -74,8 +74,11 @@ def acts_in_test_batches(callback: keras.callbacks.Callback) -> bool:
     """Whether a callback of which nothing is known is called around each validation step.
 
     What it does there, such as setting a variable or ending the validation, has to have its effect in time.
+    So has one that ends the validation as it begins: it is made for one batch then.
     """
-    return any(overrides(callback, hook) and not _is_stock(callback, (hook,)) for hook in _TEST_BATCH)
+    if any(overrides(callback, hook) and not _is_stock(callback, (hook,)) for hook in _TEST_BATCH):
+        return True
+    return overrides(callback, "on_test_begin") and _mentions(callback, "stop_evaluating")
 
 
 def ordering_hooks(callback: keras.callbacks.Callback) -> tuple[str, ...]:
@@ -110,3 +113,14 @@ def _is_stock(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:
     return all(
         hook not in vars(callback) and _keras.is_stock_method(getattr(type(callback), hook)) for hook in hooks
     )
+
+
+def _mentions(callback: keras.callbacks.Callback, name: str) -> bool:
+    """Whether the code of a callback, or a function that it holds, names an attribute."""
+    members = [member for cls in type(callback).__mro__[:-1] for member in vars(cls).values()]
+    for member in [*members, *vars(callback).values()]:
+        function = getattr(member, "__func__", member)
+        code = getattr(function, "__code__", None)
+        if code is not None and (name in code.co_names or name in code.co_consts):
+            return True
+    return False

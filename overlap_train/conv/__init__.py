@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from overlap_train.conv.library import instruction_set, is_available
     from overlap_train.conv.operation import tiled_conv2d
     from overlap_train.conv.reporting import format_report, report
-    from overlap_train.conv.selection import ConvKey, Timing
+    from overlap_train.conv.shapes import ConvKey, Timing
 
 __all__ = [
     "ConvKey",

@@ -17,7 +17,7 @@ import tensorflow as tf
 from overlap_train.arguments import require_count, require_model, require_verbosity
 from overlap_train.conv import layers, library, operation
 from overlap_train.conv.reporting import format_report
-from overlap_train.conv.selection import Timing
+from overlap_train.conv.shapes import Timing
 
 __all__ = ["AccelerationReport", "accelerate", "acceleration_report", "decelerate", "stock_convolutions"]
 

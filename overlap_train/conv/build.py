@@ -1,6 +1,6 @@
 """Builds the native convolution with CMake, into a cache that belongs to the user alone.
 
-    python -m overlap_train.conv.build [--cuda] [--force]
+    python -m overlap_train.conv.build [--cuda] [--force] [--into DIRECTORY]
 
 The same happens by itself on first use. A build is kept under a key made of everything that decides the
 binary: TensorFlow's version and flags, the compiler and its version, the CPU, the sources. Several processes
@@ -21,6 +21,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from overlap_train.conv.bundled import bundle
 from overlap_train.conv.native_cache import (
     LIBRARY_NAME,
     MANIFEST,
@@ -176,10 +177,14 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--cuda", action="store_true", help="with the CUDA kernels (needs nvcc)")
     parser.add_argument("--force", action="store_true", help="build even if the cache has it")
+    parser.add_argument("--into", type=Path, help="copy it to where a wheel is built from")
     options = parser.parse_args(arguments)
     try:
-        print(build(cuda=options.cuda, force=options.force))
-    except NativeUnavailableError as error:
+        library = build(cuda=options.cuda, force=options.force)
+        if options.into is not None:
+            bundle(library, options.into)
+        print(library)
+    except (NativeUnavailableError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

@@ -12,14 +12,15 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
+from overlap_train.conv.bundled import bundled_library
 from overlap_train.errors import NativeUnavailableError
 
 __all__ = [
-    "can_be_built",
     "has_cuda",
     "helps_accepted",
     "instruction_set",
@@ -88,10 +89,25 @@ def _load_locked() -> None:
         raise NativeUnavailableError(
             "The tiled convolution is switched off by OVERLAP_TRAIN_CONV_DISABLE; unset it."
         )
+    bundled = None if _wants_cuda() else bundled_library()
+    if bundled is not None:
+        try:
+            _adopt(bundled)
+            return
+        except NativeUnavailableError as error:
+            _log.info("%s", error)  # compiled again below, for this machine
     # Imported here, or `python -m overlap_train.conv.build` would find itself imported before it runs.
     from overlap_train.conv.build import build
 
-    path = build(cuda=_wants_cuda())
+    _adopt(build(cuda=_wants_cuda()))
+
+
+def _adopt(path: Path) -> None:
+    """Loads a library into TensorFlow.
+
+    Raises:
+        NativeUnavailableError: it cannot be loaded.
+    """
     try:
         operations = tf.load_op_library(str(path))
         handle = ctypes.CDLL(str(path))
@@ -124,27 +140,19 @@ def is_available() -> bool:
 
 
 def is_built() -> bool:
-    """Whether the native convolution is loaded, or built and in the cache; never builds it. Any thread."""
+    """Whether the native convolution is loaded, came with the package or is in the cache; never builds it.
+
+    Any thread.
+    """
     if _state.operations is not None:
         return True
     if _state.failure is not None or _is_switched_off():
         return False
+    if not _wants_cuda() and bundled_library() is not None:
+        return True
     from overlap_train.conv.build import is_cached
 
     return is_cached(cuda=_wants_cuda())
-
-
-def can_be_built() -> bool:
-    """Whether the native convolution is not built yet and there is what it takes. Any thread."""
-    if is_built() or _state.failure is not None or _is_switched_off():
-        return False
-    from overlap_train.conv.build import find_toolchain
-
-    try:
-        find_toolchain(cuda=_wants_cuda())
-    except NativeUnavailableError:
-        return False
-    return True
 
 
 def instruction_set() -> str:

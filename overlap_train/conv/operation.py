@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from overlap_train.arguments import require_choice, require_count, require_text, shown
 from overlap_train.conv import _gradients, library, selection
-from overlap_train.conv.selection import DIRECTIONS, STOCK, ConvKey, Timing
+from overlap_train.conv.shapes import DIRECTIONS, STOCK, ConvKey, Timing
 
 __all__ = ["ALGORITHMS", "ASSUMED_BATCH", "tiled_conv2d", "time_shape"]
 

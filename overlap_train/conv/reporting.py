@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from overlap_train.arguments import require_items
 from overlap_train.conv import selection
-from overlap_train.conv.selection import STOCK, Timing
+from overlap_train.conv.shapes import STOCK, Timing
 
 __all__ = ["format_report", "report"]
 

@@ -1,26 +1,30 @@
 """algorithm="auto": times our algorithms beside TensorFlow's once for each shape, and takes the fastest.
 
+What one process has timed serves all others on the machine (`timing_cache.py`).
+
 The choice is made while a function is traced, outside its graph, so the graph holds the chosen operation
 alone: where TensorFlow's wins, it is exactly what tf.nn.conv2d would have been, with all of grappler's
 fusions.
 
-Shared state: `_timings`, under `_lock`, so that one shape is timed once and nothing else is timed meanwhile.
+Shared state: `_timings` and `_kept`, under `_lock`, so that one shape is timed once and nothing else is timed
+meanwhile.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
-__all__ = ["DIRECTIONS", "STOCK", "ConvKey", "Timing", "choose", "clear_timings", "operands", "timings"]
+from overlap_train.conv import timing_cache
+from overlap_train.conv.shapes import STOCK, ConvKey, Timing
 
-STOCK = "tf.nn.conv2d"
-DIRECTIONS = ("forward", "input_gradient", "filter_gradient")
+__all__ = ["choose", "clear_timings", "forget_process", "only_known", "operands", "timings"]
+
 # Rounds at least, where they fit the budget; short convolutions get more, until `_ENOUGH_S` have gone by.
 _ROUNDS, _MOST_ROUNDS = 9, 27
 _BUDGET_S, _ENOUGH_S = 0.4, 0.1
@@ -28,92 +32,10 @@ _BUDGET_S, _ENOUGH_S = 0.4, 0.1
 _MARGIN = 0.95
 
 
-@dataclass(frozen=True)
-class ConvKey:
-    """One convolution in one direction.
-
-    Attributes:
-        direction: "forward", "input_gradient" or "filter_gradient".
-        dtype: "float32" or "float64".
-        input_shape: [batch, height, width, in_channels].
-        filter_shape: [height, width, in_channels, out_channels].
-        strides: [height, width].
-        padding: "SAME" or "VALID".
-        bias: whether a bias is added; forward only.
-        relu: whether a ReLU follows; forward only.
-        batch_assumed: the batch was unknown while tracing, and `input_shape` holds a guess.
-    """
-
-    direction: str
-    dtype: str
-    input_shape: tuple[int, int, int, int]
-    filter_shape: tuple[int, int, int, int]
-    strides: tuple[int, int]
-    padding: str
-    bias: bool = False
-    relu: bool = False
-    batch_assumed: bool = field(default=False, compare=False)
-
-    @property
-    def output_shape(self) -> tuple[int, int, int, int]:
-        """[batch, height, width, out_channels]."""
-        sizes = []
-        for size, kernel, stride in zip(
-            self.input_shape[1:3], self.filter_shape[:2], self.strides, strict=True
-        ):
-            sizes.append(-(-(size if self.padding == "SAME" else size - kernel + 1) // stride))
-        return self.input_shape[0], sizes[0], sizes[1], self.filter_shape[3]
-
-    @property
-    def flops(self) -> int:
-        """Operations of the direct method, a product and a sum counted as two."""
-        batch, height, width, channels = self.output_shape
-        return (
-            2
-            * batch
-            * height
-            * width
-            * channels
-            * self.filter_shape[0]
-            * self.filter_shape[1]
-            * self.filter_shape[2]
-        )
-
-    @property
-    def algorithms(self) -> tuple[str, ...]:
-        """Those of ours that can compute it."""
-        winograd = self.filter_shape[:2] == (3, 3) and self.strides == (1, 1)
-        return ("winograd", "direct") if winograd else ("direct",)
-
-
-@dataclass(frozen=True)
-class Timing:
-    """What was measured for one shape.
-
-    Attributes:
-        key: the convolution.
-        milliseconds: the fastest run of each algorithm, `STOCK` among them.
-        chosen: the algorithm that "auto" uses.
-    """
-
-    key: ConvKey
-    milliseconds: dict[str, float]
-    chosen: str
-
-    @property
-    def speedup(self) -> float:
-        """TensorFlow's time over the chosen algorithm's; 1 where TensorFlow's was chosen."""
-        return self.milliseconds[STOCK] / self.milliseconds[self.chosen]
-
-    @property
-    def best_of_ours(self) -> float:
-        """TensorFlow's time over our fastest algorithm's; below 1 where we lose."""
-        ours = min(ms for name, ms in self.milliseconds.items() if name != STOCK)
-        return self.milliseconds[STOCK] / ours
-
-
 _timings: dict[ConvKey, Timing] = {}
+_kept: dict[ConvKey, Timing] | None = None  # of other processes; None as long as nobody has asked
 _lock = threading.Lock()
+_local = threading.local()
 
 
 def timings() -> tuple[Timing, ...]:
@@ -123,9 +45,28 @@ def timings() -> tuple[Timing, ...]:
 
 
 def clear_timings() -> None:
-    """Forgets all choices; shapes are timed again when they are traced next."""
+    """Forgets all choices, also those kept on disk; shapes are timed again when they are traced next."""
+    timing_cache.remove()
+    forget_process()
+
+
+def forget_process() -> None:
+    """Forgets what this process has timed or read; what is kept on disk is read again."""
+    global _kept
     with _lock:
         _timings.clear()
+        _kept = None
+
+
+@contextlib.contextmanager
+def only_known(missing: set[ConvKey]) -> Iterator[None]:
+    """Lets this thread time nothing: a shape that no process has timed is TensorFlow's, and noted."""
+    before = getattr(_local, "missing", None)
+    _local.missing = missing
+    try:
+        yield
+    finally:
+        _local.missing = before
 
 
 def choose(key: ConvKey, compute: Callable[[str], Callable[..., tf.Tensor]]) -> str:
@@ -138,14 +79,30 @@ def choose(key: ConvKey, compute: Callable[[str], Callable[..., tf.Tensor]]) -> 
     if 0 in key.input_shape or 0 in key.output_shape:
         # Nothing to time; and TensorFlow's oneDNN kernel gives an empty batch a wrong number of channels.
         return "direct"
+    missing: set[ConvKey] | None = getattr(_local, "missing", None)
     with _lock, tf.init_scope():
-        timing = _timings.get(key)
+        timing = _known(key)
         if timing is not None:
             return timing.chosen
+        if missing is not None:
+            missing.add(key)
+            return STOCK
         if not tf.executing_eagerly():  # a graph of TensorFlow 1: nothing can be run now
             return key.algorithms[0]
         timing = _timings[key] = _measure(key, compute)
+        timing_cache.save([timing])
         return timing.chosen
+
+
+def _known(key: ConvKey) -> Timing | None:
+    """Returns what this process or another has measured of a convolution. Holding the lock."""
+    global _kept
+    if key not in _timings:
+        if _kept is None:
+            _kept = timing_cache.load()
+        if key in _kept:
+            _timings[key] = _kept[key]
+    return _timings.get(key)
 
 
 def operands(key: ConvKey) -> tuple[tf.Tensor, ...]:

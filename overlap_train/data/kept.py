@@ -215,7 +215,6 @@ class CachedBatches:
         self._fold = CachedFold(self.element_spec)
         self._components = self._fold.components
         self._lists: tuple[tf.Tensor, ...] = ()
-        self._draw = tf.function(self._draw_all, autograph=False).get_concrete_function()
         self._lock = threading.Lock()
 
     @property
@@ -250,7 +249,8 @@ class CachedBatches:
         """
         with self._lock:
             if self.num_batches is None:
-                count, lists = self._draw()
+                with tf.device("CPU:0"):
+                    count, lists = _draw_all(iter(self._dataset))
                 if int(count) == 0:
                     raise ValueError("the validation data is empty: its dataset has no batch")
                 self._lists, self.num_batches = tuple(lists), int(count)
@@ -267,35 +267,42 @@ class CachedBatches:
             lambda _: (self._fold.batch(self._lists, index) for index in range(self.fill())), None
         )
 
-    def _draw_all(self) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
-        with tf.device("CPU:0"):
-            iterator = iter(self._dataset)
-            empty = tuple(
-                tf.raw_ops.EmptyTensorList(element_shape=-1, max_num_elements=-1, element_dtype=spec.dtype)
-                for spec in self._components
-            )
 
-            def body(count: tf.Tensor, _: tf.Tensor, lists: tuple[tf.Tensor, ...]) -> tuple[Any, ...]:
-                batch = iterator.get_next_as_optional()
+@tf.function(autograph=False)  # type: ignore[untyped-decorator]
+def _draw_all(iterator: Any) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+    """Draws all batches; returns their number and a list of tensors for each of their components.
 
-                def keep() -> tuple[Any, ...]:
-                    leaves = tf.nest.flatten(batch.get_value(), expand_composites=True)
-                    tensors = (leaf for leaf in leaves if leaf is not None)
-                    longer = tuple(
-                        tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=tensor)
-                        for handle, tensor in zip(lists, tensors, strict=True)
-                    )
-                    return count + 1, tf.constant(True), longer
+    Traced once in a process for each kind of batch, which is all that the trace knows of the data.
+    """
+    specs = tf.nest.flatten(iterator.element_spec, expand_composites=True)
+    with tf.device("CPU:0"):
+        empty = tuple(
+            tf.raw_ops.EmptyTensorList(element_shape=-1, max_num_elements=-1, element_dtype=spec.dtype)
+            for spec in specs
+            if isinstance(spec, tf.TensorSpec)
+        )
 
-                kept: tuple[Any, ...] = tf.cond(
-                    batch.has_value(), keep, lambda: (count, tf.constant(False), lists)
+        def body(count: tf.Tensor, _: tf.Tensor, lists: tuple[tf.Tensor, ...]) -> tuple[Any, ...]:
+            batch = iterator.get_next_as_optional()
+
+            def keep() -> tuple[Any, ...]:
+                leaves = tf.nest.flatten(batch.get_value(), expand_composites=True)
+                tensors = (leaf for leaf in leaves if leaf is not None)
+                longer = tuple(
+                    tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=tensor)
+                    for handle, tensor in zip(lists, tensors, strict=True)
                 )
-                return kept
+                return count + 1, tf.constant(True), longer
 
-            count, _, lists = tf.while_loop(
-                lambda _count, more, _lists: more,
-                body,
-                (tf.constant(0, tf.int64), tf.constant(True), empty),
-                parallel_iterations=1,
+            kept: tuple[Any, ...] = tf.cond(
+                batch.has_value(), keep, lambda: (count, tf.constant(False), lists)
             )
-        return count, lists
+            return kept
+
+        count, _, lists = tf.while_loop(
+            lambda _count, more, _lists: more,
+            body,
+            (tf.constant(0, tf.int64), tf.constant(True), empty),
+            parallel_iterations=1,
+        )
+    return count, lists

@@ -11,9 +11,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from overlap_train._inspection.tables import find_tables
 from overlap_train._inspection.traced import CapturedVariable, captured_variables
 
-__all__ = ["captured_by", "draws_lazily", "keeps_state", "reorders", "without_autotune"]
+__all__ = ["captured_by", "draws_lazily", "keeps_state", "read_by", "reorders", "without_autotune"]
 
 # Stages that make their inputs' iterators when their own is made. Any other stage may do so when the first
 # element is drawn, as `shuffle` and `repeat` do, or may keep elements of an earlier pass, as `cache` does.
@@ -88,6 +89,13 @@ def captured_by(dataset: Any) -> list[CapturedVariable]:
         for variable in captured_variables(function.function)
     }
     return list(found.values())
+
+
+def read_by(dataset: Any) -> list[str]:
+    """Returns the names of what a pass depends on besides, and somebody may set: variables and tables."""
+    functions = [function.function for stage in _stages(dataset) for function in stage._functions()]
+    tables = ["a lookup table" for function in functions if find_tables(function)]
+    return [*(variable.name for variable in captured_by(dataset)), *tables[:1]]
 
 
 def _is_reordering(stage: tf.data.Dataset) -> bool:

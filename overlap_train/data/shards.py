@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from overlap_train import _keras
 from overlap_train.data.kept import ArrayBatches, CachedBatches
-from overlap_train.data.pipeline import captured_by, reorders
+from overlap_train.data.pipeline import read_by, reorders
 from overlap_train.data.preprocessing import Preprocess, map_batches
 from overlap_train.data.sources import size_bytes
 from overlap_train.data.streamed import StreamedBatches
@@ -119,7 +119,7 @@ def make_batches(
                 "the validation dataset never ends; pass validation_steps=... (or steps=... to evaluate), "
                 "or limit it with dataset.take(n)"
             )
-        repeatable = not reorders(dataset) and _keras.is_repeatable(dataset) and not captured_by(dataset)
+        repeatable = not reorders(dataset) and _keras.is_repeatable(dataset) and not read_by(dataset)
         # In this order: the look at the first batch begins a pass.
         if repeatable and _fits(dataset, cardinality, steps, cache_bytes):
             return CachedBatches(dataset, steps)

@@ -22,7 +22,7 @@ import tensorflow as tf
 from overlap_train import _keras
 from overlap_train._inspection.traced import CapturedVariable, TracedFunction
 from overlap_train.data.orders import RowOrders, in_background
-from overlap_train.data.pipeline import captured_by, draws_lazily, keeps_state, without_autotune
+from overlap_train.data.pipeline import captured_by, draws_lazily, keeps_state, read_by, without_autotune
 from overlap_train.data.preprocessing import (
     Preprocess,
     map_batches,
@@ -53,6 +53,7 @@ class Feed(abc.ABC):
         draws_seeds: whether making a pass that is not read changes the ones after it.
         preparation: what makes a batch of rows inside the loop, if anything does.
         captured: variables that the functions of a pipeline read whenever it runs ahead.
+        reads: the names of these, and of tables.
     """
 
     num_batches: int | None
@@ -60,6 +61,7 @@ class Feed(abc.ABC):
     draws_seeds = True
     preparation: TracedFunction | None = None
     captured: Sequence[CapturedVariable] = ()
+    reads: Sequence[str] = ()
 
     def __init__(self) -> None:
         self.drawn = 0
@@ -155,7 +157,8 @@ class ArrayFeed(Feed):
         """
         size: Any = self.batch_size
         if self.num_samples % self.batch_size and not full:
-            size = tf.minimum(index * self.batch_size + self.batch_size, self.num_samples)
+            total = self.num_samples if tensors is None else tf.shape(order, tf.int64)[0]
+            size = tf.minimum(index * self.batch_size + self.batch_size, total)
             size -= index * self.batch_size
         rows = tf.slice(order, [index * self.batch_size], [size])
         source = self.tensors if tensors is None else tensors
@@ -205,6 +208,7 @@ class IteratorFeed(Feed):
         self.num_batches = adapter.num_batches
         self.element_spec = self._dataset.element_spec
         self.captured = captured_by(self._dataset)
+        self.reads = read_by(self._dataset)
         self._first: Any = None
         self._origin: concurrent.futures.Future[tf.Tensor | None] | None = None
 

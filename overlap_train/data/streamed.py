@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from overlap_train import _keras
-from overlap_train.data.pipeline import captured_by, without_autotune
+from overlap_train.data.pipeline import read_by, without_autotune
 from overlap_train.data.preprocessing import Preprocess, map_batches
 
 __all__ = ["BatchStream", "StreamedBatches"]
@@ -26,7 +26,7 @@ class StreamedBatches:
         raw_spec: the same; nothing is left to be prepared.
         rewindable: whether another `begin` starts from the first batch again; a generator goes on where
             it stopped, as in Keras.
-        captured: the variables that the pipeline's functions read when it runs.
+        reads: the names of variables and tables that the pipeline's functions read when it runs.
         last_count: batches that the last validation had.
     """
 
@@ -39,7 +39,7 @@ class StreamedBatches:
         self._adapter = adapter
         self._dataset = without_autotune(map_batches(preprocess, adapter.get_tf_dataset()))
         self.element_spec = self.raw_spec = self._dataset.element_spec
-        self.captured = captured_by(self._dataset)
+        self.reads = read_by(self._dataset)
         self.rewindable = _keras.is_rewindable_adapter(adapter)
         self._steps = steps
         self._lock = threading.Lock()  # for the three below; not held while a batch is drawn

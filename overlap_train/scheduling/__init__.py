@@ -6,8 +6,8 @@
     runtime     a request's way from admission to result, on threads
     simulation  the same on a virtual clock
 
-Each imports only what stands above it. All but Keras models and compiled segments is free of TensorFlow, which
-`MultiModelScheduler` imports on first use.
+Each imports only what stands above it. Keras models and compiled segments apart, all of it is free of
+TensorFlow, which `MultiModelScheduler` imports on first use.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +25,8 @@ from overlap_train.training.step import Step, StepFunction
 __all__ = ["Task", "find_xla_obstacle", "make_execution"]
 
 _HEAVY_FLOP = 1e8
+# Of a convolution in one direction; large images take longer.
+_TIMING_S = 0.1
 
 
 class FastKernels(Protocol):
@@ -35,8 +37,8 @@ class FastKernels(Protocol):
         """Of what they compute."""
 
     @property
-    def extra_s(self) -> float:
-        """About how many seconds longer a step with them takes to be traced."""
+    def untimed(self) -> Collection[Hashable]:
+        """The convolutions that a trace has met and that nobody has timed yet."""
 
     def around(self, function: StepFunction, rows: int | None) -> StepFunction:
         """Returns a function of batches of so many rows that does the same on them when it is traced."""
@@ -57,7 +59,7 @@ class Task:
         around: what runs a function of a batch under the model's strategy, if it has one.
         shared: whether several replicas share each batch.
         free: faster operations than Keras's that need not be tried, if there are any.
-        find_fast: finds further operations that have to be tried before they are known as faster for this
+        find_fast: finds these and others, which have to be tried before they are known as faster for this
             model, if there are any; the same ones each time.
     """
 
@@ -83,6 +85,14 @@ def _names(kernels: FastKernels | None) -> str:
     return ", ".join(kernels.names) if kernels is not None else ""
 
 
+def _timing_s(task: Task) -> float:
+    """Returns about how many seconds longer a step takes to be traced where convolutions are timed."""
+    if task.free is not None:
+        return _TIMING_S * len(task.free.untimed)
+    layers = _keras.flat_layers(task.model)
+    return _TIMING_S * 3 * sum(isinstance(layer, keras.layers.Conv2D) for layer in layers)
+
+
 def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], None]) -> tuple[Loop, Pace]:
     """Returns the loop that makes the steps, and the pace that sizes its calls.
 
@@ -106,7 +116,7 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
         return make_loop(task.feed, task.step.using(task.around(task.function)), eager=True), pace
     known, token, key = Traces.of(task.model), _keras.begin_training(task.model), _loop_key(task)
     flags = tuple(variable.trainable for variable in task.model.variables)
-    if known.get("train", token, ("flags", *key), lambda: flags) != flags:
+    if known.get("train", token, ("flags", Same(task.step.traced)), lambda: flags) != flags:
         # What is traced now would obey `trainable`; Keras goes on with what it has traced until `compile`.
         message("plan: as traced before layers were frozen or thawed; compile the model to train with that")
         loop = known.get("train", token, ("frozen", *key), lambda: make_loop(task.feed, task.step))
@@ -122,10 +132,12 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
 
     asked = len(candidates) == 1
 
-    def build(candidate: Candidate) -> Loop:
-        return known.get("train", token, (key, asked, candidate), lambda: _build(task, candidate, asked))
+    def loop_key(candidate: Candidate) -> Hashable:
+        return key, asked, candidate, getattr(task.feed, "num_samples", None) if candidate.jit else None
 
-    fast = task.find_fast() if any(candidate.fast for candidate in candidates) else None
+    def build(candidate: Candidate) -> Loop:
+        return known.get("train", token, loop_key(candidate), lambda: _build(task, candidate, asked))
+
     loop = PlannedLoop(
         candidates,
         build,
@@ -133,9 +145,9 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
         total_steps=task.total_steps,
         cache=PlanCache(path),
         message=message,
-        is_traced=lambda candidate: known.has("train", token, (key, asked, candidate)),
+        is_traced=lambda candidate: known.has("train", token, loop_key(candidate)),
         free=_names(task.free),
-        fast_extra_s=fast.extra_s if fast is not None else 0.0,
+        fast_extra_s=_timing_s(task) if any(candidate.fast for candidate in candidates) else 0.0,
     )
     return loop, pace
 
@@ -169,8 +181,12 @@ def _candidates(task: Task, plan: ExecutionPlan) -> list[Candidate]:
 
 
 def _open_splits(task: Task) -> list[int]:
-    """Returns the numbers of parts to be tried, the most promising first."""
-    if find_obstacle(task.model, task.feed.element_spec):
+    """Returns the numbers of parts to be tried, the most promising first.
+
+    A recurrent layer runs its operations once for each time step and part; they are too small as it is.
+    """
+    recurrent = any(isinstance(layer, keras.layers.RNN) for layer in _keras.flat_layers(task.model))
+    if recurrent or find_obstacle(task.model, task.feed.element_spec):
         return [1]
     cores = available_cores()
     return [2 * cores, cores, 1] if _is_heavy(task) else [1, 2 * cores, cores]
@@ -240,13 +256,10 @@ def _around(task: Task, candidate: Candidate) -> Callable[[StepFunction], StepFu
     # What is returned is kept with the loop and must not hold the task, which holds the data.
     rows = task.feed.full_batch
     part = None if rows is None else -(-rows // candidate.splits)
-    found = [task.free, task.find_fast() if candidate.fast else None]
-    kernels, outer = [each for each in found if each is not None], task.around
+    kernels, outer = task.find_fast() if candidate.fast else task.free, task.around
 
     def around(function: StepFunction) -> StepFunction:
-        for each in kernels:
-            function = each.around(function, part)
-        return outer(function)
+        return outer(function if kernels is None else kernels.around(function, part))
 
     return around
 
@@ -300,9 +313,10 @@ def _loop_key(task: Task) -> tuple[Hashable, ...]:
         "loop",
         task.step_key,
         Same(step.traced),
+        str(feed.element_spec),
         step.halts,
         step.logs is not None,
-        str([(tensor.shape, tensor.dtype) for tensor in tensors]),
+        str([(tensor.shape[1:], tensor.dtype) for tensor in tensors]),
         getattr(feed, "batch_size", None),
         Same(feed.preprocess) if isinstance(feed, ArrayFeed) else None,
     )

@@ -43,7 +43,7 @@ class StepsDone:
 class Loop(abc.ABC):
     """Makes training steps from the batches at a cursor.
 
-    A compiled loop holds no data: it serves every feed of the same kind, sizes and specs.
+    A compiled loop holds no data: it serves every feed of the same kind and specs.
 
     Attributes:
         name: of the kind of loop.
@@ -101,7 +101,8 @@ class ArrayLoop(Loop):
     def _trace(self, feed: ArrayFeed, *, full: bool, jit: bool) -> Callable[..., Any]:
         """Traces the loop; `full` says that it will be called for full batches only.
 
-        The tensors are arguments, so that the same function serves other arrays of the same shapes.
+        The tensors are arguments, so that the same function serves other arrays of such rows, however many;
+        XLA wants to know how many.
         """
 
         step = self._step
@@ -119,8 +120,9 @@ class ArrayLoop(Loop):
             )
             return done
 
-        specs = keras.tree.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), feed.tensors)
-        order, number = tf.TensorSpec([feed.num_samples], tf.int64), tf.TensorSpec([], tf.int64)
+        rows = feed.num_samples if jit else None
+        specs = keras.tree.map_structure(lambda t: tf.TensorSpec([rows, *t.shape[1:]], t.dtype), feed.tensors)
+        order, number = tf.TensorSpec([rows], tf.int64), tf.TensorSpec([], tf.int64)
         function = tf.function(many, autograph=False, jit_compile=jit or None)
         concrete: Callable[..., Any] = function.get_concrete_function(specs, order, number, number)
         return concrete

@@ -117,7 +117,7 @@ def find_obstacle(model: keras.Model, element_spec: Any, *, trusted: bool = Fals
     unknown = None if trusted else unknown_layer(model)
     if unknown is not None:
         return f"nothing is known of whether {unknown} treats each row of a batch by itself"
-    if _is_plain(model, element_spec):
+    if not trusted and _is_plain(model, element_spec):
         return None
     return _Probe(model).obstacle(element_spec)
 

@@ -24,7 +24,7 @@ import tensorflow as tf
 from overlap_train import _keras
 from overlap_train._version import __version__
 from overlap_train.arguments import require_count, require_flag, require_real, require_text
-from overlap_train.cached_files import cache_home, read_regular, replace_content
+from overlap_train.cached_files import cache_home, processor_name, read_regular, replace_content
 from overlap_train.configuration import available_cores
 
 __all__ = ["Candidate", "Measurements", "PlanCache", "Timing", "cache_directory", "fingerprint"]
@@ -194,7 +194,7 @@ def fingerprint(model: keras.Model, element_spec: Any, *facts: Any) -> str:
         type(model.optimizer).__name__,
         [(s.shape.as_list(), s.dtype.name) for s in keras.tree.flatten(element_spec) if hasattr(s, "shape")],
         facts,
-        (platform.machine(), _processor(), available_cores()),
+        (platform.machine(), processor_name(), available_cores()),
         [os.environ.get(name) for name in _ENVIRONMENT],
         (threading.get_intra_op_parallelism_threads(), threading.get_inter_op_parallelism_threads()),
         (tf.__version__, keras.__version__, __version__),
@@ -207,12 +207,3 @@ def _text(value: Any) -> str:
     if value is None or isinstance(value, (str, int, float, tuple, list)):
         return repr(value)
     return str(getattr(value, "__qualname__", type(value).__name__))
-
-
-def _processor() -> str:
-    """Returns the name of the processor, where the system tells."""
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-        for line in file:
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor()

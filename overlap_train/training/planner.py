@@ -29,9 +29,6 @@ _TIMED_CALLS = 2
 _UNTIMED_STEPS = 5
 _PATIENCE = 12
 
-# What is measured serves the runs that follow: a candidate need not pay in this one alone.
-_RUNS_SERVED = 3
-
 # A time that one run measured may be so many times too long, as far as it is worth a second look.
 _DOUBT = 2.0
 
@@ -62,8 +59,8 @@ class PlannedLoop(Loop):
             believed for some runs.
         message: says the plan, once.
         is_traced: whether `build` need not trace a candidate.
-        free: what all candidates compute on faster operations than Keras's.
-        fast_extra_s: what tracing a candidate with further ones takes besides, once.
+        free: what candidates that say nothing of it compute on faster operations than Keras's.
+        fast_extra_s: what tracing one that does takes besides, once.
     """
 
     def __init__(
@@ -266,7 +263,7 @@ class PlannedLoop(Loop):
         return min(timings, key=cost_s)
 
     def _next_candidate(self, best: Candidate) -> Candidate | None:
-        """Returns a candidate to be timed that would pay for itself if it did what is hoped of it."""
+        """Returns a candidate to be timed that would pay for itself in this run if it did as is hoped."""
         step_s = self._timings[best].step_s
         if self._steps_left is None or self._too_few_steps(step_s):
             return None
@@ -275,7 +272,7 @@ class PlannedLoop(Loop):
                 continue
             if candidate.fast and not best.fast and any(known.fast for known in self._timings):
                 continue  # they have lost already
-            gain_s = _RUNS_SERVED * self._steps_left * step_s * self._hoped_gain(candidate, best)
+            gain_s = self._steps_left * step_s * self._hoped_gain(candidate, best)
             if gain_s > self._build_s(candidate, best):
                 return candidate
         return None
@@ -310,7 +307,7 @@ def describe(
     """Returns the plan in one line."""
     splits = f"{candidate.splits} splits" if candidate.splits > 1 else "no splits"
     text = f"plan: {loop}, {splits}, {'XLA' if candidate.jit else 'no XLA'}"
-    fast = ", ".join(filter(None, (candidate.fast, free)))
+    fast = candidate.fast or free
     if fast:
         text += f", fast {fast}"
     if steps_per_call is not None:

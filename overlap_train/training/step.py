@@ -52,6 +52,7 @@ class Step:
         halt_on_nonfinite: bool = False,
         listened_to: bool = False,
         metrics: Callable[[], Logs] | None = None,
+        takes_optimizer: bool = False,
     ) -> None:
         """Describes a step; `trace` or `run_eagerly` makes it ready.
 
@@ -62,10 +63,12 @@ class Step:
             halt_on_nonfinite: end a loop at the first loss that is not finite.
             listened_to: whether a callback reads the logs of single steps.
             metrics: reads the metrics, if not `model.get_metrics_result`.
+            takes_optimizer: whether the step surely uses the model's optimizer, which is then built before.
         """
         self._model = model
         self._function = _prepared(model, function, jit_compile)
         self.jit_compile = jit_compile
+        self._takes_optimizer = takes_optimizer
         self._read_metrics = metrics if metrics is not None else model.get_metrics_result
         self._listened_to = listened_to or halt_on_nonfinite
         self.halts = halt_on_nonfinite
@@ -83,7 +86,11 @@ class Step:
         Raises:
             ValueError: if the model cannot be called on such a batch, or as Keras raises it.
         """
-        return TracedFunction(self._function, element_spec)
+        if self._takes_optimizer:
+            _keras.build_optimizer(self._model)
+        return TracedFunction(
+            self._function, element_spec, harmless=lambda: _keras.stock_metric_handles(self._model)
+        )
 
     def adopt(self, traced: TracedFunction, metrics: MetricsReader | None = None) -> None:
         """Takes a trace of this step, made now or before, and a reader of the metrics if there is one.

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._inspection.traced import CapturedVariable, private_handles
+from overlap_train._inspection.traced import CapturedVariable, TracedFunction, private_handles
 from overlap_train.data.kept import Fold
 from overlap_train.snapshot import StateVariable
 from overlap_train.validation.validation_step import ValidationStep
@@ -27,7 +27,7 @@ class EvaluationFunctions:
 
     Attributes:
         variables: those whose values every function takes, in this order.
-        start: of values: the metrics' variables as `reset_metrics` leaves them.
+        start: of values: the metrics' variables as `reset_metrics` leaves them; None with `fold`.
         part: of values, data, first and last batch: the metrics' variables and the last logs; None without
             `fold`.
         one: of values, the metrics' variables and a batch: the same after it; None with `fold`.
@@ -67,7 +67,7 @@ class EvaluationFunctions:
         state = tuple(tf.TensorSpec(metric.shape, metric.dtype) for metric in metrics)
         number = tf.TensorSpec([], tf.int64)
         self.warm = False
-        self.start = _compile(self._start, values)
+        self.start = _compile(self._start, values) if fold is None else None
         self.part = _compile(self._part, values, held_spec, number, number) if fold is not None else None
         self.one = _compile(self._one, values, state, raw_spec) if fold is None else None
         self.add = _compile(_add, state, state) if divisible else None
@@ -87,7 +87,7 @@ class EvaluationFunctions:
         return self._read(handles), logs
 
     def _one(self, values: Sequence[tf.Tensor], state: State, batch: Any) -> tuple[State, list[tf.Tensor]]:
-        handles = self._handles_in(values, state)
+        handles = private_handles(self.variables, self._in_state(values, state))
         logs = self._run(handles, batch)
         return self._read(handles), logs
 
@@ -99,22 +99,30 @@ class EvaluationFunctions:
         return self._step.logs.flat(logs) if self._carries_logs else []
 
     def _start(self, values: Sequence[tf.Tensor]) -> State:
-        handles = private_handles(self.variables, values)
         assert self._step.reset is not None
+        handles = self._handles_of(self._step.reset, values)
         self._step.reset.on(handles)
         return self._read(handles)
 
     def _result(self, values: Sequence[tf.Tensor], state: State) -> Mapping[str, tf.Tensor]:
         assert self._step.result is not None
-        logs: Mapping[str, tf.Tensor] = self._step.result.on(self._handles_in(values, state))
+        handles = self._handles_of(self._step.result, self._in_state(values, state))
+        logs: Mapping[str, tf.Tensor] = self._step.result.on(handles)
         return logs
 
-    def _handles_in(self, values: Sequence[tf.Tensor], state: State) -> dict[int, tf.Tensor]:
-        """Makes private variables, those of the metrics in a given state."""
+    def _in_state(self, values: Sequence[tf.Tensor], state: State) -> list[tf.Tensor]:
+        """Returns the values with those of the metrics in a given state."""
         own = list(values)
         for place, value in zip(self._metrics, state, strict=True):
             own[place] = value
-        return private_handles(self.variables, own)
+        return own
+
+    def _handles_of(self, function: TracedFunction, values: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
+        """Makes private variables for a function that needs few, and for the metrics."""
+        needed = {id(variable.handle) for variable in function.variables}
+        places = {i for i, variable in enumerate(self.variables) if id(variable.handle) in needed}
+        chosen = sorted(places.union(self._metrics))
+        return private_handles([self.variables[i] for i in chosen], [values[i] for i in chosen])
 
     def _read(self, handles: Mapping[int, Any]) -> State:
         chosen = [self.variables[place] for place in self._metrics]

@@ -126,6 +126,7 @@ class SnapshotEvaluator:
         """
         functions, own = self._functions, self._own(values)
         if functions.part is None:
+            assert functions.start is not None
             state = functions.start(own)
         else:
             number = tf.constant(0, tf.int64)
@@ -214,6 +215,7 @@ class SnapshotEvaluator:
 
     def _evaluate_batches(self, own: Sequence[tf.Tensor], part: Shard | BatchStream) -> ShardResult:
         assert self._functions.one is not None
+        assert self._functions.start is not None
         state, logs, count = self._functions.start(own), None, 0
         running: list[Running] = []
         batches = part if isinstance(part, BatchStream) else self._batches.stream()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from overlap_train.arguments import (
@@ -18,6 +18,7 @@ from overlap_train.arguments import (
     require_seconds,
     shown,
 )
+from overlap_train.validation.evaluation_function import EvaluationFunction, require_functions
 
 __all__ = ["ValidationPolicy", "ValidationSet"]
 
@@ -55,8 +56,14 @@ class ValidationPolicy:
         on_error: what happens when a worker fails: `"raise"` ends the training; `"warn"` leaves the epoch
             without its validation; `"retry"` evaluates the same snapshot once more and then raises.
         timeout_s: seconds that one validation may take once the training waits for it; None waits for ever.
+        functions: evaluation functions by name, such as `{"bleu": fn}`: called with a model of each
+            snapshot's weights; what they return stands in the epoch's logs as `val_bleu`. A value may be an
+            `EvaluationFunction`, which says more.
         every_steps: also validate a snapshot after each so many training steps; the results go to
-            `Trainer.step_validations`, not to callbacks. None does not.
+            `Trainer.step_validations`, and to callbacks that have a method `on_step_validation(step, logs)`.
+            None does not.
+        every_seconds: also validate a snapshot when so many seconds have passed since the last validation
+            inside an epoch was begun; the results go where those of `every_steps` go. None does not.
         sanity_check: evaluate one batch before the first epoch, so that an error in the validation shows
             before an epoch has been trained. Data made by Python is left out, since that batch would be lost.
         devices: that the workers take in turn, such as `("GPU:1",)`; None spreads them over the replicas of
@@ -78,7 +85,11 @@ class ValidationPolicy:
     on_change: str = "rollback"
     on_error: str = "raise"
     timeout_s: float | None = None
+    functions: Mapping[str, Callable[[Any], Any] | EvaluationFunction] | None = field(
+        default=None, hash=False
+    )
     every_steps: int | None = None
+    every_seconds: float | None = None
     sanity_check: bool = False
     devices: Sequence[str] | None = None
     cache_bytes: int = 1 << 30
@@ -94,7 +105,9 @@ class ValidationPolicy:
             on_change=require_choice("on_change", self.on_change, _ON_CHANGE),
             on_error=require_choice("on_error", self.on_error, _ON_ERROR),
             timeout_s=_seconds_or_none("timeout_s", self.timeout_s),
+            functions=require_functions("functions", self.functions),
             every_steps=_count_or_none("every_steps", self.every_steps),
+            every_seconds=_seconds_or_none("every_seconds", self.every_seconds),
             sanity_check=require_flag("sanity_check", self.sanity_check),
             devices=_devices_or_none(self.devices),
             cache_bytes=require_count("cache_bytes", self.cache_bytes, minimum=0),

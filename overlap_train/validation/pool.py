@@ -99,8 +99,8 @@ class WorkerPool:
         # Where warnings are errors, this one must not take the place of the error that ended the fit.
         with contextlib.suppress(RuntimeWarning) if error_type else contextlib.nullcontext():
             warnings.warn(
-                f"{stuck} did not end within {_CLOSE_S:g} s: a job, such as the next batch of a generator, "
-                "does not return; left behind until the process ends",
+                f"{stuck} did not end within {_CLOSE_S:g} s: a job, such as the next batch of a generator "
+                "or an evaluation function, does not return; left behind until the process ends",
                 RuntimeWarning,
                 stacklevel=2,
             )

@@ -35,7 +35,7 @@ from overlap_train.validation.runner import ValidationRunner
 from overlap_train.validation.suite import NamedRunner, Runner, ValidationSuite
 from overlap_train.validation.validation_step import ValidationStep, trace_step, trace_validation
 
-__all__ = ["PreparedSet", "SetRequest", "build_suite", "named_sets", "prepare_sets"]
+__all__ = ["PreparedSet", "SetRequest", "build_suite", "is_set", "named_sets", "prepare_sets"]
 
 
 def named_sets(validation_data: Any, default: ValidationSet) -> dict[str, ValidationSet]:
@@ -55,7 +55,7 @@ def named_sets(validation_data: Any, default: ValidationSet) -> dict[str, Valida
     if validation_data is None:
         return {}
     _refuse_missing(validation_data)
-    if not isinstance(validation_data, dict) or not all(map(_is_set, validation_data.values())):
+    if not isinstance(validation_data, dict) or not all(map(is_set, validation_data.values())):
         return {"": _with_data(default, validation_data)}
     if not validation_data:
         raise ValueError("validation_data is an empty dict; pass at least one set, or None")
@@ -209,12 +209,13 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
     )
     if _keras.runs_eagerly(model):
         return PreparedSet(name, chosen, batches, None, "the model runs eagerly (run_eagerly=True)")
-    preprocess = None if batches.preparation is None else Same(request.preprocess)
-    key = ("step", request.identity, str(batches.raw_spec), str(batches.element_spec), preprocess)
-    step = Traces.of(model).get(
+    # What prepares batches has been traced for these very ones.
+    prepared = None if batches.preparation is None else (str(batches.raw_spec), Same(request.preprocess))
+    step = Traces.of(model).get_for(
         "test",
         _keras.test_function(model),
-        key,
+        ("step", request.identity, prepared),
+        batches.element_spec,
         lambda: trace_validation(
             model, request.function, batches.element_spec, batches.preparation, within=request.within
         ),
@@ -225,9 +226,9 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
 def _must_be_live(request: SetRequest, batches: Batches, step: ValidationStep) -> str | None:
     if request.acts is not None:
         return f"{request.acts} acts between the batches of a validation"
-    if isinstance(batches, StreamedBatches) and batches.captured:
-        names = ", ".join(variable.name for variable in batches.captured[:3])
-        return f"the pipeline of the validation data reads variables ({names}), whose present values count"
+    if isinstance(batches, StreamedBatches) and batches.reads:
+        names = ", ".join(batches.reads[:3])
+        return f"the pipeline of the validation data reads what no pass holds ({names}), as it stands then"
     return step.live
 
 
@@ -267,7 +268,7 @@ def _live_steps(request: SetRequest, each: PreparedSet) -> LiveSteps:
             "test",
             _keras.test_function(model),
             ("late", Same(each.step)),
-            lambda: trace_step(request.function, spec, request.within),
+            lambda: trace_step(model, request.function, spec, request.within),
         ),
     )
 
@@ -303,7 +304,7 @@ def _with_data(default: ValidationSet, data: Any) -> ValidationSet:
 def _refuse_missing(validation_data: Any) -> None:
     """Raises TypeError if the data of one of several sets is None."""
     if not isinstance(validation_data, dict) or not all(
-        d is None or _is_set(d) for d in validation_data.values()
+        d is None or is_set(d) for d in validation_data.values()
     ):
         return
     for name, data in validation_data.items():
@@ -311,6 +312,7 @@ def _refuse_missing(validation_data: Any) -> None:
             raise TypeError(f"validation_data[{name!r}] is None; leave this set out, or pass its data")
 
 
-def _is_set(value: Any) -> bool:
+def is_set(value: Any) -> bool:
+    """Whether a value in a dict of `validation_data` is a validation set of its own."""
     kinds = (tuple, ValidationSet, tf.data.Dataset, keras.utils.PyDataset)
     return isinstance(value, kinds) or hasattr(value, "__next__")

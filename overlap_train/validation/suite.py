@@ -27,7 +27,10 @@ _HEAD_START_S = 0.002
 
 
 class Runner(Protocol):
-    """What evaluates one set: a `ValidationRunner`, a `RemoteRunner` or a `LiveRunner`."""
+    """What evaluates one set, or calls one function.
+
+    A `ValidationRunner`, a `RemoteRunner`, a `LiveRunner` or a `FunctionRunner`.
+    """
 
     @property
     def in_step(self) -> str | None:
@@ -98,6 +101,18 @@ class ValidationSuite:
         self._sets = {named.name: named for named in sets}
         self._on_error = on_error
         self._pool = pool
+        self._function_pools: list[WorkerPool] = []
+
+    def add_function(self, named: NamedRunner, pool: WorkerPool | None) -> None:
+        """Adds an evaluation function after the sets.
+
+        Args:
+            named: with its runner.
+            pool: of its only thread; None if it runs on the training thread.
+        """
+        self._sets[named.name] = named
+        if pool is not None:
+            self._function_pools.append(pool)
 
     def __bool__(self) -> bool:
         return bool(self._sets)
@@ -124,26 +139,35 @@ class ValidationSuite:
         """Lets the workers go on, up to `most` of them at once; None for all."""
         if self._pool is not None:
             self._pool.admit(most)
+        for pool in self._function_pools:
+            pool.admit(None)
 
     def admit_beside(self, most: int) -> None:
         """The same for a training call that is about to begin; who has been held lets it begin first."""
         if self._pool is not None:
             self._pool.admit(most, after_s=_HEAD_START_S)
+        for pool in self._function_pools:
+            pool.admit(None, after_s=_HEAD_START_S)
 
     @property
     def shares_cores(self) -> bool:
-        """Whether the workers take cores from the training, rather than have devices of their own."""
-        return self._pool is not None
+        """Whether the workers are known to take cores from the training.
+
+        They do not if they have devices of their own. Of evaluation functions nobody knows: they may wait.
+        """
+        return self._pool is not None and not self._function_pools
 
     @property
     def idle(self) -> bool:
         """Whether the workers have nothing to do."""
-        return self._pool is None or self._pool.idle
+        return all(pool is None or pool.idle for pool in (self._pool, *self._function_pools))
 
     def hold(self) -> None:
         """Lets no worker begin before `admit`, or for a moment."""
         if self._pool is not None:
             self._pool.hold(_HOLD_S)
+        for pool in self._function_pools:
+            pool.hold(_HOLD_S)
 
     def live_sets(self, epoch: int) -> list[str]:
         """Returns the sets that are validated live after an epoch, when it is delivered."""

@@ -69,7 +69,7 @@ def trace_validation(
     Raises:
         TypeError: if the step does not return a mapping.
     """
-    step = trace_step(function, element_spec, within)
+    step = trace_step(model, function, element_spec, within)
     require_logs("validation_step", step.outputs)
     logs, own_logs = CarriedLogs(step.outputs), set(step.outputs) != set(model.get_metrics_result())
     by_python = _keras.metrics_by_python(model)
@@ -83,13 +83,16 @@ def trace_validation(
 
 
 def trace_step(
+    model: keras.Model,
     function: Callable[[Any], Mapping[str, Any]],
     element_spec: Any,
     within: Callable[[Callable[..., Any]], Callable[..., Any]],
 ) -> TracedFunction:
     """Traces the validation step alone; the arguments are those of `trace_validation`."""
     return TracedFunction(
-        within(lambda batch: lists_joined(function(_keras.without_optionals(batch)))), element_spec
+        within(lambda batch: lists_joined(function(_keras.without_optionals(batch)))),
+        element_spec,
+        harmless=lambda: _keras.stock_metric_handles(model),
     )
 
 

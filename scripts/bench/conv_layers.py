@@ -31,7 +31,7 @@ import numpy as np
 import tensorflow as tf
 
 from overlap_train.conv import instruction_set, library, operation, selection
-from overlap_train.conv.selection import DIRECTIONS, STOCK
+from overlap_train.conv.shapes import DIRECTIONS, STOCK
 from scripts.bench.conv_shapes import LAYERS, Layer
 
 __all__ = ["Row", "describe_auto", "measure", "summarise"]

@@ -28,7 +28,7 @@ import tensorflow as tf
 
 from overlap_train.conv import accelerate, library, operation, selection
 from overlap_train.conv.acceleration import acceleration_report
-from overlap_train.conv.selection import STOCK
+from overlap_train.conv.shapes import STOCK
 from overlap_train.models.unet import unet
 from scripts.bench.conv_layers import machine
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train.conv import format_report, report, selection, tiled_conv2d
-from overlap_train.conv.selection import STOCK, ConvKey
+from overlap_train.conv.shapes import STOCK, ConvKey
 
 KEY = ConvKey("filter_gradient", "float32", (1, 9, 7, 3), (3, 3, 3, 4), (1, 1), "SAME")
 

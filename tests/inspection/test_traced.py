@@ -35,6 +35,68 @@ def test_variables_of_closures_generators_and_optimizers_are_named_and_told_apar
     assert traced.effects == ()
 
 
+class Growing(keras.Model):
+    """Makes variables in three ways when it is first called."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = keras.layers.Dense(3)
+        self.raw = None
+
+    def call(self, x):
+        if self.raw is None:
+            self.raw = tf.Variable(lambda: tf.fill([3], 2.0), name="raw")
+        return self.inner(x) * self.raw
+
+
+def test_a_function_that_makes_variables_is_traced_again():
+    model = Growing()
+    optimizer = keras.optimizers.Adam()
+    times = []
+
+    def step(x):
+        times.append(x)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(x))
+        weights = [*model.inner.trainable_weights, model.raw]
+        optimizer.apply(tape.gradient(loss, weights)[:2], weights[:2])
+        return loss
+
+    traced = TracedFunction(step, tf.TensorSpec([4, 2]))
+    assert len(times) == 2, "it may compute otherwise once it has them"
+    kernel = model.inner.kernel.numpy()
+    assert np.any(kernel), "as its initializer gives it"
+    assert float(traced(tf.ones([4, 2]))) == pytest.approx(8 * kernel.sum(), rel=1e-5)
+    assert int(optimizer.iterations) == 1
+    assert "growing/kernel" in names(traced.written)
+    assert "raw" in names(traced.variables)
+
+
+def test_variables_that_change_no_trace_need_no_second_one():
+    made, times = [], []
+
+    def step(x):
+        times.append(x)
+        if not made:
+            made.append(keras.Variable(lambda shape, dtype: tf.ones(shape, dtype), shape=(2,)))
+        return x * made[0].value
+
+    traced = TracedFunction(step, tf.TensorSpec([2]), harmless=lambda: [made[0].value.handle])
+    assert len(times) == 1
+    assert traced(tf.ones([2])).numpy().tolist() == [1.0, 1.0]
+
+
+def test_a_variable_whose_value_is_part_of_the_trace_is_made_as_tensorflow_makes_it():
+    made = []
+
+    def step(x):
+        if not made:
+            made.append(tf.Variable(tf.zeros([2]) + 3.0))
+        return x * made[0]
+
+    assert TracedFunction(step, tf.TensorSpec([2]))(tf.ones([2])).numpy().tolist() == [3.0, 3.0]
+
+
 def test_reading_inside_control_flow_is_no_writing():
     table, limit = tf.Variable([1.0, 2.0, 3.0], name="table"), tf.Variable(2, name="limit")
 

@@ -98,3 +98,24 @@ def test_the_end_of_data_of_unknown_length_is_found_out():
     assert done.exhausted
     assert (done.steps, float(seen)) == (4, 45.0)
     assert cursor.current_pass is None
+
+
+@pytest.mark.parametrize("kind", ["arrays", "iterator"])
+def test_what_prepares_it_makes_no_step_and_draws_no_batch(kind):
+    loop, cursor, seen = make(kind)
+    work = loop.on_nothing(cursor.feed)
+    work()
+    work()
+    assert (float(seen), cursor.seen) == (0.0, 0)
+    assert loop.run(cursor, 4).steps == 4
+    assert float(seen) == 45.0
+
+
+def test_batches_that_nobody_can_stand_in_for_are_waited_for(monkeypatch):
+    def refuse(*arguments, **options):
+        raise TypeError("no such batch")
+
+    loop, cursor, _ = make("iterator")
+    monkeypatch.setattr(tf.data.Dataset, "from_generator", refuse)
+    assert loop.on_nothing(cursor.feed) is None
+    assert loop.run(cursor, 4).steps == 4

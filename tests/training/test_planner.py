@@ -112,10 +112,10 @@ def test_nothing_is_tried_in_a_run_too_short_to_pay(monkeypatch, tmp_path):
     assert scene.built == [PLAIN]
 
 
-def test_what_pays_within_three_runs_is_tried(monkeypatch, tmp_path):
-    """What was measured is kept: tracing 1.1 s to save 0.4 s a run."""
+def test_what_would_not_pay_in_this_run_is_not_tried(monkeypatch, tmp_path):
+    """Tracing takes 1.1 s and saves 3 ms a step."""
     step_s = {PLAIN: 1e-2, FAST: 7e-3}
-    for steps, tried in ((20, False), (150, True)):
+    for steps, tried in ((150, False), (500, True)):
         scene = Scene(
             monkeypatch, tmp_path / str(steps), [PLAIN, FAST], step_s, total_steps=steps, fast_extra_s=0.9
         )

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer
-from overlap_train.training import splitting
+from overlap_train.training import obstacles, splitting
 from overlap_train.training.obstacles import find_obstacle
 from tests import models
 
@@ -423,3 +423,39 @@ def test_looking_for_obstacles_changes_nothing():
     for value, variable in zip(before, model.variables + model.metrics_variables, strict=True):
         np.testing.assert_array_equal(value, variable.numpy())
     assert not any("call" in vars(layer) for layer in model.layers)
+
+
+def _attending():
+    x = keras.Input((5, 6))
+    y = keras.layers.MultiHeadAttention(2, 3, dropout=0.1)(x, x)
+    return keras.Model(x, keras.layers.Dense(models.CLASSES)(keras.layers.GlobalAveragePooling1D()(x + y)))
+
+
+def _recurrent(**options):
+    embedding = keras.layers.Embedding(9, 4, mask_zero=options.pop("mask_zero", False))
+    batch = options.pop("batch", None)
+    entry = keras.Input(batch_shape=(batch, 5), dtype="int64")
+    head = keras.layers.Dense(models.CLASSES)
+    return keras.Sequential([entry, embedding, keras.layers.LSTM(3, **options), head])
+
+
+@pytest.mark.parametrize(
+    ("make", "spec", "tells"),
+    [
+        (_attending, tf.TensorSpec([None, 5, 6]), True),
+        (_recurrent, tf.TensorSpec([8, 5], tf.int64), True),
+        (lambda: _recurrent(dropout=0.1), tf.TensorSpec([8, 5], tf.int64), False),
+        (lambda: _recurrent(mask_zero=True), tf.TensorSpec([8, 5], tf.int64), False),
+        (lambda: _recurrent(stateful=True, batch=8), tf.TensorSpec([8, 5], tf.int64), False),
+        (lambda: _recurrent(batch=8), tf.TensorSpec([8, 5], tf.int64), False),
+    ],
+    ids=["attention", "lstm", "dropout", "mask", "stateful", "fixed size"],
+)
+def test_models_of_symbolic_layers_tell_without_a_trace_what_a_trace_would(monkeypatch, make, spec, tells):
+    model = make()
+    model.compile("sgd", models.crossentropy())
+    model.optimizer.build(model.trainable_variables)
+    specs = (spec, tf.TensorSpec([spec.shape[0]], tf.int64))
+    assert obstacles._is_plain(model, specs) == tells
+    if tells:
+        assert obstacles._Probe(model).obstacle(specs) is None

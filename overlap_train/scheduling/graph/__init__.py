@@ -1,1 +1,1 @@
-"""What runs and on what: networks as graphs of layers, devices, requests and jobs; Keras models taken apart."""
+"""What runs and on what: networks as graphs of layers, devices, requests, jobs; Keras models taken apart."""

@@ -1,0 +1,168 @@
+"""`routed()` and `install()`: whatever calls `keras.Model.fit` or `evaluate` trains with `Trainer`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+
+from overlap_train import _keras, _routing
+from overlap_train.arguments import require_flag, require_instance
+from overlap_train.checkpoint import CheckpointPolicy, checkpoint_policy
+from overlap_train.trainer import Trainer
+from overlap_train.training.plan import ExecutionPlan
+from overlap_train.validation.policy import ValidationPolicy
+
+__all__ = ["Routing", "install", "routed", "uninstall"]
+
+
+class Routing:
+    """How routed calls are trained and evaluated. Any thread.
+
+    Attributes:
+        validation: how validations run, as for `Trainer`.
+        execution: how steps are executed, as for `Trainer`.
+        trainer: of the last routed call; it tells what happened (`messages`, `accounts`). None before.
+    """
+
+    def __init__(
+        self,
+        validation: ValidationPolicy | None = None,
+        execution: ExecutionPlan | None = None,
+        resume: str | os.PathLike[str] | CheckpointPolicy | None = None,
+    ) -> None:
+        """Takes what `routed` takes.
+
+        Raises:
+            TypeError: for an argument of the wrong type.
+            ValueError: for a path that is none.
+        """
+        require_instance("validation", validation, ValidationPolicy)
+        require_instance("execution", execution, ExecutionPlan)
+        self.validation = validation
+        self.execution = execution
+        self.trainer: Trainer | None = None
+        self._resume = checkpoint_policy(resume)
+        self._resumed = False
+        self._lock = threading.Lock()
+
+    def __call__(
+        self, original: Callable[..., Any], model: keras.Model, name: str, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Does by `Trainer` what a call of a model's method asks for; see `_routing.Handler`."""
+        obstacle = _obstacle(model)
+        trainer = None
+        if obstacle is None:
+            try:
+                trainer = Trainer(model, validation=self.validation, execution=self.execution)
+            except (TypeError, ValueError) as error:
+                obstacle = str(error)
+        if trainer is None:
+            warnings.warn(f"keras.Model.{name} is not routed: {obstacle}", RuntimeWarning, stacklevel=4)
+            return original(model, *args, **kwargs)
+        self.trainer = trainer
+        if name == "evaluate":
+            return trainer.evaluate(*args, **kwargs)
+        return trainer.fit(*args, **kwargs, resume=self._take_resume())
+
+    def _take_resume(self) -> CheckpointPolicy | None:
+        """Returns where checkpoints go, once.
+
+        Raises:
+            ValueError: a training has been given them before; it would be taken for that one's continuation.
+        """
+        with self._lock:
+            if self._resume is not None and self._resumed:
+                raise ValueError(
+                    "routed(resume=...) is for one call of fit, and this is another one; open a block for "
+                    "each, with a directory of its own"
+                )
+            self._resumed = True
+        return self._resume
+
+
+@contextlib.contextmanager
+def routed(
+    *,
+    validation: ValidationPolicy | None = None,
+    execution: ExecutionPlan | None = None,
+    resume: str | os.PathLike[str] | CheckpointPolicy | None = None,
+    all_threads: bool = False,
+) -> Iterator[Routing]:
+    """Sends `keras.Model.fit` and `evaluate` of all models through `Trainer` while the block runs.
+
+    For libraries that call `fit` themselves, such as tuners and wrappers. Blocks may be nested: the innermost
+    one counts. The methods keep their signatures and are Keras's own again after the last block.
+
+    Args:
+        validation: how validations run; see `ValidationPolicy`.
+        execution: how steps are executed; see `ExecutionPlan`.
+        resume: as for `Trainer.fit`; then only one `fit` may be called in the block.
+        all_threads: whether calls of other threads are routed too, and not only those of this one.
+
+    Yields:
+        The `Routing`, whose `trainer` is that of the last routed call.
+
+    Raises:
+        TypeError: for an argument of the wrong type.
+        ValueError: for a value out of range.
+    """
+    everywhere = require_flag("all_threads", all_threads)
+    routing = Routing(validation, execution, resume)
+    _routing.add_handler(routing, everywhere=everywhere)
+    try:
+        yield routing
+    finally:
+        _routing.remove_handler(routing, everywhere=everywhere)
+
+
+_installed: list[Routing] = []
+_install_lock = threading.Lock()
+
+
+def install(*, validation: ValidationPolicy | None = None, execution: ExecutionPlan | None = None) -> Routing:
+    """Sends `keras.Model.fit` and `evaluate` through `Trainer`, on all threads, until `uninstall`.
+
+    Called again, it takes the new arguments in place of the old ones. A block of `routed` counts before it.
+
+    Args:
+        validation: how validations run; see `ValidationPolicy`.
+        execution: how steps are executed; see `ExecutionPlan`.
+
+    Returns:
+        The `Routing`, whose `trainer` is that of the last routed call.
+
+    Raises:
+        TypeError: for an argument of the wrong type.
+    """
+    routing = Routing(validation, execution)
+    with _install_lock:
+        _routing.add_handler(routing, everywhere=True)
+        _remove_installed()
+        _installed.append(routing)
+    return routing
+
+
+def uninstall() -> None:
+    """Ends what `install` began. Idempotent; any thread."""
+    with _install_lock:
+        _remove_installed()
+
+
+def _remove_installed() -> None:
+    while _installed:
+        _routing.remove_handler(_installed.pop(), everywhere=True)
+
+
+def _obstacle(model: keras.Model) -> str | None:
+    """Returns why a model is left to Keras, or None."""
+    if not _keras.is_trainer(model):
+        return f"{type(model).__name__} is no Keras layer"
+    if _keras.overrides(model, "make_train_function"):
+        return f"{type(model).__name__} makes its train function itself (make_train_function)"
+    return None

@@ -1,0 +1,351 @@
+"""`routed` and `install`: who calls `keras.Model.fit` trains with `Trainer`, with Keras's numbers."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+
+import keras
+import numpy as np
+import pytest
+
+import overlap_train
+from overlap_train import (
+    ExecutionPlan,
+    Trainer,
+    ValidationPolicy,
+    _keras,
+    _routing,
+    install,
+    routed,
+    uninstall,
+)
+from overlap_train.errors import ValidationWorkerError
+from tests.models import arrays, assert_same_history, assert_same_weights, sequential
+
+X, Y = arrays(64)
+VALIDATION = arrays(30, 1)
+ARGUMENTS = dict(batch_size=16, epochs=2, verbose=0, validation_data=VALIDATION)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind():
+    before = {
+        name: (getattr(keras.Model, name), _keras.method_cell(name).cell_contents)
+        for name in ("fit", "evaluate")
+    }
+    yield
+    for name, (method, inner) in before.items():
+        assert getattr(keras.Model, name) is method
+        assert _keras.method_cell(name).cell_contents is inner
+        assert name not in vars(keras.Model)
+    assert not _routing._everywhere
+    assert not _routing._handlers()
+
+
+@pytest.fixture
+def fits(monkeypatch):
+    """Counts the trainings and evaluations that a `Trainer` makes, by their models."""
+    made = []
+    for name in ("fit", "evaluate"):
+        original = getattr(Trainer, name)
+
+        def count(self, *args, _original=original, _name=name, **kwargs):
+            made.append((_name, self.model))
+            return _original(self, *args, **kwargs)
+
+        monkeypatch.setattr(Trainer, name, functools.wraps(original)(count))
+    return made
+
+
+def test_a_routed_fit_is_that_of_keras(fits):
+    expected = sequential()
+    expected.fit(X, Y, **ARGUMENTS)
+    assert not fits
+    model = sequential()
+    with routed(validation=ValidationPolicy(max_lag=2), execution=ExecutionPlan(jit=False)) as routing:
+        history = model.fit(X, Y, **ARGUMENTS)
+        value = model.evaluate(X, Y, verbose=0)
+    assert fits == [("fit", model), ("evaluate", model)]
+    assert routing.trainer.model is model
+    assert routing.trainer.validation.max_lag == 2
+    assert history is model.history
+    assert_same_history(history.history, expected.history.history)
+    assert_same_weights(model, expected)
+    np.testing.assert_allclose(value, expected.evaluate(X, Y, verbose=0), rtol=1e-5)
+    model.fit(X, Y, verbose=0)
+    assert len(fits) == 2
+
+
+def test_the_signature_stays_that_of_keras():
+    stock = {name: inspect.signature(getattr(keras.Model, name)) for name in ("fit", "evaluate")}
+    with routed():
+        for name, signature in stock.items():
+            assert inspect.signature(getattr(keras.Model, name)) == signature
+            assert getattr(keras.Model, name).__name__ == name
+
+
+def test_the_innermost_block_counts_and_the_outer_one_again_after_it():
+    outer, inner = ValidationPolicy(max_lag=0), ValidationPolicy(max_lag=2)
+    with routed(validation=outer) as first:
+        with routed(validation=inner) as second:
+            sequential().fit(X, Y, **ARGUMENTS)
+        assert first.trainer is None
+        assert second.trainer.validation is inner
+        sequential().fit(X, Y, **ARGUMENTS)
+        assert first.trainer.validation is outer
+
+
+def test_an_error_in_a_block_ends_it():
+    with pytest.raises(ZeroDivisionError), routed():
+        raise ZeroDivisionError
+
+
+def elsewhere(call):
+    """Calls on another thread and returns what it raised."""
+    failed = []
+
+    def run():
+        try:
+            call()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+
+
+def test_a_block_is_for_its_thread_unless_for_all(fits):
+    with routed():
+        elsewhere(lambda: sequential().fit(X, Y, **ARGUMENTS))
+    assert not fits
+    with routed(all_threads=True):
+        elsewhere(lambda: sequential().evaluate(X, Y, verbose=0))
+    assert [name for name, _ in fits] == ["evaluate"]
+
+
+def test_threads_route_side_by_side():
+    policies = [ValidationPolicy(max_lag=lag) for lag in (0, 1, 2)]
+    inside, found = threading.Barrier(len(policies)), {}
+
+    def run(policy):
+        with routed(validation=policy) as routing:
+            inside.wait(60)
+            sequential().evaluate(X, Y, verbose=0)
+            inside.wait(60)
+        found[policy.max_lag] = routing.trainer.validation
+
+    threads = [threading.Thread(target=run, args=(policy,)) for policy in policies]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {policy.max_lag: policy for policy in policies}
+
+
+def test_install_is_for_all_threads_until_uninstall(fits):
+    install(validation=ValidationPolicy(max_lag=0))
+    latest = install(validation=ValidationPolicy(max_lag=2))
+    try:
+        elsewhere(lambda: sequential().fit(X, Y, **ARGUMENTS))
+        assert latest.trainer.validation.max_lag == 2
+        with routed(validation=ValidationPolicy(max_lag=3)) as routing:
+            sequential().evaluate(X, Y, verbose=0)
+        assert routing.trainer.validation.max_lag == 3
+    finally:
+        uninstall()
+        uninstall()
+    before = len(fits)
+    sequential().fit(X, Y, verbose=0)
+    assert len(fits) == before
+
+
+def test_fits_in_the_callback_of_a_fit_are_routed_too(fits):
+    other = sequential()
+
+    class Nested(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            other.fit(X, Y, verbose=0)
+            logs["again"] = self.model.evaluate(*VALIDATION, verbose=0)[0]
+
+    model = sequential()
+    with routed():
+        history = model.fit(X, Y, callbacks=[Nested()], **ARGUMENTS).history
+    assert [name for name, made in fits if made is other] == ["fit", "fit"]
+    np.testing.assert_allclose(history["again"], history["val_loss"], rtol=1e-5)
+
+
+class Task(keras.Model):
+    """A model whose own `fit` prepares what it passes on, as those of keras-hub do."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = keras.layers.Dense(4)
+
+    def call(self, x):
+        return self.head(x)
+
+    def fit(self, x, y, **arguments):
+        return super().fit(x * 2, y, **arguments)
+
+
+def task():
+    keras.utils.set_random_seed(3)
+    model = Task()
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+def test_a_model_with_a_fit_of_its_own_is_routed_where_it_calls_keras(fits):
+    expected, model = task(), task()
+    expected.fit(X, Y, **ARGUMENTS)
+    with routed():
+        model.fit(X, Y, **ARGUMENTS)
+    assert fits == [("fit", model)]
+    assert_same_history(model.history.history, expected.history.history)
+
+
+class Wrapper:
+    """Builds, fits and scores a model by itself, as tuners and scikit-learn wrappers do."""
+
+    def __init__(self, build):
+        self.build = build
+
+    def fit(self, x, y, **arguments):
+        self.model = self.build()
+        accepted = set(inspect.signature(self.model.fit).parameters)
+        self.history = self.model.fit(x, y, **{k: v for k, v in arguments.items() if k in accepted})
+        return self
+
+
+def test_a_wrapper_with_a_plain_build_function_is_routed_in_one_line(fits):
+    stock = Wrapper(sequential).fit(X, Y, unknown=1, **ARGUMENTS)
+    with routed():
+        ours = Wrapper(sequential).fit(X, Y, unknown=1, **ARGUMENTS)
+    assert [name for name, _ in fits] == ["fit"]
+    assert_same_history(ours.history.history, stock.history.history)
+
+
+def test_the_wrappers_of_keras_are_routed(fits):
+    def build(X, y):
+        return sequential()
+
+    with routed():
+        classifier = keras.wrappers.SKLearnClassifier(build, fit_kwargs=dict(epochs=1, verbose=0))
+        labels = np.eye(4)[Y]
+        model = sequential()
+        model.compile("adam", "mse")
+        keras.wrappers.SKLearnRegressor(model, fit_kwargs=dict(epochs=1, verbose=0)).fit(X, labels)
+    assert classifier is not None
+    assert [name for name, _ in fits] == ["fit"]
+
+
+@pytest.fixture
+def autolog(monkeypatch):
+    """A logger that has kept Keras's methods and put one of its own in the place of `fit`, as mlflow does."""
+    calls, original = [], keras.Model.fit
+
+    @functools.wraps(original)
+    def patched(self, *args, **kwargs):
+        class Log(keras.callbacks.Callback):
+            def on_epoch_end(self, epoch, logs=None):
+                calls.append((epoch, sorted(logs)))
+
+        kwargs["callbacks"] = [*(kwargs.get("callbacks") or []), Log()]
+        calls.append("begin")
+        result = original(self, *args, **kwargs)
+        calls.append("end")
+        return result
+
+    keras.Model.fit = patched
+    yield calls
+    del keras.Model.fit
+
+
+LOGGED = ["accuracy", "loss", "val_accuracy", "val_loss"]
+
+
+def test_autologging_goes_on_under_a_block(autolog, fits):
+    with routed():
+        sequential().fit(X, Y, **ARGUMENTS)
+    assert autolog == ["begin", (0, LOGGED), (1, LOGGED), "end"]
+    assert [name for name, _ in fits] == ["fit"]
+
+
+def test_an_explicit_trainer_calls_active_autologging_and_says_so(autolog):
+    trainer = Trainer(sequential())
+    history = trainer.fit(X, Y, **ARGUMENTS)
+    assert autolog == ["begin", (0, LOGGED), (1, LOGGED), "end"]
+    assert len(history.history["val_loss"]) == 2
+    assert any("called around this training" in message for message in trainer.messages)
+    assert trainer.ended == "completed"
+
+
+def test_what_fails_keeps_its_cause_under_autologging(autolog):
+    def fail(model):
+        raise ArithmeticError("no")
+
+    policy = ValidationPolicy(functions={"bad": fail})
+    with pytest.raises(ValidationWorkerError) as caught:
+        Trainer(sequential(), validation=policy).fit(X, Y, **ARGUMENTS)
+    assert isinstance(caught.value.__cause__, ArithmeticError)
+
+
+def test_a_method_that_never_calls_keras_trains_by_itself(monkeypatch):
+    monkeypatch.setattr(keras.Model, "fit", lambda self, *args, **kwargs: "done", raising=True)
+    trainer = Trainer(sequential())
+    assert trainer.fit(X, Y, verbose=0) == "done"
+    (message,) = trainer.messages
+    assert "by itself" in message
+    monkeypatch.undo()
+
+
+class OwnTrainFunction(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.head = keras.layers.Dense(4)
+
+    def call(self, x):
+        return self.head(x)
+
+    def make_train_function(self, force=False):
+        return super().make_train_function(force)
+
+
+def test_what_a_trainer_refuses_is_left_to_keras_with_a_warning(fits):
+    model = OwnTrainFunction()
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with routed(), pytest.warns(RuntimeWarning, match="make_train_function"):
+        model.fit(X, Y, epochs=1, verbose=0)
+    assert not fits
+    assert model.history.epoch == [0]
+
+
+def test_resume_is_for_one_fit(tmp_path):
+    with routed(resume=tmp_path / "a"):
+        sequential().fit(X, Y, **(ARGUMENTS | dict(epochs=1)))
+    with routed(resume=tmp_path / "a"):
+        model = sequential()
+        model.fit(X, Y, **ARGUMENTS)
+        with pytest.raises(ValueError, match="one call of fit"):
+            model.fit(X, Y, **ARGUMENTS)
+    expected = sequential()
+    expected.fit(X, Y, **ARGUMENTS)
+    assert_same_history(model.history.history, expected.history.history)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [("validation", 1), ("execution", "fast"), ("resume", 3), ("all_threads", "yes"), ("resume", "")],
+)
+def test_bad_arguments_are_refused_by_name(argument, value):
+    with pytest.raises((TypeError, ValueError), match=argument), routed(**{argument: value}):
+        pass
+
+
+def test_the_names_are_public():
+    assert {"routed", "install", "uninstall"} <= set(overlap_train.__all__)
