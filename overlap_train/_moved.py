@@ -25,8 +25,23 @@ MOVED_MODULES: Mapping[str, str] = {
     "overlap_train.conv.cuda_arrays": "scripts.gpu.cuda_arrays",
     "overlap_train.conv.cuda_check": "scripts.gpu.cuda_check",
     "overlap_train.conv.cuda_library": "scripts.gpu.cuda_library",
+    "overlap_train.scheduling.accounts": "overlap_train.scheduling.runtime.accounts",
+    "overlap_train.scheduling.board": "overlap_train.scheduling.policies.board",
+    "overlap_train.scheduling.calls": "overlap_train.scheduling.graph.calls",
+    "overlap_train.scheduling.cutting": "overlap_train.scheduling.graph.cutting",
     "overlap_train.scheduling.device_models": "scripts.bench.device_figures",
+    "overlap_train.scheduling.devices": "overlap_train.scheduling.graph.devices",
+    "overlap_train.scheduling.engine": "overlap_train.scheduling.runtime.engine",
+    "overlap_train.scheduling.jobs": "overlap_train.scheduling.graph.requests",
     "overlap_train.scheduling.load": "scripts.bench.load",
+    "overlap_train.scheduling.placement": "overlap_train.scheduling.policies.placement",
+    "overlap_train.scheduling.planned_policies": "overlap_train.scheduling.policies.planned",
+    "overlap_train.scheduling.planning": "overlap_train.scheduling.policies.planning",
+    "overlap_train.scheduling.regression": "overlap_train.scheduling.costs.regression",
+    "overlap_train.scheduling.segments": "overlap_train.scheduling.runtime.segments",
+    "overlap_train.scheduling.simulator": "overlap_train.scheduling.simulation",
+    "overlap_train.scheduling.splitting": "overlap_train.scheduling.graph.model_splitting",
+    "overlap_train.scheduling.tensorflow_backend": "overlap_train.scheduling.runtime.tensorflow_backend",
 }
 
 

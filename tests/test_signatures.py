@@ -29,21 +29,12 @@ import overlap_train
 from overlap_train import arguments
 from overlap_train.conv import library
 from overlap_train.records import EpochAccount, Span
-from overlap_train.scheduling import (
-    Arrival,
-    CostModel,
-    CpuOnly,
-    Device,
-    Job,
-    JobQueue,
-    Layer,
-    LayerGraph,
-    Platform,
-    Port,
-    Request,
-    Work,
-)
+from overlap_train.scheduling import Arrival, CostModel, Device, Platform
+from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Work
+from overlap_train.scheduling.graph.requests import Job, Request
 from overlap_train.scheduling.policies.board import Board
+from overlap_train.scheduling.policies.fixed import CpuOnly
+from overlap_train.scheduling.runtime.job_queue import JobQueue
 from overlap_train.zero_copy.pool import HostBackend
 
 PACKAGES = ["", ".checkpoint", ".conv", ".monitoring", ".parallel", ".scheduling", ".zero_copy"]

@@ -1,67 +1,56 @@
 """Several DNNs at once: CPU-GPU collaborative scheduling, layer by layer (paper P4 and beyond).
 
-The core is free of TensorFlow; `MultiModelScheduler` and the splitting of Keras models import it on
-first use.
+    graph       networks as graphs of layers, devices, requests; Keras models taken apart
+    costs       how long a layer takes on a device
+    policies    which device a layer goes to
+    runtime     a request's way from admission to result, on threads
+    simulation  the same on a virtual clock
+
+Each imports only what stands above it. Keras models and compiled segments apart, all of it is free of
+TensorFlow, which `MultiModelScheduler` imports on first use.
 """
 
 from __future__ import annotations
 
-from overlap_train.scheduling.costs.model import CostModel, Costs, FixedCosts
+from overlap_train._moved import moved_names
+from overlap_train.scheduling.costs.model import CostModel
 from overlap_train.scheduling.graph.devices import Device, Platform, Transfer
-from overlap_train.scheduling.graph.layers import REQUEST, Layer, LayerGraph, Port, Work
-from overlap_train.scheduling.graph.requests import Job, JobQueue, Request
-from overlap_train.scheduling.policies.base import CpuOnly, GpuOnly, Paper, Policy
-from overlap_train.scheduling.policies.planned import POLICIES, EarliestFinish, Heft, Oracle, make_policy
-from overlap_train.scheduling.runtime.accounts import DeviceAccount, ModelStatistics, Statistics
-from overlap_train.scheduling.runtime.controller import LayerController, SyncChecker
-from overlap_train.scheduling.runtime.distributor import (
-    CoreSelector,
-    Dispatcher,
-    JobFormatter,
-    LayerDistributor,
-)
-from overlap_train.scheduling.runtime.engine import Engine, LayerWorker
+from overlap_train.scheduling.policies.base import Policy
+from overlap_train.scheduling.policies.planned import POLICIES
+from overlap_train.scheduling.runtime.accounts import Statistics
+from overlap_train.scheduling.runtime.engine import Engine
 from overlap_train.scheduling.scheduler import MultiModelScheduler
-from overlap_train.scheduling.simulation import Arrival, BackgroundLoad, Simulation, simulate
+from overlap_train.scheduling.simulation import Arrival, BackgroundLoad, simulate
 
 __all__ = [
     "POLICIES",
-    "REQUEST",
     "Arrival",
     "BackgroundLoad",
-    "CoreSelector",
     "CostModel",
-    "Costs",
-    "CpuOnly",
     "Device",
-    "DeviceAccount",
-    "Dispatcher",
-    "EarliestFinish",
     "Engine",
-    "FixedCosts",
-    "GpuOnly",
-    "Heft",
-    "Job",
-    "JobFormatter",
-    "JobQueue",
-    "Layer",
-    "LayerController",
-    "LayerDistributor",
-    "LayerGraph",
-    "LayerWorker",
-    "ModelStatistics",
     "MultiModelScheduler",
-    "Oracle",
-    "Paper",
     "Platform",
     "Policy",
-    "Port",
-    "Request",
-    "Simulation",
     "Statistics",
-    "SyncChecker",
     "Transfer",
-    "Work",
-    "make_policy",
     "simulate",
 ]
+
+_MOVED = {
+    "costs.model": ("Costs", "FixedCosts"),
+    "graph.layers": ("REQUEST", "Layer", "LayerGraph", "Port", "Work"),
+    "graph.requests": ("Job", "Request"),
+    "policies.fixed": ("CpuOnly", "GpuOnly", "Paper"),
+    "policies.planned": ("EarliestFinish", "Heft", "Oracle", "make_policy"),
+    "runtime.accounts": ("DeviceAccount", "ModelStatistics"),
+    "runtime.controller": ("LayerController", "SyncChecker"),
+    "runtime.distributor": ("LayerDistributor",),
+    "runtime.engine": ("LayerWorker",),
+    "runtime.job_queue": ("JobQueue",),
+    "simulation": ("Simulation",),
+}
+
+__getattr__ = moved_names(
+    __name__, {name: f"{__name__}.{home}.{name}" for home, names in _MOVED.items() for name in names}
+)

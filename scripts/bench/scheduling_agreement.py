@@ -12,20 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from overlap_train.records import Span
-from overlap_train.scheduling import (
-    Arrival,
-    Device,
-    Engine,
-    FixedCosts,
-    Job,
-    Layer,
-    LayerGraph,
-    Platform,
-    Port,
-    Request,
-    Work,
-    simulate,
-)
+from overlap_train.scheduling import Arrival, Device, Engine, Platform, simulate
+from overlap_train.scheduling.costs.model import FixedCosts
+from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Work
+from overlap_train.scheduling.graph.requests import Job, Request
 
 __all__ = ["compare", "instance", "run_threads"]
 

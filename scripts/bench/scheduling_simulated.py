@@ -18,23 +18,12 @@ import numpy as np
 from scipy.optimize import linprog
 
 from overlap_train.records import Span
-from overlap_train.scheduling import (
-    Arrival,
-    BackgroundLoad,
-    CostModel,
-    Device,
-    FixedCosts,
-    Layer,
-    LayerGraph,
-    Platform,
-    Port,
-    Simulation,
-    Transfer,
-    Work,
-    simulate,
-)
+from overlap_train.scheduling import Arrival, BackgroundLoad, CostModel, Device, Platform, Transfer, simulate
+from overlap_train.scheduling.costs.model import FixedCosts
+from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Work
 from overlap_train.scheduling.policies.placement import exhaustive_placement
 from overlap_train.scheduling.policies.planning import Problem
+from overlap_train.scheduling.simulation import Simulation
 from scripts.bench.device_figures import XAVIER_FIGURES, roofline, xavier
 
 __all__ = [

@@ -6,7 +6,8 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from overlap_train.scheduling import Device, Layer, LayerGraph, Platform, Policy, Port, Transfer, Work
+from overlap_train.scheduling import Device, Platform, Policy, Transfer
+from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Work
 
 
 class Movable(Policy):

@@ -12,22 +12,13 @@ import pytest
 
 import overlap_train.scheduling
 from overlap_train.errors import SchedulerClosedError, SchedulingError
-from overlap_train.scheduling import (
-    Device,
-    FixedCosts,
-    Job,
-    JobQueue,
-    Layer,
-    LayerController,
-    LayerGraph,
-    Platform,
-    Port,
-    Request,
-    SyncChecker,
-    Transfer,
-    Work,
-)
+from overlap_train.scheduling import Device, Platform, Transfer
+from overlap_train.scheduling.costs.model import FixedCosts
+from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Work
+from overlap_train.scheduling.graph.requests import Job, Request
 from overlap_train.scheduling.policies.board import Board
+from overlap_train.scheduling.runtime.controller import LayerController, SyncChecker
+from overlap_train.scheduling.runtime.job_queue import JobQueue
 
 from .graphs import random_graph
 

@@ -7,7 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from overlap_train.scheduling import Arrival, CostModel, Device, Layer, LayerGraph, Port, Work, simulate
+from overlap_train.scheduling import Arrival, CostModel, Device, simulate
+from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Work
 from scripts.bench.device_figures import XAVIER_FIGURES, roofline, xavier
 
 CPU = Device("CPU")

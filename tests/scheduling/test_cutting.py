@@ -9,17 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from overlap_train.scheduling import (
-    CostModel,
-    Device,
-    Engine,
-    FixedCosts,
-    LayerGraph,
-    MultiModelScheduler,
-    Platform,
-    Port,
-    Request,
-)
+from overlap_train.scheduling import CostModel, Device, Engine, MultiModelScheduler, Platform
+from overlap_train.scheduling.costs.model import FixedCosts
+from overlap_train.scheduling.graph.layers import LayerGraph, Port
+from overlap_train.scheduling.graph.requests import Request
 from overlap_train.scheduling.runtime.segments import choose_segments, merge_layers, worth_cutting
 
 keras = pytest.importorskip("keras", reason="needs Keras")

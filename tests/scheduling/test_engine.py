@@ -14,18 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlap_train.errors import SchedulerClosedError, SchedulingError
-from overlap_train.scheduling import (
-    POLICIES,
-    Device,
-    Engine,
-    Layer,
-    LayerGraph,
-    Platform,
-    Policy,
-    Port,
-    Request,
-    Work,
-)
+from overlap_train.scheduling import POLICIES, Device, Engine, Platform, Policy
+from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Work
+from overlap_train.scheduling.graph.requests import Request
 
 from .graphs import Movable, random_graph, random_platform
 

@@ -18,18 +18,15 @@ from overlap_train.scheduling import (
     CostModel,
     Device,
     Engine,
-    FixedCosts,
-    Layer,
-    LayerController,
-    LayerGraph,
     Platform,
-    Port,
-    Request,
-    Work,
     simulate,
 )
+from overlap_train.scheduling.costs.model import FixedCosts
+from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Work
+from overlap_train.scheduling.graph.requests import Request
 from overlap_train.scheduling.policies.placement import exhaustive_placement
 from overlap_train.scheduling.policies.planning import Problem, optimistic_costs
+from overlap_train.scheduling.runtime.controller import LayerController
 from overlap_train.scheduling.runtime.segments import choose_segments, merge_layers
 
 from .graphs import forms, in_pieces, random_costs, random_graph, random_platform

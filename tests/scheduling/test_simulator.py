@@ -16,23 +16,20 @@ from overlap_train.scheduling import (
     BackgroundLoad,
     CostModel,
     Device,
-    EarliestFinish,
-    FixedCosts,
-    JobQueue,
-    Layer,
-    LayerController,
-    LayerDistributor,
-    LayerGraph,
     Platform,
-    Port,
-    Request,
     Transfer,
-    Work,
     simulate,
 )
+from overlap_train.scheduling.costs.model import FixedCosts
+from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Work
+from overlap_train.scheduling.graph.requests import Request
 from overlap_train.scheduling.policies.board import Board
 from overlap_train.scheduling.policies.placement import exhaustive_placement
+from overlap_train.scheduling.policies.planned import EarliestFinish
 from overlap_train.scheduling.policies.planning import Problem
+from overlap_train.scheduling.runtime.controller import LayerController
+from overlap_train.scheduling.runtime.distributor import LayerDistributor
+from overlap_train.scheduling.runtime.job_queue import JobQueue
 from scripts.bench import scheduling_agreement as agreement
 
 from .graphs import Movable, random_costs, random_graph, random_platform

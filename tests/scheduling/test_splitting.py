@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from overlap_train.scheduling import CostModel, Device, FixedCosts, Layer, LayerGraph, Platform, Port, Work
+from overlap_train.scheduling import CostModel, Device, Platform
+from overlap_train.scheduling.costs.model import FixedCosts
+from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Work
 from overlap_train.scheduling.runtime.segments import choose_segments, merge_layers
 
 keras = pytest.importorskip("keras", reason="needs Keras")

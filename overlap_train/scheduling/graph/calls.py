@@ -14,8 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train.scheduling.graph.layers import Work
-from overlap_train.scheduling.runtime.segments import merge_work
+from overlap_train.scheduling.graph.layers import Work, merge_work
 
 __all__ = ["Call", "calls_of", "elements", "tensor_bytes", "work_of"]
 

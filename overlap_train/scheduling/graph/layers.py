@@ -11,7 +11,7 @@ from typing import Any
 
 from overlap_train.arguments import require_count, require_each, require_items, require_text
 
-__all__ = ["REQUEST", "Layer", "LayerGraph", "Port", "Run", "Work"]
+__all__ = ["REQUEST", "Layer", "LayerGraph", "Port", "Run", "Work", "merge_work"]
 
 REQUEST = -1
 """The source of a `Port` that names an input of the request, not the output of a layer."""
@@ -52,6 +52,22 @@ class Work:
 
     def single_parts(self) -> tuple[Work, ...]:
         return self.parts or (self,)
+
+
+def merge_work(works: Sequence[Work]) -> Work:
+    """What several layers do together; its kind is that of the one with the most FLOPs."""
+    if len(works) == 1:
+        return works[0]
+    parts = tuple(part for work in works for part in work.single_parts())
+    return Work(
+        max(parts, key=lambda part: part.flops).kind,
+        sum(part.flops for part in parts),
+        sum(part.moved_bytes for part in parts),
+        sum(part.weight_bytes for part in parts),
+        parts[0].batch,
+        sum(part.operations for part in parts),
+        parts,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
-"""Where a layer goes: the policies that look at one layer at a time.
+"""What a policy is, and what it decides unless it says otherwise.
 
-`heft` and `oracle`, which plan whole requests, are in `planned_policies.py`. A policy's methods are called
-under the engine's lock; one policy object serves one engine.
+A policy's methods are called under the engine's lock; one policy object serves one engine.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ from overlap_train.scheduling.graph.devices import Device, Platform
 from overlap_train.scheduling.graph.layers import LayerGraph
 from overlap_train.scheduling.graph.requests import Request
 from overlap_train.scheduling.policies.board import Board
-from overlap_train.scheduling.policies.molding import whole_is_sooner
 
-__all__ = ["CpuOnly", "GpuOnly", "Paper", "Policy"]
+__all__ = ["Policy", "Waits", "earliest", "of_kind"]
 
 
 Waits = Sequence[tuple[int, int]]
@@ -52,9 +50,9 @@ class Policy(ABC):
     def runs_whole(self, request: Request, index: int, places: dict[int, str], board: Board) -> bool:
         """Whether layer `index` runs in one piece, now that the first of its pieces could begin.
 
-        Unless overridden: if the request would be done no later so, see `whole_is_sooner`.
+        Unless overridden: if the request would be done no later so by the policy's own estimate.
         """
-        return whole_is_sooner(self, request, index, places, board)
+        return _whole_is_sooner(self, request, index, places, board)
 
     def tail_s(self, request: Request, index: int, device: Device, board: Board) -> float:
         """Seconds from the end of a layer on `device` to that of the request; 0 where nobody looks ahead."""
@@ -86,29 +84,44 @@ def of_kind(platform: Platform, kind: str) -> Sequence[Device]:
     return platform.of_kind(kind) or tuple(platform.devices)
 
 
-class GpuOnly(Policy):
-    """Everything on the GPU; with several, on the one that finishes first."""
+def _whole_is_sooner(
+    policy: Policy, request: Request, index: int, places: dict[int, str], board: Board
+) -> bool:
+    """Compares both forms of layer `index`, each part put where the policy would put it.
 
-    name = "gpu_only"
+    What counts is when the request is done by the policy's estimate, plus what the form takes from every
+    other request. Equal forms, such as ones of which nothing is known, run whole.
+    """
+    # What the layer reads beside its pieces may not have been placed yet; then it is taken to be at home.
+    known = {port.source: board.platform.home for port in request.graph.layers[index].ports()} | places
+    whole_s = _whole_s(policy, request, index, known, board)
+    trial, taken = board.copy(), dict(known)
+    ready_s, held_up_s = board.now_s, 0.0
+    for piece in request.graph.pieces[index]:
+        device = policy.select(request, piece, taken, trial)
+        seconds = trial.run_s(request, piece, taken, device)
+        ready_s = max(ready_s, trial.free_s(device) + seconds)
+        held_up_s += trial.held_up_s(device, seconds)
+        if ready_s + held_up_s >= whole_s:
+            return True
+        trial.expect(device, seconds)
+        taken[piece] = device.name
+    device = policy.select(request, index, taken, board)
+    join_s = board.run_s(request, index, taken, device)
+    join_s += board.held_up_s(device, join_s) + policy.tail_s(request, index, device, board)
+    return ready_s + held_up_s + join_s >= whole_s
 
-    def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
-        return earliest(of_kind(board.platform, "gpu"), request, index, places, board)
 
-
-class CpuOnly(Policy):
-    """Everything on the CPU."""
-
-    name = "cpu_only"
-
-    def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
-        return earliest(of_kind(board.platform, "cpu"), request, index, places, board)
-
-
-class Paper(Policy):
-    """Convolutions on the GPU, everything else on the CPU (P4, core selector)."""
-
-    name = "paper"
-
-    def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
-        kind = "gpu" if request.layer(index).work.kind in ("conv", "depthwise") else "cpu"
-        return earliest(of_kind(board.platform, kind), request, index, places, board)
+def _whole_s(policy: Policy, request: Request, index: int, places: dict[int, str], board: Board) -> float:
+    request.whole[index] = True
+    try:
+        device = policy.select(request, index, places, board)
+        seconds = board.run_s(request, index, places, device)
+    finally:
+        del request.whole[index]
+    return (
+        board.free_s(device)
+        + seconds
+        + board.held_up_s(device, seconds)
+        + policy.tail_s(request, index, device, board)
+    )

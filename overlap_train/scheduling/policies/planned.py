@@ -15,8 +15,9 @@ from overlap_train.arguments import require_choice
 from overlap_train.scheduling.graph.devices import Device
 from overlap_train.scheduling.graph.layers import REQUEST, LayerGraph
 from overlap_train.scheduling.graph.requests import Request
-from overlap_train.scheduling.policies.base import CpuOnly, GpuOnly, Paper, Policy, Waits
+from overlap_train.scheduling.policies.base import Policy, Waits
 from overlap_train.scheduling.policies.board import Board
+from overlap_train.scheduling.policies.fixed import CpuOnly, GpuOnly, Paper
 from overlap_train.scheduling.policies.placement import exhaustive_placement, heft_placement, search_placement
 from overlap_train.scheduling.policies.planning import (
     Placement,

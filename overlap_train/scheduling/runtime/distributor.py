@@ -1,4 +1,6 @@
-"""The layer distributor: core selector, job formatter and dispatcher (paper P4, figure 3).
+"""The layer distributor: it selects a device, formats a job and dispatches it (paper P4, figure 3).
+
+The paper's core selector is the policy, its job formatter `_format`, and its dispatcher `_dispatch`.
 
 It is driven by the layer controllers of all requests and used alike by the threads of `engine.py` and
 by the virtual clock of `simulator.py`; whoever owns it calls it under one lock.
@@ -13,38 +15,68 @@ from collections.abc import Iterator
 from typing import Any
 
 from overlap_train.scheduling.graph.devices import Device
-from overlap_train.scheduling.graph.requests import Job, JobQueue, Request, urgency
+from overlap_train.scheduling.graph.layers import LayerGraph
+from overlap_train.scheduling.graph.requests import Job, Request, urgency
 from overlap_train.scheduling.policies.base import Policy
 from overlap_train.scheduling.policies.board import Board
 from overlap_train.scheduling.policies.planning import Problem, upward_ranks
 from overlap_train.scheduling.runtime.controller import LayerController
+from overlap_train.scheduling.runtime.job_queue import JobQueue
 
 # Waiting jobs of a device, the most urgent first, that others are offered when they are idle.
 _LOOKED_AT = 8
 
-__all__ = ["CoreSelector", "Dispatcher", "JobFormatter", "LayerDistributor"]
+__all__ = ["LayerDistributor"]
 
 
-class CoreSelector:
-    """Asks the policy for the device of a layer."""
+class LayerDistributor:
+    """Turns released layers into jobs in the queue.
 
-    def __init__(self, policy: Policy, board: Board) -> None:
-        self.policy = policy
+    Args:
+        policy: where layers go.
+        board: the state of the devices.
+        queue: where jobs wait.
+        aging_s: how many seconds of waiting one unit of priority is worth.
+    """
+
+    def __init__(self, policy: Policy, board: Board, queue: JobQueue, *, aging_s: float = 1.0) -> None:
+        self._policy = policy
         self._board = board
+        self._aging_s = aging_s
+        self._urgency_s: dict[int, float] = {}
+        self._controllers: dict[int, LayerController] = {}
+        self._queue = queue
 
-    def select(self, controller: LayerController, index: int) -> Device:
-        return self.policy.select(controller.request, index, controller.places, self._board)
+    def prepare(self, graph: LayerGraph) -> None:
+        """Lets the policy plan for `graph` before its first request has to wait for that."""
+        self._policy.prepare(graph, self._board)
 
+    def admit(self, controller: LayerController) -> None:
+        """A request begins: places its first layers."""
+        request, board = controller.request, self._board
+        self._controllers[request.number] = controller
+        board.active_requests += 1
+        remaining_s = 0.0
+        if request.deadline_s is not None:
+            problem = Problem.of(request.graph, board.platform, board.costs, request.examples, whole=True)
+            remaining_s = max(upward_ranks(problem))
+        self._urgency_s[request.number] = urgency(request, remaining_s=remaining_s, aging_s=self._aging_s)
+        waits = self._policy.admit(request, board)
+        self.distribute(controller, controller.start(waits))
 
-class JobFormatter:
-    """Puts a layer, its inputs and their size together into a job."""
+    def distribute(self, controller: LayerController, released: list[int]) -> None:
+        """Places layers whose inputs exist, or leaves out the pieces of a layer that runs whole."""
+        waiting = deque(released)
+        while waiting:
+            index = waiting.popleft()
+            if self._left_out(controller, index):
+                waiting.extend(controller.skip(index))
+                continue
+            device = self._policy.select(controller.request, index, controller.places, self._board)
+            self._dispatch(controller, self._format(controller, index, device))
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
-
-    def format(
-        self, controller: LayerController, index: int, device: Device, *, urgency_s: float, rank: float
-    ) -> Job:
+    def _format(self, controller: LayerController, index: int, device: Device) -> Job:
+        """Puts a layer, its inputs and their size together into a job for `device`."""
         request, board = controller.request, self._board
         layer, home = request.layer(index), board.platform.home
         sizes = request.graph.edge_bytes(layer)
@@ -60,75 +92,14 @@ class JobFormatter:
             transfer_bytes=int(away * request.examples),
             transfer_s=transfer_s,
             predicted_s=transfer_s + board.costs.seconds(layer, device, request.examples),
-            urgency_s=urgency_s,
-            rank=rank,
+            urgency_s=self._urgency_s[request.number],
+            rank=self._policy.rank(request, index, board),
         )
 
-
-class Dispatcher:
-    """Puts jobs into the queue and on the board."""
-
-    def __init__(self, queue: JobQueue, board: Board) -> None:
-        self._queue = queue
-        self._board = board
-
-    def dispatch(self, job: Job) -> None:
+    def _dispatch(self, controller: LayerController, job: Job) -> None:
+        controller.place(job.index, job.device.name)
         self._queue.put(job)
         self._board.queued(job)
-
-
-class LayerDistributor:
-    """Turns released layers into jobs in the queue.
-
-    Args:
-        policy: where layers go.
-        board: the state of the devices.
-        queue: where jobs wait.
-        aging_s: how many seconds of waiting one unit of priority is worth.
-    """
-
-    def __init__(self, policy: Policy, board: Board, queue: JobQueue, *, aging_s: float = 1.0) -> None:
-        self.selector = CoreSelector(policy, board)
-        self._formatter = JobFormatter(board)
-        self._dispatcher = Dispatcher(queue, board)
-        self._board = board
-        self._aging_s = aging_s
-        self._urgency_s: dict[int, float] = {}
-        self._controllers: dict[int, LayerController] = {}
-        self._queue = queue
-
-    def admit(self, controller: LayerController) -> None:
-        """A request begins: places its first layers."""
-        request, board = controller.request, self._board
-        self._controllers[request.number] = controller
-        board.active_requests += 1
-        remaining_s = 0.0
-        if request.deadline_s is not None:
-            problem = Problem.of(request.graph, board.platform, board.costs, request.examples, whole=True)
-            remaining_s = max(upward_ranks(problem))
-        self._urgency_s[request.number] = urgency(request, remaining_s=remaining_s, aging_s=self._aging_s)
-        waits = self.selector.policy.admit(request, board)
-        self.distribute(controller, controller.start(waits))
-
-    def distribute(self, controller: LayerController, released: list[int]) -> None:
-        """Places layers whose inputs exist, or leaves out the pieces of a layer that runs whole."""
-        waiting = deque(released)
-        while waiting:
-            index = waiting.popleft()
-            if self._left_out(controller, index):
-                waiting.extend(controller.skip(index))
-                continue
-            self._put(controller, index, self.selector.select(controller, index))
-
-    def _put(self, controller: LayerController, index: int, device: Device) -> None:
-        job = self._job(controller, index, device)
-        controller.place(index, device.name)
-        self._dispatcher.dispatch(job)
-
-    def _job(self, controller: LayerController, index: int, device: Device) -> Job:
-        urgency_s = self._urgency_s[controller.request.number]
-        rank = self.selector.policy.rank(controller.request, index, self._board)
-        return self._formatter.format(controller, index, device, urgency_s=urgency_s, rank=rank)
 
     def rebalance(self) -> None:
         """Gives idle devices what waits for others and would be done sooner on them (work stealing).
@@ -145,18 +116,17 @@ class LayerDistributor:
         """Puts one waiting job on an idle device: the most urgent, and of those the one that gains most."""
         for *_, job in sorted(self._gains(idle), key=operator.itemgetter(0, 1)):
             controller = self._controllers[job.request.number]
-            moved = self._job(controller, job.index, idle)
+            moved = self._format(controller, job.index, idle)
             # A worker may have taken it meanwhile: the queue has a lock of its own.
             if self._queue.remove(functools.partial(operator.is_, job)):
                 self._board.dropped(job)
-                controller.place(job.index, idle.name)
-                self._dispatcher.dispatch(moved)
+                self._dispatch(controller, moved)
                 return True
         return False
 
     def _gains(self, idle: Device) -> Iterator[tuple[float, float, Job]]:
         """Jobs that would be done sooner on `idle`: urgency, seconds lost by it, job."""
-        board, policy = self._board, self.selector.policy
+        board, policy = self._board, self._policy
         for device in board.platform.devices:
             if device is idle or board.idle(device):
                 continue
@@ -179,9 +149,7 @@ class LayerDistributor:
         if join is None:
             return False
         if join not in request.whole:
-            controller.decide(
-                join, self.selector.policy.runs_whole(request, join, controller.places, self._board)
-            )
+            controller.decide(join, self._policy.runs_whole(request, join, controller.places, self._board))
         return request.whole[join]
 
     def release(self, request: Request) -> None:
@@ -189,7 +157,7 @@ class LayerDistributor:
         self._board.active_requests -= 1
         self._urgency_s.pop(request.number, None)
         self._controllers.pop(request.number, None)
-        self.selector.policy.release(request)
+        self._policy.release(request)
 
     def complete(self, controller: LayerController, job: Job, outputs: Any) -> bool:
         """A job's layer is done: places what that releases; True if the request is finished."""

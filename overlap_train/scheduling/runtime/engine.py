@@ -19,13 +19,14 @@ from overlap_train.records import Span
 from overlap_train.scheduling.costs.model import CostModel, Costs, check_costs
 from overlap_train.scheduling.graph.devices import Device, Platform
 from overlap_train.scheduling.graph.layers import LayerGraph
-from overlap_train.scheduling.graph.requests import Job, JobQueue, Request
+from overlap_train.scheduling.graph.requests import Job, Request
 from overlap_train.scheduling.policies.base import Policy
 from overlap_train.scheduling.policies.board import Board
 from overlap_train.scheduling.policies.planned import make_policy
 from overlap_train.scheduling.runtime.accounts import DeviceAccount
 from overlap_train.scheduling.runtime.controller import LayerController
 from overlap_train.scheduling.runtime.distributor import LayerDistributor
+from overlap_train.scheduling.runtime.job_queue import JobQueue
 
 _log = logging.getLogger(__name__)
 
@@ -135,7 +136,7 @@ class Engine:
         """Lets the policy plan for `graph` before its first request has to wait for that."""
         with self._lock:
             self._board.now_s = time.monotonic()
-            self._distributor.selector.policy.prepare(graph, self._board)
+            self._distributor.prepare(graph)
 
     def start(self, request: Request) -> None:
         """Releases the first layers of a request; `request.on_done` is called when it ends.
@@ -174,12 +175,6 @@ class Engine:
         """A copy of the accounts of each device, by name."""
         with self._lock:
             return {name: account.copy() for name, account in self._accounts.items()}
-
-    @property
-    def active(self) -> int:
-        """Requests that have begun and not ended."""
-        with self._lock:
-            return len(self._controllers)
 
     def close(self) -> None:
         """Ends what is unfinished with SchedulerClosedError and joins the workers. May be called again."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from overlap_train.scheduling.costs.model import Costs
 from overlap_train.scheduling.graph.devices import Device, Platform
-from overlap_train.scheduling.graph.layers import REQUEST, Layer, LayerGraph, Port, Work
+from overlap_train.scheduling.graph.layers import REQUEST, Layer, LayerGraph, Port, merge_work
 
-__all__ = ["Segments", "choose_segments", "merge_layers", "merge_work", "worth_cutting"]
+__all__ = ["Segments", "choose_segments", "merge_layers", "worth_cutting"]
 
 
 @dataclass(frozen=True)
@@ -32,22 +32,6 @@ class Segments:
     inputs: tuple[tuple[Port, ...], ...]
     outputs: tuple[tuple[Port, ...], ...]
     whole_inputs: tuple[tuple[Port, ...], ...]
-
-
-def merge_work(works: Sequence[Work]) -> Work:
-    """What several layers do together; its kind is that of the one with the most FLOPs."""
-    if len(works) == 1:
-        return works[0]
-    parts = tuple(part for work in works for part in work.single_parts())
-    return Work(
-        max(parts, key=lambda part: part.flops).kind,
-        sum(part.flops for part in parts),
-        sum(part.moved_bytes for part in parts),
-        sum(part.weight_bytes for part in parts),
-        parts[0].batch,
-        sum(part.operations for part in parts),
-        parts,
-    )
 
 
 def choose_segments(

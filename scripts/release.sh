@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Builds what a release consists of into dist/, checks it in a fresh environment, and prints what is left to do.
+# Publishes nothing.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+scripts/setup.sh
+python=$PWD/.venv/bin/python
+version=$("$python" -c 'from overlap_train._version import __version__; print(__version__)')
+if [ -n "$(git status --porcelain)" ]; then
+  echo "release: there are changes that no commit holds; commit them first" >&2
+  exit 1
+fi
+if ! grep -q "^## $version" CHANGELOG.md; then
+  echo "release: CHANGELOG.md has no section for $version" >&2
+  exit 1
+fi
+rm -rf dist
+"$python" -c "from setuptools.build_meta import build_sdist; print(build_sdist('dist'))" > /dev/null
+scripts/wheel.sh
+if "$python" -m twine --version > /dev/null 2>&1; then
+  "$python" -m twine check --strict dist/*
+else
+  echo "release: twine is not installed, so the metadata is not checked (pip install twine)" >&2
+fi
+.venv/bin/python -m pytest -q tests/test_wheel.py tests/conv/test_bundled.py
+(cd dist && sha256sum -- * > SHA256SUMS)
+cat <<TEXT
+release: dist/ holds $version:
+$(ls -1 dist)
+What is left:
+  git tag -s v$version -m "overlap_train $version" && git push origin v$version
+  python -m twine upload dist/*.whl dist/*.tar.gz
+TEXT
