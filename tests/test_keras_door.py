@@ -52,7 +52,7 @@ DOORS = {
         "_keras_copies.py",
         "_inspection/effects.py",
         "_inspection/graph.py",
-        "scheduling/tensorflow_backend.py",
+        "scheduling/runtime/tensorflow_backend.py",
     },
 }
 

@@ -76,7 +76,7 @@ MAY_IMPORT = {
     "records": set(),
     "resume": {"arguments", "callbacks", "checkpoint", "data", "errors", "snapshot"},
     "routing": {"_keras", "_routing", "arguments", "checkpoint", "trainer", "training", "validation"},
-    "scheduling": {"arguments", "errors", "records", "zero_copy"},
+    "scheduling": {"_moved", "arguments", "errors", "records", "zero_copy"},
     "parts": {
         "callbacks",
         "data",

@@ -163,6 +163,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "Device": {"name": lambda: "CPU:0"},
     "Dispatcher": {"queue": queue, "board": board},
     "Engine": {"platform": platform},
+    "EvaluationFunction": {"function": lambda: lambda model: 0.0},
     "FixedCosts": {"seconds": lambda: lambda layer, device: 1.0},
     "JobFormatter": {"board": board},
     "JobQueue": {"devices": lambda: (Device("CPU:0"),)},

@@ -73,7 +73,7 @@ class TracedFunction:
         self._function = function  # holds what the trace refers to weakly
         making = _Making(function)
         self._concrete = tf.function(making, autograph=False).get_concrete_function(*specs)
-        if making.made.difference(map(id, harmless())):
+        if making.made and making.made.difference(map(id, harmless())):
             self._concrete = tf.function(function, autograph=False).get_concrete_function(*specs)
         self.variables = captured_variables(self._concrete)
         self.effects: tuple[Effect, ...] = (*find_effects(self._concrete.graph), *find_tables(self._concrete))

@@ -218,7 +218,7 @@ def test_a_pipeline_that_reads_a_variable_is_drawn_anew_and_names_it():
     scale = tf.Variable(2.0, name="scale")
     batches = make(dataset().map(lambda x, y: (x * scale, y)))
     assert isinstance(batches, StreamedBatches)
-    assert [variable.name for variable in batches.captured] == ["scale"]
+    assert batches.reads == ["scale"]
     firsts = []
     for value in (2.0, 3.0):
         scale.assign(value)
@@ -227,7 +227,7 @@ def test_a_pipeline_that_reads_a_variable_is_drawn_anew_and_names_it():
         stream.finish()
     np.testing.assert_array_equal(firsts[1] / 3, X[:5])
     np.testing.assert_array_equal(firsts[0] / 2, X[:5])
-    assert make(dataset(), cache_bytes=0).captured == []
+    assert make(dataset(), cache_bytes=0).reads == []
 
 
 def test_what_does_not_fit_or_cannot_repeat_is_drawn_anew():

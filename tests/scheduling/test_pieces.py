@@ -264,7 +264,7 @@ def test_a_form_that_fails_ends_its_request_and_no_other(failing):
         engine.start(Request(0, adding(graph, failing), (1.0,), on_done=watch))
         engine.start(Request(1, adding(graph), (1.0,), on_done=watch))
         watch.wait()
-        assert engine.active == 0
+        assert not engine._controllers
     outputs, error = watch.results[0]
     assert outputs is None
     assert str(error) == f"{failing} broke"

@@ -91,7 +91,7 @@ def test_no_compiled_function_captures_a_variable_of_the_model_or_of_a_closure(o
 
     _, _, evaluator = evaluator_of(model, step=step, batch_by_batch=one_by_one)
     functions = functions_of(evaluator)
-    assert len(functions) == (3 if one_by_one else 4)
+    assert len(functions) == 3
     known = [v.value for v in (*model.variables, *model.metrics_variables)]
     handles = {id(v.handle) for v in (*known, scale)}
     for function in functions:

@@ -528,8 +528,12 @@ def test_clone_makes_the_copy_of_such_a_model():
     ("clone", "error", "message"),
     [
         (lambda: None, TypeError, "clone must return a Keras model"),
-        (lambda: keras.Sequential([keras.Input((FEATURES,)), kl.Dense(2)]), ValueError, "has float32"),
-        (lambda: keras.Sequential([keras.Input((FEATURES,))]), ValueError, "0 variables"),
+        (
+            lambda: keras.Sequential([keras.Input((FEATURES,)), kl.Dense(2)]),
+            ValueError,
+            "is no copy of the model: variable",
+        ),
+        (lambda: keras.Sequential([keras.Input((FEATURES,))]), ValueError, "is no copy of the model"),
         (
             lambda: keras.Sequential([keras.Input((FEATURES,)), kl.Dense(CLASSES, "relu")]),
             ValueError,
@@ -712,6 +716,7 @@ def test_what_is_raised_in_a_process_reaches_fit_with_its_traceback():
     assert "says_no" in str(caught.value.__cause__.__cause__)
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras's variables
 def test_a_process_that_dies_is_an_error_and_is_started_again(tmp_path, monkeypatch):
     monkeypatch.setenv("DIED", str(tmp_path / "died"))
     with pytest.warns(RuntimeWarning, match="exit code 7"):
