@@ -172,6 +172,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "Device": {"name": lambda: "CPU:0"},
     "Dispatcher": {"queue": queue, "board": board},
     "Engine": {"platform": platform},
+    "EvaluationFunction": {"function": lambda: lambda model: 0.0},
     "FixedCosts": {"seconds": lambda: lambda layer, device: 1.0},
     "JobFormatter": {"board": board},
     "JobQueue": {"devices": lambda: (Device("CPU:0"),)},
@@ -362,6 +363,8 @@ def somewhere_else(tmp_path, monkeypatch):
     monkeypatch.setenv("OVERLAP_TRAIN_CONV_DISABLE", "1")
     monkeypatch.setattr(library, "_state", library._State())
     monkeypatch.delenv("TF_CONFIG", raising=False)
+    yield
+    overlap_train.uninstall()
 
 
 def part(name, argument, shown):
