@@ -675,7 +675,7 @@ def says_no(model):
 
 
 def dies_once(model):
-    if int(np.sum(model.layers[-1].kernel)) > -1000 and not os.path.exists(os.environ["DIED"]):
+    if not os.path.exists(os.environ["DIED"]):
         open(os.environ["DIED"], "w").close()
         os._exit(7)
     return 1.0
