@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import overlap_train
-from overlap_train import _keras, _keras_replicas
+from overlap_train import _keras, _keras_copies, _keras_replicas
 from tests.models import (
     CLASSES,
     FEATURES,
@@ -586,3 +586,53 @@ def test_adam_keeps_its_moments_by_variable():
     m, v = _keras.adam_moments(optimizer, variables[1].value)
     np.testing.assert_allclose(m, [0.3], rtol=1e-5)
     np.testing.assert_allclose(v, [0.009], rtol=1e-5)
+
+
+def test_building_leaves_random_states_and_names_as_they_were():
+    keras.utils.set_random_seed(3)
+    names = dict(_keras_copies.global_state.get_global_attribute("object_name_uids") or {})
+    with _keras_copies.undisturbed():
+        sequential()
+        keras.random.normal((2,))
+        np.random.random()
+        tf.random.uniform(())
+    assert dict(_keras_copies.global_state.get_global_attribute("object_name_uids")) == names
+    inside = np.random.random(), float(tf.random.uniform(())), keras.random.randint((), 0, 10**6).numpy()
+    keras.utils.set_random_seed(3)
+    assert inside == (
+        np.random.random(),
+        float(tf.random.uniform(())),
+        keras.random.randint((), 0, 10**6).numpy(),
+    )
+
+
+def test_what_a_model_was_compiled_with():
+    model = sequential("sgd")
+    arguments = _keras_copies.compile_arguments(model)
+    assert arguments["loss"] is model.loss
+    assert {"optimizer", "metrics", "weighted_metrics", "jit_compile", "run_eagerly"} <= set(arguments)
+    assert _keras_copies.compile_arguments(keras.Sequential()) is None
+
+
+def test_functions_in_a_configuration_are_made_again_where_they_are_trusted():
+    layer = keras.layers.Lambda(lambda x: x + 1)
+    with pytest.raises(ValueError, match=r"unsafe|safe_mode"):
+        keras.layers.Lambda.from_config(layer.get_config())
+    with _keras_copies.trusted():
+        assert keras.layers.Lambda.from_config(layer.get_config()) is not None
+
+
+def test_the_attributes_of_every_model():
+    assert {"_name", "built", "stop_training"} & _keras_copies.base_attributes() >= {"_name", "built"}
+
+
+@pytest.mark.parametrize("name", ["fit", "evaluate"])
+def test_the_cell_of_a_method_holds_what_it_runs(name):
+    cell = _keras.method_cell(name)
+    before = cell.cell_contents
+    try:
+        cell.cell_contents = lambda self, *args, **kwargs: "exchanged"
+        assert getattr(sequential(), name)(X, Y) == "exchanged"
+    finally:
+        cell.cell_contents = before
+    assert _keras.patched_by(sequential(), name) is None

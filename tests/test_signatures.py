@@ -351,6 +351,8 @@ def somewhere_else(tmp_path, monkeypatch):
     monkeypatch.setenv("OVERLAP_TRAIN_CONV_DISABLE", "1")
     monkeypatch.setattr(library, "_state", library._State())
     monkeypatch.delenv("TF_CONFIG", raising=False)
+    yield
+    overlap_train.uninstall()
 
 
 def part(name, argument, shown):

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from overlap_train.arguments import shown
@@ -80,7 +79,7 @@ class FunctionProcess:
         """
         self._start()
         flat = values.flat()
-        arrays = [np.asarray(flat[place]) for place in self._places]
+        arrays = [flat[place].numpy() for place in self._places]
         try:
             self._connection.send(arrays)
             connection.wait([self._connection, self._process.sentinel])
@@ -207,7 +206,7 @@ def _answer(function: Any, model: keras.Model, arrays: Sequence[Any]) -> tuple[A
         changed = [
             variable.path
             for variable, array in zip(variables, arrays, strict=True)
-            if np.asarray(variable.value).tobytes() != array.tobytes()
+            if variable.numpy().tobytes() != array.tobytes()
         ]
         return None, "", metric_values(returned), changed
     except BaseException as error:

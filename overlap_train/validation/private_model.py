@@ -175,7 +175,7 @@ def build(copy: keras.Model, x_spec: Any) -> None:
     Raises:
         CopyRefusedError: it cannot be called on such a batch.
     """
-    if all(layer.built for layer in _keras.flat_layers(copy)):
+    if copy.built and all(layer.built for layer in _keras.flat_layers(copy)):
         return
     try:
         copy(keras.tree.map_structure(lambda s: keras.KerasTensor(tuple(s.shape), s.dtype.name), x_spec))

@@ -21,6 +21,7 @@ from overlap_train.validation.private_model import make_private_model
 from tests.models import CLASSES, FEATURES, arrays, assert_same_weights, crossentropy, sequential, subclassed
 
 WAIT_S = 60
+ROUNDING = dict(rtol=1e-5, atol=2e-5)  # a mean of outputs of both signs cancels
 X, Y = arrays(64)
 kl = keras.layers
 
@@ -439,7 +440,7 @@ def test_what_is_set_or_adapted_later_is_part_of_the_copy(build):
     trainer = fit(build(), {"mean": mean_output}, max_lag=2)
     assert not in_step(trainer)
     np.testing.assert_allclose(
-        trainer.model.history.history["val_mean"], expected_values(build, mean_output), rtol=1e-5
+        trainer.model.history.history["val_mean"], expected_values(build, mean_output), **ROUNDING
     )
 
 
@@ -511,7 +512,7 @@ def test_a_model_without_a_faithful_copy_is_evaluated_in_step_and_says_why(build
     assert reason in said
     assert "clone=" in said
     np.testing.assert_allclose(
-        trainer.model.history.history["val_mean"], expected_values(build, mean_output), rtol=1e-5
+        trainer.model.history.history["val_mean"], expected_values(build, mean_output), **ROUNDING
     )
 
 
@@ -520,7 +521,7 @@ def test_clone_makes_the_copy_of_such_a_model():
     trainer = fit(subclassed(), {"mean": function}, max_lag=2)
     assert not in_step(trainer)
     np.testing.assert_allclose(
-        trainer.model.history.history["val_mean"], expected_values(subclassed, mean_output), rtol=1e-5
+        trainer.model.history.history["val_mean"], expected_values(subclassed, mean_output), **ROUNDING
     )
 
 
@@ -528,12 +529,8 @@ def test_clone_makes_the_copy_of_such_a_model():
     ("clone", "error", "message"),
     [
         (lambda: None, TypeError, "clone must return a Keras model"),
-        (
-            lambda: keras.Sequential([keras.Input((FEATURES,)), kl.Dense(2)]),
-            ValueError,
-            "is no copy of the model: variable",
-        ),
-        (lambda: keras.Sequential([keras.Input((FEATURES,))]), ValueError, "is no copy of the model"),
+        (lambda: keras.Sequential([keras.Input((FEATURES,)), kl.Dense(2)]), ValueError, "where the model"),
+        (lambda: keras.Sequential([keras.Input((FEATURES,)), kl.Flatten()]), ValueError, "0 variables"),
         (
             lambda: keras.Sequential([keras.Input((FEATURES,)), kl.Dense(CLASSES, "relu")]),
             ValueError,
@@ -678,7 +675,7 @@ def says_no(model):
 
 
 def dies_once(model):
-    if int(np.sum(model.layers[-1].kernel)) > -1000 and not os.path.exists(os.environ["DIED"]):
+    if not os.path.exists(os.environ["DIED"]):
         open(os.environ["DIED"], "w").close()
         os._exit(7)
     return 1.0
@@ -706,7 +703,7 @@ def test_a_process_gives_the_same_values():
 def test_a_process_makes_a_subclassed_model_by_clone():
     functions = in_process(mean_output, clone=make_subclassed)
     history = fit(subclassed(), functions).model.history.history
-    np.testing.assert_allclose(history["val_f"], expected_values(subclassed, mean_output), rtol=1e-5)
+    np.testing.assert_allclose(history["val_f"], expected_values(subclassed, mean_output), **ROUNDING)
 
 
 def test_what_is_raised_in_a_process_reaches_fit_with_its_traceback():
@@ -716,7 +713,6 @@ def test_what_is_raised_in_a_process_reaches_fit_with_its_traceback():
     assert "says_no" in str(caught.value.__cause__.__cause__)
 
 
-@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras's variables
 def test_a_process_that_dies_is_an_error_and_is_started_again(tmp_path, monkeypatch):
     monkeypatch.setenv("DIED", str(tmp_path / "died"))
     with pytest.warns(RuntimeWarning, match="exit code 7"):
