@@ -2,9 +2,10 @@
 
 Conv2D runs on `overlap_train.conv`, whose kernels are timed beside TensorFlow's shape by shape;
 BatchNormalization and Adam on TensorFlow's fused operations, where Keras composes them of a dozen or two that
-each go through the whole batch or all weights. They compute the same in another order, so results differ by
-rounding. Layers and optimizer are the same before and after, and for other threads all the time. A layer of
-the user's own whose `call` is a `tf.function` keeps what was traced first.
+each go through the whole batch or all weights; LSTM and GRU in loops of fewer operations. They compute the
+same in another order, so results differ by rounding. Layers and optimizer are the same before and after, and
+for other threads all the time. A layer whose `call` is a `tf.function` of the user keeps what was traced
+first.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train import _keras
+from overlap_train import _keras, recurrent
 from overlap_train.conv import layers, library, selection
 from overlap_train.conv.acceleration import stock_convolutions
 from overlap_train.conv.shapes import ConvKey
@@ -85,17 +86,18 @@ def find_fast_kernels(model: keras.Model, *, build: bool) -> FastKernels | None:
 
 
 def find_free_kernels(model: keras.Model) -> FastKernels | None:
-    """Returns those that are known to be faster without a trial, for models of many parts; or None.
+    """Returns those that are known to be faster without a trial, or None for small models.
 
     They make the graph half as large, which is traced and prepared in half the time. A model of few parts
-    gains nothing from that and keeps Keras's last bit.
+    without recurrence gains nothing from that and keeps Keras's last bit.
 
     Args:
         model: compiled.
     """
     found = _layers(model, build=False) | _optimizer(model)
     updates = len(model.trainable_variables) if "Adam" in found else 0
-    if updates + len(found.get("normalization", ())) < _MANY_PARTS:
+    many = updates + len(found.get("normalization", ())) >= _MANY_PARTS
+    if not many and "recurrence" not in found:
         return None
     return _together(found, times=False)
 
@@ -111,6 +113,11 @@ def _layers(model: keras.Model, *, build: bool) -> dict[str, list[_Swap]]:
     if normalizations:
         found["normalization"] = [
             (layer, "call", functools.partial(_normalization, layer)) for layer in normalizations
+        ]
+    recurrences = [layer for layer in _keras.flat_layers(model) if recurrent.is_stock_recurrence(layer)]
+    if recurrences:
+        found["recurrence"] = [
+            (layer, "inner_loop", functools.partial(_recurrence, layer)) for layer in recurrences
         ]
     return found
 
@@ -160,6 +167,10 @@ def _float32_convolutions(model: keras.Model) -> list[keras.layers.Conv2D]:
 
 def _convolution(layer: keras.layers.Conv2D, rows: int | None) -> _Call:
     return functools.partial(layers.convolve, layer, batch_hint=rows)
+
+
+def _recurrence(layer: keras.layers.RNN, _: int | None) -> _Call:
+    return recurrent.recur(layer)
 
 
 def _is_stock_normalization(layer: keras.Layer) -> bool:
