@@ -86,18 +86,18 @@ def find_fast_kernels(model: keras.Model, *, build: bool) -> FastKernels | None:
 
 
 def find_free_kernels(model: keras.Model) -> FastKernels | None:
-    """Returns those that are known to be faster without a trial, or None for small models.
+    """Returns those that are known to be faster without a trial, for models of many parts; or None.
 
     They make the graph half as large, which is traced and prepared in half the time. A model of few parts
-    without recurrence gains nothing from that and keeps Keras's last bit.
+    gains nothing from that and keeps Keras's last bit.
 
     Args:
         model: compiled.
     """
     found = _layers(model, build=False) | _optimizer(model)
+    found.pop("recurrence", None)  # which the planner tries in runs that are long enough
     updates = len(model.trainable_variables) if "Adam" in found else 0
-    many = updates + len(found.get("normalization", ())) >= _MANY_PARTS
-    if not many and "recurrence" not in found:
+    if updates + len(found.get("normalization", ())) < _MANY_PARTS:
         return None
     return _together(found, times=False)
 

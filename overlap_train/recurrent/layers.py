@@ -17,7 +17,7 @@ _CELLS = {keras.layers.LSTM: keras.layers.LSTMCell, keras.layers.GRU: keras.laye
 
 def is_stock_recurrence(layer: keras.Layer) -> bool:
     """Return whether `recur` computes what a layer's `inner_loop` does, for inputs of three dimensions."""
-    cell = getattr(layer, "cell", None)
+    cell: Any = getattr(layer, "cell", None)
     stock = _CELLS.get(type(layer)) is type(cell) or (
         type(layer) is keras.layers.RNN and type(cell) in _CELLS.values()
     )

@@ -74,7 +74,7 @@ class _Run:
 def _differentiable(forward: Callable[..., Any], backward: Callable[..., Any], run: _Run, every: bool) -> Any:
     count = len(run.weights)
 
-    @tf.custom_gradient
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
     def differentiable(inputs: tf.Tensor, *rest: tf.Tensor) -> Any:
         here = _Run(inputs, run.mask, rest[:count], rest[count:])
         outputs, last, kept = forward(here)
