@@ -26,12 +26,13 @@ __all__ = ["base_attributes", "compile_arguments", "trusted", "undisturbed"]
 def undisturbed() -> Iterator[None]:
     """Leaves random states and running names as they were, whatever is built meanwhile.
 
-    Those of Python, NumPy and TensorFlow (`context()._rng`), and of Keras its global seed generator and the
+    Those of Python, NumPy and TensorFlow (`context()._seed`, `_rng`), and of Keras its global seed generator and the
     numbers that make names unique (`global_seed_generator`, `object_name_uids`).
     """
     python, numpy = random.getstate(), np.random.get_state()
-    eager = getattr(context.context(), "_rng", None)
-    tensorflow = eager.getstate() if eager is not None else None
+    eager = context.context()
+    kept = {name: getattr(eager, name) for name in ("_seed", "_rng") if hasattr(eager, name)}
+    tensorflow = kept["_rng"].getstate() if kept.get("_rng") is not None else None
     generator = global_state.get_global_attribute("global_seed_generator")
     seed = generator.state.value.read_value() if generator is not None else None
     names = dict(global_state.get_global_attribute("object_name_uids") or {})
@@ -40,8 +41,10 @@ def undisturbed() -> Iterator[None]:
     finally:
         random.setstate(python)
         np.random.set_state(numpy)
-        if eager is not None:
-            eager.setstate(tensorflow)
+        for name, value in kept.items():
+            setattr(eager, name, value)
+        if tensorflow is not None:
+            kept["_rng"].setstate(tensorflow)
         if generator is not None:
             generator.state.assign(seed)
         global_state.set_global_attribute("global_seed_generator", generator)
