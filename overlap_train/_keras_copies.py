@@ -26,8 +26,8 @@ __all__ = ["base_attributes", "compile_arguments", "trusted", "undisturbed"]
 def undisturbed() -> Iterator[None]:
     """Leaves random states and running names as they were, whatever is built meanwhile.
 
-    Those of Python, NumPy and TensorFlow (`context()._seed`, `_rng`), and of Keras its global seed generator and the
-    numbers that make names unique (`global_seed_generator`, `object_name_uids`).
+    Those of Python, NumPy and TensorFlow (`context()._seed`, `_rng`), and of Keras its global seed generator
+    and the numbers that make names unique (`global_seed_generator`, `object_name_uids`).
     """
     python, numpy = random.getstate(), np.random.get_state()
     eager = context.context()
