@@ -19,8 +19,8 @@ from absl import app, flags, logging
 from sklearn.metrics import confusion_matrix
 
 import overlap_train
-from overlap_train.data.mnist import MnistArrays, load_mnist
 from overlap_train.models.mnist_cnn import mnist_cnn
+from overlap_train.models.mnist_data import MnistArrays, load_mnist
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("epochs", 5, "Epochs to train at most.", lower_bound=1)

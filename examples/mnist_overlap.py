@@ -18,8 +18,8 @@ import keras
 from absl import app, flags, logging
 
 import overlap_train
-from overlap_train.data.mnist import load_mnist, parse_size, replicate_to
 from overlap_train.models.mnist_cnn import mnist_cnn
+from overlap_train.models.mnist_data import load_mnist, parse_size, replicate_to
 from overlap_train.monitoring import Sampler, SpanRecorder, save_chrome_trace, save_timeline
 
 FLAGS = flags.FLAGS

@@ -37,8 +37,8 @@ def train() -> None:
     import keras
 
     import overlap_train
-    from overlap_train.data.mnist import load_mnist
     from overlap_train.models.mnist_cnn import mnist_cnn
+    from overlap_train.models.mnist_data import load_mnist
     from overlap_train.parallel import join_cluster
 
     strategy = join_cluster()

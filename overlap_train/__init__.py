@@ -6,23 +6,26 @@ must be set before it starts (`configure`).
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from overlap_train import errors
-from overlap_train._moved import find_moved_modules
-from overlap_train._version import __version__
+from overlap_train._support.lazy import lazy_names
+from overlap_train._support.moved import find_moved_modules
+from overlap_train._support.version import __version__
 
 if TYPE_CHECKING:
-    from overlap_train.configuration import configure
     from overlap_train.conv import accelerate
+    from overlap_train.options import (
+        CheckpointPolicy,
+        EvaluationFunction,
+        ExecutionPlan,
+        ValidationPolicy,
+        ValidationSet,
+        configure,
+    )
     from overlap_train.records import EpochAccount, StepValidation
-    from overlap_train.resume import CheckpointPolicy
     from overlap_train.routing import install, routed, uninstall
     from overlap_train.trainer import Trainer
-    from overlap_train.training.plan import ExecutionPlan
-    from overlap_train.validation.evaluation_function import EvaluationFunction
-    from overlap_train.validation.policy import ValidationPolicy, ValidationSet
 
 __all__ = [
     "CheckpointPolicy",
@@ -43,31 +46,20 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CheckpointPolicy": "resume",
+    "CheckpointPolicy": "options.checkpoint",
     "EpochAccount": "records",
-    "EvaluationFunction": "validation.evaluation_function",
-    "ExecutionPlan": "training.plan",
+    "EvaluationFunction": "options.functions",
+    "ExecutionPlan": "options.execution",
     "StepValidation": "records",
     "Trainer": "trainer",
-    "ValidationPolicy": "validation.policy",
-    "ValidationSet": "validation.policy",
+    "ValidationPolicy": "options.validation",
+    "ValidationSet": "options.validation",
     "accelerate": "conv",
-    "configure": "configuration",
+    "configure": "options.threads",
     "install": "routing",
     "routed": "routing",
     "uninstall": "routing",
 }
 
 find_moved_modules()
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -11,12 +11,13 @@ from typing import Any
 
 import keras
 
-from overlap_train import _keras, _routing
-from overlap_train.arguments import require_flag, require_instance
-from overlap_train.checkpoint import CheckpointPolicy, checkpoint_policy
+from overlap_train import _keras
+from overlap_train._keras import routes
+from overlap_train._support.arguments import require_flag, require_instance
+from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
+from overlap_train.options.execution import ExecutionPlan
+from overlap_train.options.validation import ValidationPolicy
 from overlap_train.trainer import Trainer
-from overlap_train.training.plan import ExecutionPlan
-from overlap_train.validation.policy import ValidationPolicy
 
 __all__ = ["Routing", "install", "routed", "uninstall"]
 
@@ -54,7 +55,7 @@ class Routing:
     def __call__(
         self, original: Callable[..., Any], model: keras.Model, name: str, *args: Any, **kwargs: Any
     ) -> Any:
-        """Does by `Trainer` what a call of a model's method asks for; see `_routing.Handler`."""
+        """Does by `Trainer` what a call of a model's method asks for; see `routes.Handler`."""
         obstacle = _obstacle(model)
         trainer = None
         if obstacle is None:
@@ -114,11 +115,11 @@ def routed(
     """
     everywhere = require_flag("all_threads", all_threads)
     routing = Routing(validation, execution, resume)
-    _routing.add_handler(routing, everywhere=everywhere)
+    routes.add_handler(routing, everywhere=everywhere)
     try:
         yield routing
     finally:
-        _routing.remove_handler(routing, everywhere=everywhere)
+        routes.remove_handler(routing, everywhere=everywhere)
 
 
 _installed: list[Routing] = []
@@ -142,7 +143,7 @@ def install(*, validation: ValidationPolicy | None = None, execution: ExecutionP
     """
     routing = Routing(validation, execution)
     with _install_lock:
-        _routing.add_handler(routing, everywhere=True)
+        routes.add_handler(routing, everywhere=True)
         _remove_installed()
         _installed.append(routing)
     return routing
@@ -156,7 +157,7 @@ def uninstall() -> None:
 
 def _remove_installed() -> None:
     while _installed:
-        _routing.remove_handler(_installed.pop(), everywhere=True)
+        routes.remove_handler(_installed.pop(), everywhere=True)
 
 
 def _obstacle(model: keras.Model) -> str | None:

@@ -12,27 +12,29 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train import _keras, _routing, arguments
-from overlap_train.assembly import Setup, assemble_fit, make_callback_list, make_suite, serve_fit
-from overlap_train.callbacks.delivery import evaluate_now
-from overlap_train.data.cursor import Cursor
-from overlap_train.data.preprocessing import Preprocess
-from overlap_train.data.sources import ArrayFeed, Feed, FeedOptions, make_feed
+from overlap_train import _keras
+from overlap_train._callbacks.delivery import evaluate_now
+from overlap_train._data.cursor import Cursor
+from overlap_train._data.preprocessing import Preprocess
+from overlap_train._data.sources import ArrayFeed, Feed, FeedOptions, make_feed
+from overlap_train._fit.assembly import Setup, assemble_fit, make_callback_list, make_suite, serve_fit
+from overlap_train._fit.first_hooks import open_fit
+from overlap_train._fit.parts import Parts, Schedule
+from overlap_train._fit.session import FitSession
+from overlap_train._keras import routes
+from overlap_train._support import arguments
+from overlap_train._training.replicas.strategy import find_strategy
+from overlap_train._validation.sets import is_set, named_sets
 from overlap_train.errors import HostLostError
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.monitoring.table import format_epoch_table
-from overlap_train.opening import open_fit
+from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
+from overlap_train.options.execution import ExecutionPlan
+from overlap_train.options.functions import EvaluationFunction, split_functions
+from overlap_train.options.validation import ValidationPolicy, ValidationSet
 from overlap_train.parallel.hosts import Alone
-from overlap_train.parallel.strategy import find_strategy
-from overlap_train.parts import Parts, Schedule
 from overlap_train.records import EpochAccount, StepValidation
-from overlap_train.resume import CheckpointPolicy, checkpoint_policy
-from overlap_train.session import FitSession
-from overlap_train.training.plan import ExecutionPlan
-from overlap_train.validation.evaluation_function import EvaluationFunction, split_functions
-from overlap_train.validation.policy import ValidationPolicy, ValidationSet
-from overlap_train.validation.sets import is_set, named_sets
 
 __all__ = ["Trainer"]
 
@@ -90,7 +92,7 @@ class Trainer:
             TypeError: if an argument has the wrong type.
             ValueError: if `in_memory_bytes` is negative, or the strategy is of no use for this model.
         """
-        arguments.require_model(model)
+        _keras.require_model(model)
         self.replicas = find_strategy(model, strategy)
         arguments.require_instance("validation", validation, ValidationPolicy)
         arguments.require_instance("execution", execution, ExecutionPlan)
@@ -242,7 +244,7 @@ class Trainer:
     def _is_around(self, name: str) -> bool:
         """Whether a method that is not Keras's own is to be called, and has not called us."""
         around = _keras.overrides(self.model, name) or _keras.patched_by(self.model, name)
-        return around is not None and not _routing.is_within(self.model, name)
+        return around is not None and not routes.is_within(self.model, name)
 
     def _fit_by_model(self, given: dict[str, Any], resume: Any) -> keras.callbacks.History:
         """Calls a `fit` of the model's own, or one that a library has put in place of Keras's.
@@ -255,7 +257,7 @@ class Trainer:
         """
         defaults = inspect.signature(Trainer.fit).parameters
         passed = {name: value for name, value in given.items() if value is not defaults[name].default}
-        with _routing.through(self.model, functools.partial(self.fit, resume=resume)) as route:
+        with routes.through(self.model, functools.partial(self.fit, resume=resume)) as route:
             history = self.model.fit(**passed)
         owner = _keras.overrides(self.model, "fit")
         name = (
@@ -296,7 +298,7 @@ class Trainer:
         if self._is_around("evaluate"):
             defaults = inspect.signature(Trainer.evaluate).parameters
             passed = {name: value for name, value in given.items() if value is not defaults[name].default}
-            with _routing.through(self.model, self.evaluate, name="evaluate"):
+            with routes.through(self.model, self.evaluate, name="evaluate"):
                 return self.model.evaluate(**passed)
         arguments.check_evaluate(batch_size=batch_size, steps=steps, verbose=verbose)
         _keras.require_compiled(self.model)

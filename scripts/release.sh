@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 scripts/setup.sh
 python=$PWD/.venv/bin/python
-version=$("$python" -c 'from overlap_train._version import __version__; print(__version__)')
+version=$("$python" -c 'from overlap_train._support.version import __version__; print(__version__)')
 if [ -n "$(git status --porcelain)" ]; then
   echo "release: there are changes that no commit holds; commit them first" >&2
   exit 1

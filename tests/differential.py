@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
-from tests.models import assert_same_history, assert_same_weights
+from tests.networks import assert_same_history, assert_same_weights
 
 BuildCallbacks = Callable[[Path], list[keras.callbacks.Callback]]
 

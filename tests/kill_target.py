@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
-from tests.models import arrays, sequential
+from tests.networks import arrays, sequential
 
 EPOCHS = 40
 

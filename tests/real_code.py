@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.models import CLASSES, FEATURES, crossentropy
+from tests.networks import CLASSES, FEATURES, crossentropy
 
 kl = keras.layers
 

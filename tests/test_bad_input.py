@@ -14,10 +14,10 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
+from overlap_train._validation.runner import ValidationRunner
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
-from overlap_train.validation.runner import ValidationRunner
-from tests.models import arrays, assert_same_history, assert_same_weights, crossentropy
-from tests.test_overlap import Held
+from tests.fit.test_overlap import Held
+from tests.networks import arrays, assert_same_history, assert_same_weights, crossentropy
 
 X, Y = arrays(64)
 XV, YV = arrays(24, 1)

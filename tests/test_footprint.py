@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from overlap_train import Trainer
-from overlap_train.training import plan_cache
-from tests.models import arrays, crossentropy
+from overlap_train._training import plan_cache
+from tests.networks import arrays, crossentropy
 
 ROOT = Path(__file__).parent.parent
 

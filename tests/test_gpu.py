@@ -20,7 +20,7 @@ import sys
 import tensorflow as tf
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train.parallel import split_gpu
-from tests.models import arrays, assert_same_history, assert_same_weights, sequential
+from tests.networks import arrays, assert_same_history, assert_same_weights, sequential
 
 devices = None
 if sys.argv[1] == "divided":
@@ -41,7 +41,7 @@ assert not any("of a core idle" in message for message in trainer.messages), tra
 PLACED = """
 import numpy as np
 import tensorflow as tf
-from overlap_train.data.sources import FeedOptions, make_feed
+from overlap_train._data.sources import FeedOptions, make_feed
 
 feed = make_feed(
     np.zeros((64, 28, 28), np.uint8), np.zeros(64, np.int64), None, FeedOptions(32, None, True, None, None),

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
 from overlap_train.conv import TiledConv2D
-from tests.models import arrays, crossentropy
+from tests.networks import arrays, crossentropy
 
 X, Y = arrays(40)
 

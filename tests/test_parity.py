@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
-from overlap_train.data.mnist import load_mnist
-from tests.models import (
+from overlap_train.models.mnist_data import load_mnist
+from tests.networks import (
     CLASSES,
     FEATURES,
     VALIDATION_ROWS,

@@ -12,10 +12,10 @@ import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._inspection.traced import TracedFunction
-from overlap_train.training.loops import ArrayLoop
+from overlap_train._training.loops import ArrayLoop
 from tests import models
 from tests.differential import assert_same_run, run_keras, run_ours
-from tests.models import CLASSES, FEATURES, arrays, crossentropy
+from tests.networks import CLASSES, FEATURES, arrays, crossentropy
 from tests.real_code import BUILDERS, ReadMetrics, TurnKnob
 
 kc = keras.callbacks

@@ -1,207 +1,106 @@
-"""Who may import whom: the last column of the table in docs/design, checked on the sources.
-
-Stated departures from the table: `training/` and `validation/` read feeds and shards, so they may import
-`data/`, which makes tensors of arrays by `zero_copy/`; `parallel/` builds training steps, so it may import
-`training/`, and so may `validation/`, whose steps hand on logs as training steps do; `joining.py` asks it
-about layers; `lag.py` judges what monitoring has measured and what a traced step does; `assembly.py`,
-`parts.py`, `opening.py`, `session.py`, `following.py` which lets a session follow another host's, and
-`serving.py` which lets another host validate for it, stand beside `trainer.py` as those that know every
-stage; every stage that reads Keras's private side goes through the doors `_keras.py`,
-`_keras_copies.py` and `_keras_replicas.py`; every one that asks a trace what it does, through `_inspection/`,
-which knows nothing of ours.
-"""
+"""The house: who may import whom, how high it is, and how long its files and functions are."""
 
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 import pytest
 
-import overlap_train
-
-ROOT = Path(overlap_train.__file__).parent
-STAGES = {"data", "training", "snapshot", "validation", "callbacks", "monitoring", "arguments"}
-LEAVES = {"cached_files", "configuration", "errors", "records", "interrupts"}
-
-MAY_IMPORT = {
-    "__init__": {
-        "_moved",
-        "_version",
-        "configuration",
-        "conv",
-        "errors",
-        "records",
-        "resume",
-        "routing",
-        "trainer",
-        "training",
-        "validation",
-    },
-    "_extras": set(),
-    "_inspection": set(),
-    "_keras": set(),
-    "_keras_copies": set(),
-    "_keras_replicas": set(),
-    "_moved": set(),
-    "_routing": {"_keras"},
-    "_version": set(),
-    "arguments": {"_keras"},
-    "cached_files": set(),
-    "callbacks": {"_keras", "errors", "records", "snapshot"},
-    "checkpoint": {"arguments", "errors", "records", "snapshot"},
-    "conv": {"_version", "arguments", "cached_files", "configuration", "errors"},
-    "data": {"_extras", "_inspection", "_keras", "errors", "records", "zero_copy"},
-    "errors": set(),
-    "models": {"arguments"},
-    "monitoring": {"_extras", "arguments", "records"},
-    "parallel": {"_keras", "_keras_replicas", "arguments", "errors", "records", "training"},
-    "configuration": {"arguments"},
-    "following": {
-        "_keras",
-        "_version",
-        "callbacks",
-        "data",
-        "parallel",
-        "records",
-        "resume",
-        "snapshot",
-        "validation",
-    },
-    "interrupts": set(),
-    "kernels": {"_keras", "conv", "recurrent"},
-    "joining": {"_keras", "training"},
-    "lag": {"_keras", "callbacks", "data", "monitoring", "records", "training", "validation"},
-    "opening": {"_keras", "callbacks"},
-    "records": set(),
-    "recurrent": set(),
-    "resume": {"arguments", "callbacks", "checkpoint", "data", "errors", "snapshot"},
-    "routing": {"_keras", "_routing", "arguments", "checkpoint", "trainer", "training", "validation"},
-    "scheduling": {"_moved", "arguments", "errors", "records", "zero_copy"},
-    "parts": {
-        "callbacks",
-        "data",
-        "interrupts",
-        "monitoring",
-        "parallel",
-        "resume",
-        "snapshot",
-        "training",
-        "validation",
-    },
-    "session": {"_keras", "lag", "opening", "parallel", "parts", "resume", *LEAVES, *STAGES},
-    "serving": {
-        "_keras",
-        "_version",
-        "arguments",
-        "checkpoint",
-        "errors",
-        "interrupts",
-        "parallel",
-        "records",
-        "snapshot",
-        "validation",
-    },
-    "snapshot": {"_inspection", "_keras", "records"},
-    "assembly": {
-        "_inspection",
-        "_keras",
-        "checkpoint",
-        "kernels",
-        "following",
-        "joining",
-        "lag",
-        "parallel",
-        "parts",
-        "resume",
-        "serving",
-        *LEAVES,
-        *STAGES,
-    },
-    "trainer": {
-        "_keras",
-        "_routing",
-        "assembly",
-        "opening",
-        "parallel",
-        "parts",
-        "resume",
-        "session",
-        *LEAVES,
-        *STAGES,
-    },
-    "training": {
-        "_inspection",
-        "_keras",
-        "_keras_replicas",
-        "_version",
-        "arguments",
-        "cached_files",
-        "configuration",
-        "data",
-        "errors",
-        "records",
-    },
-    "validation": {
-        "_inspection",
-        "_keras",
-        "_keras_copies",
-        "_routing",
-        "arguments",
-        "data",
-        "errors",
-        "parallel",
-        "records",
-        "snapshot",
-        "training",
-    },
-    "zero_copy": {"arguments", "cached_files", "errors"},
-}
-
-
-def room_of(path: Path) -> str:
-    return path.relative_to(ROOT).parts[0].removesuffix(".py")
-
-
-def imported(path: Path) -> set[str]:
-    """Returns the rooms that a file imports, and "overlap_train" for the package itself."""
-    rooms = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: a relative import hides which room is meant"
-            names = [node.module]
-            if node.module == "overlap_train":
-                names = [f"overlap_train.{alias.name}" for alias in node.names]
-        else:
-            continue
-        for name in names:
-            parts = name.split(".")
-            if parts[0] == "overlap_train":
-                rooms.add(parts[1] if len(parts) > 1 else "overlap_train")
-    return rooms
-
+from tests.rooms import PAGE, ROOMS, ROOT, SCHEDULING, floors, imported_modules, room_of, table
 
 FILES = sorted(ROOT.rglob("*.py"))
+MOST_LINES = 350
+MOST_CODE = 40  # lines of a function, its docstring apart
+MOST_REQUIRED = 6
+LONG_SIGNATURES = {"trainer.py: fit"}  # Keras's, which has a line for each argument
 
 
-def test_every_room_has_its_rule():
-    assert {room_of(path) for path in FILES} <= set(MAY_IMPORT)
+def named(path):
+    return path.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def functions(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def lines_of_code(function):
+    """Returns the lines of a function without those of its docstring."""
+    lines = function.end_lineno - function.lineno + 1
+    first = function.body[0]
+    if ast.get_docstring(function) is not None:
+        lines -= first.end_lineno - first.lineno + 1
+    return lines
+
+
+def required(function):
+    """Returns how many arguments a function must be given, but for `self`."""
+    arguments = function.args
+    plain = [*arguments.posonlyargs, *arguments.args]
+    count = len(plain) - len(arguments.defaults) + sum(d is None for d in arguments.kw_defaults)
+    return count - bool(plain and plain[0].arg in ("self", "cls"))
+
+
+def test_every_room_is_in_the_table():
+    assert {room_of(path) for path in FILES} == set(ROOMS)
+
+
+@pytest.mark.parametrize("path", FILES, ids=named)
 def test_a_room_imports_only_what_it_may(path):
     room = room_of(path)
-    not_allowed = imported(path) - MAY_IMPORT[room] - {room}
+    used = {name.split(".")[1] for name in imported_modules(path)} - {room}
+    not_allowed = used - ROOMS[room].imports
     assert not not_allowed, f"{room} may not import {sorted(not_allowed)}"
 
 
-def test_the_rooms_have_no_cycle():
-    order, left = [], {room: {r for r in MAY_IMPORT[room] if r in MAY_IMPORT} for room in MAY_IMPORT}
-    while left:
-        free = [room for room, needs in left.items() if not needs - set(order)]
-        assert free, f"these rooms import each other in a circle: {sorted(left)}"
-        order += free
-        for room in free:
-            del left[room]
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_room_may_import_what_it_does_not(room):
+    used = {n.split(".")[1] for path in FILES if room_of(path) == room for n in imported_modules(path)}
+    assert ROOMS[room].imports <= used
+
+
+def test_the_house_stays_low_and_small():
+    assert max(floors().values()) <= 9
+    assert len(ROOMS) <= 24
+    assert len([path for path in FILES if path.parent == ROOT]) <= 8
+
+
+def test_the_page_of_the_rooms_is_that_of_the_table():
+    assert PAGE.read_text() == table(), "run python -m tests.rooms"
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("scheduling/**/*.py")), ids=named)
+def test_within_scheduling_imports_go_down(path):
+    storeys = {room: number for number, rooms in enumerate(SCHEDULING) for room in rooms.split()}
+    here = path.relative_to(ROOT / "scheduling").parts[0].removesuffix(".py")
+    used = {name.split(".")[2] for name in imported_modules(path) if name.count(".") > 1}
+    below = {name for name in used if name in storeys and storeys[name] < storeys.get(here, -1)}
+    assert not below, f"{here} is below {sorted(below)}"
+
+
+def test_no_files_import_each_other_in_a_circle():
+    modules = {".".join(("overlap_train", *p.relative_to(ROOT).with_suffix("").parts)): p for p in FILES}
+    modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
+
+    def module_of(name):
+        while name not in modules:
+            name = name.rpartition(".")[0]
+        return name
+
+    needs = {name: {module_of(n) for n in imported_modules(path)} - {name} for name, path in modules.items()}
+    # A package is imported for its names; which of its modules they come from is seen from there.
+    packages = {name for name, path in modules.items() if path.name == "__init__.py"}
+    left = {name: uses - {p for p in packages if name.startswith(f"{p}.")} for name, uses in needs.items()}
+    while free := [name for name, uses in left.items() if not uses & left.keys()]:
+        for name in free:
+            del left[name]
+    assert not left, f"in or behind a circle: {sorted(left)}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=named)
+def test_files_and_functions_fit_in_the_eye(path):
+    assert len(path.read_text().splitlines()) <= MOST_LINES
+    long = [f.name for f in functions(path) if lines_of_code(f) > MOST_CODE]
+    assert not [name for name in long if f"{named(path)}: {name}" not in LONG_SIGNATURES]
+    assert not [f.name for f in functions(path) if required(f) > MOST_REQUIRED]

@@ -11,18 +11,10 @@ import numpy as np
 import pytest
 
 import overlap_train
-from overlap_train import (
-    ExecutionPlan,
-    Trainer,
-    ValidationPolicy,
-    _keras,
-    _routing,
-    install,
-    routed,
-    uninstall,
-)
+from overlap_train import ExecutionPlan, Trainer, ValidationPolicy, _keras, install, routed, uninstall
+from overlap_train._keras import routes
 from overlap_train.errors import ValidationWorkerError
-from tests.models import arrays, assert_same_history, assert_same_weights, sequential
+from tests.networks import arrays, assert_same_history, assert_same_weights, sequential
 
 X, Y = arrays(64)
 VALIDATION = arrays(30, 1)
@@ -40,8 +32,8 @@ def nothing_is_left_behind():
         assert getattr(keras.Model, name) is method
         assert _keras.method_cell(name).cell_contents is inner
         assert name not in vars(keras.Model)
-    assert not _routing._everywhere
-    assert not _routing._handlers()
+    assert not routes._everywhere
+    assert not routes._handlers()
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ import pytest
 import tensorflow as tf
 
 import overlap_train
-from overlap_train import arguments
+from overlap_train._support import arguments
 from overlap_train.conv import library
 from overlap_train.records import EpochAccount, Span
 from overlap_train.scheduling import Arrival, CostModel, Device, Platform
@@ -37,7 +37,7 @@ from overlap_train.scheduling.policies.fixed import CpuOnly
 from overlap_train.scheduling.runtime.job_queue import JobQueue
 from overlap_train.zero_copy.pool import HostBackend
 
-PACKAGES = ["", ".checkpoint", ".conv", ".monitoring", ".parallel", ".scheduling", ".zero_copy"]
+PACKAGES = ["", "._checkpoint", ".conv", ".monitoring", ".options", ".parallel", ".scheduling", ".zero_copy"]
 LIMIT_S = 10  # hit by what hangs, not by what a busy machine delays
 
 

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._inspection.traced import TracedFunction
-from overlap_train.snapshot import ModelState
-from tests.models import CLASSES, FEATURES, arrays, crossentropy, subclassed
+from overlap_train._snapshot import ModelState
+from tests.networks import CLASSES, FEATURES, arrays, crossentropy, subclassed
 
 X, Y = arrays(32)
 OPTIMIZERS = ["SGD", "Adam", "AdamW", "RMSprop", "Lion", "Adafactor"]

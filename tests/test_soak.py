@@ -17,9 +17,9 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
+from overlap_train._snapshot import Snapshot
 from overlap_train.errors import ValidationWorkerError
-from overlap_train.snapshot import Snapshot
-from tests.models import arrays, crossentropy
+from tests.networks import arrays, crossentropy
 
 SECONDS = float(os.environ.get("OVERLAP_TRAIN_SOAK_S", "1800"))
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import keras
 import tensorflow as tf
 
-from overlap_train.arguments import require_count, require_model, require_verbosity
+from overlap_train import _keras
+from overlap_train._support.arguments import require_count, require_verbosity
 from overlap_train.conv import layers, library, operation
 from overlap_train.conv.reporting import format_report
 from overlap_train.conv.shapes import Timing
@@ -72,7 +73,7 @@ def accelerate(model: keras.Model, *, batch_size: int | None = None, verbose: in
         ValueError: `batch_size` is below 1, or the model is compiled with jit_compile=True, which has no
             custom operations.
     """
-    require_model(model)
+    _keras.require_model(model)
     require_verbosity(verbose)
     if batch_size is not None:
         batch_size = require_count("batch_size", batch_size, minimum=1, expected="an integer or None")

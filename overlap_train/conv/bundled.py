@@ -16,7 +16,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from overlap_train.cached_files import read_regular
+from overlap_train._support.files import read_regular
 from overlap_train.conv.native_cache import LIBRARY_NAME, MANIFEST
 
 __all__ = ["bundle", "bundled_library"]

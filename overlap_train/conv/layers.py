@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train.arguments import require_choice
+from overlap_train._support.arguments import require_choice
 from overlap_train.conv import operation
 
 __all__ = ["TiledConv2D", "convolve", "unsupported"]

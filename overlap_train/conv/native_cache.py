@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from overlap_train.cached_files import cache_home, read_regular
+from overlap_train._support.files import cache_home, read_regular
 from overlap_train.errors import NativeUnavailableError
 
 __all__ = ["LIBRARY_NAME", "MANIFEST", "cache_directory", "cache_path", "cached_library", "install", "locked"]

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from overlap_train.arguments import require_choice, require_count, require_text, shown
+from overlap_train._support.arguments import require_choice, require_count, require_text, shown
 from overlap_train.conv import _gradients, library, selection
 from overlap_train.conv.shapes import DIRECTIONS, STOCK, ConvKey, Timing
 

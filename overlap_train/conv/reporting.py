@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from overlap_train.arguments import require_items
+from overlap_train._support.arguments import require_items
 from overlap_train.conv import selection
 from overlap_train.conv.shapes import STOCK, Timing
 

@@ -19,11 +19,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._version import __version__
-from overlap_train.arguments import require_flag, require_real
-from overlap_train.cached_files import cache_home, processor_name, read_regular, replace_content
-from overlap_train.configuration import available_cores
+from overlap_train._support.arguments import require_flag, require_real
+from overlap_train._support.files import cache_home, processor_name, read_regular, replace_content
+from overlap_train._support.version import __version__
 from overlap_train.conv.shapes import DIRECTIONS, STOCK, ConvKey, Timing
+from overlap_train.options.threads import available_cores
 
 __all__ = ["load", "remove", "save"]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from overlap_train._extras import import_extra
-from overlap_train.arguments import require_path
+from overlap_train._support.arguments import require_path
+from overlap_train._support.extras import import_extra
 from overlap_train.records import EpochAccount
 
 __all__ = ["AccountWriter"]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from overlap_train._extras import import_extra
-from overlap_train.arguments import require_items, require_path, require_text, shown
+from overlap_train._support.arguments import require_items, require_path, require_text, shown
+from overlap_train._support.extras import import_extra
 from overlap_train.monitoring.files import replacing
 from overlap_train.monitoring.recorder import overlap_s, union_s
 from overlap_train.monitoring.rows import Block, merged_blocks

@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train.arguments import shown
+from overlap_train._support.arguments import shown
 from overlap_train.errors import ClusterConfigError
 from overlap_train.parallel.credentials import Credentials, read_credentials
 from overlap_train.parallel.endpoints import check_seconds, is_loopback, listen, parse_endpoint, resolve, why

@@ -12,7 +12,7 @@ TensorFlow, which `MultiModelScheduler` imports on first use.
 
 from __future__ import annotations
 
-from overlap_train._moved import moved_names
+from overlap_train._support.moved import moved_names
 from overlap_train.scheduling.costs.model import CostModel
 from overlap_train.scheduling.graph.devices import Device, Platform, Transfer
 from overlap_train.scheduling.policies.base import Policy

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from overlap_train.arguments import (
+from overlap_train._support.arguments import (
     freeze,
     require_callable,
     require_instance,

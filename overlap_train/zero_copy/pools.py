@@ -7,7 +7,7 @@ import threading
 from typing import Literal
 
 from overlap_train import errors
-from overlap_train.arguments import shown
+from overlap_train._support.arguments import shown
 from overlap_train.zero_copy.cuda import CudaBackend
 from overlap_train.zero_copy.pool import HostBackend, Pool
 

@@ -19,7 +19,7 @@ import tensorflow as tf
 from numpy.typing import DTypeLike, NDArray
 
 from overlap_train import errors
-from overlap_train.arguments import shown
+from overlap_train._support.arguments import shown
 from overlap_train.zero_copy import dlpack
 from overlap_train.zero_copy.policy import Choice, Mode, check_mode
 from overlap_train.zero_copy.pool import HostBackend

@@ -15,9 +15,9 @@ from typing import Any
 import keras
 
 import overlap_train
-from overlap_train.configuration import available_cores
 from overlap_train.conv import report
 from overlap_train.monitoring import SpanRecorder
+from overlap_train.options.threads import available_cores
 from overlap_train.parallel import split_gpu
 from overlap_train.records import Span
 from scripts.bench import pipelines

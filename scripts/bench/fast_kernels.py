@@ -73,7 +73,7 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
     """Traces the training step of a network and runs it."""
     import tensorflow as tf
 
-    from overlap_train.kernels import find_free_kernels
+    from overlap_train._training.kernels.choice import find_free_kernels
 
     network, data, _ = make(options.networks, 2, options.batch_size)
     network.compile(options.optimizer, network.loss, metrics=["accuracy"])

@@ -20,16 +20,16 @@ from typing import Any
 import keras
 import numpy as np
 
-from overlap_train.configuration import configure
-from overlap_train.data.cursor import Cursor
-from overlap_train.data.sources import FeedOptions, make_feed
-from overlap_train.kernels import find_fast_kernels
+from overlap_train._data.cursor import Cursor
+from overlap_train._data.sources import FeedOptions, make_feed
+from overlap_train._training.execution import Task, make_execution
+from overlap_train._training.kernels.choice import find_fast_kernels
+from overlap_train._training.loops import Loop
+from overlap_train._training.step import Step
 from overlap_train.models.mlp import mlp
 from overlap_train.models.mnist_cnn import mnist_cnn
-from overlap_train.training.execution import Task, make_execution
-from overlap_train.training.loops import Loop
-from overlap_train.training.plan import ExecutionPlan
-from overlap_train.training.step import Step
+from overlap_train.options.execution import ExecutionPlan
+from overlap_train.options.threads import configure
 
 __all__ = ["main"]
 

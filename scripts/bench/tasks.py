@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from overlap_train.data.mnist import load_mnist
+from overlap_train.models.mnist_data import load_mnist
 
 __all__ = [
     "SCENE_SHAPE",

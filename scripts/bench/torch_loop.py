@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from overlap_train.configuration import available_cores
+from overlap_train.options.threads import available_cores
 from scripts.bench.contenders import Contender, Outcome
 from scripts.bench.decoding import DecodedBatches
 from scripts.bench.tasks import Examples, Task

@@ -93,7 +93,7 @@ def _mnist(context: Context) -> tuple[Any, str]:
         sizes = (512, 256)
         images = [chance.integers(0, 255, (n, 28, 28, 1), np.uint8) for n in sizes]
         return [(x, chance.integers(0, 10, len(x))) for x in images], "random digits"
-    from overlap_train.data.mnist import load_mnist
+    from overlap_train.models.mnist_data import load_mnist
 
     arrays = load_mnist(download_timeout_s=0)
     return [(arrays.x_train, arrays.y_train), (arrays.x_test, arrays.y_test)], arrays.source

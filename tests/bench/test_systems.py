@@ -114,7 +114,7 @@ def test_digits_are_read_once_and_repeated_to_the_size_asked_for(tmp_path, monke
 
 
 def tasks_digits():
-    from overlap_train.data.mnist import load_mnist
+    from overlap_train.models.mnist_data import load_mnist
 
     return load_mnist(download_timeout_s=0)
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train.callbacks.delivery import Delivery
+from overlap_train._callbacks.delivery import Delivery
+from overlap_train._snapshot import ModelState, Snapshot
+from overlap_train._validation.evaluation import Running
 from overlap_train.records import ShardOutcome, Span, ValidationResult
-from overlap_train.snapshot import ModelState, Snapshot
-from overlap_train.validation.evaluation import Running
 
 
 class Act(keras.callbacks.Callback):

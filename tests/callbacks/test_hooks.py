@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 import pytest
 
-from overlap_train.callbacks.hooks import (
+from overlap_train._callbacks.hooks import (
     listens,
     looks_at_model,
     ordering_hooks,

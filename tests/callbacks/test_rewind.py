@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 import keras
 import pytest
 
-from overlap_train.callbacks.rewind import FileMark, files_of, mark_files, read_marks, rewind_files
+from overlap_train._callbacks.rewind import FileMark, files_of, mark_files, read_marks, rewind_files
 from overlap_train.errors import CheckpointCorruptError
 
 HEADER = "epoch,loss\r\n"

@@ -17,11 +17,18 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overlap_train.callbacks.packing import pack, unpack
-from overlap_train.callbacks.rewind import files_of, mark_files, rewind_files
-from overlap_train.callbacks.state import CallbackState, capture, capture_all, check_all, restore, restore_all
-from overlap_train.callbacks.values import Resource, VariableValue, copied, put_back
-from overlap_train.checkpoint import CheckpointState, container
+from overlap_train._callbacks.packing import pack, unpack
+from overlap_train._callbacks.rewind import files_of, mark_files, rewind_files
+from overlap_train._callbacks.state import (
+    CallbackState,
+    capture,
+    capture_all,
+    check_all,
+    restore,
+    restore_all,
+)
+from overlap_train._callbacks.values import Resource, VariableValue, copied, put_back
+from overlap_train._checkpoint import CheckpointState, container
 from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
 
 LOSSES = [5.0, 4.0, 4.5, 3.0, 3.5, 3.6, 3.7, 3.8, 3.9, 4.0]

@@ -8,13 +8,13 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from overlap_train.callbacks.state import capture_all
-from overlap_train.checkpoint import CheckpointPolicy
-from overlap_train.data.cursor import Cursor, CursorState
-from overlap_train.data.sources import FeedOptions, make_feed
+from overlap_train._callbacks.state import capture_all
+from overlap_train._checkpoint import CheckpointPolicy
+from overlap_train._checkpoint.resume import Resumer, StartPoint, fingerprint
+from overlap_train._data.cursor import Cursor, CursorState
+from overlap_train._data.sources import FeedOptions, make_feed
+from overlap_train._snapshot import ModelState
 from overlap_train.errors import CheckpointError
-from overlap_train.resume import Resumer, StartPoint, fingerprint
-from overlap_train.snapshot import ModelState
 
 LOGS = {"loss": 0.5, "val_loss": 0.25}
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from overlap_train._checkpoint.resume import StartPoint
 from overlap_train.errors import CheckpointMismatchError
-from overlap_train.resume import StartPoint
 from tests.checkpoint.crafting import Fuzzer
 from tests.checkpoint.resuming import LOGS, Training
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from overlap_train.checkpoint import container
-from overlap_train.resume import StartPoint
+from overlap_train._checkpoint import container
+from overlap_train._checkpoint.resume import StartPoint
 from tests.checkpoint.crafting import TEXTS, opened, sealed
 from tests.checkpoint.resuming import LOGS, Training
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from overlap_train import CheckpointPolicy, ExecutionPlan, Trainer, ValidationPolicy, ValidationSet
 from overlap_train.errors import CheckpointMismatchError
-from tests.models import CLASSES, FEATURES, arrays, crossentropy
+from tests.networks import CLASSES, FEATURES, arrays, crossentropy
 
 X, Y = arrays(32)
 VX, VY = arrays(20, seed=1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from overlap_train.data.cursor import Cursor
-from overlap_train.data.sources import Feed, FeedOptions, make_feed
+from overlap_train._data.cursor import Cursor
+from overlap_train._data.sources import Feed, FeedOptions, make_feed
 
 
 class CountingFeed(Feed):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train.data import orders
-from overlap_train.data.orders import RowOrders
+from overlap_train._data import orders
+from overlap_train._data.orders import RowOrders
 
 
 @pytest.fixture

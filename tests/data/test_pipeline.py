@@ -10,11 +10,11 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import _keras
-from overlap_train.data.kept import CachedBatches
-from overlap_train.data.pipeline import keeps_state, reorders
-from overlap_train.data.shards import make_batches
-from overlap_train.data.sources import IteratorFeed
-from overlap_train.data.streamed import StreamedBatches
+from overlap_train._data.kept import CachedBatches
+from overlap_train._data.pipeline import keeps_state, reorders
+from overlap_train._data.shards import make_batches
+from overlap_train._data.sources import IteratorFeed
+from overlap_train._data.streamed import StreamedBatches
 
 ROWS = np.arange(24, dtype="float32").reshape(12, 2)
 

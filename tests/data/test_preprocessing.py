@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
-from overlap_train.data.preprocessing import prepare, prepared_spec, trace_preprocess
-from tests.models import assert_same_history
+from overlap_train._data.preprocessing import prepare, prepared_spec, trace_preprocess
+from tests.networks import assert_same_history
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (44, 6), np.uint8)

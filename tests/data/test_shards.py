@@ -15,9 +15,9 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlap_train.data.kept import ArrayBatches, CachedBatches
-from overlap_train.data.shards import make_batches, split_batches, warn_if_short
-from overlap_train.data.streamed import StreamedBatches
+from overlap_train._data.kept import ArrayBatches, CachedBatches
+from overlap_train._data.shards import make_batches, split_batches, warn_if_short
+from overlap_train._data.streamed import StreamedBatches
 
 X = np.arange(26, dtype="float32").reshape(13, 2)
 Y = np.arange(13)

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import _keras, zero_copy
-from overlap_train.data.pipeline import without_autotune
-from overlap_train.data.sources import (
+from overlap_train._data.pipeline import without_autotune
+from overlap_train._data.sources import (
     ArrayFeed,
     FeedOptions,
     IteratorFeed,

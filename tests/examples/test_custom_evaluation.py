@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from absl import flags
 
-from overlap_train.data.mnist import load_mnist
+from overlap_train.models.mnist_data import load_mnist
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_evaluation.py"
 

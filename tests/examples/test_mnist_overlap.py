@@ -48,6 +48,6 @@ def test_example_refuses_stray_arguments(example):
 
 
 def real_digits():
-    from overlap_train.data.mnist import load_mnist
+    from overlap_train.models.mnist_data import load_mnist
 
     return load_mnist(download_timeout_s=0)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._inspection.traced import TracedFunction
-from tests.models import FEATURES, functional, subclassed
+from tests.networks import FEATURES, functional, subclassed
 
 kl = keras.layers
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from overlap_train._inspection.traced import TracedFunction, private_handles, trace, union
 from overlap_train._inspection.traces import Traces, function_key
-from tests.models import FEATURES, arrays, sequential
+from tests.networks import FEATURES, arrays, sequential
 
 X, Y = arrays(40)
 SPEC = (tf.TensorSpec((None, FEATURES)), tf.TensorSpec((None,), tf.int64))

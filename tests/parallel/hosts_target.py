@@ -66,7 +66,7 @@ def tell(case: dict):
 def build_model(case: dict):
     import keras
 
-    from tests.models import sequential, subclassed
+    from tests.networks import sequential, subclassed
 
     if case.get("model") == "subclassed":
         return subclassed("adam", keras.layers.LayerNormalization)
@@ -86,7 +86,7 @@ def main(case: dict, directory: Path) -> None:
 
     from overlap_train import Trainer, ValidationPolicy
     from overlap_train.parallel import join_cluster
-    from tests.models import arrays
+    from tests.networks import arrays
 
     evaluator = case.get("evaluator", False)
     waits = {"evaluator_timeout_s": 60, "evaluator_return_s": case.get("return_s")}

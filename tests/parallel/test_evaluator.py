@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from tests.models import assert_same_history
+from tests.networks import assert_same_history
 from tests.parallel.test_hosts import assert_same_result, errors, finish, run, start
 
 pytestmark = pytest.mark.timeout(400)
@@ -21,7 +21,7 @@ CASES = {
 }
 
 
-# What is nightly here is also tested within one process: tests/test_serving.py.
+# What is nightly here is also tested within one process: tests/fit/test_evaluator_host.py.
 @pytest.mark.parametrize(
     ("name", "hosts"),
     [("rollback", 1), ("early stop", 2), pytest.param("early stop", 1, marks=pytest.mark.nightly)],

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from tests.differential import assert_same_content, read_files
-from tests.models import assert_same_history
+from tests.networks import assert_same_history
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train import ExecutionPlan, Trainer, assembly
+from overlap_train import ExecutionPlan, Trainer
+from overlap_train._data.sources import FeedOptions, make_feed
+from overlap_train._fit import assembly
 from overlap_train._inspection.traces import Traces
-from overlap_train.data.sources import FeedOptions, make_feed
-from overlap_train.training import execution, planner
-from overlap_train.training.execution import find_xla_obstacle
-from overlap_train.training.loops import Loop, make_loop
-from overlap_train.training.plan_cache import fingerprint
+from overlap_train._training import execution, planner
+from overlap_train._training.execution import find_xla_obstacle
+from overlap_train._training.loops import Loop, make_loop
+from overlap_train._training.plan_cache import fingerprint
 from tests import models
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train.data.cursor import Cursor
-from overlap_train.data.sources import FeedOptions, make_feed
-from overlap_train.training.loops import ArrayLoop, EagerLoop, IteratorLoop, make_loop
-from overlap_train.training.step import Step
+from overlap_train._data.cursor import Cursor
+from overlap_train._data.sources import FeedOptions, make_feed
+from overlap_train._training.loops import ArrayLoop, EagerLoop, IteratorLoop, make_loop
+from overlap_train._training.step import Step
 
 ROWS = np.arange(10, dtype="float32")
 

@@ -9,11 +9,11 @@ import os
 import pytest
 import tensorflow as tf
 
-from overlap_train.training import plan_cache, planner
-from overlap_train.training.loops import Loop, StepsDone
-from overlap_train.training.pace import Pace
-from overlap_train.training.plan_cache import Candidate, PlanCache, Timing
-from overlap_train.training.planner import PlannedLoop, describe
+from overlap_train._training import plan_cache, planner
+from overlap_train._training.loops import Loop, StepsDone
+from overlap_train._training.pace import Pace
+from overlap_train._training.plan_cache import Candidate, PlanCache, Timing
+from overlap_train._training.planner import PlannedLoop, describe
 
 PLAIN, XLA, SPLIT = Candidate(), Candidate(jit=True), Candidate(splits=4)
 FAST, FAST_SPLIT = Candidate(fast="convolution"), Candidate(splits=4, fast="convolution")

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer
-from overlap_train.training import obstacles, splitting
-from overlap_train.training.obstacles import find_obstacle
+from overlap_train._training import obstacles, splitting
+from overlap_train._training.obstacles import find_obstacle
 from tests import models
 
 

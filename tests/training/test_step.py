@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train.training.step import MetricsReader, Step, require_optimizer
-from tests.models import CLASSES, FEATURES, arrays, assert_same_history, assert_same_weights, crossentropy
+from overlap_train._training.step import MetricsReader, Step, require_optimizer
+from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, assert_same_weights, crossentropy
 
 X, Y = arrays(8)
 SPEC = (tf.TensorSpec([None, FEATURES], tf.float32), tf.TensorSpec([None], tf.int64))

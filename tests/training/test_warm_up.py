@@ -10,8 +10,8 @@ import keras
 import pytest
 
 from overlap_train import Trainer
-from overlap_train.training import planner
-from overlap_train.training.warm_up import WarmUp
+from overlap_train._training import planner
+from overlap_train._training.warm_up import WarmUp
 from tests import models
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train.data.shards import make_batches, split_batches
-from overlap_train.snapshot import ModelState
-from overlap_train.validation.evaluation import SnapshotEvaluator
-from overlap_train.validation.validation_step import trace_validation
-from tests.models import CLASSES, FEATURES, arrays, crossentropy, sequential, subclassed
+from overlap_train._data.shards import make_batches, split_batches
+from overlap_train._snapshot import ModelState
+from overlap_train._validation.evaluation import SnapshotEvaluator
+from overlap_train._validation.validation_step import trace_validation
+from tests.networks import CLASSES, FEATURES, arrays, crossentropy, sequential, subclassed
 
 X, Y = arrays(70)
 

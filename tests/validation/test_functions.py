@@ -14,11 +14,19 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import EvaluationFunction, Trainer, ValidationPolicy, ValidationSet
+from overlap_train._snapshot import ModelState, Snapshot
+from overlap_train._validation.private_model import make_private_model
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
-from overlap_train.snapshot import ModelState, Snapshot
-from overlap_train.validation.evaluation_function import metric_values
-from overlap_train.validation.private_model import make_private_model
-from tests.models import CLASSES, FEATURES, arrays, assert_same_weights, crossentropy, sequential, subclassed
+from overlap_train.options.functions import metric_values
+from tests.networks import (
+    CLASSES,
+    FEATURES,
+    arrays,
+    assert_same_weights,
+    crossentropy,
+    sequential,
+    subclassed,
+)
 
 WAIT_S = 60
 ROUNDING = dict(rtol=1e-5, atol=2e-5)  # a mean of outputs of both signs cancels
@@ -345,7 +353,7 @@ def test_two_values_of_one_name_are_refused():
 
 @pytest.mark.filterwarnings("ignore:.*did not end within")
 def test_a_function_that_hangs_ends_in_a_timeout(monkeypatch):
-    from overlap_train.validation import pool
+    from overlap_train._validation import pool
 
     monkeypatch.setattr(pool, "_CLOSE_S", 0.2)
     monkeypatch.setattr(pool.WorkerPool.close, "__defaults__", (0.2,))

@@ -9,8 +9,8 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from overlap_train import EvaluationFunction, Trainer, ValidationPolicy
-from overlap_train.validation.evaluation_function import metric_values
-from tests.models import FEATURES, arrays, assert_same_weights, sequential, subclassed
+from overlap_train.options.functions import metric_values
+from tests.networks import FEATURES, arrays, assert_same_weights, sequential, subclassed
 from tests.test_differential import SETTINGS
 
 kc = keras.callbacks

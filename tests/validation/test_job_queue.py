@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from overlap_train.validation import job_queue
-from overlap_train.validation.job_queue import JobQueue
-from overlap_train.validation.pool import WorkerPool
+from overlap_train._validation import job_queue
+from overlap_train._validation.job_queue import JobQueue
+from overlap_train._validation.pool import WorkerPool
 
 WAIT_S = 30
 

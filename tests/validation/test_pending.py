@@ -7,11 +7,11 @@ from concurrent.futures import Future
 import pytest
 import tensorflow as tf
 
+from overlap_train._snapshot import Snapshot, Values
+from overlap_train._validation.evaluation import ShardResult
+from overlap_train._validation.pending import PendingEpoch, PendingValidation
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
 from overlap_train.records import ShardOutcome, Span
-from overlap_train.snapshot import Snapshot, Values
-from overlap_train.validation.evaluation import ShardResult
-from overlap_train.validation.pending import PendingEpoch, PendingValidation
 
 NOTHING = Values((), (), (), ())
 

@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from overlap_train.validation.pool import WorkerPool
+from overlap_train._validation.pool import WorkerPool
 
 WAIT_S = 30
 
@@ -105,7 +105,7 @@ def test_the_time_to_close_is_for_all_workers_together(monkeypatch):
     clock = iter(range(0, 1000, 4))
     waits = []
     pool = WorkerPool(3)
-    monkeypatch.setattr("overlap_train.validation.pool.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("overlap_train._validation.pool.time.monotonic", lambda: float(next(clock)))
     for thread in pool._threads:
         join = thread.join
         monkeypatch.setattr(thread, "join", lambda t, join=join: (waits.append(t), join(WAIT_S)))

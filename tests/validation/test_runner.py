@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train.data.shards import make_batches
-from overlap_train.snapshot import ModelState, Snapshot
-from overlap_train.validation.evaluation import SnapshotEvaluator
-from overlap_train.validation.live import LiveRunner, StepByStep, traced_step
-from overlap_train.validation.pool import WorkerPool
-from overlap_train.validation.runner import ValidationRunner
-from overlap_train.validation.validation_step import trace_validation
-from tests.models import arrays, sequential
+from overlap_train._data.shards import make_batches
+from overlap_train._snapshot import ModelState, Snapshot
+from overlap_train._validation.evaluation import SnapshotEvaluator
+from overlap_train._validation.live import LiveRunner, StepByStep, traced_step
+from overlap_train._validation.pool import WorkerPool
+from overlap_train._validation.runner import ValidationRunner
+from overlap_train._validation.validation_step import trace_validation
+from tests.networks import arrays, sequential
 from tests.validation.test_evaluation import counting
 
 X, Y = arrays(70)

@@ -6,8 +6,8 @@ import keras
 import pytest
 
 from overlap_train import Trainer, ValidationPolicy
-from overlap_train.validation.stepwise import StepSchedule
-from tests.models import arrays, sequential
+from overlap_train._validation.stepwise import StepSchedule
+from tests.networks import arrays, sequential
 
 X, Y = arrays(64)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from overlap_train.arguments import (
+from overlap_train._support.arguments import (
     freeze,
     require_count,
     require_items,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Generic, TypeVar
 
-from overlap_train.arguments import require_choice
+from overlap_train._support.arguments import require_choice
 from overlap_train.scheduling.graph.devices import Device
 from overlap_train.scheduling.graph.layers import REQUEST, LayerGraph
 from overlap_train.scheduling.graph.requests import Request

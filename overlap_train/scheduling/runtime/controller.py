@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from overlap_train.arguments import require_instance
+from overlap_train._support.arguments import require_instance
 from overlap_train.errors import SchedulingError
 from overlap_train.scheduling.graph.layers import REQUEST, LayerGraph, Port
 from overlap_train.scheduling.graph.requests import Request

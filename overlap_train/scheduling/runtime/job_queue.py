@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from overlap_train.arguments import require_items
+from overlap_train._support.arguments import require_items
 from overlap_train.errors import SchedulerClosedError
 from overlap_train.scheduling.graph.devices import Device
 from overlap_train.scheduling.graph.requests import Job

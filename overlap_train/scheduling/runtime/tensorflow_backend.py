@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from overlap_train.arguments import require_items, shown
+from overlap_train._support.arguments import require_items, shown
 from overlap_train.scheduling.graph.cutting import constant_pieces
 from overlap_train.scheduling.graph.devices import Device, Platform
 from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Run

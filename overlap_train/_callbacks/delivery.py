@@ -1,0 +1,245 @@
+"""G: calling the callbacks at an epoch's end with the model as it was then.
+
+While the callbacks of epoch e run, the model's variables hold snapshot e; what training has done since is
+put aside. So a checkpoint saves the weights that gave the logged numbers, and whatever a callback changes
+is changed on those weights: a rollback is then simply not to go back to what was put aside. Where no
+callback looks at the model, all of that is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import keras
+
+from overlap_train import _keras
+from overlap_train._callbacks.hooks import TEST_HOOKS, listens, looks_at_model
+from overlap_train._snapshot import ModelState, Snapshot, Values
+from overlap_train.records import ShardOutcome, Span, ValidationResult, prefixed
+
+__all__ = ["Delivery", "Outcome", "Validations", "evaluate_now"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the callbacks of an epoch's end did.
+
+    Attributes:
+        logs: the epoch's logs as the callbacks got them.
+        stop: whether the training is to end with this epoch.
+        changed: names of the variables that a callback changed.
+        rolled_back: whether the model now stands at the snapshot, with the changes applied, and what was
+            trained after it is gone.
+        values: what the variables held right after the callbacks.
+        results: of each validation set by its name.
+        spans: of validations that were made meanwhile.
+    """
+
+    logs: Mapping[str, Any]
+    stop: bool
+    changed: tuple[str, ...]
+    rolled_back: bool
+    values: Values
+    results: Mapping[str, ValidationResult] = field(default_factory=dict)
+    spans: tuple[Span, ...] = ()
+
+
+class Validations(Protocol):
+    """What the delivery needs of a `ValidationSuite`."""
+
+    def evaluate(self, name: str, values: Values) -> ValidationResult:
+        """Evaluates values on one set now."""
+
+    def evaluate_live(self, name: str, callbacks: keras.callbacks.CallbackList) -> ValidationResult:
+        """Validates the model as it is on one set, outside a fit."""
+
+    def live_sets(self, epoch: int) -> list[str]:
+        """Returns the sets that are validated live after an epoch."""
+
+    def validate_live(
+        self, name: str, snapshot: Snapshot, callbacks: keras.callbacks.CallbackList
+    ) -> ShardOutcome | None:
+        """Validates the model as it is on one set."""
+
+
+class Delivery:
+    """Delivers epochs to callbacks, on the training thread.
+
+    Args:
+        model: the model.
+        state: its variables, and those that its steps use besides.
+        callbacks: the user's, and the history.
+        on_change: as in `ValidationPolicy`.
+        suite: makes validations now.
+        group: `steps_per_execution`, for the numbers of the batches.
+        live_metrics: returns the metrics whose result is a variable itself.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        state: ModelState,
+        callbacks: keras.callbacks.CallbackList,
+        *,
+        on_change: str,
+        suite: Validations,
+        group: int = 1,
+        live_metrics: Callable[[], frozenset[str]] = frozenset,
+    ) -> None:
+        self._model = model
+        self._state = state
+        self._callbacks = callbacks
+        self._on_change = on_change
+        self._suite = suite
+        self._group = group
+        self._live_metrics = live_metrics
+        self._wants_test = listens(callbacks.callbacks, *TEST_HOOKS)
+
+    def deliver(
+        self,
+        snapshot: Snapshot,
+        train_logs: Mapping[str, Any],
+        results: Mapping[str, ValidationResult],
+        *,
+        stops: bool,
+        trained_on: bool,
+    ) -> Outcome:
+        """Calls `on_test_begin`, `on_test_end` and `on_epoch_end` for an epoch, and makes live validations.
+
+        Args:
+            snapshot: the epoch's end.
+            train_logs: the epoch's training metrics, nested as the step returned them.
+            results: of each validation set by its name; empty if the epoch was not validated.
+            stops: whether the training was already told to stop inside this epoch.
+            trained_on: whether steps have been made since the snapshot.
+        """
+        live = self._suite.live_sets(snapshot.epoch)
+        if not stops and not live and not self._is_looked_at():
+            logs = self._logs(train_logs, results)
+            self._callbacks.on_epoch_end(snapshot.epoch, logs)
+            if not trained_on:
+                self._show_metrics(results)
+            return Outcome(_keras.python_logs(logs), False, (), False, snapshot.values, results)
+        aside = self._state.read() if trained_on else None
+        stop_training, function = self._model.stop_training, _keras.train_function(self._model)
+        if aside is not None:
+            self._state.restore(snapshot.values)
+        self._model.stop_training = stops
+        functions = {name: result for name, result in results.items() if result.of_function}
+        tested = {
+            name: self._test(snapshot, name, result)
+            for name, result in results.items()
+            if name not in functions
+        }
+        spans = self._test_live(snapshot, live, tested)
+        tested |= self._functions(snapshot, functions, may_differ=bool(live) or self._wants_test)
+        logs = self._logs(train_logs, tested)
+        self._callbacks.on_epoch_end(snapshot.epoch, logs)
+
+        stop = bool(self._model.stop_training)
+        values = self._state.read()
+        changed = self._state.differing(snapshot.values, values)
+        rolled_back = False
+        if aside is not None:
+            acts = bool(changed) or stop or _keras.train_function(self._model) is not function
+            rolled_back = acts and self._on_change == "rollback"
+            if not rolled_back:
+                flat = values.flat()
+                self._state.restore(aside)
+                self._state.set_some(changed, [flat[index] for index in changed])
+                self._model.stop_training = stop_training or stop
+        names = tuple(self._state.variables[index].name for index in changed)
+        return Outcome(_keras.python_logs(logs), stop, names, rolled_back, values, tested, spans)
+
+    def _is_looked_at(self) -> bool:
+        """Whether a callback might see or change the model; asked each time, as callbacks may be added."""
+        stock = type(self._callbacks) is keras.callbacks.CallbackList
+        return not stock or any(map(looks_at_model, self._callbacks.callbacks))
+
+    def _logs(self, train_logs: Mapping[str, Any], results: Mapping[str, ValidationResult]) -> dict[str, Any]:
+        """Returns an epoch's logs, those of the training as Keras sees them after the validation."""
+        own = dict(train_logs)
+        for result in results.values():
+            if result.of_function:
+                continue
+            own |= {name: result.metrics[name] for name in self._live_metrics() if name in result.metrics}
+        return {**own, **prefixed(results)}
+
+    def _show_metrics(self, results: Mapping[str, ValidationResult]) -> None:
+        """Leaves the last validation's state in the model's metrics, as Keras does."""
+        for result in results.values():
+            if result.metric_state:
+                self._state.set_metrics(result.metric_state)
+
+    def _test(self, snapshot: Snapshot, name: str, result: ValidationResult) -> ValidationResult:
+        """Replays `on_test_*` around a validation that is already done."""
+        if not self._wants_test:
+            self._show_metrics({name: result})
+            return result
+        self._model.stop_evaluating = False
+        self._callbacks.on_test_begin()
+        if self._model.stop_evaluating:
+            raise ValueError(
+                "a callback's on_test_begin set stop_evaluating, and the validation has been made already: "
+                "set it in on_test_batch_end, which is called between the batches"
+            )
+        if self._state.changed(snapshot.values):
+            # Such as SwapEMAWeights: validation is to see other weights than those trained.
+            result = self._suite.evaluate(name, self._state.read())
+        for number, running in enumerate(result.running):
+            self._callbacks.on_test_batch_begin(number * self._group)
+            if running.state:  # another host keeps its own
+                self._state.set_metrics(running.state)
+            self._callbacks.on_test_batch_end((number + 1) * self._group - 1, running.logs)
+        self._show_metrics({name: result})
+        self._callbacks.on_test_end(dict(result.metrics))
+        return result
+
+    def _functions(
+        self, snapshot: Snapshot, results: Mapping[str, ValidationResult], *, may_differ: bool
+    ) -> Mapping[str, ValidationResult]:
+        """Returns the values of evaluation functions, of the weights with which `on_epoch_end` begins."""
+        if not (results and may_differ and self._state.changed(snapshot.values)):
+            return results
+        values = self._state.read()  # a hook around the validation has set others
+        return {name: self._suite.evaluate(name, values) for name in results}
+
+    def _test_live(
+        self, snapshot: Snapshot, names: Iterable[str], tested: dict[str, ValidationResult]
+    ) -> tuple[Span, ...]:
+        """Makes the live validations of an epoch; adds their results to `tested`."""
+        spans = []
+        for name in names:
+            outcome = self._suite.validate_live(name, snapshot, self._callbacks)
+            if outcome is not None:
+                tested[name] = outcome.result
+                spans.append(outcome.span)
+        return tuple(spans)
+
+
+def evaluate_now(
+    state: ModelState, suite: Validations, callbacks: keras.callbacks.CallbackList
+) -> dict[str, Any]:
+    """Evaluates the model as it is on the only set of a suite, as `keras.Model.evaluate` does.
+
+    The metrics keep the state of this evaluation.
+
+    Returns:
+        The metrics by name.
+
+    Raises:
+        Exception: whatever the evaluation raised.
+    """
+    for name in suite.live_sets(0):
+        return dict(suite.evaluate_live(name, callbacks).metrics)
+    callbacks.on_test_begin()
+    result = suite.evaluate("", state.read())
+    for number, running in enumerate(result.running):
+        callbacks.on_test_batch_begin(number)
+        callbacks.on_test_batch_end(number, running.logs)
+    state.set_metrics(result.metric_state)
+    logs = dict(result.metrics)
+    callbacks.on_test_end(logs)
+    return logs

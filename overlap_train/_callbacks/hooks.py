@@ -1,0 +1,126 @@
+"""Who listens to what, and what that allows the training to do.
+
+The loop may group steps only while nobody listens to batches, and it may run ahead of the validation only
+while a rollback cannot be noticed: a hook that runs inside an epoch would run again for an epoch that is
+trained again. Keras's own callbacks are known here one by one; of any other, overriding a hook counts as
+listening.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+
+from overlap_train import _keras
+from overlap_train._callbacks.purity import is_pure
+
+__all__ = [
+    "TEST_HOOKS",
+    "acts_in_test_batches",
+    "listens",
+    "looks_at_model",
+    "ordering_hooks",
+    "overrides",
+    "wants_test_batches",
+    "wants_train_batches",
+]
+
+_TRAIN_BATCH = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
+_TEST_BATCH = ("on_test_batch_begin", "on_test_batch_end")
+TEST_HOOKS = ("on_test_begin", *_TEST_BATCH, "on_test_end")
+
+
+def overrides(callback: keras.callbacks.Callback, hook: str) -> bool:
+    """Whether a callback has a method of its own for `hook`, in its class or in the instance."""
+    if hook in vars(callback):
+        return True
+    return getattr(type(callback), hook, None) is not getattr(keras.callbacks.Callback, hook)
+
+
+def listens(callbacks: Iterable[keras.callbacks.Callback], *hooks: str) -> bool:
+    """Whether any of the callbacks overrides any of the hooks."""
+    return any(overrides(callback, hook) for callback in callbacks for hook in hooks)
+
+
+def looks_at_model(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback may see or change the model at an epoch's end or around a validation."""
+    if isinstance(callback, keras.callbacks.History) and _is_stock(callback, ("on_epoch_end", *TEST_HOOKS)):
+        return False
+    return listens([callback], "on_epoch_end", *TEST_HOOKS)
+
+
+def wants_train_batches(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback has to be called around each training step."""
+    if isinstance(callback, (keras.callbacks.ModelCheckpoint, keras.callbacks.BackupAndRestore)):
+        stock = _is_stock(callback, _TRAIN_BATCH)
+        return callback.save_freq != "epoch" or not stock
+    if isinstance(callback, keras.callbacks.TensorBoard) and _is_stock(callback, _TRAIN_BATCH):
+        return callback.update_freq != "epoch" or _keras.profiles(callback)
+    if isinstance(callback, keras.callbacks.TerminateOnNaN) and _is_stock(callback, _TRAIN_BATCH):
+        return False  # the loop itself ends at the first loss that is not finite
+    return any(overrides(callback, hook) for hook in _TRAIN_BATCH)
+
+
+def wants_test_batches(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback has to be called around each validation step."""
+    if isinstance(callback, keras.callbacks.TensorBoard) and _is_stock(callback, _TEST_BATCH):
+        return bool(callback.update_freq != "epoch")
+    return any(overrides(callback, hook) for hook in _TEST_BATCH)
+
+
+def acts_in_test_batches(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback of which nothing is known is called around each validation step.
+
+    What it does there, such as setting a variable or ending the validation, has to have its effect in time.
+    So has one that ends the validation as it begins: it is made for one batch then.
+    """
+    if any(overrides(callback, hook) and not _is_stock(callback, (hook,)) for hook in _TEST_BATCH):
+        return True
+    return overrides(callback, "on_test_begin") and _mentions(callback, "stop_evaluating")
+
+
+def ordering_hooks(callback: keras.callbacks.Callback) -> tuple[str, ...]:
+    """Returns the hooks for which a callback must not see an epoch begin before the last one has ended.
+
+    Empty for callbacks that work at the end of epochs only, and for Keras's own whose `on_epoch_begin`
+    gives the same result when it is called again.
+    """
+    found = [hook for hook in _TRAIN_BATCH if wants_train_batches(callback) and overrides(callback, hook)]
+    if overrides(callback, "on_epoch_begin") and not _may_begin_again(callback):
+        found.append("on_epoch_begin")
+    return tuple(found)
+
+
+def _may_begin_again(callback: keras.callbacks.Callback) -> bool:
+    repeatable: tuple[Any, ...] = (
+        keras.callbacks.ModelCheckpoint,
+        keras.callbacks.TensorBoard,
+        keras.callbacks.BackupAndRestore,
+    )
+    if isinstance(callback, keras.callbacks.LearningRateScheduler):
+        # Its function is asked again for an epoch that is trained again, and before the results of the last
+        # one.
+        return _is_stock(callback, ("on_epoch_begin",)) and is_pure(callback.schedule)
+    if isinstance(callback, keras.callbacks.SwapEMAWeights):
+        return not callback.swap_on_epoch and _is_stock(callback, ("on_epoch_begin",))
+    return isinstance(callback, repeatable) and _is_stock(callback, ("on_epoch_begin",))
+
+
+def _is_stock(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:
+    """Whether a Keras callback's hooks are Keras's own, not a subclass's."""
+    return all(
+        hook not in vars(callback) and _keras.is_stock_method(getattr(type(callback), hook)) for hook in hooks
+    )
+
+
+def _mentions(callback: keras.callbacks.Callback, name: str) -> bool:
+    """Whether the code of a callback, or a function that it holds, names an attribute."""
+    members = [member for cls in type(callback).__mro__[:-1] for member in vars(cls).values()]
+    for member in [*members, *vars(callback).values()]:
+        function = getattr(member, "__func__", member)
+        code = getattr(function, "__code__", None)
+        if code is not None and (name in code.co_names or name in code.co_consts):
+            return True
+    return False

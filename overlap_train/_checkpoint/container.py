@@ -1,0 +1,300 @@
+"""The file that holds one checkpoint: a checksummed manifest, then the bytes of the arrays.
+
+    6 bytes   "OTCKPT"
+    2 bytes   version of this layout
+    8 bytes   size of the manifest
+    32 bytes  SHA-256 of the manifest
+    manifest  JSON: epoch, step, meta, fingerprint, and for each array its name, dtype, shape and SHA-256
+    data      the arrays' elements in C order, one array after another
+
+Numbers are little-endian. One file and not a directory, so that one rename makes it visible and nothing in
+it can be lost alone; not a zip, because a zip has bytes that no checksum covers. Here every byte is covered,
+and the size of the file follows from the manifest. There is no pickle: to read it runs no code. JSON is that
+of Python, which writes NaN and the infinities by name and integers with all their digits.
+
+A checksum says that a file is as it was written, not who wrote it. So the manifest is checked like any other
+input: field by field, and every size against the file and this machine before memory is taken for it.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import math
+import operator
+import os
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from overlap_train._checkpoint.files import IrregularFileError, explain, open_regular
+from overlap_train._checkpoint.state import CheckpointState, shortened
+from overlap_train.errors import CheckpointCorruptError, CheckpointError
+
+__all__ = ["encode", "read"]
+
+_MAGIC = b"OTCKPT"
+_VERSION = 1
+_PREAMBLE = struct.Struct("<6sHQ32s")
+_LARGEST_MANIFEST_BYTES = 1 << 26  # parsed, it takes some twenty times as much
+_LARGEST_COUNT = 2**63 - 1
+_MOST_DIMENSIONS = 64  # of NumPy
+
+# What `_dtype_name` returns but for the types of ml_dtypes. NumPy understands much more than is ever written.
+_DTYPE = re.compile(
+    r"[<>|](b1|[iu][1248]|f(2|4|8|12|16)|c(8|16|24|32)|[SU][0-9]{1,9}|[mM]8(\[[0-9A-Za-z]{1,24}\])?)"
+)
+
+# Reasons that lie in the process or its rights and not in the file, which may be sound.
+_NOT_DAMAGE = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+Bytes = bytes | memoryview
+
+
+def encode(state: CheckpointState) -> list[Bytes]:
+    """Returns the pieces of the file, in order; those of arrays share the arrays' memory where they can.
+
+    Raises:
+        TypeError: a part of the state is of a type that cannot be stored; the message names it.
+        ValueError: a number is out of range.
+    """
+    data, described = [], []
+    for name, array in state.arrays.items():
+        _require_text("the names of arrays", name)
+        dtype = _dtype_name(name, array)
+        content = np.asarray(array, order="C").reshape(-1).view(np.uint8).data
+        digest = hashlib.sha256(content).hexdigest()
+        described.append({"name": name, "dtype": dtype, "shape": list(array.shape), "sha256": digest})
+        data.append(content)
+    for part, text in state.fingerprint.items():
+        _require_text("the parts of the fingerprint", part)
+        _require_text(f"fingerprint[{part!r}]", text)
+    _require_json(dict(state.meta), "meta")
+    manifest = json.dumps(
+        {
+            "epoch": _count("epoch", state.epoch),
+            "step": _count("step", state.step),
+            "meta": dict(state.meta),
+            "fingerprint": dict(state.fingerprint),
+            "arrays": described,
+        }
+    ).encode("ascii")
+    if len(manifest) > _LARGEST_MANIFEST_BYTES:
+        raise ValueError(
+            f"names and meta take {len(manifest)} bytes, and {_LARGEST_MANIFEST_BYTES} is the most that a "
+            "checkpoint can hold; put large values into arrays"
+        )
+    preamble = _PREAMBLE.pack(_MAGIC, _VERSION, len(manifest), hashlib.sha256(manifest).digest())
+    return [preamble, manifest, *data]
+
+
+def read(path: str | os.PathLike[str]) -> CheckpointState:
+    """Reads a checkpoint and verifies every byte of it.
+
+    Returns:
+        The state, with arrays of their own memory.
+
+    Raises:
+        CheckpointCorruptError: the file is damaged, of another version, no checkpoint or no regular file.
+        CheckpointError: there is no such file, or this process may not read it.
+    """
+    try:
+        with open(open_regular(path, os.O_RDONLY), "rb") as file:
+            return _read(file)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"There is no checkpoint at {os.fspath(path)}.") from error
+    except (_Damage, IrregularFileError, OSError, MemoryError) as error:
+        if isinstance(error, OSError) and error.errno in _NOT_DAMAGE:
+            raise CheckpointError(
+                f"The checkpoint {os.fspath(path)} cannot be read: {explain(error, path)}."
+            ) from error
+        raise CheckpointCorruptError(
+            f"The checkpoint {os.fspath(path)} cannot be used: {error}. Take an older one of the directory "
+            f"{Path(path).parent}, or give another directory to start afresh."
+        ) from error
+
+
+class _Damage(Exception):
+    """What is wrong with a file, in words."""
+
+
+class _Array(NamedTuple):
+    """What the manifest says of one array."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    sha256: str
+
+    @property
+    def size_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def _read(file: io.BufferedReader) -> CheckpointState:
+    file_bytes = os.fstat(file.fileno()).st_size
+    manifest = _read_manifest(file, file_bytes)
+    described = [_described(entry) for entry in _field(manifest, "arrays", list)]
+    if len({array.name for array in described}) < len(described):
+        raise _Damage("its manifest names an array twice")
+    arrays_bytes = sum(array.size_bytes for array in described)
+    if file.tell() + arrays_bytes != file_bytes:
+        expected = shortened(file.tell() + arrays_bytes)
+        raise _Damage(f"it has {file_bytes} bytes where {expected} belong, so it is truncated or changed")
+    if arrays_bytes > _machine_bytes():
+        raise _Damage(f"its arrays have {arrays_bytes} bytes, more than the memory of this machine")
+    fingerprint = _field(manifest, "fingerprint", dict)
+    if not all(isinstance(text, str) for text in fingerprint.values()):
+        raise _Damage("its manifest has a fingerprint that is no text")
+    return CheckpointState(
+        epoch=_stored_count(manifest, "epoch"),
+        step=_stored_count(manifest, "step"),
+        arrays={array.name: _read_array(file, array) for array in described},
+        meta=_field(manifest, "meta", dict),
+        fingerprint=fingerprint,
+    )
+
+
+def _read_manifest(file: BinaryIO, file_bytes: int) -> dict[str, Any]:
+    head = file.read(_PREAMBLE.size)
+    if len(head) < _PREAMBLE.size:
+        raise _Damage(f"it ends after {len(head)} bytes, so it is truncated")
+    magic, version, size, digest = _PREAMBLE.unpack(head)
+    if magic != _MAGIC:
+        raise _Damage("it does not begin as a checkpoint does")
+    if version != _VERSION:
+        raise _Damage(f"it has version {version} of the layout, and this release reads version {_VERSION}")
+    if size > file_bytes - _PREAMBLE.size:
+        raise _Damage("it ends inside its manifest, so it is truncated or changed")
+    if size > _LARGEST_MANIFEST_BYTES:
+        raise _Damage(
+            f"its manifest has {size} bytes, and {_LARGEST_MANIFEST_BYTES} is the most that is read"
+        )
+    text = file.read(size)
+    if hashlib.sha256(text).digest() != digest:
+        raise _Damage("the checksum of its manifest differs")
+    try:
+        manifest = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _Damage(f"its manifest makes no sense ({shortened(str(error))})") from error
+    if not isinstance(manifest, dict):
+        raise _Damage(f"its manifest makes no sense (a {type(manifest).__name__} and no dict)")
+    return manifest
+
+
+def _field(entry: Mapping[str, Any], name: str, kind: type) -> Any:
+    value = entry.get(name)
+    if not isinstance(value, kind):
+        found = f"of type {type(value).__name__} and not {kind.__name__}" if name in entry else "missing"
+        raise _Damage(f"its manifest makes no sense ({name!r} is {found})")
+    return value
+
+
+def _stored_count(entry: Mapping[str, Any], name: str) -> int:
+    if not _is_count(entry.get(name)):
+        raise _Damage(f"its manifest makes no sense ({name!r} is {shortened(entry.get(name))})")
+    return int(entry[name])
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value <= _LARGEST_COUNT
+
+
+def _described(entry: object) -> _Array:
+    if not isinstance(entry, dict):
+        raise _Damage(f"its manifest makes no sense (an array is described by {shortened(entry)})")
+    name, text, shape = _field(entry, "name", str), _field(entry, "dtype", str), _field(entry, "shape", list)
+    dtype = _dtype(text)
+    if dtype is None:
+        raise _Damage(f"the array {shortened(name)} has dtype {shortened(text)}, which is never written")
+    if len(shape) > _MOST_DIMENSIONS or not all(map(_is_count, shape)):
+        raise _Damage(f"the array {shortened(name)} has shape {shortened(shape)}")
+    return _Array(name, dtype, tuple(shape), _field(entry, "sha256", str))
+
+
+def _dtype(text: str) -> np.dtype[Any] | None:
+    """Returns the dtype that `_dtype_name` called so, or None if it calls none so."""
+    if not (_DTYPE.fullmatch(text) or isinstance(getattr(ml_dtypes, text, None), type)):
+        return None
+    try:
+        dtype = np.dtype(text)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return dtype if dtype.itemsize > 0 and dtype.kind != "O" else None
+
+
+def _read_array(file: io.BufferedReader, array: _Array) -> npt.NDArray[Any]:
+    content = np.empty(array.size_bytes, np.uint8)
+    if file.readinto(content.data) != array.size_bytes:
+        raise _Damage(f"it ends inside the array {shortened(array.name)}")
+    if hashlib.sha256(content.data).hexdigest() != array.sha256:
+        raise _Damage(f"the checksum of the array {shortened(array.name)} differs")
+    try:
+        return content.view(array.dtype).reshape(array.shape)
+    except ValueError as error:  # an empty one can have sides whose product is no size
+        raise _Damage(f"the array {shortened(array.name)} has shape {shortened(array.shape)}") from error
+
+
+def _machine_bytes() -> int:
+    """Returns the memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _dtype_name(name: str, array: object) -> str:
+    """Returns what `numpy.dtype` makes the array's dtype of again."""
+    if not isinstance(array, (np.ndarray, np.generic)):
+        raise TypeError(f"arrays[{name!r}] must be a NumPy array; got {type(array).__name__}")
+    dtype = array.dtype
+    # A dtype of ml_dtypes calls itself a void in `str`; only its name tells it apart.
+    text: str = dtype.name if dtype.kind == "V" or dtype.isbuiltin == 2 else dtype.str
+    try:
+        known = np.dtype(text) == dtype and dtype.kind not in "OT" and dtype.itemsize > 0
+    except TypeError:
+        known = False
+    if not known or dtype.fields is not None:
+        raise TypeError(f"arrays[{name!r}] has dtype {dtype}, which cannot be stored; store plain numbers")
+    return text
+
+
+def _count(name: str, value: Any) -> int:
+    number = operator.index(value)
+    if number < 0:
+        raise ValueError(f"{name} must be at least 0; got {number}")
+    if number > _LARGEST_COUNT:
+        raise ValueError(f"{name} must be at most {_LARGEST_COUNT}; got {shortened(number)}")
+    return number
+
+
+def _require_text(what: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be of type str; got {value!r} of type {type(value).__name__}")
+
+
+def _require_json(value: object, where: str) -> None:
+    """Refuses what JSON would change or lose: tuples, keys that are not text, any other object."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return
+    if not isinstance(value, (list, dict)):
+        raise TypeError(
+            f"{where} is of type {type(value).__name__}; use None, bool, int, float, str, list or dict, and "
+            "put arrays into `arrays`"
+        )
+    for key, item in _items(value, where):
+        _require_json(item, f"{where}[{key!r}]")
+
+
+def _items(value: list[Any] | dict[Any, Any], where: str) -> Iterator[tuple[Any, Any]]:
+    if isinstance(value, list):
+        yield from enumerate(value)
+        return
+    for key, item in value.items():
+        _require_text(f"the keys of {where}", key)
+        yield key, item

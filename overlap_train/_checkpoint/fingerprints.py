@@ -1,0 +1,156 @@
+"""Descriptions of what decides the values in a history: the loss, the metrics and the validation sets.
+
+They go into a checkpoint's fingerprint. A training that would go on with others is refused, because its
+history would hold values of two kinds under one name. Names are compared without the numbers that Keras
+appends to make them unique, see `layout`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from overlap_train._checkpoint.state import layout
+
+__all__ = ["describe_data", "describe_loss", "describe_metrics", "describe_sets"]
+
+# Arrays up to this size are read whole, of larger ones as many rows as fit into it.
+_DIGEST_BYTES = 1 << 26
+
+# Of a serialised function only its name counts: where it was imported from says nothing about what it does.
+_LEFT_OUT = ("module", "registered_name", "dtype")
+
+
+def describe_metrics(model: keras.Model) -> str:
+    """Returns one line for each metric of a compiled model, then those of the metrics' variables."""
+    metrics = [part for metric in model.metrics for part in getattr(metric, "metrics", [metric])]
+    return "\n".join([*map(_described, metrics), layout(model.metrics_variables)])
+
+
+def describe_loss(model: keras.Model) -> str:
+    """Returns what the loss of a compiled model is, for several outputs one line for each."""
+    loss = model.loss
+    if isinstance(loss, Mapping):
+        return "\n".join(f"{name}: {_described(part)}" for name, part in loss.items())
+    return "\n".join(map(_described, loss if isinstance(loss, (list, tuple)) else [loss]))
+
+
+def describe_sets(sets: Mapping[str, Any]) -> str:
+    """Returns two lines for each validation set: which part of it is used when, and its data.
+
+    Args:
+        sets: by name, with the attributes `data`, `freq`, `steps` and `batch_size`.
+    """
+    lines = []
+    for name, chosen in sets.items():
+        freq = chosen.freq if isinstance(chosen.freq, int) else np.asarray(chosen.freq).tolist()
+        name = name or "validation_data"
+        lines.append(f"{name}: freq {freq}, steps {chosen.steps}, batch size {chosen.batch_size}")
+        lines.append(f"{name}: {describe_data(chosen.data)}")
+    return "\n".join(lines) or "none"
+
+
+def describe_data(data: Any) -> str:
+    """Returns what tells validation data from other data, without drawing from it.
+
+    Arrays are told apart by their content, and datasets by their specification, their length and the arrays
+    that they were made from. Data made by Python has nothing to be told apart by but its class and length.
+
+    Args:
+        data: what `keras.Model.fit` takes as `validation_data`.
+    """
+    leaves = keras.tree.flatten(keras.utils.unpack_x_y_sample_weight(data))
+    shown, digest = [], hashlib.sha256()
+    for leaf in leaves:
+        if leaf is None:
+            digest.update(b"None")
+            continue
+        text, arrays = _leaf(leaf)
+        shown.append(text)
+        for array in arrays:
+            digest.update(f"{array.shape} {array.dtype}".encode())
+            digest.update(_content(array))
+    shown = shown if len(shown) <= 4 else [*shown[:3], f"{len(shown) - 3} more"]
+    return f"digest {digest.hexdigest()[:16]} of {' and '.join(shown)}"
+
+
+def _leaf(leaf: Any) -> tuple[str, list[npt.NDArray[Any]]]:
+    """Returns a text about one part of the data, and the arrays that tell it apart."""
+    if isinstance(leaf, tf.data.Dataset):
+        length = int(leaf.cardinality()) if tf.executing_eagerly() else "unknown"
+        return f"dataset of {length} x {leaf.element_spec}", list(_sources(leaf))
+    if isinstance(leaf, keras.utils.PyDataset):
+        return f"{type(leaf).__name__} of {leaf.num_batches}", []
+    if hasattr(leaf, "__next__") or not (hasattr(leaf, "__array__") or isinstance(leaf, (int, float, str))):
+        return type(leaf).__name__, []
+    array = np.asarray(leaf)
+    return f"{array.shape} {array.dtype}", [array]
+
+
+def _sources(dataset: Any) -> Iterator[npt.NDArray[Any]]:
+    """Yields the tensors that a dataset's first stages slice or repeat.
+
+    TensorFlow has no public way to ask; where its private names move, nothing is found and datasets are told
+    apart by specification and length alone.
+    """
+    left, seen = [dataset], set()
+    while left:
+        stage = left.pop()
+        if id(stage) in seen or not isinstance(stage, tf.data.Dataset):
+            continue
+        seen.add(id(stage))
+        left += stage._inputs()
+        for tensor in getattr(stage, "_tensors", ()):
+            if isinstance(tensor, tf.Tensor) and tensor.dtype.is_numpy_compatible:
+                yield np.asarray(tensor)
+
+
+def _content(array: npt.NDArray[Any]) -> bytes:
+    if array.ndim and array.nbytes > _DIGEST_BYTES:
+        rows = max(2, _DIGEST_BYTES // max(1, array.nbytes // len(array)))
+        array = array[np.unique(np.linspace(0, len(array) - 1, rows).astype(np.int64))]
+    if array.dtype.hasobject:
+        plain = (str, bytes, int, float)
+        return repr([v if isinstance(v, plain) else type(v).__name__ for v in array.ravel()]).encode(
+            "utf-8", "surrogatepass"
+        )
+    return np.ascontiguousarray(array).tobytes()
+
+
+def _described(part: Any) -> str:
+    """Returns what a loss or a metric is: its class and its settings, or a function's name."""
+    if part is None or isinstance(part, str):
+        return str(part)
+    if not isinstance(part, (keras.losses.Loss, keras.metrics.Metric)):
+        return str(getattr(part, "__name__", type(part).__name__))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Keras warns of lambdas, which are not stored here
+            config = part.get_config()
+    except Exception:  # of a user's class, which need not be able to tell
+        config = {"name": part.name}
+    return f"{type(part).__name__} {_plain(config)}"
+
+
+def _plain(value: Any) -> Any:
+    """Returns the part of a setting that is the same in every process."""
+    if isinstance(value, Mapping):
+        if value.get("class_name") == "__lambda__":
+            return "lambda"
+        kept = {str(key): _plain(item) for key, item in value.items() if key not in _LEFT_OUT}
+        if isinstance(kept.get("name"), str):
+            kept["name"] = re.sub(r"_\d+$", "", kept["name"])
+        return dict(sorted(kept.items()))
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else type(value).__name__

@@ -1,0 +1,114 @@
+"""What a checkpoint says of a training beside its arrays, checked field by field before any of it is used.
+
+A file with a valid checksum may still have been made by hand, so each value is tested for its type and range,
+and those that depend on each other against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from overlap_train._checkpoint.state import CheckpointState, shortened
+from overlap_train.errors import CheckpointCorruptError
+
+__all__ = ["TrainingMeta"]
+
+_LARGEST_LAG = 2**31 - 1
+_DEEPEST_LOG = 8
+
+# An epoch makes at most two passes over the data that it does not use: one before it and one at its end.
+_UNUSED_PASSES = 3
+
+
+@dataclass(frozen=True)
+class TrainingMeta:
+    """Where and how a training goes on.
+
+    Attributes:
+        callbacks: their states, as `callbacks.packing.pack` describes them.
+        cursor: the position in the data: `drawn`, `seen` and `open`.
+        stopped: whether a callback had stopped the training.
+        logs: of the last delivered epoch.
+        max_lag: how far the training ran ahead.
+        files: the logs that the training had written, as `callbacks.rewind` describes them.
+        settings: what may change when the training goes on, but is to be told, by name.
+    """
+
+    callbacks: list[Any]
+    cursor: Mapping[str, Any]
+    stopped: bool
+    logs: Mapping[str, Any]
+    max_lag: int
+    files: list[Any] = field(default_factory=list)
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns it as the `meta` of a checkpoint."""
+        return {part.name: getattr(self, part.name) for part in fields(self)}
+
+    @classmethod
+    def of(cls, state: CheckpointState, *, num_batches: int | None = None) -> TrainingMeta:
+        """Returns what a checkpoint says.
+
+        Args:
+            state: as read.
+            num_batches: in one pass over the data, where that is known.
+
+        Raises:
+            CheckpointCorruptError: a field is missing, or has a value that no training has written.
+        """
+        meta = state.meta
+        _require(state.epoch >= 1, "epoch", state.epoch, "an epoch after the first")
+        cursor = _of_type(meta, "cursor", dict)
+        _check_cursor(cursor, state, num_batches)
+        logs = _of_type(meta, "logs", dict)
+        _require(_is_log(list(logs.values())), "meta['logs']", logs, "numbers by name")
+        lag = meta.get("max_lag")
+        _require(_is_count(lag, _LARGEST_LAG), "meta['max_lag']", lag, "a number of epochs")
+        settings = _of_type(meta, "settings", dict)
+        texts = all(isinstance(text, str) for text in settings.values())
+        _require(texts, "meta['settings']", settings, "texts by name")
+        return cls(
+            callbacks=_of_type(meta, "callbacks", list),
+            cursor={name: cursor[name] for name in ("drawn", "seen", "open")},
+            stopped=_of_type(meta, "stopped", bool),
+            logs=logs,
+            max_lag=int(meta["max_lag"]),
+            files=_of_type(meta, "files", list),
+            settings=settings,
+        )
+
+
+def _check_cursor(cursor: Mapping[str, Any], state: CheckpointState, num_batches: int | None) -> None:
+    where = "meta['cursor']"
+    drawn, seen, is_open = (cursor.get(name) for name in ("drawn", "seen", "open"))
+    _require(isinstance(is_open, bool), where, cursor, "whether a pass is open")
+    # An endless loop would follow from more passes than steps can have used.
+    most_passes = state.step + _UNUSED_PASSES * (state.epoch + 1)
+    _require(_is_count(drawn, most_passes), where, cursor, f"at most {most_passes} passes")
+    most_seen = state.step if num_batches is None else min(state.step, num_batches)
+    _require(_is_count(seen, most_seen), where, cursor, f"at most {most_seen} batches of a pass")
+    _require(drawn > 0 or not is_open, where, cursor, "a pass that is open")  # type: ignore[operator]
+
+
+def _of_type(meta: Mapping[str, Any], name: str, kind: type) -> Any:
+    value = meta.get(name)
+    _require(isinstance(value, kind), f"meta[{name!r}]", value, f"a {kind.__name__}")
+    return value
+
+
+def _is_count(value: object, largest: int) -> bool:
+    return type(value) is int and 0 <= value <= largest
+
+
+def _is_log(value: object, depth: int = 0) -> bool:
+    if isinstance(value, list):
+        return depth < _DEEPEST_LOG and all(_is_log(item, depth + 1) for item in value)
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def _require(fits: bool, where: str, value: object, expected: str) -> None:
+    if not fits:
+        raise CheckpointCorruptError(f"its {where} is {shortened(value)}, where {expected} belongs")

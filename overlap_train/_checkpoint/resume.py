@@ -1,0 +1,310 @@
+"""Resuming: after each delivery the training can go on from disk as if it had never been killed (C8).
+
+A checkpoint is the state right after the callbacks of an epoch's end, with the weights that they saw or
+set. What ran ahead of it, training and pending validations alike, is done again by the resumed run, from
+the same weights, random state and position in the data. The training thread hands each state to a writer
+thread; the next one waits until it is written.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from overlap_train._callbacks.packing import pack, unpack
+from overlap_train._callbacks.rewind import (
+    FileMark,
+    files_of,
+    mark_files,
+    read_marks,
+    rewind_files,
+    sync_files,
+)
+from overlap_train._callbacks.state import CallbackState, capture_all, check_all, restore_all
+from overlap_train._checkpoint import (
+    CheckpointPolicy,
+    CheckpointState,
+    CheckpointStore,
+    TrainingMeta,
+    checkpoint_policy,
+    layout,
+)
+from overlap_train._checkpoint.fingerprints import describe_loss, describe_metrics
+from overlap_train._data.cursor import Cursor, CursorState
+from overlap_train._data.sources import Feed
+from overlap_train._snapshot import ModelState, Values
+from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
+
+__all__ = ["CheckpointPolicy", "Resumer", "StartPoint", "checkpoint_policy", "fingerprint"]
+
+
+@dataclass(frozen=True)
+class StartPoint:
+    """Where a resumed training goes on.
+
+    Attributes:
+        epoch: the next epoch.
+        step: training steps made so far.
+        stopped: whether a callback had stopped the training.
+        logs: the logs of the last delivered epoch.
+        max_lag: how far the training ran ahead when the checkpoint was written.
+    """
+
+    epoch: int
+    step: int
+    stopped: bool
+    logs: Mapping[str, float]
+    max_lag: int
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A checkpoint that makes sense to this training, in parts."""
+
+    state: CheckpointState
+    meta: TrainingMeta
+    files: tuple[FileMark, ...]
+    callbacks: tuple[CallbackState, ...]
+
+
+class Resumer:
+    """Writes the checkpoints of one `fit` and starts it from the newest. Belongs to the training thread."""
+
+    def __init__(
+        self,
+        policy: CheckpointPolicy,
+        belongs_to: Mapping[str, str],
+        variables: ModelState,
+        *,
+        num_batches: int | None = None,
+        settings: Mapping[str, str] | None = None,
+        say: Callable[[str], None] = lambda message: None,
+    ) -> None:
+        """Locks the directory and reads the newest sound checkpoint in it.
+
+        Args:
+            policy: where, when and how many.
+            belongs_to: what a checkpoint has to belong to, part by part.
+            variables: whose values are stored.
+            num_batches: in one pass over the data, where that is known.
+            settings: what may differ from those of the checkpoint, but is to be told.
+            say: told what differs.
+
+        Raises:
+            CheckpointError: the directory cannot be used or another training holds it.
+            CheckpointCorruptError: there are checkpoints and all are damaged.
+            CheckpointMismatchError: the newest sound one belongs to another model, data or history.
+        """
+        self._policy = policy
+        self._specs = [(tuple(v.shape), np.dtype(v.dtype.as_numpy_dtype)) for v in variables.read().flat()]
+        layout = "\n".join(f"{shape} {dtype}" for shape, dtype in self._specs)
+        self._fingerprint = {**belongs_to, "variables": layout}
+        self._num_batches = num_batches
+        self._settings = dict(settings or {})
+        self._say = say
+        self._files: dict[int, str] = {}
+        self._store = CheckpointStore(policy.directory, policy.keep)
+        self._store.acquire()
+        try:
+            self._found = self._load()
+        except BaseException:
+            self._store.close()
+            raise
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="overlap-checkpoint")
+        self._writing: Future[Path] | None = None
+        self._deliveries = 0
+        self._written_s = time.monotonic()
+
+    @property
+    def found(self) -> int | None:
+        """The epoch to go on with, counted from 0, or None if there is no checkpoint."""
+        return None if self._found is None else self._found.state.epoch
+
+    def rewind_files(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
+        """Takes the callbacks' files back to the checkpoint, if that fits; call it before `on_train_begin`.
+
+        Nothing is touched before the callbacks are found to be those of the checkpoint.
+
+        Raises:
+            CheckpointMismatchError: the callbacks are others than those of the checkpoint.
+            CheckpointCorruptError: what all checkpoints hold for them makes no sense.
+            OSError: a file that the training has written cannot be cut.
+        """
+        listed = list(callbacks)
+        self._files = files_of(listed)
+        self._accept(listed)
+        if self._found is not None:
+            rewind_files(listed, self._found.files, self._found.state.epoch)
+
+    def start(
+        self, state: ModelState, cursor: Cursor, callbacks: Iterable[keras.callbacks.Callback]
+    ) -> StartPoint | None:
+        """Puts everything back as the checkpoint has it; call it after `on_train_begin`.
+
+        Returns:
+            Where to go on, or None if there is no checkpoint.
+
+        Raises:
+            CheckpointMismatchError: the callbacks are others than those of the checkpoint.
+            CheckpointCorruptError: what all checkpoints hold for them makes no sense.
+        """
+        listed = list(callbacks)
+        self._accept(listed)
+        found, self._found = self._found, None
+        if found is None:
+            return None
+        values = _stored_values(state, found.state.arrays)
+        restore_all(listed, found.callbacks)
+        state.restore(values)
+        meta = found.meta
+        cursor.restore(CursorState(**meta.cursor))
+        for name, value in self._settings.items():
+            if meta.settings.get(name, value) != value:
+                self._say(
+                    f"{name} is {value} from here on; until the checkpoint it was {meta.settings[name]}"
+                )
+        return StartPoint(found.state.epoch, found.state.step, meta.stopped, meta.logs, meta.max_lag)
+
+    def delivered(
+        self,
+        point: StartPoint,
+        values: Values,
+        position: CursorState,
+        callbacks: Iterable[keras.callbacks.Callback],
+        *,
+        last: bool,
+    ) -> None:
+        """Writes a checkpoint if one is due, or if this delivery is the last.
+
+        Raises:
+            CheckpointError: an earlier one could not be written.
+        """
+        self._deliveries += 1
+        waited_s = time.monotonic() - self._written_s
+        due = self._deliveries % self._policy.every_epochs == 0
+        due = due and (self._policy.every_s is None or waited_s >= self._policy.every_s)
+        if not due and not last:
+            return
+        self._written_s = time.monotonic()
+        self.wait()
+        states, files = capture_all(callbacks), mark_files(self._files)
+        self._writing = self._writer.submit(self._write, point, values, position, states, files)
+
+    def wait(self) -> None:
+        """Waits for the writer, and raises what it raised."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def close(self) -> None:
+        """Lets the writer finish and unlocks the directory. Idempotent."""
+        self._writer.shutdown(wait=True)
+        if self._writing is not None and self._writing.exception() is not None:
+            warnings.warn(str(self._writing.exception()), RuntimeWarning, stacklevel=2)
+        self._writing = None
+        self._store.close()
+
+    def _load(self, callbacks: Sequence[keras.callbacks.Callback] | None = None) -> _Found | None:
+        """Reads the newest checkpoint that makes sense, to the callbacks too if they are given."""
+        found: list[_Found] = []
+
+        def check(state: CheckpointState) -> None:
+            understood = self._understood(state)
+            if callbacks is not None:
+                check_all(callbacks, understood.callbacks)
+            found.append(understood)
+
+        self._store.load_latest(self._fingerprint, check)
+        return found[0] if found else None
+
+    def _understood(self, state: CheckpointState) -> _Found:
+        meta = TrainingMeta.of(state, num_batches=self._num_batches)
+        for index, (shape, dtype) in enumerate(self._specs):
+            array = state.arrays.get(f"variables/{index}")
+            if array is None or (array.shape, array.dtype) != (shape, dtype):
+                found = "missing" if array is None else f"of shape {array.shape} and type {array.dtype}"
+                raise CheckpointCorruptError(
+                    f"its variable {index} is {found}, where one of shape {shape} and type {dtype} belongs"
+                )
+        return _Found(state, meta, read_marks(meta.files), unpack(state.arrays, meta.callbacks))
+
+    def _accept(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+        """Goes back to an older checkpoint if the newest makes no sense to the callbacks."""
+        if self._found is None:
+            return
+        try:
+            check_all(callbacks, self._found.callbacks)
+        except CheckpointCorruptError:
+            self._found = self._load(callbacks)
+
+    def _write(
+        self,
+        point: StartPoint,
+        values: Values,
+        position: CursorState,
+        states: tuple[CallbackState, ...],
+        files: tuple[FileMark, ...],
+    ) -> Path:
+        arrays, described = pack(states)
+        arrays |= {f"variables/{i}": np.asarray(value) for i, value in enumerate(values.flat())}
+        meta = TrainingMeta(
+            callbacks=described,
+            cursor=asdict(position),
+            stopped=point.stopped,
+            logs=_plain_logs(point.logs),
+            max_lag=point.max_lag,
+            files=[asdict(mark) for mark in files],
+            settings=self._settings,
+        )
+        sync_files(files)
+        return self._store.save(
+            CheckpointState(point.epoch, point.step, arrays, meta.as_json(), self._fingerprint)
+        )
+
+
+def fingerprint(model: keras.Model, feed: Feed) -> dict[str, str]:
+    """Describes what a checkpoint belongs to: the model, what it is compiled with, and the data."""
+    optimizer = model.optimizer
+    return {
+        "model": layout(model.variables),
+        "optimizer": f"{type(optimizer).__name__}\n{layout(optimizer.variables)}",
+        "loss": describe_loss(model),
+        "metrics": describe_metrics(model),
+        "data": feed.describe(),
+    }
+
+
+def _plain_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the logs as JSON has them; callbacks may have added anything to them."""
+    plain = {name: np.asarray(v).tolist() if hasattr(v, "__array__") else v for name, v in logs.items()}
+    kept = (type(None), bool, int, float, str)
+    return {name: value for name, value in plain.items() if type(value) in kept}
+
+
+def _stored_values(state: ModelState, arrays: Mapping[str, Any]) -> Values:
+    expected = state.read().flat()
+    try:
+        flat = [
+            tf.convert_to_tensor(arrays[f"variables/{i}"], value.dtype) for i, value in enumerate(expected)
+        ]
+    except KeyError as error:
+        raise CheckpointMismatchError(
+            f"the checkpoint has no {error}; the model has {len(expected)} variables and metrics. Compile it "
+            "with the same metrics, or give another directory to start afresh."
+        ) from error
+    for index, (value, wanted) in enumerate(zip(flat, expected, strict=True)):
+        if value.shape != wanted.shape:
+            raise CheckpointMismatchError(
+                f"variable {index} has shape {value.shape} in the checkpoint, {wanted.shape} in this model; "
+                "compile it with the same metrics, or give another directory to start afresh"
+            )
+    return state.pack(flat)

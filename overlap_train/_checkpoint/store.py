@@ -1,0 +1,268 @@
+"""The directory of a training's checkpoints: written atomically, kept a few deep, read newest first.
+
+A checkpoint is written under another name, made durable, renamed, and the rename made durable. Only then
+are older ones deleted. So a crash at any moment leaves the old ones or the new one, and never a half.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from overlap_train._checkpoint import container
+from overlap_train._checkpoint.files import IrregularFileError, explain, open_regular, sync, sync_directory
+from overlap_train._checkpoint.lock import DirectoryLock
+from overlap_train._checkpoint.state import CheckpointState
+from overlap_train._support.arguments import require_count, require_path
+from overlap_train.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError
+
+__all__ = ["CheckpointStore"]
+
+# With more digits the next name would be too long for a file system sooner than the numbers were used up.
+_NAME = re.compile(r"ckpt-([0-9]{6,18})\.otck")
+_LEFTOVER = re.compile(r"\.ckpt-[0-9]{6,18}\.otck\.tmp")
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_LARGEST_WRITE_BYTES = 1 << 26
+
+
+class CheckpointStore:
+    """Saves and loads the checkpoints of one training in one directory.
+
+    Checkpoints are numbered in the order of their writing, `ckpt-000012.otck`, and not by epoch: a rollback
+    may go back in epochs, and the newest state is the one to resume from. Loading needs no lock. The first
+    `save`, or entering the store as a context manager, locks the directory until `close`. Use a store from
+    one thread at a time.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], keep: int = 3) -> None:
+        """Nothing is read or made before the first use.
+
+        Args:
+            directory: where the checkpoints lie; made on the first save.
+            keep: how many are kept.
+
+        Raises:
+            TypeError: `directory` is no path, or `keep` no integer.
+            ValueError: `keep` is below 1.
+        """
+        self._directory = require_path("directory", directory)
+        self._keep = require_count("keep", keep, minimum=1)
+        self._lock = DirectoryLock(self._directory)
+        self._damaged: set[Path] = set()
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The checkpoints, oldest first; they may be damaged.
+
+        Raises:
+            CheckpointError: the directory cannot be listed.
+        """
+        try:
+            numbered = [(int(m[1]), p) for p in self._directory.iterdir() if (m := _NAME.fullmatch(p.name))]
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise CheckpointError(
+                f"The checkpoints in {self._directory} cannot be listed: {explain(error, self._directory)}."
+            ) from error
+        return tuple(path for _, path in sorted(numbered))
+
+    def acquire(self) -> None:
+        """Makes the directory and locks it until `close`; does nothing if that is done.
+
+        Raises:
+            CheckpointError: another training holds it, or it cannot be made.
+        """
+        try:
+            if not self._directory.is_dir():
+                self._directory.mkdir(parents=True, exist_ok=True)
+                sync_directory(self._directory.parent)
+            self._lock.acquire()
+        except OSError as error:
+            raise CheckpointError(
+                f"Checkpoints cannot be written into {self._directory}: {explain(error, self._directory)}."
+            ) from error
+
+    def save(self, state: CheckpointState) -> Path:
+        """Writes a checkpoint and then deletes those that are too many.
+
+        Returns:
+            Its path; it is durable.
+
+        Raises:
+            CheckpointError: it cannot be written, such as on a full disk, or another training writes here.
+                Older checkpoints are as before.
+            TypeError: a part of the state cannot be stored.
+            ValueError: a number of it is out of range.
+        """
+        pieces = container.encode(state)
+        self.acquire()
+        paths = self.paths
+        number = 1 + (int(_NAME.fullmatch(paths[-1].name)[1]) if paths else 0)  # type: ignore[index]
+        path = self._directory / f"ckpt-{number:06d}.otck"
+        try:
+            self._remove_leftovers()
+            self._write(path, pieces)
+        except (OSError, IrregularFileError) as error:
+            raise CheckpointError(self._cannot_write(path, pieces, error)) from error
+        self._damaged.discard(path)
+        self._prune()
+        return path
+
+    def load(
+        self, path: str | os.PathLike[str], fingerprint: Mapping[str, str] | None = None
+    ) -> CheckpointState:
+        """Reads one checkpoint by name.
+
+        Args:
+            path: of the file.
+            fingerprint: of the training that wants it, or None for no check.
+
+        Raises:
+            CheckpointCorruptError: it is damaged.
+            CheckpointMismatchError: it belongs to another training.
+            CheckpointError: there is none, or this process may not read it.
+        """
+        state = container.read(path)
+        if fingerprint is not None:
+            state.check(fingerprint, source=f"The checkpoint {os.fspath(path)}")
+        return state
+
+    def load_latest(
+        self,
+        fingerprint: Mapping[str, str] | None = None,
+        check: Callable[[CheckpointState], None] = lambda state: None,
+    ) -> CheckpointState | None:
+        """Reads the newest checkpoint that is sound, and warns of each damaged one that it passes over.
+
+        Args:
+            fingerprint: of the training that wants it, or None for no check.
+            check: raises CheckpointCorruptError for a state that makes no sense to the training that wants
+                it; the checkpoint is then passed over too.
+
+        Returns:
+            The state, or None if the directory is empty or missing.
+
+        Raises:
+            CheckpointCorruptError: there are checkpoints, and all of them are damaged.
+            CheckpointMismatchError: the newest sound one belongs to another training.
+            CheckpointError: the directory, or a checkpoint that may be sound, cannot be read.
+        """
+        reasons: dict[Path, str] = {}
+        left = list(self.paths)
+        while left:
+            path = left.pop()
+            try:
+                state = self.load(path, fingerprint)
+                check(state)
+            except CheckpointMismatchError:
+                raise
+            except CheckpointError as error:
+                if path not in self.paths:  # deleted since they were listed, because newer ones were saved
+                    reasons, left = {}, list(self.paths)
+                    continue
+                if not isinstance(error, CheckpointCorruptError):
+                    raise
+                self._damaged.add(path)
+                reasons[path] = f"{path.name}: {error.__cause__ or error}"
+                continue
+            self._tell_passed_over(path, reasons)
+            return state
+        if reasons:
+            raise CheckpointCorruptError(
+                f"None of the {len(reasons)} checkpoints in {self._directory} can be used "
+                f"({'; '.join(reasons.values())}). Put a sound one there, or give another directory to start "
+                "afresh."
+            )
+        return None
+
+    def close(self) -> None:
+        """Unlocks the directory; may be called again."""
+        self._lock.release()
+
+    def __enter__(self) -> CheckpointStore:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _write(self, path: Path, pieces: Sequence[container.Bytes]) -> None:
+        temporary = path.with_name(f".{path.name}.tmp")
+        try:
+            descriptor = open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            try:
+                for piece in pieces:
+                    _write_all(descriptor, piece)
+                sync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+        sync_directory(self._directory)
+
+    def _remove_leftovers(self) -> None:
+        """Deletes what earlier crashes left; while this store has the lock, nobody else is writing."""
+        for path in self._directory.iterdir():
+            if _LEFTOVER.fullmatch(path.name):
+                os.unlink(path)
+
+    def _prune(self) -> None:
+        """Deletes all that are older than the oldest to be kept; damaged ones do not count as kept."""
+        paths = self.paths
+        sound = [path for path in paths if path not in self._damaged]
+        if len(sound) <= self._keep:
+            return
+        for path in paths[: paths.index(sound[-self._keep])]:
+            try:
+                os.unlink(path)
+            except OSError as error:
+                warnings.warn(f"The old checkpoint {path} stays: {error}.", RuntimeWarning, stacklevel=3)
+
+    def _cannot_write(
+        self, path: Path, pieces: Sequence[container.Bytes], error: OSError | IrregularFileError
+    ) -> str:
+        if isinstance(error, IrregularFileError):
+            reason = f"in the place of {path.name}.tmp lies something else: {error}. Move it away"
+        else:
+            reason = explain(error, path)
+        if isinstance(error, OSError) and error.errno in _FULL:
+            reason += ". Delete what is not needed there, or give a directory on another disk"
+        needed = sum(memoryview(piece).nbytes for piece in pieces)
+        free = "an unknown number of"
+        with suppress(OSError):
+            free = str(shutil.disk_usage(self._directory).free)
+        return (
+            f"The checkpoint {path} cannot be written: {reason}. It needs {needed} bytes, and {free} bytes "
+            "are free. Older checkpoints are as before."
+        )
+
+    def _tell_passed_over(self, path: Path, reasons: Mapping[Path, str]) -> None:
+        if reasons:
+            warnings.warn(
+                f"Resuming from {path}, because newer checkpoints cannot be used "
+                f"({'; '.join(reasons.values())}).",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+
+def _write_all(descriptor: int, piece: container.Bytes) -> None:
+    rest = memoryview(piece)
+    while rest:
+        rest = rest[os.write(descriptor, rest[:_LARGEST_WRITE_BYTES]) :]

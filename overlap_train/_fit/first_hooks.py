@@ -1,0 +1,66 @@
+"""The first hooks of a fit, called before its steps are traced: a trace sees what callbacks set there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from overlap_train import _keras
+from overlap_train._callbacks.hooks import wants_train_batches
+
+__all__ = ["Opening", "open_fit"]
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Where a fit stands before its first step.
+
+    Attributes:
+        epoch: the first epoch, unless a checkpoint says otherwise.
+        begun: whether that epoch's first hooks have been called.
+        train_function: the model's, as Keras makes it; a callback that compiles the model takes it away.
+    """
+
+    epoch: int
+    begun: bool
+    train_function: Any
+
+
+def open_fit(
+    model: keras.Model,
+    callbacks: Any,
+    *,
+    initial_epoch: int,
+    epochs: int,
+    traced: bool,
+) -> Opening:
+    """Calls `on_train_begin`, and the hooks of the first epoch and batch if nothing has been traced yet.
+
+    Args:
+        model: compiled.
+        callbacks: a Keras `CallbackList`, or one that several hosts share.
+        initial_epoch: as for `fit`; BackupAndRestore may know better.
+        epochs: as for `fit`.
+        traced: whether the steps had to be traced before, as for a training that may be resumed.
+
+    Raises:
+        ValueError: the model makes its train function itself.
+    """
+    model.stop_training = False
+    function = _keras.begin_training(model)
+    if _keras.overrides(model, "make_train_function") or not _keras.is_stock_method(function):
+        raise ValueError(
+            f"{type(model).__name__} makes its train function itself (make_train_function), while Trainer "
+            "makes one from train_step: override train_step instead, or train with keras.Model.fit"
+        )
+    callbacks.on_train_begin()
+    epoch = _keras.initial_epoch(model, initial_epoch)
+    if traced or epoch >= epochs:
+        return Opening(epoch, False, function)
+    model.reset_metrics()
+    callbacks.on_epoch_begin(epoch)
+    if any(map(wants_train_batches, callbacks.callbacks)):
+        callbacks.on_train_batch_begin(0)
+    return Opening(epoch, True, function)

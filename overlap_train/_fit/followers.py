@@ -1,0 +1,321 @@
+"""Several hosts, one training: the chief's callbacks decide, and the other hosts follow.
+
+Every host trains the same batches and holds the same weights. Callbacks and checkpoints belong to the chief;
+what its callbacks change (weights, the optimizer's variables, `stop_training`) and the logs that they got
+are sent to the others after each hook. The classes here stand in for those of a training on one host and
+have their methods. Everything belongs to the training threads, which meet in each call (`parallel/hosts.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import keras
+
+from overlap_train import _keras
+from overlap_train._callbacks.delivery import Delivery, Outcome
+from overlap_train._callbacks.hooks import wants_train_batches
+from overlap_train._checkpoint.resume import Resumer, StartPoint, fingerprint
+from overlap_train._data.cursor import Cursor, CursorState
+from overlap_train._data.sources import Feed
+from overlap_train._snapshot import ModelState, Snapshot, Values
+from overlap_train._support.version import __version__
+from overlap_train._training.replicas.strategy import Replicas
+from overlap_train._validation.suite import ValidationSuite
+from overlap_train.options.validation import ValidationPolicy
+from overlap_train.parallel.cluster import program_digest
+from overlap_train.parallel.hosts import Alone
+from overlap_train.records import ShardOutcome, ValidationResult
+
+__all__ = ["agree_to_start", "deliver_together", "make_resumer"]
+
+
+def agree_to_start(
+    replicas: Replicas,
+    model: keras.Model,
+    feed: Feed,
+    policy: ValidationPolicy,
+    callbacks: Iterable[keras.callbacks.Callback],
+    plans: Mapping[str, Any],
+) -> None:
+    """Checks that all replicas and hosts are about to do the same, and makes the model's variables.
+
+    Args:
+        replicas: that share each batch.
+        model: compiled.
+        feed: the training data.
+        policy: how the validation runs.
+        callbacks: as the user passed them.
+        plans: what else has to be the same on all hosts, by name.
+
+    Raises:
+        ValueError: if something is asked for that is not possible.
+        HostMismatchError: if a host differs from the chief.
+    """
+    replicas.check_batch(feed.full_batch)
+    if replicas.hosts.count > 1:
+        _check_shareable(policy, callbacks)
+        described = {"batch size": feed.full_batch, **plans, "ValidationPolicy": policy}
+        replicas.hosts.check_same(
+            {
+                "version of overlap_train": __version__,
+                "program": program_digest(),
+                **{name: str(value) for name, value in described.items()},
+                "data": feed.describe(),
+                "structure of the model": [type(layer).__name__ for layer in _keras.flat_layers(model)],
+            }
+        )
+    replicas.build(model, feed.element_spec)
+    replicas.hosts.check_same(fingerprint(model, feed))
+
+
+def deliver_together(
+    hosts: Alone,
+    model: keras.Model,
+    state: ModelState,
+    callbacks: keras.callbacks.CallbackList,
+    *,
+    on_change: str,
+    suite: ValidationSuite,
+    live_metrics: Callable[[], frozenset[str]],
+) -> tuple[Any, Delivery]:
+    """Returns the callbacks and the delivery of a `fit`: the plain ones on one host, else shared ones.
+
+    Raises:
+        ValueError: for a validation in step on several hosts.
+    """
+    if hosts.count == 1:
+        group = _keras.steps_per_execution(model)
+        return callbacks, Delivery(
+            model,
+            state,
+            callbacks,
+            on_change=on_change,
+            suite=suite,
+            group=group,
+            live_metrics=live_metrics,
+        )
+    if suite.in_step is not None:
+        raise ValueError(f"{suite.in_step}; that is for one host")
+    if not hosts.is_chief:
+        kinds = (keras.callbacks.TerminateOnNaN, keras.callbacks.History)
+        own = [callback for callback in callbacks.callbacks if type(callback) in kinds]
+        callbacks = keras.callbacks.CallbackList(own, model=model, **callbacks.params)
+    inner = Delivery(model, state, callbacks, on_change=on_change, suite=_NoValidations())
+    return (
+        SharedCallbacks(hosts, model, state, callbacks),
+        SharedDelivery(hosts, model, state, callbacks, inner),
+    )
+
+
+def make_resumer(hosts: Alone, model: keras.Model, make: Callable[[], Resumer]) -> Resumer:
+    """Returns what `make` returns, or on several hosts one that shares the chief's."""
+    return make() if hosts.count == 1 else SharedResumer(hosts, model, make)
+
+
+class _NoValidations:
+    """Refuses to validate at delivery, which the chief would do alone."""
+
+    def evaluate(self, name: str, values: Values) -> ValidationResult:
+        raise ValueError(
+            "a callback's on_test_begin changed the weights that are to be validated; that is for one host"
+        )
+
+    def evaluate_live(self, name: str, callbacks: keras.callbacks.CallbackList) -> ValidationResult:
+        raise NotImplementedError
+
+    def live_sets(self, epoch: int) -> list[str]:
+        return []
+
+    def validate_live(
+        self, name: str, snapshot: Snapshot, callbacks: keras.callbacks.CallbackList
+    ) -> ShardOutcome | None:
+        return None
+
+
+def _check_shareable(policy: ValidationPolicy, callbacks: Iterable[keras.callbacks.Callback]) -> None:
+    """Refuses what would depend on one host's clock."""
+    for name in ("every_steps", "every_seconds"):
+        if getattr(policy, name) is not None:
+            raise ValueError(f"ValidationPolicy({name}=...) is for one host; leave it out on several")
+    if policy.backlog != "block":
+        raise ValueError(
+            f"ValidationPolicy(backlog={policy.backlog!r}) lets a host's clock decide what is validated; "
+            "use 'block' on several hosts"
+        )
+    for callback in callbacks:
+        if isinstance(callback, keras.callbacks.SwapEMAWeights):
+            raise ValueError("SwapEMAWeights changes weights before a validation; it is for one host")
+        if wants_train_batches(callback):
+            raise ValueError(
+                f"{type(callback).__name__} listens to training batches, which is for one host; leave it "
+                "out, or use a callback that works at the ends of epochs"
+            )
+
+
+class _Changes:
+    """Carries what the chief's callbacks changed over to the other hosts."""
+
+    def __init__(self, hosts: Alone, model: keras.Model, state: ModelState) -> None:
+        self._hosts = hosts
+        self._model = model
+        self._state = state
+
+    def share(self, before: Values, after: Values, *, stop: bool, more: Any = None) -> tuple[list[int], Any]:
+        """Sends what differs between two readings of the chief's variables, and sets it on the others.
+
+        Returns:
+            Where variables were changed, and the chief's `more`.
+        """
+        indices = self._state.differing(before, after) if self._hosts.is_chief else []
+        indices, stop, more = self._hosts.from_chief([indices, stop, more])
+        values = after.flat()
+        tensors = self._hosts.tensors_from_chief([values[index] for index in indices])
+        if not self._hosts.is_chief:
+            self._state.set_some(indices, tensors)
+            self._model.stop_training = stop
+        return indices, more
+
+
+class SharedCallbacks:
+    """A `CallbackList` whose effects on the chief reach the other hosts."""
+
+    def __init__(
+        self, hosts: Alone, model: keras.Model, state: ModelState, callbacks: keras.callbacks.CallbackList
+    ) -> None:
+        self._hosts = hosts
+        self._model = model
+        self._state = state
+        self._changes = _Changes(hosts, model, state)
+        self._list = callbacks
+
+    @property
+    def callbacks(self) -> list[keras.callbacks.Callback]:
+        return list(self._list.callbacks)
+
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        self._call(lambda: self._list.on_train_begin(logs))
+
+    def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
+        self._call(lambda: self._list.on_train_end(logs))
+
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        self._call(lambda: self._list.on_epoch_begin(epoch, logs))
+
+    def _call(self, hook: Callable[[], None]) -> None:
+        before = self._state.read()
+        self._hosts.chief_first(hook)
+        if not self._hosts.is_chief:
+            hook()
+        self._changes.share(before, self._state.read(), stop=bool(self._model.stop_training))
+
+
+class SharedDelivery(Delivery):
+    """Delivers an epoch to the chief's callbacks and does elsewhere what came of it."""
+
+    def __init__(
+        self,
+        hosts: Alone,
+        model: keras.Model,
+        state: ModelState,
+        callbacks: keras.callbacks.CallbackList,
+        inner: Delivery,
+    ) -> None:
+        self._hosts = hosts
+        self._model = model
+        self._state = state
+        self._callbacks = callbacks
+        self._inner = inner
+        self._changes = _Changes(hosts, model, state)
+
+    def deliver(
+        self,
+        snapshot: Snapshot,
+        train_logs: Mapping[str, float],
+        results: Any,
+        *,
+        stops: bool,
+        trained_on: bool,
+    ) -> Outcome:
+        kept = {name: len(values) for name, values in self._model.history.history.items()}
+        outcome: Outcome | None = self._hosts.chief_first(
+            lambda: self._inner.deliver(snapshot, train_logs, results, stops=stops, trained_on=trained_on)
+        )
+        if outcome is not None:
+            # What the history got: callbacks may have added to their copy of the logs.
+            history = self._model.history.history
+            recorded = {name: v[-1] for name, v in history.items() if len(v) > kept.get(name, 0)}
+            logs = {**recorded, **outcome.logs, **recorded}  # in the history's order, which theirs must have
+            report = [logs, outcome.stop, list(outcome.changed), outcome.rolled_back]
+            self._changes.share(
+                snapshot.values, outcome.values, stop=bool(self._model.stop_training), more=report
+            )
+            return outcome
+        aside = self._state.read() if trained_on else None
+        if aside is not None:
+            self._state.restore(snapshot.values)
+        indices, report = self._changes.share(snapshot.values, snapshot.values, stop=False)
+        logs, stop, changed, rolled_back = report
+        stop_training = self._model.stop_training
+        for callback in self._callbacks.callbacks:  # one by one: a CallbackList would sort the names
+            callback.on_epoch_end(snapshot.epoch, dict(logs))
+        values = self._state.read()
+        if aside is not None and not rolled_back:
+            self._state.restore(aside)
+            self._state.set_some(indices, [values.flat()[index] for index in indices])
+        self._model.stop_training = stop_training
+        return Outcome(logs, stop, tuple(changed), rolled_back, values)
+
+
+class SharedResumer(Resumer):
+    """Reads and writes checkpoints on the chief; the other hosts get from it where to go on."""
+
+    def __init__(self, hosts: Alone, model: keras.Model, make: Callable[[], Resumer]) -> None:
+        self._hosts = hosts
+        self._model = model
+        self._inner: Resumer | None = hosts.chief_first(make)
+
+    def rewind_files(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
+        inner = self._inner
+        self._hosts.chief_first(lambda: inner.rewind_files(callbacks) if inner else None)
+
+    def start(
+        self, state: ModelState, cursor: Cursor, callbacks: Iterable[keras.callbacks.Callback]
+    ) -> StartPoint | None:
+        inner = self._inner
+        own = self._hosts.chief_first(lambda: inner.start(state, cursor, callbacks) if inner else None)
+        history = self._model.history
+        told = None
+        if own is not None:
+            told = [asdict(own), asdict(cursor.state()), history.epoch, history.history]
+        told = self._hosts.from_chief(told)
+        if told is None:
+            return None
+        point, place, history.epoch, history.history = told
+        values = self._hosts.tensors_from_chief(state.read().flat())
+        if not self._hosts.is_chief:
+            state.restore(state.pack(values))
+            cursor.restore(CursorState(**place))
+        return StartPoint(**point)
+
+    def delivered(
+        self,
+        point: StartPoint,
+        values: Values,
+        position: CursorState,
+        callbacks: Iterable[keras.callbacks.Callback],
+        *,
+        last: bool,
+    ) -> None:
+        if self._inner is not None:
+            self._inner.delivered(point, values, position, callbacks, last=last)
+
+    def wait(self) -> None:
+        if self._inner is not None:
+            self._inner.wait()
+
+    def close(self) -> None:
+        if self._inner is not None:
+            self._inner.close()

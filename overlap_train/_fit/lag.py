@@ -1,0 +1,163 @@
+"""How far the training may run ahead of the validation so that nobody can tell (contracts C3 and C4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import keras
+
+from overlap_train import _keras
+from overlap_train._callbacks.hooks import ordering_hooks
+from overlap_train._data.sources import Feed
+from overlap_train._fit.idle_cores import IdleCores
+from overlap_train._fit.overlap_gain import OverlapJudge
+from overlap_train._training.step import Step
+from overlap_train._validation.backlog import Backlog
+from overlap_train._validation.suite import ValidationSuite
+from overlap_train.options.validation import ValidationPolicy
+from overlap_train.records import Span
+
+__all__ = ["LagControl", "effective_lag"]
+
+# So many rollbacks among so many deliveries, and running ahead has stopped to pay.
+_ROLLBACKS, _DELIVERIES = 3, 5
+
+# What a validation takes of a core that is idle anyway is gained, and the rest is taken from the training,
+# with some 4% on top for the caches that they share. With 0.13 to 0.29 of a core an epoch took 0.98 to 1.07
+# of the time in step, with 0.6 at most 1.01. Parts of a batch in memory that run side by side bear it: an
+# operation of the validation holds up one of them only.
+_LEAST_CORES = 0.5
+
+_REMEDY = 'ValidationPolicy(on_change="continue") would overlap'
+
+
+def effective_lag(
+    policy: ValidationPolicy,
+    feed: Feed,
+    step: Step,
+    suite: ValidationSuite,
+    callbacks: Sequence[keras.callbacks.Callback],
+) -> tuple[int, str | None]:
+    """Returns the lag, and why it is 0 where the policy would allow more."""
+    if policy.max_lag == 0 or not suite:
+        return policy.max_lag, None
+    reason = suite.in_step
+    if reason is None and policy.on_change == "rollback":
+        reason = _kept_nowhere(feed, step) or _noticed(feed, suite, callbacks)
+    return (policy.max_lag, None) if reason is None else (0, reason)
+
+
+def _kept_nowhere(feed: Feed, step: Step) -> str | None:
+    """Returns what a training step does that no rollback undoes, or None."""
+    if step.traced is None:
+        return "the training steps run operation by operation"
+    for function, name in ((step.traced, "the training step"), (feed.preparation, "preprocess")):
+        for effect in function.effects if function is not None else ():
+            return f"{name} {effect}"
+    return None
+
+
+def _noticed(feed: Feed, suite: ValidationSuite, callbacks: Sequence[keras.callbacks.Callback]) -> str | None:
+    """Returns by what a rollback would be noticed, or None."""
+    if feed.reads and not all(_keras.is_stock_method(type(callback)) for callback in callbacks):
+        names = ", ".join(feed.reads[:3])
+        return (
+            f"the pipeline of the training data reads what a callback may set, as it stands then ({names}); "
+            f"{_REMEDY}"
+        )
+    for callback in callbacks:
+        for hook in ordering_hooks(callback):
+            return f"{type(callback).__name__}.{hook} must not run for an epoch that may be undone; {_REMEDY}"
+    if not feed.rewindable:
+        return (
+            f"the training data cannot be rewound (Python makes it, or its pipeline keeps a state); {_REMEDY}"
+        )
+    if not suite.rewindable:
+        return f"the validation data comes from a generator and cannot be rewound; {_REMEDY}"
+    return None
+
+
+class LagControl:
+    """Ends running ahead during a fit where it does not pay. On the training thread.
+
+    Args:
+        backlog: whose `max_lag` is set to 0.
+        say: told the reason.
+        idle: what the training leaves of the cores; None if the validation has devices of its own.
+        streamed: whether a pipeline prepares the batches meanwhile.
+        judges_overlap: whether a validation beside the training has to cost less than one alone; rollbacks
+            that have become the rule always count.
+    """
+
+    def __init__(
+        self,
+        backlog: Backlog,
+        say: Callable[[str], None],
+        idle: IdleCores | None,
+        *,
+        streamed: bool,
+        judges_overlap: bool,
+    ) -> None:
+        self._backlog = backlog
+        self._idle = idle
+        self._streamed = streamed
+        self._say = say
+        self._judge = OverlapJudge() if judges_overlap else None
+        self._said_full = False
+        self._calls: list[tuple[Span, int]] = []
+        self._rolled_back: list[bool] = []
+
+    def wants_alone(self, epoch: int, splits: int) -> bool:
+        """Whether the validation of the epoch that has just been trained should be waited for.
+
+        So it should once to be compared with, and as long as the training leaves hardly any core idle. This
+        is known before the first validation begins, and may change: a first epoch often fills a cache.
+
+        Args:
+            epoch: that epoch.
+            splits: parts of a batch that the training runs side by side.
+        """
+        if self._judge is None or not self._backlog.max_lag:
+            return False
+        left = None if self._idle is None else self._idle.left
+        bears_it = splits > 1 and not self._streamed
+        if left is None or left >= _LEAST_CORES or bears_it:
+            return self._judge.wants_alone
+        if not self._said_full:
+            self._said_full = True
+            self._say(
+                f"epoch {epoch + 1}: the training leaves {left:.2f} of a core idle; validating in step "
+                f"with it as long as that is below {_LEAST_CORES:g}"
+            )
+        return True
+
+    def trained(self, span: Span, steps: int) -> None:
+        """Takes in a training call that traced nothing."""
+        self._calls.append((span, steps))
+
+    def validated(self, epoch: int, spans: Sequence[Span], *, alone: bool) -> None:
+        """Takes in the workers' spans of an epoch, and whether the training waited for them."""
+        if self._judge is None or not spans:
+            return
+        if alone:
+            self._judge.observe_alone(max(s.end_s for s in spans) - min(s.start_s for s in spans))
+        else:
+            self._judge.observe_beside(self._calls, spans)
+        self._calls.clear()
+        if self._judge.pays() is False and self._backlog.max_lag:
+            self._backlog.max_lag = 0
+            self._say(
+                f"validating in step with the training from epoch {epoch + 2} on: running ahead makes "
+                "training slower by what a validation takes"
+            )
+            self._judge = None
+
+    def delivered(self, *, rolled_back: bool) -> None:
+        """Takes in whether a delivery rolled the training back."""
+        self._rolled_back = [*self._rolled_back, rolled_back][-_DELIVERIES:]
+        if self._backlog.max_lag and sum(self._rolled_back) >= _ROLLBACKS:
+            self._backlog.max_lag = 0
+            self._say(
+                f"validating in step with the training from here on: {_ROLLBACKS} of the last "
+                f"{len(self._rolled_back)} epochs were rolled back"
+            )

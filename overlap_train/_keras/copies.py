@@ -1,0 +1,76 @@
+"""The third door to Keras's private API: what copying a model needs of it.
+
+As in `_keras.py`, each function says which private name it leans on, and `tests/keras/test_door.py` fails,
+name by name, when a new Keras moves one. On the training thread.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+from keras.src.backend.common import global_state
+from keras.src.saving import serialization_lib
+from tensorflow.python.eager import context
+
+__all__ = ["base_attributes", "compile_arguments", "trusted", "undisturbed"]
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Leaves random states and running names as they were, whatever is built meanwhile.
+
+    Those of Python, NumPy and TensorFlow (`context()._seed`, `_rng`), and of Keras its global seed generator
+    and the numbers that make names unique (`global_seed_generator`, `object_name_uids`).
+    """
+    python, numpy = random.getstate(), np.random.get_state()
+    eager = context.context()
+    kept = {name: getattr(eager, name) for name in ("_seed", "_rng") if hasattr(eager, name)}
+    tensorflow = kept["_rng"].getstate() if kept.get("_rng") is not None else None
+    generator = global_state.get_global_attribute("global_seed_generator")
+    seed = generator.state.value.read_value() if generator is not None else None
+    names = dict(global_state.get_global_attribute("object_name_uids") or {})
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        for name, value in kept.items():
+            setattr(eager, name, value)
+        if tensorflow is not None:
+            kept["_rng"].setstate(tensorflow)
+        if generator is not None:
+            generator.state.assign(seed)
+        global_state.set_global_attribute("global_seed_generator", generator)
+        global_state.set_global_attribute("object_name_uids", collections.defaultdict(int, names))
+
+
+@contextlib.contextmanager
+def trusted() -> Iterator[None]:
+    """Lets the functions in a model's configuration be made again, on this thread (`SafeModeScope`)."""
+    with serialization_lib.SafeModeScope(safe_mode=False):
+        yield
+
+
+def compile_arguments(model: keras.Model) -> dict[str, Any] | None:
+    """Returns what a model was compiled with, the objects themselves (`_compile_config`).
+
+    None if it is not compiled, or by a `compile` of its own.
+    """
+    config = getattr(model, "_compile_config", None)
+    if config is None or type(model).compile is not keras.Model.compile:
+        return None
+    return dict(config.config)
+
+
+@functools.cache
+def base_attributes() -> frozenset[str]:
+    """Returns the names of the attributes that Keras itself gives to every model."""
+    with undisturbed():
+        return frozenset(vars(keras.Model()))

@@ -1,0 +1,175 @@
+"""The second door to Keras's private API: what training in parts or under `tf.distribute` needs of it.
+
+As in `_keras.py`, each function says which private name it leans on, and `tests/keras/test_door.py` fails,
+name by name, when a new Keras moves one. Everything here is called while tracing, on the training thread or
+on the threads that `tf.distribute` makes of it, which run one at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.backend import get_stateless_scope, in_stateless_scope
+from keras.src.losses import loss as keras_loss
+
+__all__ = [
+    "AddedLoss",
+    "added_losses_apart",
+    "gradients_already_reduced",
+    "inner_optimizer",
+    "logits_of",
+    "mask_of",
+    "optimizer_strategy",
+    "place_added_losses",
+    "set_logits",
+    "set_mask",
+    "strategy_of",
+    "symbolic_build",
+    "unscaled_losses",
+    "without_updates",
+]
+
+AddedLoss = tuple[keras.Layer, tf.Tensor]
+"""A term that `layer.add_loss` or an activity regulariser added, and its layer."""
+
+
+def strategy_of(model: keras.Model) -> tf.distribute.Strategy | None:
+    """Returns the strategy whose scope made a model (`_distribute_strategy`), or None."""
+    return getattr(model, "_distribute_strategy", None)
+
+
+def optimizer_strategy(optimizer: Any) -> Any:
+    """Returns the strategy whose scope made an optimizer (`_distribution_strategy`)."""
+    return optimizer._distribution_strategy
+
+
+def inner_optimizer(optimizer: Any) -> Any:
+    """Returns the optimizer that applies the gradients, which a LossScaleOptimizer wraps."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def symbolic_build(model: keras.Model, element_spec: Any) -> None:
+    """Makes the variables of a model, its metrics, loss and optimizer as Keras does (`_symbolic_build`).
+
+    Called in the scope of the strategy, outside its replicas, where Keras makes them too.
+    """
+    batch = keras.tree.map_structure(lambda s: s if isinstance(s, tf.TensorSpec) else None, element_spec)
+    model._symbolic_build(data_batch=batch)
+
+
+def mask_of(tensor: Any) -> Any:
+    """Returns the mask that a layer's output carries, or None (`_keras_mask`)."""
+    return getattr(tensor, "_keras_mask", None)
+
+
+def set_mask(tensor: Any, mask: Any) -> None:
+    """Makes a tensor carry a mask (`_keras_mask`)."""
+    tensor._keras_mask = mask
+
+
+def logits_of(tensor: Any) -> Any:
+    """Returns the logits that crossentropies take instead of a layer's output, or None (`_keras_logits`)."""
+    return getattr(tensor, "_keras_logits", None)
+
+
+def set_logits(tensor: Any, logits: Any) -> None:
+    """Makes crossentropies take other logits than a tensor's logarithm (`_keras_logits`)."""
+    tensor._keras_logits = logits
+
+
+_unscaled = threading.local()
+_SCALINGS = ("scale_loss_for_distribution", "unscale_loss_for_distribution")
+
+
+@contextlib.contextmanager
+def unscaled_losses() -> Iterator[None]:
+    """Computes losses on this thread as if there were one replica (`scale_loss_for_distribution`).
+
+    Keras divides a loss by the number of replicas, since it means the mean of the rows of one of them. Other
+    threads go on as before. Nothing in the block may wait for another replica.
+    """
+    stock = {name: getattr(keras_loss, name) for name in _SCALINGS}
+
+    def unless_here(scale: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return lambda value: value if getattr(_unscaled, "on", False) else scale(value)
+
+    for name, scale in stock.items():
+        setattr(keras_loss, name, unless_here(scale))
+    _unscaled.on = True
+    try:
+        yield
+    finally:
+        _unscaled.on = False
+        for name, scale in stock.items():
+            setattr(keras_loss, name, scale)
+
+
+@contextlib.contextmanager
+def gradients_already_reduced(optimizer: Any) -> Iterator[None]:
+    """Lets `apply_gradients` take gradients that are summed over the replicas (`_all_reduce_sum_gradients`).
+
+    Keras sums them after clipping, so that each replica clips its own; summed before, the gradient of the
+    whole batch is clipped, as on one device.
+    """
+    attributes, name = vars(inner_optimizer(optimizer)), "_all_reduce_sum_gradients"
+    before = attributes.get(name)  # as `_keras.without_all_reduce` has set it
+    attributes[name] = list
+    try:
+        yield
+    finally:
+        if before is None:
+            del attributes[name]
+        else:
+            attributes[name] = before
+
+
+@contextlib.contextmanager
+def added_losses_apart(layers: Sequence[keras.Layer]) -> Iterator[Callable[[], list[AddedLoss]]]:
+    """Keeps what each replica adds with `add_loss` apart: layers hold one list, which replicas share.
+
+    Yields the function that begins a replica's forward pass and returns the list that it will fill.
+    """
+    local = threading.local()
+
+    def begin() -> list[AddedLoss]:
+        local.added = []
+        return local.added
+
+    def collecting(layer: keras.Layer) -> Callable[[Any], None]:
+        return lambda loss: local.added.extend((layer, term) for term in keras.tree.flatten(loss))
+
+    unique = {id(layer): layer for layer in layers}
+    for layer in unique.values():
+        vars(layer)["add_loss"] = collecting(layer)
+    try:
+        yield begin
+    finally:
+        for layer in unique.values():
+            del vars(layer)["add_loss"]
+
+
+def place_added_losses(model: keras.Model, added: Sequence[AddedLoss]) -> None:
+    """Makes these the terms that `model.losses` returns beside regularisers (`_losses`, `_loss_ids`)."""
+    model._clear_losses()
+    scope = get_stateless_scope() if in_stateless_scope() else None
+    for layer, term in added:
+        if scope is None:
+            layer._losses.append(term)
+        else:
+            scope.add_loss(term)
+            layer._loss_ids.add(id(term))
+
+
+def without_updates(model: keras.Model) -> keras.StatelessScope:
+    """Returns a scope in which assignments to variables are forgotten, and `add_loss` still counts.
+
+    The weights are read here, so that a gradient tape in whose block this is called sees it: in such a scope
+    regularisers get the scope's values (`_get_regularization_losses`).
+    """
+    weights = [(variable, tf.convert_to_tensor(variable.value)) for variable in model.trainable_variables]
+    return keras.StatelessScope(weights, collect_losses=True)

@@ -1,0 +1,277 @@
+"""Stock layers and optimizers on faster operations than Keras's, while a training step is traced.
+
+Conv2D runs on `overlap_train.conv`, whose kernels are timed beside TensorFlow's shape by shape;
+BatchNormalization and Adam on TensorFlow's fused operations, where Keras composes them of a dozen or two that
+each go through the whole batch or all weights; LSTM and GRU in loops of fewer operations. They compute the
+same in another order, so results differ by rounding. Layers and optimizer are the same before and after, and
+for other threads all the time. A layer whose `call` is a `tf.function` of the user keeps what was traced
+first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from overlap_train import _keras
+from overlap_train._training.kernels.recurrent import is_stock_recurrence, recur
+from overlap_train.conv import layers, library, selection
+from overlap_train.conv.acceleration import stock_convolutions
+from overlap_train.conv.shapes import ConvKey
+
+__all__ = ["FastKernels", "find_fast_kernels", "find_free_kernels", "fused_adam", "fused_batch_normalization"]
+
+_Call = Callable[..., Any]
+_Swap = tuple[Any, str, Callable[[int | None], _Call]]
+# Below so many weights, updating them is a small part of any step.
+_MANY_WEIGHTS = 1 << 17
+# Of a model with fewer of them, Keras's graph is traced and prepared in a moment.
+_MANY_PARTS = 40
+
+
+@dataclass(frozen=True)
+class FastKernels:
+    """The faster operations for one model.
+
+    Attributes:
+        names: of what they compute, such as "convolution", in order.
+        swaps: object, name of the method, and what makes another method, given the rows of a batch.
+        times: whether convolutions of a shape that was never met are timed while a step is traced; otherwise
+            they are TensorFlow's.
+        untimed: those that a trace has met and not timed.
+    """
+
+    names: tuple[str, ...]
+    swaps: tuple[_Swap, ...]
+    times: bool
+    untimed: set[ConvKey] = field(default_factory=set)
+
+    def around(self, function: _Call, rows: int | None) -> _Call:
+        """Returns a function that does the same on the faster operations when it is traced.
+
+        Args:
+            function: that calls the model.
+            rows: with which it does so, or None if that is not known.
+        """
+
+        def run(*arguments: Any) -> Any:
+            with contextlib.ExitStack() as stack:
+                if not self.times:
+                    stack.enter_context(selection.only_known(self.untimed))
+                for owner, method, make in self.swaps:
+                    stack.enter_context(_swapped(owner, method, make(rows)))
+                return function(*arguments)
+
+        return run
+
+
+def find_fast_kernels(model: keras.Model, *, build: bool) -> FastKernels | None:
+    """Returns all faster operations for a model, or None if there is nothing that they would change.
+
+    Args:
+        model: compiled and built.
+        build: whether the convolution may be compiled if it is not yet.
+    """
+    found = _layers(model, build=build)
+    if found or _weights(model) >= _MANY_WEIGHTS:
+        found |= _optimizer(model)
+    return _together(found, times=True)
+
+
+def find_free_kernels(model: keras.Model) -> FastKernels | None:
+    """Returns those that are known to be faster without a trial, for models of many parts; or None.
+
+    They make the graph half as large, which is traced and prepared in half the time. A model of few parts
+    gains nothing from that and keeps Keras's last bit.
+
+    Args:
+        model: compiled.
+    """
+    found = _layers(model, build=False) | _optimizer(model)
+    found.pop("recurrence", None)  # which the planner tries in runs that are long enough
+    updates = len(model.trainable_variables) if "Adam" in found else 0
+    if updates + len(found.get("normalization", ())) < _MANY_PARTS:
+        return None
+    return _together(found, times=False)
+
+
+def _layers(model: keras.Model, *, build: bool) -> dict[str, list[_Swap]]:
+    found: dict[str, list[_Swap]] = {}
+    convolutions = _float32_convolutions(model)
+    if convolutions and (build or library.is_built()):
+        found["convolution"] = [
+            (layer, "call", functools.partial(_convolution, layer)) for layer in convolutions
+        ]
+    normalizations = [layer for layer in _keras.flat_layers(model) if _is_stock_normalization(layer)]
+    if normalizations:
+        found["normalization"] = [
+            (layer, "call", functools.partial(_normalization, layer)) for layer in normalizations
+        ]
+    recurrences = [layer for layer in _keras.flat_layers(model) if is_stock_recurrence(layer)]
+    if recurrences:
+        found["recurrence"] = [
+            (layer, "inner_loop", functools.partial(_recurrence, layer)) for layer in recurrences
+        ]
+    return found
+
+
+def _optimizer(model: keras.Model) -> dict[str, list[_Swap]]:
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)  # of a LossScaleOptimizer
+    if not _is_stock_adam(optimizer):
+        return {}
+    return {"Adam": [(optimizer, "update_step", functools.partial(_adam, optimizer))]}
+
+
+def _weights(model: keras.Model) -> int:
+    return sum(math.prod(variable.shape) for variable in model.trainable_variables)
+
+
+def _together(found: Mapping[str, Sequence[_Swap]], *, times: bool) -> FastKernels | None:
+    if not found:
+        return None
+    return FastKernels(tuple(found), tuple(swap for swaps in found.values() for swap in swaps), times)
+
+
+@contextlib.contextmanager
+def _swapped(owner: Any, method: str, fast: _Call) -> Iterator[None]:
+    """Gives an object another method, for this thread only."""
+    stock, thread = getattr(owner, method), threading.get_ident()
+
+    @functools.wraps(stock)
+    def call(*arguments: Any, **options: Any) -> Any:
+        chosen = fast if threading.get_ident() == thread else stock
+        return chosen(*arguments, **options)
+
+    before = vars(owner).get(method)
+    # Past Keras's attribute tracking, which has nothing to track here.
+    object.__setattr__(owner, method, call)
+    try:
+        yield
+    finally:
+        if before is not None:
+            object.__setattr__(owner, method, before)
+        else:
+            vars(owner).pop(method, None)
+
+
+def _float32_convolutions(model: keras.Model) -> list[keras.layers.Conv2D]:
+    return [layer for layer in stock_convolutions(model) if layer.compute_dtype == "float32"]
+
+
+def _convolution(layer: keras.layers.Conv2D, rows: int | None) -> _Call:
+    return functools.partial(layers.convolve, layer, batch_hint=rows)
+
+
+def _recurrence(layer: keras.layers.RNN, _: int | None) -> _Call:
+    return recur(layer)
+
+
+def _is_stock_normalization(layer: keras.Layer) -> bool:
+    return (
+        type(layer) is keras.layers.BatchNormalization
+        and not {"call", "_moments"} & set(vars(layer))
+        and layer.compute_dtype == "float32"
+        and not layer.synchronized
+        and not getattr(layer, "renorm", False)
+    )
+
+
+def _normalization(layer: keras.layers.BatchNormalization, _: int | None) -> _Call:
+    stock = layer.call
+
+    def call(inputs: tf.Tensor, training: Any = None, mask: Any = None) -> tf.Tensor:
+        last = inputs.shape.rank is not None and layer.axis in (-1, inputs.shape.rank - 1)
+        fits = last and inputs.shape[-1] is not None and inputs.dtype == tf.float32
+        if training is not True or not layer.trainable or mask is not None or not fits:
+            return stock(inputs, training=training, mask=mask)
+        return fused_batch_normalization(layer, inputs)
+
+    return call
+
+
+def fused_batch_normalization(layer: keras.layers.BatchNormalization, inputs: tf.Tensor) -> tf.Tensor:
+    """Normalises a batch in training, and updates the layer's moving averages, as the layer does.
+
+    Args:
+        layer: built; float32, with the channels last.
+        inputs: float32[..., channels].
+    """
+    channels = inputs.shape[-1]
+    image = inputs if inputs.shape.rank == 4 else tf.reshape(inputs, [-1, 1, 1, channels])
+    gamma = tf.convert_to_tensor(layer.gamma) if layer.scale else tf.ones([channels])
+    beta = tf.convert_to_tensor(layer.beta) if layer.center else tf.zeros([channels])
+    nothing = tf.zeros([0])
+    output, mean, sample_variance, *_ = tf.raw_ops.FusedBatchNormV3(
+        x=image,
+        scale=gamma,
+        offset=beta,
+        mean=nothing,
+        variance=nothing,
+        epsilon=layer.epsilon,
+        is_training=True,
+    )
+    # The operation divides by n - 1, Keras by n.
+    n = tf.cast(tf.size(image) // channels, tf.float32)
+    averages = ((layer.moving_mean, mean), (layer.moving_variance, sample_variance * ((n - 1.0) / n)))
+    for average, value in averages:
+        average.assign(average * layer.momentum + value * (1.0 - layer.momentum))
+    return output if inputs.shape.rank == 4 else tf.reshape(output, tf.shape(inputs))
+
+
+def _is_stock_adam(optimizer: Any) -> bool:
+    base = keras.optimizers.Adam
+    return (
+        isinstance(optimizer, base)
+        and type(optimizer).update_step is base.update_step
+        and "update_step" not in vars(optimizer)
+        and not optimizer.amsgrad
+    )
+
+
+def _adam(optimizer: keras.optimizers.Adam, _: int | None) -> _Call:
+    stock = optimizer.update_step
+
+    def update_step(gradient: Any, variable: Any, learning_rate: Any) -> None:
+        dense = isinstance(gradient, tf.Tensor) and variable.dtype == gradient.dtype == tf.float32
+        if dense and not tf.distribute.has_strategy():
+            fused_adam(optimizer, gradient, variable, learning_rate)
+        else:
+            stock(gradient, variable, learning_rate)
+
+    return update_step
+
+
+def fused_adam(
+    optimizer: keras.optimizers.Adam, gradient: tf.Tensor, variable: tf.Variable, learning_rate: Any
+) -> None:
+    """Updates a variable and its two moments as `optimizer.update_step` does, going through them once.
+
+    Args:
+        optimizer: built; without `amsgrad`.
+        gradient: float32, dense.
+        variable: of the same shape.
+        learning_rate: float32[].
+    """
+    m, v = _keras.adam_moments(optimizer, variable)
+    step = tf.cast(optimizer.iterations + 1, tf.float32)
+    beta_1, beta_2 = tf.constant(optimizer.beta_1), tf.constant(optimizer.beta_2)
+    tf.raw_ops.ResourceApplyAdam(
+        var=variable.handle,
+        m=m.handle,
+        v=v.handle,
+        beta1_power=tf.pow(beta_1, step),
+        beta2_power=tf.pow(beta_2, step),
+        lr=tf.cast(learning_rate, tf.float32),
+        beta1=beta_1,
+        beta2=beta_2,
+        epsilon=optimizer.epsilon,
+        grad=gradient,
+    )

@@ -1,0 +1,302 @@
+"""The compiled epoch: loops that make many training steps in one call.
+
+A loop is driven by the training thread and touches the model's variables only inside its calls; between
+two calls the model is in a state in which a snapshot can be taken.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from overlap_train._data.cursor import Cursor
+from overlap_train._data.sources import ArrayFeed, Feed
+from overlap_train._training.step import Batch, Logs, Step, require_logs
+
+__all__ = ["ArrayLoop", "CompiledArrayLoop", "EagerLoop", "IteratorLoop", "Loop", "StepsDone", "make_loop"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepsDone:
+    """What one call did.
+
+    Attributes:
+        steps: training steps made.
+        exhausted: whether the data ended before the steps that were asked for.
+        halted: whether the loop ended itself because the loss was no longer finite.
+        logs: the last step's logs, or None where the model's metrics tell the same.
+    """
+
+    steps: int
+    exhausted: bool = False
+    halted: bool = False
+    logs: Logs | None = None
+
+
+class Loop(abc.ABC):
+    """Makes training steps from the batches at a cursor.
+
+    A compiled loop holds no data: it serves every feed of the same kind and specs.
+
+    Attributes:
+        name: of the kind of loop.
+        splits: parts of a batch that run side by side.
+    """
+
+    name: str
+    splits: int = 1
+
+    @property
+    def settled(self) -> bool:
+        """Whether the next call makes its steps as all further ones will: no way is being tried."""
+        return True
+
+    @abc.abstractmethod
+    def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
+        """Makes up to `max_steps` steps, all from the current pass, and advances the cursor."""
+
+    def on_nothing(self, feed: Feed) -> Callable[[], object] | None:
+        """Returns what runs on no batch what `run` will run, from any thread; None if nothing does.
+
+        TensorFlow prepares a function when it first runs. Belongs to the training thread, since it may trace.
+        """
+        return None
+
+    def begin_warm_up(self, feed: Feed) -> None:
+        """Begins to do so on another thread if it is worth while; `run` waits for it."""
+
+    def close(self) -> None:
+        """Waits for what has been begun. May be called more than once."""
+
+    def finish(self) -> None:
+        """Says that no further call follows."""
+
+
+class ArrayLoop(Loop):
+    """Rows of in-memory tensors, gathered by the pass's order inside the loop.
+
+    A batch has a static shape where Keras's would have one, which is if all batches are full: the losses
+    of several outputs are averaged differently where the shape is known.
+    """
+
+    name = "in_memory"
+
+    def __init__(self, feed: ArrayFeed, step: Step) -> None:
+        self._step = step
+        self._many = self._trace(feed, full=False, jit=False)
+
+    def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
+        return self._call(self._many, cursor, max_steps)
+
+    def on_nothing(self, feed: Feed) -> Callable[[], object]:
+        return self._on_nothing(self._many, feed)
+
+    def _trace(self, feed: ArrayFeed, *, full: bool, jit: bool) -> Callable[..., Any]:
+        """Traces the loop; `full` says that it will be called for full batches only.
+
+        The tensors are arguments, so that the same function serves other arrays of such rows, however many;
+        XLA wants to know how many.
+        """
+
+        step = self._step
+
+        def many(tensors: Any, order: tf.Tensor, first: tf.Tensor, last: tf.Tensor) -> tuple[Any, ...]:
+            def body(index: tf.Tensor, *_: Any) -> tuple[Any, ...]:
+                return (index + 1, *step.run_and_check(feed.batch(order, index, tensors, full=full)))
+
+            done: tuple[Any, ...] = tf.while_loop(
+                lambda index, finite, _: tf.logical_and(index < last, finite),
+                body,
+                (first, tf.constant(True), _empty_logs(step)),
+                shape_invariants=(_SCALAR, _SCALAR, _log_shapes(step)),
+                parallel_iterations=1,
+            )
+            return done
+
+        rows = feed.num_samples if jit else None
+        specs = keras.tree.map_structure(lambda t: tf.TensorSpec([rows, *t.shape[1:]], t.dtype), feed.tensors)
+        order, number = tf.TensorSpec([rows], tf.int64), tf.TensorSpec([], tf.int64)
+        function = tf.function(many, autograph=False, jit_compile=jit or None)
+        concrete: Callable[..., Any] = function.get_concrete_function(specs, order, number, number)
+        return concrete
+
+    def _on_nothing(self, many: Callable[..., Any], feed: Feed) -> Callable[[], object]:
+        assert isinstance(feed, ArrayFeed)
+        zero, order = tf.constant(0, tf.int64), tf.zeros([feed.num_samples], tf.int64)
+        return functools.partial(many, feed.tensors, order, zero, zero)
+
+    def _call(self, many: Callable[..., Any], cursor: Cursor, steps: int) -> StepsDone:
+        first, last = (tf.constant(n, tf.int64) for n in (cursor.seen, cursor.seen + steps))
+        reached, finite, logs = many(_arrays(cursor).tensors, cursor.current_pass, first, last)
+        steps = int(reached) - cursor.seen
+        cursor.advance(steps)
+        return StepsDone(steps, halted=not bool(finite), logs=_last_logs(self._step, steps, logs))
+
+
+class CompiledArrayLoop(ArrayLoop):
+    """The same with the loop itself compiled by XLA, which needs to know the size of a batch.
+
+    All full batches of a pass go through the compiled loop, a smaller last one through an ordinary one with
+    `last_step`, traced when it is first needed. Batches then have a static shape, so this loop is not for
+    models whose losses Keras averages otherwise where it is unknown; see `ArrayLoop`.
+    """
+
+    def __init__(self, feed: ArrayFeed, step: Step, last_step: Step) -> None:
+        self._step = step
+        self._last_step = last_step
+        self._last: ArrayLoop | None = None
+        self._full = self._trace(feed, full=True, jit=True)
+
+    def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
+        feed = _arrays(cursor)
+        full_batches = feed.num_samples // feed.batch_size
+        left = min(max_steps, full_batches - cursor.seen)
+        if left <= 0:
+            return self._run_last(cursor, max_steps)
+        done = self._call(self._full, cursor, left)
+        if done.halted or done.steps == max_steps:
+            return done
+        rest = self._run_last(cursor, max_steps - done.steps)
+        return StepsDone(done.steps + rest.steps, halted=rest.halted, logs=rest.logs)
+
+    def on_nothing(self, feed: Feed) -> Callable[[], object]:
+        return self._on_nothing(self._full, feed)
+
+    def _run_last(self, cursor: Cursor, max_steps: int) -> StepsDone:
+        if self._last is None:
+            self._last = ArrayLoop(_arrays(cursor), self._last_step)
+        return self._last.run(cursor, max_steps)
+
+
+class IteratorLoop(Loop):
+    """Batches of a `tf.data` iterator, drawn inside the loop until the count or the data ends."""
+
+    name = "iterator"
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self._many: Callable[..., Any] | None = None
+
+    def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
+        if self._many is None:
+            self._many = self._trace(cursor.current_pass)
+        done, more, finite, logs = self._many(cursor.current_pass, tf.constant(max_steps, tf.int64))
+        steps, exhausted = int(done), not bool(more)
+        cursor.advance(steps)
+        if exhausted:
+            cursor.exhausted()
+        return StepsDone(steps, exhausted, not bool(finite), _last_logs(self._step, steps, logs))
+
+    def on_nothing(self, feed: Feed) -> Callable[[], object] | None:
+        try:
+            empty = tf.data.Dataset.from_generator(_nothing, output_signature=feed.element_spec)
+        except (TypeError, ValueError):  # for batches that no generator could yield
+            return None
+        iterator = iter(empty)
+        if self._many is None:
+            self._many = self._trace(iterator)
+        return functools.partial(self._many, iterator, tf.constant(0, tf.int64))
+
+    def _trace(self, iterator: Any) -> Callable[..., Any]:
+        many = tf.function(self._run_many, autograph=False)
+        concrete: Callable[..., Any] = many.get_concrete_function(iterator, tf.TensorSpec([], tf.int64))
+        return concrete
+
+    def _run_many(self, iterator: Any, count: tf.Tensor) -> tuple[Any, ...]:
+        true, false = tf.constant(True), tf.constant(False)
+
+        def body(index: tf.Tensor, _: tf.Tensor, finite: tf.Tensor, logs: Any) -> tuple[Any, ...]:
+            batch = iterator.get_next_as_optional()
+
+            def step() -> tuple[Any, ...]:
+                return (index + 1, true, *self._step.run_and_check(batch.get_value()))
+
+            drawn: tuple[Any, ...] = tf.cond(batch.has_value(), step, lambda: (index, false, finite, logs))
+            return drawn
+
+        done: tuple[Any, ...] = tf.while_loop(
+            lambda index, more, finite, _: (index < count) & more & finite,
+            body,
+            (tf.constant(0, tf.int64), true, true, _empty_logs(self._step)),
+            shape_invariants=(_SCALAR, _SCALAR, _SCALAR, _log_shapes(self._step)),
+            parallel_iterations=1,
+        )
+        return done
+
+
+class EagerLoop(Loop):
+    """One Python call for each operation, as `run_eagerly` asks for: slow, and open to a debugger."""
+
+    name = "eager"
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+
+    def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
+        logs: Logs | None = None
+        for done in range(max_steps):
+            batch = self._next_batch(cursor)
+            if batch is None:
+                cursor.exhausted()
+                return StepsDone(done, exhausted=True, logs=logs)
+            logs = self._step.run(batch)
+            require_logs("train_step", logs)
+            cursor.advance(1)
+            if self._step.halts and "loss" in logs and not np.all(np.isfinite(logs["loss"])):
+                return StepsDone(done + 1, halted=True, logs=logs)
+        return StepsDone(max_steps, logs=logs)
+
+    def _next_batch(self, cursor: Cursor) -> Batch | None:
+        if not isinstance(cursor.feed, ArrayFeed):
+            return next(cursor.current_pass, None)
+        return cursor.feed.batch(cursor.current_pass, tf.constant(cursor.seen, tf.int64))
+
+
+def make_loop(feed: Feed, step: Step, *, eager: bool = False, jit_last_step: Step | None = None) -> Loop:
+    """Returns the loop for a feed.
+
+    Args:
+        feed: the data.
+        step: the step.
+        eager: operation by operation.
+        jit_last_step: compiles a loop over arrays as a whole; the step for its smaller last batch.
+    """
+    if eager:
+        return EagerLoop(step)
+    if not isinstance(feed, ArrayFeed):
+        return IteratorLoop(step)
+    if jit_last_step is not None:
+        return CompiledArrayLoop(feed, step, jit_last_step)
+    return ArrayLoop(feed, step)
+
+
+_SCALAR = tf.TensorShape([])
+
+
+def _nothing() -> Iterator[Any]:
+    return iter(())
+
+
+def _empty_logs(step: Step) -> list[tf.Tensor]:
+    return step.logs.empty() if step.logs is not None else []
+
+
+def _log_shapes(step: Step) -> list[tf.TensorShape]:
+    return step.logs.shapes if step.logs is not None else []
+
+
+def _last_logs(step: Step, steps: int, tensors: list[tf.Tensor]) -> Logs | None:
+    """Returns the logs that a loop has carried, if it has made a step."""
+    return step.logs.packed(tensors) if step.logs is not None and steps else None
+
+
+def _arrays(cursor: Cursor) -> ArrayFeed:
+    assert isinstance(cursor.feed, ArrayFeed)
+    return cursor.feed

@@ -1,0 +1,354 @@
+"""Chooses among ways to execute the steps by timing real ones, which count as training.
+
+The first candidate trains from the first step on. When its steps have been timed, each further candidate
+that could pay for its own tracing and compilation takes over for some calls; then the fastest one stays.
+No step is thrown away or made twice, and the batches keep their order. All of this belongs to the training
+thread.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from overlap_train._data.cursor import Cursor
+from overlap_train._data.sources import Feed
+from overlap_train._training.loops import Loop, StepsDone
+from overlap_train._training.pace import Pace
+from overlap_train._training.plan_cache import Candidate, Measurements, PlanCache, Timing
+from overlap_train._training.warm_up import WarmUp
+
+__all__ = ["PlannedLoop", "describe"]
+
+_CALL_S = 0.1
+# XLA makes one operation of the small ones of each time step, of which there are as many in a long step.
+_RECURRENT_GAIN = 0.3
+_TIMED_CALLS = 2
+_UNTIMED_STEPS = 5
+_PATIENCE = 12
+
+# A time that one run measured may be so many times too long, as far as it is worth a second look.
+_DOUBT = 2.0
+
+
+@dataclass
+class _Trial:
+    """A candidate while it is being timed."""
+
+    candidate: Candidate
+    build_s: float
+    first_steps: int = 1
+    steps_asked: int = 1
+    calls: int = 0
+    step_s: float = float("inf")
+    timed: int = 0
+    was_traced: bool = False
+
+
+class PlannedLoop(Loop):
+    """A loop that becomes the fastest of several.
+
+    Args:
+        candidates: in the order in which to try them; the first one needs no reason.
+        build: traces the loop of a candidate, or returns one that is traced already.
+        pace: told how many steps the calls of a trial should have, and at the end what a step takes.
+        total_steps: training steps of the whole run, or None if nobody knows.
+        cache: what earlier runs have measured. What one has measured, another confirms, and then both are
+            believed for some runs.
+        message: says the plan, once.
+        is_traced: whether `build` need not trace a candidate.
+        free: what candidates that say nothing of it compute on faster operations than Keras's.
+        fast_extra_s: what tracing one that does takes besides, once.
+        recurrent: whether the model goes through its time steps one by one.
+    """
+
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        build: Callable[[Candidate], Loop],
+        pace: Pace,
+        *,
+        total_steps: int | None,
+        cache: PlanCache,
+        message: Callable[[str], None],
+        is_traced: Callable[[Candidate], bool] = lambda candidate: False,
+        free: str = "",
+        fast_extra_s: float = 0.0,
+        recurrent: bool = False,
+    ) -> None:
+        self._recurrent = recurrent
+        self._free = free
+        self._fast_extra_s = fast_extra_s
+        self._is_traced = is_traced
+        self._build = build
+        self._pace = pace
+        self._steps_left = total_steps
+        self._cache = cache
+        self._message = message
+        self._loops: dict[Candidate, Loop] = {}
+        self._known = cache.load() if len(candidates) > 1 else {}
+        self._unsaved = False
+        failed = {c for c, t in self._known.items() if t.confirmed and math.isinf(t.step_s)}
+        self._candidates = [c for c in candidates if c not in failed] or list(candidates)
+        possible = {c: t for c, t in self._known.items() if c in self._candidates and math.isfinite(t.step_s)}
+        self._timings = {c: t for c, t in possible.items() if t.confirmed}
+        self._trial: _Trial | None = None
+        self._warm_up: WarmUp | None = None
+        self._calls = 0
+        start = self._best(possible) if possible else self._candidates[0]
+        self._candidates.sort(key=lambda candidate: candidate != start)
+        self._was_traced = is_traced(start)
+        if start in possible and self._too_few_steps(possible[start].step_s):
+            self._timings[start] = possible[start]
+        if len(self._candidates) == 1:
+            self._settle(start)
+        elif start not in self._timings:
+            self._begin(start)
+        else:
+            self._go_on(start)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """Of the loop that makes the steps at present."""
+        return self._loop.name
+
+    @property
+    def settled(self) -> bool:
+        return self._trial is None
+
+    def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
+        done = self._run(cursor, max_steps)
+        if self._unsaved:  # only now that a step has shown that the data are not to blame
+            self._unsaved = False
+            self._cache.save(self._known)
+        return done
+
+    def begin_warm_up(self, feed: Feed) -> None:
+        work = None if self._was_traced else self._loop.on_nothing(feed)
+        self._warm_up = WarmUp(work) if work is not None else None
+
+    def close(self) -> None:
+        self._waited_s()
+
+    def finish(self) -> None:
+        if self._trial is not None:
+            plan = describe(self._loop.name, self._trial.candidate, None, None, self._free)
+            self._message(f"{plan} (the run was too short to time it)")
+
+    def _waited_s(self) -> float:
+        """Waits until nothing else runs the loop; returns how long that took to prepare it."""
+        warm_up, self._warm_up = self._warm_up, None
+        return 0.0 if warm_up is None else warm_up.wait()
+
+    def _run(self, cursor: Cursor, max_steps: int) -> StepsDone:
+        prepared_s = self._waited_s()
+        if self._trial is None:
+            return self._loop.run(cursor, max_steps)
+        start_s, trial = time.monotonic(), self._trial
+        trial.build_s += prepared_s
+        remaining = cursor.remaining()
+        try:
+            done = self._loop.run(cursor, max_steps)
+        except tf.errors.OpError:
+            if not trial.candidate.jit or trial.calls or len(self._candidates) == 1:
+                raise
+            # XLA could not compile it, so no step was made; an error of the data comes again without XLA.
+            self._give_up(trial)
+            return self._run(cursor, max_steps)
+        if self._steps_left is not None:
+            self._steps_left -= done.steps
+        self._calls += 1
+        single_steps = max_steps < min(trial.steps_asked, remaining or trial.steps_asked)
+        if single_steps or self._calls > _PATIENCE * len(self._candidates):
+            possible = self._possible()
+            self._settle(self._best(possible) if possible else trial.candidate)
+        else:
+            self._take(trial, done.steps, time.monotonic() - start_s)
+        return done
+
+    def _take(self, trial: _Trial, steps: int, seconds: float) -> None:
+        """Counts a call of a trial, and ends the trial when it was the last."""
+        trial.calls += 1
+        if trial.calls == 1:
+            trial.build_s += seconds
+            trial.first_steps = max(1, steps)
+            trial.steps_asked = 4
+        elif steps >= min(trial.steps_asked, 3):
+            if trial.calls > 2:
+                trial.timed += 1
+            trial.step_s = min(trial.step_s, seconds / steps)
+            trial.steps_asked = _steps_of_a_call(trial.step_s)
+        if trial.timed < _TIMED_CALLS:
+            self._pace.ask(trial.steps_asked)
+            return
+        self._note(trial)
+        self._go_on(self._best(self._possible()))
+
+    def _note(self, trial: _Trial) -> None:
+        """Keeps what a trial has shown, to be believed in this run."""
+        build_s = max(0.0, trial.build_s - (trial.first_steps - 1) * min(trial.step_s, trial.build_s))
+        known = self._known.get(trial.candidate)
+        if known is not None and trial.was_traced:
+            build_s = known.build_s
+        timing = Timing(build_s, trial.step_s)
+        if known is not None and math.isfinite(trial.step_s):
+            timing = known.and_then(timing)
+        self._timings[trial.candidate] = self._known[trial.candidate] = timing
+        self._unsaved = True
+
+    def _go_on(self, best: Candidate) -> None:
+        """Begins the next trial, or ends the search with the best candidate."""
+        following = self._next_candidate(best)
+        if following is not None:
+            self._begin(following)
+        else:
+            self._settle(best)
+
+    def _begin(self, candidate: Candidate) -> None:
+        start_s = time.monotonic()
+        trial = _Trial(candidate, 0.0, was_traced=self._is_traced(candidate))
+        try:
+            self._loop = self._loop_of(candidate)
+        except (tf.errors.OpError, TypeError, ValueError, NotImplementedError):
+            if len(self._candidates) == 1:
+                raise
+            self._give_up(trial)
+            return
+        trial.build_s = time.monotonic() - start_s
+        self._trial = trial
+        self.splits = candidate.splits
+        self._pace.ask(1)
+
+    def _give_up(self, trial: _Trial) -> None:
+        """Goes on without a candidate that cannot be traced or compiled."""
+        self._candidates.remove(trial.candidate)
+        self._loops.pop(trial.candidate, None)
+        trial.step_s = math.inf
+        self._note(trial)
+        possible = self._possible()
+        if possible:
+            self._go_on(self._best(possible))
+        else:
+            self._begin(self._candidates[0])
+
+    def _settle(self, candidate: Candidate) -> None:
+        self._trial = None
+        self._loop = self._loop_of(candidate)
+        self.splits = candidate.splits
+        self._loops.clear()
+        timing = self._timings.get(candidate)
+        measured = self._calls > 0 and timing is not None
+        self._pace.settle(timing.step_s if timing is not None and measured else None)
+        steps = self._pace.steps() if measured or self._pace.fixed else None
+        step_s = timing.step_s if timing else None
+        self._message(describe(self._loop.name, candidate, steps, step_s, self._free))
+
+    def _loop_of(self, candidate: Candidate) -> Loop:
+        if candidate not in self._loops:
+            self._loops[candidate] = self._build(candidate)
+        return self._loops[candidate]
+
+    def _possible(self) -> Measurements:
+        """Returns the times that are believed, of candidates that did not fail."""
+        return {c: t for c, t in self._timings.items() if math.isfinite(t.step_s)}
+
+    def _best(self, timings: Measurements) -> Candidate:
+        """Returns what takes the least time for the rest of the run, tracing included."""
+        steps = self._steps_left if self._steps_left is not None else 100_000
+
+        def cost_s(candidate: Candidate) -> float:
+            traced = candidate in self._loops or self._is_traced(candidate)
+            timing = timings[candidate]
+            return (0.0 if traced else timing.build_s) + steps * timing.step_s
+
+        return min(timings, key=cost_s)
+
+    def _next_candidate(self, best: Candidate) -> Candidate | None:
+        """Returns a candidate to be timed that would pay for itself in this run if it did as is hoped."""
+        step_s = self._timings[best].step_s
+        if self._steps_left is None or self._too_few_steps(step_s):
+            return None
+        for candidate in self._candidates:
+            if candidate in self._timings:
+                continue
+            if candidate.fast and not best.fast and any(known.fast for known in self._timings):
+                continue  # they have lost already
+            gain_s = self._steps_left * step_s * self._hoped_gain(candidate, best)
+            if gain_s > self._build_s(candidate, best):
+                return candidate
+        return None
+
+    def _too_few_steps(self, step_s: float) -> bool:
+        """Whether the run will end before a trial does."""
+        needed = _UNTIMED_STEPS + _TIMED_CALLS * _steps_of_a_call(step_s)
+        return self._steps_left is not None and self._steps_left < needed
+
+    def _hoped_gain(self, candidate: Candidate, best: Candidate) -> float:
+        """Returns the part of a step's time that a candidate might save."""
+        step_s, doubtful = self._timings[best].step_s, self._known.get(candidate)
+        near = 1 - 1 / _DOUBT if doubtful is not None and doubtful.step_s < _DOUBT * step_s else 0.0
+        if doubtful is not None and doubtful.runs:
+            return near
+        if candidate.jit and self._recurrent:
+            return max(near, _RECURRENT_GAIN)
+        return max(near, _hoped_gain(candidate, best, step_s))
+
+    def _build_s(self, candidate: Candidate, best: Candidate) -> float:
+        """Returns how long it takes to trace and compile a candidate, as far as can be told."""
+        if self._is_traced(candidate):
+            return 0.0
+        known = self._known.get(candidate)
+        if known is not None and known.runs:
+            return known.build_s
+        extra_s = self._fast_extra_s if candidate.fast else 0.0
+        return self._timings[best].build_s * _build_cost(candidate) / _build_cost(best) + extra_s
+
+
+def describe(
+    loop: str, candidate: Candidate, steps_per_call: int | None, step_s: float | None, free: str = ""
+) -> str:
+    """Returns the plan in one line."""
+    splits = f"{candidate.splits} splits" if candidate.splits > 1 else "no splits"
+    text = f"plan: {loop}, {splits}, {'XLA' if candidate.jit else 'no XLA'}"
+    fast = candidate.fast or free
+    if fast:
+        text += f", fast {fast}"
+    if steps_per_call is not None:
+        text += f", {steps_per_call} steps a call"
+    if step_s is not None:
+        text += f" (measured {step_s * 1e3:.3g} ms a step)"
+    return text
+
+
+def _hoped_gain(candidate: Candidate, best: Candidate, step_s: float) -> float:
+    """Returns the part of a step's time that a candidate might save; 0 if it is not worth a try.
+
+    From experience on two cores (docs/performance.md): XLA saves the cost of starting operations, which
+    is all there is in steps below a millisecond and nothing in those of many; splitting is the reverse.
+    Fast kernels save most in convolutions; from them there is no way back to be tried.
+    """
+    if candidate.fast and not best.fast:
+        return 0.3 if step_s > 1e-3 else 0.0
+    if best.fast and not candidate.fast:
+        return 0.0
+    if best.fast and best.splits > candidate.splits == 1:
+        return 0.1  # the kernels use all cores by themselves
+    if candidate.jit:
+        return 0.75 if step_s < 2e-3 else 0.0
+    if candidate.splits > 1:
+        return (0.4 if best.splits == 1 else 0.03) if step_s > 1e-3 else 0.0
+    return 0.3 if step_s < 2e-3 else 0.0
+
+
+def _build_cost(candidate: Candidate) -> float:
+    """Returns it in terms of a plain graph's."""
+    return 4.5 if candidate.jit else 1.0 + candidate.splits / 4
+
+
+def _steps_of_a_call(step_s: float) -> int:
+    """Returns how many steps a call has that is timed."""
+    return max(1, min(4000, round(_CALL_S / step_s)))

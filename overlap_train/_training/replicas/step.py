@@ -1,0 +1,371 @@
+"""One training step on several replicas: the numbers of one device on the whole batch.
+
+Each replica takes its own rows of the global batch through the model. What follows is that of one device:
+
+    y_k = f(x_k; w) on replica k,    y = (y_1, y_2, ...) on every replica,
+    L = compute_loss(y_true, y),     dL/dw = sum_k (dy_k/dw)^T dL/dy_k + direct terms (regularisers).
+
+So any loss, reduction, mask, sample weights and sizes of the shares are right, the gradient of the whole
+batch is clipped and scaled, and metrics of any kind count each row once: the first replica on each host
+computes them. The replicas meet twice in a step: to put the outputs together, and to add the gradients. A
+replica without rows takes one that counts nothing through the model and adds zeros.
+
+A `train_step` of the user's own cannot be taken apart so. It runs on each replica's rows as under Keras.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from overlap_train import _keras
+from overlap_train._keras import replicas as _keras_replicas
+from overlap_train._training.dropout import BeginPart, whole_batch_dropout
+from overlap_train._training.outputs import Outputs
+from overlap_train._training.replicas.strategy import Replicas
+from overlap_train._training.step import Batch, Logs, StepFunction
+
+__all__ = ["OwnReplicaStep", "ReplicaStep", "SingleReplicaStep", "make_step"]
+
+
+def make_step(
+    model: keras.Model,
+    replicas: Replicas,
+    function: StepFunction,
+    *,
+    stock: bool,
+    most_rows: int | None = None,
+) -> StepFunction:
+    """Returns the step of a global batch on several replicas, all of them.
+
+    Args:
+        model: built and compiled in the strategy's scope.
+        replicas: that share the batch.
+        function: what the user asks to be done with a batch.
+        stock: whether that is Keras's own `train_step`.
+        most_rows: of a batch, if that is known; on several hosts, calls of many steps need it.
+
+    Raises:
+        ValueError: for a step of the user's own on several hosts.
+    """
+    if stock:
+        return ReplicaStep(model, replicas, most_rows)
+    if replicas.hosts.count > 1:
+        raise ValueError(
+            "a train_step of your own cannot be trained on several hosts yet; override compute_loss or a "
+            "layer instead, or train on the devices of one host"
+        )
+    return OwnReplicaStep(replicas, function)
+
+
+@dataclass(frozen=True)
+class SingleReplicaStep:
+    """A step on the only replica of a strategy, as without one."""
+
+    replicas: Replicas
+    function: StepFunction
+
+    def __call__(self, batch: Batch) -> Logs:
+        """Makes one step. Called while tracing, on the training thread, outside any replica."""
+        strategy = self.replicas.strategy
+        logs = strategy.run(_as_it_is(lambda: self.function(batch)))
+        return keras.tree.map_structure(lambda v: strategy.experimental_local_results(v)[0], logs)
+
+
+@dataclass(frozen=True)
+class OwnReplicaStep:
+    """A step of the user's own, on each replica with its rows; the logs are their means over the replicas.
+
+    Losses are divided by the number of replicas where Keras divides them, so gradients are those of Keras's
+    `fit`: shares count alike, however many rows they have.
+    """
+
+    replicas: Replicas
+    function: StepFunction
+
+    def __call__(self, batch: Batch) -> Logs:
+        """Makes one step. Called while tracing, on the training thread, outside any replica."""
+        strategy = self.replicas.strategy
+        shares = self.replicas.own_shares(_rows(_leaves(batch)[0]))
+        parts = {r: _slice(batch, begin, begin + size) for r, (begin, size) in shares.items()}
+
+        def run() -> Logs:
+            return self.function(parts[_replica_number()])
+
+        logs = strategy.run(_as_it_is(run))
+        if not isinstance(logs, dict):
+            return logs
+        return {name: strategy.reduce("MEAN", value, axis=None) for name, value in logs.items()}
+
+
+@dataclass(frozen=True)
+class ReplicaStep:
+    """Keras's own `train_step` on a batch that replicas share; see the module's text."""
+
+    model: keras.Model
+    replicas: Replicas
+    most_rows: int | None = None
+
+    def __call__(self, batch: Batch) -> Logs:
+        """Makes one step. Called while tracing, on the training thread, outside any replica."""
+        model, strategy = self.model, self.replicas.strategy
+        x = keras.utils.unpack_x_y_sample_weight(batch)[0]
+        shares = self.replicas.own_shares(_rows(_leaves(x)[0]))
+        rows = _rows(_leaves(x)[0])
+        logs: list[Logs] = []
+        with contextlib.ExitStack() as patches:
+            begin_part = patches.enter_context(whole_batch_dropout(model))
+            begin_losses = patches.enter_context(
+                _keras_replicas.added_losses_apart(_keras.flat_layers(model))
+            )
+            patches.enter_context(_keras_replicas.gradients_already_reduced(model.optimizer))
+            own = {r: _Share(x, rows, begin, size) for r, (begin, size) in shares.items()}
+
+            def run() -> None:
+                number = _replica_number()
+                replica = _Replica(
+                    model, self.replicas, own[number], begin_part, begin_losses, self.most_rows
+                )
+                counts = number == self.replicas.first
+                found = replica.train(batch, counts=counts)
+                if counts:
+                    logs.append(found)
+
+            strategy.run(_as_it_is(run))
+        return logs[0]
+
+
+class _Share:
+    """A replica's rows of the inputs; at least one, because not every model takes none.
+
+    Attributes:
+        rows: of the whole batch.
+        begin: the first of this share.
+        size: how many rows the share has; may be 0.
+        x: the inputs of the rows from `start` to `stop`.
+    """
+
+    def __init__(self, x: Any, rows: Any, begin: Any, size: Any) -> None:
+        self.rows, self.begin, self.size = rows, begin, size
+        if isinstance(rows, int):
+            self.start, self.stop = min(begin, rows - 1), max(begin + size, min(begin, rows - 1) + 1)
+        else:
+            self.start = tf.minimum(begin, rows - 1)
+            self.stop = tf.maximum(begin + size, self.start + 1)
+        self.x = _slice(x, self.start, self.stop)
+
+    def padded(self, output: tf.Tensor, most_rows: Any) -> tf.Tensor:
+        """Returns this share's rows of an output at their place among zeros, `most_rows` in all."""
+        around = [[self.begin, most_rows - self.begin - self.size]] + [[0, 0]] * (output.shape.rank - 1)
+        return tf.pad(output[: self.size], around)
+
+    def seed(self, gradient: Any) -> tf.Tensor:
+        """Returns this share's rows of a gradient by an output, zero for the row that counts nothing."""
+        own = tf.convert_to_tensor(gradient)[self.start : self.stop]
+        if isinstance(self.size, int) and self.size > 0:
+            return own
+        return tf.where(self.size > 0, own, tf.zeros_like(own))
+
+    def weight(self, dtype: tf.DType) -> tf.Tensor:
+        """Returns which part of the batch's rows are in this share."""
+        return tf.cast(self.size, dtype) / tf.cast(self.rows, dtype)
+
+
+class _Replica:
+    """One replica, while its part of the step is traced."""
+
+    def __init__(
+        self,
+        model: keras.Model,
+        replicas: Replicas,
+        share: _Share,
+        begin_part: BeginPart,
+        begin_losses: Callable[[], list[_keras_replicas.AddedLoss]],
+        most_rows: int | None,
+    ) -> None:
+        self._model = model
+        self._count = replicas.count
+        self._several_hosts = replicas.hosts.count > 1
+        self._waits = replicas.hosts.waits if _replica_number() == replicas.first else None
+        self._most_rows = most_rows
+        self._share = share
+        self._begin_part = begin_part
+        self._begin_losses = begin_losses
+        self._context = tf.distribute.get_replica_context()
+
+    def train(self, batch: Batch, *, counts: bool) -> Logs:
+        """Makes this replica's part of a step.
+
+        Args:
+            batch: the whole one.
+            counts: whether this replica updates the metrics and returns them.
+        """
+        model, share = self._model, self._share
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+        self._begin_part(share.rows, share.start, share.stop, {})
+        added = self._begin_losses()
+        with tf.GradientTape() as tape:
+            outputs = Outputs(_keras.forward(model, share.x))
+        terms = [term for _, term in added]
+        whole, total = self._exchange(outputs.tensors, terms)
+        layers = [layer for layer, _ in added]
+
+        y_pred, by_output, by_term, direct = self._loss_gradients(
+            x, y, outputs, whole, sample_weight, list(zip(layers, total, strict=True)), counts=counts
+        )
+        weights = list(model.trainable_weights)
+        if weights:
+            targets = [
+                (tensor, share.seed(g))
+                for tensor, g in zip(outputs.tensors, by_output, strict=True)
+                if g is not None
+            ]
+            targets += [
+                (term, g * share.weight(g.dtype))
+                for term, g in zip(terms, by_term, strict=True)
+                if g is not None
+            ]
+            leaves, seeds = [leaf for leaf, _ in targets], [seed for _, seed in targets]
+            own = tape.gradient(leaves, weights, output_gradients=seeds)
+            self._apply([_sum(pair, self._count) for pair in zip(own, direct, strict=True)], weights)
+        return dict(model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)) if counts else {}
+
+    def _exchange(
+        self, outputs: Sequence[tf.Tensor], terms: Sequence[tf.Tensor]
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Returns the outputs of all rows and the weighted sums of the added losses, on every replica."""
+        for leaf in outputs:
+            if not leaf.shape.rank:
+                raise ValueError(
+                    f"the model {self._model.name!r} has an output of shape {leaf.shape}, without a row for "
+                    "each row of the inputs; replicas cannot share a batch then. Train it on one device, or "
+                    "override train_step"
+                )
+        weighted = [term * self._share.weight(term.dtype) for term in terms]
+        *rows, total = self._gathered(outputs, weighted)
+        return rows, total
+
+    def _gathered(self, outputs: Sequence[tf.Tensor], terms: Sequence[tf.Tensor]) -> list[Any]:
+        """Returns the rows of all replicas for each output, and then the list of the terms' sums."""
+        if self._several_hosts:
+            return self._gathered_from_hosts(outputs, terms)
+        size = self._share.size
+        own = [leaf[:size] for leaf in outputs]
+
+        def gather(strategy: tf.distribute.Strategy, rows: Any, terms: Any) -> list[Any]:
+            local = strategy.experimental_local_results
+            return [
+                *(tf.concat(local(parts), axis=0) for parts in rows),
+                [tf.add_n(local(parts)) for parts in terms],
+            ]
+
+        gathered: list[Any] = self._context.merge_call(gather, args=(own, list(terms)))
+        for whole, leaf in zip(gathered, outputs, strict=False):
+            rows = self._share.rows
+            whole.set_shape([rows if isinstance(rows, int) else None, *leaf.shape[1:]])
+        return gathered
+
+    def _gathered_from_hosts(self, outputs: Sequence[tf.Tensor], terms: Sequence[tf.Tensor]) -> list[Any]:
+        """The same where replicas share no memory: a sum, with zeros for the rows of the others.
+
+        A collective operation must have the same shape in each step of a call; a smaller batch is padded.
+        """
+        rows = self._share.rows
+        most = rows if self._most_rows is None else self._most_rows
+        sent = [self._share.padded(tf.cast(t, _number_type(t.dtype)), most) for t in outputs]
+        summed = self._sum_over_replicas([*sent, *terms])
+        whole = [tf.cast(s[:rows], t.dtype) for s, t in zip(summed, outputs, strict=False)]
+        for tensor, leaf in zip(whole, outputs, strict=True):
+            tensor.set_shape([rows if isinstance(rows, int) else None, *leaf.shape[1:]])
+        return [*whole, summed[len(outputs) :]]
+
+    def _sum_over_replicas(self, tensors: Sequence[Any]) -> list[Any]:
+        """Sums each tensor over the replicas."""
+
+        def reduce() -> list[Any]:
+            return list(self._context.all_reduce(tf.distribute.ReduceOp.SUM, list(tensors)))
+
+        return reduce() if self._waits is None or not tensors else self._waits.around(tensors, reduce)
+
+    def _loss_gradients(
+        self,
+        x: Any,
+        y: Any,
+        outputs: Outputs,
+        whole: Sequence[tf.Tensor],
+        sample_weight: Any,
+        added: Sequence[_keras_replicas.AddedLoss],
+        *,
+        counts: bool,
+    ) -> tuple[Any, Any, Any, Any]:
+        """Returns the whole batch's outputs; the gradients of its loss by them, by added losses, by weights.
+
+        Args:
+            x: inputs of the whole batch.
+            y: its labels.
+            outputs: of this replica's rows.
+            whole: the tensors of those outputs for all rows.
+            sample_weight: of the whole batch.
+            added: the losses that layers have added.
+            counts: whether this replica counts the loss.
+        """
+        model = self._model
+        terms = [term for _, term in added]
+        with _keras_replicas.unscaled_losses(), tf.GradientTape() as tape:
+            tape.watch([tensor for tensor in (*whole, *terms) if tensor.dtype.is_floating])
+            y_pred = outputs.of(whole)
+            with contextlib.nullcontext() if counts else _keras_replicas.without_updates(model):
+                _keras_replicas.place_added_losses(model, added)
+                loss = _keras.compute_and_track_loss(model, x, y, y_pred, sample_weight)
+                scaled = model.optimizer.scale_loss(loss)
+        gradients = tape.gradient(scaled, (list(whole), terms, list(model.trainable_weights)))
+        return y_pred, *gradients
+
+    def _apply(self, gradients: Sequence[Any], weights: Sequence[keras.Variable]) -> None:
+        present = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        reduced: list[Any] = list(gradients)
+        for i, value in zip(present, self._sum_over_replicas([gradients[i] for i in present]), strict=True):
+            reduced[i] = value
+        self._model.optimizer.apply_gradients(zip(reduced, weights, strict=True))
+
+
+def _number_type(dtype: tf.DType) -> tf.DType:
+    """Returns the type in which values of a type are added over hosts; adding zeros changes none of them."""
+    return dtype if dtype.is_floating else tf.float64
+
+
+def _as_it_is(function: Callable[[], Any]) -> Callable[[], Any]:
+    """Keeps AutoGraph, which `Strategy.run` applies, from rewriting a function."""
+    return tf.autograph.experimental.do_not_convert(function)
+
+
+def _replica_number() -> int:
+    """Returns which replica this thread traces, counted over all hosts."""
+    context = tf.distribute.get_replica_context()
+    return int(tf.get_static_value(context.replica_id_in_sync_group))
+
+
+def _sum(gradients: tuple[Any, Any], count: int) -> Any:
+    """Adds a replica's gradient to its part of the one that all replicas have alike."""
+    own, direct = gradients
+    if direct is None:
+        return own
+    part = tf.convert_to_tensor(direct) / tf.cast(count, direct.dtype)
+    return part if own is None else tf.convert_to_tensor(own) + part
+
+
+def _leaves(structure: Any) -> list[tf.Tensor]:
+    return [leaf for leaf in keras.tree.flatten(structure) if leaf is not None]
+
+
+def _rows(leaf: tf.Tensor) -> Any:
+    return leaf.shape[0] if leaf.shape[0] is not None else tf.shape(leaf)[0]
+
+
+def _slice(structure: Any, begin: Any, end: Any) -> Any:
+    return keras.tree.map_structure(lambda leaf: None if leaf is None else leaf[begin:end], structure)

@@ -1,0 +1,172 @@
+"""Which strategy a training runs under, and whether it can: refused before anything starts, saying why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from overlap_train._keras import replicas as _keras_replicas
+from overlap_train.parallel.evaluator import EvaluatorPlace, EvaluatorTask, place_of
+from overlap_train.parallel.hosts import make_hosts
+
+__all__ = ["Replicas", "find_strategy"]
+
+_SUPPORTED = (
+    tf.distribute.MirroredStrategy,
+    tf.distribute.OneDeviceStrategy,
+    tf.distribute.MultiWorkerMirroredStrategy,
+)
+
+
+class Replicas:
+    """The replicas of a model under a strategy.
+
+    Attributes:
+        strategy: under which the steps run.
+        count: replicas that share each batch, on all hosts together.
+        hosts: on which they are.
+        evaluator: where the host is that validates for them, or None if they do so themselves.
+        serves: if this host is that evaluator, where it is.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        self.strategy = strategy
+        self.count = int(strategy.num_replicas_in_sync)
+        self.hosts = make_hosts(strategy)
+        self.evaluator: EvaluatorPlace | None = place_of(strategy)
+        self.serves = strategy.place if isinstance(strategy, EvaluatorTask) else None
+
+    @property
+    def first(self) -> int:
+        """The number of this host's first replica."""
+        return self.hosts.index * len(self.devices)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices of this host's replicas, in the order of the replicas."""
+        return tuple(self.strategy.extended.worker_devices)
+
+    @property
+    def spread(self) -> tuple[str, ...]:
+        """The devices over which validation workers are spread; none if there is one only."""
+        return self.devices if len(self.devices) > 1 else ()
+
+    def scope(self) -> Any:
+        """Returns the strategy's scope; a no-op where it is the present one already."""
+        return self.strategy.scope()
+
+    def own_shares(self, rows: Any) -> dict[int, tuple[Any, Any]]:
+        """Returns the first row and the number of rows of each replica, by its number.
+
+        The shares differ by one row at most; the first replicas have the larger ones.
+
+        Args:
+            rows: of the batch; an int, or int32[] where it is not known while tracing.
+        """
+        small, larger = rows // self.count, rows % self.count
+        least = min if isinstance(rows, int) else tf.minimum
+        return {
+            replica: (
+                replica * small + least(replica, larger),
+                small
+                + (int(replica < larger) if isinstance(rows, int) else tf.cast(replica < larger, tf.int32)),
+            )
+            for replica in range(self.count)
+        }
+
+    def check_model(self, model: keras.Model) -> None:
+        """Makes sure that the strategy's scope made the model and its optimizer.
+
+        Raises:
+            ValueError: if it did not, or if the optimizer does what cannot be done on several replicas.
+        """
+        name = type(self.strategy).__name__
+        if _keras_replicas.strategy_of(model) is not self.strategy or self._foreign(model.variables):
+            raise ValueError(
+                f"the model {model.name!r} was not made in the scope of the {name}: build and compile it "
+                "inside `with strategy.scope():`, all its layers included"
+            )
+        optimizer = model.optimizer
+        if optimizer is None:
+            return
+        made_by = _keras_replicas.optimizer_strategy(_keras_replicas.inner_optimizer(optimizer))
+        if made_by is not self.strategy or self._foreign(optimizer.variables):
+            raise ValueError(
+                f"the optimizer {type(optimizer).__name__} of the model {model.name!r} was not made in the "
+                f"scope of the {name}: make it and call model.compile inside `with strategy.scope():`"
+            )
+        if getattr(_keras_replicas.inner_optimizer(optimizer), "gradient_accumulation_steps", None):
+            raise ValueError(
+                "gradient_accumulation_steps does not work under tf.distribute, where no condition may "
+                "contain an update on several replicas; use a larger batch or one device"
+            )
+
+    def build(self, model: keras.Model, element_spec: Any) -> None:
+        """Makes whatever variables of a compiled model are missing, on every replica."""
+        with self.scope():
+            _keras_replicas.symbolic_build(model, element_spec)
+
+    def own_metrics(self, model: keras.Model) -> Any:
+        """Returns a model's metrics as this host's first replica has counted them, without asking others."""
+        local = self.strategy.experimental_local_results
+        values = [(v, local(v.value)[0].read_value()) for v in model.metrics_variables]
+        with keras.StatelessScope(state_mapping=values):
+            return model.get_metrics_result()
+
+    def in_one_replica(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a function that is traced as on this host's first replica alone, with the losses of one."""
+
+        def run(*arguments: Any) -> Any:
+            replica = tf.distribute.ReplicaContext(self.strategy, replica_id_in_sync_group=0)
+            with replica, _keras_replicas.unscaled_losses():
+                return function(*arguments)
+
+        return run
+
+    def check_batch(self, batch_size: int | None) -> None:
+        """Raises ValueError if a full batch has fewer rows than there are replicas."""
+        if batch_size is not None and batch_size < self.count:
+            raise ValueError(
+                f"batch_size is {batch_size}, and {self.count} replicas are to share each batch; pass a "
+                f"batch_size of at least {self.count}: it is that of all replicas together"
+            )
+
+    def _foreign(self, variables: Any) -> bool:
+        """Whether any variable was made outside the strategy's scope."""
+        created_in_scope = self.strategy.extended.variable_created_in_scope
+        return not all(created_in_scope(v.value) for v in variables if isinstance(v, keras.Variable))
+
+
+def find_strategy(model: keras.Model, strategy: Any) -> Replicas | None:
+    """Returns the replicas that train a model: those of `strategy`, or of the scope that made the model.
+
+    Args:
+        model: compiled or not.
+        strategy: what the user passed; None means the strategy in whose scope the model was made, if any.
+
+    Raises:
+        TypeError: if it is not a strategy.
+        ValueError: if it is one that cannot train here, or its scope did not make the model.
+    """
+    if strategy is not None and not isinstance(strategy, tf.distribute.Strategy):
+        raise TypeError(f"strategy must be a tf.distribute.Strategy or None; got {type(strategy).__name__}")
+    present = tf.distribute.get_strategy() if tf.distribute.has_strategy() else None
+    chosen = strategy or _keras_replicas.strategy_of(model) or present
+    if chosen is None:
+        return None
+    if not isinstance(chosen, _SUPPORTED):
+        raise ValueError(
+            f"{type(chosen).__name__} is not supported; pass a tf.distribute.MirroredStrategy, "
+            "MultiWorkerMirroredStrategy or OneDeviceStrategy"
+        )
+    if present is not None and present is not chosen:
+        raise ValueError(
+            f"the model is to be trained under a {type(chosen).__name__}, and this is the scope of another "
+            f"strategy, a {type(present).__name__}; call the trainer outside it"
+        )
+    replicas = Replicas(chosen)
+    replicas.check_model(model)
+    return replicas

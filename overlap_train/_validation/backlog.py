@@ -1,0 +1,88 @@
+"""The epochs that wait for their delivery, oldest first, and what happens when they pile up (contract C6)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+
+from overlap_train._snapshot import Snapshot
+from overlap_train._validation.pending import PendingEpoch
+from overlap_train._validation.suite import ValidationSuite
+from overlap_train.options.validation import ValidationPolicy
+
+__all__ = ["Backlog"]
+
+
+class Backlog:
+    """A queue of trained epochs. Belongs to the training thread.
+
+    Attributes:
+        max_lag: how many later epochs may begin before an epoch is delivered; `fit` may lower it to 0.
+    """
+
+    def __init__(self, policy: ValidationPolicy, suite: ValidationSuite, *, max_lag: int) -> None:
+        self._policy = policy
+        self._suite = suite
+        self._queue: deque[PendingEpoch] = deque()
+        self.max_lag = max_lag
+
+    def __iter__(self) -> Iterator[PendingEpoch]:
+        return iter(self._queue)
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    @property
+    def oldest(self) -> PendingEpoch:
+        return self._queue[0]
+
+    def push(
+        self, snapshot: Snapshot, train_logs: Mapping[str, float], *, stops: bool, last: bool
+    ) -> PendingEpoch:
+        """Appends an epoch and begins its validation, unless the policy leaves it out.
+
+        Args:
+            snapshot: the epoch's end.
+            train_logs: its training metrics.
+            stops: whether the training was told to stop inside it.
+            last: whether no epoch follows, in which case it is validated whatever waits.
+        """
+        due = self._suite.due(snapshot.epoch)
+        skipped = False
+        if due and not last and self._policy.backlog == "latest":
+            self._give_up_waiting()
+        elif due and not last and self._policy.backlog == "skip":
+            skipped = self._in_flight() >= max(1, self.max_lag)
+        validations = self._suite.start(snapshot) if due and not skipped else []
+        pending = PendingEpoch(snapshot, train_logs, validations, stops=stops, skipped=skipped)
+        self._queue.append(pending)
+        return pending
+
+    def ready(self) -> bool:
+        """Whether the oldest epoch can be delivered without waiting."""
+        return bool(self._queue) and self._queue[0].ready()
+
+    def must_wait(self, next_epoch: int) -> bool:
+        """Whether the oldest epoch has to be delivered before `next_epoch` may begin."""
+        if not self._queue:
+            return False
+        if self._policy.backlog == "block" or self.max_lag == 0:
+            return next_epoch - self._queue[0].epoch > self.max_lag
+        return len(self._queue) >= self._policy.max_snapshots
+
+    def pop(self) -> PendingEpoch:
+        """Removes the oldest epoch."""
+        return self._queue.popleft()
+
+    def drop(self) -> None:
+        """Gives up every epoch that waits."""
+        while self._queue:
+            self._queue.pop().cancel()
+
+    def _in_flight(self) -> int:
+        return sum(1 for pending in self._queue if not pending.ready())
+
+    def _give_up_waiting(self) -> None:
+        for pending in self._queue:
+            if pending.validations and not any(v.begun() for v in pending.validations):
+                pending.leave_out()

@@ -1,0 +1,153 @@
+"""The compiled functions of an evaluation: built around one traced step, without any data.
+
+A step is traced once, on the model's own variables. These functions run that trace on private variables in
+their place, which begin with the snapshot's values on the snapshot's buffers. So whatever the step reads, in
+the model or outside it, it reads as the snapshot holds it, and cannot see the training go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from overlap_train._data.kept import Fold
+from overlap_train._inspection.traced import CapturedVariable, TracedFunction, private_handles
+from overlap_train._snapshot import StateVariable
+from overlap_train._validation.validation_step import ValidationStep
+
+__all__ = ["EvaluationFunctions", "State"]
+
+State = tuple[tf.Tensor, ...]
+
+
+class EvaluationFunctions:
+    """Compiled functions of snapshots and batches. May be called from any thread.
+
+    Attributes:
+        variables: those whose values every function takes, in this order.
+        start: of values: the metrics' variables as `reset_metrics` leaves them; None with `fold`.
+        part: of values, data, first and last batch: the metrics' variables and the last logs; None without
+            `fold`.
+        one: of values, the metrics' variables and a batch: the same after it; None with `fold`.
+        add: of two states: their sum; None where states do not add up.
+        result: of values and the metrics' variables: the metrics; None where the logs count.
+        warm: whether they have been run.
+    """
+
+    def __init__(
+        self,
+        step: ValidationStep,
+        metrics: Sequence[StateVariable],
+        raw_spec: Any,
+        *,
+        fold: Fold | None = None,
+        held_spec: Any = None,
+        carries_logs: bool = False,
+        divisible: bool = True,
+    ) -> None:
+        """Builds the functions.
+
+        Args:
+            step: the validation step; one that need not be live.
+            metrics: the variables of the model's metrics.
+            raw_spec: nested specs of a batch as the data holds it.
+            fold: goes through batches in memory; None takes them one by one.
+            held_spec: nested specs of the data in memory.
+            carries_logs: whether the last batch's logs are wanted.
+            divisible: whether the states of parts are to be added.
+        """
+        self._step = step
+        self._fold = fold
+        self._carries_logs = carries_logs
+        self.variables = _with_metrics(step.variables, metrics)
+        self._metrics = [_place(metric, self.variables) for metric in metrics]
+        values = [tf.TensorSpec(variable.shape, variable.dtype) for variable in self.variables]
+        state = tuple(tf.TensorSpec(metric.shape, metric.dtype) for metric in metrics)
+        number = tf.TensorSpec([], tf.int64)
+        self.warm = False
+        self.start = _compile(self._start, values) if fold is None else None
+        self.part = _compile(self._part, values, held_spec, number, number) if fold is not None else None
+        self.one = _compile(self._one, values, state, raw_spec) if fold is None else None
+        self.add = _compile(_add, state, state) if divisible else None
+        self.result = None if step.own_logs else _compile(self._result, values, state)
+
+    def _part(
+        self, values: Sequence[tf.Tensor], held: Any, first: tf.Tensor, stop: tf.Tensor
+    ) -> tuple[State, list[tf.Tensor]]:
+        assert self._fold is not None
+        handles = private_handles(self.variables, values)
+        assert self._step.reset is not None
+        self._step.reset.on(handles)
+        carried, shapes = [], []
+        if self._carries_logs:
+            carried, shapes = self._step.logs.empty(), self._step.logs.shapes
+        logs = self._fold.over(held, first, stop, carried, lambda batch: self._run(handles, batch), shapes)
+        return self._read(handles), logs
+
+    def _one(self, values: Sequence[tf.Tensor], state: State, batch: Any) -> tuple[State, list[tf.Tensor]]:
+        handles = private_handles(self.variables, self._in_state(values, state))
+        logs = self._run(handles, batch)
+        return self._read(handles), logs
+
+    def _run(self, handles: Mapping[int, Any], batch: Any) -> list[tf.Tensor]:
+        """Makes one step on private variables; returns the logs to be carried."""
+        if self._step.preparation is not None:
+            batch = self._step.preparation.on(handles, batch)
+        logs = self._step.step.on(handles, batch)
+        return self._step.logs.flat(logs) if self._carries_logs else []
+
+    def _start(self, values: Sequence[tf.Tensor]) -> State:
+        assert self._step.reset is not None
+        handles = self._handles_of(self._step.reset, values)
+        self._step.reset.on(handles)
+        return self._read(handles)
+
+    def _result(self, values: Sequence[tf.Tensor], state: State) -> Mapping[str, tf.Tensor]:
+        assert self._step.result is not None
+        handles = self._handles_of(self._step.result, self._in_state(values, state))
+        logs: Mapping[str, tf.Tensor] = self._step.result.on(handles)
+        return logs
+
+    def _in_state(self, values: Sequence[tf.Tensor], state: State) -> list[tf.Tensor]:
+        """Returns the values with those of the metrics in a given state."""
+        own = list(values)
+        for place, value in zip(self._metrics, state, strict=True):
+            own[place] = value
+        return own
+
+    def _handles_of(self, function: TracedFunction, values: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
+        """Makes private variables for a function that needs few, and for the metrics."""
+        needed = {id(variable.handle) for variable in function.variables}
+        places = {i for i, variable in enumerate(self.variables) if id(variable.handle) in needed}
+        chosen = sorted(places.union(self._metrics))
+        return private_handles([self.variables[i] for i in chosen], [values[i] for i in chosen])
+
+    def _read(self, handles: Mapping[int, Any]) -> State:
+        chosen = [self.variables[place] for place in self._metrics]
+        return tuple(tf.raw_ops.ReadVariableOp(resource=handles[id(v.handle)], dtype=v.dtype) for v in chosen)
+
+
+def _with_metrics(
+    captured: Sequence[CapturedVariable], metrics: Sequence[StateVariable]
+) -> list[CapturedVariable]:
+    """Returns the captured variables, and those of metrics that a step never touches."""
+    known = {id(variable.handle) for variable in captured}
+    untouched = [metric for metric in metrics if not known.intersection(map(id, metric.handles))]
+    return [*captured, *(CapturedVariable(m.handles[0], m.dtype, m.shape, m.name, False) for m in untouched)]
+
+
+def _place(metric: StateVariable, variables: Sequence[CapturedVariable]) -> int:
+    """Returns which of the variables is one of a metric's copies."""
+    wanted = set(map(id, metric.handles))
+    return next(i for i, variable in enumerate(variables) if id(variable.handle) in wanted)
+
+
+def _add(first: State, second: State) -> State:
+    return tuple(a + b for a, b in zip(first, second, strict=True))
+
+
+def _compile(function: Callable[..., Any], *spec: Any) -> Callable[..., Any]:
+    compiled: Callable[..., Any] = tf.function(function, autograph=False).get_concrete_function(*spec)
+    return compiled

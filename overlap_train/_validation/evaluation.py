@@ -1,0 +1,241 @@
+"""E: evaluating a snapshot with the model's own `test_step`, without touching the model.
+
+No threads here. Everything is traced beforehand on the training thread, because tracing goes through
+Python state that layers share; afterwards any thread may evaluate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from overlap_train import _keras
+from overlap_train._data.shards import Batches, Shard
+from overlap_train._data.streamed import BatchStream, StreamedBatches
+from overlap_train._inspection.traces import Same, Traces
+from overlap_train._snapshot import ModelState, Values
+from overlap_train._training.step import Logs
+from overlap_train._validation.compiled import EvaluationFunctions, State
+from overlap_train._validation.metrics import unmergeable_metrics
+from overlap_train._validation.validation_step import ValidationStep
+from overlap_train.records import ValidationResult
+
+__all__ = ["Running", "ShardResult", "SnapshotEvaluator"]
+
+
+@dataclass(frozen=True)
+class Running:
+    """What a callback that listens to batches sees after one of them.
+
+    Attributes:
+        logs: the step's.
+        state: the metrics' variables.
+    """
+
+    logs: Logs
+    state: State
+
+
+@dataclass(frozen=True)
+class ShardResult:
+    """What came of one part of the validation set.
+
+    Attributes:
+        state: the metrics' variables after this part, begun from their reset values.
+        logs: the last batch's logs, where they count.
+        batches: how many batches there were.
+        running: after each batch, or each `steps_per_execution` of them, if it was asked for.
+    """
+
+    state: State
+    logs: Logs
+    batches: int
+    running: tuple[Running, ...] = ()
+
+
+class SnapshotEvaluator:
+    """Evaluates snapshots on a validation set, in parts.
+
+    Attributes:
+        indivisible: why the set must be evaluated by one worker, or None if it may be divided.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        state: ModelState,
+        step: ValidationStep,
+        batches: Batches,
+        *,
+        batch_by_batch: bool = False,
+    ) -> None:
+        """Builds the compiled functions around the traced step.
+
+        Args:
+            model: built and compiled.
+            state: the variables of the training; among them all that the step reads.
+            step: the validation step; one that need not be live.
+            batches: the validation set.
+            batch_by_batch: report the metrics after each batch too.
+        """
+        self._step = step
+        self._batches = batches
+        self._batch_by_batch = batch_by_batch
+        self._group = _keras.steps_per_execution(model)
+        self._carries_logs = step.own_logs or batch_by_batch
+        self.indivisible = self._find_obstacle(model)
+        self._functions = self._build(model, state)
+        places = {id(handle): i for i, v in enumerate(state.variables) for handle in v.handles}
+        self._places = [places[id(variable.handle)] for variable in self._functions.variables]
+
+    def evaluate(self, values: Values, part: Shard | BatchStream, held: Any = None) -> ShardResult:
+        """Evaluates one part. May be called from any thread, also from several at once.
+
+        Args:
+            values: the snapshot's.
+            part: batches by number, or a stream to draw from.
+            held: the data in memory, if it is not to be that of the batches but a copy elsewhere.
+
+        Raises:
+            tensorflow.errors.OpError: as the data or the model raises it.
+        """
+        own = self._own(values)
+        if self._functions.part is None or isinstance(part, BatchStream):
+            return self._evaluate_batches(own, part)
+        first, stop = (tf.constant(n, tf.int64) for n in (part.first, part.stop))
+        state, logs = self._functions.part(own, self._held() if held is None else held, first, stop)
+        return ShardResult(tuple(state), self._packed(logs), part.stop - part.first)
+
+    def held_on(self, device: str | None) -> Any:
+        """Returns the data for `evaluate` on another device; None if it takes it batch by batch."""
+        if self._functions.part is None or isinstance(self._batches, StreamedBatches):
+            return None
+        return self._batches.held_on(device)
+
+    def warm_up(self, values: Values) -> None:
+        """Runs on no batch what an evaluation will run: TensorFlow prepares a function when it first runs.
+
+        May be called from any thread. The function that evaluates a single batch is left out: it needs one.
+
+        Args:
+            values: from where those of the snapshots will come, since functions are prepared for that too.
+        """
+        functions, own = self._functions, self._own(values)
+        if functions.part is None:
+            assert functions.start is not None
+            state = functions.start(own)
+        else:
+            number = tf.constant(0, tf.int64)
+            state, _ = functions.part(own, self._held(), number, number)
+        if functions.add is not None:
+            state = functions.add(state, state)
+        if functions.result is not None:
+            functions.result(own, state)
+        functions.warm = True
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether an evaluation has run these functions before."""
+        return self._functions.warm
+
+    def merge(
+        self,
+        results: Sequence[ShardResult],
+        values: Values,
+        over_hosts: Callable[[State], Sequence[tf.Tensor]] = tuple,
+    ) -> ValidationResult:
+        """Returns what `keras.Model.evaluate` would return, from the parts in their order.
+
+        Args:
+            results: of this host.
+            values: the snapshot's.
+            over_hosts: adds the states of all hosts.
+
+        Raises:
+            ValueError: if there was no batch at all.
+        """
+        counted = over_hosts((tf.constant(sum(result.batches for result in results), tf.int64),))
+        if not int(counted[0]):
+            raise ValueError("the validation data is empty: there was no batch to evaluate")
+        running = results[-1].running
+        if self._step.own_logs:
+            logs = results[-1].logs
+            return ValidationResult(_keras.python_logs(logs), running, results[-1].state)
+        total = results[0].state
+        for result in results[1:]:
+            assert self._functions.add is not None
+            total = self._functions.add(total, result.state)
+        total = tuple(over_hosts(total))
+        return self.result(values, total, running)
+
+    def result(self, values: Values, state: State, running: tuple[Running, ...] = ()) -> ValidationResult:
+        """Returns the metrics of a state of their variables."""
+        assert self._functions.result is not None
+        metrics = _keras.python_logs(self._functions.result(self._own(values), state))
+        return ValidationResult(metrics, running, state)
+
+    def _find_obstacle(self, model: keras.Model) -> str | None:
+        """Returns why the parts of a set do not add up to the whole, or None."""
+        unmergeable = unmergeable_metrics(model)
+        if self._step.own_logs:
+            return "validation_step returns logs of its own, of which the last batch's count"
+        if self._batch_by_batch:
+            return "a callback listens to the batches of the validation"
+        if unmergeable:
+            return f"nothing is known of how to add up the state of {', '.join(unmergeable)}"
+        return None
+
+    def _build(self, model: keras.Model, state: ModelState) -> EvaluationFunctions:
+        """Returns the compiled functions, those of an earlier evaluation if they are the same."""
+        batches = self._batches
+        fold = held_spec = None
+        if not self._batch_by_batch and not isinstance(batches, StreamedBatches):
+            fold, held_spec = batches.fold, batches.held_spec
+        divisible = self.indivisible is None
+        metrics = tuple(Same(variable.handles[0]) for variable in state.metrics)
+        key = (Same(self._step), fold, str(held_spec), self._carries_logs, divisible, metrics)
+        return Traces.of(model).get(
+            "test",
+            _keras.test_function(model),
+            key,
+            lambda: EvaluationFunctions(
+                self._step,
+                state.metrics,
+                batches.raw_spec,
+                fold=fold,
+                held_spec=held_spec,
+                carries_logs=self._carries_logs,
+                divisible=divisible,
+            ),
+        )
+
+    def _evaluate_batches(self, own: Sequence[tf.Tensor], part: Shard | BatchStream) -> ShardResult:
+        assert self._functions.one is not None
+        assert self._functions.start is not None
+        state, logs, count = self._functions.start(own), None, 0
+        running: list[Running] = []
+        batches = part if isinstance(part, BatchStream) else self._batches.stream()
+        while (batch := batches.draw()) is not None:
+            state, logs = self._functions.one(own, state, batch)
+            count += 1
+            if self._batch_by_batch and count % self._group == 0:
+                running.append(Running(self._packed(logs), tuple(state)))
+        if self._batch_by_batch and count % self._group:
+            running.append(Running(self._packed(logs), tuple(state)))
+        return ShardResult(tuple(state), self._packed(logs), count, tuple(running))
+
+    def _own(self, values: Values) -> list[tf.Tensor]:
+        """Returns the values of the variables that the step captured."""
+        flat = values.flat()
+        return [flat[place] for place in self._places]
+
+    def _held(self) -> Any:
+        assert not isinstance(self._batches, StreamedBatches)
+        return self._batches.held
+
+    def _packed(self, logs: Sequence[tf.Tensor] | None) -> Logs:
+        return self._step.logs.packed(logs) if logs and self._carries_logs else {}

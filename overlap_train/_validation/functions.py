@@ -1,0 +1,264 @@
+"""Evaluation functions beside the training: called for each snapshot, collected like any validation.
+
+Each function has a thread of its own, so that it is never called twice at a time and always from the same
+thread, and two that wait do so together. A function whose model has no private copy is called on the training
+thread when its epoch is delivered, with the model itself, as a callback would call it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import keras
+
+from overlap_train import _keras
+from overlap_train._keras import routes
+from overlap_train._snapshot import ModelState, Snapshot, Values
+from overlap_train._support import arguments
+from overlap_train._validation.function_process import FunctionProcess
+from overlap_train._validation.live import LiveRunner
+from overlap_train._validation.pool import WorkerPool
+from overlap_train._validation.private_model import (
+    CopyRefusedError,
+    PrivateModel,
+    make_private_model,
+    places_of,
+    require_no_outside,
+)
+from overlap_train._validation.suite import NamedRunner, ValidationSuite
+from overlap_train.options.functions import EvaluationFunction, metric_values
+from overlap_train.records import ShardOutcome, Span, ValidationResult
+
+__all__ = ["FunctionRequest", "FunctionRunner", "LiveFunction", "add_functions"]
+
+
+class Call(Protocol):
+    """Calls a function with a model of a snapshot's weights."""
+
+    def __call__(self, values: Values) -> tuple[Mapping[str, float], Sequence[str]]:
+        """Returns the function's values by name, and the names of what it changed in its model."""
+
+
+@dataclass(frozen=True)
+class FunctionRequest:
+    """What the evaluation functions of a `fit` need.
+
+    Attributes:
+        model: built and compiled.
+        state: the variables of the training.
+        batch_spec: nested `tf.TensorSpec` of a training batch.
+        validation_freq: of the `fit`, for functions that do not say.
+        on_span: called, on the function's thread, with each span of work.
+        say: called on the training thread with what the user should know.
+    """
+
+    model: keras.Model
+    state: ModelState
+    batch_spec: Any
+    validation_freq: int | Sequence[int]
+    on_span: Callable[[Span], None]
+    say: Callable[[str], None]
+
+    @property
+    def x_spec(self) -> Any:
+        """The specification of a batch's input."""
+        return keras.utils.unpack_x_y_sample_weight(_keras.without_optionals(self.batch_spec))[0]
+
+
+def add_functions(
+    suite: ValidationSuite,
+    functions: Mapping[str, EvaluationFunction],
+    request: FunctionRequest,
+    resources: contextlib.ExitStack,
+) -> None:
+    """Adds evaluation functions to a suite; on the training thread.
+
+    Args:
+        suite: of the validation sets.
+        functions: by name.
+        request: what they need.
+        resources: ends the threads and processes that are started here.
+
+    Raises:
+        TypeError: a `clone` returns no model, or a function for a process cannot be pickled.
+        ValueError: a `clone` makes another model than the one that is trained.
+    """
+    for name, function in functions.items():
+        validates = arguments.epoch_selector(
+            request.validation_freq if function.freq is None else function.freq, name="freq"
+        )
+        call = _make_call(name, function, request, resources)
+        if isinstance(call, str):
+            suite.add_function(
+                NamedRunner(name, LiveFunction(name, function, call, request), validates), None
+            )
+            continue
+        pool = resources.enter_context(WorkerPool(1, name=f"validation-{name}"))
+        if isinstance(call, FunctionProcess):
+            resources.callback(call.close)  # before the pool, whose thread may wait for it
+        suite.add_function(NamedRunner(name, FunctionRunner(name, call, pool, request), validates), pool)
+
+
+def _make_call(
+    name: str, function: EvaluationFunction, request: FunctionRequest, resources: contextlib.ExitStack
+) -> Call | str:
+    """Returns what calls a function beside the training, or why nothing can."""
+    if _keras.runs_eagerly(request.model):
+        return "the model runs eagerly (run_eagerly=True)"
+    try:
+        if function.clone is None:
+            require_no_outside(request.state)
+        if function.backend == "process":
+            places = places_of(request.model, request.state, request.model.variables)
+            return FunctionProcess(name, function, request.model, request.x_spec, places, resources)
+        private = make_private_model(request.model, request.state, request.x_spec, function.clone)
+    except CopyRefusedError as error:
+        if function.clone is not None:
+            raise ValueError(
+                f"the clone of evaluation function {name!r} is no copy of the model: {error}"
+            ) from error
+        return str(error)
+    return PrivateCall(name, function.function, private)
+
+
+class PrivateCall:
+    """Calls a function with a private model. Belongs to the function's thread once the training has begun."""
+
+    def __init__(self, name: str, function: Callable[[keras.Model], Any], private: PrivateModel) -> None:
+        """Takes the function and its model; on the training thread."""
+        self._name = name
+        self._function = function
+        self._private = private
+        self._dtype_policy = keras.config.dtype_policy()
+
+    def __call__(self, values: Values) -> tuple[Mapping[str, float], Sequence[str]]:
+        """Calls the function; see `Call`."""
+        keras.config.set_dtype_policy(self._dtype_policy)  # which is a thread's own
+        self._private.adopt(values)
+        process = os.getpid()
+        try:
+            with routes.suspended():  # or `install` would evaluate its model by workers of its own
+                returned = self._function(self._private.model)
+        finally:
+            if os.getpid() != process:
+                _end_fork(self._name)
+        return metric_values(returned), self._private.changed(values)
+
+
+class FunctionRunner:
+    """Has a function called for snapshots on a thread of its own. Belongs to the training thread.
+
+    Attributes:
+        in_step: None: what must not run beside the training is a `LiveFunction`.
+        rewindable: a function may be called for an epoch again.
+    """
+
+    in_step: str | None = None
+    rewindable = True
+    live = False
+
+    def __init__(self, name: str, call: Call, pool: WorkerPool, request: FunctionRequest) -> None:
+        """Takes what calls the function, and its thread."""
+        self._name = name
+        self._call = call
+        self._pool = pool
+        self._on_span = request.on_span
+        self._say = request.say
+        self._changed: Sequence[str] = ()
+        self._said = False
+
+    def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
+        """Begins to evaluate a snapshot."""
+        return [self._pool.submit(contextvars.copy_context().run, self._work, snapshot)]
+
+    def evaluate(self, values: Values) -> ValidationResult:
+        """Evaluates values now, and waits for the result.
+
+        Raises:
+            Exception: whatever the function raised.
+        """
+        futures = self.start(Snapshot(epoch=0, step=0, values=values))
+        self._pool.admit(None)
+        result: ValidationResult = futures[0].result().result
+        return result
+
+    def evaluate_one_batch(self, values: Values) -> None:
+        """Nothing: a function has no batches."""
+
+    def merge(self, results: list[Any], values: Values) -> ValidationResult:
+        """Returns the only result."""
+        result: ValidationResult = results[0]
+        return result
+
+    def warn(self) -> None:
+        """Says once that the function changed its model."""
+        changed = self._changed
+        if changed and not self._said:
+            self._said = True
+            names = ", ".join(changed[:3])
+            self._say(
+                f"the evaluation function {self._name!r} changed its model ({names}): the training does not "
+                "see that; what is to change the training belongs into a callback"
+            )
+
+    def close(self) -> None:
+        """Nothing: the pool is closed by its owner."""
+
+    def _work(self, snapshot: Snapshot) -> ShardOutcome:
+        start_s = time.monotonic()
+        metrics, changed = self._call(snapshot.values)
+        if changed:
+            self._changed = changed
+        thread = threading.current_thread().name
+        details = {"function": self._name}
+        span = Span("validate", thread, start_s, time.monotonic(), snapshot.epoch, snapshot.step, details)
+        self._on_span(span)
+        return ShardOutcome(ValidationResult(metrics, of_function=True), span)
+
+
+class LiveFunction(LiveRunner):
+    """Calls a function with the model itself, when its epoch is delivered. Belongs to the training thread."""
+
+    def __init__(
+        self, name: str, function: EvaluationFunction, reason: str, request: FunctionRequest
+    ) -> None:
+        """Takes a function and why it is called in step with the training."""
+        self._name = name
+        self._function = function.function
+        self._model = request.model
+        why = (
+            f"the evaluation function {name!r} needs the model itself: {reason}; "
+            "EvaluationFunction(..., clone=...) with a function that makes the model anew would overlap"
+        )
+        super().__init__(lambda callbacks: {}, why, request.state, request.on_span)
+
+    def run(self, callbacks: keras.callbacks.CallbackList, snapshot: Snapshot | None) -> ShardOutcome:
+        """Calls the function; no hook is called."""
+        start_s = time.monotonic()
+        process = os.getpid()
+        try:
+            returned = self._function(self._model)
+        finally:
+            if os.getpid() != process:
+                _end_fork(self._name)
+        result = ValidationResult(metric_values(returned), of_function=True)
+        thread = threading.current_thread().name
+        epoch, step = (snapshot.epoch, snapshot.step) if snapshot is not None else (None, None)
+        span = Span("validate", thread, start_s, time.monotonic(), epoch, step, {"function": self._name})
+        self._on_span(span)
+        return ShardOutcome(result, span, result)
+
+
+def _end_fork(name: str) -> None:
+    """Ends a process that a function forked and that came back: it would go on as a second training."""
+    # Past Python's buffers, whose locks another thread may have held at the fork.
+    os.write(2, f"evaluation function {name!r}: a forked process returned, and is ended\n".encode())
+    os._exit(1)

@@ -1,0 +1,246 @@
+"""Validation on the model's own variables, in step with the training and in Keras's order of events.
+
+For what cannot be evaluated on a snapshot's private copy: `run_eagerly`, steps that draw random numbers
+outside a seed generator, run Python or write summaries, metrics that compute with NumPy, and models with an
+`evaluate` of their own. It runs when the epoch is delivered, on the training thread, batch by batch, with the
+callbacks' hooks between the batches. A breakpoint in a step therefore works as under Keras.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import keras
+
+from overlap_train import _keras
+from overlap_train._data.preprocessing import Preprocess, prepare
+from overlap_train._data.shards import Batches, warn_if_short
+from overlap_train._data.streamed import BatchStream, StreamedBatches
+from overlap_train._inspection.traced import TracedFunction
+from overlap_train._keras import routes
+from overlap_train._snapshot import ModelState, Snapshot, Values
+from overlap_train._training.step import require_logs
+from overlap_train._validation.validation_step import ValidationStep
+from overlap_train.errors import ValidationWorkerError
+from overlap_train.records import ShardOutcome, Span, ValidationResult
+
+__all__ = [
+    "LiveRunner",
+    "LiveSteps",
+    "OwnEvaluation",
+    "StepByStep",
+    "Validates",
+    "eager_step",
+    "late_step",
+    "live_failure",
+    "traced_step",
+]
+
+
+class Validates(Protocol):
+    """Makes one validation of the model as it is."""
+
+    def __call__(self, callbacks: keras.callbacks.CallbackList) -> Mapping[str, Any]:
+        """Validates, calling `on_test_*`, and returns the logs."""
+
+
+class LiveRunner:
+    """Stands in for a `ValidationRunner` where a validation is live. Belongs to the training thread.
+
+    Attributes:
+        in_step: why it is.
+        rewindable: whether a validation can be made again.
+    """
+
+    live = True
+
+    def __init__(
+        self,
+        validate: Validates,
+        reason: str,
+        state: ModelState,
+        on_span: Callable[[Span], None],
+        *,
+        rewindable: bool = True,
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._validate = validate
+        self._state = state
+        self._on_span = on_span
+        self._close = close
+        self.in_step: str | None = reason
+        self.rewindable = rewindable
+
+    def run(self, callbacks: keras.callbacks.CallbackList, snapshot: Snapshot | None) -> ShardOutcome:
+        """Validates the model as it is.
+
+        Args:
+            callbacks: whose `on_test_*` are called in between.
+            snapshot: of the model as it is, for the record; None outside a fit.
+        """
+        start_s = time.monotonic()
+        logs = self._validate(callbacks)
+        thread = threading.current_thread().name
+        epoch, step = (snapshot.epoch, snapshot.step) if snapshot is not None else (None, None)
+        span = Span("validate", thread, start_s, time.monotonic(), epoch, step, {"shard": 0})
+        self._on_span(span)
+        result = ValidationResult(_keras.python_logs(logs), (), self._state.read_metrics())
+        return ShardOutcome(result, span, result)
+
+    def run_alone(self) -> ValidationResult:
+        """Validates inside an epoch, where no callback is told and the training's metrics go on."""
+        state = self._state
+        before = state.read_metrics()
+        outcome = self.run(keras.callbacks.CallbackList([]), None)
+        state.set_metrics(before)
+        result: ValidationResult = outcome.result
+        return result
+
+    def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
+        """Nothing: it begins when the epoch is delivered."""
+        return []
+
+    def evaluate(self, values: Values) -> ValidationResult:
+        raise NotImplementedError("a live validation evaluates the model as it is: call `run`")
+
+    def evaluate_one_batch(self, values: Values) -> None:
+        """Nothing: one batch would change what it is live for."""
+
+    def merge(self, results: list[Any], values: Values) -> ValidationResult:
+        raise NotImplementedError("a live validation has no parts: call `run`")
+
+    def warn(self) -> None:
+        """Nothing: the validation warns when it is made."""
+
+    def close(self) -> None:
+        """Ends what the data began."""
+        self._close()
+
+
+def live_failure(name: str, epoch: int, error: BaseException) -> ValidationWorkerError:
+    """Returns what is raised for a live validation that failed."""
+    where = f"on set {name!r} " if name else ""
+    return ValidationWorkerError(
+        f"validating epoch {epoch + 1} {where}failed: {type(error).__name__}: {error}", epoch=epoch, shard=0
+    )
+
+
+class LiveSteps(Protocol):
+    """One validation step after another, on the model's own variables."""
+
+    def __call__(self, batch: Any) -> Mapping[str, Any]:
+        """Makes one step on a batch as the data holds it."""
+
+
+@dataclass(frozen=True)
+class StepByStep:
+    """Validates as `keras.Model.evaluate` does: hooks, batches, metrics.
+
+    Attributes:
+        model: built and compiled.
+        step: makes one step.
+        batches: the validation set.
+        asked: batches that the user asked for; None for all.
+    """
+
+    model: keras.Model
+    step: LiveSteps
+    batches: Batches
+    asked: int | None = None
+
+    def __call__(self, callbacks: keras.callbacks.CallbackList) -> Mapping[str, Any]:
+        """Validates; see `Validates`."""
+        model, group = self.model, _keras.steps_per_execution(self.model)
+        model.stop_evaluating = False
+        callbacks.on_test_begin()
+        model.reset_metrics()
+        logs: Mapping[str, Any] = {}
+        stream = self.batches.begin() if isinstance(self.batches, StreamedBatches) else self.batches.stream()
+        count = self.batches.expected
+        for first in itertools.count(0, group) if count is None else range(0, count, group):
+            callbacks.on_test_batch_begin(first)
+            done, logs = self._steps(stream, group, logs)
+            if not done:
+                break
+            callbacks.on_test_batch_end(first + group - 1, logs)
+            if model.stop_evaluating:
+                break
+        else:
+            stream.finish()
+            warn_if_short(self.batches.last_count, self.asked)
+        logs = _keras.python_logs(_keras.metrics_or_logs(model, logs))
+        callbacks.on_test_end(logs)
+        return logs
+
+    def _steps(
+        self, stream: BatchStream, most: int, logs: Mapping[str, Any]
+    ) -> tuple[int, Mapping[str, Any]]:
+        """Makes up to `most` steps; returns how many, and the last one's logs."""
+        for done in range(most):
+            batch = stream.draw()
+            if batch is None:
+                return done, logs
+            logs = self.step(batch)
+            require_logs("validation_step", logs)
+        return most, logs
+
+
+def traced_step(step: ValidationStep) -> LiveSteps:
+    """Returns the traced step on the variables that it captured."""
+
+    def run(batch: Any) -> Mapping[str, Any]:
+        logs: Mapping[str, Any] = step.step(batch if step.preparation is None else step.preparation(batch))
+        return logs
+
+    return run
+
+
+def late_step(step: ValidationStep, trace: Callable[[], TracedFunction]) -> LiveSteps:
+    """Returns the step traced again when its first batch has come, as Keras traces it.
+
+    For summaries, which go where the callbacks have pointed them when the step is traced.
+    """
+
+    def run(batch: Any) -> Mapping[str, Any]:
+        logs: Mapping[str, Any] = trace()(batch if step.preparation is None else step.preparation(batch))
+        return logs
+
+    return run
+
+
+def eager_step(function: Callable[[Any], Mapping[str, Any]], preprocess: Preprocess | None) -> LiveSteps:
+    """Returns the step run operation by operation."""
+    return lambda batch: function(_keras.without_optionals(prepare(preprocess, batch)))
+
+
+@dataclass
+class OwnEvaluation:
+    """Validates by the model's own `evaluate`, called as `keras.Model.fit` calls it.
+
+    Attributes:
+        model: whose class overrides `evaluate`.
+        data: `(x, y, sample_weight)`.
+        batch_size: as for `evaluate`.
+        steps: as for `evaluate`.
+    """
+
+    model: keras.Model
+    data: tuple[Any, Any, Any]
+    batch_size: int | None
+    steps: int | None
+
+    def __call__(self, callbacks: keras.callbacks.CallbackList) -> Mapping[str, Any]:
+        """Validates; see `Validates`."""
+        with warnings.catch_warnings(), routes.entered(self.model, "evaluate"):
+            warnings.filterwarnings("ignore", message="`shuffle=True` was passed")
+            logs: Mapping[str, Any] = _keras.evaluate_as_in_fit(
+                self.model, self.data, batch_size=self.batch_size, steps=self.steps, callbacks=callbacks
+            )
+        return logs

@@ -1,0 +1,157 @@
+"""F: an epoch that waits for its delivery, with the validations of its snapshot."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+
+from overlap_train._snapshot import Snapshot
+from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
+from overlap_train.records import ShardOutcome, ValidationResult
+
+__all__ = ["PendingEpoch", "PendingValidation", "merged_by_worker"]
+
+
+@dataclass
+class PendingValidation:
+    """One snapshot on one validation set. Belongs to the training thread.
+
+    Attributes:
+        epoch: the snapshot's epoch.
+        name: the set's name, "" if there is only one.
+        shards: one future for each part of the set, in order.
+    """
+
+    epoch: int
+    name: str
+    shards: Sequence[Future[ShardOutcome]]
+
+    @property
+    def done(self) -> int:
+        """How many parts are finished."""
+        return sum(future.done() for future in self.shards)
+
+    def ready(self) -> bool:
+        """Whether every part is finished, or one has failed so that waiting for others is of no use."""
+        return self.done == len(self.shards) or self._failed() is not None
+
+    def begun(self) -> bool:
+        """Whether a worker has taken up any part."""
+        return any(future.running() or future.done() for future in self.shards)
+
+    def outcomes(self) -> list[ShardOutcome]:
+        """Returns the parts' results in their order; call it when `ready`.
+
+        Raises:
+            ValidationWorkerError: if a worker failed; chained to what it raised.
+        """
+        failed = self._failed()
+        if failed is not None:
+            shard, error = failed
+            where = f"on set {self.name!r} " if self.name else ""
+            raise ValidationWorkerError(
+                f"validating epoch {self.epoch + 1} {where}failed in part {shard + 1} of {len(self.shards)}: "
+                f"{type(error).__name__}: {_cause(error)}",
+                epoch=self.epoch,
+                shard=shard,
+            ) from error
+        return [future.result() for future in self.shards]
+
+    def cancel(self) -> None:
+        """Drops the parts that have not begun."""
+        for future in self.shards:
+            future.cancel()
+
+    def _failed(self) -> tuple[int, BaseException] | None:
+        for shard, future in enumerate(self.shards):
+            if future.done() and not future.cancelled():
+                error = future.exception()
+                if error is not None:
+                    return shard, error
+        return None
+
+
+@dataclass
+class PendingEpoch:
+    """A trained epoch that waits for its delivery. Belongs to the training thread.
+
+    Attributes:
+        snapshot: the weights at the epoch's end.
+        train_logs: the training metrics of the epoch, nested as the step returned them.
+        validations: one for each validation set; empty if the epoch is not validated.
+        stops: whether the training had been told to stop when the epoch ended.
+        skipped: whether its validation was due and left out.
+    """
+
+    snapshot: Snapshot
+    train_logs: Mapping[str, float]
+    validations: Sequence[PendingValidation] = field(default_factory=tuple)
+    stops: bool = False
+    skipped: bool = False
+
+    @property
+    def epoch(self) -> int:
+        return self.snapshot.epoch
+
+    @property
+    def shards(self) -> list[Future[ShardOutcome]]:
+        """The parts of all its validations."""
+        return [future for validation in self.validations for future in validation.shards]
+
+    def ready(self) -> bool:
+        """Whether it can be delivered without waiting."""
+        return all(validation.ready() for validation in self.validations)
+
+    def wait(self, timeout_s: float | None, check: Callable[[], None]) -> None:
+        """Waits until `ready`.
+
+        Args:
+            timeout_s: how long; None waits for ever.
+            check: called some ten times a second; may raise to end the wait.
+
+        Raises:
+            ValidationTimeoutError: if it is not ready in time.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self.ready():
+            check()
+            left = 0.1 if deadline is None else min(0.1, deadline - time.monotonic())
+            unfinished = [future for future in self.shards if not future.done()]
+            if left <= 0:
+                raise ValidationTimeoutError(
+                    f"validating epoch {self.epoch + 1} did not end within timeout_s={timeout_s:g}: "
+                    f"{len(unfinished)} of {len(self.shards)} parts were not done; check whether the "
+                    "validation data ends, or raise ValidationPolicy(timeout_s=...)"
+                )
+            wait(unfinished, timeout=left, return_when="FIRST_COMPLETED")
+
+    def leave_out(self) -> None:
+        """Gives its validations up."""
+        for validation in self.validations:
+            validation.cancel()
+        self.validations = ()
+        self.skipped = True
+
+    def cancel(self) -> None:
+        """Drops what has not begun."""
+        for validation in self.validations:
+            validation.cancel()
+
+
+def merged_by_worker(outcomes: Sequence[ShardOutcome]) -> ValidationResult | None:
+    """Returns the metrics of the whole, if the worker that came last has merged them."""
+    return next((outcome.whole for outcome in outcomes if outcome.whole is not None), None)
+
+
+# What TensorFlow puts before the cause.
+_PREAMBLE = re.compile(r"Graph execution error|Detected at node|<stack traces|Traceback|File |\s")
+
+
+def _cause(error: BaseException) -> str:
+    """Returns the first line of a message that says what went wrong."""
+    lines = [re.sub(r"\{\{.*?\}\}\s*", "", line) for line in str(error).splitlines()]
+    telling = [line for line in lines if line.strip() and not _PREAMBLE.match(line)]
+    return (telling or [str(error).strip() or "(no message)"])[0][:300]

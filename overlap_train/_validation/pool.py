@@ -1,0 +1,178 @@
+"""The worker pool: threads that run jobs in the order in which they were submitted. It knows no Keras.
+
+The training thread submits and collects, and says how many may run beside it; each worker takes one job at a
+time, puts its result or its exception into a future and drops every reference to it. Workers are daemons,
+because a job stuck in the user's data cannot be ended from outside and must not keep the interpreter alive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
+
+from overlap_train._validation.job_queue import JobQueue
+
+__all__ = ["WorkerPool"]
+
+T = TypeVar("T")
+
+_CLOSE_S = 10.0
+
+
+class _Job(Generic[T]):
+    def __init__(self, function: Callable[..., T], arguments: tuple[Any, ...]) -> None:
+        self.future: Future[T] = Future()
+        self._function = function
+        self._arguments = arguments
+
+    def run(self) -> None:
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            result = self._function(*self._arguments)
+        except BaseException as error:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(result)
+
+
+class WorkerPool:
+    """A fixed number of named threads. As a context manager it warns of those that do not end.
+
+    Args:
+        workers: how many, at least one.
+        name: prefix of the threads' names; `name-0`, `name-1`, …
+
+    Raises:
+        ValueError: `workers` is below 1.
+        RuntimeError: the system allows no more threads; none is left then.
+    """
+
+    def __init__(self, workers: int, name: str = "validation") -> None:
+        if workers < 1:
+            raise ValueError(f"workers must be at least 1; got {workers}")
+        self._jobs: JobQueue[_Job[Any]] = JobQueue()
+        self._closed = False
+        # The threads hold the queue and not the pool, so that a forgotten pool can be found and reported.
+        self._threads = [
+            threading.Thread(target=_work, args=(self._jobs,), name=f"{name}-{i}", daemon=True)
+            for i in range(workers)
+        ]
+        self._start()
+        self._finalizer = weakref.finalize(self, _report_leak, self._jobs, name)
+        self._finalizer.atexit = False
+
+    def _start(self) -> None:
+        """Starts all threads, or none.
+
+        Raises:
+            RuntimeError: the system allows no more threads.
+        """
+        for number, thread in enumerate(self._threads):
+            try:
+                thread.start()
+            except BaseException as error:
+                _drain(self._jobs)
+                for started in self._threads[:number]:
+                    started.join(_CLOSE_S)
+                if not isinstance(error, RuntimeError):
+                    raise
+                raise RuntimeError(
+                    f"thread {number + 1} of {len(self._threads)} could not be started ({error}); ask for "
+                    "fewer workers, or raise the limit of threads (ulimit -u, pids.max of the container)"
+                ) from error
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        self.close()
+        stuck = ", ".join(thread.name for thread in self._threads if thread.is_alive())
+        if not stuck:
+            return
+        # Where warnings are errors, this one must not take the place of the error that ended the fit.
+        with contextlib.suppress(RuntimeWarning) if error_type else contextlib.nullcontext():
+            warnings.warn(
+                f"{stuck} did not end within {_CLOSE_S:g} s: a job, such as the next batch of a generator "
+                "or an evaluation function, does not return; left behind until the process ends",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    @property
+    def workers(self) -> int:
+        return len(self._threads)
+
+    def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
+        """Appends a job; jobs are begun in this order.
+
+        Raises:
+            RuntimeError: if the pool is closed.
+        """
+        if self._closed:
+            raise RuntimeError("this WorkerPool is closed")
+        job = _Job(function, arguments)
+        if not self._jobs.put(job):
+            job.future.cancel()
+        return job.future
+
+    @property
+    def idle(self) -> bool:
+        """Whether no job is under way or waits."""
+        return self._jobs.idle
+
+    def admit(self, most: int | None, *, after_s: float = 0.0) -> None:
+        """Lets waiting jobs begin, up to `most` at once from now on; None for all workers.
+
+        Args:
+            most: at a time.
+            after_s: jobs that are held begin so many seconds later.
+        """
+        self._jobs.admit(most, after_s=after_s)
+
+    def hold(self, seconds: float) -> None:
+        """Lets no job begin before `admit`, or before this time has passed."""
+        self._jobs.hold(seconds)
+
+    def close(self, timeout_s: float | None = _CLOSE_S) -> bool:
+        """Drops the jobs that have not begun, and waits for those that have. Idempotent.
+
+        Args:
+            timeout_s: how long to wait for all of them together; None waits for ever.
+
+        Returns:
+            Whether all threads have ended.
+        """
+        if not self._closed:
+            self._closed = True
+            self._finalizer.detach()
+            _drain(self._jobs)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+
+def _work(jobs: JobQueue[_Job[Any]]) -> None:
+    while (job := jobs.take()) is not None:
+        try:
+            job.run()
+        finally:
+            del job  # or the last job's snapshot would live until the next one comes
+            jobs.done()
+
+
+def _drain(jobs: JobQueue[_Job[Any]]) -> None:
+    for job in jobs.close():
+        job.future.cancel()
+
+
+def _report_leak(jobs: JobQueue[_Job[Any]], name: str) -> None:
+    _drain(jobs)
+    warnings.warn(f"WorkerPool {name!r} was not closed", ResourceWarning, stacklevel=2)

@@ -1,0 +1,303 @@
+"""A model of a snapshot's weights, private to an evaluation function and on the snapshot's memory.
+
+It is made on the training thread before the training begins, and belongs to the function's thread after that.
+A copy that might answer otherwise than the model itself is refused: what differs from Keras must not be
+silent.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from overlap_train import _keras
+from overlap_train._inspection.graph import computation
+from overlap_train._inspection.traced import TracedFunction
+from overlap_train._keras import copies as _keras_copies
+from overlap_train._snapshot import ModelState, StateVariable, Values, same_bits
+
+__all__ = [
+    "CopyRefusedError",
+    "PrivateModel",
+    "build",
+    "make_private_model",
+    "places_of",
+    "require_no_outside",
+]
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_OWN_STATE = (keras.Layer, keras.Variable, keras.optimizers.Optimizer, keras.metrics.Metric, tf.Variable)
+# Attributes that belong to what has been trained and run, and not to what the model is.
+_OF_A_RUN = frozenset(("history", "optimizer", "train_function", "test_function", "predict_function"))
+
+
+class CopyRefusedError(Exception):
+    """Says why a model has no private copy; not for users."""
+
+
+class PrivateModel:
+    """A copy of a model whose variables take over a snapshot's values. One thread at a time.
+
+    Attributes:
+        model: the copy.
+    """
+
+    def __init__(self, model: keras.Model, variables: list[tuple[keras.Variable, int]]) -> None:
+        """Takes a copy.
+
+        Args:
+            model: the copy.
+            variables: its variables, each with its place in `Values.flat`.
+        """
+        self.model = model
+        self._variables = [(StateVariable.of_keras(variable), place) for variable, place in variables]
+
+    def adopt(self, values: Values) -> None:
+        """Gives the copy a snapshot's values, on the snapshot's memory."""
+        flat = values.flat()
+        for variable, place in self._variables:
+            variable.assign(flat[place])
+        self.model.stop_training = False
+
+    def changed(self, values: Values) -> list[str]:
+        """Returns the names of what differs from the values that were adopted."""
+        flat = values.flat()
+        found = [v.name for v, place in self._variables if not same_bits(v.read(), flat[place])]
+        return found + (["stop_training"] if self.model.stop_training else [])
+
+
+def make_private_model(
+    model: keras.Model, state: ModelState, x_spec: Any, clone: Callable[[], keras.Model] | None = None
+) -> PrivateModel:
+    """Copies a model. On the training thread; leaves random states and running names as they were.
+
+    Args:
+        model: built and compiled.
+        state: the variables of the training.
+        x_spec: nested `tf.TensorSpec` of the input of a batch.
+        clone: makes the copy; None makes it from the model's configuration.
+
+    Raises:
+        CopyRefusedError: there is no copy that is known to answer like the model.
+    """
+    with _keras_copies.undisturbed(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        copy = _from_configuration(model) if clone is None else _cloned(clone, model)
+        build(copy, x_spec)
+        variables = list(zip(copy.variables, places_of(model, state, model.variables), strict=False))
+        _require_same_variables(copy.variables, model.variables)
+        if clone is None:
+            _transfer(model, copy)
+        if not copy.compiled:
+            _compile(model, copy)
+        if clone is not None or not all(map(_is_stock, _keras.flat_layers(model))):
+            _require_same_computation(model, copy, x_spec)
+    return PrivateModel(copy, variables + _optimizer_variables(model, copy, state))
+
+
+def places_of(model: keras.Model, state: ModelState, variables: list[keras.Variable]) -> list[int]:
+    """Returns where the values of a model's variables are in `Values.flat`.
+
+    Raises:
+        CopyRefusedError: the training does not know one of them.
+    """
+    places = {id(handle): i for i, v in enumerate(state.variables) for handle in v.handles}
+    try:
+        return [places[id(_keras.variable_handles(variable)[0])] for variable in variables]
+    except KeyError:
+        raise CopyRefusedError(f"{type(model).__name__} has variables that it does not list") from None
+
+
+def require_no_outside(state: ModelState) -> None:
+    """Raises CopyRefusedError if the training uses variables that no copy of the model has."""
+    if state.outside:
+        names = ", ".join(variable.name for variable in state.outside[:3])
+        raise CopyRefusedError(f"the training uses variables outside the model ({names}), which no copy has")
+
+
+def _from_configuration(model: keras.Model) -> keras.Model:
+    """Returns the model made anew, as Keras makes it from its configuration."""
+    try:
+        with keras.saving.custom_object_scope(_custom_objects(model)), _keras_copies.trusted():
+            copy = type(model).from_config(model.get_config())
+    except Exception as error:  # a configuration of the user's own raises anything
+        text = " ".join(str(error).split())[:160]
+        raise CopyRefusedError(
+            f"{type(model).__name__} is not made anew by its configuration ({type(error).__name__}: {text})"
+        ) from error
+    if type(copy) is not type(model):
+        raise CopyRefusedError(f"{type(model).__name__}.from_config makes a {type(copy).__name__}")
+    return copy
+
+
+def _cloned(clone: Callable[[], keras.Model], model: keras.Model) -> keras.Model:
+    """Returns what the user's function makes.
+
+    Raises:
+        TypeError: it is no model.
+        ValueError: it is the trained model.
+    """
+    copy = clone()
+    if not _keras.is_trainer(copy):
+        raise TypeError(f"clone must return a Keras model; it returned a {type(copy).__name__}")
+    if copy is model or any(layer is model for layer in _keras.flat_layers(copy)):
+        raise ValueError("clone must make a new model; it returned the one that is trained")
+    return copy
+
+
+def _custom_objects(model: keras.Model) -> dict[str, Any]:
+    """Returns the classes and functions of the user's that are found in a model, by name.
+
+    Raises:
+        CopyRefusedError: two of them have the same name.
+    """
+    found: dict[str, Any] = {}
+    for layer in _keras.flat_layers(model):
+        own = [type(layer), *(v for v in vars(layer).values() if isinstance(v, types.FunctionType))]
+        for each in own:
+            if _keras.is_stock_method(each):
+                continue
+            name = keras.saving.get_registered_name(each)
+            if found.setdefault(name, each) is not each:
+                raise CopyRefusedError(f"its layers use two functions or classes of the name {name!r}")
+    return found
+
+
+def build(copy: keras.Model, x_spec: Any) -> None:
+    """Makes the variables of a copy, if it has not.
+
+    Raises:
+        CopyRefusedError: it cannot be called on such a batch.
+    """
+    if copy.built and all(layer.built for layer in _keras.flat_layers(copy)):
+        return
+    try:
+        copy(keras.tree.map_structure(lambda s: keras.KerasTensor(tuple(s.shape), s.dtype.name), x_spec))
+    except Exception as error:
+        raise CopyRefusedError(f"a copy of {type(copy).__name__} is not built by a batch: {error}") from error
+
+
+def _require_same_variables(copied: list[keras.Variable], own: list[keras.Variable]) -> None:
+    if len(copied) != len(own):
+        raise CopyRefusedError(f"the copy has {len(copied)} variables where the model has {len(own)}")
+    for theirs, ours in zip(copied, own, strict=True):
+        if tuple(theirs.shape) != tuple(ours.shape) or theirs.dtype != ours.dtype:
+            raise CopyRefusedError(
+                f"variable {theirs.path} of the copy is {theirs.dtype}{tuple(theirs.shape)} where the model "
+                f"has {ours.path}, {ours.dtype}{tuple(ours.shape)}"
+            )
+
+
+def _transfer(model: keras.Model, copy: keras.Model) -> None:
+    """Gives the copy what layers keep beside their configuration: plain attributes, tables, statistics."""
+    layers = list(zip(_keras.flat_layers(model), _keras.flat_layers(copy), strict=False))
+    for own, other in layers:
+        if type(own) is not type(other):
+            raise CopyRefusedError(f"the copy has a {type(other).__name__} for a {type(own).__name__}")
+        for name, value in _plain_attributes(own):
+            if name in vars(other):
+                vars(other)[name] = value
+        store: dict[str, Any] = {}
+        own.save_own_variables(store)
+        if store:
+            other.load_own_variables(store)
+        if hasattr(own, "save_assets"):  # tables, such as a vocabulary
+            with tempfile.TemporaryDirectory() as directory:
+                own.save_assets(directory)
+                other.load_assets(directory)
+    for name, value in vars(model).items():
+        shared = not name.startswith("_") and name not in vars(copy) and name not in _OF_A_RUN
+        if shared and not isinstance(value, _OWN_STATE):
+            vars(copy)[name] = value  # such as a tokenizer that was attached to the model
+
+
+def _plain_attributes(layer: keras.Layer) -> Iterator[tuple[str, Any]]:
+    """Yields attributes that may have been set since the layer was made."""
+    for name, value in vars(layer).items():
+        inner = name.startswith("_") and _is_stock(layer)
+        if type(value) in _PLAIN and not inner and name not in _keras_copies.base_attributes():
+            yield name, value
+
+
+def _compile(model: keras.Model, copy: keras.Model) -> None:
+    """Compiles the copy as the model, for functions that call `evaluate`.
+
+    Where that is not possible it stays as it is, and `evaluate` raises Keras's error.
+    """
+    arguments = _keras_copies.compile_arguments(model)
+    if arguments is None:
+        return
+    for name in ("metrics", "weighted_metrics"):
+        arguments[name] = _fresh(arguments.get(name))
+    if isinstance(model.optimizer, keras.optimizers.Optimizer):
+        try:
+            arguments["optimizer"] = type(model.optimizer).from_config(model.optimizer.get_config())
+        except Exception:  # of an optimizer of the user's own
+            return
+    copy.compile(**arguments)
+    if isinstance(copy.optimizer, keras.optimizers.Optimizer):
+        copy.optimizer.build(copy.trainable_variables)
+
+
+def _fresh(metrics: Any) -> Any:
+    """Returns metrics as `compile` takes them, with none that the model counts in."""
+    if isinstance(metrics, keras.metrics.Metric):
+        return type(metrics).from_config(metrics.get_config())
+    if isinstance(metrics, dict):
+        return {name: _fresh(metric) for name, metric in metrics.items()}
+    return [_fresh(metric) for metric in metrics] if isinstance(metrics, (list, tuple)) else metrics
+
+
+def _optimizer_variables(
+    model: keras.Model, copy: keras.Model, state: ModelState
+) -> list[tuple[keras.Variable, int]]:
+    """Returns the variables of the copy's optimizer with their places, none if it is another one."""
+    optimizers = copy.optimizer, model.optimizer
+    if not all(isinstance(optimizer, keras.optimizers.Optimizer) for optimizer in optimizers):
+        return []
+    theirs, ours = (optimizer.variables for optimizer in optimizers)
+    try:
+        _require_same_variables(theirs, ours)
+        return list(zip(theirs, places_of(model, state, ours), strict=True))
+    except CopyRefusedError:
+        return []
+
+
+def _require_same_computation(model: keras.Model, copy: keras.Model, x_spec: Any) -> None:
+    """Compares what the two compute of a batch, operation by operation."""
+    try:
+        traced = [
+            TracedFunction(lambda x, each=each: each(x, training=False), x_spec) for each in (model, copy)
+        ]
+    except Exception as error:  # of the user's own code
+        raise CopyRefusedError(
+            f"calling it on a batch fails, so that a copy cannot be compared: {error}"
+        ) from error
+    for function in traced:
+        for effect in function.effects:
+            raise CopyRefusedError(f"its call {effect}")
+    for function, each, whose in zip(
+        traced, (model, copy), ("its call", "the call of its copy"), strict=True
+    ):
+        own = {id(handle) for v in each.variables for handle in _keras.variable_handles(v)}
+        foreign = [v.name for v in function.variables if id(v.handle) not in own]
+        if foreign:
+            raise CopyRefusedError(f"{whose} reads variables outside the model ({', '.join(foreign[:3])})")
+    ours, theirs = (function.constants for function in traced)
+    equal = len(ours) == len(theirs) and all(map(np.array_equal, ours, theirs))
+    if not equal or computation(traced[0].graph) != computation(traced[1].graph):
+        raise CopyRefusedError("its copy computes something else")
+
+
+def _is_stock(layer: keras.Layer) -> bool:
+    """Whether a layer is one of Keras's, which its configuration describes completely."""
+    if type(layer) is keras.layers.Lambda or not _keras.is_stock_method(type(layer)):
+        return False
+    return all(_keras.is_stock_method(v) for v in vars(layer).values() if isinstance(v, types.FunctionType))

@@ -1,0 +1,179 @@
+"""Puts evaluation and threads together: a snapshot in, one future for each part out."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import tensorflow as tf
+
+from overlap_train._data.kept import CachedBatches
+from overlap_train._data.shards import Batches, Shard, split_batches, warn_if_short
+from overlap_train._data.streamed import StreamedBatches
+from overlap_train._snapshot import Snapshot, Values
+from overlap_train._validation.evaluation import ShardResult, SnapshotEvaluator
+from overlap_train._validation.pending import merged_by_worker
+from overlap_train._validation.pool import WorkerPool
+from overlap_train.parallel.hosts import Alone
+from overlap_train.records import ShardOutcome, Span, ValidationResult
+
+__all__ = ["ValidationRunner"]
+
+
+class ValidationRunner:
+    """Evaluates snapshots on one validation set with a pool of workers. Belongs to the training thread.
+
+    Attributes:
+        parts: how many parts a validation has.
+        in_step: None: what must not run beside the training has a `LiveRunner`.
+    """
+
+    in_step: str | None = None
+    live = False
+
+    def __init__(
+        self,
+        evaluator: SnapshotEvaluator,
+        batches: Batches,
+        pool: WorkerPool,
+        on_span: Callable[[Span], None],
+        present: Values,
+        *,
+        devices: Sequence[str] = (),
+        hosts: Alone | None = None,
+        steps: int | None = None,
+    ) -> None:
+        self._steps = steps
+        self.evaluator = evaluator
+        self._batches = batches
+        self._pool = pool
+        self._on_span = on_span
+        self._devices = devices
+        self._hosts = hosts if hosts is not None else Alone()
+        if evaluator.indivisible or isinstance(batches, StreamedBatches):
+            self._hosts = Alone()  # each host does it all
+        self.parts = 1 if evaluator.indivisible else pool.workers
+        if batches.num_batches is not None:
+            self.parts = min(self.parts, batches.num_batches)
+        # While the training traces its first step. Whoever runs a function meanwhile would prepare it again.
+        self._held: dict[str | None, Any] = {}
+        self._prepared: dict[str | None, Future[None]] = {
+            device: pool.submit(self._prepare, device, present)
+            for device in dict.fromkeys(self._device(index) for index in range(self.parts))
+        }
+
+    def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
+        """Begins to evaluate a snapshot; the futures are in the order of the parts."""
+        stream = self._batches.begin() if isinstance(self._batches, StreamedBatches) else None
+        values = snapshot.values
+        parts = _Parts(self.parts)
+
+        def work(index: int) -> ShardOutcome:
+            start_s = time.monotonic()
+            self._wait_until_prepared(index)
+            device = self._device(index)
+            with tf.device(device):
+                result = self.evaluator.evaluate(values, stream or self._part(index), self._held.get(device))
+                whole = self._merged(parts.put(index, result), values)
+            thread = threading.current_thread().name
+            span = Span(
+                "validate", thread, start_s, time.monotonic(), snapshot.epoch, snapshot.step, {"shard": index}
+            )
+            self._on_span(span)
+            return ShardOutcome(result, span, whole)
+
+        return [self._pool.submit(work, index) for index in range(self.parts)]
+
+    def evaluate(self, values: Values) -> ValidationResult:
+        """Evaluates values now, with all workers, and waits for the result.
+
+        Raises:
+            Exception: whatever a worker raised.
+        """
+        self._pool.admit(None)
+        futures = self.start(Snapshot(epoch=0, step=0, values=values))
+        outcomes = [future.result() for future in futures]
+        results = [outcome.result for outcome in outcomes]
+        return merged_by_worker(outcomes) or self.merge(results, values)
+
+    @property
+    def rewindable(self) -> bool:
+        """Whether a validation can be made again; the batches of a generator are gone."""
+        return not isinstance(self._batches, StreamedBatches) or self._batches.rewindable
+
+    def close(self) -> None:
+        """Ends what the data began; the pool is closed by its owner."""
+        if isinstance(self._batches, StreamedBatches):
+            self._batches.close()
+
+    def warn(self) -> None:
+        """Warns, as Keras does, if the last validation had fewer batches than were asked for."""
+        warn_if_short(self._batches.last_count, self._steps)
+
+    def evaluate_one_batch(self, values: Values) -> None:
+        """Evaluates the first batch and throws the result away; nothing for data that would lose it."""
+        if isinstance(self._batches, CachedBatches):
+            self._batches.fill()
+        if not isinstance(self._batches, StreamedBatches):
+            self._wait_until_prepared(0)
+            self.evaluator.evaluate(values, Shard(0, 0, 1))
+
+    def merge(self, results: list[ShardResult], values: Values) -> ValidationResult:
+        """Returns the metrics of the whole from those of the parts."""
+        return self.evaluator.merge(results, values, self._hosts.sum)
+
+    def _merged(self, results: list[ShardResult] | None, values: Values) -> ValidationResult | None:
+        """Returns the metrics of the whole if all parts are there, to spare the training thread that."""
+        if results is None or self._hosts.count > 1:
+            return None
+        try:
+            return self.evaluator.merge(results, values)
+        except Exception:
+            return None  # raised again where the results are collected
+
+    def _device(self, index: int) -> str | None:
+        """Where a part is evaluated; None leaves it to TensorFlow."""
+        return self._devices[index % len(self._devices)] if self._devices else None
+
+    def _prepare(self, device: str | None, values: Values) -> None:
+        """Fills the cache and warms the evaluator up."""
+        start_s = time.monotonic()
+        if isinstance(self._batches, CachedBatches):
+            self._batches.fill()
+        self._held[device] = self.evaluator.held_on(device)
+        if device is not None or not self.evaluator.is_warm:
+            with tf.device(device):
+                self.evaluator.warm_up(values)
+        self._on_span(Span("prepare", threading.current_thread().name, start_s, time.monotonic()))
+
+    def _wait_until_prepared(self, index: int) -> None:
+        # What failed there either fails again in the evaluation, and is reported, or does not matter.
+        with contextlib.suppress(Exception):
+            self._prepared[self._device(index)].result()
+
+    def _part(self, index: int) -> Shard:
+        batches = self._batches
+        assert not isinstance(batches, StreamedBatches)
+        count = batches.fill() if isinstance(batches, CachedBatches) else batches.num_batches
+        shards = split_batches(count, self.parts * self._hosts.count)
+        index += self.parts * self._hosts.index
+        return shards[index] if index < len(shards) else Shard(index, 0, 0)
+
+
+class _Parts:
+    """The results of one validation's parts, put in by the workers in any order."""
+
+    def __init__(self, count: int) -> None:
+        self._lock = threading.Lock()
+        self._results: list[ShardResult | None] = [None] * count
+
+    def put(self, index: int, result: ShardResult) -> list[ShardResult] | None:
+        """Adds a part and returns all of them, in their order, if it was the last to come."""
+        with self._lock:
+            self._results[index] = result
+            found = [result for result in self._results if result is not None]
+            return found if len(found) == len(self._results) else None

@@ -1,0 +1,319 @@
+"""From `fit`'s `validation_data` to the suite that evaluates it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from overlap_train import _keras
+from overlap_train._data.preprocessing import Preprocess
+from overlap_train._data.shards import Batches, make_batches
+from overlap_train._data.streamed import StreamedBatches
+from overlap_train._inspection.traces import Same, Traces
+from overlap_train._snapshot import ModelState
+from overlap_train._support import arguments
+from overlap_train._validation.evaluation import SnapshotEvaluator
+from overlap_train._validation.live import (
+    LiveRunner,
+    LiveSteps,
+    OwnEvaluation,
+    StepByStep,
+    Validates,
+    eager_step,
+    late_step,
+    traced_step,
+)
+from overlap_train._validation.pool import WorkerPool
+from overlap_train._validation.runner import ValidationRunner
+from overlap_train._validation.suite import NamedRunner, Runner, ValidationSuite
+from overlap_train._validation.validation_step import ValidationStep, trace_step, trace_validation
+from overlap_train.options.validation import ValidationPolicy, ValidationSet
+from overlap_train.parallel.hosts import Alone
+from overlap_train.records import Span
+
+__all__ = ["PreparedSet", "SetRequest", "build_suite", "is_set", "named_sets", "prepare_sets"]
+
+
+def named_sets(validation_data: Any, default: ValidationSet) -> dict[str, ValidationSet]:
+    """Returns the validation sets by name; a single one has the name "".
+
+    A dict means several sets if each value could be a `validation_data` of its own: a tuple, a dataset, a
+    generator or a `ValidationSet`. A dict of arrays is one set's inputs by name, as in Keras.
+
+    Args:
+        validation_data: as `fit` got it; None is no set at all.
+        default: frequency, steps and batch size where a set does not say.
+
+    Raises:
+        TypeError: if a set's name is not a string, or a set is None.
+        ValueError: if a set's name is empty, or its frequency cannot be meant.
+    """
+    if validation_data is None:
+        return {}
+    _refuse_missing(validation_data)
+    if not isinstance(validation_data, dict) or not all(map(is_set, validation_data.values())):
+        return {"": _with_data(default, validation_data)}
+    if not validation_data:
+        raise ValueError("validation_data is an empty dict; pass at least one set, or None")
+    sets = {}
+    for name, data in validation_data.items():
+        if not isinstance(name, str):
+            raise TypeError(f"the names of validation sets must be strings; got {name!r}")
+        if not name:
+            raise ValueError("the name of a validation set must not be empty")
+        sets[name] = data if isinstance(data, ValidationSet) else _with_data(default, data)
+        arguments.epoch_selector(sets[name].freq)
+    return sets
+
+
+@dataclass(frozen=True)
+class SetRequest:
+    """What is asked of the validation, for all sets.
+
+    Attributes:
+        model: compiled.
+        function: the validation step.
+        identity: tells that step from others.
+        policy: how the validation runs.
+        listened: whether a callback is told of the batches of a validation.
+        within_evaluate: whether this is a call of `evaluate`, which has reached the model's own already.
+        acts: the name of a callback that may do anything between these batches, or None.
+        preprocess: prepares a batch, or None.
+        most_rows: returns how many rows of nested arrays may be evaluated as one batch; None leaves batches
+            alone.
+        devices: that the workers take in turn; none leaves them where TensorFlow puts them.
+        hosts: that share each validation.
+        within: returns a function that does the same in the scope in which the model is to be traced.
+    """
+
+    model: keras.Model
+    function: Callable[[Any], Mapping[str, Any]]
+    identity: Hashable
+    policy: ValidationPolicy
+    listened: bool = False
+    acts: str | None = None
+    within_evaluate: bool = False
+    preprocess: Preprocess | None = None
+    most_rows: Callable[[Any], int] | None = None
+    devices: Sequence[str] = ()
+    hosts: Alone | None = None
+    within: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function
+
+
+@dataclass(frozen=True)
+class PreparedSet:
+    """A validation set whose step has been traced, before the variables of the training are known.
+
+    Attributes:
+        name: prefix of its metrics.
+        chosen: as the user asked for it.
+        batches: its data; None where the model's own `evaluate` takes it.
+        step: the traced step; None where nothing is traced.
+        live: why it has to be validated live, or None.
+    """
+
+    name: str
+    chosen: ValidationSet
+    batches: Batches | None
+    step: ValidationStep | None
+    live: str | None
+
+
+def prepare_sets(request: SetRequest, sets: Mapping[str, ValidationSet]) -> list[PreparedSet]:
+    """Traces the validation step for each set, and finds out which have to be validated live.
+
+    Raises:
+        ValueError: if there is no such device, or for empty or endless data.
+        TypeError: if the step does not return a mapping.
+    """
+    _require_devices(request.devices)
+    return [_prepared(request, name, chosen) for name, chosen in sets.items()]
+
+
+def build_suite(
+    request: SetRequest,
+    prepared: Sequence[PreparedSet],
+    state: ModelState,
+    on_span: Callable[[Span], None],
+    resources: contextlib.ExitStack,
+) -> ValidationSuite:
+    """Builds the evaluators of all sets and starts the workers, which `resources` will end.
+
+    Args:
+        request: what is asked of the validation.
+        prepared: the sets.
+        state: the variables of the training.
+        on_span: called, on the worker, with each span of work.
+        resources: closes what is opened here.
+    """
+    evaluators = {
+        each.name: SnapshotEvaluator(
+            request.model, state, each.step, each.batches, batch_by_batch=request.listened
+        )
+        for each in prepared
+        if each.live is None and each.step is not None and each.batches is not None
+    }
+    pool = None
+    if evaluators:
+        pool = resources.enter_context(WorkerPool(_workers(request.policy, prepared, evaluators)))
+    present = state.read()
+    named = []
+    for each in prepared:
+        runner: Runner
+        if each.name in evaluators and pool is not None and each.batches is not None:
+            runner = ValidationRunner(
+                evaluators[each.name],
+                each.batches,
+                pool,
+                on_span,
+                present,
+                devices=request.devices,
+                hosts=request.hosts,
+                steps=each.chosen.steps,
+            )
+        else:
+            runner = _live_runner(request, each, state, on_span)
+        named.append(NamedRunner(each.name, runner, arguments.epoch_selector(each.chosen.freq)))
+    beside = pool if not request.devices and not tf.config.list_logical_devices("GPU") else None
+    suite = ValidationSuite(named, on_error=request.policy.on_error, hosts=request.hosts, pool=beside)
+    resources.callback(suite.close)
+    return suite
+
+
+def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> PreparedSet:
+    model = request.model
+    if _keras.has_own_test_function(model):
+        reason = f"{type(model).__name__} makes its test function itself"
+        return PreparedSet(name, chosen, None, None, reason)
+    owner = _keras.overrides(model, "evaluate")
+    if owner is not None and not request.within_evaluate:
+        return PreparedSet(
+            name, chosen, None, None, f"{owner.__name__} has an evaluate of its own, which validates"
+        )
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(chosen.data)
+    steps, group = _keras.capped_steps(chosen.steps), _keras.steps_per_execution(model)
+    batches = make_batches(
+        x,
+        y,
+        sample_weight,
+        batch_size=chosen.batch_size,
+        steps=None if steps is None else -(-steps // group) * group,
+        cache_bytes=request.policy.cache_bytes,
+        preprocess=request.preprocess,
+        most_rows=request.most_rows,
+        device="CPU:0" if request.devices else None,  # each of them gets its own copy
+    )
+    if _keras.runs_eagerly(model):
+        return PreparedSet(name, chosen, batches, None, "the model runs eagerly (run_eagerly=True)")
+    # What prepares batches has been traced for these very ones.
+    prepared = None if batches.preparation is None else (str(batches.raw_spec), Same(request.preprocess))
+    step = Traces.of(model).get_for(
+        "test",
+        _keras.test_function(model),
+        ("step", request.identity, prepared),
+        batches.element_spec,
+        lambda: trace_validation(
+            model, request.function, batches.element_spec, batches.preparation, within=request.within
+        ),
+    )
+    return PreparedSet(name, chosen, batches, step, _must_be_live(request, batches, step))
+
+
+def _must_be_live(request: SetRequest, batches: Batches, step: ValidationStep) -> str | None:
+    if request.acts is not None:
+        return f"{request.acts} acts between the batches of a validation"
+    if isinstance(batches, StreamedBatches) and batches.reads:
+        names = ", ".join(batches.reads[:3])
+        return f"the pipeline of the validation data reads what no pass holds ({names}), as it stands then"
+    return step.live
+
+
+def _live_runner(
+    request: SetRequest, each: PreparedSet, state: ModelState, on_span: Callable[[Span], None]
+) -> LiveRunner:
+    validate: Validates
+    if each.batches is None:
+        data = keras.utils.unpack_x_y_sample_weight(each.chosen.data)
+        validate = OwnEvaluation(
+            request.model, data, batch_size=each.chosen.batch_size, steps=each.chosen.steps
+        )
+        return LiveRunner(
+            validate, each.live or "", state, on_span, close=lambda: _keras.forget_evaluation(request.model)
+        )
+    steps = _live_steps(request, each)
+    streamed = each.batches if isinstance(each.batches, StreamedBatches) else None
+    return LiveRunner(
+        StepByStep(request.model, steps, each.batches, each.chosen.steps),
+        each.live or "",
+        state,
+        on_span,
+        rewindable=streamed is None or streamed.rewindable,
+        close=streamed.close if streamed is not None else lambda: None,
+    )
+
+
+def _live_steps(request: SetRequest, each: PreparedSet) -> LiveSteps:
+    if each.step is None or each.batches is None:
+        return eager_step(request.function, request.preprocess)
+    if not each.step.writes_summaries:
+        return traced_step(each.step)
+    model, spec = request.model, each.batches.element_spec
+    return late_step(
+        each.step,
+        lambda: Traces.of(model).get(
+            "test",
+            _keras.test_function(model),
+            ("late", Same(each.step)),
+            lambda: trace_step(model, request.function, spec, request.within),
+        ),
+    )
+
+
+def _workers(
+    policy: ValidationPolicy, prepared: Sequence[PreparedSet], evaluators: Mapping[str, SnapshotEvaluator]
+) -> int:
+    """Returns how many threads the sets can keep busy at most."""
+    useful = 0
+    for each in prepared:
+        evaluator = evaluators.get(each.name)
+        if evaluator is None or each.batches is None:
+            continue
+        count = each.batches.num_batches
+        most = policy.resolved_workers if count is None else count
+        useful += 1 if evaluator.indivisible else most
+    return min(policy.resolved_workers, useful)
+
+
+def _require_devices(devices: Sequence[str]) -> None:
+    known = [device.name for device in tf.config.list_logical_devices()] if devices else []
+    short = [name.split("device:")[-1] for name in known]
+    for device in devices:
+        spec = tf.DeviceSpec.from_string(device)
+        if f"{spec.device_type}:{spec.device_index or 0}" not in short:
+            raise ValueError(f"there is no device {device!r}; TensorFlow has {', '.join(short)}")
+
+
+def _with_data(default: ValidationSet, data: Any) -> ValidationSet:
+    return ValidationSet(data=data, freq=default.freq, steps=default.steps, batch_size=default.batch_size)
+
+
+def _refuse_missing(validation_data: Any) -> None:
+    """Raises TypeError if the data of one of several sets is None."""
+    if not isinstance(validation_data, dict) or not all(
+        d is None or is_set(d) for d in validation_data.values()
+    ):
+        return
+    for name, data in validation_data.items():
+        if (data.data if isinstance(data, ValidationSet) else data) is None:
+            raise TypeError(f"validation_data[{name!r}] is None; leave this set out, or pass its data")
+
+
+def is_set(value: Any) -> bool:
+    """Whether a value in a dict of `validation_data` is a validation set of its own."""
+    kinds = (tuple, ValidationSet, tf.data.Dataset, keras.utils.PyDataset)
+    return isinstance(value, kinds) or hasattr(value, "__next__")

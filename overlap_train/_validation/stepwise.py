@@ -1,0 +1,144 @@
+"""Validation between the ends of epochs: after every n training steps, or whenever a time has passed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import keras
+
+from overlap_train._snapshot import Snapshot
+from overlap_train._validation.pending import PendingEpoch
+from overlap_train._validation.suite import ValidationSuite
+from overlap_train.records import StepValidation, ValidationResult, prefixed
+
+__all__ = ["StepSchedule", "StepValidations", "deliver_step_validation"]
+
+
+class StepSchedule:
+    """When a validation inside an epoch is due. Belongs to the training thread.
+
+    Args:
+        every_steps: so many training steps lie between two; None does not count them.
+        every_seconds: so much time lies between the beginnings of two; None does not look.
+        clock: returns the time in seconds.
+    """
+
+    def __init__(
+        self,
+        every_steps: int | None = None,
+        every_seconds: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._every_steps = every_steps
+        self._every_seconds = every_seconds
+        self._clock = clock
+        self._begun_s: float | None = None
+
+    def steps_left(self, step: int) -> int | None:
+        """Returns how many steps may follow `step` before the next validation is due; None if any."""
+        return None if self._every_steps is None else self._every_steps - step % self._every_steps
+
+    def due(self, before: int, step: int) -> bool:
+        """Whether a validation is due behind the steps from `before` to `step`.
+
+        The time begins to count with the first steps, whose call is the one that traces.
+        """
+        if self._every_steps is not None and before // self._every_steps != step // self._every_steps:
+            return True
+        if self._every_seconds is None:
+            return False
+        if self._begun_s is None:
+            self._begun_s = self._clock()
+        return self._clock() - self._begun_s >= self._every_seconds
+
+    def begun(self) -> None:
+        """Takes note that a validation begins."""
+        self._begun_s = self._clock()
+
+
+@dataclass
+class StepValidations:
+    """Validates snapshots inside epochs. Belongs to the training thread.
+
+    One is under way at a time: if it is not finished when the next is due, training waits for it. A result
+    is delivered once the training cannot go back behind it any more: when all earlier epochs have been.
+
+    Attributes:
+        suite: evaluates.
+        schedule: says when.
+        deliver: called with each result.
+    """
+
+    suite: ValidationSuite
+    schedule: StepSchedule
+    deliver: Callable[[StepValidation], None]
+    _pending: PendingEpoch | None = None
+    _live: dict[str, ValidationResult] = field(default_factory=dict)
+    _finished: list[StepValidation] = field(default_factory=list)
+
+    def steps_left(self, step: int) -> int | None:
+        """Returns how many steps may follow `step` before the next validation is due; None if any."""
+        return self.schedule.steps_left(step)
+
+    def after(self, before: int, step: int, take: Callable[[], Snapshot]) -> None:
+        """Begins a validation if one is due, and collects what is finished.
+
+        Args:
+            before: steps that had been made before the last call.
+            step: steps that have been made.
+            take: takes a snapshot.
+        """
+        if self._pending is not None and self._pending.ready():
+            self._finish()
+        if self.schedule.due(before, step):
+            self.wait()
+            self.schedule.begun()
+            snapshot = take()
+            self._live = self.suite.run_live_alone()
+            self.suite.hold()
+            self._pending = PendingEpoch(snapshot, {}, self.suite.start_all(snapshot))
+
+    def wait(self) -> None:
+        """Waits for the one under way and collects it."""
+        if self._pending is not None:
+            self.suite.admit(None)
+            self._pending.wait(None, lambda: None)
+            self._finish()
+
+    def release(self, oldest_epoch: int | None) -> None:
+        """Delivers the results that nothing can undo.
+
+        Args:
+            oldest_epoch: the oldest one that waits for its delivery; None if none does.
+        """
+        while self._finished and (oldest_epoch is None or self._finished[0].epoch <= oldest_epoch):
+            self.deliver(self._finished.pop(0))
+
+    def drop_after(self, step: int) -> None:
+        """Gives up what was begun after `step`, because training went back to there."""
+        self._finished = [result for result in self._finished if result.step <= step]
+        if self._pending is not None and self._pending.snapshot.step > step:
+            self._pending.cancel()
+            self._pending = None
+
+    def _finish(self) -> None:
+        assert self._pending is not None
+        pending, self._pending = self._pending, None
+        results, _ = self.suite.collect(pending)
+        results |= self._live
+        self._finished.append(StepValidation(pending.epoch, pending.snapshot.step, prefixed(results)))
+
+
+def deliver_step_validation(
+    callbacks: Iterable[keras.callbacks.Callback],
+    keep: Callable[[StepValidation], None],
+    result: StepValidation,
+) -> None:
+    """Keeps a result, and gives it to the callbacks that have a method `on_step_validation(step, logs)`."""
+    keep(result)
+    for callback in callbacks:
+        listener = getattr(callback, "on_step_validation", None)
+        if callable(listener):
+            listener(result.step, dict(result.metrics))

@@ -1,0 +1,304 @@
+"""The validation sets of a `fit`, one or several by name, evaluated by one pool."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import keras
+
+from overlap_train._snapshot import Snapshot, Values
+from overlap_train._validation.live import LiveRunner, live_failure
+from overlap_train._validation.pending import PendingEpoch, PendingValidation, merged_by_worker
+from overlap_train._validation.pool import WorkerPool
+from overlap_train.errors import ValidationWorkerError
+from overlap_train.parallel.hosts import Alone
+from overlap_train.records import ShardOutcome, Span, ValidationResult
+
+__all__ = ["NamedRunner", "Runner", "ValidationSuite"]
+
+# From one epoch's end to the next one's first call the training needs less, unless a callback takes long.
+_HOLD_S = 0.05
+# From Python into a compiled call; workers that wake up meanwhile would take turns with it at Python's lock.
+_HEAD_START_S = 0.002
+
+
+class Runner(Protocol):
+    """What evaluates one set, or calls one function.
+
+    A `ValidationRunner`, a `RemoteRunner`, a `LiveRunner` or a `FunctionRunner`.
+    """
+
+    @property
+    def in_step(self) -> str | None:
+        """Why training must not run ahead of these validations, or None."""
+
+    @property
+    def rewindable(self) -> bool:
+        """Whether a validation can be made again."""
+
+    @property
+    def live(self) -> bool:
+        """Whether it evaluates the model as it is, at delivery, and not snapshots: a `LiveRunner`."""
+
+    def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
+        """Begins to evaluate a snapshot; the futures are in the order of the parts."""
+
+    def evaluate(self, values: Values) -> ValidationResult:
+        """Evaluates values now."""
+
+    def evaluate_one_batch(self, values: Values) -> None:
+        """Evaluates the first batch, or raises what goes wrong with it."""
+
+    def merge(self, results: list[Any], values: Values) -> ValidationResult:
+        """Returns the metrics of the whole from those of the parts."""
+
+    def warn(self) -> None:
+        """Warns of what was odd about the last validation. On the training thread."""
+
+    def close(self) -> None:
+        """Ends what the data began."""
+
+
+@dataclass(frozen=True)
+class NamedRunner:
+    """A validation set.
+
+    Attributes:
+        name: prefix of its metrics, "" if there is only one set.
+        runner: evaluates it.
+        validates: whether an epoch, counted from 0, is validated on it.
+    """
+
+    name: str
+    runner: Runner
+    validates: Callable[[int], bool]
+
+
+class ValidationSuite:
+    """Starts and collects the validations of snapshots. Belongs to the training thread."""
+
+    def __init__(
+        self,
+        sets: Sequence[NamedRunner],
+        *,
+        on_error: str = "raise",
+        hosts: Alone | None = None,
+        pool: WorkerPool | None = None,
+    ) -> None:
+        """Of sets that are there already.
+
+        Args:
+            sets: with their runners.
+            on_error: as in `ValidationPolicy`.
+            hosts: that share each validation.
+            pool: of the runners, if they share the cores with the training.
+        """
+        self._hosts = hosts if hosts is not None else Alone()
+        self._sets = {named.name: named for named in sets}
+        self._on_error = on_error
+        self._pool = pool
+        self._function_pools: list[WorkerPool] = []
+
+    def add_function(self, named: NamedRunner, pool: WorkerPool | None) -> None:
+        """Adds an evaluation function after the sets.
+
+        Args:
+            named: with its runner.
+            pool: of its only thread; None if it runs on the training thread.
+        """
+        self._sets[named.name] = named
+        if pool is not None:
+            self._function_pools.append(pool)
+
+    def __bool__(self) -> bool:
+        return bool(self._sets)
+
+    @property
+    def in_step(self) -> str | None:
+        """Why training must not run ahead of these validations, or None."""
+        for named in self._sets.values():
+            if named.runner.in_step is not None:
+                return named.runner.in_step
+        return None
+
+    @property
+    def rewindable(self) -> bool:
+        """Whether validations that were dropped can be made again with the same data."""
+        return all(named.runner.rewindable for named in self._sets.values())
+
+    @property
+    def rewindable_names(self) -> list[str]:
+        """The sets whose validations can be made again."""
+        return [name for name, named in self._sets.items() if named.runner.rewindable]
+
+    def admit(self, most: int | None) -> None:
+        """Lets the workers go on, up to `most` of them at once; None for all."""
+        if self._pool is not None:
+            self._pool.admit(most)
+        for pool in self._function_pools:
+            pool.admit(None)
+
+    def admit_beside(self, most: int) -> None:
+        """The same for a training call that is about to begin; who has been held lets it begin first."""
+        if self._pool is not None:
+            self._pool.admit(most, after_s=_HEAD_START_S)
+        for pool in self._function_pools:
+            pool.admit(None, after_s=_HEAD_START_S)
+
+    @property
+    def shares_cores(self) -> bool:
+        """Whether the workers are known to take cores from the training.
+
+        They do not if they have devices of their own. Of evaluation functions nobody knows: they may wait.
+        """
+        return self._pool is not None and not self._function_pools
+
+    @property
+    def idle(self) -> bool:
+        """Whether the workers have nothing to do."""
+        return all(pool is None or pool.idle for pool in (self._pool, *self._function_pools))
+
+    def hold(self) -> None:
+        """Lets no worker begin before `admit`, or for a moment."""
+        if self._pool is not None:
+            self._pool.hold(_HOLD_S)
+        for pool in self._function_pools:
+            pool.hold(_HOLD_S)
+
+    def live_sets(self, epoch: int) -> list[str]:
+        """Returns the sets that are validated live after an epoch, when it is delivered."""
+        return [name for name, named in self._sets.items() if named.runner.live and named.validates(epoch)]
+
+    def validate_live(
+        self, name: str, snapshot: Snapshot, callbacks: keras.callbacks.CallbackList
+    ) -> ShardOutcome | None:
+        """Validates the model as it is on one set; None if it failed and `on_error` leaves it out.
+
+        Raises:
+            ValidationWorkerError: it failed and `on_error` does not say otherwise.
+        """
+        runner = self._sets[name].runner
+        assert isinstance(runner, LiveRunner)
+        for attempt in range(2):
+            try:
+                return runner.run(callbacks, snapshot)
+            except Exception as error:
+                if self._on_error == "retry" and attempt == 0:
+                    continue
+                failed = live_failure(name, snapshot.epoch, error)
+                if self._on_error != "warn":
+                    raise failed from error
+                warnings.warn(f"left out: {failed}", RuntimeWarning, stacklevel=2)
+                break
+        return None
+
+    def evaluate_live(self, name: str, callbacks: keras.callbacks.CallbackList) -> ValidationResult:
+        """Validates the model as it is on one set, outside a fit; whatever goes wrong is raised as it is."""
+        runner = self._sets[name].runner
+        assert isinstance(runner, LiveRunner)
+        result: ValidationResult = runner.run(callbacks, None).result
+        return result
+
+    def run_live_alone(self) -> dict[str, ValidationResult]:
+        """Validates the model as it is, inside an epoch, on the sets that are validated live."""
+        runners = {name: named.runner for name, named in self._sets.items()}
+        return {
+            name: runner.run_alone() for name, runner in runners.items() if isinstance(runner, LiveRunner)
+        }
+
+    def due(self, epoch: int) -> bool:
+        """Whether an epoch is validated on any set."""
+        return any(named.validates(epoch) for named in self._sets.values())
+
+    def start(self, snapshot: Snapshot) -> list[PendingValidation]:
+        """Begins to evaluate a snapshot on the sets whose turn it is."""
+        return [
+            PendingValidation(snapshot.epoch, name, named.runner.start(snapshot))
+            for name, named in self._sets.items()
+            if named.validates(snapshot.epoch)
+        ]
+
+    def start_all(self, snapshot: Snapshot) -> list[PendingValidation]:
+        """Begins to evaluate a snapshot on every set."""
+        return [
+            PendingValidation(snapshot.epoch, name, named.runner.start(snapshot))
+            for name, named in self._sets.items()
+        ]
+
+    def collect(self, pending: PendingEpoch) -> tuple[dict[str, ValidationResult], list[Span]]:
+        """Merges the parts of an epoch's validations.
+
+        Live validations are left out: they are made at delivery (`live_runner`).
+
+        Returns:
+            The result of each set by its name, and the workers' spans.
+
+        Raises:
+            ValidationWorkerError: a worker failed and `on_error` does not say otherwise.
+        """
+        results: dict[str, ValidationResult] = {}
+        spans: list[Span] = []
+        values = pending.snapshot.values
+        for validation in pending.validations:
+            if self._sets[validation.name].runner.live:
+                continue
+            try:
+                results[validation.name] = self._merge(validation, spans, values)
+            except ValidationWorkerError as error:
+                if self._on_error == "raise":
+                    raise
+                if self._on_error == "retry":
+                    runner = self._sets[validation.name].runner
+                    again = PendingValidation(pending.epoch, validation.name, runner.start(pending.snapshot))
+                    self.admit(None)
+                    PendingEpoch(pending.snapshot, {}, [again]).wait(None, lambda: None)
+                    results[validation.name] = self._merge(again, spans, values)
+                else:
+                    warnings.warn(f"left out: {error}", RuntimeWarning, stacklevel=2)
+                    pending.skipped = True
+        return results, spans
+
+    def evaluate(self, name: str, values: Values) -> ValidationResult:
+        """Evaluates values on one set now, and waits for the result."""
+        return self._sets[name].runner.evaluate(values)
+
+    def sanity_check(self, values: Values) -> None:
+        """Evaluates one batch of each set, or raises what goes wrong with it."""
+        for name in self._sets:
+            self.check(name, values)
+
+    def check(self, name: str, values: Values) -> None:
+        """Evaluates one batch of one set, or raises what goes wrong with it."""
+        self._sets[name].runner.evaluate_one_batch(values)
+
+    def close(self) -> None:
+        """Ends what the data began."""
+        for named in self._sets.values():
+            named.runner.close()
+
+    def _outcomes(self, validation: PendingValidation) -> list[ShardOutcome]:
+        """Returns the parts' results of this host once all hosts have theirs."""
+        outcomes, failed = [], None
+        try:
+            outcomes = validation.outcomes()
+        except ValidationWorkerError as error:
+            failed = error
+        messages = self._hosts.gather(None if failed is None else str(failed))
+        if failed is not None:
+            raise failed
+        for host, message in enumerate(messages):
+            if message is not None:
+                raise ValidationWorkerError(f"on host {host}: {message}", epoch=validation.epoch, shard=0)
+        return outcomes
+
+    def _merge(self, validation: PendingValidation, spans: list[Span], values: Values) -> ValidationResult:
+        runner = self._sets[validation.name].runner
+        outcomes = self._outcomes(validation)
+        spans += [outcome.span for outcome in outcomes]
+        results = [outcome.result for outcome in outcomes]
+        runner.warn()
+        return merged_by_worker(outcomes) or runner.merge(results, values)

@@ -1,0 +1,121 @@
+"""The validation step and what surrounds it, traced once; and why it must not run beside the training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from overlap_train import _keras
+from overlap_train._inspection.traced import CapturedVariable, TracedFunction, trace, union
+from overlap_train._training.step import CarriedLogs, lists_joined, require_logs
+
+__all__ = ["ValidationStep", "trace_step", "trace_validation"]
+
+
+@dataclass(frozen=True, eq=False)
+class ValidationStep:
+    """One validation step of a model for batches of one kind, as traced functions.
+
+    Attributes:
+        step: the step itself; updates the metrics and returns logs.
+        reset: sets the metrics back, as before the first batch; None if Python does so.
+        result: computes the metrics; None if Python does so.
+        preparation: makes a batch of what the data holds; None if it is a batch already.
+        logs: the step's logs.
+        own_logs: whether these count, of the last batch, and not the metrics: Keras takes the metrics where
+            both have the same names.
+        live: why the step can only run on the model's own variables, in step with the training; or None.
+    """
+
+    step: TracedFunction
+    reset: TracedFunction | None
+    result: TracedFunction | None
+    preparation: TracedFunction | None
+    logs: CarriedLogs
+    own_logs: bool
+    live: str | None
+
+    @property
+    def writes_summaries(self) -> bool:
+        """Whether the step writes to a summary writer, the default one when it was traced."""
+        return any("Summary" in effect.operation for effect in self.step.effects)
+
+    @property
+    def variables(self) -> list[CapturedVariable]:
+        """All variables that a validation reads or writes."""
+        return union([self.step, self.reset, self.result, self.preparation])
+
+
+def trace_validation(
+    model: keras.Model,
+    function: Callable[[Any], Mapping[str, Any]],
+    element_spec: Any,
+    preparation: TracedFunction | None = None,
+    *,
+    within: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function,
+) -> ValidationStep:
+    """Traces the validation step of a compiled model, which builds what is not built yet.
+
+    Args:
+        model: compiled.
+        function: the step.
+        element_spec: nested `tf.TensorSpec` of a prepared batch.
+        preparation: as in `ValidationStep`.
+        within: returns a function that does the same in the scope in which the model is to be traced.
+
+    Raises:
+        TypeError: if the step does not return a mapping.
+    """
+    step = trace_step(model, function, element_spec, within)
+    require_logs("validation_step", step.outputs)
+    logs, own_logs = CarriedLogs(step.outputs), set(step.outputs) != set(model.get_metrics_result())
+    by_python = _keras.metrics_by_python(model)
+    if by_python is not None:
+        reason = f"{by_python} may depend on Python's state"
+        return ValidationStep(step, None, None, preparation, logs, own_logs, reason)
+    reset = TracedFunction(within(model.reset_metrics))
+    result = trace(within(model.get_metrics_result))
+    live = _must_be_live(model, step, reset, result, preparation)
+    return ValidationStep(step, reset, result, preparation, logs, own_logs, live)
+
+
+def trace_step(
+    model: keras.Model,
+    function: Callable[[Any], Mapping[str, Any]],
+    element_spec: Any,
+    within: Callable[[Callable[..., Any]], Callable[..., Any]],
+) -> TracedFunction:
+    """Traces the validation step alone; the arguments are those of `trace_validation`."""
+    return TracedFunction(
+        within(lambda batch: lists_joined(function(_keras.without_optionals(batch)))),
+        element_spec,
+        harmless=lambda: _keras.stock_metric_handles(model),
+    )
+
+
+def _must_be_live(
+    model: keras.Model,
+    step: TracedFunction,
+    reset: TracedFunction,
+    result: TracedFunction | None,
+    preparation: TracedFunction | None,
+) -> str | None:
+    """Returns why a validation cannot be made on private variables, to the same result, or None."""
+    functions = [step, reset, result, preparation]
+    for function in functions:
+        for effect in function.effects if function is not None else ():
+            return f"the validation {effect}"
+    own = {id(handle) for v in model.metrics_variables for handle in _keras.variable_handles(v)}
+    changed = [v.name for v in union(functions) if v.written and id(v.handle) not in own]
+    if changed:
+        return f"the validation changes variables that are no metric of the model ({', '.join(changed[:3])})"
+    if result is None:
+        return "the metrics of the model cannot compute their results in a compiled function"
+    set_back = {id(variable.handle) for variable in reset.variables if variable.only_set}
+    kept = [variable.name for variable in step.written if id(variable.handle) not in set_back]
+    if kept:
+        return f"metrics keep state that reset_state does not set back ({', '.join(kept[:3])})"
+    return None

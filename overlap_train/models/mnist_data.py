@@ -1,0 +1,278 @@
+"""MNIST as arrays in memory, through tensorflow-datasets, with real digits where MNIST is out of reach.
+
+The order of preference:
+
+    1. the directory that the caller or `TFDS_DATA_DIR` names; if it cannot be used, that is an error
+    2. TFDS's own directory, if MNIST lies there prepared
+    3. a download by TFDS, in a process of its own that is killed when it takes too long
+    4. scikit-learn's handwritten digits, which come with that package, resized to MNIST's shape
+
+Everything here may be called from any thread; nothing is kept between calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from overlap_train._support.extras import import_extra
+from overlap_train.errors import DataUnavailableError
+
+__all__ = ["MnistArrays", "load_mnist", "parse_size", "replicate_to"]
+
+_VERSION = "3.0.1"
+_NUM_EXAMPLES = {"train": 60_000, "test": 10_000}
+_SIDE = 28
+_DIGITS_SEED = 0
+_DIGITS_TEST_EXAMPLES = 297
+_NO_NETWORK_EXIT = 3
+
+# TFDS retries for minutes where nothing answers, so one request with a time-out goes first.
+_DOWNLOAD_SCRIPT = """
+import sys, urllib.request
+url = "https://storage.googleapis.com/cvdf-datasets/mnist/t10k-labels-idx1-ubyte.gz"
+try:
+    urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=10).close()
+except OSError as error:
+    print(error, file=sys.stderr)
+    sys.exit({no_network})
+import tensorflow_datasets as tfds
+tfds.builder("mnist:{version}", data_dir=sys.argv[1]).download_and_prepare(
+    download_dir=sys.argv[1] + "/downloads")
+"""
+
+_UNITS = {"": 1, "B": 1}
+for _power, _prefix in enumerate("KMGT", start=1):
+    _UNITS[f"{_prefix}B"] = 1000**_power
+    _UNITS[f"{_prefix}IB"] = 1024**_power
+
+
+@dataclass(frozen=True)
+class MnistArrays:
+    """Handwritten digits for training and validation.
+
+    Attributes:
+        x_train: images, uint8 `[N, 28, 28, 1]`, 0 to 255.
+        y_train: digits, int64 `[N]`, 0 to 9.
+        x_test: images for validation, as `x_train`.
+        y_test: digits for validation, as `y_train`.
+        source: one line for the user that says which images these are.
+    """
+
+    x_train: npt.NDArray[np.uint8]
+    y_train: npt.NDArray[np.int64]
+    x_test: npt.NDArray[np.uint8]
+    y_test: npt.NDArray[np.int64]
+    source: str
+
+
+def load_mnist(
+    data_dir: str | os.PathLike[str] | None = None, *, download_timeout_s: float = 60.0
+) -> MnistArrays:
+    """Returns MNIST, or scikit-learn's digits where there is neither a copy nor a network.
+
+    Args:
+        data_dir: a TFDS directory, one that holds `mnist/3.0.1`. Default: the environment variable
+            `TFDS_DATA_DIR`; if that is not set either, TFDS's own directory or a download into it.
+        download_timeout_s: seconds that a download may take; 0 never downloads.
+
+    Raises:
+        ValueError: `download_timeout_s` is negative.
+        DataUnavailableError: the named directory does not exist, holds no MNIST or a damaged one; or MNIST is
+            out of reach and scikit-learn not installed.
+    """
+    if download_timeout_s < 0:
+        raise ValueError(f"download_timeout_s must be 0 or more seconds, got {download_timeout_s}")
+    named = os.fspath(data_dir) if data_dir is not None else os.environ.get("TFDS_DATA_DIR")
+    if named:
+        return _read(_prepared_dir(Path(named).expanduser(), named=named))
+    default = Path.home() / "tensorflow_datasets"
+    prepared = default / "mnist" / _VERSION
+    if (prepared / "dataset_info.json").is_file():
+        return _read(prepared)
+    problem = _download(default, timeout_s=download_timeout_s)
+    return _read(prepared) if problem is None else _embedded_digits(problem)
+
+
+def replicate_to(arrays: MnistArrays, size_bytes: int) -> MnistArrays:
+    """Returns `arrays` with the training part repeated until its images fill `size_bytes`.
+
+    As paper P1 does to make MNIST as large as 1 GB. The images are repeated in order, the last
+    repetition as far as is needed; a size below that of one image set cuts nothing off.
+
+    Raises:
+        ValueError: `size_bytes` is not positive.
+    """
+    if size_bytes <= 0:
+        raise ValueError(f"size_bytes must be positive, got {size_bytes}")
+    examples = len(arrays.x_train)
+    wanted = max(examples, size_bytes // arrays.x_train[0].nbytes)
+    if wanted == examples:
+        return arrays
+    return replace(
+        arrays,
+        x_train=np.resize(arrays.x_train, (wanted, *arrays.x_train.shape[1:])),
+        y_train=np.resize(arrays.y_train, wanted),
+        source=f"{arrays.source}, repeated to {wanted:,} training images",
+    )
+
+
+def parse_size(text: str) -> int:
+    """Returns the bytes that a size such as "1GiB", "500 MB" or "4096" stands for.
+
+    Raises:
+        ValueError: it is not a positive number with one of the units B, KB to TB or KiB to TiB.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    unit = _UNITS.get(match[2].upper()) if match else None
+    size_bytes = int(float(match[1]) * unit) if match and unit else 0
+    if size_bytes <= 0:
+        raise ValueError(f"expected a positive size such as 1GiB, 500MB or 4096, got {text!r}")
+    return size_bytes
+
+
+def _prepared_dir(root: Path, *, named: str) -> Path:
+    if not root.is_dir():
+        raise DataUnavailableError(
+            f"the data directory {named!r} does not exist; name one that tensorflow-datasets prepared, "
+            "or none to let MNIST be downloaded"
+        )
+    prepared = root / "mnist" / _VERSION
+    if not (prepared / "dataset_info.json").is_file():
+        raise DataUnavailableError(
+            f"the data directory {named!r} holds no mnist/{_VERSION}/dataset_info.json; name the directory "
+            "above 'mnist', or none to let MNIST be downloaded"
+        )
+    return prepared
+
+
+def _read(prepared: Path) -> MnistArrays:
+    import tensorflow_datasets as tfds
+
+    parts = {}
+    try:
+        # From the directory alone: `tfds.builder` would ask the network about a version.
+        builder = tfds.builder_from_directory(os.fspath(prepared))
+        for split, expected in _NUM_EXAMPLES.items():
+            images, labels = tfds.as_numpy(
+                builder.as_dataset(split=split, batch_size=-1, as_supervised=True, shuffle_files=False)
+            )
+            if images.shape != (expected, _SIDE, _SIDE, 1) or labels.shape != (expected,):
+                raise ValueError(
+                    f"the {split} part has images {images.shape} and labels {labels.shape}, not {expected:,}"
+                )
+            parts[split] = images, labels
+    except MemoryError:
+        raise
+    except Exception as error:  # TFDS and TensorFlow raise many types for a broken file
+        raise DataUnavailableError(
+            f"the copy of MNIST in {os.fspath(prepared)!r} is damaged ({_first_line(error)}); delete that "
+            "directory and prepare it again"
+        ) from error
+    return MnistArrays(*parts["train"], *parts["test"], source=f"MNIST (tensorflow-datasets {_VERSION})")
+
+
+def _download(root: Path, *, timeout_s: float) -> str | None:
+    """Lets TFDS put MNIST under `root`, whole or not at all; returns None, or why it is not there."""
+    if timeout_s == 0:
+        return "no MNIST on disk and no download wanted"
+    existed = root.exists()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        # On the same file system as its destination, so that the last step is one rename.
+        with tempfile.TemporaryDirectory(prefix=".mnist-", dir=root, ignore_cleanup_errors=True) as scratch:
+            problem = _run_download(scratch, timeout_s=timeout_s)
+            if problem is None:
+                _move_into_place(Path(scratch) / "mnist" / _VERSION, root / "mnist" / _VERSION)
+    except OSError as error:
+        return f"no MNIST on disk and {os.fspath(root)!r} cannot be written ({error.strerror})"
+    if problem is not None and not existed:
+        with contextlib.suppress(OSError):  # not empty: somebody else has begun to use it
+            root.rmdir()
+    return problem
+
+
+def _run_download(scratch: str, *, timeout_s: float) -> str | None:
+    script = _DOWNLOAD_SCRIPT.format(no_network=_NO_NETWORK_EXIT, version=_VERSION)
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, scratch],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=environment,
+        text=True,
+    )
+    with process:
+        try:
+            _, complaints = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            return f"no MNIST on disk and the download took longer than {timeout_s:g} s"
+        finally:
+            # Also on Ctrl-C: nobody else would end it.
+            process.kill()
+    if process.returncode == 0:
+        return None
+    if process.returncode == _NO_NETWORK_EXIT:
+        return "no MNIST on disk and no network"
+    last_line = complaints.strip().splitlines()[-1:] or [f"exit status {process.returncode}"]
+    return f"no MNIST on disk and the download failed ({last_line[0][:200]})"
+
+
+def _move_into_place(source: Path, destination: Path) -> None:
+    destination.parent.mkdir(exist_ok=True)
+    try:
+        source.rename(destination)
+    except OSError:
+        # Somebody else's download was quicker; anything but a whole copy there is in the way.
+        if (destination / "dataset_info.json").is_file():
+            return
+        shutil.rmtree(destination)
+        source.rename(destination)
+
+
+def _embedded_digits(reason: str) -> MnistArrays:
+    try:
+        import_extra(
+            "sklearn", extra="examples", purpose=f"MNIST cannot be had ({reason}); what stands in for it"
+        )
+    except ModuleNotFoundError as error:
+        raise DataUnavailableError(str(error)) from error
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    digits = load_digits()  # the UCI test set: 1,797 images of 8x8, values 0 to 16
+    x_train, x_test, y_train, y_test = train_test_split(
+        _resize(digits.images * (255.0 / 16.0)),
+        digits.target.astype(np.int64),
+        test_size=_DIGITS_TEST_EXAMPLES,
+        random_state=_DIGITS_SEED,
+        stratify=digits.target,
+    )
+    source = f"scikit-learn's handwritten digits, {len(digits.images):,} images resized to 28x28: {reason}"
+    return MnistArrays(x_train, y_train, x_test, y_test, source)
+
+
+def _resize(images: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
+    """Resizes images `[N, S, S]` of 0 to 255 to uint8 `[N, 28, 28, 1]`, bilinear between pixel centres."""
+    size = images.shape[1]
+    centres = (np.arange(_SIDE) + 0.5) * size / _SIDE - 0.5
+    # Row i holds the weights with which the old pixels make the new pixel i; the border repeats.
+    weights = np.maximum(0.0, 1.0 - np.abs(np.clip(centres, 0, size - 1)[:, None] - np.arange(size)))
+    resized: npt.NDArray[np.float64] = weights @ images @ weights.T
+    return np.expand_dims(np.rint(resized), -1).astype(np.uint8)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:200]

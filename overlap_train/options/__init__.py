@@ -1,0 +1,34 @@
+"""What a user decides: how to validate, to execute, to keep checkpoints, and which threads to use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from overlap_train._support.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from overlap_train.options.checkpoint import CheckpointPolicy
+    from overlap_train.options.execution import ExecutionPlan
+    from overlap_train.options.functions import EvaluationFunction
+    from overlap_train.options.threads import configure
+    from overlap_train.options.validation import ValidationPolicy, ValidationSet
+
+__all__ = [
+    "CheckpointPolicy",
+    "EvaluationFunction",
+    "ExecutionPlan",
+    "ValidationPolicy",
+    "ValidationSet",
+    "configure",
+]
+
+_HOMES = {
+    "CheckpointPolicy": "checkpoint",
+    "EvaluationFunction": "functions",
+    "ExecutionPlan": "execution",
+    "ValidationPolicy": "validation",
+    "ValidationSet": "validation",
+    "configure": "threads",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -1,0 +1,73 @@
+"""What a user decides about checkpoints."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import Any
+
+from overlap_train._support.arguments import freeze, require_count, require_path, require_seconds
+from overlap_train.errors import CheckpointError
+
+__all__ = ["CheckpointPolicy", "checkpoint_policy"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointPolicy:
+    """Where, when and how many checkpoints are kept; pass it, or the directory alone, as `fit(resume=…)`.
+
+    Attributes:
+        directory: of this training alone; made if missing.
+        every_epochs: write after so many delivered epochs.
+        every_s: write only if so many seconds have passed since the last one; None does not wait.
+        keep: how many checkpoints are kept; if the newest is damaged, the one before is used.
+
+    Raises:
+        TypeError: for a value of the wrong type.
+        ValueError: for a value out of range.
+    """
+
+    directory: str | os.PathLike[str]
+    every_epochs: int = 1
+    every_s: float | None = None
+    keep: int = 3
+
+    def __post_init__(self) -> None:
+        require_path("directory", self.directory)
+        expected = "a number of seconds or None"
+        freeze(
+            self,
+            every_epochs=require_count("every_epochs", self.every_epochs, minimum=1),
+            every_s=None
+            if self.every_s is None
+            else require_seconds("every_s", self.every_s, zero=True, expected=expected),
+            keep=require_count("keep", self.keep, minimum=1),
+        )
+
+
+def checkpoint_policy(resume: Any) -> CheckpointPolicy | None:
+    """Returns what the argument `resume` of `fit` means, with an absolute directory.
+
+    So it stays where it is though a callback changes the working directory.
+
+    Raises:
+        TypeError: if it is neither a directory nor a policy nor None.
+        ValueError: if it is no possible path.
+        CheckpointError: if it is relative to a working directory that is gone.
+    """
+    if resume is None:
+        return None
+    if isinstance(resume, (str, os.PathLike)):
+        require_path("resume", resume)
+        resume = CheckpointPolicy(directory=resume)
+    if not isinstance(resume, CheckpointPolicy):
+        raise TypeError(
+            f"resume must be a directory, a CheckpointPolicy or None; got {type(resume).__name__}"
+        )
+    try:
+        return replace(resume, directory=os.path.abspath(resume.directory))
+    except OSError as error:
+        raise CheckpointError(
+            f"resume={os.fspath(resume.directory)!r} is relative, and the working directory is gone "
+            f"({error.strerror}). Give an absolute path."
+        ) from error

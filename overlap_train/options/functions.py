@@ -1,0 +1,178 @@
+"""What a user says of an evaluation function, and what may come back from one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+import keras
+import numpy as np
+
+from overlap_train._support.arguments import (
+    epoch_selector,
+    freeze,
+    require_callable,
+    require_choice,
+    require_mapping,
+    shown,
+)
+
+__all__ = [
+    "EvaluationFunction",
+    "metric_values",
+    "require_functions",
+    "split_functions",
+]
+
+_BACKENDS = ("thread", "process")
+
+
+@dataclass(frozen=True)
+class EvaluationFunction:
+    """A function of a model that validates it: whatever computes a number from weights.
+
+    It stands in `ValidationPolicy(functions={"bleu": ...})`, or in a dict of validation sets.
+
+    Attributes:
+        function: called with a model that has the weights of an epoch's end; returns a number, or a dict of
+            numbers by name, which may be nested. The model is private to the function: what the function
+            changes in it does not reach the training. The function is called for one epoch after the
+            other, always on the same thread or process.
+        freq: every how many epochs, or a sequence of epochs counted from 1; None takes the `validation_freq`
+            of the `fit`.
+        backend: `"thread"` calls the function on a thread of its own, with a model whose variables share the
+            memory of the snapshot. `"process"` calls it in a process of its own, on the CPU, which gets a
+            copy of the weights each time; the function must be importable, as for `multiprocessing`.
+        clone: makes the model anew, with the same structure, for models that their configuration does not
+            make again; called without arguments, at the beginning of a `fit`. Its weights do not matter.
+
+    Raises:
+        TypeError: for a value of the wrong type.
+        ValueError: for a value out of range.
+    """
+
+    function: Callable[[keras.Model], Any]
+    _: KW_ONLY
+    freq: int | Sequence[int] | None = None
+    backend: str = "thread"
+    clone: Callable[[], keras.Model] | None = None
+
+    def __post_init__(self) -> None:
+        require_callable("function", self.function)
+        if isinstance(self.function, EvaluationFunction):
+            raise TypeError("function must be a function of a model; got an EvaluationFunction")
+        if self.freq is not None:
+            epoch_selector(self.freq, name="freq")
+        require_callable("clone", self.clone, optional=True)
+        freeze(
+            self,
+            freq=self.freq if self.freq is None or isinstance(self.freq, Sequence) else int(self.freq),
+            backend=require_choice("backend", self.backend, _BACKENDS),
+        )
+
+
+def require_functions(name: str, value: Any) -> Mapping[str, EvaluationFunction]:
+    """Returns evaluation functions by name, plain functions wrapped, or raises TypeError or ValueError."""
+    if value is None:
+        return {}
+    expected = "a mapping of names to functions, or None"
+    found = {}
+    for key, function in require_mapping(name, value, expected=expected).items():
+        if not isinstance(key, str):
+            raise TypeError(f"{name} must be {expected}; got {shown(key)} for a name")
+        if not key:
+            raise ValueError(f"{name} must be {expected}; got a name that is empty")
+        if not isinstance(function, EvaluationFunction):
+            if isinstance(function, type) or not callable(function):
+                raise TypeError(f"{name}[{shown(key)}] must be a function of a model; got {shown(function)}")
+            function = EvaluationFunction(function)
+        found[str(key)] = function
+    return found
+
+
+def split_functions(
+    validation_data: Any, functions: Mapping[str, Any] | None, is_set: Callable[[Any], bool]
+) -> tuple[Any, dict[str, EvaluationFunction]]:
+    """Takes the evaluation functions out of `fit`'s `validation_data`.
+
+    Args:
+        validation_data: as `fit` got it.
+        functions: those of the policy.
+        is_set: whether a value could be a validation set of its own.
+
+    Returns:
+        The data that is left, None if there is none; and all functions by name, those of the policy first.
+
+    Raises:
+        TypeError: a function has no name, or stands beside what is no validation set.
+        ValueError: a name is given twice.
+    """
+    if isinstance(validation_data, EvaluationFunction):
+        raise TypeError(
+            "validation_data is an EvaluationFunction without a name; pass a dict such as "
+            '{"bleu": EvaluationFunction(...)}'
+        )
+    functions = require_functions("functions", functions)
+    named = {}
+    if isinstance(validation_data, dict):
+        named = {n: v for n, v in validation_data.items() if isinstance(v, EvaluationFunction)}
+    data = {n: v for n, v in validation_data.items() if n not in named} if named else validation_data
+    for name, value in data.items() if named else ():
+        if not is_set(value):
+            raise TypeError(
+                f"validation_data[{shown(name)}] stands beside an EvaluationFunction and must be a "
+                f"validation set: a tuple of arrays, a dataset or a ValidationSet; got {shown(value)}"
+            )
+    sets = set(data) if isinstance(data, dict) and data and all(map(is_set, data.values())) else set()
+    for name in functions:
+        if name in named or name in sets:
+            raise ValueError(f"validation_data and functions both name {name!r}; give one another name")
+    return (data if data or not named else None), {**functions, **require_functions("validation_data", named)}
+
+
+def metric_values(returned: Any) -> dict[str, float]:
+    """Returns what an evaluation function returned as numbers by name; a single number has the name "".
+
+    Nested dicts are flattened, the names joined by "_".
+
+    Raises:
+        TypeError: it is neither a number nor a dict of numbers by name.
+        ValueError: two values have the same name.
+    """
+    values: dict[str, float] = {}
+    _collect(returned, "", values)
+    return values
+
+
+def _collect(value: Any, name: str, values: dict[str, float]) -> None:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if not isinstance(key, str) or not key:
+                raise TypeError(f"an evaluation function names its values by strings; got {shown(key)}")
+            _collect(inner, f"{name}_{key}" if name else key, values)
+        return
+    number = _as_float(value)
+    if number is None:
+        where = f" for {name!r}" if name else ""
+        raise TypeError(
+            f"an evaluation function returns a number or a dict of numbers; got {shown(value)} of type "
+            f"{type(value).__name__}{where}"
+        )
+    if name in values:
+        raise ValueError(f"an evaluation function returned two values of the name {name!r}")
+    values[name] = number
+
+
+def _as_float(value: Any) -> float | None:
+    """Returns a scalar of Python, NumPy, TensorFlow or Keras as a float, None for anything else."""
+    if value is None or isinstance(value, (str, bytes, list, tuple, set)):
+        return None
+    try:
+        array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+        # "V" without fields: numbers that NumPy has no type for, such as bfloat16.
+        if array.ndim or array.dtype.kind not in "biufV" or array.dtype.names is not None:
+            return None
+        return float(array)
+    except Exception:  # objects of others raise anything here
+        return None

@@ -1,0 +1,118 @@
+"""TensorFlow's threads, set for the way in which this package uses the cores.
+
+TensorFlow has two pools: inter-op threads run the operations of a graph side by side, intra-op threads
+divide one operation. A batch that is split into parts (`training/splitting.py`) keeps every core busy with
+one intra-op thread, and nothing is then lost to dividing small operations. Both pools are sized when
+TensorFlow starts and never again, for the whole process.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from overlap_train._support.arguments import require_count
+
+_MOST_THREADS = 1 << 16
+
+__all__ = ["ThreadSettings", "available_cores", "configure", "splits_pay", "splits_would_pay"]
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadSettings:
+    """The sizes of TensorFlow's thread pools; 0 means that TensorFlow decides, which is all cores.
+
+    Attributes:
+        intra_op_threads: threads that may share one operation.
+        inter_op_threads: operations that may run at the same time.
+        in_force: whether they are what was asked for.
+    """
+
+    intra_op_threads: int
+    inter_op_threads: int
+    in_force: bool = True
+
+    def __str__(self) -> str:
+        text = f"TensorFlow uses {self.intra_op_threads or 'its default'} intra-op and "
+        text += f"{self.inter_op_threads or 'its default'} inter-op threads"
+        return text if self.in_force else f"{text}, not what was asked for"
+
+
+def configure(
+    *, cores: int | None = None, intra_op_threads: int | None = None, inter_op_threads: int | None = None
+) -> ThreadSettings:
+    """Sizes TensorFlow's thread pools so that `Trainer.fit` may split batches over the cores of a CPU.
+
+    Call it once, right after the imports: before the first tensor, layer or dataset. Calling it again with
+    the same values does nothing. It has no use where a GPU does the arithmetic.
+
+    Args:
+        cores: how many cores to use; None takes those that this process may run on.
+        intra_op_threads: threads for one operation; None takes 1, which batch splitting needs.
+        inter_op_threads: operations at the same time; None takes `cores`.
+
+    Returns:
+        The settings now in force.
+
+    Raises:
+        TypeError: if a number is not an integer.
+        ValueError: if a number is below 1, or no machine has so many.
+
+    Warns:
+        RuntimeWarning: if TensorFlow has started already, so that the pools stay as they are.
+    """
+    cores = _threads("cores", cores, default=available_cores())
+    intra = _threads("intra_op_threads", intra_op_threads, default=1)
+    inter = _threads("inter_op_threads", inter_op_threads, default=cores)
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(intra)
+        tf.config.threading.set_inter_op_parallelism_threads(inter)
+    except RuntimeError:
+        present = _present(in_force=False)
+        warnings.warn(
+            f"overlap_train.configure() came too late: TensorFlow has started already. {present}: "
+            f"{intra} and {inter}. Call it right after the imports, before the first tensor, layer or "
+            "dataset is made",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return present
+    return _present()
+
+
+def _threads(name: str, value: int | None, *, default: int) -> int:
+    if value is None:
+        return default
+    expected = "an integer or None"
+    return require_count(name, value, minimum=1, maximum=_MOST_THREADS, expected=expected)
+
+
+def available_cores() -> int:
+    """Returns the number of cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def splits_pay() -> bool:
+    """Whether parts of a batch could use cores that single operations, of one thread each, leave idle."""
+    present = _present()
+    return present.intra_op_threads == 1 and present.inter_op_threads != 1 and available_cores() > 1
+
+
+def splits_would_pay() -> bool:
+    """Whether they could if `configure` had been called: nobody has sized the pools."""
+    present = _present()
+    if os.environ.get("TF_NUM_INTRAOP_THREADS") or os.environ.get("TF_NUM_INTEROP_THREADS"):
+        return False
+    return not present.intra_op_threads and not present.inter_op_threads and available_cores() > 1
+
+
+def _present(*, in_force: bool = True) -> ThreadSettings:
+    threading = tf.config.threading
+    return ThreadSettings(
+        threading.get_intra_op_parallelism_threads(), threading.get_inter_op_parallelism_threads(), in_force
+    )

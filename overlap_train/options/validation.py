@@ -1,0 +1,192 @@
+"""What a user may decide about validation."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from overlap_train._support.arguments import (
+    LARGEST,
+    epoch_selector,
+    freeze,
+    require_choice,
+    require_count,
+    require_flag,
+    require_seconds,
+    shown,
+)
+from overlap_train.options.functions import EvaluationFunction, require_functions
+
+__all__ = ["ValidationPolicy", "ValidationSet"]
+
+_OVERLAPS = ("auto", "always")
+_BACKLOGS = ("block", "skip", "latest")
+_ON_CHANGE = ("rollback", "continue")
+_ON_ERROR = ("raise", "warn", "retry")
+_DEVICE = re.compile(r"(/?job:\w+)?(/replica:\d+)?(/task:\d+)?/?(device:)?[A-Za-z_]+(:\d{1,9})?")
+_MOST_WORKERS = 4096
+_SKIPPED = 8  # epochs without a validation that may wait for an older one to be delivered
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationPolicy:
+    """How the validation runs beside the training.
+
+    Attributes:
+        workers: validation threads; each evaluates its part of the validation set. None takes two, or one
+            on a single core. Beside training on the CPU as many begin as it leaves cores idle, at least
+            one; while it waits for them, all.
+        max_lag: how many later epochs may have begun when an epoch's validation is delivered to the
+            callbacks; 0 is what `keras.Model.fit` does.
+        overlap: `"auto"` measures whether training beside a validation pays, and validates in step where it
+            does not, or where the two share the cores, the training leaves less than half a core idle, and
+            its batches are not split or come from a pipeline; `"always"` does not ask. Only with
+            `backlog="block"`.
+        backlog: what happens at the end of an epoch while as many validations as `max_lag` allows (one at
+            least) are still under way. `"block"` waits. `"skip"` leaves this epoch without a validation.
+            `"latest"` gives up the waiting ones for this epoch's. An epoch without its validation has no
+            `val_` values in its logs; the last epoch is always validated. At most `max_snapshots` snapshots
+            are alive; after that, training waits under any of the three.
+        on_change: what happens when a delivered callback changed the training: `"rollback"` goes back to
+            the snapshot that it saw, so that the result is that of a synchronous run; `"continue"` accepts
+            the lag and applies the change to the present weights.
+        on_error: what happens when a worker fails: `"raise"` ends the training; `"warn"` leaves the epoch
+            without its validation; `"retry"` evaluates the same snapshot once more and then raises.
+        timeout_s: seconds that one validation may take once the training waits for it; None waits for ever.
+        functions: evaluation functions by name, such as `{"bleu": fn}`: called with a model of each
+            snapshot's weights; what they return stands in the epoch's logs as `val_bleu`. A value may be an
+            `EvaluationFunction`, which says more.
+        every_steps: also validate a snapshot after each so many training steps; the results go to
+            `Trainer.step_validations`, and to callbacks that have a method `on_step_validation(step, logs)`.
+            None does not.
+        every_seconds: also validate a snapshot when so many seconds have passed since the last validation
+            inside an epoch was begun; the results go where those of `every_steps` go. None does not.
+        sanity_check: evaluate one batch before the first epoch, so that an error in the validation shows
+            before an epoch has been trained. Data made by Python is left out, since that batch would be lost.
+        devices: that the workers take in turn, such as `("GPU:1",)`; None spreads them over the replicas of
+            a strategy, and without one leaves them where TensorFlow puts them.
+        cache_bytes: prepared validation batches of a dataset are kept in memory up to this size.
+        join_batches: evaluate several batches of arrays as one where the network is small and its loss and
+            metrics are known to be sums over rows: the same numbers but for rounding, with fewer operations
+            to start. False evaluates the batches as they are.
+
+    Raises:
+        TypeError: for a value of the wrong type.
+        ValueError: for a value out of range.
+    """
+
+    workers: int | None = None
+    max_lag: int = 1
+    overlap: str = "auto"
+    backlog: str = "block"
+    on_change: str = "rollback"
+    on_error: str = "raise"
+    timeout_s: float | None = None
+    functions: Mapping[str, Callable[[Any], Any] | EvaluationFunction] | None = field(
+        default=None, hash=False
+    )
+    every_steps: int | None = None
+    every_seconds: float | None = None
+    sanity_check: bool = False
+    devices: Sequence[str] | None = None
+    cache_bytes: int = 1 << 30
+    join_batches: bool = True
+
+    def __post_init__(self) -> None:
+        freeze(
+            self,
+            workers=_count_or_none("workers", self.workers, maximum=_MOST_WORKERS),
+            max_lag=require_count("max_lag", self.max_lag, minimum=0),
+            overlap=require_choice("overlap", self.overlap, _OVERLAPS),
+            backlog=require_choice("backlog", self.backlog, _BACKLOGS),
+            on_change=require_choice("on_change", self.on_change, _ON_CHANGE),
+            on_error=require_choice("on_error", self.on_error, _ON_ERROR),
+            timeout_s=_seconds_or_none("timeout_s", self.timeout_s),
+            functions=require_functions("functions", self.functions),
+            every_steps=_count_or_none("every_steps", self.every_steps),
+            every_seconds=_seconds_or_none("every_seconds", self.every_seconds),
+            sanity_check=require_flag("sanity_check", self.sanity_check),
+            devices=_devices_or_none(self.devices),
+            cache_bytes=require_count("cache_bytes", self.cache_bytes, minimum=0),
+            join_batches=require_flag("join_batches", self.join_batches),
+        )
+
+    @property
+    def resolved_workers(self) -> int:
+        """The number of workers, with None decided."""
+        return self.workers if self.workers is not None else min(2, os.cpu_count() or 1)
+
+    @property
+    def judges_overlap(self) -> bool:
+        """Whether overlapping has to pay."""
+        return self.overlap == "auto" and self.backlog == "block" and self.max_lag > 0
+
+    @property
+    def max_snapshots(self) -> int:
+        """The most snapshots of ends of epochs that are alive at the same time."""
+        return self.max_lag + (1 if self.backlog == "block" else 1 + _SKIPPED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationSet:
+    """One of several validation sets of a `fit(validation_data={"clean": ..., "noisy": ValidationSet(...)})`.
+
+    Attributes:
+        data: what `keras.Model.fit` takes as `validation_data`.
+        freq: as `validation_freq`, for this set.
+        steps: as `validation_steps`, for this set.
+        batch_size: as `validation_batch_size`, for this set.
+
+    Raises:
+        TypeError: for a value of the wrong type.
+        ValueError: for a value out of range.
+    """
+
+    data: Any
+    freq: int | Sequence[int] = 1
+    steps: int | None = None
+    batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.data, (str, bytes, bool, int, float, complex)):
+            raise TypeError(
+                f"data must be a tuple of arrays, a dataset or whatever else keras.Model.fit takes as "
+                f"validation_data; got {shown(self.data)}"
+            )
+        epoch_selector(self.freq, name="freq")
+        freeze(
+            self,
+            freq=self.freq if isinstance(self.freq, Sequence) else int(self.freq),
+            steps=_count_or_none("steps", self.steps),
+            batch_size=_count_or_none("batch_size", self.batch_size),
+        )
+
+
+def _count_or_none(name: str, value: Any, *, maximum: int = LARGEST) -> int | None:
+    if value is None:
+        return None
+    return require_count(name, value, minimum=1, maximum=maximum, expected="an integer or None")
+
+
+def _seconds_or_none(name: str, value: Any) -> float | None:
+    return None if value is None else require_seconds(name, value, expected="a number of seconds or None")
+
+
+def _devices_or_none(devices: Any) -> Sequence[str] | None:
+    if devices is None:
+        return None
+    given = devices
+    if isinstance(devices, (str, bytes)) or not isinstance(devices, Sequence):
+        devices = [None]
+    if not all(isinstance(name, str) and name for name in devices):
+        raise TypeError(f"devices must be a sequence of names such as ('GPU:1',) or None; got {shown(given)}")
+    names = tuple(map(str, devices))
+    if not names:
+        raise ValueError("devices is empty; name at least one, or pass None")
+    for name in names:
+        if not _DEVICE.fullmatch(name):
+            raise ValueError(f"devices must be names such as 'GPU:1'; got {shown(name)}")
+    return names

@@ -1,0 +1,172 @@
+"""Contracts C4 and C5: with every stock callback the run is that of `keras.Model.fit`."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from overlap_train import Trainer, ValidationPolicy
+from tests.differential import assert_same_run, run_keras, run_ours
+from tests.networks import VALIDATION_ROWS, arrays, sequential
+
+kc = keras.callbacks
+
+
+def ema_model():
+    return sequential(keras.optimizers.SGD(0.05, use_ema=True, ema_momentum=0.9))
+
+
+def fast_learner():
+    """Overfits at once, so that val_loss rises and callbacks have something to do."""
+    return sequential(keras.optimizers.SGD(0.5, momentum=0.9))
+
+
+STOCK = {
+    "early_stopping": lambda d: [kc.EarlyStopping("val_loss", patience=1)],
+    "early_stopping_restore": lambda d: [kc.EarlyStopping("val_loss", patience=2, restore_best_weights=True)],
+    "early_stopping_baseline": lambda d: [
+        kc.EarlyStopping("val_accuracy", baseline=0.9, start_from_epoch=1, min_delta=0.01, patience=1)
+    ],
+    "checkpoint_all": lambda d: [kc.ModelCheckpoint(d / "{epoch:02d}-{val_loss:.3f}.keras")],
+    "checkpoint_best": lambda d: [
+        kc.ModelCheckpoint(d / "best.weights.h5", save_best_only=True, save_weights_only=True)
+    ],
+    "checkpoint_batches": lambda d: [
+        kc.ModelCheckpoint(d / "{epoch}-{batch}.weights.h5", save_weights_only=True, save_freq=5)
+    ],
+    "plateau": lambda d: [kc.ReduceLROnPlateau("val_loss", factor=0.5, patience=0, min_delta=0.05)],
+    "plateau_and_stop": lambda d: [
+        kc.ReduceLROnPlateau("val_loss", factor=0.3, patience=0, min_delta=0.02),
+        kc.EarlyStopping("val_loss", patience=2, restore_best_weights=True),
+    ],
+    "schedule": lambda d: [kc.LearningRateScheduler(lambda epoch, lr: lr * 0.7)],
+    "backup": lambda d: [kc.BackupAndRestore(str(d / "backup"), delete_checkpoint=False)],
+    "csv": lambda d: [kc.CSVLogger(str(d / "log.csv"))],
+    "tensorboard": lambda d: [kc.TensorBoard(str(d / "tb"), histogram_freq=1)],
+    "tensorboard_batches": lambda d: [kc.TensorBoard(str(d / "tb"), update_freq=2)],
+    "nan": lambda d: [kc.TerminateOnNaN()],
+    "swap_ema": lambda d: [
+        kc.SwapEMAWeights(),
+        kc.ModelCheckpoint(d / "{epoch}.weights.h5", save_weights_only=True),
+    ],
+    "swap_ema_epoch": lambda d: [
+        kc.SwapEMAWeights(swap_on_epoch=True),
+        kc.ModelCheckpoint(d / "{epoch}.weights.h5", save_weights_only=True),
+    ],
+    "all_together": lambda d: [
+        kc.LearningRateScheduler(lambda epoch, lr: lr if epoch < 2 else lr * 0.9),
+        kc.ReduceLROnPlateau("val_loss", factor=0.5, patience=1),
+        kc.EarlyStopping("val_loss", patience=3, restore_best_weights=True),
+        kc.ModelCheckpoint(d / "best.keras", monitor="val_accuracy", save_best_only=True),
+        kc.CSVLogger(str(d / "log.csv")),
+        kc.TensorBoard(str(d / "tb"), write_graph=False),
+        kc.TerminateOnNaN(),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    "max_lag", [1, pytest.param(0, marks=pytest.mark.nightly), pytest.param(2, marks=pytest.mark.nightly)]
+)
+@pytest.mark.parametrize("name", STOCK)
+def test_stock_callbacks_do_what_they_do_under_keras(name, max_lag, tmp_path):
+    build = ema_model if "ema" in name else fast_learner
+    data = arrays(120)
+    arguments = dict(epochs=6, batch_size=16, validation_data=arrays(VALIDATION_ROWS, 1))
+    (tmp_path / "keras").mkdir()
+    (tmp_path / "ours").mkdir()
+    expected = run_keras(build, STOCK[name], tmp_path / "keras", data, **arguments)
+    policy = ValidationPolicy(workers=2, max_lag=max_lag, overlap="always")
+    actual, _ = run_ours(build, STOCK[name], tmp_path / "ours", data, policy, **arguments)
+    assert_same_run(actual, expected)
+
+
+class Listener(kc.Callback):
+    """Notes every event with its numbers."""
+
+    def __init__(self, *hooks):
+        super().__init__()
+        self.events = []
+        for hook in hooks:
+            setattr(self, hook, self._note(hook))
+
+    def _note(self, hook):
+        def note(*args, logs=None):
+            if args and isinstance(args[-1], dict):
+                *args, logs = args
+            iterations = int(self.model.optimizer.iterations.numpy())
+            weights = float(sum(np.abs(w).sum() for w in self.model.get_weights()))
+            self.events.append((hook, *args, iterations, weights, dict(logs or {})))
+
+        return note
+
+
+EPOCH_HOOKS = ("on_train_begin", "on_epoch_end", "on_test_begin", "on_test_end", "on_train_end")
+BATCH_HOOKS = ("on_epoch_begin", "on_train_batch_begin", "on_train_batch_end")
+TEST_BATCH_HOOKS = ("on_test_batch_begin", "on_test_batch_end")
+
+
+@pytest.mark.parametrize(
+    "hooks",
+    [EPOCH_HOOKS, EPOCH_HOOKS + TEST_BATCH_HOOKS, EPOCH_HOOKS + BATCH_HOOKS + TEST_BATCH_HOOKS],
+    ids=["epochs", "validation batches", "everything"],
+)
+def test_a_callback_sees_the_events_and_numbers_of_keras(hooks):
+    x, y = arrays(70)
+    arguments = dict(epochs=3, batch_size=16, validation_data=arrays(40, 1), verbose=0)
+    expected, actual = Listener(*hooks), Listener(*hooks)
+    sequential().fit(x, y, callbacks=[expected], **arguments)
+    Trainer(sequential()).fit(x, y, callbacks=[actual], **arguments)
+    assert [event[:-2] for event in actual.events] == [event[:-2] for event in expected.events]
+    for ours, keras_event in zip(actual.events, expected.events, strict=True):
+        assert sorted(ours[-1]) == sorted(keras_event[-1]), ours[0]
+        np.testing.assert_allclose(ours[-2], keras_event[-2], rtol=1e-6, err_msg=ours[0])
+        for name, value in keras_event[-1].items():
+            np.testing.assert_allclose(ours[-1][name], value, rtol=1e-5, err_msg=f"{ours[:2]} {name}")
+
+
+def test_a_loss_that_is_no_longer_finite_ends_the_training_at_the_same_step(tmp_path):
+    x, y = arrays(120)
+    x[70, 0] = np.inf  # all of them infinite would cancel to NaN, which relu turns into 0
+    arguments = dict(epochs=3, batch_size=8, shuffle=False, validation_data=arrays(40, 1))
+    expected = run_keras(sequential, STOCK["nan"], tmp_path, (x, y), **arguments)
+    actual, trainer = run_ours(sequential, STOCK["nan"], tmp_path, (x, y), ValidationPolicy(), **arguments)
+    assert_same_run(actual, expected)
+    assert trainer.ended == "stopped"
+    assert int(actual.model.optimizer.iterations) == 9
+
+
+def test_a_stop_of_the_last_but_one_epoch_undoes_the_last_one():
+    """The rollback is counted, and the model stands where the callback saw it."""
+
+    class Stop(kc.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 1:
+                self.weights = self.model.get_weights()
+                self.model.stop_training = True
+
+    x, y = arrays()
+    stop = Stop()
+    trainer = Trainer(sequential())
+    history = trainer.fit(x, y, epochs=4, validation_data=arrays(40, 1), callbacks=[stop], verbose=0)
+    assert history.epoch == [0, 1]
+    assert trainer.ended == history.ended == "stopped"
+    for now, then in zip(trainer.model.get_weights(), stop.weights, strict=True):
+        np.testing.assert_array_equal(now, then)
+    assert [account.epoch for account in trainer.accounts] == [0, 1]
+
+
+def test_continue_keeps_the_weights_and_takes_the_change():
+    class Halve(kc.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 0:
+                self.model.optimizer.learning_rate = 0.125
+
+    x, y = arrays()
+    model = sequential(keras.optimizers.SGD(0.25))
+    trainer = Trainer(model, validation=ValidationPolicy(on_change="continue"))
+    trainer.fit(x, y, epochs=3, batch_size=29, validation_data=arrays(40, 1), callbacks=[Halve()], verbose=0)
+    assert float(model.optimizer.learning_rate) == 0.125
+    assert int(model.optimizer.iterations) == 3 * 7
+    assert sum(account.rolled_back_s for account in trainer.accounts) == 0

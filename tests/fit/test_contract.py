@@ -1,0 +1,540 @@
+"""What `keras.Model.fit` promises besides its numbers: when hooks are called, what `compile` decides."""
+
+from __future__ import annotations
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train import Trainer, ValidationPolicy
+from overlap_train._callbacks.purity import is_pure
+from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, crossentropy
+
+kc = keras.callbacks
+X, Y = arrays(70)
+VALIDATION = arrays(33, 1)
+
+
+def plain(**arguments):
+    keras.utils.set_random_seed(4)
+    model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
+    model.compile("sgd", crossentropy(), **arguments)
+    return model
+
+
+class Told(kc.Callback):
+    """Notes every hook that is called, with the number of the epoch or batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.hooks = []
+
+    def __getattribute__(self, name):
+        if name.startswith("on_") and name not in ("on_batch_begin", "on_batch_end"):
+            hooks = object.__getattribute__(self, "hooks")
+            return lambda *args, **kwargs: hooks.append((name, *[a for a in args if isinstance(a, int)]))
+        return object.__getattribute__(self, name)
+
+    def on_train_batch_end(self, batch, logs=None):
+        """Overridden, so that it counts as listening."""
+
+    def on_test_batch_end(self, batch, logs=None):
+        """Overridden likewise."""
+
+
+def hooks_of(fit, **arguments):
+    told = Told()
+    fit(X, Y, batch_size=16, callbacks=[told], verbose=0, validation_data=VALIDATION, **arguments)
+    return told.hooks
+
+
+@pytest.mark.parametrize("group", [1, 2, 4, 50])
+@pytest.mark.parametrize("run_eagerly", [False, True])
+def test_every_hook_is_called_where_keras_calls_it(group, run_eagerly):
+    build = dict(steps_per_execution=group, run_eagerly=run_eagerly)
+    asked = dict(epochs=2, validation_batch_size=8)
+    assert hooks_of(Trainer(plain(**build)).fit, **asked) == hooks_of(plain(**build).fit, **asked)
+
+
+@pytest.mark.filterwarnings("ignore:.*ran out")
+@pytest.mark.parametrize(("group", "steps", "validation_steps"), [(1, 3, 2), (2, 3, 3), (4, 2, 2), (3, 7, 9)])
+def test_an_epoch_has_whole_groups_of_steps(group, steps, validation_steps):
+    asked = dict(epochs=3, steps_per_epoch=steps, validation_steps=validation_steps, validation_batch_size=8)
+    models = [plain(steps_per_execution=group) for _ in range(2)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = hooks_of(models[0].fit, **asked)
+    assert hooks_of(Trainer(models[1]).fit, **asked) == expected
+    assert int(models[0].optimizer.iterations) == int(models[1].optimizer.iterations)
+    assert_same_history(models[1].history.history, models[0].history.history)
+
+
+@pytest.mark.parametrize("where", ["on_train_begin", "on_epoch_begin"])
+@pytest.mark.parametrize("group", [1, 3])
+def test_a_training_told_to_stop_before_a_step_makes_one_call(where, group):
+    def run(model, fit):
+        stop = kc.Callback()
+        setattr(stop, where, lambda *args, **kwargs: setattr(model, "stop_training", True))
+        fit(X, Y, batch_size=16, epochs=3, verbose=0, validation_data=VALIDATION, callbacks=[stop])
+        return model
+
+    expected, model = plain(steps_per_execution=group), plain(steps_per_execution=group)
+    run(expected, expected.fit)
+    run(model, Trainer(model).fit)
+    assert int(model.optimizer.iterations) == int(expected.optimizer.iterations) == group
+    assert_same_history(model.history.history, expected.history.history)
+
+
+def test_the_caps_for_debugging_hold_and_are_told():
+    keras.config.set_max_epochs(2)
+    keras.config.set_max_steps_per_epoch(3)
+    try:
+        model = plain()
+        with pytest.warns(UserWarning, match="Limiting"):
+            history = Trainer(model).fit(X, Y, batch_size=8, epochs=5, verbose=0)
+        assert history.epoch == [0, 1]
+        assert int(model.optimizer.iterations) == 6
+    finally:
+        keras.config.set_max_epochs(None)
+        keras.config.set_max_steps_per_epoch(None)
+
+
+def test_no_epoch_at_all_trains_nothing_and_calls_the_hooks_of_the_training():
+    told = Told()
+    history = Trainer(plain()).fit(X, Y, epochs=2, initial_epoch=2, verbose=0, callbacks=[told])
+    assert history.history == {}
+    assert history.ended == "completed"
+    assert [hook for hook, *_ in told.hooks] == ["on_train_begin", "on_train_end"]
+
+
+def test_trainable_without_compile_changes_nothing():
+    def run(model, fit):
+        fit(X, Y, epochs=1, verbose=0, shuffle=False)
+        model.layers[0].trainable = False
+        fit(X, Y, epochs=1, verbose=0, shuffle=False)
+        before = model.layers[0].kernel.numpy()
+        model.compile("sgd", crossentropy())
+        fit(X, Y, epochs=1, verbose=0, shuffle=False)
+        return before, model.layers[0].kernel.numpy()
+
+    def build():
+        keras.utils.set_random_seed(4)
+        model = keras.Sequential(
+            [keras.Input((FEATURES,)), keras.layers.Dense(5), keras.layers.Dense(CLASSES)]
+        )
+        model.compile("sgd", crossentropy())
+        return model
+
+    expected, model = build(), build()
+    for actual, wanted in zip(run(model, Trainer(model).fit), run(expected, expected.fit), strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-5)
+
+
+class Compile(kc.Callback):
+    def __init__(self, also=()):
+        super().__init__()
+        self.also = also
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 1:
+            if "compile" in self.also:
+                self.model.compile(keras.optimizers.SGD(0.5), crossentropy())
+            if "freeze" in self.also:
+                self.model.layers[0].trainable = False
+            if "function" in self.also:
+                self.model.make_train_function(force=True)
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_compile_in_a_callback_is_the_type_error_of_keras(lag):
+    with pytest.raises(TypeError, match="'NoneType' object is not callable"):
+        plain().fit(X, Y, epochs=4, verbose=0, callbacks=[Compile(["compile"])])
+    trainer = Trainer(plain(), validation=ValidationPolicy(max_lag=lag, overlap="always"))
+    with pytest.raises(TypeError, match="'NoneType' object is not callable: a callback has compiled"):
+        trainer.fit(X, Y, epochs=4, verbose=0, validation_data=VALIDATION, callbacks=[Compile(["compile"])])
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+@pytest.mark.parametrize("also", [["compile", "function"], ["freeze", "function"]])
+def test_a_train_function_made_anew_in_a_callback_is_traced_anew(lag, also):
+    def build():
+        keras.utils.set_random_seed(4)
+        model = keras.Sequential(
+            [keras.Input((FEATURES,)), keras.layers.Dense(5), keras.layers.Dense(CLASSES)]
+        )
+        model.compile("sgd", crossentropy())
+        return model
+
+    asked = dict(batch_size=16, epochs=5, verbose=0, shuffle=False, validation_data=VALIDATION)
+    expected = build()
+    expected.fit(X, Y, callbacks=[Compile(also)], **asked)
+    trainer = Trainer(build(), validation=ValidationPolicy(max_lag=lag, overlap="always"))
+    trainer.fit(X, Y, callbacks=[Compile(also)], **asked)
+    assert_same_history(trainer.model.history.history, expected.history.history)
+    np.testing.assert_allclose(
+        trainer.model.layers[0].kernel.numpy(), expected.layers[0].kernel.numpy(), rtol=1e-5
+    )
+
+
+def test_what_a_callback_sets_in_its_first_hooks_is_in_the_trace():
+    class Staged(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.head, self.scale = keras.layers.Dense(CLASSES), 0.0
+
+        def call(self, x):
+            return self.head(x) * self.scale
+
+    class Set(kc.Callback):
+        def on_train_begin(self, logs=None):
+            self.model.scale = 2.0
+
+        def on_train_batch_begin(self, batch, logs=None):
+            self.model.scale = 3.0
+
+    def build():
+        keras.utils.set_random_seed(4)
+        model = Staged()
+        model.compile("sgd", crossentropy())
+        return model
+
+    expected, model = build(), build()
+    expected.fit(X, Y, epochs=2, verbose=0, shuffle=False, callbacks=[Set()])
+    Trainer(model).fit(X, Y, epochs=2, verbose=0, shuffle=False, callbacks=[Set()])
+    assert_same_history(model.history.history, expected.history.history)
+
+
+OUTER, TABLE, DECAY = 0.5, {0: 0.1}, keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
+
+
+def pure_helper(epoch):
+    return OUTER**epoch
+
+
+def reads_a_table(epoch, lr):
+    return TABLE.get(epoch, lr)
+
+
+def counting():
+    seen = []
+
+    def schedule(epoch, lr):
+        seen.append(epoch)
+        return lr
+
+    return schedule
+
+
+PURE = {
+    "arithmetic": lambda epoch, lr: lr * 0.9 if epoch > 2 else lr,
+    "a number outside": lambda epoch, lr: lr * OUTER,
+    "a pure function outside": lambda epoch, lr: lr * pure_helper(epoch),
+    "NumPy": lambda epoch, lr: float(0.1 * np.cos(np.pi * epoch / 10)),
+    "a schedule of Keras": DECAY,
+    "its method": DECAY.__call__,
+    "a call of one": lambda epoch, lr: float(DECAY(epoch)) if False else DECAY(epoch),
+}
+IMPURE = {
+    "a table that may change": reads_a_table,
+    "a list that it fills": counting(),
+    "random numbers": lambda epoch, lr: lr * np.random.rand(),
+    "an object's attribute": lambda epoch, lr: lr * X.mean(),
+    "a builtin that prints": lambda epoch, lr: print(lr) or lr,
+    "a partial": __import__("functools").partial(lambda scale, epoch, lr: lr * scale, 0.5),
+}
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_functions_whose_code_shows_it_are_pure(name):
+    assert is_pure(PURE[name])
+
+
+@pytest.mark.parametrize("name", IMPURE)
+def test_all_others_are_not(name):
+    assert not is_pure(IMPURE[name])
+
+
+@pytest.mark.parametrize(("name", "in_step"), [("arithmetic", False), ("a table that may change", True)])
+def test_a_schedule_overlaps_only_if_it_is_pure(name, in_step):
+    schedule = (PURE | IMPURE)[name]
+    trainer = Trainer(plain(), validation=ValidationPolicy(overlap="always"))
+    trainer.fit(
+        X, Y, epochs=2, verbose=0, validation_data=VALIDATION, callbacks=[kc.LearningRateScheduler(schedule)]
+    )
+    assert any("LearningRateScheduler" in message for message in trainer.messages) == in_step
+
+
+@pytest.mark.parametrize(("lag", "workers"), [(0, 1), (2, 3)])
+def test_a_generator_gives_each_validation_the_batches_that_follow(lag, workers):
+    """Keras loses what it has fetched ahead, how much differs from run to run."""
+
+    def numbered():
+        for number in range(1000):
+            batch = np.full((4, 1), number, "float32")
+            yield batch, batch
+
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+
+    def number(y, p):
+        return keras.ops.mean(y, -1)
+
+    model.compile(keras.optimizers.SGD(0.0), "mse", metrics=[number])
+    policy = ValidationPolicy(max_lag=lag, overlap="always", workers=workers)
+    history = Trainer(model, validation=policy).fit(
+        numbered(), epochs=4, steps_per_epoch=3, validation_data=numbered(), validation_steps=6, verbose=0
+    )
+    assert history.history["val_number"] == [2.5, 8.5, 14.5, 20.5]
+
+
+class Batches(keras.utils.PyDataset):
+    def __init__(self, told, **kwargs):
+        super().__init__(**kwargs)
+        self.told = told
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return X[index * 8 : index * 8 + 8], Y[index * 8 : index * 8 + 8]
+
+    def on_epoch_end(self):
+        self.told.append("data ends")
+
+
+def test_validation_data_is_told_of_its_end_when_a_validation_ends():
+    def run(fit):
+        told = []
+        note = kc.LambdaCallback(on_epoch_end=lambda epoch, logs: told.append(f"epoch {epoch} ends"))
+        fit(X, Y, epochs=2, verbose=0, validation_data=Batches(told), callbacks=[note])
+        return told
+
+    policy = ValidationPolicy(max_lag=0)
+    assert run(Trainer(plain(), validation=policy).fit) == run(plain().fit)
+
+
+@pytest.mark.parametrize("data", ["arrays", "dataset", "generator"])
+def test_too_few_validation_batches_are_told(data):
+    dataset = tf.data.Dataset.from_tensor_slices(VALIDATION).batch(16)
+    generator = (batch for batch in [(X[:8], Y[:8])] * 3)
+    source = {"arrays": VALIDATION, "dataset": dataset, "generator": generator}[data]
+    with pytest.warns(
+        UserWarning, match="the validation data ran out after 3 batches, and validation_steps is 5"
+    ):
+        Trainer(plain()).fit(
+            X, Y, verbose=0, validation_data=source, validation_steps=5, validation_batch_size=16
+        )
+
+
+def test_an_optimizer_that_no_step_uses_stays_unbuilt():
+    from tests.real_code import two_optimizers
+
+    expected, model = two_optimizers(), two_optimizers()
+    expected.fit(X, Y, verbose=0)
+    Trainer(model).fit(X, Y, verbose=0, validation_data=VALIDATION)
+    assert not model.optimizer.built
+    assert len(model.optimizer.variables) == len(expected.optimizer.variables)
+
+
+def test_eager_steps_see_values_and_python_each_time():
+    class Values(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.head, self.seen = keras.layers.Dense(CLASSES), []
+
+        def call(self, x):
+            self.seen.append(("call", x.numpy().shape[0]))
+            return self.head(x)
+
+        def train_step(self, data):
+            self.seen.append(("train", float(data[0].numpy().sum()) != 0.0))
+            return super().train_step(data)
+
+        def test_step(self, data):
+            self.seen.append(("test", tf.executing_eagerly()))
+            return super().test_step(data)
+
+    def build():
+        keras.utils.set_random_seed(4)
+        model = Values()
+        model.compile("sgd", crossentropy(), run_eagerly=True)
+        return model
+
+    expected, model = build(), build()
+    for each, fit in ((expected, expected.fit), (model, Trainer(model).fit)):
+        fit(X, Y, batch_size=16, epochs=2, verbose=0, shuffle=False, validation_data=VALIDATION)
+        assert each.built
+    assert model.seen == expected.seen
+    assert_same_history(model.history.history, expected.history.history)
+
+
+class Scaled(keras.Sequential):
+    """Prepares its data in a `fit` and an `evaluate` of its own, as keras-hub's tasks do."""
+
+    def fit(self, x, y, validation_data=None, **kwargs):
+        if validation_data is not None:
+            validation_data = (validation_data[0] / 100, validation_data[1])
+        return super().fit(x / 100, y, validation_data=validation_data, **kwargs)
+
+    def evaluate(self, x=None, y=None, **kwargs):
+        if not kwargs.get("_use_cached_eval_dataset"):
+            x = x / 100
+        return super().evaluate(x, y, **kwargs)
+
+
+def scaled(kind=Scaled):
+    keras.utils.set_random_seed(4)
+    model = kind([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
+    model.compile("sgd", crossentropy())
+    return model
+
+
+def test_a_fit_and_an_evaluate_of_the_models_own_have_their_effect():
+    asked = dict(epochs=2, verbose=0, shuffle=False, validation_data=(VALIDATION[0] * 100, VALIDATION[1]))
+    expected, model = scaled(), scaled()
+    expected.fit(X * 100, Y, **asked)
+    trainer = Trainer(model)
+    history = trainer.fit(X * 100, Y, **asked)
+    assert_same_history(history.history, expected.history.history)
+    assert any("Scaled has an evaluate of its own" in message for message in trainer.messages)
+    wanted = expected.evaluate(X * 100, Y, verbose=0)
+    assert trainer.evaluate(X * 100, Y, verbose=0) == pytest.approx(wanted, rel=1e-5)
+    assert "fit" not in vars(keras.Model), "Keras's own class is left as it was"
+
+
+def test_a_fit_that_calls_the_trainer_goes_on_working():
+    class Modern(keras.Sequential):
+        def fit(self, x, y, **kwargs):
+            return Trainer(self).fit(x / 100, y, **kwargs)
+
+    expected, model, other = scaled(), scaled(Modern), scaled(Modern)
+    wanted = expected.fit(X * 100, Y, epochs=2, verbose=0, shuffle=False).history
+    assert_same_history(model.fit(X * 100, Y, epochs=2, verbose=0, shuffle=False).history, wanted)
+    history = Trainer(other).fit(X * 100, Y, epochs=2, verbose=0, shuffle=False).history
+    assert_same_history(history, wanted)
+
+
+def test_a_fit_that_trains_by_itself_is_told():
+    class Alone(keras.Sequential):
+        def fit(self, x, y, **kwargs):
+            for _ in range(2):
+                self.train_on_batch(x, y)
+            return kc.History()
+
+    trainer = Trainer(scaled(Alone))
+    trainer.fit(X, Y)
+    assert int(trainer.model.optimizer.iterations) == 2
+    assert "Alone.fit has trained by itself" in trainer.messages[0]
+
+
+@pytest.mark.parametrize("dtype", ["U", "O", "S"])
+def test_strings_are_data_like_any_other(dtype):
+    words = np.array(["a b", "c", "a c", "b"] * 8).astype(dtype)
+    labels = np.arange(32) % 2
+    keras.utils.set_random_seed(4)
+
+    def build():
+        keras.utils.set_random_seed(4)
+        vectorize = keras.layers.TextVectorization(max_tokens=8, output_sequence_length=3)
+        vectorize.adapt(["a b c"])
+        model = keras.Sequential(
+            [keras.Input((), dtype="string"), vectorize, keras.layers.Embedding(8, 4), keras.layers.Flatten()]
+        )
+        model.add(keras.layers.Dense(2))
+        model.compile("sgd", crossentropy())
+        return model
+
+    dataset = tf.data.Dataset.from_tensor_slices((words.astype("S"), labels)).batch(8)
+    expected, model = build(), build()
+    expected.fit(dataset, epochs=2, verbose=0, shuffle=False)
+    Trainer(model).fit(dataset, epochs=2, verbose=0, shuffle=False)
+    assert_same_history(model.history.history, expected.history.history)
+
+
+def test_a_layer_that_is_a_keras_trainer_is_taken():
+    from keras.src.trainers.trainer import Trainer as _  # noqa: F401  what Keras's own tests inherit from
+
+    base = type(plain()).__mro__
+    kind = next(k for k in base if k.__name__ == "TensorFlowTrainer")
+
+    class Bare(kind, keras.layers.Dense):
+        def __init__(self, units):
+            keras.layers.Dense.__init__(self, units)
+            kind.__init__(self)
+
+    def build():
+        keras.utils.set_random_seed(4)
+        model = Bare(CLASSES)
+        model.compile("sgd", crossentropy())
+        return model
+
+    expected, model = build(), build()
+    expected.fit(X, Y, epochs=2, verbose=0, validation_data=VALIDATION, shuffle=False)
+    Trainer(model).fit(X, Y, epochs=2, verbose=0, validation_data=VALIDATION, shuffle=False)
+    assert_same_history(model.history.history, expected.history.history)
+
+
+def test_a_model_of_keras_2_is_refused_by_name():
+    kind = type("Model", (), {"__module__": "tf_keras.src.engine.training"})
+    with pytest.raises(TypeError, match="tf_keras, that is Keras 2"):
+        Trainer(kind())
+
+
+def test_a_train_function_of_the_users_own_is_refused_by_name():
+    class Own(keras.Sequential):
+        def make_train_function(self, force=False):
+            self.train_function = lambda iterator: {"loss": 0.0}
+
+    with pytest.raises(ValueError, match="Own makes its train function itself"):
+        Trainer(scaled(Own)).fit(X, Y, verbose=0)
+
+
+def test_data_of_unknown_size_is_not_counted_a_step_too_far():
+    """Keras up to 3.15 makes an optimizer step too many in each pass (keras#23084); 3.16 and we do not."""
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).filter(lambda x, y: True).batch(16)
+    model, known = plain(), plain()
+    Trainer(model).fit(dataset, epochs=2, verbose=0, validation_data=dataset)
+    known.fit(
+        X,
+        Y,
+        batch_size=16,
+        epochs=2,
+        verbose=0,
+        shuffle=False,
+        validation_data=(X, Y),
+        validation_batch_size=16,
+    )
+    assert int(model.optimizer.iterations) == 10
+    assert_same_history(model.history.history, known.history.history)
+
+
+def test_a_second_fit_and_an_evaluate_trace_nothing():
+    traced = []
+
+    class Counted(keras.Sequential):
+        def train_step(self, data):
+            traced.append("train")
+            return super().train_step(data)
+
+        def test_step(self, data):
+            traced.append("test")
+            return super().test_step(data)
+
+    def count(make_fit, make_evaluate):
+        model = scaled(Counted)
+        traced.clear()
+        make_fit(model)(X, Y, epochs=2, verbose=0, validation_data=(X, Y))
+        first = list(traced)
+        traced.clear()
+        make_fit(model)(X, Y, epochs=2, verbose=0, validation_data=(X, Y))
+        make_evaluate(model)(X, Y, verbose=0)
+        make_fit(model)(X, Y, epochs=1, verbose=0)
+        return first, list(traced)
+
+    keras_first, keras_later = count(lambda m: m.fit, lambda m: m.evaluate)
+    first, later = count(lambda m: Trainer(m).fit, lambda m: Trainer(m).evaluate)
+    assert keras_later == later == []
+    for kind in ("train", "test"):
+        assert first.count(kind) <= keras_first.count(kind)

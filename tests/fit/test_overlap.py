@@ -1,0 +1,253 @@
+"""Contracts C3 and C1's release: training really runs beside a validation, never further ahead than allowed.
+
+The validation is held up by an event that a later training step sets, so an overlap does not depend on luck.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import keras
+import pytest
+import tensorflow as tf
+
+from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
+from overlap_train._fit.idle_cores import IdleCores
+from overlap_train._fit.session import FitSession
+from overlap_train._validation import suite as suite_module
+from overlap_train._validation.runner import ValidationRunner
+from overlap_train._validation.suite import ValidationSuite
+from overlap_train.monitoring import overlap_s
+from overlap_train.options.threads import available_cores
+from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, crossentropy
+
+WAIT_S = 60
+STEPS = 4
+X, Y = arrays(STEPS * 16)
+VALIDATION = arrays(VALIDATION_ROWS, 1)
+
+pytestmark = pytest.mark.usefixtures("steps_may_wait")
+
+
+def plain_model():
+    keras.utils.set_random_seed(5)
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
+    model.compile("sgd", crossentropy())
+    return model
+
+
+class Held(Trainer):
+    """Validation steps wait until `train_steps` training steps have been made.
+
+    With `meets`, the last of those steps and all further ones wait until a validation step has begun.
+    """
+
+    def __init__(self, model, train_steps, *, meets=False, **arguments):
+        super().__init__(model, **arguments)
+        self.begun = threading.Event()
+        self.meets = meets
+        self.made = 0
+        self.wanted = train_steps
+        self.go_on = threading.Event()
+        self.timed_out = False
+
+    def train_step(self, batch):
+        def count():
+            self.made += 1
+            if self.made >= self.wanted:
+                self.timed_out |= self.meets and not self.begun.wait(WAIT_S)
+                self.go_on.set()
+            return 0
+
+        with tf.control_dependencies([tf.py_function(count, [], tf.int32)]):
+            return super().train_step(tf.nest.map_structure(tf.identity, batch))
+
+    def validation_step(self, batch):
+        def hold():
+            self.begun.set()
+            self.timed_out |= not self.go_on.wait(WAIT_S)
+            return 0
+
+        with tf.control_dependencies([tf.py_function(hold, [], tf.int32)]):
+            return super().validation_step(tf.nest.map_structure(tf.identity, batch))
+
+
+def fit(trainer, epochs=3, callbacks=(), **arguments):
+    arguments.setdefault("validation_data", VALIDATION)
+    return trainer.fit(
+        X, Y, batch_size=16, epochs=epochs, shuffle=False, verbose=0, callbacks=list(callbacks), **arguments
+    )
+
+
+def spans(trainer, name, epoch):
+    return [s for s in trainer.recorder.spans() if s.name == name and s.epoch == epoch]
+
+
+def test_the_next_epoch_is_trained_while_this_one_is_validated():
+    # One step of epoch 1 has to be over before the validation of epoch 0 may go on.
+    policy = ValidationPolicy(workers=2, overlap="always")
+    trainer = Held(plain_model(), STEPS + 1, meets=True, validation=policy)
+    history = fit(trainer).history
+    assert not trainer.timed_out, "training and validation did not meet"
+    trained, validated = spans(trainer, "train", 1), spans(trainer, "validate", 0)
+    assert overlap_s(trained, validated) > 0
+    assert len(validated) == 2
+    assert {s.thread for s in validated} <= {"validation-0", "validation-1"}
+    assert {s.thread for s in trained} == {threading.current_thread().name}
+    assert trainer.accounts[0].hidden_s > 0
+    expected = plain_model()
+    expected.fit(X, Y, batch_size=16, epochs=3, shuffle=False, verbose=0, validation_data=VALIDATION)
+    assert_same_history(history, expected.history.history)
+
+
+def test_without_lag_no_epoch_begins_before_the_last_one_is_validated():
+    trainer = Held(plain_model(), STEPS, validation=ValidationPolicy(workers=2, max_lag=0))
+    fit(trainer)
+    assert not trainer.timed_out
+    for epoch in range(3):
+        trained = [s for e in range(3) for s in spans(trainer, "train", e)]
+        assert overlap_s(trained, spans(trainer, "validate", epoch)) == 0
+        assert spans(trainer, "wait", epoch)
+    assert [account.hidden_s for account in trainer.accounts] == [0, 0, 0]
+
+
+def as_arrays():
+    return {"x": X, "y": Y, "batch_size": 16}
+
+
+def as_pipeline():
+    return {"x": tf.data.Dataset.from_tensor_slices((X, Y)).batch(16)}
+
+
+@pytest.mark.parametrize(
+    ("left", "devices", "in_step"), [(0.1, None, True), (1.9, None, False), (0.1, ["CPU:0"], False)]
+)
+@pytest.mark.parametrize("source", [as_arrays, as_pipeline])
+def test_an_epoch_is_validated_in_step_where_the_training_leaves_it_no_core(
+    source, left, devices, in_step, monkeypatch
+):
+    """A validation with devices of its own needs none of the training's cores."""
+    monkeypatch.setattr(IdleCores, "left", property(lambda _: left))
+    policy = ValidationPolicy(workers=1, devices=devices)
+    trainer = Trainer(plain_model(), validation=policy, execution=ExecutionPlan(batch_splits=1))
+    waited = []
+    train = FitSession._train_epoch
+
+    def look(session, epoch):
+        waited.append(len(session._parts.backlog) == 0)
+        train(session, epoch)
+
+    monkeypatch.setattr(FitSession, "_train_epoch", look)
+    monkeypatch.setattr(FitSession, "_ready", lambda _: False)
+    trainer.fit(**source(), shuffle=False, epochs=2, verbose=0, validation_data=VALIDATION)
+    assert waited == [True, in_step]
+    assert any("of a core idle; validating in step" in m for m in trainer.messages) is in_step
+
+
+class Begun(keras.callbacks.Callback):
+    """Writes down how many epochs had begun when each one was delivered."""
+
+    def __init__(self, trainer):
+        super().__init__()
+        self.trainer = trainer
+        self.delivered = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        begun = max(s.epoch for s in self.trainer.recorder.spans() if s.name == "train")
+        self.delivered.append((epoch, begun - epoch))
+        assert "val_loss" in logs
+
+
+@pytest.mark.parametrize("max_lag", [0, 1, 2])
+def test_at_most_max_lag_later_epochs_have_begun_at_delivery(max_lag):
+    # The validation of epoch 0 is held until the last step that the lag allows, so the bound is reached.
+    trainer = Held(
+        plain_model(), STEPS * (max_lag + 1), validation=ValidationPolicy(max_lag=max_lag, overlap="always")
+    )
+    begun = Begun(trainer)
+    fit(trainer, epochs=5, callbacks=[begun])
+    assert not trainer.timed_out
+    assert [epoch for epoch, _ in begun.delivered] == [0, 1, 2, 3, 4], "in epoch order"
+    lags = [lag for _, lag in begun.delivered]
+    assert lags[0] == max_lag
+    assert max(lags) == max_lag
+
+
+def test_a_snapshot_lives_until_its_delivery_and_no_longer(monkeypatch):
+    alive = {}
+    start = ValidationRunner.start
+
+    def remember(self, snapshot):
+        alive[snapshot.epoch] = [weakref.ref(snapshot), *map(weakref.ref, snapshot.values.trainable)]
+        return start(self, snapshot)
+
+    def living():
+        gc.collect()
+        return {epoch for epoch, references in alive.items() if any(r() is not None for r in references)}
+
+    class Watch(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.seen = []
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.seen.append((epoch, living()))
+
+    monkeypatch.setattr(ValidationRunner, "start", remember)
+    trainer = Held(plain_model(), STEPS + 1, validation=ValidationPolicy(workers=2, overlap="always"))
+    watch = Watch()
+    fit(trainer, epochs=4, callbacks=[watch])
+    for epoch, kept in watch.seen:
+        assert epoch in kept
+        assert not {e for e in kept if e < epoch}, "an earlier snapshot is still alive"
+        assert len(kept) <= 2
+    assert living() == set()
+
+
+def test_no_validation_means_no_lag_and_every_epoch_is_delivered():
+    trainer = Trainer(plain_model())
+    delivered = []
+
+    class Order(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            delivered.append((epoch, sorted(logs)))
+
+    fit(trainer, callbacks=[Order()], validation_data=None)
+    assert delivered == [(0, ["loss"]), (1, ["loss"]), (2, ["loss"])]
+    assert not [s for s in trainer.recorder.spans() if s.name == "validate"]
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_workers_are_held_back_until_the_next_call_and_all_of_them_work_while_it_waits(monkeypatch, lag):
+    monkeypatch.setattr(suite_module, "_HOLD_S", 3600.0)
+    said = []
+    for name in ("hold", "admit", "admit_beside"):
+        stock = getattr(ValidationSuite, name)
+
+        def call(suite, *most, name=name, stock=stock):
+            said.append((name, *most))
+            stock(suite, *most)
+
+        monkeypatch.setattr(ValidationSuite, name, call)
+    start = ValidationRunner.start
+
+    def started(runner, snapshot):
+        said.append(("start",))
+        return start(runner, snapshot)
+
+    monkeypatch.setattr(ValidationRunner, "start", started)
+    policy = ValidationPolicy(workers=3, max_lag=lag, sanity_check=False)
+    Trainer(plain_model(), validation=policy).fit(
+        X, Y, batch_size=16, epochs=3, validation_data=VALIDATION, verbose=0
+    )
+    at = [index for index, entry in enumerate(said) if entry == ("start",)]
+    assert len(at) == 3
+    for index in at:
+        assert said[index - 1] == ("hold",)
+    limited = [entry[1] for entry in said if entry[0] == "admit_beside"]
+    assert limited
+    assert all(1 <= most <= max(1, available_cores()) for most in limited)
+    # While workers are held back the last epoch cannot be ready, so the training waits, and for all of them.
+    assert said[at[-1] + 1] == ("admit", None)

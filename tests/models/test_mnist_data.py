@@ -1,0 +1,254 @@
+"""Hazards of getting MNIST: directories that lie, networks that hang, downloads that stop half-way."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from overlap_train.errors import DataUnavailableError
+from overlap_train.models import mnist_data as mnist
+
+COUNTS = {"train": 40, "test": 20}
+
+FEATURES = {
+    "pythonClassName": "tensorflow_datasets.core.features.features_dict.FeaturesDict",
+    "featuresDict": {
+        "features": {
+            "image": {
+                "pythonClassName": "tensorflow_datasets.core.features.image_feature.Image",
+                "image": {
+                    "shape": {"dimensions": ["28", "28", "1"]},
+                    "dtype": "uint8",
+                    "encodingFormat": "png",
+                },
+            },
+            "label": {
+                "pythonClassName": "tensorflow_datasets.core.features.class_label_feature.ClassLabel",
+                "classLabel": {"numClasses": "10"},
+            },
+        }
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def real_mnist():
+    folder = os.environ.get("TFDS_DATA_DIR")
+    if not folder:
+        pytest.skip("TFDS_DATA_DIR names no prepared copy of MNIST")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def empty_home(tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
+    return home
+
+
+@pytest.fixture
+def digits():
+    return mnist.load_mnist(download_timeout_s=0)
+
+
+@pytest.fixture
+def prepared(tmp_path, monkeypatch, digits):
+    """A directory as TFDS writes it, with few images: the real digits of scikit-learn."""
+    import tensorflow as tf
+
+    monkeypatch.setattr(mnist, "_NUM_EXAMPLES", COUNTS)
+    folder = tmp_path / "tfds" / "mnist" / "3.0.1"
+    folder.mkdir(parents=True)
+    splits = []
+    for split, count in COUNTS.items():
+        with tf.io.TFRecordWriter(str(folder / f"mnist-{split}.tfrecord-00000-of-00001")) as writer:
+            for image, label in zip(digits.x_train[:count], digits.y_train[:count], strict=True):
+                png = tf.io.encode_png(image).numpy()
+                features = {
+                    "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[png])),
+                    "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
+                }
+                example = tf.train.Example(features=tf.train.Features(feature=features))
+                writer.write(example.SerializeToString())
+        splits.append(
+            {
+                "name": split,
+                "shardLengths": [str(count)],
+                "numBytes": "1",
+                "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
+            }
+        )
+    info = {
+        "name": "mnist",
+        "version": "3.0.1",
+        "fileFormat": "tfrecord",
+        "splits": splits,
+        "supervisedKeys": {
+            "tuple": {"items": [{"featureKey": "image"}, {"featureKey": "label"}]},
+        },
+    }
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    (folder / "features.json").write_text(json.dumps(FEATURES))
+    return tmp_path / "tfds"
+
+
+def test_official_copy_has_the_official_images(real_mnist):
+    arrays = mnist.load_mnist(real_mnist)
+    assert arrays.x_train.shape == (60_000, 28, 28, 1)
+    assert arrays.x_test.shape == (10_000, 28, 28, 1)
+    # Known of the official files: mean pixel 33.3 of 255, and how often each digit occurs.
+    assert arrays.x_train.mean() == pytest.approx(33.318, abs=1e-3)
+    counts = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    np.testing.assert_array_equal(np.bincount(arrays.y_train), counts)
+
+
+def files_below(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*"))
+
+
+def test_named_directory_is_read_as_written(prepared, digits):
+    arrays = mnist.load_mnist(prepared)
+    np.testing.assert_array_equal(arrays.x_train, digits.x_train[:40])
+    np.testing.assert_array_equal(arrays.y_test, digits.y_train[:20])
+    assert arrays.x_train.dtype == np.uint8
+    assert arrays.y_train.dtype == np.int64
+    assert arrays.source == "MNIST (tensorflow-datasets 3.0.1)"
+
+
+def test_environment_names_the_directory(prepared, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(prepared))
+    assert len(mnist.load_mnist().x_train) == 40
+
+
+def test_copy_in_the_default_directory_is_used_without_a_download(prepared, empty_home, monkeypatch):
+    prepared.rename(empty_home / "tensorflow_datasets")
+    monkeypatch.setattr(mnist, "_download", lambda *_, **__: pytest.fail("downloaded"))
+    assert len(mnist.load_mnist().x_train) == 40
+
+
+@pytest.mark.parametrize("where", ["missing", "empty"])
+def test_named_directory_without_mnist_is_an_error_and_no_fallback(tmp_path, where):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataUnavailableError, match=where):
+        mnist.load_mnist(tmp_path / where)
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def flip_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("mnist-train.tfrecord-00000-of-00001", truncate),
+        ("mnist-test.tfrecord-00000-of-00001", flip_a_byte),
+        ("mnist-test.tfrecord-00000-of-00001", Path.unlink),
+        ("dataset_info.json", truncate),
+        ("features.json", Path.unlink),
+    ],
+)
+def test_damaged_copy_is_one_clear_error(prepared, file, damage):
+    damage(prepared / "mnist" / "3.0.1" / file)
+    before = files_below(prepared)
+    with pytest.raises(DataUnavailableError, match=r"is damaged .* prepare it again"):
+        mnist.load_mnist(prepared)
+    assert files_below(prepared) == before
+
+
+def test_copy_with_too_few_images_is_damaged(prepared, monkeypatch):
+    monkeypatch.setattr(mnist, "_NUM_EXAMPLES", {"train": 41, "test": 20})
+    with pytest.raises(DataUnavailableError, match="not 41"):
+        mnist.load_mnist(prepared)
+
+
+def test_hanging_download_is_ended_and_leaves_nothing(empty_home, monkeypatch):
+    script = "import os, sys, threading; os.mkdir(sys.argv[1] + '/half'); threading.Event().wait()"
+    monkeypatch.setattr(mnist, "_DOWNLOAD_SCRIPT", script)
+    arrays = mnist.load_mnist(download_timeout_s=0.5)
+    assert arrays.source.endswith("the download took longer than 0.5 s")
+    assert files_below(empty_home) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("import sys; sys.exit({no_network})", "no MNIST on disk and no network"),
+        ("raise ValueError('checksum of {version}')", "the download failed (ValueError: checksum of 3.0.1)"),
+    ],
+)
+def test_failed_download_names_its_reason_and_leaves_nothing(empty_home, monkeypatch, script, reason):
+    monkeypatch.setattr(mnist, "_DOWNLOAD_SCRIPT", script)
+    source = mnist.load_mnist().source
+    assert source.startswith("scikit-learn's handwritten digits, 1,797 images resized to 28x28")
+    assert source.endswith(reason)
+    assert files_below(empty_home) == []
+
+
+def test_download_arrives_whole_in_the_default_directory(prepared, empty_home, monkeypatch):
+    copy = f"import shutil, sys; shutil.copytree({str(prepared)!r} + '/mnist', sys.argv[1] + '/mnist')"
+    monkeypatch.setattr(mnist, "_DOWNLOAD_SCRIPT", copy)
+    assert mnist.load_mnist().source == "MNIST (tensorflow-datasets 3.0.1)"
+    assert [p.name for p in (empty_home / "tensorflow_datasets").iterdir()] == ["mnist"]
+
+
+def test_unwritable_home_falls_back_with_its_reason(empty_home):
+    (empty_home / "tensorflow_datasets").write_text("a file in the way")
+    assert "cannot be written" in mnist.load_mnist().source
+
+
+def test_embedded_digits_are_the_same_each_time_and_balanced(digits):
+    again = mnist.load_mnist(download_timeout_s=0)
+    np.testing.assert_array_equal(digits.x_test, again.x_test)
+    assert digits.x_train.shape == (1500, 28, 28, 1)
+    assert digits.x_test.shape == (297, 28, 28, 1)
+    assert (digits.x_train.min(), digits.x_train.max()) == (0, 255)
+    assert np.bincount(digits.y_test).min() >= 28
+
+
+def test_resize_keeps_flat_images_flat_and_the_middle_in_the_middle():
+    flat = mnist._resize(np.full((1, 8, 8), 77.0))
+    assert set(np.unique(flat)) == {77}
+    ramp = np.tile(np.arange(8.0) * 255 / 7, (1, 8, 1))
+    row = mnist._resize(ramp)[0, 10, :, 0].astype(int)
+    np.testing.assert_allclose(row + row[::-1], 255, atol=1)
+    assert (np.diff(row) >= 0).all()
+
+
+def test_replicated_images_fill_the_size_in_order(digits):
+    larger = mnist.replicate_to(digits, 3 * digits.x_train.nbytes + 784)
+    assert larger.x_train.nbytes == 3 * digits.x_train.nbytes + 784
+    np.testing.assert_array_equal(larger.x_train[1500:3000], digits.x_train)
+    np.testing.assert_array_equal(larger.y_train[-1:], digits.y_train[:1])
+    assert larger.x_test is digits.x_test
+    assert mnist.replicate_to(digits, 1) is digits
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [("1GiB", 2**30), ("1.5 kib", 1536), ("500MB", 500_000_000), ("4096", 4096), ("2TB", 2 * 10**12)],
+)
+def test_sizes_are_read(text, size_bytes):
+    assert mnist.parse_size(text) == size_bytes
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1GiB", "1 parsec", "GiB", "0.1B", "nan"])
+def test_bad_sizes_are_refused(text):
+    with pytest.raises(ValueError, match="expected a positive size"):
+        mnist.parse_size(text)
+
+
+def test_negative_arguments_are_refused(digits):
+    with pytest.raises(ValueError, match="download_timeout_s"):
+        mnist.load_mnist(download_timeout_s=-1)
+    with pytest.raises(ValueError, match="size_bytes"):
+        mnist.replicate_to(digits, 0)

@@ -1,0 +1,120 @@
+"""What lies in a cache directory may be anything: it is never waited for, and never trusted to be a file."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from overlap_train._support import files as cached_files
+
+
+def make_pipe(path):
+    os.mkfifo(path)
+
+
+def make_folder(path):
+    path.mkdir()
+
+
+def make_socket(path):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+
+
+def make_link_to_a_device(path):
+    path.symlink_to("/dev/zero")
+
+
+def make_dangling_link(path):
+    path.symlink_to("nowhere")
+
+
+def make_circle(path):
+    path.symlink_to(path.name)
+
+
+ODD = [make_pipe, make_folder, make_socket, make_link_to_a_device, make_dangling_link, make_circle]
+
+
+@pytest.fixture
+def short_path(tmp_path_factory, monkeypatch):
+    """A path in the working directory: a socket's may have a hundred letters."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("odd"))
+    return Path("entry")
+
+
+@pytest.mark.parametrize("make", ODD)
+def test_what_is_no_regular_file_is_refused_at_once(short_path, make):
+    make(short_path)
+    before = len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
+    with pytest.raises(OSError):
+        cached_files.read_regular(short_path, most_bytes=100)
+    if sys.platform == "linux":
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_link_is_followed_only_where_it_may_be(tmp_path):
+    (tmp_path / "file").write_bytes(b"content")
+    (tmp_path / "link").symlink_to("file")
+    assert cached_files.read_regular(tmp_path / "link", most_bytes=100) == b"content"
+    with pytest.raises(OSError):
+        cached_files.read_regular(tmp_path / "link", most_bytes=100, follow_links=False)
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path):
+    file = tmp_path / "file"
+    file.write_bytes(b"x" * 100)
+    assert len(cached_files.read_regular(file, most_bytes=100)) == 100
+    with pytest.raises(OSError, match="more than 99 bytes"):
+        cached_files.read_regular(file, most_bytes=99)
+    os.truncate(file, 1 << 40)
+    with pytest.raises(OSError, match="more than 100 bytes"):
+        cached_files.read_regular(file, most_bytes=100)
+
+
+@pytest.mark.parametrize("make", [make_pipe, make_socket, make_link_to_a_device, make_dangling_link])
+def test_what_is_written_takes_the_place_of_whatever_was_there(short_path, make):
+    make(short_path)
+    cached_files.replace_content(short_path, "new")
+    assert not short_path.is_symlink()
+    assert short_path.read_text() == "new"
+    assert os.listdir() == ["entry"]
+
+
+def test_a_failed_replacement_leaves_nothing_behind(short_path):
+    make_folder(short_path)
+    with pytest.raises(OSError):
+        cached_files.replace_content(short_path, "new")
+    assert os.listdir() == ["entry"]
+
+
+@pytest.mark.parametrize(
+    ("xdg", "home", "expected"),
+    [
+        ("/xdg", "/home/u", "/xdg/overlap_train"),
+        (None, "/home/u", "/home/u/.cache/overlap_train"),
+        ("", "/home/u", "/home/u/.cache/overlap_train"),
+        ("relative", "/home/u", "/home/u/.cache/overlap_train"),
+        (None, "relative", None),
+        (None, "", None),
+    ],
+)
+def test_the_cache_lies_at_an_absolute_place_or_nowhere(monkeypatch, xdg, home, expected):
+    for name, value in (("XDG_CACHE_HOME", xdg), ("HOME", home)):
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+    found = cached_files.cache_home()
+    assert (None if found is None else str(found)) == expected
+
+
+def test_a_user_whom_the_system_does_not_know_has_no_cache(monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
+    assert cached_files.cache_home() is None

@@ -1,0 +1,358 @@
+"""Faster operations for stock layers: Keras's numbers, and layers that are the same afterwards."""
+
+from __future__ import annotations
+
+import functools
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train import ExecutionPlan, Trainer
+from overlap_train._fit import assembly
+from overlap_train._training.kernels import choice as kernels
+from overlap_train._training.kernels.choice import find_fast_kernels, fused_adam, fused_batch_normalization
+from overlap_train._training.plan_cache import Candidate, PlanCache, Timing
+from overlap_train.conv import selection, shapes
+from tests import models
+
+RNG = np.random.default_rng(5)
+
+
+@pytest.mark.parametrize("shape", [(6, 5), (6, 4, 5), (6, 4, 3, 5), (3, 2, 4, 3, 5)])
+@pytest.mark.parametrize(
+    "options", [{}, {"scale": False}, {"center": False, "momentum": 0.5}, {"epsilon": 0.1}]
+)
+def test_fused_normalisation_is_that_of_keras(shape, options):
+    x = tf.constant(RNG.normal(3.0, 2.0, shape), tf.float32)
+    weights = tf.constant(RNG.normal(size=shape), tf.float32)
+    results = []
+    for fused in (False, True):
+        layer = keras.layers.BatchNormalization(**options)
+        layer.build(shape)
+        for number, variable in enumerate(layer.trainable_variables):
+            variable.assign(np.linspace(0.5, 1.5, 5) + number)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = fused_batch_normalization(layer, x) if fused else layer(x, training=True)
+            loss = tf.reduce_sum(y * weights)
+        gradients = tape.gradient(loss, [x, *(v.value for v in layer.trainable_variables)])
+        results.append([y, *gradients, *layer.non_trainable_variables])
+    for ours, theirs in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)
+
+
+def network(**options):
+    keras.utils.set_random_seed(7)
+    frozen = keras.layers.BatchNormalization(trainable=False)
+    model = keras.Sequential(
+        [
+            keras.Input((12,)),
+            keras.layers.Dense(24, use_bias=False),
+            keras.layers.BatchNormalization(),
+            keras.layers.Reshape((4, 2, 3)),
+            keras.layers.Conv2D(4, 3, padding="same", activation="relu"),
+            frozen,
+            keras.layers.BatchNormalization(axis=1),
+            keras.layers.Flatten(),
+            keras.layers.Dense(4),
+        ]
+    )
+    model.compile(keras.optimizers.SGD(0.05), models.crossentropy(), metrics=["accuracy"], **options)
+    return model
+
+
+@pytest.mark.parametrize("loop", ["in_memory", "iterator"])
+def test_training_on_fast_kernels_is_that_of_keras(loop):
+    x, y = models.arrays()  # the last batch is smaller
+    arguments = {"batch_size": 32, "epochs": 2, "verbose": 0, "validation_data": models.arrays(50, 1)}
+    expected, actual = network(), network()
+    plain = expected.fit(x, y, **arguments)
+    plan = ExecutionPlan(loop=loop, kernels="fast")
+    history = Trainer(actual, execution=plan).fit(x, y, **arguments)
+    models.assert_same_history(history.history, plain.history, rtol=1e-4)
+    models.assert_same_weights(actual, expected, rtol=1e-3)
+
+
+def traced_operations(function, *arguments):
+    graph = tf.function(function, autograph=False).get_concrete_function(*arguments).graph
+    return {operation.type for operation in graph.get_operations()}
+
+
+def test_layers_are_swapped_while_traced_and_for_that_thread_only():
+    model = network()
+    layers = [layer for layer in model.layers if "call" in vars(layer)]
+    assert not layers
+    around = find_fast_kernels(model, build=False).around
+    elsewhere = []
+
+    def step(x):
+        def other():
+            elsewhere.append(traced_operations(lambda x: model(x, training=True), x))
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        return model(x, training=True)
+
+    x = tf.zeros((4, 12))
+    assert "FusedBatchNormV3" in traced_operations(around(step, 4), x)
+    assert "FusedBatchNormV3" not in elsewhere[0]
+    assert not [layer for layer in model.layers if "call" in vars(layer)]
+    assert "FusedBatchNormV3" not in traced_operations(step, x)
+
+
+def test_layers_are_as_before_after_an_error():
+    model = network()
+
+    def step(x):
+        raise RuntimeError("while tracing")
+
+    with pytest.raises(RuntimeError, match="while tracing"):
+        find_fast_kernels(model, build=False).around(step, None)(tf.zeros((4, 12)))
+    assert not [layer for layer in model.layers if "call" in vars(layer)]
+
+
+class Ghost(keras.layers.BatchNormalization):
+    def _moments(self, inputs, mask):
+        return tf.zeros([3]), tf.ones([3])
+
+
+class Own(keras.layers.BatchNormalization):
+    def call(self, inputs, training=None, mask=None):
+        return super().call(inputs, training=training, mask=mask) * 2
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        keras.layers.BatchNormalization(synchronized=True),
+        keras.layers.BatchNormalization(dtype="float64"),
+        keras.layers.BatchNormalization(dtype="mixed_float16"),
+        Own(),
+        Ghost(),
+        keras.layers.Dense(3),
+    ],
+    ids=["synchronized", "float64", "mixed", "own", "ghost", "dense"],
+)
+def test_other_layers_stay_as_they_are(layer):
+    model = keras.Sequential([keras.Input((3,)), layer])
+    model.compile("sgd", "mse")
+    assert find_fast_kernels(model, build=False) is None
+
+
+def test_what_excludes_fast_kernels_says_so():
+    with pytest.raises(ValueError, match="kernels must be one of 'auto', 'keras', 'fast'; got 'quick'"):
+        ExecutionPlan(kernels="quick")
+    for options in ({"jit": True}, {"loop": "eager"}):
+        with pytest.raises(ValueError, match="kernels='fast'"):
+            ExecutionPlan(kernels="fast", **options)
+    with pytest.raises(ValueError, match=r"kernels=.fast. is not possible where XLA"):
+        Trainer(network(jit_compile=True), execution=ExecutionPlan(kernels="fast")).fit(
+            *models.arrays(), verbose=0
+        )
+
+
+def test_the_plan_names_them(capsys):
+    Trainer(network(), execution=ExecutionPlan(kernels="fast", jit=False)).fit(*models.arrays(), verbose=1)
+    assert "no XLA, fast convolution, normalization" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("wrap", [lambda o: o, keras.optimizers.LossScaleOptimizer], ids=["plain", "scaled"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: keras.optimizers.Adam(0.01),
+        lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, clipnorm=0.5),
+        lambda: keras.optimizers.Adam(
+            keras.optimizers.schedules.ExponentialDecay(0.05, 3, 0.5), beta_1=0.5, epsilon=1e-3, use_ema=True
+        ),
+    ],
+    ids=["adam", "adamw", "schedule"],
+)
+def test_training_with_fused_adam_is_that_of_keras(make, wrap):
+    results = []
+    for choice in ("keras", "fast"):
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(12000), keras.layers.Dense(4)])
+        model.compile(wrap(make()), models.crossentropy())
+        trainer = Trainer(model, execution=ExecutionPlan(kernels=choice, jit=False))
+        trainer.fit(*models.arrays(64), batch_size=16, verbose=0)
+        variables = (*model.variables, *model.optimizer.variables)
+        results.append([keras.ops.convert_to_numpy(v) for v in variables])
+    for theirs, ours in zip(*results, strict=True):
+        # Adam divides by the root of what may be next to nothing: single weights magnify rounding.
+        assert np.linalg.norm(ours - theirs) <= 1e-4 * np.linalg.norm(theirs) + 1e-7
+
+
+def test_fused_adam_is_that_of_keras():
+    results = []
+    for fused in (False, True):
+        optimizer = keras.optimizers.Adam(beta_1=0.8, beta_2=0.99, epsilon=1e-3)
+        variable = keras.Variable(np.linspace(-1, 1, 50, dtype="float32"))
+        optimizer.build([variable])
+        rng = np.random.default_rng(1)
+        for rate in (0.1, 0.1, 0.02):
+            gradient = tf.constant(rng.normal(size=50), tf.float32)
+            step = functools.partial(fused_adam, optimizer) if fused else optimizer.update_step
+            step(gradient, variable.value, tf.constant(rate))
+            optimizer.iterations.assign_add(1)
+        results.append([variable.numpy(), *(v.numpy() for v in optimizer.variables)])
+    for ours, theirs in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=1e-7)
+
+
+def test_fused_adam_goes_through_the_weights_once():
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(12000)])
+    model.compile("adam", "mse")
+    model.optimizer.build(model.trainable_variables)
+    gradient = tf.ones((12, 12000))
+    kernel = model.trainable_variables[0].value
+    operations = traced_operations(lambda: fused_adam(model.optimizer, gradient, kernel, 0.1))
+    assert "ResourceApplyAdam" in operations
+    assert not {"Square", "AssignSubVariableOp"} & operations
+
+
+def test_adam_with_sparse_gradients_stays_with_keras():
+    keras.utils.set_random_seed(3)
+    results = []
+    for choice in ("keras", "fast"):
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential(
+            [keras.Input((5,)), keras.layers.Embedding(3000, 50), keras.layers.Flatten()]
+        )
+        model.add(keras.layers.Dense(4))
+        model.compile("adam", models.crossentropy())
+        x, y = np.tile(np.arange(5), (32, 1)), np.zeros(32, int)
+        Trainer(model, execution=ExecutionPlan(kernels=choice, jit=False)).fit(x, y, verbose=0)
+        results.append(model.get_weights())
+    for ours, theirs in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
+def test_a_call_on_the_instance_is_kept_and_used():
+    calls = []
+    model = keras.Sequential(
+        [keras.Input((4, 4, 1)), keras.layers.Conv2D(2, 3), keras.layers.BatchNormalization()]
+    )
+    layer = model.layers[0]
+    stock = layer.call
+
+    def call(inputs):
+        calls.append(1)
+        return stock(inputs)
+
+    layer.call = call
+    model.compile("sgd", "mse")
+    find_fast_kernels(model, build=True).around(model, None)(tf.zeros((2, 4, 4, 1)))
+    assert calls
+    assert layer.call is call
+
+
+def test_a_plan_is_kept_by_what_was_fast(tmp_path):
+    cache = PlanCache(tmp_path / "plan.json")
+    timings = {Candidate(fast="normalization"): Timing(1.0, 0.5), Candidate(): Timing(0.5, 0.7)}
+    cache.save(timings)
+    assert cache.load() == timings
+    assert Candidate(fast="convolution, normalization") not in cache.load()
+    (tmp_path / "plan.json").write_text(
+        '{"timings": [{"splits": 1, "jit": false, "build_s": 1, "step_s": 1}]}'
+    )
+    assert cache.load() == {}
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+def test_splits_run_on_fast_kernels(splits):
+    results = []
+    for choice in ("keras", "fast"):
+        keras.utils.set_random_seed(7)
+        model = keras.Sequential(
+            [keras.Input((12,)), keras.layers.Reshape((4, 3, 1)), keras.layers.Conv2D(5, 3, padding="same")]
+        )
+        model.add(keras.layers.Flatten())
+        model.add(keras.layers.Dense(4))
+        model.compile(keras.optimizers.SGD(0.05), models.crossentropy())
+        plan = ExecutionPlan(kernels=choice, batch_splits=splits, jit=False)
+        Trainer(model, execution=plan).fit(*models.arrays(), batch_size=32, verbose=0)
+        results.append(model.get_weights())
+    for ours, theirs in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def deep(layers=20):
+    """A network of many parts: two variables and one normalisation in each layer."""
+    keras.utils.set_random_seed(7)
+    model = keras.Sequential([keras.Input((6, 6, 2))])
+    for _ in range(layers):
+        model.add(keras.layers.Conv2D(2, 3, padding="same", use_bias=False))
+        model.add(keras.layers.BatchNormalization(scale=False))
+    model.add(keras.layers.GlobalAveragePooling2D())
+    model.add(keras.layers.Dense(models.CLASSES))
+    model.compile("adam", models.crossentropy())
+    return model
+
+
+def images(rows=24):
+    return RNG.normal(size=(rows, 6, 6, 2)).astype("float32"), RNG.integers(0, models.CLASSES, rows)
+
+
+def test_models_of_many_parts_train_on_free_operations_from_the_first_step(monkeypatch):
+    monkeypatch.setattr(kernels.library, "is_built", lambda: False)
+    assert kernels.find_free_kernels(network()) is None
+    assert kernels.find_free_kernels(deep()).names == ("normalization", "Adam")
+    model, plain = deep(), deep()
+    trainer = Trainer(model)
+    x, y = images()
+    ours = trainer.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False)
+    theirs = plain.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False)
+    assert "plan: in_memory, no splits, no XLA, fast normalization, Adam" in trainer.messages[-1]
+    models.assert_same_history(ours.history, theirs.history, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"execution": ExecutionPlan(kernels="keras")}, {"execution": ExecutionPlan(loop="eager")}],
+    ids=["keras", "eager"],
+)
+def test_who_wants_keras_own_operations_gets_them(options):
+    model = deep()
+    trainer = Trainer(model, **options)
+    trainer.fit(*images(8), batch_size=8, verbose=0)
+    assert not [message for message in trainer.messages if "fast" in message]
+
+
+def test_what_was_found_for_the_first_trace_serves_the_model_until_it_is_compiled(monkeypatch):
+    found = []
+    search = assembly.find_free_kernels
+    monkeypatch.setattr(assembly, "find_free_kernels", lambda model: found.append(1) or search(model))
+    model = deep()
+    for _ in range(2):
+        Trainer(model).fit(*images(8), batch_size=8, verbose=0)
+    assert found == [1]
+    model.compile("sgd", models.crossentropy())
+    Trainer(model).fit(*images(8), batch_size=8, verbose=0)
+    assert found == [1, 1]
+
+
+def test_convolutions_that_nobody_has_timed_are_tensorflows_and_noted():
+    if not kernels.library.is_available():
+        pytest.skip("needs the compiled convolution, and so a C++ compiler")
+    selection.clear_timings()
+    model, (x, y) = deep(), images(8)
+    free = kernels.find_free_kernels(model)
+    assert free.names == ("convolution", "normalization", "Adam")
+    operations = traced_operations(free.around(model.train_step, 8), (x, y))
+    assert "Conv2D" in operations
+    assert {key.direction for key in free.untimed} == {"forward", "input_gradient", "filter_gradient"}
+    assert not selection.timings()
+    key = next(key for key in free.untimed if key.direction == "forward")
+    times = dict.fromkeys(key.algorithms, 1.0) | {shapes.STOCK: 2.0}
+    selection.timing_cache.save([shapes.Timing(key, times, "direct")])
+    selection.forget_process()
+    again = kernels.find_free_kernels(model)
+    operations = traced_operations(again.around(model.train_step, 8), (x, y))
+    assert "OverlapTiledConv2D" in operations, "as another process has timed it"
+    assert key not in again.untimed
+    selection.clear_timings()

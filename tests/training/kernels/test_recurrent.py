@@ -1,0 +1,293 @@
+"""Recurrent layers on loops of our own: Keras's numbers, from every combination of options."""
+
+from __future__ import annotations
+
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import strategies as st
+
+from overlap_train import ExecutionPlan, Trainer, _keras
+from overlap_train._training.kernels import choice as kernels
+from overlap_train._training.kernels.recurrent import is_stock_recurrence, recur
+from tests import models
+
+ROWS, STEPS, FEATURES, UNITS = 3, 5, 4, 2
+KINDS = {"LSTM": keras.layers.LSTM, "GRU": keras.layers.GRU}
+STATES = {"LSTM": 2, "GRU": 1}
+
+
+def build(case):
+    keras.utils.set_random_seed(case["seed"])
+    flags = {name: case[name] for name in ("go_backwards", "return_sequences", "return_state", "stateful")}
+    cell = {"use_bias": case["use_bias"], "dropout": case["dropout"]}
+    zeroes = {"zero_output_for_mask": case["zero_output_for_mask"]}
+    if case["wrapper"] == "cell":
+        made = {"LSTM": keras.layers.LSTMCell, "GRU": keras.layers.GRUCell}[case["kind"]](UNITS, **cell)
+        layer = keras.layers.RNN(made, **flags, **zeroes)
+    else:
+        layer = KINDS[case["kind"]](UNITS, **cell, **flags, **zeroes)
+        if case["wrapper"] == "bidirectional":
+            layer = keras.layers.Bidirectional(layer, merge_mode=case["merge_mode"])
+    layer.build((ROWS, STEPS, FEATURES))
+    rng = np.random.default_rng(case["seed"])
+    for variable in layer.trainable_variables:
+        variable.assign(rng.normal(size=variable.shape))
+    return layer
+
+
+def swaps_of(layer):
+    found = [each for each in layer._flatten_layers() if is_stock_recurrence(each)]
+    return tuple((each, "inner_loop", lambda rows, each=each: recur(each)) for each in found)
+
+
+def pass_of(case, fast):
+    """Returns outputs, gradients and the variables afterwards, of two calls of a traced step."""
+    layer = build(case)
+    rng = np.random.default_rng(case["seed"] + 1)
+    many = STATES[case["kind"]] * (2 if case["wrapper"] == "bidirectional" else 1)
+    tensors = {
+        "x": rng.normal(size=(ROWS, STEPS, FEATURES)),
+        "states": [rng.normal(size=(ROWS, UNITS)) for _ in range(many)] if case["initial_state"] else [],
+    }
+    tensors = tf.nest.map_structure(lambda each: tf.constant(each, tf.float32), tensors)
+    mask = tf.constant(rng.random((ROWS, STEPS)) < 0.6) if case["mask"] else None
+
+    def step(x, states, mask):
+        with tf.GradientTape() as tape:
+            watched = [x, *states]
+            tape.watch(watched)
+            options = {"initial_state": list(states)} if states else {}
+            found = tf.nest.flatten(layer(x, mask=mask, training=case["training"], **options))
+            loss = sum(tf.reduce_sum(tf.sin(each + 0.1 * k)) for k, each in enumerate(found))
+        variables = [variable.value for variable in layer.trainable_variables]
+        return found, tape.gradient(loss, [*watched, *variables], unconnected_gradients="zero")
+
+    if fast:
+        assert swaps_of(layer)
+        step = kernels.FastKernels(("recurrence",), swaps_of(layer), times=False).around(step, None)
+    rows, steps = (ROWS if case["static_rows"] else None), (STEPS if case["static_steps"] else None)
+    specs = [
+        tf.TensorSpec((rows, steps, FEATURES)),
+        [tf.TensorSpec((rows, UNITS))] * len(tensors["states"]),
+        None if mask is None else tf.TensorSpec((rows, steps), tf.bool),
+    ]
+    traced = tf.function(step, autograph=False).get_concrete_function(*specs)
+    flat = [tensor for tensor in (tensors["x"], *tensors["states"], mask) if tensor is not None]
+    results = [traced(*flat) for _ in range(2)]
+    return [*tf.nest.flatten(results), *layer.variables]
+
+
+cases = st.fixed_dictionaries(
+    {
+        "kind": st.sampled_from(sorted(KINDS)),
+        "wrapper": st.sampled_from(["none", "cell", "bidirectional"]),
+        "merge_mode": st.sampled_from(["concat", "sum", None]),
+        "go_backwards": st.booleans(),
+        "return_sequences": st.booleans(),
+        "return_state": st.booleans(),
+        "stateful": st.booleans(),
+        "use_bias": st.booleans(),
+        "dropout": st.sampled_from([0.0, 0.0, 0.5]),
+        "zero_output_for_mask": st.booleans(),
+        "initial_state": st.booleans(),
+        "mask": st.booleans(),
+        "training": st.booleans(),
+        "static_rows": st.booleans(),
+        "static_steps": st.booleans(),
+        "seed": st.integers(0, 1000),
+    }
+)
+PLAIN = {
+    "wrapper": "none",
+    "merge_mode": "concat",
+    "go_backwards": False,
+    "return_sequences": True,
+    "return_state": True,
+    "stateful": False,
+    "use_bias": True,
+    "dropout": 0.5,
+    "zero_output_for_mask": False,
+    "initial_state": True,
+    "mask": True,
+    "training": True,
+    "static_rows": False,
+    "static_steps": True,
+    "seed": 1,
+}
+
+
+def possible(case):
+    """Returns a case with the options changed that Keras refuses."""
+    changes = {}
+    if case["stateful"]:
+        changes["static_rows"] = True
+    if case["wrapper"] == "bidirectional":
+        # A stateful one fails where it returns its states, or no merged output, and has a mask.
+        changes |= {"go_backwards": False} | ({"return_state": False} if case["stateful"] else {})
+        changes |= {"merge_mode": "concat"} if case["return_state"] or case["stateful"] else {}
+    return case | changes
+
+
+@pytest.mark.timeout(400)
+@settings(
+    max_examples=12,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@example(PLAIN | {"kind": "LSTM"})
+@example(PLAIN | {"kind": "GRU", "zero_output_for_mask": True, "return_sequences": False})
+@given(cases)
+def test_outputs_gradients_and_states_are_those_of_keras(case):
+    case = possible(case)
+    for ours, theirs in zip(pass_of(case, True), pass_of(case, False), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_gradients_of_gradients_are_those_of_keras(kind):
+    results = []
+    for fast in (True, False):
+        layer = build(PLAIN | {"kind": kind, "dropout": 0.0})
+
+        def step(x, mask, layer=layer):
+            with tf.GradientTape() as outer:
+                outer.watch(x)
+                with tf.GradientTape() as inner:
+                    inner.watch(x)
+                    y = tf.reduce_sum(tf.sin(layer(x, mask=mask, training=True)[0]))
+                penalty = tf.reduce_sum(inner.gradient(y, x) ** 2)
+            return outer.gradient(penalty, [x, *[each.value for each in layer.trainable_variables]])
+
+        if fast:
+            step = kernels.FastKernels(("recurrence",), swaps_of(layer), times=False).around(step, None)
+        rng = np.random.default_rng(3)
+        x = tf.constant(rng.normal(size=(ROWS, STEPS, FEATURES)), tf.float32)
+        mask = tf.constant(rng.random((ROWS, STEPS)) < 0.6)
+        results.append(tf.function(step, autograph=False)(x, mask))
+    for ours, theirs in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+class Overridden(keras.layers.LSTM):
+    def inner_loop(self, *arguments, **options):
+        return super().inner_loop(*arguments, **options)
+
+
+class OverriddenCell(keras.layers.GRUCell):
+    pass
+
+
+def patched():
+    layer = keras.layers.LSTM(2)
+    layer.cell.call = layer.cell.call
+    return layer
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Overridden(2),
+        patched(),
+        keras.layers.RNN(OverriddenCell(2)),
+        keras.layers.RNN([keras.layers.LSTMCell(2), keras.layers.LSTMCell(2)]),
+        keras.layers.SimpleRNN(2),
+        keras.layers.LSTM(2, activation="relu"),
+        keras.layers.GRU(2, recurrent_activation="hard_sigmoid"),
+        keras.layers.LSTM(2, recurrent_dropout=0.5),
+        keras.layers.LSTM(2, dropout=0.5, implementation=1),
+        keras.layers.LSTM(2, unroll=True),
+        keras.layers.LSTM(2, use_cudnn=True),
+        keras.layers.GRU(2, reset_after=False),
+        keras.layers.GRU(2, dtype="mixed_bfloat16"),
+        keras.layers.GRU(2, dtype="float64"),
+        keras.layers.Dense(2),
+    ],
+    ids=lambda layer: layer.name,
+)
+def test_layers_that_compute_something_else_keep_their_loop(layer):
+    assert not is_stock_recurrence(layer)
+
+
+def network(**layer_options):
+    keras.utils.set_random_seed(7)
+    frozen = keras.layers.GRU(6, return_sequences=True, trainable=False)
+    model = keras.Sequential(
+        [
+            keras.Input((models.FEATURES,)),
+            keras.layers.Reshape((6, 2)),
+            keras.layers.Masking(),
+            keras.layers.Bidirectional(keras.layers.LSTM(5, return_sequences=True, **layer_options)),
+            frozen,
+            keras.layers.GRU(4, kernel_regularizer="l2", bias_constraint="max_norm"),
+            keras.layers.Dense(models.CLASSES),
+        ]
+    )
+    model.compile(keras.optimizers.SGD(0.1), models.crossentropy(), metrics=["accuracy"])
+    return model
+
+
+def padded():
+    x, y = models.arrays()
+    x[::3, 6:] = 0.0
+    x[5] = 0.0  # masked throughout
+    return x, y
+
+
+@pytest.mark.parametrize("loop", ["in_memory", "iterator"])
+def test_training_is_that_of_keras(loop):
+    arguments = {"batch_size": 32, "epochs": 2, "verbose": 0, "validation_data": models.arrays(50, 1)}
+    expected, actual = network(dropout=0.25), network(dropout=0.25)
+    theirs = expected.fit(*padded(), **arguments)
+    trainer = Trainer(actual, execution=ExecutionPlan(loop=loop, kernels="fast", jit=False))
+    ours = trainer.fit(*padded(), **arguments)
+    models.assert_same_history(ours.history, theirs.history, rtol=1e-4)
+    models.assert_same_weights(actual, expected, rtol=1e-3)
+    assert "fast recurrence" in " ".join(trainer.messages)
+    assert not [layer for layer in _keras.flat_layers(actual) if "inner_loop" in vars(layer)]
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_a_step_has_fewer_operations_than_keras(kind):
+    layer = keras.layers.Bidirectional(KINDS[kind](UNITS))
+    layer.build((None, STEPS, FEATURES))
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer(x, training=True))
+        return tape.gradient(loss, [variable.value for variable in layer.trainable_variables])
+
+    def operations(function):
+        traced = tf.function(function, autograph=False)
+        graph = traced.get_concrete_function(tf.TensorSpec((None, STEPS, FEATURES))).graph.as_graph_def()
+        return len(graph.node) + sum(len(function.node_def) for function in graph.library.function)
+
+    fast = kernels.FastKernels(("recurrence",), swaps_of(layer), times=False).around(step, None)
+    assert operations(fast) < 0.7 * operations(step)
+
+
+def test_another_thread_meets_keras_loop_meanwhile():
+    layer = keras.layers.LSTM(UNITS)
+    layer.build((None, STEPS, FEATURES))
+    x, seen = tf.ones((ROWS, STEPS, FEATURES)), []
+
+    def names():
+        graph = tf.function(layer, autograph=False).get_concrete_function(x).graph
+        seen.append({operation.type for operation in graph.get_operations()})
+
+    def both():
+        other = threading.Thread(target=names)
+        other.start()
+        other.join()
+        names()
+
+    kernels.FastKernels(("recurrence",), swaps_of(layer), times=False).around(both, None)()
+    theirs, ours = seen
+    assert "TensorListFromTensor" in theirs
+    assert "TensorListFromTensor" not in ours

@@ -1,0 +1,320 @@
+"""The numbers of two replicas are those of one device at the same global batch."""
+
+from __future__ import annotations
+
+from tests.training.replicas.two_cpus import STRATEGY, on_two  # isort: skip  # before anything starts TensorFlow
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
+from tests.differential import assert_same_content, read_files
+from tests.networks import (
+    CLASSES,
+    FEATURES,
+    VALIDATION_ROWS,
+    arrays,
+    assert_same_history,
+    assert_same_weights,
+    crossentropy,
+    functional,
+    functional_data,
+    sequential,
+    subclassed,
+)
+
+OPTIMIZERS = {
+    "sgd": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
+    "adam": lambda: keras.optimizers.Adam(0.01),
+    "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.02),
+}
+
+
+def fit_both(build, *data, rtol=1e-5, policy=None, execution=None, **arguments):
+    """Fits with Keras on one device and with us on two, and compares everything."""
+    arguments = {"batch_size": 32, "epochs": 3, "verbose": 0} | arguments
+    expected, actual = build(), on_two(build)()
+    expected.fit(*data, **arguments)
+    trainer = Trainer(actual, validation=policy, execution=execution)
+    trainer.fit(*data, **arguments)
+    assert_same_history(actual.history.history, expected.history.history, rtol)
+    assert actual.history.epoch == expected.history.epoch
+    assert_same_weights(actual, expected, rtol)
+    assert_same_on_both(actual)
+    return actual
+
+
+def assert_same_on_both(model):
+    for variable in (*model.trainable_variables, *model.optimizer.variables):
+        first, second = variable.value.values
+        np.testing.assert_array_equal(first.numpy(), second.numpy(), err_msg=variable.path)
+
+
+LAGS = [("sgd", 0), ("adamw", 1)]
+MORE_LAGS = [("sgd", 1), ("adam", 0), ("adam", 1), ("adamw", 0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "max_lag"), [*LAGS, *(pytest.param(*case, marks=pytest.mark.nightly) for case in MORE_LAGS)]
+)
+def test_optimizers_with_early_stopping_checkpoints_and_an_uneven_last_batch(name, max_lag, tmp_path):
+    """203 rows in batches of 32: shares of 16, and of 6 and 5 rows in the last batch."""
+    expected, actual = (place(lambda: sequential(OPTIMIZERS[name]()))() for place in (lambda b: b, on_two))
+    policy = ValidationPolicy(max_lag=max_lag)
+    for run, model in (("keras", expected), ("ours", actual)):
+        fit = model.fit if run == "keras" else Trainer(model, validation=policy).fit
+        callbacks = [
+            keras.callbacks.EarlyStopping(
+                "val_loss", patience=1, min_delta=0.05, restore_best_weights=True, start_from_epoch=2
+            ),
+            keras.callbacks.ModelCheckpoint(
+                tmp_path / f"{run}.weights.h5", save_best_only=True, save_weights_only=True
+            ),
+        ]
+        fit(
+            *arrays(), batch_size=32, epochs=12, validation_data=arrays(91, 1), callbacks=callbacks, verbose=0
+        )
+    assert len(expected.history.epoch) < 12
+    assert actual.history.epoch == expected.history.epoch
+    assert_same_history(actual.history.history, expected.history.history)
+    assert_same_weights(actual, expected)
+    assert_same_on_both(actual)
+    saved = read_files(tmp_path)
+    assert_same_content("saved", saved["ours.weights.h5"], saved["keras.weights.h5"], 1e-5)
+
+
+def test_a_last_batch_with_fewer_rows_than_replicas():
+    x, y = arrays(33)
+    fit_both(sequential, x, y, shuffle=False)
+
+
+def test_tf_data_with_batches_of_an_unknown_size_and_a_single_last_row():
+    def data():
+        return tf.data.Dataset.from_tensor_slices(arrays(65)).shuffle(65, seed=3).batch(16)
+
+    expected, actual = sequential(), on_two(sequential)()
+    arguments = dict(epochs=3, shuffle=False, validation_data=arrays(40, 1), verbose=0)
+    expected.fit(data(), **arguments)
+    Trainer(actual).fit(data(), **arguments)
+    assert_same_history(actual.history.history, expected.history.history)
+    assert_same_weights(actual, expected)
+
+
+def test_two_inputs_and_outputs_with_loss_weights():
+    fit_both(functional, *functional_data(), validation_data=functional_data(VALIDATION_ROWS, 1))
+
+
+def test_sample_weights_regulariser_add_loss_and_an_unbuilt_model():
+    x, y = arrays()
+    weights = np.random.default_rng(2).random(len(x)).astype("float32")
+    fit_both(
+        lambda: subclassed("adam", keras.layers.LayerNormalization),
+        x,
+        y,
+        sample_weight=weights,
+        batch_size=50,
+    )
+
+
+class Probabilities(keras.layers.Layer):
+    """A softmax that leaves no logits at its output, only under it."""
+
+    def call(self, inputs):
+        return tf.nn.softmax(inputs)
+
+
+@pytest.mark.parametrize("head", [keras.layers.Softmax, Probabilities])
+def test_a_saturated_softmax(head):
+    """Keras takes the logits from under the activation: from probabilities there would be no gradient."""
+
+    def build():
+        keras.utils.set_random_seed(7)
+        model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES), head()])
+        metrics = [keras.metrics.SparseCategoricalCrossentropy()]
+        model.compile(keras.optimizers.SGD(1e-3), "sparse_categorical_crossentropy", metrics=metrics)
+        return model
+
+    x, y = arrays()
+    fit_both(build, 30 * x, y)
+
+
+def test_class_weights():
+    fit_both(sequential, *arrays(), class_weight={0: 0.2, 1: 1.0, 2: 3.0, 3: 1.5})
+
+
+def test_auc_and_a_metric_whose_state_is_no_sum():
+    class Largest(keras.metrics.Metric):
+        """The largest output seen."""
+
+        def __init__(self):
+            super().__init__(name="largest")
+            self.value = self.add_weight(name="value", initializer="zeros")
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            self.value.assign(keras.ops.maximum(self.value, keras.ops.max(y_pred)))
+
+        def result(self):
+            return self.value + 0.0
+
+    def build():
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential(
+            [keras.Input((FEATURES,)), keras.layers.Dense(1, activation="sigmoid", activity_regularizer="l2")]
+        )
+        model.compile("adam", "binary_crossentropy", metrics=[keras.metrics.AUC(name="auc"), Largest()])
+        return model
+
+    x, y = arrays()
+    fit_both(build, x, (y % 2)[:, None].astype("float32"), validation_split=0.2)
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean_with_sample_weight"])
+def test_losses_that_are_no_mean_over_the_rows(reduction):
+    def build():
+        model = sequential(keras.optimizers.SGD(1e-3))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction)
+        model.compile(keras.optimizers.SGD(1e-3), loss)
+        return model
+
+    x, y = arrays()
+    fit_both(build, x, y, sample_weight=np.linspace(0, 2, len(x)).astype("float32"), batch_size=50)
+
+
+def test_clipping_by_the_norm_of_the_whole_gradient():
+    fit_both(lambda: sequential(keras.optimizers.SGD(0.5, global_clipnorm=0.05)), *arrays())
+
+
+def test_masked_sequences_and_an_embedding():
+    def build():
+        keras.utils.set_random_seed(5)
+        model = keras.Sequential(
+            [
+                keras.Input((7,), dtype="int32"),
+                keras.layers.Embedding(20, 6, mask_zero=True),
+                keras.layers.LSTM(5, return_sequences=True),
+                keras.layers.Dense(3),
+            ]
+        )
+        model.compile("adam", crossentropy(), metrics=["accuracy"])
+        return model
+
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 20, (75, 7))
+    fit_both(build, x, rng.integers(0, 3, (75, 7)), batch_size=20)
+
+
+def test_compute_loss_of_the_users_own():
+    class Own(keras.Sequential):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            return keras.ops.mean((keras.ops.max(y_pred, axis=1) - keras.ops.cast(y, "float32")) ** 2)
+
+    def build():
+        keras.utils.set_random_seed(1)
+        model = Own([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
+        model.compile("sgd", "mse", metrics=[])
+        return model
+
+    fit_both(build, *arrays())
+
+
+def test_mixed_precision_with_loss_scaling():
+    def build():
+        keras.utils.set_random_seed(1)
+        policy = keras.dtype_policies.DTypePolicy("mixed_float16")
+        model = keras.Sequential(
+            [
+                keras.Input((FEATURES,)),
+                keras.layers.Dense(8, activation="relu", dtype=policy),
+                keras.layers.Dense(CLASSES, dtype="float32"),
+            ]
+        )
+        optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(), initial_scale=2.0**10)
+        model.compile(optimizer, crossentropy(), metrics=["accuracy"])
+        return model
+
+    expected, actual = build(), on_two(build)()
+    arguments = dict(batch_size=32, epochs=3, verbose=0)
+    expected.fit(*arrays(), **arguments)
+    Trainer(actual).fit(*arrays(), **arguments)
+    assert_same_history(actual.history.history, expected.history.history, 2e-3)
+    for a, b in zip(actual.weights, expected.weights, strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), atol=2e-3)
+    assert_same_on_both(actual)
+
+
+def test_operation_by_operation():
+    fit_both(lambda: sequential("sgd"), *arrays(70), execution=ExecutionPlan(loop="eager"))
+
+
+def test_inside_the_scope_and_out_of_it():
+    expected, actual = sequential(), on_two(sequential)()
+    arguments = dict(epochs=2, validation_data=arrays(40, 1), verbose=0)
+    expected.fit(*arrays(), **arguments)
+    with STRATEGY.scope():
+        Trainer(actual).fit(*arrays(), **arguments)
+    assert_same_history(actual.history.history, expected.history.history)
+    assert_same_weights(actual, expected)
+
+
+def test_a_train_step_of_the_users_own_gives_what_keras_gives_under_the_strategy():
+    class Custom(keras.Sequential):
+        def train_step(self, data):
+            logs = super().train_step(data)
+            return {"train_loss": logs["loss"], "batch_mean": tf.reduce_mean(data[0])}
+
+    def build():
+        keras.utils.set_random_seed(1)
+        model = Custom([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
+        model.compile("sgd", crossentropy())
+        return model
+
+    expected, actual = on_two(build)(), on_two(build)()
+    arguments = dict(batch_size=32, epochs=2, shuffle=False, verbose=0)
+    x, y = arrays(192)
+    expected.fit(x, y, **arguments)
+    Trainer(actual).fit(x, y, **arguments)
+    assert_same_history(actual.history.history, expected.history.history)
+    assert_same_weights(actual, expected)
+
+
+def normalised(synchronized):
+    keras.utils.set_random_seed(7)
+    layers = [
+        keras.Input((FEATURES,)),
+        keras.layers.Dense(16, activity_regularizer="l2"),
+        keras.layers.BatchNormalization(synchronized=synchronized),
+        keras.layers.Dropout(0.25),
+        keras.layers.Dense(CLASSES),
+    ]
+    model = keras.Sequential(layers)
+    model.compile("sgd", crossentropy(), metrics=["accuracy"])
+    return model
+
+
+def test_batch_normalization_takes_the_statistics_of_each_replicas_rows():
+    """As under Keras: each replica normalises with its own mean, and the first one's is kept."""
+    x, y = arrays(32)
+    model = on_two(lambda: normalised(False))()
+    kernel, bias = (np.asarray(w) for w in model.layers[0].weights)
+    Trainer(model).fit(x, y, batch_size=32, epochs=1, shuffle=False, verbose=0)
+    hidden = x @ kernel + bias
+    norm = model.layers[1]
+    means = [part.mean(axis=0) * (1 - norm.momentum) for part in (hidden[:16], hidden[16:])]
+    for copy, mean in zip(norm.moving_mean.value.values, means, strict=True):
+        np.testing.assert_allclose(copy.numpy(), mean, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(norm.moving_mean.numpy(), means[0], rtol=1e-4, atol=1e-6)
+
+
+def test_synchronized_batch_normalization_equals_one_device():
+    def build(synchronized):
+        return lambda: normalised(synchronized)
+
+    expected, actual = build(False)(), on_two(build(True))()
+    arguments = dict(batch_size=32, epochs=3, verbose=0)
+    x, y = arrays(192)
+    expected.fit(x, y, **arguments)
+    Trainer(actual).fit(x, y, **arguments)
+    assert_same_history(actual.history.history, expected.history.history, 1e-4)
+    assert_same_weights(actual, expected, 1e-4)

@@ -1,0 +1,179 @@
+"""A whole fit on two replicas: rollback, resume, validation on chosen devices, other callbacks."""
+
+from __future__ import annotations
+
+from tests.training.replicas.two_cpus import on_two  # isort: skip  # before anything starts TensorFlow
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
+from overlap_train._inspection.traces import Traces
+from overlap_train._validation.evaluation import SnapshotEvaluator
+from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, assert_same_weights, sequential
+
+ALWAYS = ValidationPolicy(max_lag=1, overlap="always")
+
+
+def momentum():
+    return sequential(keras.optimizers.SGD(0.3, momentum=0.9))
+
+
+def slower():
+    return keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.5, patience=1, min_delta=0.05)
+
+
+def fit(model, trainer=None, **arguments):
+    run = model.fit if trainer is None else trainer.fit
+    defaults = dict(batch_size=32, epochs=8, validation_data=arrays(91, 1), verbose=0)
+    run(*arrays(), **(defaults | arguments))
+    return model
+
+
+def test_a_rollback_puts_both_replicas_back():
+    expected = fit(momentum(), callbacks=[slower()])
+    actual = on_two(momentum)()
+    trainer = Trainer(actual, validation=ALWAYS)
+    fit(actual, trainer, callbacks=[slower()])
+    assert any(account.rolled_back_s > 0 for account in trainer.accounts)
+    assert_same_history(actual.history.history, expected.history.history)
+    assert_same_weights(actual, expected)
+    for variable in (*actual.variables, *actual.optimizer.variables):
+        first, second = variable.value.values
+        np.testing.assert_array_equal(first.numpy(), second.numpy(), err_msg=variable.path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "explicit"),
+    [
+        ("one device", True),
+        ("one mirrored replica", False),
+        pytest.param("one device", False, marks=pytest.mark.nightly),
+        pytest.param("one mirrored replica", True, marks=pytest.mark.nightly),
+    ],
+)
+def test_a_strategy_with_one_replica(kind, explicit):
+    strategy = (
+        tf.distribute.OneDeviceStrategy("CPU:1")
+        if kind == "one device"
+        else tf.distribute.MirroredStrategy(["CPU:1"])
+    )
+    expected = fit(momentum(), callbacks=[slower()])
+    with strategy.scope():
+        actual = momentum()
+    trainer = Trainer(actual, strategy=strategy if explicit else None, validation=ALWAYS)
+    fit(actual, trainer, callbacks=[slower()])
+    assert trainer.replicas.count == 1
+    assert_same_history(actual.history.history, expected.history.history)
+    assert_same_weights(actual, expected)
+
+
+class Killed(Exception):
+    pass
+
+
+KILL_AT = [4]
+
+
+class Killer(keras.callbacks.Callback):
+    """Ends the run at an epoch that is not its own state, which a checkpoint would bring back."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch in KILL_AT:
+            KILL_AT.remove(epoch)
+            raise Killed
+
+
+@pytest.mark.parametrize("then", ["two", "one"])
+def test_a_run_that_was_cut_off_goes_on_to_the_same_result(tmp_path, then):
+    """On two replicas again, or on one device: a checkpoint does not say on how many it was written."""
+    expected = fit(momentum(), callbacks=[slower()])
+    policy = CheckpointPolicy(directory=tmp_path)
+    KILL_AT[:] = [4]
+    first = on_two(momentum)()
+    with pytest.raises(Killed):
+        fit(first, Trainer(first, validation=ALWAYS), callbacks=[slower(), Killer()], resume=policy)
+    second = on_two(momentum)() if then == "two" else momentum()
+    fit(second, Trainer(second, validation=ALWAYS), callbacks=[slower(), Killer()], resume=policy)
+    assert second.history.epoch == expected.history.epoch
+    assert_same_history(second.history.history, expected.history.history)
+    assert_same_weights(second, expected)
+
+
+def test_continue_takes_a_callbacks_change_over_on_both():
+    model = on_two(momentum)()
+    policy = ValidationPolicy(on_change="continue", overlap="always")
+
+    class Halve(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.optimizer.learning_rate = 0.3 / 2 ** (epoch + 1)
+
+    fit(model, Trainer(model, validation=policy), epochs=3, callbacks=[Halve()])
+    for copy in model.optimizer.learning_rate.value.values:
+        np.testing.assert_allclose(copy.numpy(), 0.3 / 8)
+
+
+def test_validation_workers_take_the_devices_in_turn_and_find_the_arrays_there(monkeypatch):
+    """By default those of the replicas; else those that the policy names."""
+    seen = []
+    stock = SnapshotEvaluator.evaluate
+
+    def evaluate(self, values, part, held=None):
+        result = stock(self, values, part, held)
+        lie = {tensor.device[-5:] for tensor in tf.nest.flatten(held) if tensor is not None}
+        seen.append((result.state[0].device[-5:], *lie))
+        return result
+
+    monkeypatch.setattr(SnapshotEvaluator, "evaluate", evaluate)
+    for devices, wanted in ((None, {"CPU:0", "CPU:1"}), (("CPU:1",), {"CPU:1"})):
+        seen.clear()
+        model = on_two(sequential)()
+        trainer = Trainer(model, validation=ValidationPolicy(workers=2, devices=devices))
+        fit(model, trainer, epochs=1)
+        assert set(seen) == {(device, device) for device in wanted}
+
+
+def test_evaluate_equals_keras():
+    expected, actual = sequential(), on_two(sequential)()
+    x, y = arrays()
+    wanted = expected.evaluate(x, y, verbose=0, return_dict=True)
+    assert Trainer(actual).evaluate(x, y, verbose=0, return_dict=True) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_fitting_twice_traces_once(monkeypatch):
+    model = on_two(sequential)()
+    trainer = Trainer(model)
+    fit(model, trainer, epochs=1)
+    kept = Traces.of(model)._kept
+    traced = {kind: dict(kept[kind]) for kind in ("train", "test")}
+    assert all(traced.values())
+    fit(model, trainer, epochs=1)
+    assert Traces.of(model)._kept == traced
+
+
+def test_validation_after_every_few_steps():
+    model = on_two(sequential)()
+    trainer = Trainer(model, validation=ValidationPolicy(every_steps=3))
+    fit(model, trainer, epochs=2)
+    expected = sequential()
+    reference = Trainer(expected, validation=ValidationPolicy(every_steps=3))
+    fit(expected, reference, epochs=2)
+    for a, b in zip(trainer.step_validations, reference.step_validations, strict=True):
+        assert a.step == b.step
+        assert dict(a.metrics) == pytest.approx(dict(b.metrics), rel=1e-5)
+
+
+def test_averaged_weights_reach_both_replicas():
+    def build():
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5), loss)
+        return model
+
+    expected = fit(build(), epochs=2)
+    actual = on_two(build)()
+    fit(actual, Trainer(actual), epochs=2)
+    assert_same_weights(actual, expected)

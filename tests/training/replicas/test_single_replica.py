@@ -1,0 +1,102 @@
+"""A strategy with one replica: the numbers, the plans and the operations of a step are those without it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train import ExecutionPlan, Trainer
+from overlap_train._training.replicas.step import SingleReplicaStep
+from overlap_train._training.replicas.strategy import Replicas
+from overlap_train._training.step import Step
+from tests.networks import arrays, crossentropy
+from tests.test_no_leak import graphs
+
+X, Y = arrays(72)
+STRATEGIES = {
+    "OneDeviceStrategy": tf.distribute.OneDeviceStrategy("CPU:0"),
+    "MirroredStrategy": tf.distribute.MirroredStrategy(["CPU:0"]),
+}
+
+
+def network(strategy=None, **options):
+    with strategy.scope() if strategy is not None else contextlib.nullcontext():
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential(
+            [keras.Input((12,)), keras.layers.Dense(16, activation="relu"), keras.layers.Dense(4)]
+        )
+        model.compile("adam", crossentropy(), metrics=["accuracy"], **options)
+    return model
+
+
+def trained(model, plan, data="arrays"):
+    if data == "arrays":
+        x, y, batch_size = X, Y, 16
+    else:
+        x, y, batch_size = tf.data.Dataset.from_tensor_slices((X, Y)).batch(16), None, None
+    trainer = Trainer(model, execution=plan)
+    history = trainer.fit(
+        x, y, batch_size=batch_size, shuffle=False, epochs=2, verbose=0, validation_data=(X, Y)
+    )
+    return history.history, model.get_weights()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "data", "plan", "options"),
+    [
+        ("OneDeviceStrategy", "arrays", ExecutionPlan(), {}),
+        ("OneDeviceStrategy", "dataset", ExecutionPlan(batch_splits=2), {}),
+        ("MirroredStrategy", "arrays", ExecutionPlan(), {}),
+        ("MirroredStrategy", "arrays", ExecutionPlan(jit=True), {}),
+        ("MirroredStrategy", "dataset", ExecutionPlan(), {"jit_compile": True}),
+        ("MirroredStrategy", "arrays", ExecutionPlan(batch_splits=2), {}),
+        # more parts than the last batch of 8 has rows
+        ("MirroredStrategy", "dataset", ExecutionPlan(batch_splits=12), {}),
+        ("MirroredStrategy", "arrays", ExecutionPlan(loop="eager"), {}),
+    ],
+    ids=["one", "one split", "auto", "jit", "compiled", "split", "12 splits", "eager"],
+)
+def test_numbers_are_those_without_a_strategy(strategy, data, plan, options):
+    history, weights = trained(network(STRATEGIES[strategy], **options), plan, data)
+    expected, expected_weights = trained(network(**options), plan, data)
+    assert list(history) == list(expected)
+    for name, values in expected.items():
+        np.testing.assert_allclose(history[name], values, rtol=1e-5)
+    for ours, theirs in zip(weights, expected_weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
+def operations(strategy):
+    """Counts the operations of a step by kind, but for those that only name a value."""
+    model = network(strategy)
+    function = model.train_step
+    scope = contextlib.nullcontext()
+    if strategy is not None:
+        function, scope = SingleReplicaStep(Replicas(strategy), function), strategy.scope()
+    spec = (tf.TensorSpec((16, 12)), tf.TensorSpec((16,), tf.int64))
+    with scope:
+        step = Step(model, function)
+        step.trace(spec)
+        step.trace(spec)
+        graph = tf.function(step.run, autograph=False).get_concrete_function(spec).graph
+    counted = Counter(operation.type for operation in graph.get_operations())
+    return {kind: number for kind, number in counted.items() if kind not in ("Identity", "NoOp")}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_step_has_the_operations_of_one_without_a_strategy(strategy):
+    assert operations(STRATEGIES[strategy]) == operations(None)
+
+
+def test_a_dropped_model_leaves_no_graph_behind():
+    counts = []
+    for _ in range(3):
+        trained(network(STRATEGIES["MirroredStrategy"]), ExecutionPlan(jit=False))
+        keras.backend.clear_session()
+        counts.append(len(graphs()))
+    assert counts[2] <= counts[1], f"graphs left behind: {counts}"
