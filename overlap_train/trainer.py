@@ -12,7 +12,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train import _keras
 from overlap_train._callbacks.delivery import evaluate_now
 from overlap_train._data.cursor import Cursor
 from overlap_train._data.preprocessing import Preprocess
@@ -21,7 +20,12 @@ from overlap_train._fit.assembly import Setup, assemble_fit, make_callback_list,
 from overlap_train._fit.first_hooks import open_fit
 from overlap_train._fit.parts import Parts, Schedule
 from overlap_train._fit.session import FitSession
+from overlap_train._keras import data as keras_data
+from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import metrics as keras_metrics
+from overlap_train._keras import models as keras_models
 from overlap_train._keras import routes
+from overlap_train._keras import training as keras_training
 from overlap_train._support import arguments
 from overlap_train._training.replicas.strategy import find_strategy
 from overlap_train._validation.sets import is_set, named_sets
@@ -92,7 +96,7 @@ class Trainer:
             TypeError: if an argument has the wrong type.
             ValueError: if `in_memory_bytes` is negative, or the strategy is of no use for this model.
         """
-        _keras.require_model(model)
+        keras_models.require_model(model)
         self.replicas = find_strategy(model, strategy)
         arguments.require_instance("validation", validation, ValidationPolicy)
         arguments.require_instance("execution", execution, ExecutionPlan)
@@ -193,10 +197,10 @@ class Trainer:
             shuffle=shuffle,
         )
         policy = checkpoint_policy(resume)
-        _keras.require_compiled(self.model)
+        keras_models.require_compiled(self.model)
         validation_data, functions = split_functions(validation_data, self.validation.functions, is_set)
         if validation_split and validation_data is None:
-            (x, y, sample_weight), validation_data = _keras.split_validation(
+            (x, y, sample_weight), validation_data = keras_data.split_validation(
                 (x, y, sample_weight), validation_split
             )
         sets = named_sets(
@@ -216,14 +220,14 @@ class Trainer:
                 )
         if not self._hosts.is_chief:
             verbose = 0
-        steps_per_epoch = _keras.capped_steps(steps_per_epoch)
+        steps_per_epoch = keras_training.capped_steps(steps_per_epoch)
         options = FeedOptions(batch_size, steps_per_epoch, shuffle, class_weight, self._preprocess)
         feed = make_feed(x, y, sample_weight, options, hold_in_memory=self._setup().holds_in_memory)
         if self.replicas is not None and self.replicas.serves:
             return self._serve(feed, sets, callbacks, epochs)
         schedule = Schedule(
             initial_epoch,
-            _keras.capped_epochs(epochs),
+            keras_training.capped_epochs(epochs),
             self.validation.timeout_s,
             judges_overlap=self.validation.judges_overlap and self._validates_alone,
             streamed=not isinstance(feed, ArrayFeed),
@@ -243,7 +247,7 @@ class Trainer:
 
     def _is_around(self, name: str) -> bool:
         """Whether a method that is not Keras's own is to be called, and has not called us."""
-        around = _keras.overrides(self.model, name) or _keras.patched_by(self.model, name)
+        around = keras_methods.overrides(self.model, name) or keras_methods.patched_by(self.model, name)
         return around is not None and not routes.is_within(self.model, name)
 
     def _fit_by_model(self, given: dict[str, Any], resume: Any) -> keras.callbacks.History:
@@ -259,9 +263,11 @@ class Trainer:
         passed = {name: value for name, value in given.items() if value is not defaults[name].default}
         with routes.through(self.model, functools.partial(self.fit, resume=resume)) as route:
             history = self.model.fit(**passed)
-        owner = _keras.overrides(self.model, "fit")
+        owner = keras_methods.overrides(self.model, "fit")
         name = (
-            f"{owner.__name__}.fit" if owner else f"keras.Model.fit of {_keras.patched_by(self.model, 'fit')}"
+            f"{owner.__name__}.fit"
+            if owner
+            else f"keras.Model.fit of {keras_methods.patched_by(self.model, 'fit')}"
         )
         if not route.used:
             self._forget([])
@@ -301,7 +307,7 @@ class Trainer:
             with routes.through(self.model, self.evaluate, name="evaluate"):
                 return self.model.evaluate(**passed)
         arguments.check_evaluate(batch_size=batch_size, steps=steps, verbose=verbose)
-        _keras.require_compiled(self.model)
+        keras_models.require_compiled(self.model)
 
         with contextlib.ExitStack() as resources:
             data = ValidationSet(data=(x, y, sample_weight), steps=steps, batch_size=batch_size)
@@ -312,7 +318,7 @@ class Trainer:
                 self._setup(), (), {"": data}, callback_list, resources, within_evaluate=True
             )
             logs = evaluate_now(state, suite, callback_list)
-        return logs if return_dict else _keras.flatten_logs(self.model, logs)
+        return logs if return_dict else keras_metrics.flatten_logs(self.model, logs)
 
     def _train(
         self,
@@ -328,7 +334,7 @@ class Trainer:
         steps_per_epoch: int | None,
     ) -> None:
         """Assembles a training, runs it, and prints what became of its epochs."""
-        model, group = self.model, _keras.steps_per_execution(self.model)
+        model, group = self.model, keras_training.steps_per_execution(self.model)
         with contextlib.ExitStack() as resources:
             cursor = Cursor(feed, steps_per_epoch, group)
             callback_list = make_callback_list(

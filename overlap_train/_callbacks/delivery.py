@@ -14,8 +14,9 @@ from typing import Any, Protocol
 
 import keras
 
-from overlap_train import _keras
 from overlap_train._callbacks.hooks import TEST_HOOKS, listens, looks_at_model
+from overlap_train._keras import metrics as keras_metrics
+from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train.records import ShardOutcome, Span, ValidationResult, prefixed
 
@@ -121,9 +122,9 @@ class Delivery:
             self._callbacks.on_epoch_end(snapshot.epoch, logs)
             if not trained_on:
                 self._show_metrics(results)
-            return Outcome(_keras.python_logs(logs), False, (), False, snapshot.values, results)
+            return Outcome(keras_metrics.python_logs(logs), False, (), False, snapshot.values, results)
         aside = self._state.read() if trained_on else None
-        stop_training, function = self._model.stop_training, _keras.train_function(self._model)
+        stop_training, function = self._model.stop_training, keras_training.train_function(self._model)
         if aside is not None:
             self._state.restore(snapshot.values)
         self._model.stop_training = stops
@@ -143,7 +144,7 @@ class Delivery:
         changed = self._state.differing(snapshot.values, values)
         rolled_back = False
         if aside is not None:
-            acts = bool(changed) or stop or _keras.train_function(self._model) is not function
+            acts = bool(changed) or stop or keras_training.train_function(self._model) is not function
             rolled_back = acts and self._on_change == "rollback"
             if not rolled_back:
                 flat = values.flat()
@@ -151,7 +152,7 @@ class Delivery:
                 self._state.set_some(changed, [flat[index] for index in changed])
                 self._model.stop_training = stop_training or stop
         names = tuple(self._state.variables[index].name for index in changed)
-        return Outcome(_keras.python_logs(logs), stop, names, rolled_back, values, tested, spans)
+        return Outcome(keras_metrics.python_logs(logs), stop, names, rolled_back, values, tested, spans)
 
     def _is_looked_at(self) -> bool:
         """Whether a callback might see or change the model; asked each time, as callbacks may be added."""

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-from overlap_train import _keras
 from overlap_train._data.pipeline import without_autotune
+from overlap_train._keras import data as keras_data
 
 __all__ = ["RowOrders", "in_background"]
 
@@ -30,7 +30,7 @@ class RowOrders:
     """
 
     def __init__(self, num_samples: int, batch_size: int, shuffle: bool | str) -> None:
-        self._passes = without_autotune(_keras.array_order_dataset(num_samples, batch_size, shuffle))
+        self._passes = without_autotune(keras_data.array_order_dataset(num_samples, batch_size, shuffle))
         self._repeats = not shuffle or not _draws_at_random()
         self._draw = self._draw_as_keras
         if shuffle and shuffle != "batch" and not self._repeats:

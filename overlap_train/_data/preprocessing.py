@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from overlap_train import _keras
 from overlap_train._inspection.traced import TracedFunction
+from overlap_train._keras import data as keras_data
 
 __all__ = ["Preprocess", "map_batches", "prepare", "prepared_spec", "trace_preprocess"]
 
@@ -26,7 +26,7 @@ def prepare(preprocess: Preprocess | None, batch: Any) -> Any:
     """Returns what a user's function makes of a batch; the batch itself if there is no function."""
     if preprocess is None:
         return batch
-    batch = _keras.without_optionals(batch)
+    batch = keras_data.without_optionals(batch)
     prepared = preprocess(*batch) if isinstance(batch, tuple) else preprocess(batch)
     if prepared is None or isinstance(prepared, list):
         raise TypeError(

@@ -14,12 +14,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train import _keras
 from overlap_train._data.kept import ArrayBatches, CachedBatches
 from overlap_train._data.pipeline import read_by, reorders
 from overlap_train._data.preprocessing import Preprocess, map_batches
 from overlap_train._data.sources import size_bytes
 from overlap_train._data.streamed import StreamedBatches
+from overlap_train._keras import data as keras_data
 
 __all__ = ["Batches", "Shard", "make_batches", "split_batches", "warn_if_short"]
 
@@ -91,14 +91,14 @@ def make_batches(
             "there is no validation data: x is None; pass arrays, a tf.data.Dataset, a keras.utils.PyDataset "
             "or a generator of batches"
         )
-    adapter = _keras.adapt(x, y, sample_weight, batch_size=batch_size, steps=steps)
-    if _keras.is_array_adapter(adapter):
-        inputs = _keras.array_inputs(adapter)
+    adapter = keras_data.adapt(x, y, sample_weight, batch_size=batch_size, steps=steps)
+    if keras_data.is_array_adapter(adapter):
+        inputs = keras_data.array_inputs(adapter)
         leaves = [leaf for leaf in keras.tree.flatten(inputs) if leaf is not None]
         num_samples = int(leaves[0].shape[0])
         if num_samples == 0:
             raise ValueError("the validation data is empty: its arrays have 0 rows; pass at least one")
-        if _keras.are_dense(inputs):
+        if keras_data.are_dense(inputs):
             most = most_rows(inputs) if most_rows is not None and steps is None else 0
             return ArrayBatches(
                 inputs,
@@ -109,7 +109,7 @@ def make_batches(
                 device=device,
             )
         return StreamedBatches(adapter, steps, preprocess)
-    if _keras.is_tf_dataset_adapter(adapter):
+    if keras_data.is_tf_dataset_adapter(adapter):
         dataset = map_batches(preprocess, adapter.get_tf_dataset())
         cardinality = int(dataset.cardinality())
         if cardinality == 0:
@@ -119,7 +119,7 @@ def make_batches(
                 "the validation dataset never ends; pass validation_steps=... (or steps=... to evaluate), "
                 "or limit it with dataset.take(n)"
             )
-        repeatable = not reorders(dataset) and _keras.is_repeatable(dataset) and not read_by(dataset)
+        repeatable = not reorders(dataset) and keras_data.is_repeatable(dataset) and not read_by(dataset)
         # In this order: the look at the first batch begins a pass.
         if repeatable and _fits(dataset, cardinality, steps, cache_bytes):
             return CachedBatches(dataset, steps)

@@ -19,7 +19,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train import _keras
 from overlap_train._data.orders import RowOrders, in_background
 from overlap_train._data.pipeline import captured_by, draws_lazily, keeps_state, read_by, without_autotune
 from overlap_train._data.preprocessing import (
@@ -30,6 +29,7 @@ from overlap_train._data.preprocessing import (
     trace_preprocess,
 )
 from overlap_train._inspection.traced import CapturedVariable, TracedFunction
+from overlap_train._keras import data as keras_data
 from overlap_train.zero_copy import as_tensor, explain
 
 __all__ = [
@@ -201,7 +201,7 @@ class IteratorFeed(Feed):
     seeds of a shuffle that draws them only with its first element, as under another shuffle or a repeat.
     """
 
-    def __init__(self, adapter: _keras.DataAdapter, preprocess: Preprocess | None = None) -> None:
+    def __init__(self, adapter: keras_data.DataAdapter, preprocess: Preprocess | None = None) -> None:
         super().__init__()
         self._adapter = adapter
         self._dataset = without_autotune(map_batches(preprocess, adapter.get_tf_dataset()))
@@ -226,7 +226,9 @@ class IteratorFeed(Feed):
 
     def _has_seeds(self) -> bool:
         """Whether the state of a new iterator is all that the passes from it on depend on."""
-        if not _keras.is_tf_dataset_adapter(self._adapter) or not isinstance(self._dataset, tf.data.Dataset):
+        if not keras_data.is_tf_dataset_adapter(self._adapter) or not isinstance(
+            self._dataset, tf.data.Dataset
+        ):
             return False
         return not keeps_state(self._dataset) and not draws_lazily(self._dataset)
 
@@ -308,7 +310,7 @@ def make_feed(
             "there is no training data: x is None; pass arrays, a tf.data.Dataset, a keras.utils.PyDataset "
             "or a generator of batches"
         )
-    adapter = _keras.adapt(
+    adapter = keras_data.adapt(
         x,
         y,
         sample_weight,
@@ -317,17 +319,17 @@ def make_feed(
         shuffle=options.shuffle,
         class_weight=options.class_weight,
     )
-    if not _keras.is_array_adapter(adapter):
+    if not keras_data.is_array_adapter(adapter):
         feed = IteratorFeed(adapter, options.preprocess)
         if feed.num_batches == 0:
             raise ValueError("the training data is empty: its dataset has no batch; pass at least one")
         return feed
-    inputs = _keras.array_inputs(adapter)
+    inputs = keras_data.array_inputs(adapter)
     leaves = [leaf for leaf in keras.tree.flatten(inputs) if leaf is not None]
     num_samples = int(leaves[0].shape[0])
     if num_samples == 0:
         raise ValueError("the training data is empty: its arrays have 0 rows; pass at least one")
-    if _keras.are_dense(inputs) and hold_in_memory(sum(copied_bytes(leaf) for leaf in leaves)):
+    if keras_data.are_dense(inputs) and hold_in_memory(sum(copied_bytes(leaf) for leaf in leaves)):
         return ArrayFeed(
             inputs,
             num_samples=num_samples,

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from overlap_train import _keras
 from overlap_train._data.pipeline import read_by, without_autotune
 from overlap_train._data.preprocessing import Preprocess, map_batches
+from overlap_train._keras import data as keras_data
 
 __all__ = ["BatchStream", "StreamedBatches"]
 
@@ -34,13 +34,13 @@ class StreamedBatches:
     preparation = None
 
     def __init__(
-        self, adapter: _keras.DataAdapter, steps: int | None, preprocess: Preprocess | None = None
+        self, adapter: keras_data.DataAdapter, steps: int | None, preprocess: Preprocess | None = None
     ) -> None:
         self._adapter = adapter
         self._dataset = without_autotune(map_batches(preprocess, adapter.get_tf_dataset()))
         self.element_spec = self.raw_spec = self._dataset.element_spec
         self.reads = read_by(self._dataset)
-        self.rewindable = _keras.is_rewindable_adapter(adapter)
+        self.rewindable = keras_data.is_rewindable_adapter(adapter)
         self._steps = steps
         self._lock = threading.Lock()  # for the three below; not held while a batch is drawn
         self._under_way: BatchStream | None = None
@@ -93,7 +93,7 @@ class StreamedBatches:
             self._under_way = None
         self.last_count = stream.drawn
         length = self._adapter.num_batches
-        if _keras.is_tf_dataset_adapter(self._adapter) and length and stream.drawn >= length:
+        if keras_data.is_tf_dataset_adapter(self._adapter) and length and stream.drawn >= length:
             # As Keras at the end of a pass: it draws from the seeds of the user's shuffles.
             iter(self._dataset)
         self._adapter.on_epoch_end()

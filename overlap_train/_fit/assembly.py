@@ -12,7 +12,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train import _keras
 from overlap_train._callbacks.hooks import acts_in_test_batches, wants_test_batches, wants_train_batches
 from overlap_train._checkpoint.fingerprints import describe_sets
 from overlap_train._checkpoint.resume import CheckpointPolicy, Resumer, fingerprint
@@ -26,6 +25,11 @@ from overlap_train._fit.lag import effective_lag
 from overlap_train._fit.parts import Parts
 from overlap_train._inspection.traced import CapturedVariable, union
 from overlap_train._inspection.traces import Same, Traces, function_key
+from overlap_train._keras import evaluation as keras_evaluation
+from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import metrics as keras_metrics
+from overlap_train._keras import models as keras_models
+from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState
 from overlap_train._training.execution import Task, make_execution
 from overlap_train._training.kernels.choice import FastKernels, find_fast_kernels, find_free_kernels
@@ -146,9 +150,9 @@ def assemble_fit(
         agree_to_start(replicas, model, feed, validation, callbacks.callbacks, plans)
     free = _kept_free_kernels(setup)
     step = _make_step(setup, callbacks, feed, free)
-    if not _keras.runs_eagerly(model):
+    if not keras_models.runs_eagerly(model):
         key = ("step", *_step_key(setup, feed, free), step.jit_compile)
-        token = _keras.begin_training(model)
+        token = keras_training.begin_training(model)
         traced = Traces.of(model).get_for(
             "train", token, key, feed.element_spec, lambda: step.trace(feed.element_spec)
         )
@@ -159,7 +163,7 @@ def assemble_fit(
                 token,
                 "metrics",
                 lambda: MetricsReader(
-                    model.get_metrics_result, eager=_keras.metrics_by_python(model) is not None
+                    model.get_metrics_result, eager=keras_metrics.metrics_by_python(model) is not None
                 ),
             )
         step.adopt(traced, reader)
@@ -169,7 +173,9 @@ def assemble_fit(
     resources.callback(loop.close)
     if not setup.shared:
         loop.begin_warm_up(feed)  # while the validation is traced
-    anew = setup.hosts.count == 1 and not Traces.of(model).holds("test", _keras.test_function(model))
+    anew = setup.hosts.count == 1 and not Traces.of(model).holds(
+        "test", keras_evaluation.test_function(model)
+    )
     state, suite = _make_suite(setup, feed, step, sets, callbacks, resources)
     request = FunctionRequest(
         model, state, feed.element_spec, validation_freq, setup.recorder.add, progress.message
@@ -361,7 +367,7 @@ def _make_step(
     model, replicas, metrics = setup.model, setup.replicas, None
     nan_guard = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks.callbacks)
     listened = any(map(wants_train_batches, callbacks.callbacks))
-    jit_compile = bool(model.jit_compile) and not _keras.runs_eagerly(model) and not setup.shared
+    jit_compile = bool(model.jit_compile) and not keras_models.runs_eagerly(model) and not setup.shared
     if replicas is not None and replicas.hosts.count > 1:
         metrics = functools.partial(replicas.own_metrics, model)
     function = _step_function(setup, feed)
@@ -372,7 +378,7 @@ def _make_step(
         halt_on_nonfinite=nan_guard,
         listened_to=listened,
         metrics=metrics,
-        takes_optimizer=setup.stock and replicas is None and _keras.is_stock_method(model.train_step),
+        takes_optimizer=setup.stock and replicas is None and keras_methods.is_stock_method(model.train_step),
     )
 
 
@@ -381,7 +387,7 @@ def _step_function(setup: Setup, feed: Feed) -> StepFunction:
     if setup.replicas is None or not setup.shared:
         # The model's own, where the trainer's is that: traces outlive the trainer.
         return setup.model.train_step if setup.stock else setup.train_step
-    stock = setup.stock and _keras.is_stock_method(setup.model.train_step)
+    stock = setup.stock and keras_methods.is_stock_method(setup.model.train_step)
     return make_step(setup.model, setup.replicas, setup.train_step, stock=stock, most_rows=feed.full_batch)
 
 
@@ -401,10 +407,10 @@ def _around(setup: Setup) -> Callable[[StepFunction], StepFunction]:
 
 def _kept_free_kernels(setup: Setup) -> FastKernels | None:
     """Returns what was chosen for the model's traces: a model that is built by them has more layers then."""
-    if _keras.runs_eagerly(setup.model):
+    if keras_models.runs_eagerly(setup.model):
         return None
     key = ("free kernels", setup.execution, setup.stock, setup.shared)
-    token = _keras.begin_training(setup.model)
+    token = keras_training.begin_training(setup.model)
     return Traces.of(setup.model).get("train", token, key, lambda: _free_kernels(setup))
 
 
@@ -415,14 +421,14 @@ def _free_kernels(setup: Setup) -> FastKernels | None:
     own remain where the user's code makes the step, where XLA compiles it, and where runs must repeat.
     """
     asked, model = setup.execution.kernels, setup.model
-    eager = setup.execution.loop == "eager" or _keras.runs_eagerly(model)
+    eager = setup.execution.loop == "eager" or keras_models.runs_eagerly(model)
     if asked == "keras" or setup.shared or eager:
         return None
     if asked == "fast":
         return find_fast_kernels(model, build=True)
-    stock = setup.stock and _keras.is_stock_method(model.train_step)
+    stock = setup.stock and keras_methods.is_stock_method(model.train_step)
     compiled = setup.execution.jit is True or (setup.execution.jit == "auto" and bool(model.jit_compile))
-    if not stock or compiled or _keras.is_deterministic() or tf.config.list_logical_devices("GPU"):
+    if not stock or compiled or keras_training.is_deterministic() or tf.config.list_logical_devices("GPU"):
         return None
     return find_free_kernels(model)
 

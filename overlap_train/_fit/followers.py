@@ -14,12 +14,13 @@ from typing import Any
 
 import keras
 
-from overlap_train import _keras
 from overlap_train._callbacks.delivery import Delivery, Outcome
 from overlap_train._callbacks.hooks import wants_train_batches
 from overlap_train._checkpoint.resume import Resumer, StartPoint, fingerprint
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._data.sources import Feed
+from overlap_train._keras import models as keras_models
+from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support.version import __version__
 from overlap_train._training.replicas.strategy import Replicas
@@ -64,7 +65,7 @@ def agree_to_start(
                 "program": program_digest(),
                 **{name: str(value) for name, value in described.items()},
                 "data": feed.describe(),
-                "structure of the model": [type(layer).__name__ for layer in _keras.flat_layers(model)],
+                "structure of the model": [type(layer).__name__ for layer in keras_models.flat_layers(model)],
             }
         )
     replicas.build(model, feed.element_spec)
@@ -87,7 +88,7 @@ def deliver_together(
         ValueError: for a validation in step on several hosts.
     """
     if hosts.count == 1:
-        group = _keras.steps_per_execution(model)
+        group = keras_training.steps_per_execution(model)
         return callbacks, Delivery(
             model,
             state,

@@ -16,7 +16,6 @@ from typing import Any
 
 import keras
 
-from overlap_train import _keras
 from overlap_train._callbacks.delivery import Outcome
 from overlap_train._callbacks.hooks import wants_train_batches
 from overlap_train._checkpoint.resume import StartPoint
@@ -24,6 +23,8 @@ from overlap_train._fit.first_hooks import Opening
 from overlap_train._fit.idle_cores import IdleCores
 from overlap_train._fit.lag import LagControl
 from overlap_train._fit.parts import Parts, Schedule
+from overlap_train._keras import metrics as keras_metrics
+from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import Snapshot
 from overlap_train._training.loops import StepsDone
 from overlap_train._validation.pending import PendingEpoch
@@ -66,7 +67,7 @@ class FitSession:
         self._begun = opening.begun
         self._train_function = opening.train_function
         self._next_epoch = self._first_epoch = opening.epoch
-        self._group = _keras.steps_per_execution(parts.model)
+        self._group = keras_training.steps_per_execution(parts.model)
         self._last_logs: Mapping[str, Any] = {}
         self._step = 0
         self._stopped = False
@@ -216,7 +217,9 @@ class FitSession:
         if parts.stepwise is not None and done.steps:
             parts.stepwise.after(self._step - done.steps, self._step, lambda: self._snapshot(epoch))
             self._release_step_validations()
-        parts.progress.steps_done(epoch, parts.cursor.steps, lambda: _keras.python_logs(parts.step.metrics()))
+        parts.progress.steps_done(
+            epoch, parts.cursor.steps, lambda: keras_metrics.python_logs(parts.step.metrics())
+        )
         parts.progress.validation_pending(
             [(p.epoch, sum(f.done() for f in p.shards), len(p.shards)) for p in parts.backlog if p.shards]
         )
@@ -231,7 +234,7 @@ class FitSession:
         while len(self._parts.backlog):
             if self._deliver_oldest():
                 return True
-        logs = _keras.python_logs(done.logs)
+        logs = keras_metrics.python_logs(done.logs)
         for callback in self._parts.callbacks.callbacks:
             if isinstance(callback, keras.callbacks.TerminateOnNaN):
                 callback.on_train_batch_end(self._parts.cursor.steps - 1, logs)
@@ -244,7 +247,9 @@ class FitSession:
         logs = parts.step.metrics()
         if set(self._last_logs) != set(logs) and parts.step.own_logs:
             logs = self._last_logs
-        train_logs = _keras.python_logs(logs)  # callbacks get them as they are: Keras sorts nested ones once
+        train_logs = keras_metrics.python_logs(
+            logs
+        )  # callbacks get them as they are: Keras sorts nested ones once
         parts.hosts.check_same_logs(epoch, {n: v for n, v in train_logs.items() if isinstance(v, float)})
         self._name_slow_host(epoch)
         start_s = time.monotonic()
@@ -353,7 +358,7 @@ class FitSession:
         Raises:
             TypeError: the model was compiled, and nothing has made its train function since.
         """
-        function = _keras.train_function(self._parts.model)
+        function = keras_training.train_function(self._parts.model)
         if function is self._train_function:
             return self._parts
         if function is None:

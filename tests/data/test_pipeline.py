@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train import _keras
 from overlap_train._data.kept import CachedBatches
 from overlap_train._data.pipeline import keeps_state, reorders
 from overlap_train._data.shards import make_batches
 from overlap_train._data.sources import IteratorFeed
 from overlap_train._data.streamed import StreamedBatches
+from overlap_train._keras import data as keras_data
 
 ROWS = np.arange(24, dtype="float32").reshape(12, 2)
 
@@ -59,7 +59,7 @@ def test_reading_a_variable_or_a_table_keeps_no_state():
 def test_data_whose_functions_keep_state_cannot_be_rewound():
     generator = tf.random.Generator.from_seed(1)
     noisy = rows().batch(4).map(lambda batch: (batch + generator.normal(tf.shape(batch)), batch))
-    feed = IteratorFeed(_keras.adapt(noisy))
+    feed = IteratorFeed(keras_data.adapt(noisy))
     assert not feed.rewindable
     feed.new_pass()
     with pytest.raises(RuntimeError, match="cannot be rewound"):

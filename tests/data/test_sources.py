@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train import _keras, zero_copy
+from overlap_train import zero_copy
 from overlap_train._data.pipeline import without_autotune
 from overlap_train._data.sources import (
     ArrayFeed,
@@ -19,6 +19,7 @@ from overlap_train._data.sources import (
     make_feed,
     size_bytes,
 )
+from overlap_train._keras import data as keras_data
 
 X = np.arange(26, dtype="float32").reshape(13, 2)
 Y = np.arange(13)
@@ -38,7 +39,7 @@ def one_pass(feed):
 
 
 def keras_passes(count, shuffle):
-    adapter = _keras.adapt(X, Y, batch_size=4, shuffle=shuffle)
+    adapter = keras_data.adapt(X, Y, batch_size=4, shuffle=shuffle)
     data = adapter.get_tf_dataset()
     return [[batch[1].numpy().tolist() for batch in data] for _ in range(count)]
 
