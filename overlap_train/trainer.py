@@ -13,9 +13,11 @@ import keras
 import tensorflow as tf
 
 from overlap_train._callbacks.delivery import evaluate_now
+from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.cursor import Cursor
+from overlap_train._data.feed import Feed
 from overlap_train._data.preprocessing import Preprocess
-from overlap_train._data.sources import ArrayFeed, Feed, FeedOptions, make_feed
+from overlap_train._data.training_data import make_feed
 from overlap_train._fit.assembly import Setup, assemble_fit, make_callback_list, make_suite, serve_fit
 from overlap_train._fit.first_hooks import open_fit
 from overlap_train._fit.parts import Parts, Schedule
@@ -221,8 +223,19 @@ class Trainer:
         if not self._hosts.is_chief:
             verbose = 0
         steps_per_epoch = keras_training.capped_steps(steps_per_epoch)
-        options = FeedOptions(batch_size, steps_per_epoch, shuffle, class_weight, self._preprocess)
-        feed = make_feed(x, y, sample_weight, options, hold_in_memory=self._setup().holds_in_memory)
+        feed = make_feed(
+            keras_data.recognize(
+                x,
+                y,
+                sample_weight,
+                batch_size=batch_size,
+                steps=steps_per_epoch,
+                shuffle=shuffle,
+                class_weight=class_weight,
+            ),
+            hold_in_memory=self._setup().holds_in_memory,
+            preprocess=self._preprocess,
+        )
         if self.replicas is not None and self.replicas.serves:
             return self._serve(feed, sets, callbacks, epochs)
         schedule = Schedule(

@@ -40,7 +40,7 @@ from overlap_train._checkpoint import (
 )
 from overlap_train._checkpoint.fingerprints import describe_loss, describe_metrics
 from overlap_train._data.cursor import Cursor, CursorState
-from overlap_train._data.sources import Feed
+from overlap_train._data.feed import Feed
 from overlap_train._snapshot import ModelState, Values
 from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
 

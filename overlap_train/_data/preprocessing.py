@@ -16,7 +16,7 @@ import tensorflow as tf
 from overlap_train._inspection.traced import TracedFunction
 from overlap_train._keras import data as keras_data
 
-__all__ = ["Preprocess", "map_batches", "prepare", "prepared_spec", "trace_preprocess"]
+__all__ = ["Preprocess", "prepare", "prepared_spec", "trace_preprocess"]
 
 Preprocess: TypeAlias = Callable[..., Any]
 """Takes and returns the parts of a batch, `x`, `x, y` or `x, y, sample_weight`, as for `Dataset.map`."""
@@ -54,10 +54,3 @@ def prepared_spec(prepare: TracedFunction | None, raw_spec: Any) -> Any:
     return tf.nest.map_structure(
         lambda t: None if t is None else tf.TensorSpec(t.shape, t.dtype), prepare.outputs
     )
-
-
-def map_batches(preprocess: Preprocess | None, dataset: Any) -> Any:
-    """Returns a dataset of prepared batches; whatever else is iterated over comes back as it is."""
-    if preprocess is None:
-        return dataset
-    return dataset.map(lambda *batch: prepare(preprocess, batch if len(batch) > 1 else batch[0]))

@@ -16,8 +16,8 @@ from overlap_train._callbacks.hooks import acts_in_test_batches, wants_test_batc
 from overlap_train._checkpoint.fingerprints import describe_sets
 from overlap_train._checkpoint.resume import CheckpointPolicy, Resumer, fingerprint
 from overlap_train._data.cursor import Cursor
+from overlap_train._data.feed import Feed
 from overlap_train._data.preprocessing import Preprocess
-from overlap_train._data.sources import Feed, IteratorFeed
 from overlap_train._fit.evaluator_host import connect_suite, describe, serve
 from overlap_train._fit.followers import agree_to_start, deliver_together, make_resumer
 from overlap_train._fit.interrupts import Interrupts
@@ -143,8 +143,7 @@ def assemble_fit(
     """
     model, validation, replicas = setup.model, setup.validation, setup.replicas
     require_optimizer(model)
-    if isinstance(feed, IteratorFeed):
-        feed.prepare()
+    feed.prepare()
     if replicas is not None:
         plans = {"number of epochs": epochs, "ExecutionPlan": setup.execution}
         agree_to_start(replicas, model, feed, validation, callbacks.callbacks, plans)

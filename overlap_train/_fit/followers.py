@@ -18,7 +18,7 @@ from overlap_train._callbacks.delivery import Delivery, Outcome
 from overlap_train._callbacks.hooks import wants_train_batches
 from overlap_train._checkpoint.resume import Resumer, StartPoint, fingerprint
 from overlap_train._data.cursor import Cursor, CursorState
-from overlap_train._data.sources import Feed
+from overlap_train._data.feed import Feed
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import keras
 
 from overlap_train._callbacks.hooks import ordering_hooks
-from overlap_train._data.sources import Feed
+from overlap_train._data.feed import Feed
 from overlap_train._fit.idle_cores import IdleCores
 from overlap_train._fit.overlap_gain import OverlapJudge
 from overlap_train._keras import methods as keras_methods

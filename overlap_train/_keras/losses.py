@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._keras import methods
+from overlap_train._keras import methods, metrics
 
 __all__ = [
     "additional_losses",
@@ -31,8 +31,8 @@ def averages_rows(model: keras.Model) -> bool:
     what each row gives it. What a user has written, or what divides by a number that differs from batch to
     batch (masks, an ignored class, losses of a whole batch such as Dice), is not known to be.
     """
-    metrics = model._compile_metrics
-    if row_loss(model) is None or not (metrics is None or metrics.built):
+    compiled = model._compile_metrics
+    if row_loss(model) is None or not (compiled is None or compiled.built):
         return False
     return all(metric is model._loss_tracker or _sums_rows(metric) for metric in metrics.metric_leaves(model))
 

@@ -9,7 +9,8 @@ from typing import Protocol
 import keras
 import tensorflow as tf
 
-from overlap_train._data.sources import ArrayFeed, Feed
+from overlap_train._data.array_feed import ArrayFeed
+from overlap_train._data.feed import Feed
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import losses as keras_losses
 from overlap_train._keras import methods as keras_methods

@@ -20,8 +20,9 @@ from typing import Any, Protocol
 import keras
 
 from overlap_train._data.preprocessing import Preprocess, prepare
-from overlap_train._data.shards import Batches, warn_if_short
-from overlap_train._data.streamed import BatchStream, StreamedBatches
+from overlap_train._data.shards import warn_if_short
+from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
+from overlap_train._data.validation_data import Batches
 from overlap_train._inspection.traced import TracedFunction
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import evaluation as keras_evaluation

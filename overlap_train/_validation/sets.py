@@ -11,9 +11,10 @@ import keras
 import tensorflow as tf
 
 from overlap_train._data.preprocessing import Preprocess
-from overlap_train._data.shards import Batches, make_batches
-from overlap_train._data.streamed import StreamedBatches
+from overlap_train._data.streamed_batches import StreamedBatches
+from overlap_train._data.validation_data import Batches, make_batches
 from overlap_train._inspection.traces import Same, Traces
+from overlap_train._keras import data as keras_data
 from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import models as keras_models
@@ -200,12 +201,12 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
         )
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(chosen.data)
     steps, group = keras_training.capped_steps(chosen.steps), keras_training.steps_per_execution(model)
+    steps = None if steps is None else -(-steps // group) * group
     batches = make_batches(
-        x,
-        y,
-        sample_weight,
-        batch_size=chosen.batch_size,
-        steps=None if steps is None else -(-steps // group) * group,
+        keras_data.recognize(
+            x, y, sample_weight, role="validation", batch_size=chosen.batch_size, steps=steps
+        ),
+        steps=steps,
         cache_bytes=request.policy.cache_bytes,
         preprocess=request.preprocess,
         most_rows=request.most_rows,

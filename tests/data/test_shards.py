@@ -15,16 +15,20 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlap_train._data.kept import ArrayBatches, CachedBatches
-from overlap_train._data.shards import make_batches, split_batches, warn_if_short
-from overlap_train._data.streamed import StreamedBatches
+from overlap_train._data.array_batches import ArrayBatches
+from overlap_train._data.cached_batches import CachedBatches
+from overlap_train._data.shards import split_batches, warn_if_short
+from overlap_train._data.streamed_batches import StreamedBatches
+from overlap_train._data.validation_data import make_batches
+from overlap_train._keras.data import recognize
 
 X = np.arange(26, dtype="float32").reshape(13, 2)
 Y = np.arange(13)
 
 
-def make(x, y=None, weight=None, *, batch_size=None, steps=None, cache_bytes=1 << 30):
-    return make_batches(x, y, weight, batch_size=batch_size, steps=steps, cache_bytes=cache_bytes)
+def make(x, y=None, weight=None, *, batch_size=None, steps=None, cache_bytes=1 << 30, preprocess=None):
+    data = recognize(x, y, weight, role="validation", batch_size=batch_size, steps=steps)
+    return make_batches(data, steps=steps, cache_bytes=cache_bytes, preprocess=preprocess)
 
 
 def dataset(size=5):
@@ -184,16 +188,14 @@ def test_batches_of_arrays_are_prepared_by_a_trace_and_those_of_a_dataset_in_the
     def half(x, y):
         return x[:, :1] / 2, y
 
-    arrays = make_batches(X, Y, None, batch_size=5, steps=None, cache_bytes=0, preprocess=half)
+    arrays = make(X, Y, batch_size=5, cache_bytes=0, preprocess=half)
     raw = arrays.stream().draw()
     assert raw[0].shape == [5, 2]
     assert arrays.raw_spec[0].shape.as_list() == [None, 2]
     assert arrays.element_spec[0].shape.as_list() == [None, 1]
     np.testing.assert_array_equal(arrays.preparation(raw)[0], X[:5, :1] / 2)
     for cache_bytes, kind in ((1 << 30, CachedBatches), (0, StreamedBatches)):
-        batches = make_batches(
-            dataset(), None, None, batch_size=None, steps=None, cache_bytes=cache_bytes, preprocess=half
-        )
+        batches = make(dataset(), cache_bytes=cache_bytes, preprocess=half)
         assert isinstance(batches, kind)
         assert batches.preparation is None
         np.testing.assert_array_equal(batches.stream().draw()[0], X[:5, :1] / 2)

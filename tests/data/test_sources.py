@@ -10,23 +10,20 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import zero_copy
+from overlap_train._data.array_feed import ArrayFeed
+from overlap_train._data.iterator_feed import IteratorFeed
+from overlap_train._data.memory import copied_bytes, size_bytes
 from overlap_train._data.pipeline import without_autotune
-from overlap_train._data.sources import (
-    ArrayFeed,
-    FeedOptions,
-    IteratorFeed,
-    copied_bytes,
-    make_feed,
-    size_bytes,
-)
-from overlap_train._keras import data as keras_data
+from overlap_train._data.training_data import make_feed
+from overlap_train._keras.data import recognize
 
 X = np.arange(26, dtype="float32").reshape(13, 2)
 Y = np.arange(13)
 
 
-def feed_of(x, y=None, weight=None, *, memory=True, **options):
-    return make_feed(x, y, weight, FeedOptions(**options), hold_in_memory=lambda size: memory)
+def feed_of(x, y=None, weight=None, *, memory=True, shuffle=True, preprocess=None, **options):
+    data = recognize(x, y, weight, shuffle=shuffle, **options)
+    return make_feed(data, hold_in_memory=lambda size: memory, preprocess=preprocess)
 
 
 def one_pass(feed):
@@ -39,8 +36,7 @@ def one_pass(feed):
 
 
 def keras_passes(count, shuffle):
-    adapter = keras_data.adapt(X, Y, batch_size=4, shuffle=shuffle)
-    data = adapter.get_tf_dataset()
+    data = recognize(X, Y, batch_size=4, shuffle=shuffle).pipeline.dataset
     return [[batch[1].numpy().tolist() for batch in data] for _ in range(count)]
 
 
@@ -140,7 +136,7 @@ def test_what_python_makes_cannot_be_rewound():
     )
     mapped = rows().map(lambda x, y: (x, tf.numpy_function(lambda v: v, [y], tf.int64)))
     for data in (batches(), inside, mapped.batch(2)):
-        feed = feed_of(data, steps_per_epoch=2)
+        feed = feed_of(data, steps=2)
         assert not feed.rewindable
         feed.new_pass()
         with pytest.raises(RuntimeError, match="cannot be rewound"):
@@ -191,7 +187,7 @@ def test_class_weights_become_sample_weights():
 
 def test_the_bytes_asked_for_are_those_of_all_arrays():
     asked = []
-    make_feed(X, Y, None, FeedOptions(), hold_in_memory=lambda size: bool(asked.append(size)))
+    make_feed(recognize(X, Y), hold_in_memory=lambda size: bool(asked.append(size)))
     assert asked == [X.nbytes + Y.nbytes]
     assert size_bytes(tf.zeros([3, 2], tf.int16)) == 12
     assert size_bytes(np.zeros((3, 2), "int16")) == 12
@@ -247,7 +243,7 @@ def test_a_mapped_file_is_read_where_it_lies(tmp_path):
 
 def test_a_mapped_file_does_not_count_as_memory(tmp_path):
     asked = []
-    make_feed(mapped(tmp_path, X), Y, None, FeedOptions(), hold_in_memory=lambda size: asked.append(size))
+    make_feed(recognize(mapped(tmp_path, X), Y), hold_in_memory=lambda size: asked.append(size))
     assert asked == [Y.nbytes]
 
 
