@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from overlap_train._data.cached_batches import CachedBatches
 from overlap_train._data.iterator_feed import IteratorFeed
-from overlap_train._data.pipeline import is_repeatable, keeps_state, reorders
+from overlap_train._data.pipeline import is_repeatable, keeps_state, reorders, without_autotune
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._data.validation_data import make_batches
 from overlap_train._keras.data import recognize
@@ -113,3 +113,15 @@ def test_whether_a_dataset_gives_the_same_again():
     assert is_repeatable(rows())
     assert not is_repeatable(python)
     assert not is_repeatable(rows().map(lambda row: row + tf.random.normal([2])))
+
+
+def test_autotune_is_off_unless_the_user_decided():
+    assert without_autotune(rows()).options().autotune.enabled is False
+    chosen = tf.data.Options()
+    chosen.autotune.enabled = True
+    chosen.deterministic = False
+    assert without_autotune(rows().with_options(chosen)).options().autotune.enabled is True
+    chosen = tf.data.Options()
+    chosen.deterministic = False
+    assert without_autotune(rows().with_options(chosen)).options().deterministic is False
+    assert without_autotune("not a dataset") == "not a dataset"
