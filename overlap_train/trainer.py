@@ -28,7 +28,7 @@ from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import routes
 from overlap_train._keras import training as keras_training
-from overlap_train._support import arguments
+from overlap_train._support import arguments, fit_arguments, numbers
 from overlap_train._training.replicas.strategy import find_strategy
 from overlap_train._validation.sets import is_set, named_sets
 from overlap_train.errors import HostLostError
@@ -114,7 +114,7 @@ class Trainer:
         self.step_validations: list[StepValidation] = []
         self.messages: list[str] = []
         self.ended: str | None = None
-        self._in_memory_bytes = arguments.require_count("in_memory_bytes", in_memory_bytes, minimum=0)
+        self._in_memory_bytes = numbers.require_count("in_memory_bytes", in_memory_bytes, minimum=0)
 
     def train_step(self, batch: Any) -> Mapping[str, Any]:
         """One training step: updates the model's variables and returns logs of scalars by name.
@@ -143,7 +143,7 @@ class Trainer:
         y: Any = None,
         batch_size: int | None = None,
         epochs: int = 1,
-        verbose: arguments.Verbosity = "auto",
+        verbose: fit_arguments.Verbosity = "auto",
         callbacks: Any = None,
         validation_split: float = 0.0,
         validation_data: Any = None,
@@ -186,7 +186,7 @@ class Trainer:
         given = {name: value for name, value in locals().items() if name not in ("self", "resume")}
         if self._is_around("fit"):
             return self._fit_by_model(given, resume)
-        arguments.check_fit(
+        fit_arguments.check_fit(
             epochs=epochs,
             initial_epoch=initial_epoch,
             batch_size=batch_size,
@@ -297,7 +297,7 @@ class Trainer:
         x: Any = None,
         y: Any = None,
         batch_size: int | None = None,
-        verbose: arguments.Verbosity = "auto",
+        verbose: fit_arguments.Verbosity = "auto",
         sample_weight: Any = None,
         steps: int | None = None,
         callbacks: Any = None,
@@ -319,7 +319,7 @@ class Trainer:
             passed = {name: value for name, value in given.items() if value is not defaults[name].default}
             with routes.through(self.model, self.evaluate, name="evaluate"):
                 return self.model.evaluate(**passed)
-        arguments.check_evaluate(batch_size=batch_size, steps=steps, verbose=verbose)
+        fit_arguments.check_evaluate(batch_size=batch_size, steps=steps, verbose=verbose)
         keras_models.require_compiled(self.model)
 
         with contextlib.ExitStack() as resources:
@@ -343,7 +343,7 @@ class Trainer:
         *,
         functions: Mapping[str, EvaluationFunction],
         validation_freq: int | Sequence[int],
-        verbose: arguments.Verbosity,
+        verbose: fit_arguments.Verbosity,
         steps_per_epoch: int | None,
     ) -> None:
         """Assembles a training, runs it, and prints what became of its epochs."""

@@ -56,7 +56,7 @@ ROOMS = {
         "_callbacks _data _snapshot _support errors options",
     ),
     "_callbacks": _room(
-        "who listens to what, delivery, the state of callbacks", "_keras _snapshot errors records"
+        "who listens to what, delivery, the state of callbacks", "_keras _snapshot _support errors records"
     ),
     "_data": _room(
         "arrays, pipelines and generators; positions in them; shards", "_inspection _keras zero_copy"

@@ -20,7 +20,8 @@ from overlap_train._checkpoint import container
 from overlap_train._checkpoint.files import IrregularFileError, explain, open_regular, sync, sync_directory
 from overlap_train._checkpoint.lock import DirectoryLock
 from overlap_train._checkpoint.state import CheckpointState
-from overlap_train._support.arguments import require_count, require_path
+from overlap_train._support.arguments import require_path
+from overlap_train._support.numbers import require_count
 from overlap_train.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError
 
 __all__ = ["CheckpointStore"]

@@ -23,8 +23,9 @@ import tensorflow as tf
 
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
-from overlap_train._support.arguments import require_count, require_flag, require_real, require_text
+from overlap_train._support.arguments import require_flag, require_text
 from overlap_train._support.files import cache_home, processor_name, read_regular, replace_content
+from overlap_train._support.numbers import require_count, require_real
 from overlap_train._support.version import __version__
 from overlap_train.options.threads import available_cores
 

@@ -23,7 +23,7 @@ from overlap_train._keras import data as keras_data
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import routes
 from overlap_train._snapshot import ModelState, Snapshot, Values
-from overlap_train._support import arguments
+from overlap_train._support import fit_arguments
 from overlap_train._validation.function_process import FunctionProcess
 from overlap_train._validation.live import LiveRunner
 from overlap_train._validation.pool import WorkerPool
@@ -93,7 +93,7 @@ def add_functions(
         ValueError: a `clone` makes another model than the one that is trained.
     """
     for name, function in functions.items():
-        validates = arguments.epoch_selector(
+        validates = fit_arguments.epoch_selector(
             request.validation_freq if function.freq is None else function.freq, name="freq"
         )
         call = _make_call(name, function, request, resources)

@@ -20,7 +20,7 @@ from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState
-from overlap_train._support import arguments
+from overlap_train._support import fit_arguments
 from overlap_train._validation.evaluation import SnapshotEvaluator
 from overlap_train._validation.live import (
     LiveRunner,
@@ -71,7 +71,7 @@ def named_sets(validation_data: Any, default: ValidationSet) -> dict[str, Valida
         if not name:
             raise ValueError("the name of a validation set must not be empty")
         sets[name] = data if isinstance(data, ValidationSet) else _with_data(default, data)
-        arguments.epoch_selector(sets[name].freq)
+        fit_arguments.epoch_selector(sets[name].freq)
     return sets
 
 
@@ -182,7 +182,7 @@ def build_suite(
             )
         else:
             runner = _live_runner(request, each, state, on_span)
-        named.append(NamedRunner(each.name, runner, arguments.epoch_selector(each.chosen.freq)))
+        named.append(NamedRunner(each.name, runner, fit_arguments.epoch_selector(each.chosen.freq)))
     beside = pool if not request.devices and not tf.config.list_logical_devices("GPU") else None
     suite = ValidationSuite(named, on_error=request.policy.on_error, hosts=request.hosts, pool=beside)
     resources.callback(suite.close)

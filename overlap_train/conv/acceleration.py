@@ -15,7 +15,8 @@ import keras
 import tensorflow as tf
 
 from overlap_train._keras import models as keras_models
-from overlap_train._support.arguments import require_count, require_verbosity
+from overlap_train._support.fit_arguments import require_verbosity
+from overlap_train._support.numbers import require_count
 from overlap_train.conv import layers, library, operation
 from overlap_train.conv.reporting import format_report
 from overlap_train.conv.shapes import Timing

@@ -18,14 +18,8 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from overlap_train._support.arguments import (
-    require_count,
-    require_flag,
-    require_mapping,
-    require_real,
-    require_seconds,
-    require_text,
-)
+from overlap_train._support.arguments import require_flag, require_mapping, require_text
+from overlap_train._support.numbers import require_count, require_real, require_seconds
 from overlap_train.errors import QueueFullError, SchedulerClosedError
 from overlap_train.scheduling.costs.model import CostModel, Costs, check_costs
 from overlap_train.scheduling.graph.devices import Device, Platform

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from overlap_train._support.arguments import require_choice, require_count, require_path
+from overlap_train._support.arguments import require_choice, require_path
 from overlap_train._support.files import cache_home, read_regular, replace_content
+from overlap_train._support.numbers import require_count
 
 _MOST_BYTES = 1 << 20
 
