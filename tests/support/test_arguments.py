@@ -37,5 +37,8 @@ def test_what_is_no_path_is_refused_by_name(value):
 
 
 def test_importing_the_checks_does_not_start_tensorflow():
-    code = "import sys, overlap_train._support.fit_arguments; assert not {'tensorflow', 'keras'} & set(sys.modules)"
+    code = (
+        "import sys, overlap_train._support.fit_arguments\n"
+        "assert not {'tensorflow', 'keras'} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
