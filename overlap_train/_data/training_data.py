@@ -17,10 +17,7 @@ __all__ = ["make_feed"]
 
 
 def make_feed(
-    data: Arrays | Pipeline,
-    *,
-    hold_in_memory: Callable[[int], bool],
-    preprocess: Preprocess | None = None,
+    data: Arrays | Pipeline, hold_in_memory: Callable[[int], bool], preprocess: Preprocess | None = None
 ) -> Feed:
     """Returns what the training draws its batches from.
 
