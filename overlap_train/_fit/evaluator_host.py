@@ -21,7 +21,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._checkpoint import layout
+from overlap_train._checkpoint.state import layout
 from overlap_train._fit.interrupts import Interrupts
 from overlap_train._fit.settings import TrainerSettings
 from overlap_train._keras import metrics as keras_metrics

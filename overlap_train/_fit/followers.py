@@ -16,7 +16,8 @@ import keras
 
 from overlap_train._callbacks.delivery import Delivery, Outcome
 from overlap_train._callbacks.hooks import wants_train_batches
-from overlap_train._checkpoint.resume import Resumer, StartPoint, fingerprint
+from overlap_train._checkpoint.fingerprints import fingerprint
+from overlap_train._checkpoint.resume import Resumer, StartPoint
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._fit.request import FitRequest
 from overlap_train._keras import models as keras_models

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer as KerasTrainer
 
-__all__ = ["KerasTrainer", "is_keras_class", "is_stock_method", "method_cell", "overrides", "patched_by"]
+__all__ = ["KerasTrainer", "is_stock_method", "method_cell", "overrides", "patched_by"]
 
 
 # As Keras made it, whatever a library puts in its place later.
@@ -54,11 +54,6 @@ def method_cell(name: str) -> Any:
             return method.__closure__[names.index("fn")]
         method = getattr(method, "__wrapped__", None)  # as another library has wrapped it
     raise RuntimeError(f"keras.Model.{name} of Keras {keras.__version__} cannot be routed")
-
-
-def is_keras_class(kind: type) -> bool:
-    """Whether a class is one of Keras's."""
-    return _is_keras_module(kind.__module__)
 
 
 def is_stock_method(method: Any) -> bool:

@@ -14,7 +14,6 @@ import tensorflow as tf
 from overlap_train._keras import methods
 
 __all__ = [
-    "compiled_metrics_built",
     "compiled_parts",
     "flat_layers",
     "is_trainer",
@@ -62,14 +61,6 @@ def require_compiled(model: keras.Model) -> None:
             f"the model {model.name!r} is not compiled; call "
             "model.compile(optimizer=..., loss=..., metrics=[...]) before Trainer.fit or Trainer.evaluate"
         )
-
-
-def compiled_metrics_built(model: keras.Model) -> bool:
-    """Whether every layer, metric, loss and optimizer of `model` has made its variables."""
-    parts = [model._compile_metrics, model._compile_loss, model.optimizer]
-    return all(layer.built for layer in model._flatten_layers()) and all(
-        part is None or part.built for part in parts
-    )
 
 
 def flat_layers(model: keras.Model) -> list[keras.Layer]:

@@ -9,13 +9,14 @@ import keras
 import numpy as np
 
 from overlap_train._callbacks.state import capture_all
-from overlap_train._checkpoint import CheckpointPolicy
-from overlap_train._checkpoint.resume import Resumer, StartPoint, fingerprint
+from overlap_train._checkpoint.fingerprints import fingerprint
+from overlap_train._checkpoint.resume import Resumer, StartPoint
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._data.training_data import make_feed
 from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState
 from overlap_train.errors import CheckpointError
+from overlap_train.options.checkpoint import CheckpointPolicy
 
 LOGS = {"loss": 0.5, "val_loss": 0.25}
 

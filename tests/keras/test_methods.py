@@ -47,13 +47,13 @@ def test_an_override_is_the_users_and_not_what_a_library_puts_into_keras_s_class
 
 def test_classes_of_keras_s_are_told_from_those_of_its_own_tests():
     """A class's module: Keras's tests are in its package, but are written as users write."""
-    assert keras_methods.is_keras_class(keras.Sequential)
-    assert keras_methods.is_keras_class(keras_methods.KerasTrainer)
-    assert not keras_methods.is_keras_class(type("Own", (keras.Sequential,), {}))
-    assert not keras_methods.is_keras_class(
+    assert keras_methods.is_stock_method(keras.Sequential)
+    assert keras_methods.is_stock_method(keras_methods.KerasTrainer)
+    assert not keras_methods.is_stock_method(type("Own", (keras.Sequential,), {}))
+    assert not keras_methods.is_stock_method(
         type("Fake", (), {"__module__": "keras.src.trainers.trainer_test"})
     )
-    assert not keras_methods.is_keras_class(type("Fake", (), {"__module__": "keras_hub.models"}))
+    assert not keras_methods.is_stock_method(type("Fake", (), {"__module__": "keras_hub.models"}))
 
 
 def test_what_wraps_a_stock_function_is_not_one():

@@ -13,16 +13,24 @@ from tests.networks import CLASSES, arrays, crossentropy, sequential
 X, Y = arrays(20)
 
 
-def test_whether_a_model_is_compiled_and_whether_all_of_it_is_built():
-    """Model.compiled, _compile_metrics, _compile_loss, _flatten_layers."""
+def test_whether_a_model_is_compiled():
+    """Model.compiled."""
     model = keras.Sequential([keras.layers.Dense(CLASSES)])
     with pytest.raises(ValueError, match="not compiled"):
         keras_models.require_compiled(model)
     model.compile("sgd", crossentropy(), metrics=["accuracy"])
     keras_models.require_compiled(model)
-    assert not keras_models.compiled_metrics_built(model)
+
+
+def test_the_parts_of_a_model_are_listed():
+    """Model._flatten_layers, _compile_loss, _compile_metrics."""
+    model = sequential()
+    assert {model, *model.layers} <= set(keras_models.flat_layers(model))
+    loss, metrics = keras_models.compiled_parts(model)
+    assert not loss.built
     model.fit(X, Y, verbose=0)
-    assert keras_models.compiled_metrics_built(model)
+    assert loss.built
+    assert metrics.built
 
 
 def test_steps_run_eagerly_for_the_model_or_for_the_whole_process():
