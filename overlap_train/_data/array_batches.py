@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train._data.fold import Fold
-from overlap_train._data.preprocessing import Preprocess, prepared_spec, trace_preprocess
+from overlap_train._data.preprocessing import Preprocess, trace_preprocess
 from overlap_train._data.streamed_batches import BatchStream
 from overlap_train._keras.data import Arrays
 
@@ -76,8 +76,7 @@ class ArrayBatches:
         self.raw_spec = keras.tree.map_structure(
             lambda t: tf.TensorSpec([static_size, *t.shape[1:]], t.dtype), self.tensors
         )
-        self.preparation = trace_preprocess(preprocess, self.raw_spec)
-        self.element_spec = prepared_spec(self.preparation, self.raw_spec)
+        self.preparation, self.element_spec = trace_preprocess(preprocess, self.raw_spec)
         self._num_samples = num_samples
         self._batch_size = batch_size
         available = math.ceil(num_samples / batch_size)

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from overlap_train._data.feed import Feed
 from overlap_train._data.memory import lent_or_copied
-from overlap_train._data.preprocessing import Preprocess, prepare, prepared_spec, trace_preprocess
+from overlap_train._data.preprocessing import Preprocess, prepare, trace_preprocess
 from overlap_train._data.row_orders import RowOrders
 from overlap_train._keras.data import Arrays
 
@@ -47,8 +47,7 @@ class ArrayFeed(Feed):
         gathered = keras.tree.map_structure(
             lambda t: tf.TensorSpec([static_size, *t.shape[1:]], t.dtype), self.tensors
         )
-        self.preparation = trace_preprocess(preprocess, gathered)
-        self.element_spec = prepared_spec(self.preparation, gathered)
+        self.preparation, self.element_spec = trace_preprocess(preprocess, gathered)
         self._shuffle = arrays.shuffle
         self._orders = RowOrders(arrays)
 

@@ -76,8 +76,14 @@ def prepared_batches(dataset: Any, preprocess: Preprocess | None) -> Any:
 def is_repeatable(dataset: tf.data.Dataset) -> bool:
     """Whether each pass over a dataset gives the same batches, as far as its operations tell.
 
-    False for datasets with random operations or Python functions in them.
+    False for datasets with random operations or Python functions in them, that reshuffle, and that read what
+    somebody may set.
     """
+    return not reorders(dataset) and _keeps_nothing_outside(dataset) and not read_by(dataset)
+
+
+def _keeps_nothing_outside(dataset: tf.data.Dataset) -> bool:
+    """Whether TensorFlow finds no state outside a dataset: no seeds, and nothing of Python's."""
     refuse = 2
     try:
         tf.raw_ops.DatasetToGraphV2(

@@ -14,7 +14,7 @@ import tensorflow as tf
 from overlap_train._data.array_batches import ArrayBatches
 from overlap_train._data.cached_batches import CachedBatches
 from overlap_train._data.memory import size_bytes
-from overlap_train._data.pipeline import is_repeatable, prepared_batches, read_by, reorders
+from overlap_train._data.pipeline import is_repeatable, prepared_batches
 from overlap_train._data.preprocessing import Preprocess
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._keras.data import Arrays, Pipeline
@@ -71,9 +71,8 @@ def _may_be_kept(dataset: tf.data.Dataset, steps: int | None, cache_bytes: int) 
             "the validation dataset never ends; pass validation_steps=... (or steps=... to evaluate), "
             "or limit it with dataset.take(n)"
         )
-    repeatable = not reorders(dataset) and is_repeatable(dataset) and not read_by(dataset)
     # In this order: the look at the first batch begins a pass.
-    return repeatable and _fits(dataset, cardinality, steps, cache_bytes)
+    return is_repeatable(dataset) and _fits(dataset, cardinality, steps, cache_bytes)
 
 
 def _together(batch_size: int, num_samples: int, most_rows: int) -> int:
