@@ -73,3 +73,15 @@ def test_logs_count_only_where_the_metrics_have_other_names():
     assert keras_metrics.python_logs(same) == metrics
     other = {"loss": 8.0, "extra": 9.0}
     assert keras_metrics.metrics_or_logs(model, other) == other
+
+
+def test_the_variables_of_stock_metrics_are_known_by_their_handles():
+    class Own(keras.metrics.Mean):
+        pass
+
+    model = sequential()
+    model.own = Own()
+    model.evaluate(X, Y, verbose=0)
+    handles = keras_metrics.stock_metric_handles(model)
+    assert len(handles) == len(model.metrics_variables) - len(model.own.variables)
+    assert not any(handle is variable.value.handle for handle in handles for variable in model.own.variables)

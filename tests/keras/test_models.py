@@ -68,3 +68,12 @@ def test_what_can_be_trained_is_a_layer_and_a_trainer():
     assert keras_models.is_trainer(Both())
     assert not keras_models.is_trainer(keras.layers.Dense(1))
     assert not keras_models.is_trainer(object())
+
+
+def test_a_scope_tells_which_variables_have_a_value_in_it():
+    """StatelessScope.state_mapping."""
+    variable, other = keras.Variable(1.0), keras.Variable(2.0)
+    with keras.StatelessScope() as scope:
+        variable.assign(3.0)
+    assert keras_models.scope_variable_ids(scope) == {id(variable)}
+    assert id(other) not in keras_models.scope_variable_ids(scope)

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._keras import optimizers as keras_optimizers
+from tests.networks import arrays, sequential
 
 
 @pytest.mark.parametrize("scaled", [False, True])
@@ -37,3 +38,17 @@ def test_adam_keeps_its_moments_by_variable():
     m, v = keras_optimizers.adam_moments(optimizer, variables[1].value)
     np.testing.assert_allclose(m, [0.3], rtol=1e-5)
     np.testing.assert_allclose(v, [0.009], rtol=1e-5)
+
+
+def test_an_optimizer_is_built_as_its_first_update_would():
+    """Optimizer.build within its name scope: its variables are named as by Keras."""
+    ours, theirs = sequential("adam"), sequential("adam")
+    keras_optimizers.build_optimizer(ours)
+    theirs.fit(*arrays(20), verbose=0)
+    assert ours.optimizer.built
+    paths = [[variable.path.split("/", 1)[1] for variable in m.optimizer.variables] for m in (ours, theirs)]
+    assert paths[0] == paths[1]
+    unbuilt = keras.Sequential([keras.layers.Dense(1)])
+    unbuilt.compile("adam", "mse")
+    keras_optimizers.build_optimizer(unbuilt)
+    assert not unbuilt.optimizer.built

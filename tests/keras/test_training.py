@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 import keras
+import pytest
 
 from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import training as keras_training
@@ -82,3 +83,36 @@ def test_a_train_function_of_the_users_own_is_told_from_keras_s():
 def test_steps_per_execution_groups_steps_and_is_one_unless_it_is_set():
     assert keras_training.steps_per_execution(sequential()) == 1
     assert keras_training.steps_per_execution(sequential(steps_per_execution=3)) == 3
+
+
+def test_a_model_is_called_for_training_where_its_call_knows_that():
+    """Model._call_has_training_arg."""
+    dropout = keras.layers.Dropout(0.5)
+    model = keras.Sequential([keras.Input((FEATURES,)), dropout])
+    assert (keras_training.forward(model, X) != X).numpy().any()
+
+    class Plain(keras.Model):
+        def call(self, x):
+            return x
+
+    assert (keras_training.forward(Plain(), X) == X).numpy().all()
+
+
+def test_where_a_backup_lets_the_training_go_on(tmp_path):
+    """Model._initial_epoch, which BackupAndRestore sets."""
+    model = sequential()
+    assert keras_training.initial_epoch(model, 2) == 2
+    backup = keras.callbacks.BackupAndRestore(tmp_path / "backup", delete_checkpoint=False)
+    model.fit(X, Y, epochs=3, verbose=0, callbacks=[backup])
+    again = sequential()
+    backup.set_model(again)
+    again(X)
+    backup.on_train_begin()
+    assert keras_training.initial_epoch(again, 0) == 3
+
+
+@pytest.mark.parametrize(("profile_batch", "expected"), [(0, False), ((2, 3), True)])
+def test_whether_tensorboard_profiles_batches(tmp_path, profile_batch, expected):
+    """TensorBoard._should_trace."""
+    callback = keras.callbacks.TensorBoard(tmp_path, profile_batch=profile_batch)
+    assert keras_training.profiles(callback) is expected
