@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 from overlap_train._support.arguments import require_choice, require_path
 from overlap_train._support.files import cache_home, read_regular, replace_content
-from overlap_train._support.numbers import require_count
+from overlap_train._support.numbers import is_count, require_count
 
 _MOST_BYTES = 1 << 20
 
@@ -110,11 +110,7 @@ class CrossoverCache:
             return {}
         if not isinstance(content, dict):
             return {}
-        return {
-            key: value
-            for key, value in content.items()
-            if isinstance(value, int) and not isinstance(value, bool) and value >= 0
-        }
+        return {key: value for key, value in content.items() if is_count(value)}
 
 
 def _default_path() -> Path | None:
