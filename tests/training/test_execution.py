@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer
 from overlap_train._data.training_data import make_feed
-from overlap_train._fit import assembly
+from overlap_train._fit import step_building
 from overlap_train._inspection.traces import Traces
 from overlap_train._keras.data import recognize
 from overlap_train._training import execution, planner
@@ -200,7 +200,7 @@ def test_epochs_that_are_left_out_are_not_planned_for(monkeypatch):
         tasks.append(task)
         return execution.make_execution(task, *arguments)
 
-    monkeypatch.setattr(assembly, "make_execution", kept)
+    monkeypatch.setattr(step_building, "make_execution", kept)
     Trainer(perceptron()).fit(*networks.arrays(), batch_size=32, initial_epoch=3, epochs=5, verbose=0)
     assert tasks[0].total_steps == 2 * tasks[0].feed.num_batches
 
