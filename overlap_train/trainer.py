@@ -11,13 +11,15 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train import _keras
 from overlap_train._data.preprocessing import Preprocess
 from overlap_train._fit.request import FitArguments, FitOutcome, make_request
 from overlap_train._fit.run import run_evaluate, run_fit
 from overlap_train._fit.settings import TrainerSettings
+from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import metrics as keras_metrics
+from overlap_train._keras import models as keras_models
 from overlap_train._keras import routes
-from overlap_train._support import arguments
+from overlap_train._support import arguments, fit_arguments, numbers
 from overlap_train._training.replicas.strategy import find_strategy
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.options.checkpoint import CheckpointPolicy
@@ -75,7 +77,7 @@ class Trainer:
             TypeError: if an argument has the wrong type.
             ValueError: if `in_memory_bytes` is negative, or the strategy is of no use for this model.
         """
-        _keras.require_model(model)
+        keras_models.require_model(model)
         self.replicas = find_strategy(model, strategy)
         arguments.require_instance("validation", validation, ValidationPolicy)
         arguments.require_instance("execution", execution, ExecutionPlan)
@@ -88,7 +90,7 @@ class Trainer:
         self.execution = execution if execution is not None else ExecutionPlan()
         self.recorder = recorder if recorder is not None else SpanRecorder()
         self._outcome = FitOutcome(ended=None)
-        self._in_memory_bytes = arguments.require_count("in_memory_bytes", in_memory_bytes, minimum=0)
+        self._in_memory_bytes = numbers.require_count("in_memory_bytes", in_memory_bytes, minimum=0)
 
     @property
     def accounts(self) -> list[EpochAccount]:
@@ -143,7 +145,7 @@ class Trainer:
         y: Any = None,
         batch_size: int | None = None,
         epochs: int = 1,
-        verbose: arguments.Verbosity = "auto",
+        verbose: fit_arguments.Verbosity = "auto",
         callbacks: Any = None,
         validation_split: float = 0.0,
         validation_data: Any = None,
@@ -193,7 +195,7 @@ class Trainer:
 
     def _is_around(self, name: str) -> bool:
         """Whether a method that is not Keras's own is to be called, and has not called us."""
-        around = _keras.overrides(self.model, name) or _keras.patched_by(self.model, name)
+        around = keras_methods.overrides(self.model, name) or keras_methods.patched_by(self.model, name)
         return around is not None and not routes.is_within(self.model, name)
 
     def _fit_by_model(self, given: dict[str, Any], resume: Any) -> keras.callbacks.History:
@@ -209,9 +211,11 @@ class Trainer:
         passed = {name: value for name, value in given.items() if value is not defaults[name].default}
         with routes.through(self.model, functools.partial(self.fit, resume=resume)) as route:
             history = self.model.fit(**passed)
-        owner = _keras.overrides(self.model, "fit")
+        owner = keras_methods.overrides(self.model, "fit")
         name = (
-            f"{owner.__name__}.fit" if owner else f"keras.Model.fit of {_keras.patched_by(self.model, 'fit')}"
+            f"{owner.__name__}.fit"
+            if owner
+            else f"keras.Model.fit of {keras_methods.patched_by(self.model, 'fit')}"
         )
         if not route.used:
             self._outcome = FitOutcome(ended="completed")
@@ -227,7 +231,7 @@ class Trainer:
         x: Any = None,
         y: Any = None,
         batch_size: int | None = None,
-        verbose: arguments.Verbosity = "auto",
+        verbose: fit_arguments.Verbosity = "auto",
         sample_weight: Any = None,
         steps: int | None = None,
         callbacks: Any = None,
@@ -249,12 +253,12 @@ class Trainer:
             passed = {name: value for name, value in given.items() if value is not defaults[name].default}
             with routes.through(self.model, self.evaluate, name="evaluate"):
                 return self.model.evaluate(**passed)
-        arguments.check_evaluate(batch_size=batch_size, steps=steps, verbose=verbose)
-        _keras.require_compiled(self.model)
+        fit_arguments.check_evaluate(batch_size=batch_size, steps=steps, verbose=verbose)
+        keras_models.require_compiled(self.model)
 
         data = ValidationSet(data=(x, y, sample_weight), steps=steps, batch_size=batch_size)
         logs = run_evaluate(self._settings(), data, callbacks)
-        return logs if return_dict else _keras.flatten_logs(self.model, logs)
+        return logs if return_dict else keras_metrics.flatten_logs(self.model, logs)
 
     def _settings(self) -> TrainerSettings:
         return TrainerSettings(

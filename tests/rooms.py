@@ -36,8 +36,7 @@ ROOMS = {
     ),
     "trainer": _room(
         "`Trainer`: what a user calls and subclasses",
-        "_callbacks _data _fit _keras _support _training _validation errors monitoring options parallel "
-        "records",
+        "_data _fit _keras _support _training monitoring options records",
     ),
     "_fit": _room(
         "one `fit`: built, run epoch by epoch, delivered; the only room that knows all stages",
@@ -57,7 +56,7 @@ ROOMS = {
         "_callbacks _data _snapshot _support errors options",
     ),
     "_callbacks": _room(
-        "who listens to what, delivery, the state of callbacks", "_keras _snapshot errors records"
+        "who listens to what, delivery, the state of callbacks", "_keras _snapshot _support errors records"
     ),
     "_data": _room(
         "arrays, pipelines and generators; positions in them; shards", "_inspection _keras zero_copy"

@@ -13,7 +13,7 @@ import tensorflow as tf
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._inspection.traced import TracedFunction
 from overlap_train._training.loops import ArrayLoop
-from tests import models
+from tests import networks
 from tests.differential import assert_same_run, run_keras, run_ours
 from tests.networks import CLASSES, FEATURES, arrays, crossentropy
 from tests.real_code import BUILDERS, ReadMetrics, TurnKnob
@@ -372,8 +372,8 @@ class Inserts(keras.callbacks.Callback):
 @pytest.mark.parametrize("place", ["loss", "data", "validation data"])
 @pytest.mark.parametrize("kind", ["mutable", "anonymous", "dense"])
 def test_a_table_that_a_callback_changes_is_read_when_keras_reads_it(kind, place):
-    x, y = models.arrays(48)
-    inner = models.crossentropy()
+    x, y = networks.arrays(48)
+    inner = networks.crossentropy()
 
     def run(train):
         keras.utils.set_random_seed(3)
@@ -388,7 +388,7 @@ def test_a_table_that_a_callback_changes_is_read_when_keras_reads_it(kind, place
                 labels, outputs, from_logits=True
             )
 
-        model = keras.Sequential([keras.Input((models.FEATURES,)), keras.layers.Dense(models.CLASSES)])
+        model = keras.Sequential([keras.Input((networks.FEATURES,)), keras.layers.Dense(networks.CLASSES)])
         model.compile("sgd", loss if place == "loss" else inner)
         weighed = tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
         weighed = weighed.map(lambda x, y: (x, y, weights(y)))
@@ -407,7 +407,7 @@ def test_a_table_that_a_callback_changes_is_read_when_keras_reads_it(kind, place
         said.extend(trainer.messages)
         return history
 
-    models.assert_same_history(run(ours), run(lambda model, *d, **a: model.fit(*d, **a)))
+    networks.assert_same_history(run(ours), run(lambda model, *d, **a: model.fit(*d, **a)))
     assert [message for message in said if "table" in message]
 
 
@@ -428,7 +428,7 @@ class Scaled(keras.Model):
 
     def __init__(self, *layers):
         super().__init__()
-        self.dense = keras.layers.Dense(models.CLASSES)
+        self.dense = keras.layers.Dense(networks.CLASSES)
         self.others = list(layers)
         self.scale = 1.0
 
@@ -443,13 +443,13 @@ class Scaled(keras.Model):
 @pytest.mark.parametrize("validates", [False, True])
 def test_a_second_fit_takes_the_trace_that_keras_takes(second, validates):
     """One for batches of any size serves batches of a known size, with what Python held when it was made."""
-    x, y = models.arrays(70)
+    x, y = networks.arrays(70)
     rows, batch_size = second
 
     def run(fit):
         keras.utils.set_random_seed(3)
         model = Scaled()
-        model.compile("sgd", models.crossentropy())
+        model.compile("sgd", networks.crossentropy())
         histories = []
         for count, size in ((70, 16), (rows, batch_size)):
             validation = (x[:count], y[:count]) if validates else None
@@ -461,15 +461,15 @@ def test_a_second_fit_takes_the_trace_that_keras_takes(second, validates):
     ours = run(lambda model, *data, **arguments: Trainer(model).fit(*data, **arguments))
     theirs = run(lambda model, *data, **arguments: model.fit(*data, **arguments))
     for mine, other in zip(ours, theirs, strict=True):
-        models.assert_same_history(mine, other)
+        networks.assert_same_history(mine, other)
 
 
 def test_data_that_grows_needs_no_other_loop(monkeypatch):
     begun = []
     trace = ArrayLoop._trace
     monkeypatch.setattr(ArrayLoop, "_trace", lambda self, *a, **o: begun.append(1) or trace(self, *a, **o))
-    x, y = models.arrays(70)
-    model = models.sequential()
+    x, y = networks.arrays(70)
+    model = networks.sequential()
     for rows in (37, 45, 70):
         Trainer(model).fit(x[:rows], y[:rows], batch_size=16, verbose=0)
     assert begun == [1]
@@ -480,40 +480,40 @@ def test_a_validation_that_is_ended_as_it_begins_has_one_batch():
         def on_test_begin(self, logs=None):
             self.model.stop_evaluating = True
 
-    x, y = models.arrays(48)
+    x, y = networks.arrays(48)
     arguments = {"validation_data": (x, y), "validation_batch_size": 8, "epochs": 2, "verbose": 0}
-    expected, actual = models.sequential(), models.sequential()
+    expected, actual = networks.sequential(), networks.sequential()
     theirs = expected.fit(x, y, callbacks=[Ends()], **arguments)
     ours = Trainer(actual).fit(x, y, callbacks=[Ends()], **arguments)
-    models.assert_same_history(ours.history, theirs.history)
+    networks.assert_same_history(ours.history, theirs.history)
 
 
 @pytest.mark.parametrize("rows", [64, 70], ids=["full", "smaller last"])
 @pytest.mark.parametrize("growth", [1, 2, 4])
 def test_a_loss_scale_that_grows_is_the_one_of_the_step(rows, growth):
     """Before it is built, the optimizer scales by another number than after."""
-    x, y = models.arrays(rows)
+    x, y = networks.arrays(rows)
 
     def run(fit):
         keras.backend.clear_session()  # which numbers the names again
         keras.utils.set_random_seed(5)
-        model = keras.Sequential([keras.Input((models.FEATURES,)), keras.layers.Dense(models.CLASSES)])
+        model = keras.Sequential([keras.Input((networks.FEATURES,)), keras.layers.Dense(networks.CLASSES)])
         optimizer = keras.optimizers.LossScaleOptimizer(
             keras.optimizers.Adam(0.01), dynamic_growth_steps=growth
         )
-        model.compile(optimizer, models.crossentropy(), metrics=["accuracy"])
+        model.compile(optimizer, networks.crossentropy(), metrics=["accuracy"])
         fit(model)(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0)
         return model
 
     ours, theirs = run(lambda model: Trainer(model).fit), run(lambda model: model.fit)
-    models.assert_same_weights(ours, theirs)
+    networks.assert_same_weights(ours, theirs)
     assert float(ours.optimizer.dynamic_scale) == float(theirs.optimizer.dynamic_scale)
     names = [[variable.path for variable in model.optimizer.variables] for model in (ours, theirs)]
     assert names[0] == names[1]
 
 
 def test_the_trace_of_a_stock_model_is_the_only_one(monkeypatch):
-    model = models.sequential()
+    model = networks.sequential()
     calls = []
     step = type(model).train_step
 
@@ -522,8 +522,8 @@ def test_the_trace_of_a_stock_model_is_the_only_one(monkeypatch):
         return step(self, data)
 
     monkeypatch.setattr(keras.src.backend.tensorflow.trainer.TensorFlowTrainer, "train_step", counted)
-    monkeypatch.setattr("overlap_train._keras.is_stock_method", lambda method: True)
-    Trainer(model).fit(*models.arrays(64), verbose=0, validation_data=models.arrays(64))
+    monkeypatch.setattr("overlap_train._keras.methods.is_stock_method", lambda method: True)
+    Trainer(model).fit(*networks.arrays(64), verbose=0, validation_data=networks.arrays(64))
     assert calls == [1]
 
 
@@ -561,7 +561,7 @@ def test_what_is_set_before_the_first_validation_counts_as_by_keras(owner, freq)
         def on_train_batch_end(self, batch, logs=None):
             self.target.scale = -2.0
 
-    x, y = models.arrays(48)
+    x, y = networks.arrays(48)
 
     def run(fit):
         keras.utils.set_random_seed(5)
@@ -574,4 +574,4 @@ def test_what_is_set_before_the_first_validation_counts_as_by_keras(owner, freq)
         return fit(model)(x, y, callbacks=[callback], verbose=0, **arguments).history
 
     ours, theirs = run(lambda model: Trainer(model).fit), run(lambda model: model.fit)
-    models.assert_same_history(ours, theirs)
+    networks.assert_same_history(ours, theirs)

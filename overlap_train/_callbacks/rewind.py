@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import keras
 
+from overlap_train._support.numbers import is_count
 from overlap_train.errors import CheckpointCorruptError
 
 __all__ = ["FileMark", "files_of", "mark_files", "read_marks", "rewind_files", "sync_files"]
@@ -95,7 +96,7 @@ def read_marks(described: Sequence[Any]) -> tuple[FileMark, ...]:
         except TypeError as error:
             raise CheckpointCorruptError(f"its mark of a log makes no sense ({error!s:.160})") from error
         numbers = (mark.number, mark.device, mark.inode, mark.size_bytes)
-        counts = all(type(n) is int and 0 <= n <= _LARGEST_INTEGER for n in numbers)
+        counts = all(is_count(number, _LARGEST_INTEGER) for number in numbers)
         if not counts or not isinstance(mark.path, str) or not isinstance(mark.tail_sha256, str):
             raise CheckpointCorruptError(f"its mark of a log makes no sense ({reprlib.repr(entry)})")
         marks.append(mark)

@@ -20,7 +20,9 @@ from overlap_train._checkpoint import container
 from overlap_train._checkpoint.files import IrregularFileError, explain, open_regular, sync, sync_directory
 from overlap_train._checkpoint.lock import DirectoryLock
 from overlap_train._checkpoint.state import CheckpointState
-from overlap_train._support.arguments import require_count, require_path
+from overlap_train._support.arguments import require_path
+from overlap_train._support.files import taking_the_place_of
+from overlap_train._support.numbers import require_count
 from overlap_train.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError
 
 __all__ = ["CheckpointStore"]
@@ -201,7 +203,7 @@ class CheckpointStore:
 
     def _write(self, path: Path, pieces: Sequence[container.Bytes]) -> None:
         temporary = path.with_name(f".{path.name}.tmp")
-        try:
+        with taking_the_place_of(path, temporary):
             descriptor = open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             try:
                 for piece in pieces:
@@ -209,11 +211,6 @@ class CheckpointStore:
                 sync(descriptor)
             finally:
                 os.close(descriptor)
-            os.replace(temporary, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
         sync_directory(self._directory)
 
     def _remove_leftovers(self) -> None:

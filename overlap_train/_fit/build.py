@@ -11,11 +11,9 @@ from typing import Any
 
 import keras
 
-from overlap_train import _keras
 from overlap_train._callbacks.delivery import Delivery
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
-from overlap_train._data.sources import IteratorFeed
 from overlap_train._fit.checkpointing import build_resumer
 from overlap_train._fit.course import Course, Ledger
 from overlap_train._fit.deliveries import Deliveries
@@ -28,6 +26,7 @@ from overlap_train._fit.request import FitRequest
 from overlap_train._fit.step_building import StepBuilder
 from overlap_train._fit.validation_building import SuiteBuilder
 from overlap_train._inspection.traces import Traces
+from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._training.loops import Loop
 from overlap_train._training.pace import Pace
@@ -154,8 +153,7 @@ class FitBuilder:
     def _build_training(self) -> tuple[Step, Loop, Pace]:
         settings, request = self._settings, self._request
         require_optimizer(request.model)
-        if isinstance(request.feed, IteratorFeed):
-            request.feed.prepare()
+        request.feed.prepare()
         if settings.replicas is not None:
             agree_to_start(request, settings.replicas, self._callbacks.callbacks)
         builder = StepBuilder(settings, request.feed, self._callbacks.callbacks)
@@ -170,7 +168,9 @@ class FitBuilder:
 
     def _build_validation(self, step: Step) -> tuple[ModelState, ValidationSuite, PythonState | None]:
         settings, request, model = self._settings, self._request, self._request.model
-        anew = settings.hosts.count == 1 and not Traces.of(model).holds("test", _keras.test_function(model))
+        anew = settings.hosts.count == 1 and not Traces.of(model).holds(
+            "test", keras_evaluation.test_function(model)
+        )
         builder = SuiteBuilder(settings, request.sets, self._callbacks, self._resources)
         state, suite = builder.build_beside(request.feed, step)
         functions = FunctionRequest(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from overlap_train._checkpoint.fingerprints import describe_sets
-from overlap_train._checkpoint.resume import Resumer, fingerprint
+from overlap_train._checkpoint.fingerprints import describe_sets, fingerprint
+from overlap_train._checkpoint.resume import Resumer
 from overlap_train._fit.followers import make_resumer
 from overlap_train._fit.request import FitRequest
 from overlap_train._snapshot import ModelState

@@ -9,13 +9,14 @@ from typing import Any
 
 import keras
 
-from overlap_train import _keras
 from overlap_train._callbacks.hooks import wants_train_batches
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.course import Ledger
 from overlap_train._fit.idle_cores import IdleCores
 from overlap_train._fit.interrupts import Interrupted
 from overlap_train._fit.lag import LagControl
+from overlap_train._keras import metrics as keras_metrics
+from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import Snapshot
 from overlap_train._training.loops import Loop, StepsDone
 from overlap_train._training.pace import Pace
@@ -71,7 +72,7 @@ class EpochTraining:
 
     def __post_init__(self) -> None:
         self._course = self.ledger.course
-        self._group = _keras.steps_per_execution(self.model)
+        self._group = keras_training.steps_per_execution(self.model)
         self._batch_hooks = any(map(wants_train_batches, self.callbacks.callbacks))
 
     def begin_epoch(self, epoch: int, *, begun: bool) -> None:
@@ -132,7 +133,9 @@ class EpochTraining:
 
     def show(self, epoch: int) -> None:
         """Shows how far the epoch is."""
-        self.progress.steps_done(epoch, self.cursor.steps, lambda: _keras.python_logs(self.step.metrics()))
+        self.progress.steps_done(
+            epoch, self.cursor.steps, lambda: keras_metrics.python_logs(self.step.metrics())
+        )
 
     def logs(self, last: Mapping[str, Any]) -> Mapping[str, Any]:
         """Returns the logs of the epoch that has been trained.

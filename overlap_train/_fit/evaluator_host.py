@@ -21,12 +21,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train import _keras
-from overlap_train._checkpoint import layout
+from overlap_train._checkpoint.state import layout
 from overlap_train._fit.interrupts import Interrupts
 from overlap_train._fit.settings import TrainerSettings
+from overlap_train._keras import metrics as keras_metrics
+from overlap_train._keras import models as keras_models
 from overlap_train._snapshot import ModelState, Values
-from overlap_train._support.arguments import epoch_selector
+from overlap_train._support.fit_arguments import epoch_selector
 from overlap_train._support.version import __version__
 from overlap_train._validation.remote import RemoteEvaluator, RemoteRunner
 from overlap_train._validation.suite import NamedRunner, ValidationSuite
@@ -69,7 +70,9 @@ def describe(
         "ValidationPolicy": str(policy),
         "choice of validation sets": str(chosen),
         "validation data": "\n".join(f"{name}: {_described(chosen.data)}" for name, chosen in sets.items()),
-        "structure of the model": "\n".join(type(layer).__name__ for layer in _keras.flat_layers(model)),
+        "structure of the model": "\n".join(
+            type(layer).__name__ for layer in keras_models.flat_layers(model)
+        ),
         "model": layout(model.variables),
         "listening to test batches": str(batch_by_batch),
     }
@@ -250,7 +253,7 @@ def _answer(message: Mapping[str, Any], values: Values, suite: ValidationSuite) 
             suite.check(message["set"], values)
             return {"kind": "result"}
         result = suite.evaluate(message["set"], values)
-        running = [plain(_keras.python_logs(each.logs)) for each in result.running]
+        running = [plain(keras_metrics.python_logs(each.logs)) for each in result.running]
         return {"kind": "result", "metrics": plain(result.metrics), "running": running}
     except Exception as error:
         return {"kind": "error", "error": f"{type(error).__name__}: {error}"}

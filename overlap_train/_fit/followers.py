@@ -14,12 +14,14 @@ from typing import Any
 
 import keras
 
-from overlap_train import _keras
 from overlap_train._callbacks.delivery import Delivery, Outcome
 from overlap_train._callbacks.hooks import wants_train_batches
-from overlap_train._checkpoint.resume import Resumer, StartPoint, fingerprint
+from overlap_train._checkpoint.fingerprints import fingerprint
+from overlap_train._checkpoint.resume import Resumer, StartPoint
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._fit.request import FitRequest
+from overlap_train._keras import models as keras_models
+from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support.version import __version__
 from overlap_train._training.replicas.strategy import Replicas
@@ -62,7 +64,7 @@ def agree_to_start(
                 "program": program_digest(),
                 **{name: str(value) for name, value in described.items()},
                 "data": feed.describe(),
-                "structure of the model": [type(layer).__name__ for layer in _keras.flat_layers(model)],
+                "structure of the model": [type(layer).__name__ for layer in keras_models.flat_layers(model)],
             }
         )
     replicas.build(model, feed.element_spec)
@@ -97,7 +99,7 @@ def deliver_together(
             callbacks,
             on_change=on_change,
             suite=suite,
-            group=_keras.steps_per_execution(model),
+            group=keras_training.steps_per_execution(model),
             live_metrics=live_metrics,
         )
     if suite.in_step is not None:

@@ -9,10 +9,14 @@ from typing import Any
 
 import keras
 
-from overlap_train import _keras
-from overlap_train._data.sources import ArrayFeed, Feed, FeedOptions, make_feed
+from overlap_train._data.array_feed import ArrayFeed
+from overlap_train._data.feed import Feed
+from overlap_train._data.training_data import make_feed
 from overlap_train._fit.settings import TrainerSettings
-from overlap_train._support import arguments
+from overlap_train._keras import data as keras_data
+from overlap_train._keras import models as keras_models
+from overlap_train._keras import training as keras_training
+from overlap_train._support import fit_arguments
 from overlap_train._validation.sets import is_set, named_sets
 from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
 from overlap_train.options.functions import EvaluationFunction, split_functions
@@ -30,7 +34,7 @@ class FitArguments:
     y: Any
     batch_size: int | None
     epochs: int
-    verbose: arguments.Verbosity
+    verbose: fit_arguments.Verbosity
     callbacks: Any
     validation_split: float
     validation_data: Any
@@ -52,7 +56,7 @@ class FitArguments:
         """
         unchecked = {"x", "y", "sample_weight", "callbacks", "validation_data", "class_weight"}
         given = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in unchecked}
-        arguments.check_fit(**given)
+        fit_arguments.check_fit(**given)
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ class FitRequest:
     callbacks: Any
     initial_epoch: int
     epochs: int
-    verbose: arguments.Verbosity
+    verbose: fit_arguments.Verbosity
     checkpoints: CheckpointPolicy | None
 
     @property
@@ -139,27 +143,31 @@ def make_request(
     given.check()
     checkpoints = checkpoint_policy(resume)
     model = settings.model
-    _keras.require_compiled(model)
+    keras_models.require_compiled(model)
     validation_data, functions = split_functions(given.validation_data, settings.validation.functions, is_set)
     data = given.x, given.y, given.sample_weight
     if given.validation_split and validation_data is None:
-        data, validation_data = _keras.split_validation(data, given.validation_split)
+        data, validation_data = keras_data.split_validation(data, given.validation_split)
     sets = named_sets(validation_data, _default_set(given))
     _check_replicas(settings, functions)
-    steps_per_epoch = _keras.capped_steps(given.steps_per_epoch)
-    options = FeedOptions(
-        given.batch_size, steps_per_epoch, given.shuffle, given.class_weight, settings.preprocess
+    steps_per_epoch = keras_training.capped_steps(given.steps_per_epoch)
+    recognized = keras_data.recognize(
+        *data,
+        batch_size=given.batch_size,
+        steps=steps_per_epoch,
+        shuffle=given.shuffle,
+        class_weight=given.class_weight,
     )
     return FitRequest(
         settings=settings,
-        feed=make_feed(*data, options, hold_in_memory=settings.holds_in_memory),
+        feed=make_feed(recognized, settings.holds_in_memory, settings.preprocess),
         steps_per_epoch=steps_per_epoch,
         sets=sets,
         functions=functions,
         validation_freq=given.validation_freq,
         callbacks=given.callbacks,
         initial_epoch=given.initial_epoch,
-        epochs=_keras.capped_epochs(given.epochs),
+        epochs=keras_training.capped_epochs(given.epochs),
         verbose=given.verbose if settings.hosts.is_chief else 0,
         checkpoints=checkpoints,
     )

@@ -8,7 +8,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train import _keras
 from overlap_train._callbacks.delivery import evaluate_now
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.build import FitBuilder
@@ -19,6 +18,7 @@ from overlap_train._fit.request import FitOutcome, FitRequest
 from overlap_train._fit.session import FitSession
 from overlap_train._fit.settings import TrainerSettings
 from overlap_train._fit.validation_building import SuiteBuilder
+from overlap_train._keras import training as keras_training
 from overlap_train.errors import HostLostError
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.table import format_epoch_table
@@ -37,7 +37,7 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
     if request.settings.serves:
         outcome.ended = _serve(request)
         return
-    model, group = request.model, _keras.steps_per_execution(request.model)
+    model, group = request.model, keras_training.steps_per_execution(request.model)
     with contextlib.ExitStack() as resources:
         cursor = Cursor(request.feed, request.steps_per_epoch, group)
         steps = cursor.steps_per_epoch

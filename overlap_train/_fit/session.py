@@ -14,12 +14,13 @@ from typing import Any
 
 import keras
 
-from overlap_train import _keras
 from overlap_train._fit.build import FitParts
 from overlap_train._fit.course import Course, Ledger
 from overlap_train._fit.first_hooks import Opening
 from overlap_train._fit.interrupts import Interrupted
 from overlap_train._fit.settings import TrainerSettings
+from overlap_train._keras import metrics as keras_metrics
+from overlap_train._keras import training as keras_training
 from overlap_train._training.loops import StepsDone
 
 __all__ = ["FitSession"]
@@ -143,7 +144,7 @@ class FitSession:
         """
         if self._parts.deliveries.deliver_all():
             return True
-        logs = _keras.python_logs(done.logs)
+        logs = keras_metrics.python_logs(done.logs)
         for callback in self._parts.callbacks.callbacks:
             if isinstance(callback, keras.callbacks.TerminateOnNaN):
                 callback.on_train_batch_end(self._parts.training.cursor.steps - 1, logs)
@@ -155,7 +156,9 @@ class FitSession:
         training, accounts = self._parts.training, self._ledger.accounts
         training.cursor.end_epoch()
         logs = training.logs(self._last_logs)
-        train_logs = _keras.python_logs(logs)  # callbacks get them as they are: Keras sorts nested ones once
+        train_logs = keras_metrics.python_logs(
+            logs
+        )  # callbacks get them as they are: Keras sorts nested ones once
         self._settings.hosts.check_same_logs(
             epoch, {name: value for name, value in train_logs.items() if isinstance(value, float)}
         )
@@ -175,7 +178,7 @@ class FitSession:
         Raises:
             TypeError: the model was compiled, and nothing has made its train function since.
         """
-        function = _keras.train_function(self._model)
+        function = keras_training.train_function(self._model)
         if function is self._train_function:
             return
         if function is None:

@@ -9,11 +9,13 @@ from collections.abc import Callable, Hashable, Sequence
 import keras
 import tensorflow as tf
 
-from overlap_train import _keras
 from overlap_train._callbacks.hooks import wants_train_batches
-from overlap_train._data.sources import Feed
+from overlap_train._data.feed import Feed
 from overlap_train._fit.settings import TrainerSettings
 from overlap_train._inspection.traces import Traces
+from overlap_train._keras import metrics as keras_metrics
+from overlap_train._keras import models as keras_models
+from overlap_train._keras import training as keras_training
 from overlap_train._training.execution import Task, make_execution
 from overlap_train._training.kernels.choice import FastKernels, find_fast_kernels, find_free_kernels
 from overlap_train._training.loops import Loop
@@ -46,9 +48,9 @@ class StepBuilder:
         """Returns the step; its trace is that of the model, if there is one already."""
         model, feed = self._model, self._feed
         step = self._make_step()
-        if _keras.runs_eagerly(model):
+        if keras_models.runs_eagerly(model):
             return step
-        traces, token = Traces.of(model), _keras.begin_training(model)
+        traces, token = Traces.of(model), keras_training.begin_training(model)
         key = ("step", *self._step_key(), step.jit_compile)
         traced = traces.get_for("train", token, key, feed.element_spec, lambda: step.trace(feed.element_spec))
         reader = None
@@ -99,7 +101,9 @@ class StepBuilder:
         return Step(
             model,
             settings.around()(function),
-            jit_compile=bool(model.jit_compile) and not _keras.runs_eagerly(model) and not settings.shared,
+            jit_compile=bool(model.jit_compile)
+            and not keras_models.runs_eagerly(model)
+            and not settings.shared,
             halt_on_nonfinite=nan_guard,
             listened_to=any(map(wants_train_batches, self._callbacks)),
             metrics=metrics,
@@ -108,7 +112,9 @@ class StepBuilder:
 
     def _make_reader(self) -> MetricsReader:
         model = self._model
-        return MetricsReader(model.get_metrics_result, eager=_keras.metrics_by_python(model) is not None)
+        return MetricsReader(
+            model.get_metrics_result, eager=keras_metrics.metrics_by_python(model) is not None
+        )
 
     def _step_function(self) -> StepFunction:
         """Returns the function of one global batch, without what runs it under a strategy of one replica."""
@@ -133,10 +139,10 @@ class StepBuilder:
     def _kept_free_kernels(self) -> FastKernels | None:
         """Returns what was chosen for the model's traces: a model that they have built has more layers."""
         settings, model = self._settings, self._model
-        if _keras.runs_eagerly(model):
+        if keras_models.runs_eagerly(model):
             return None
         key = ("free kernels", settings.execution, settings.stock, settings.shared)
-        return Traces.of(model).get("train", _keras.begin_training(model), key, self._free_kernels)
+        return Traces.of(model).get("train", keras_training.begin_training(model), key, self._free_kernels)
 
     def _free_kernels(self) -> FastKernels | None:
         """Returns the faster operations with which the step is traced at once, or None.
@@ -145,14 +151,14 @@ class StepBuilder:
         own remain where the user's code makes the step, where XLA compiles it, and where runs must repeat.
         """
         settings, model, plan = self._settings, self._model, self._settings.execution
-        eager = plan.loop == "eager" or _keras.runs_eagerly(model)
+        eager = plan.loop == "eager" or keras_models.runs_eagerly(model)
         if plan.kernels == "keras" or settings.shared or eager:
             return None
         if plan.kernels == "fast":
             return find_fast_kernels(model, build=True)
         compiled = plan.jit is True or (plan.jit == "auto" and bool(model.jit_compile))
         on_gpu = bool(tf.config.list_logical_devices("GPU"))
-        if not settings.stock_step or compiled or _keras.is_deterministic() or on_gpu:
+        if not settings.stock_step or compiled or keras_training.is_deterministic() or on_gpu:
             return None
         return find_free_kernels(model)
 

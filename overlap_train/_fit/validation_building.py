@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.hooks import acts_in_test_batches
-from overlap_train._data.sources import Feed
+from overlap_train._data.feed import Feed
 from overlap_train._fit.callback_list import listened_to
 from overlap_train._fit.evaluator_host import connect_suite
 from overlap_train._fit.settings import TrainerSettings

@@ -1,8 +1,8 @@
-"""Files of the user's cache directory: read so that nothing can block or flood, written whole or not at all.
+"""Files that are there whole or not at all, and the user's cache directory.
 
 A cache lies where other programs, other versions and other users write too. So what is read is a regular file
-of a sensible size or nothing; it is never opened for writing, and a pipe in its place is not waited for.
-Any thread.
+of a sensible size or nothing; it is never opened for writing, and a pipe in its place is not waited for. What
+is written takes the place of what was there. Any thread.
 """
 
 from __future__ import annotations
@@ -13,9 +13,17 @@ import os
 import platform
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["cache_home", "processor_name", "read_regular", "replace_content"]
+__all__ = [
+    "cache_home",
+    "processor_name",
+    "read_regular",
+    "replace_content",
+    "replacing",
+    "taking_the_place_of",
+]
 
 
 def cache_home() -> Path | None:
@@ -57,22 +65,54 @@ def read_regular(path: str | os.PathLike[str], *, most_bytes: int, follow_links:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def taking_the_place_of(target: Path, unfinished: Path) -> Iterator[None]:
+    """Puts a file that the block writes in the place of another, or deletes it where the block raises.
+
+    Args:
+        target: what is replaced, at once, so that a reader never sees half of it.
+        unfinished: written in the block, in the same folder.
+
+    Raises:
+        OSError: it cannot be put there; what was there is as before.
+    """
+    try:
+        yield
+        os.replace(unfinished, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(unfinished)
+        raise
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Gives a file to write that takes the place of `path` on success, and vanishes on an error.
+
+    The folders above `path` are made. The file lies in the same folder and keeps the suffix of `path`.
+
+    Raises:
+        OSError: the file cannot be made or put in its place; what was there is as before.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(suffix=target.suffix, prefix=f".{target.stem}-", dir=target.parent)
+    os.close(descriptor)
+    with taking_the_place_of(target, Path(name)):
+        yield Path(name)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)  # mkstemp's file is the owner's alone
+
+
 def replace_content(path: Path, text: str) -> None:
     """Replaces a file at once, so that a reader never sees half of it; its folders are made.
 
     Raises:
         OSError: it cannot be written; what was there is as before.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
+    with replacing(path) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
 
 
 def processor_name() -> str:

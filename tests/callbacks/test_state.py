@@ -28,7 +28,8 @@ from overlap_train._callbacks.state import (
     restore_all,
 )
 from overlap_train._callbacks.values import Resource, VariableValue, copied, put_back
-from overlap_train._checkpoint import CheckpointState, container
+from overlap_train._checkpoint import container
+from overlap_train._checkpoint.state import CheckpointState
 from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
 
 LOSSES = [5.0, 4.0, 4.5, 3.0, 3.5, 3.6, 3.7, 3.8, 3.9, 4.0]

@@ -21,7 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from overlap_train._checkpoint import CheckpointState, CheckpointStore, container, layout
+from overlap_train._checkpoint import container
+from overlap_train._checkpoint.state import CheckpointState, layout
+from overlap_train._checkpoint.store import CheckpointStore
 from overlap_train.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError
 
 DTYPES = [
@@ -505,7 +507,7 @@ def test_second_store_is_refused_until_the_first_is_closed(tmp_path):
 
 HOLD = """
 import os, signal, sys
-from overlap_train._checkpoint import CheckpointStore
+from overlap_train._checkpoint.store import CheckpointStore
 store = CheckpointStore(sys.argv[1])
 store.acquire()
 if not os.fork():
@@ -534,7 +536,8 @@ def test_lock_ends_with_its_process_though_a_forked_child_lives_on(tmp_path):
 KILL = """
 import os, random, signal, sys, time
 import numpy as np
-from overlap_train._checkpoint import CheckpointState, CheckpointStore
+from overlap_train._checkpoint.state import CheckpointState
+from overlap_train._checkpoint.store import CheckpointStore
 
 directory, kills = sys.argv[1], int(sys.argv[2])
 chance = random.Random(0)

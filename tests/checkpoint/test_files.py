@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from overlap_train._checkpoint import CheckpointState, CheckpointStore, container
+from overlap_train._checkpoint import container
+from overlap_train._checkpoint.state import CheckpointState
+from overlap_train._checkpoint.store import CheckpointStore
 from overlap_train.errors import CheckpointCorruptError, CheckpointError
 from tests.checkpoint.crafting import sealed
 

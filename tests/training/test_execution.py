@@ -12,20 +12,21 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer
-from overlap_train._data.sources import FeedOptions, make_feed
-from overlap_train._fit import assembly
+from overlap_train._data.training_data import make_feed
+from overlap_train._fit import step_building
 from overlap_train._inspection.traces import Traces
+from overlap_train._keras.data import recognize
 from overlap_train._training import execution, planner
 from overlap_train._training.execution import find_xla_obstacle
 from overlap_train._training.loops import Loop, make_loop
 from overlap_train._training.plan_cache import fingerprint
-from tests import models
+from tests import networks
 
 
 def perceptron():
     keras.utils.set_random_seed(7)
     model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(4)])
-    model.compile(keras.optimizers.SGD(0.1), models.crossentropy(), metrics=["accuracy"])
+    model.compile(keras.optimizers.SGD(0.1), networks.crossentropy(), metrics=["accuracy"])
     return model
 
 
@@ -39,25 +40,25 @@ def perceptron():
     ],
 )
 def test_plans_by_hand_equal_keras(plan):
-    x, y = models.arrays()  # the last batch is smaller
-    arguments = {"batch_size": 32, "epochs": 2, "verbose": 0, "validation_data": models.arrays(50, 1)}
+    x, y = networks.arrays()  # the last batch is smaller
+    arguments = {"batch_size": 32, "epochs": 2, "verbose": 0, "validation_data": networks.arrays(50, 1)}
     expected, actual = perceptron(), perceptron()
     plain = expected.fit(x, y, **arguments)
     history = Trainer(actual, execution=plan).fit(x, y, **arguments)
-    models.assert_same_history(history.history, plain.history)
-    models.assert_same_weights(actual, expected)
+    networks.assert_same_history(history.history, plain.history)
+    networks.assert_same_weights(actual, expected)
 
 
 def test_jit_keeps_the_averages_of_several_outputs():
-    x, y = models.functional_data()
-    expected, actual = models.functional(), models.functional()
+    x, y = networks.functional_data()
+    expected, actual = networks.functional(), networks.functional()
     plain = expected.fit(x, y, batch_size=40, epochs=1, verbose=0)
     history = Trainer(actual, execution=ExecutionPlan(jit=True)).fit(x, y, batch_size=40, epochs=1, verbose=0)
-    models.assert_same_history(history.history, plain.history)
+    networks.assert_same_history(history.history, plain.history)
 
 
 def test_in_memory_refuses_a_dataset():
-    data = tf.data.Dataset.from_tensor_slices(models.arrays()).batch(8)
+    data = tf.data.Dataset.from_tensor_slices(networks.arrays()).batch(8)
     with pytest.raises(ValueError, match="loop='in_memory' needs arrays"):
         Trainer(perceptron(), execution=ExecutionPlan(loop="in_memory")).fit(data, verbose=0)
 
@@ -71,9 +72,9 @@ def test_second_fit_traces_no_step_and_reads_the_new_arrays(monkeypatch):
             return super().call(*args, **kwargs)
 
     model = Counting([keras.Input((12,)), keras.layers.Dense(4)])
-    model.compile(keras.optimizers.SGD(0.0), models.crossentropy())
+    model.compile(keras.optimizers.SGD(0.0), networks.crossentropy())
     trainer = Trainer(model)
-    x, y = models.arrays()
+    x, y = networks.arrays()
     first = trainer.fit(x, y, verbose=0, shuffle=False).history["loss"]
     assert traced
     loops = loops_of(model)
@@ -84,7 +85,7 @@ def test_second_fit_traces_no_step_and_reads_the_new_arrays(monkeypatch):
     assert traced == []
     assert first != second
     assert second[0] == pytest.approx(np.log(4), rel=1e-5)
-    model.compile(keras.optimizers.SGD(0.0), models.crossentropy())
+    model.compile(keras.optimizers.SGD(0.0), networks.crossentropy())
     trainer.fit(x, y, verbose=0)
     assert traced
     assert not set(map(id, loops_of(model))) & set(map(id, loops))
@@ -100,7 +101,7 @@ def loops_of(model):
 
 def test_a_step_of_other_weights_is_not_taken_for_the_one_that_was_traced_and_kept():
     """Keras goes on with the trace of before `trainable` was set, until `compile`; so do we, and say it."""
-    x, y = models.arrays()
+    x, y = networks.arrays()
     expected, actual = perceptron(), perceptron()
     trainer, arguments = Trainer(actual), {"batch_size": 32, "verbose": 0}
     for model, fit in ((expected, expected.fit), (actual, trainer.fit)):
@@ -108,22 +109,22 @@ def test_a_step_of_other_weights_is_not_taken_for_the_one_that_was_traced_and_ke
         model.layers[0].trainable = False
         fit(x, y, **arguments)
     assert any("compile the model" in message for message in trainer.messages)
-    models.assert_same_weights(actual, expected)
+    networks.assert_same_weights(actual, expected)
     before = actual.layers[0].kernel.numpy()
-    actual.compile(keras.optimizers.SGD(0.1), models.crossentropy(), metrics=["accuracy"])
+    actual.compile(keras.optimizers.SGD(0.1), networks.crossentropy(), metrics=["accuracy"])
     trainer.fit(x, y, **arguments)
     assert not any("compile the model" in message for message in trainer.messages)
     np.testing.assert_array_equal(actual.layers[0].kernel, before)
 
 
 def feed_for(rows=64, batch_size=32):
-    x, y = models.arrays(rows)
-    return make_feed(x, y, None, FeedOptions(batch_size=batch_size), hold_in_memory=lambda size: True)
+    x, y = networks.arrays(rows)
+    return make_feed(recognize(x, y, batch_size=batch_size, shuffle=True), hold_in_memory=lambda size: True)
 
 
 def test_xla_is_not_chosen_where_it_changes_numbers_or_loses():
     assert find_xla_obstacle(perceptron(), feed_for()) is None
-    assert "random numbers" in find_xla_obstacle(models.sequential(), feed_for())
+    assert "random numbers" in find_xla_obstacle(networks.sequential(), feed_for())
     assert "no full batch" in find_xla_obstacle(perceptron(), feed_for(rows=8))
     model = keras.Sequential([keras.Input((12, 1)), keras.layers.Conv1D(2, 3), keras.layers.Flatten()])
     model.compile("sgd", "mse")
@@ -143,14 +144,14 @@ def test_eager_plan_runs_the_step_operation_by_operation():
             return self.dense(x)
 
     model = Model()
-    model.compile("sgd", models.crossentropy())
-    x, y = models.arrays(16)
+    model.compile("sgd", networks.crossentropy())
+    x, y = networks.arrays(16)
     Trainer(model, execution=ExecutionPlan(loop="eager")).fit(x, y, batch_size=8, verbose=0)
     assert eager[-1]
 
 
 def test_loops_that_are_kept_hold_no_data():
-    x, y = models.arrays()
+    x, y = networks.arrays()
     model, feeds = perceptron(), []
     trainer = Trainer(model, execution=ExecutionPlan(batch_splits=2))
 
@@ -170,7 +171,7 @@ def test_traces_that_are_kept_hold_no_trainer():
     """Else a trainer's dataset, callbacks and processes would live as long as the model."""
     model = perceptron()
     trainer = Trainer(model)
-    trainer.fit(*models.arrays(), batch_size=32, verbose=0, validation_data=models.arrays(50, 1))
+    trainer.fit(*networks.arrays(), batch_size=32, verbose=0, validation_data=networks.arrays(50, 1))
     alive = weakref.ref(trainer)
     del trainer
     gc.collect()
@@ -199,17 +200,17 @@ def test_epochs_that_are_left_out_are_not_planned_for(monkeypatch):
         tasks.append(task)
         return execution.make_execution(task, *arguments)
 
-    monkeypatch.setattr(assembly, "make_execution", kept)
-    Trainer(perceptron()).fit(*models.arrays(), batch_size=32, initial_epoch=3, epochs=5, verbose=0)
+    monkeypatch.setattr(step_building, "make_execution", kept)
+    Trainer(perceptron()).fit(*networks.arrays(), batch_size=32, initial_epoch=3, epochs=5, verbose=0)
     assert tasks[0].total_steps == 2 * tasks[0].feed.num_batches
 
 
 def test_a_fit_that_cannot_be_assembled_tells_nothing_of_the_one_before(tmp_path):
     trainer = Trainer(perceptron())
-    trainer.fit(*models.arrays(), batch_size=32, verbose=0)
+    trainer.fit(*networks.arrays(), batch_size=32, verbose=0)
     assert trainer.ended == "completed"
     with pytest.raises(ValueError, match="resume needs data"):
-        trainer.fit((models.arrays() for _ in range(3)), steps_per_epoch=1, resume=tmp_path, verbose=0)
+        trainer.fit((networks.arrays() for _ in range(3)), steps_per_epoch=1, resume=tmp_path, verbose=0)
     assert (trainer.ended, trainer.accounts) == ("failed", [])
 
 
@@ -220,14 +221,14 @@ def test_real_candidates_take_turns_and_train_as_keras_does(monkeypatch, tmp_pat
     monkeypatch.setattr(execution, "splits_pay", lambda: True)
     monkeypatch.setattr(planner, "_CALL_S", 1e-3)
     monkeypatch.setattr(planner, "_hoped_gain", lambda *_: 1e9)
-    x, y = models.arrays(32 * 200 + 8)  # with a smaller last batch
-    arguments = {"batch_size": 32, "epochs": 4, "verbose": 0, "validation_data": models.arrays(50, 1)}
+    x, y = networks.arrays(32 * 200 + 8)  # with a smaller last batch
+    arguments = {"batch_size": 32, "epochs": 4, "verbose": 0, "validation_data": networks.arrays(50, 1)}
     expected, actual = perceptron(), perceptron()
     plain = expected.fit(x, y, **arguments)
     trainer = Trainer(actual)
     history = trainer.fit(x, y, **arguments)
-    models.assert_same_history(history.history, plain.history)
-    models.assert_same_weights(actual, expected)
+    networks.assert_same_history(history.history, plain.history)
+    networks.assert_same_weights(actual, expected)
     (file,) = tmp_path.rglob("*.json")
     timed = {(row["splits"], row["jit"]) for row in json.loads(file.read_text())["timings"]}
     assert timed == {(1, False), (2, False), (4, False), (1, True)}
@@ -237,7 +238,7 @@ def test_real_candidates_take_turns_and_train_as_keras_does(monkeypatch, tmp_pat
 def test_a_run_too_short_to_time_its_plan_tells_it_all_the_same(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     trainer = Trainer(perceptron())
-    trainer.fit(*models.arrays(64), batch_size=32, verbose=0)
+    trainer.fit(*networks.arrays(64), batch_size=32, verbose=0)
     (plan,) = (message for message in trainer.messages if message.startswith("plan:"))
     assert plan == "plan: in_memory, no splits, no XLA (the run was too short to time it)"
 
@@ -250,5 +251,5 @@ def test_who_forgot_configure_is_told_where_it_would_pay(monkeypatch, plan, said
     monkeypatch.setattr(execution, "splits_would_pay", lambda: True)
     monkeypatch.setattr(execution, "_HEAVY_FLOP", 1.0)
     trainer = Trainer(perceptron(), execution=plan)
-    trainer.fit(*models.arrays(64), batch_size=32, verbose=0)
+    trainer.fit(*networks.arrays(64), batch_size=32, verbose=0)
     assert any("overlap_train.configure()" in message for message in trainer.messages) == said

@@ -10,7 +10,7 @@ import tensorflow as tf
 from overlap_train import ExecutionPlan, Trainer
 from overlap_train._training import obstacles, splitting
 from overlap_train._training.obstacles import find_obstacle
-from tests import models
+from tests import networks
 
 
 def spec_of(*arrays):
@@ -19,7 +19,7 @@ def spec_of(*arrays):
 
 def images(rows=50):
     rng = np.random.default_rng(0)
-    return rng.normal(size=(rows, 8, 8, 1)).astype("float32"), rng.integers(0, models.CLASSES, rows)
+    return rng.normal(size=(rows, 8, 8, 1)).astype("float32"), rng.integers(0, networks.CLASSES, rows)
 
 
 def cnn(optimizer="sgd"):
@@ -29,10 +29,10 @@ def cnn(optimizer="sgd"):
     drop = keras.layers.Dropout(0.3)
     hidden = keras.layers.Conv2D(4, 3, activation="relu", kernel_regularizer="l2")(inputs)
     hidden = drop(keras.layers.Dense(8)(drop(keras.layers.Flatten()(hidden))))
-    model = keras.Model(inputs, keras.layers.Dense(models.CLASSES)(hidden))
+    model = keras.Model(inputs, keras.layers.Dense(networks.CLASSES)(hidden))
     if optimizer == "sgd":
         optimizer = keras.optimizers.SGD(0.05, momentum=0.9, clipnorm=0.5)
-    model.compile(optimizer, models.crossentropy(), metrics=["accuracy"], weighted_metrics=["accuracy"])
+    model.compile(optimizer, networks.crossentropy(), metrics=["accuracy"], weighted_metrics=["accuracy"])
     return model
 
 
@@ -42,16 +42,16 @@ def assert_split_equals_keras(make, x, y, *, rtol=1e-5, splits=3, **arguments):
     expected, actual = make(), make()
     plain = expected.fit(x, y, **arguments)
     split = Trainer(actual, execution=ExecutionPlan(batch_splits=splits)).fit(x, y, **arguments)
-    models.assert_same_history(split.history, plain.history, rtol=rtol)
-    models.assert_same_weights(actual, expected, rtol=rtol)
+    networks.assert_same_history(split.history, plain.history, rtol=rtol)
+    networks.assert_same_weights(actual, expected, rtol=rtol)
 
 
 def test_uneven_parts_and_last_batch_equal_keras():
-    assert_split_equals_keras(lambda: models.sequential("sgd"), *models.arrays())
+    assert_split_equals_keras(lambda: networks.sequential("sgd"), *networks.arrays())
 
 
 def test_several_outputs_with_loss_weights_equal_keras():
-    assert_split_equals_keras(models.functional, *models.functional_data())
+    assert_split_equals_keras(networks.functional, *networks.functional_data())
 
 
 def test_sample_weights_regulariser_clipping_and_shared_dropout_equal_keras():
@@ -67,7 +67,7 @@ def test_last_batch_smaller_than_the_parts_equals_keras():
 
 def test_adam_stays_close_to_keras():
     """Adam divides by the root of squared gradients, which magnifies a rounding error near zero."""
-    assert_split_equals_keras(lambda: models.sequential("adam"), *models.arrays(), rtol=1e-3)
+    assert_split_equals_keras(lambda: networks.sequential("adam"), *networks.arrays(), rtol=1e-3)
 
 
 def test_embedding_keeps_its_sparse_gradient():
@@ -78,7 +78,7 @@ def test_embedding_keeps_its_sparse_gradient():
         keras.utils.set_random_seed(7)
         layers = [keras.Input((6,), dtype="int32"), keras.layers.Embedding(20, 4), keras.layers.Flatten()]
         model = keras.Sequential([*layers, keras.layers.Dense(2)])
-        model.compile(keras.optimizers.SGD(0.1), models.crossentropy())
+        model.compile(keras.optimizers.SGD(0.1), networks.crossentropy())
         return model
 
     assert_split_equals_keras(make, tokens, tokens[:, 0] % 2, batch_size=8)
@@ -93,7 +93,7 @@ def test_loss_that_mixes_rows_equals_keras():
         model.compile(keras.optimizers.SGD(0.1), keras.losses.Dice())
         return model
 
-    x, y = models.arrays()
+    x, y = networks.arrays()
     assert_split_equals_keras(make, x, keras.ops.one_hot(y % 3, 3).numpy())
 
 
@@ -125,7 +125,7 @@ LOSSES = {
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_losses_equal_keras_however_they_reduce_the_rows(loss, weighted):
-    x, _ = models.arrays()
+    x, _ = networks.arrays()
     y = np.random.default_rng(1).random((len(x), 3), "float32")
     one_value = loss in ("by column", "own")  # no row's, so that Keras has nothing to weigh
     weights = np.linspace(0.5, 2.0, len(x)).astype("float32") if weighted and not one_value else None
@@ -135,7 +135,7 @@ def test_losses_equal_keras_however_they_reduce_the_rows(loss, weighted):
 @pytest.mark.parametrize("loss", ["mean_squared_error", "cosine_similarity"])
 def test_outputs_without_an_axis_of_their_own_equal_keras(loss):
     """Losses reduce the last axis, which is the rows' here."""
-    x, _ = models.arrays()
+    x, _ = networks.arrays()
     y = np.random.default_rng(1).random(len(x), "float32")
     assert_split_equals_keras(_with_loss(lambda: loss, per_row=0), x, y)
 
@@ -150,13 +150,13 @@ def test_labels_that_keras_pairs_with_every_row_equal_keras():
         model.compile(keras.optimizers.SGD(0.1), "mean_squared_error")
         return model
 
-    x, _ = models.arrays()
+    x, _ = networks.arrays()
     assert_split_equals_keras(make, x, np.random.default_rng(1).random(len(x), "float32"))
 
 
 def test_a_loss_that_looks_at_all_labels_equals_keras():
     """Hinge takes labels for 0 and 1 unless there is a -1 anywhere in the batch."""
-    x, _ = models.arrays()
+    x, _ = networks.arrays()
     y = np.sort(np.random.default_rng(1).integers(-1, 2, (len(x), 3)), axis=0)
     assert_split_equals_keras(_with_loss(lambda: "hinge"), x, y.astype("float32"), shuffle=False)
 
@@ -170,7 +170,7 @@ def test_weights_of_elements_and_rows_equal_keras(shape):
         model.compile(keras.optimizers.SGD(0.1), "mean_squared_error")
         return model
 
-    x, _ = models.arrays()
+    x, _ = networks.arrays()
     rng = np.random.default_rng(1)
     y, weights = rng.random((len(x), *shape), "float32"), rng.random((len(x), *shape[:-1]), "float32")
     assert_split_equals_keras(make, x, y, sample_weight=weights)
@@ -232,7 +232,7 @@ SATURATED = {
 @pytest.mark.parametrize("name", SATURATED)
 def test_a_saturated_softmax_and_loss_scaling_equal_keras(name):
     """Keras takes the logits from under the activation: from probabilities there would be no gradient."""
-    x, y = models.arrays()
+    x, y = networks.arrays()
     labels = [y % 3, (y + 1) % 3] if "two" in name or "and" in name else y % 3
     assert_split_equals_keras(SATURATED[name], 30 * x, labels)
 
@@ -246,7 +246,7 @@ def test_a_saturated_sigmoid_equals_keras(activation):
         model.compile(keras.optimizers.SGD(1e-4), keras.losses.BinaryCrossentropy(reduction="sum"))
         return model
 
-    x, y = models.arrays()
+    x, y = networks.arrays()
     assert_split_equals_keras(make, 100 * x, (y % 2)[:, None].astype("float32"))
 
 
@@ -254,7 +254,7 @@ def test_a_loss_that_gathers_rows_equals_keras():
     def first_of_the_batch(y, y_pred):
         return keras.ops.mean((keras.ops.take(y_pred - y, [0, 1], axis=0)) ** 2)
 
-    x, _ = models.arrays(200)
+    x, _ = networks.arrays(200)
     y = np.random.default_rng(1).random((len(x), 3), "float32")
     assert_split_equals_keras(_with_loss(lambda: first_of_the_batch), x, y)
 
@@ -274,10 +274,10 @@ def test_dropout_of_what_all_rows_share_equals_keras():
     def make():
         keras.utils.set_random_seed(7)
         model = keras.Sequential([keras.Input((12,)), Positions(), keras.layers.Dense(3)])
-        model.compile(keras.optimizers.SGD(0.1), models.crossentropy())
+        model.compile(keras.optimizers.SGD(0.1), networks.crossentropy())
         return model
 
-    x, y = models.arrays()
+    x, y = networks.arrays()
     assert_split_equals_keras(make, x, y % 3)
 
 
@@ -291,7 +291,7 @@ def test_an_ignored_class_equals_keras():
         model.compile(keras.optimizers.SGD(0.1), loss)
         return model
 
-    x, y = models.arrays()
+    x, y = networks.arrays()
     assert_split_equals_keras(make, x, np.sort(y % 3), shuffle=False)
 
 
@@ -313,7 +313,7 @@ def test_parts_wait_for_each_other_only_where_the_loss_needs_all_rows(monkeypatc
     y = tf.constant(np.random.default_rng(1).random((8, 3), "float32"))
     model.train_on_batch(x, y)
     tapes, gradients, outputs = [], [], []
-    stock_forward = splitting._keras.forward
+    stock_forward = splitting.keras_training.forward
 
     def forward(*arguments):
         outputs.append(stock_forward(*arguments))
@@ -329,7 +329,7 @@ def test_parts_wait_for_each_other_only_where_the_loss_needs_all_rows(monkeypatc
             gradients.append((self, result))
             return result
 
-    monkeypatch.setattr(splitting._keras, "forward", forward)
+    monkeypatch.setattr(splitting.keras_training, "forward", forward)
     monkeypatch.setattr(splitting.tf, "GradientTape", Tape)
     step = splitting.SplitStep(model, 2, whole=lambda batch: {})
     tf.function(lambda: step((x, y)), autograph=False).get_concrete_function()
@@ -340,16 +340,16 @@ def test_parts_wait_for_each_other_only_where_the_loss_needs_all_rows(monkeypatc
 
 
 def test_batch_normalization_is_an_obstacle():
-    model = models.subclassed()
-    x, y = models.arrays()
+    model = networks.subclassed()
+    x, y = networks.arrays()
     model.evaluate(x, y, verbose=0)
     assert "layer" in find_obstacle(model, spec_of(x, y)) or "Awkward" in find_obstacle(model, spec_of(x, y))
     assert "changes state" in find_obstacle(model, spec_of(x, y), trusted=True)
 
 
 def sequential_with(*layers):
-    model = keras.Sequential([keras.Input((12,)), *layers, keras.layers.Dense(models.CLASSES)])
-    model.compile("sgd", models.crossentropy())
+    model = keras.Sequential([keras.Input((12,)), *layers, keras.layers.Dense(networks.CLASSES)])
+    model.compile("sgd", networks.crossentropy())
     model.optimizer.build(model.trainable_variables)
     return model
 
@@ -360,7 +360,7 @@ def _minus_mean(x):
 
 @pytest.mark.parametrize("activation", ["gelu", keras.ops.silu, tf.nn.relu, keras.layers.LeakyReLU()])
 def test_known_activations_are_no_obstacle(activation):
-    x, y = models.arrays()
+    x, y = networks.arrays()
     layer = keras.layers.Dense(4, activation=activation)
     assert find_obstacle(sequential_with(layer), spec_of(x, y)) is None
 
@@ -398,7 +398,7 @@ def test_inputs_that_cannot_be_divided_by_rows_are_an_obstacle():
     ],
 )
 def test_what_mixes_rows_or_has_state_is_an_obstacle(layer, trusted, says):
-    x, y = models.arrays()
+    x, y = networks.arrays()
     assert says in find_obstacle(sequential_with(layer()), spec_of(x, y), trusted=trusted)
 
 
@@ -407,16 +407,16 @@ def test_own_train_step_is_an_obstacle():
         def train_step(self, data):
             return super().train_step(data)
 
-    model = Own([keras.Input((12,)), keras.layers.Dense(models.CLASSES)])
-    model.compile("sgd", models.crossentropy())
-    x, y = models.arrays()
+    model = Own([keras.Input((12,)), keras.layers.Dense(networks.CLASSES)])
+    model.compile("sgd", networks.crossentropy())
+    x, y = networks.arrays()
     with pytest.raises(ValueError, match=r"batch_splits=2 is not possible.*train_step"):
         Trainer(model, execution=ExecutionPlan(batch_splits=2)).fit(x, y, verbose=0)
 
 
 def test_looking_for_obstacles_changes_nothing():
-    model = models.sequential()
-    x, y = models.arrays()
+    model = networks.sequential()
+    x, y = networks.arrays()
     model.evaluate(x, y, verbose=0)
     before = [v.numpy() for v in model.variables + model.metrics_variables]
     assert find_obstacle(model, spec_of(x, y)) is None
@@ -428,14 +428,14 @@ def test_looking_for_obstacles_changes_nothing():
 def _attending():
     x = keras.Input((5, 6))
     y = keras.layers.MultiHeadAttention(2, 3, dropout=0.1)(x, x)
-    return keras.Model(x, keras.layers.Dense(models.CLASSES)(keras.layers.GlobalAveragePooling1D()(x + y)))
+    return keras.Model(x, keras.layers.Dense(networks.CLASSES)(keras.layers.GlobalAveragePooling1D()(x + y)))
 
 
 def _recurrent(**options):
     embedding = keras.layers.Embedding(9, 4, mask_zero=options.pop("mask_zero", False))
     batch = options.pop("batch", None)
     entry = keras.Input(batch_shape=(batch, 5), dtype="int64")
-    head = keras.layers.Dense(models.CLASSES)
+    head = keras.layers.Dense(networks.CLASSES)
     return keras.Sequential([entry, embedding, keras.layers.LSTM(3, **options), head])
 
 
@@ -453,7 +453,7 @@ def _recurrent(**options):
 )
 def test_models_of_symbolic_layers_tell_without_a_trace_what_a_trace_would(monkeypatch, make, spec, tells):
     model = make()
-    model.compile("sgd", models.crossentropy())
+    model.compile("sgd", networks.crossentropy())
     model.optimizer.build(model.trainable_variables)
     specs = (spec, tf.TensorSpec([spec.shape[0]], tf.int64))
     assert obstacles._is_plain(model, specs) == tells

@@ -12,7 +12,7 @@ import pytest
 from overlap_train import Trainer
 from overlap_train._training import planner
 from overlap_train._training.warm_up import WarmUp
-from tests import models
+from tests import networks
 
 
 def test_it_runs_on_another_thread_and_is_waited_for():
@@ -61,15 +61,15 @@ def test_a_loop_is_prepared_once_and_no_thread_is_left(monkeypatch, wrong):
             begun.append(self)
 
     monkeypatch.setattr(planner, "WarmUp", Watched)
-    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(models.CLASSES)])
-    model.compile("sgd", models.crossentropy())
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(networks.CLASSES)])
+    model.compile("sgd", networks.crossentropy())
 
     class Fails(Trainer):
         def validation_step(self, batch):
             raise LookupError("no such metric")
 
     trainer = (Fails if wrong else Trainer)(model)
-    x, y = models.arrays(64)
+    x, y = networks.arrays(64)
     if wrong:
         with pytest.raises(LookupError, match="no such metric"):
             trainer.fit(x, y, verbose=0, validation_data=(x, y))

@@ -11,12 +11,12 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer
-from overlap_train._fit import assembly
+from overlap_train._fit import step_building
 from overlap_train._training.kernels import choice as kernels
 from overlap_train._training.kernels.choice import find_fast_kernels, fused_adam, fused_batch_normalization
 from overlap_train._training.plan_cache import Candidate, PlanCache, Timing
 from overlap_train.conv import selection, shapes
-from tests import models
+from tests import networks
 
 RNG = np.random.default_rng(5)
 
@@ -60,20 +60,20 @@ def network(**options):
             keras.layers.Dense(4),
         ]
     )
-    model.compile(keras.optimizers.SGD(0.05), models.crossentropy(), metrics=["accuracy"], **options)
+    model.compile(keras.optimizers.SGD(0.05), networks.crossentropy(), metrics=["accuracy"], **options)
     return model
 
 
 @pytest.mark.parametrize("loop", ["in_memory", "iterator"])
 def test_training_on_fast_kernels_is_that_of_keras(loop):
-    x, y = models.arrays()  # the last batch is smaller
-    arguments = {"batch_size": 32, "epochs": 2, "verbose": 0, "validation_data": models.arrays(50, 1)}
+    x, y = networks.arrays()  # the last batch is smaller
+    arguments = {"batch_size": 32, "epochs": 2, "verbose": 0, "validation_data": networks.arrays(50, 1)}
     expected, actual = network(), network()
     plain = expected.fit(x, y, **arguments)
     plan = ExecutionPlan(loop=loop, kernels="fast")
     history = Trainer(actual, execution=plan).fit(x, y, **arguments)
-    models.assert_same_history(history.history, plain.history, rtol=1e-4)
-    models.assert_same_weights(actual, expected, rtol=1e-3)
+    networks.assert_same_history(history.history, plain.history, rtol=1e-4)
+    networks.assert_same_weights(actual, expected, rtol=1e-3)
 
 
 def traced_operations(function, *arguments):
@@ -151,12 +151,12 @@ def test_what_excludes_fast_kernels_says_so():
             ExecutionPlan(kernels="fast", **options)
     with pytest.raises(ValueError, match=r"kernels=.fast. is not possible where XLA"):
         Trainer(network(jit_compile=True), execution=ExecutionPlan(kernels="fast")).fit(
-            *models.arrays(), verbose=0
+            *networks.arrays(), verbose=0
         )
 
 
 def test_the_plan_names_them(capsys):
-    Trainer(network(), execution=ExecutionPlan(kernels="fast", jit=False)).fit(*models.arrays(), verbose=1)
+    Trainer(network(), execution=ExecutionPlan(kernels="fast", jit=False)).fit(*networks.arrays(), verbose=1)
     assert "no XLA, fast convolution, normalization" in capsys.readouterr().out
 
 
@@ -177,9 +177,9 @@ def test_training_with_fused_adam_is_that_of_keras(make, wrap):
     for choice in ("keras", "fast"):
         keras.utils.set_random_seed(3)
         model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(12000), keras.layers.Dense(4)])
-        model.compile(wrap(make()), models.crossentropy())
+        model.compile(wrap(make()), networks.crossentropy())
         trainer = Trainer(model, execution=ExecutionPlan(kernels=choice, jit=False))
-        trainer.fit(*models.arrays(64), batch_size=16, verbose=0)
+        trainer.fit(*networks.arrays(64), batch_size=16, verbose=0)
         variables = (*model.variables, *model.optimizer.variables)
         results.append([keras.ops.convert_to_numpy(v) for v in variables])
     for theirs, ours in zip(*results, strict=True):
@@ -224,7 +224,7 @@ def test_adam_with_sparse_gradients_stays_with_keras():
             [keras.Input((5,)), keras.layers.Embedding(3000, 50), keras.layers.Flatten()]
         )
         model.add(keras.layers.Dense(4))
-        model.compile("adam", models.crossentropy())
+        model.compile("adam", networks.crossentropy())
         x, y = np.tile(np.arange(5), (32, 1)), np.zeros(32, int)
         Trainer(model, execution=ExecutionPlan(kernels=choice, jit=False)).fit(x, y, verbose=0)
         results.append(model.get_weights())
@@ -273,9 +273,9 @@ def test_splits_run_on_fast_kernels(splits):
         )
         model.add(keras.layers.Flatten())
         model.add(keras.layers.Dense(4))
-        model.compile(keras.optimizers.SGD(0.05), models.crossentropy())
+        model.compile(keras.optimizers.SGD(0.05), networks.crossentropy())
         plan = ExecutionPlan(kernels=choice, batch_splits=splits, jit=False)
-        Trainer(model, execution=plan).fit(*models.arrays(), batch_size=32, verbose=0)
+        Trainer(model, execution=plan).fit(*networks.arrays(), batch_size=32, verbose=0)
         results.append(model.get_weights())
     for ours, theirs in zip(*results, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
@@ -289,13 +289,13 @@ def deep(layers=20):
         model.add(keras.layers.Conv2D(2, 3, padding="same", use_bias=False))
         model.add(keras.layers.BatchNormalization(scale=False))
     model.add(keras.layers.GlobalAveragePooling2D())
-    model.add(keras.layers.Dense(models.CLASSES))
-    model.compile("adam", models.crossentropy())
+    model.add(keras.layers.Dense(networks.CLASSES))
+    model.compile("adam", networks.crossentropy())
     return model
 
 
 def images(rows=24):
-    return RNG.normal(size=(rows, 6, 6, 2)).astype("float32"), RNG.integers(0, models.CLASSES, rows)
+    return RNG.normal(size=(rows, 6, 6, 2)).astype("float32"), RNG.integers(0, networks.CLASSES, rows)
 
 
 def test_models_of_many_parts_train_on_free_operations_from_the_first_step(monkeypatch):
@@ -308,7 +308,7 @@ def test_models_of_many_parts_train_on_free_operations_from_the_first_step(monke
     ours = trainer.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False)
     theirs = plain.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False)
     assert "plan: in_memory, no splits, no XLA, fast normalization, Adam" in trainer.messages[-1]
-    models.assert_same_history(ours.history, theirs.history, rtol=1e-3)
+    networks.assert_same_history(ours.history, theirs.history, rtol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -325,13 +325,13 @@ def test_who_wants_keras_own_operations_gets_them(options):
 
 def test_what_was_found_for_the_first_trace_serves_the_model_until_it_is_compiled(monkeypatch):
     found = []
-    search = assembly.find_free_kernels
-    monkeypatch.setattr(assembly, "find_free_kernels", lambda model: found.append(1) or search(model))
+    search = step_building.find_free_kernels
+    monkeypatch.setattr(step_building, "find_free_kernels", lambda model: found.append(1) or search(model))
     model = deep()
     for _ in range(2):
         Trainer(model).fit(*images(8), batch_size=8, verbose=0)
     assert found == [1]
-    model.compile("sgd", models.crossentropy())
+    model.compile("sgd", networks.crossentropy())
     Trainer(model).fit(*images(8), batch_size=8, verbose=0)
     assert found == [1, 1]
 

@@ -11,10 +11,11 @@ import tensorflow as tf
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from overlap_train import ExecutionPlan, Trainer, _keras
+from overlap_train import ExecutionPlan, Trainer
+from overlap_train._keras import models as keras_models
 from overlap_train._training.kernels import choice as kernels
 from overlap_train._training.kernels.recurrent import is_stock_recurrence, recur
-from tests import models
+from tests import networks
 
 ROWS, STEPS, FEATURES, UNITS = 3, 5, 4, 2
 KINDS = {"LSTM": keras.layers.LSTM, "GRU": keras.layers.GRU}
@@ -220,21 +221,21 @@ def network(**layer_options):
     frozen = keras.layers.GRU(6, return_sequences=True, trainable=False)
     model = keras.Sequential(
         [
-            keras.Input((models.FEATURES,)),
+            keras.Input((networks.FEATURES,)),
             keras.layers.Reshape((6, 2)),
             keras.layers.Masking(),
             keras.layers.Bidirectional(keras.layers.LSTM(5, return_sequences=True, **layer_options)),
             frozen,
             keras.layers.GRU(4, kernel_regularizer="l2", bias_constraint="max_norm"),
-            keras.layers.Dense(models.CLASSES),
+            keras.layers.Dense(networks.CLASSES),
         ]
     )
-    model.compile(keras.optimizers.SGD(0.1), models.crossentropy(), metrics=["accuracy"])
+    model.compile(keras.optimizers.SGD(0.1), networks.crossentropy(), metrics=["accuracy"])
     return model
 
 
 def padded():
-    x, y = models.arrays()
+    x, y = networks.arrays()
     x[::3, 6:] = 0.0
     x[5] = 0.0  # masked throughout
     return x, y
@@ -242,15 +243,15 @@ def padded():
 
 @pytest.mark.parametrize("loop", ["in_memory", "iterator"])
 def test_training_is_that_of_keras(loop):
-    arguments = {"batch_size": 32, "epochs": 2, "verbose": 0, "validation_data": models.arrays(50, 1)}
+    arguments = {"batch_size": 32, "epochs": 2, "verbose": 0, "validation_data": networks.arrays(50, 1)}
     expected, actual = network(dropout=0.25), network(dropout=0.25)
     theirs = expected.fit(*padded(), **arguments)
     trainer = Trainer(actual, execution=ExecutionPlan(loop=loop, kernels="fast", jit=False))
     ours = trainer.fit(*padded(), **arguments)
-    models.assert_same_history(ours.history, theirs.history, rtol=1e-4)
-    models.assert_same_weights(actual, expected, rtol=1e-3)
+    networks.assert_same_history(ours.history, theirs.history, rtol=1e-4)
+    networks.assert_same_weights(actual, expected, rtol=1e-3)
     assert "fast recurrence" in " ".join(trainer.messages)
-    assert not [layer for layer in _keras.flat_layers(actual) if "inner_loop" in vars(layer)]
+    assert not [layer for layer in keras_models.flat_layers(actual) if "inner_loop" in vars(layer)]
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-from overlap_train import _keras
 from overlap_train._data.pipeline import without_autotune
+from overlap_train._keras.data import Arrays
 
 __all__ = ["RowOrders", "in_background"]
 
@@ -24,13 +24,12 @@ class RowOrders:
     trained; orders are kept until nobody can roll back to them.
 
     Args:
-        num_samples: rows.
-        batch_size: rows of a full batch, which matter to `shuffle="batch"` only.
-        shuffle: as in `fit`.
+        arrays: whose rows they are; not kept.
     """
 
-    def __init__(self, num_samples: int, batch_size: int, shuffle: bool | str) -> None:
-        self._passes = without_autotune(_keras.array_order_dataset(num_samples, batch_size, shuffle))
+    def __init__(self, arrays: Arrays) -> None:
+        num_samples, shuffle = arrays.num_samples, arrays.shuffle
+        self._passes = without_autotune(arrays.row_order)
         self._repeats = not shuffle or not _draws_at_random()
         self._draw = self._draw_as_keras
         if shuffle and shuffle != "batch" and not self._repeats:

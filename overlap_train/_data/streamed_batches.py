@@ -6,9 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from overlap_train import _keras
-from overlap_train._data.pipeline import read_by, without_autotune
-from overlap_train._data.preprocessing import Preprocess, map_batches
+from overlap_train._data.pipeline import read_by
+from overlap_train._keras.data import Pipeline
 
 __all__ = ["BatchStream", "StreamedBatches"]
 
@@ -33,14 +32,18 @@ class StreamedBatches:
     num_batches = None
     preparation = None
 
-    def __init__(
-        self, adapter: _keras.DataAdapter, steps: int | None, preprocess: Preprocess | None = None
-    ) -> None:
-        self._adapter = adapter
-        self._dataset = without_autotune(map_batches(preprocess, adapter.get_tf_dataset()))
+    def __init__(self, pipeline: Pipeline, dataset: Any, steps: int | None) -> None:
+        """Begins before the first validation.
+
+        Args:
+            pipeline: what the user gave.
+            dataset: its batches, prepared.
+            steps: batches of a validation; all if None.
+        """
+        self._pipeline, self._dataset = pipeline, dataset
         self.element_spec = self.raw_spec = self._dataset.element_spec
         self.reads = read_by(self._dataset)
-        self.rewindable = _keras.is_rewindable_adapter(adapter)
+        self.rewindable = pipeline.restarts
         self._steps = steps
         self._lock = threading.Lock()  # for the three below; not held while a batch is drawn
         self._under_way: BatchStream | None = None
@@ -51,7 +54,7 @@ class StreamedBatches:
     @property
     def expected(self) -> int | None:
         """Batches of a validation, if they can be counted beforehand."""
-        return self._steps or self._adapter.num_batches
+        return self._steps or self._pipeline.num_batches
 
     def begin(self) -> BatchStream:
         """Prepares one validation; call it in epoch order. Nothing happens before the first draw."""
@@ -78,8 +81,8 @@ class StreamedBatches:
             if self._closed:
                 return iter(())
             self._under_way = stream
-            self._adapter.on_epoch_end()  # Keras does so when it rewinds the data
-            self._adapter.on_epoch_begin()
+            self._pipeline.end_epoch()  # Keras does so when it rewinds the data
+            self._pipeline.begin_epoch()
             if self.rewindable:
                 return iter(self._dataset)
             self._only_iterator = self._only_iterator or iter(self._dataset)
@@ -92,11 +95,11 @@ class StreamedBatches:
                 return
             self._under_way = None
         self.last_count = stream.drawn
-        length = self._adapter.num_batches
-        if _keras.is_tf_dataset_adapter(self._adapter) and length and stream.drawn >= length:
+        length = self._pipeline.num_batches
+        if self._pipeline.is_dataset and length and stream.drawn >= length:
             # As Keras at the end of a pass: it draws from the seeds of the user's shuffles.
             iter(self._dataset)
-        self._adapter.on_epoch_end()
+        self._pipeline.end_epoch()
 
 
 class BatchStream:

@@ -1,84 +1,17 @@
-"""D: validation batches that are kept in memory, and taken by number inside compiled loops."""
+"""D: validation batches of a dataset, kept in memory and taken by number inside compiled loops."""
 
 from __future__ import annotations
 
-import abc
-import math
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
-from overlap_train._data.pipeline import without_autotune
-from overlap_train._data.preprocessing import Preprocess, prepared_spec, trace_preprocess
-from overlap_train._data.streamed import BatchStream
+from overlap_train._data.fold import Fold
+from overlap_train._data.streamed_batches import BatchStream
 
-__all__ = ["ArrayBatches", "CachedBatches", "Fold"]
-
-BatchStep = Callable[[Any], list[tf.Tensor]]
-"""What is done with one batch, inside a compiled loop; returns the tensors that the loop carries."""
-
-
-class Fold(abc.ABC):
-    """Goes through batches in memory inside a compiled function. Holds no data; compares by what it does."""
-
-    def over(
-        self,
-        held: Any,
-        first: tf.Tensor,
-        stop: tf.Tensor,
-        start: list[tf.Tensor],
-        step: BatchStep,
-        shapes: list[tf.TensorShape],
-    ) -> list[tf.Tensor]:
-        """Does `step` with one batch after another and returns the last tensors.
-
-        Args:
-            held: the data.
-            first: the number of the first batch, int64[].
-            stop: the number behind that of the last.
-            start: the tensors to return if there is none.
-            step: what to do.
-            shapes: of these tensors, as far as they are the same for all batches.
-        """
-        _, carried = tf.while_loop(
-            lambda index, _: index < stop,
-            lambda index, _: (index + 1, step(self.batch(held, index))),
-            (first, start),
-            shape_invariants=(tf.TensorShape([]), shapes),
-            parallel_iterations=1,
-        )
-        return list(carried)
-
-    @abc.abstractmethod
-    def batch(self, held: Any, index: Any) -> Any:
-        """Returns one batch."""
-
-
-@dataclass(frozen=True)
-class ArrayFold(Fold):
-    """Through slices of arrays.
-
-    Attributes:
-        num_samples: rows.
-        batch_size: rows of a full batch.
-    """
-
-    num_samples: int
-    batch_size: int
-
-    def batch(self, held: Any, index: Any) -> Any:
-        """Returns a slice of rows."""
-        row = index * self.batch_size
-        end = tf.minimum(row + self.batch_size, self.num_samples)
-        rows = keras.tree.map_structure(lambda t: t[row:end], held)
-        if self.num_samples % self.batch_size:
-            return rows
-        # Known where Keras would know it: see ArrayLoop.
-        return keras.tree.map_structure(lambda t: tf.ensure_shape(t, [self.batch_size, *t.shape[1:]]), rows)
+__all__ = ["CachedBatches"]
 
 
 class CachedFold(Fold):
@@ -115,87 +48,6 @@ class CachedFold(Fold):
         return tf.nest.pack_sequence_as(self._element_spec, leaves, expand_composites=True)
 
 
-class ArrayBatches:
-    """Validation arrays held as tensors; a batch is a slice of rows, prepared by the user's function.
-
-    Attributes:
-        tensors: nested tensors, the rows along axis 0.
-        num_batches: batches to evaluate, the last one possibly smaller.
-        raw_spec: nested specs of a slice.
-        preparation: makes a batch of a slice; None if it is one.
-        element_spec: nested specs of a batch.
-    """
-
-    def __init__(
-        self,
-        inputs: Any,
-        *,
-        num_samples: int,
-        batch_size: int,
-        steps: int | None,
-        preprocess: Preprocess | None = None,
-        device: str | None = None,
-    ) -> None:
-        with tf.device(device):
-            self.tensors = keras.tree.map_structure(tf.convert_to_tensor, inputs)
-        static_size = None if num_samples % batch_size else batch_size
-        self.raw_spec = keras.tree.map_structure(
-            lambda t: tf.TensorSpec([static_size, *t.shape[1:]], t.dtype), self.tensors
-        )
-        self.preparation = trace_preprocess(preprocess, self.raw_spec)
-        self.element_spec = prepared_spec(self.preparation, self.raw_spec)
-        self._num_samples = num_samples
-        self._batch_size = batch_size
-        available = math.ceil(num_samples / batch_size)
-        self.num_batches = min(steps, available) if steps else available
-
-    @property
-    def expected(self) -> int:
-        """Batches of a validation."""
-        return self.num_batches
-
-    @property
-    def last_count(self) -> int:
-        """Batches that the last validation had."""
-        return self.num_batches
-
-    @property
-    def held(self) -> Any:
-        """What `fold` reads."""
-        return self.tensors
-
-    def held_on(self, device: str | None) -> Any:
-        """Returns the same on another device, so that it is not copied there by each evaluation."""
-        if device is None:
-            return self.tensors
-        with tf.device(device):
-            return keras.tree.map_structure(tf.identity, self.tensors)
-
-    @property
-    def held_spec(self) -> Any:
-        """Specs of `held`."""
-        return keras.tree.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), self.tensors)
-
-    def stream(self) -> BatchStream:
-        """Returns the slices one by one."""
-        size = self._batch_size
-        rows = range(0, min(self.num_batches * size, self._num_samples), size)
-        slices = (self._rows(row) for row in rows)
-        return BatchStream(lambda _: slices, None)
-
-    def _rows(self, first: int) -> Any:
-        def take(tensor: tf.Tensor) -> tf.Tensor:
-            with tf.device(tensor.device):  # or all rows would go to where the batch is wanted
-                return tensor[first : first + self._batch_size]
-
-        return keras.tree.map_structure(take, self.tensors)
-
-    @property
-    def fold(self) -> ArrayFold:
-        """Goes through the slices inside a compiled function."""
-        return ArrayFold(self._num_samples, self._batch_size)
-
-
 class CachedBatches:
     """A dataset whose prepared batches are kept in memory after the first pass.
 
@@ -208,7 +60,7 @@ class CachedBatches:
     """
 
     def __init__(self, dataset: tf.data.Dataset, steps: int | None) -> None:
-        self._dataset = without_autotune(dataset if steps is None else dataset.take(steps))
+        self._dataset = dataset if steps is None else dataset.take(steps)
         self.element_spec = self.raw_spec = dataset.element_spec
         self.preparation = None
         self.num_batches: int | None = None
