@@ -35,8 +35,7 @@ ROOMS = {
     ),
     "trainer": _room(
         "`Trainer`: what a user calls and subclasses",
-        "_callbacks _data _fit _keras _support _training _validation errors monitoring options parallel "
-        "records",
+        "_data _fit _keras _support _training monitoring options records",
     ),
     "_fit": _room(
         "one `fit`: built, run epoch by epoch, delivered; the only room that knows all stages",
