@@ -12,7 +12,6 @@ import hashlib
 import io
 import os
 import reprlib
-import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 
 import keras
 
+from overlap_train._support.files import open_regular
 from overlap_train._support.numbers import is_count
 from overlap_train.errors import CheckpointCorruptError
 
@@ -139,12 +139,9 @@ class _Other(Exception):
 def _opened(path: str, flags: int) -> io.FileIO:
     """Opens a regular file and waits for nobody: a pipe would wait for its other end."""
     try:
-        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        descriptor = open_regular(path, flags, follow_links=True)
     except OSError as error:  # the callback opens it too, and says what is wrong with it
         raise _Other from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise _Other
     return io.FileIO(descriptor, "r+" if flags & os.O_RDWR else "r")
 
 

@@ -34,8 +34,9 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from overlap_train._checkpoint.files import IrregularFileError, explain, open_regular
+from overlap_train._checkpoint.disk import explain
 from overlap_train._checkpoint.state import CheckpointState, shortened
+from overlap_train._support.files import open_regular
 from overlap_train._support.numbers import is_count, require_count
 from overlap_train.errors import CheckpointCorruptError, CheckpointError
 
@@ -110,7 +111,7 @@ def read(path: str | os.PathLike[str]) -> CheckpointState:
             return _read(file)
     except FileNotFoundError as error:
         raise CheckpointError(f"There is no checkpoint at {os.fspath(path)}.") from error
-    except (_Damage, IrregularFileError, OSError, MemoryError) as error:
+    except (_Damage, OSError, MemoryError) as error:
         if isinstance(error, OSError) and error.errno in _NOT_DAMAGE:
             raise CheckpointError(
                 f"The checkpoint {os.fspath(path)} cannot be read: {explain(error, path)}."

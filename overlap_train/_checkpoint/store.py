@@ -17,11 +17,11 @@ from pathlib import Path
 from types import TracebackType
 
 from overlap_train._checkpoint import container
-from overlap_train._checkpoint.files import IrregularFileError, explain, open_regular, sync, sync_directory
+from overlap_train._checkpoint.disk import explain, sync, sync_directory
 from overlap_train._checkpoint.lock import DirectoryLock
 from overlap_train._checkpoint.state import CheckpointState
 from overlap_train._support.arguments import require_path
-from overlap_train._support.files import taking_the_place_of
+from overlap_train._support.files import IrregularFileError, open_regular, taking_the_place_of
 from overlap_train._support.numbers import require_count
 from overlap_train.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError
 
@@ -112,7 +112,7 @@ class CheckpointStore:
         try:
             self._remove_leftovers()
             self._write(path, pieces)
-        except (OSError, IrregularFileError) as error:
+        except OSError as error:
             raise CheckpointError(self._cannot_write(path, pieces, error)) from error
         self._damaged.discard(path)
         self._prune()
@@ -231,14 +231,12 @@ class CheckpointStore:
             except OSError as error:
                 warnings.warn(f"The old checkpoint {path} stays: {error}.", RuntimeWarning, stacklevel=3)
 
-    def _cannot_write(
-        self, path: Path, pieces: Sequence[container.Bytes], error: OSError | IrregularFileError
-    ) -> str:
+    def _cannot_write(self, path: Path, pieces: Sequence[container.Bytes], error: OSError) -> str:
         if isinstance(error, IrregularFileError):
             reason = f"in the place of {path.name}.tmp lies something else: {error}. Move it away"
         else:
             reason = explain(error, path)
-        if isinstance(error, OSError) and error.errno in _FULL:
+        if error.errno in _FULL:
             reason += ". Delete what is not needed there, or give a directory on another disk"
         needed = sum(memoryview(piece).nbytes for piece in pieces)
         free = "an unknown number of"
