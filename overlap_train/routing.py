@@ -11,7 +11,8 @@ from typing import Any
 
 import keras
 
-from overlap_train import _keras
+from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import models as keras_models
 from overlap_train._keras import routes
 from overlap_train._support.arguments import require_flag, require_instance
 from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
@@ -162,8 +163,8 @@ def _remove_installed() -> None:
 
 def _obstacle(model: keras.Model) -> str | None:
     """Returns why a model is left to Keras, or None."""
-    if not _keras.is_trainer(model):
+    if not keras_models.is_trainer(model):
         return f"{type(model).__name__} is no Keras layer"
-    if _keras.overrides(model, "make_train_function"):
+    if keras_methods.overrides(model, "make_train_function"):
         return f"{type(model).__name__} makes its train function itself (make_train_function)"
     return None

@@ -14,7 +14,7 @@ if [ "${1:-}" = "--keras-nightly" ]; then
     'import keras; print("Keras", keras.__version__)'
   if [ $# -eq 0 ]; then
     set -- tests/test_parity.py tests/fit/test_contract.py tests/test_real_code.py tests/test_differential.py \
-      tests/keras/test_door.py
+      tests/keras
   fi
   export PYTHONPATH="$PWD/.keras_nightly${PYTHONPATH:+:$PYTHONPATH}"
   PYTEST_MARKS="not nightly and not soak and not kill" exec scripts/test.sh "$@"

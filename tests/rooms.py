@@ -30,13 +30,13 @@ def _room(holds: str, imports: str = "") -> Room:
 # From the roof to the ground.
 ROOMS = {
     "__init__": _room("the names that users import", "_support conv errors options records routing trainer"),
+    "cli": _room("the command `overlap-train`", "_support conv errors options"),
     "routing": _room(
         "`routed()`: `keras.Model.fit` itself trained by `Trainer`", "_keras _support options trainer"
     ),
     "trainer": _room(
         "`Trainer`: what a user calls and subclasses",
-        "_callbacks _data _fit _keras _support _training _validation errors monitoring options parallel "
-        "records",
+        "_data _fit _keras _support _training monitoring options records",
     ),
     "_fit": _room(
         "one `fit`: built, run epoch by epoch, delivered; the only room that knows all stages",
@@ -56,7 +56,7 @@ ROOMS = {
         "_callbacks _data _snapshot _support errors options",
     ),
     "_callbacks": _room(
-        "who listens to what, delivery, the state of callbacks", "_keras _snapshot errors records"
+        "who listens to what, delivery, the state of callbacks", "_keras _snapshot _support errors records"
     ),
     "_data": _room(
         "arrays, pipelines and generators; positions in them; shards", "_inspection _keras zero_copy"
@@ -123,8 +123,8 @@ def table() -> str:
         "# Rooms",
         "",
         "A room is a folder or a module of `overlap_train/`; what begins with an underscore is private. Each",
-        "imports only rooms below it. `tests/rooms.py` says which, `tests/test_rooms.py` holds the sources to",
-        "it, and `python -m tests.rooms` writes this page.",
+        "imports only rooms below it. `tests/rooms.py` says which, `tests/test_rooms.py` holds the sources",
+        "to it, and `python -m tests.rooms` writes this page.",
         "",
         "| floor | room | holds | may import |",
         "|---|---|---|---|",

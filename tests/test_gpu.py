@@ -41,12 +41,11 @@ assert not any("of a core idle" in message for message in trainer.messages), tra
 PLACED = """
 import numpy as np
 import tensorflow as tf
-from overlap_train._data.sources import FeedOptions, make_feed
+from overlap_train._data.training_data import make_feed
+from overlap_train._keras.data import recognize
 
-feed = make_feed(
-    np.zeros((64, 28, 28), np.uint8), np.zeros(64, np.int64), None, FeedOptions(32, None, True, None, None),
-    hold_in_memory=lambda *_: True,
-)
+arrays = np.zeros((64, 28, 28), np.uint8), np.zeros(64, np.int64)
+feed = make_feed(recognize(*arrays, batch_size=32, shuffle=True), hold_in_memory=lambda *_: True)
 for tensor in tf.nest.flatten(feed.tensors):
     assert tensor.device.endswith("GPU:0"), tensor.device
 """

@@ -26,7 +26,7 @@ import pytest
 import tensorflow as tf
 
 import overlap_train
-from overlap_train._support import arguments
+from overlap_train._support import fit_arguments
 from overlap_train.conv import library
 from overlap_train.records import EpochAccount, Span
 from overlap_train.scheduling import Arrival, CostModel, Device, Platform
@@ -258,7 +258,7 @@ def public():
         module = importlib.import_module(f"overlap_train.models.{path.stem}")
         found |= {name: getattr(module, name) for name in getattr(module, "__all__", ())}
     # The same checks as `Trainer.fit` and `evaluate` make, without a training for each value that is taken.
-    return found | {"fit": arguments.check_fit, "evaluate": arguments.check_evaluate}
+    return found | {"fit": fit_arguments.check_fit, "evaluate": fit_arguments.check_evaluate}
 
 
 PUBLIC = public()

@@ -98,6 +98,12 @@ def link(distribution: importlib.metadata.Distribution, packages: Path) -> None:
             place.symlink_to(Path(distribution.locate_file(name)).resolve())
 
 
+def test_the_wheel_brings_the_command(wheel):
+    with zipfile.ZipFile(wheel) as file:
+        name = next(name for name in file.namelist() if name.endswith("entry_points.txt"))
+        assert "overlap-train = overlap_train.cli.main:main" in file.read(name).decode()
+
+
 def test_the_wheel_holds_the_package_and_nothing_beside_it(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0].partition("-")[0] for name in names} == {"overlap_train"}

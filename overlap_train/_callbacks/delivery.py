@@ -14,8 +14,9 @@ from typing import Any, Protocol
 
 import keras
 
-from overlap_train import _keras
 from overlap_train._callbacks.hooks import TEST_HOOKS, listens, looks_at_model
+from overlap_train._keras import metrics as keras_metrics
+from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train.records import ShardOutcome, Span, ValidationResult, prefixed
 
@@ -117,24 +118,13 @@ class Delivery:
         """
         live = self._suite.live_sets(snapshot.epoch)
         if not stops and not live and not self._is_looked_at():
-            logs = self._logs(train_logs, results)
-            self._callbacks.on_epoch_end(snapshot.epoch, logs)
-            if not trained_on:
-                self._show_metrics(results)
-            return Outcome(_keras.python_logs(logs), False, (), False, snapshot.values, results)
+            return self._deliver_unseen(snapshot, train_logs, results, trained_on=trained_on)
         aside = self._state.read() if trained_on else None
-        stop_training, function = self._model.stop_training, _keras.train_function(self._model)
+        stop_training, function = self._model.stop_training, keras_training.train_function(self._model)
         if aside is not None:
             self._state.restore(snapshot.values)
         self._model.stop_training = stops
-        functions = {name: result for name, result in results.items() if result.of_function}
-        tested = {
-            name: self._test(snapshot, name, result)
-            for name, result in results.items()
-            if name not in functions
-        }
-        spans = self._test_live(snapshot, live, tested)
-        tested |= self._functions(snapshot, functions, may_differ=bool(live) or self._wants_test)
+        tested, spans = self._tested(snapshot, results, live)
         logs = self._logs(train_logs, tested)
         self._callbacks.on_epoch_end(snapshot.epoch, logs)
 
@@ -143,7 +133,7 @@ class Delivery:
         changed = self._state.differing(snapshot.values, values)
         rolled_back = False
         if aside is not None:
-            acts = bool(changed) or stop or _keras.train_function(self._model) is not function
+            acts = bool(changed) or stop or keras_training.train_function(self._model) is not function
             rolled_back = acts and self._on_change == "rollback"
             if not rolled_back:
                 flat = values.flat()
@@ -151,7 +141,36 @@ class Delivery:
                 self._state.set_some(changed, [flat[index] for index in changed])
                 self._model.stop_training = stop_training or stop
         names = tuple(self._state.variables[index].name for index in changed)
-        return Outcome(_keras.python_logs(logs), stop, names, rolled_back, values, tested, spans)
+        return Outcome(keras_metrics.python_logs(logs), stop, names, rolled_back, values, tested, spans)
+
+    def _deliver_unseen(
+        self,
+        snapshot: Snapshot,
+        train_logs: Mapping[str, Any],
+        results: Mapping[str, ValidationResult],
+        *,
+        trained_on: bool,
+    ) -> Outcome:
+        """Delivers to callbacks that look at the logs alone: the model stays as it is."""
+        logs = self._logs(train_logs, results)
+        self._callbacks.on_epoch_end(snapshot.epoch, logs)
+        if not trained_on:
+            self._show_metrics(results)
+        return Outcome(keras_metrics.python_logs(logs), False, (), False, snapshot.values, results)
+
+    def _tested(
+        self, snapshot: Snapshot, results: Mapping[str, ValidationResult], live: list[str]
+    ) -> tuple[dict[str, ValidationResult], tuple[Span, ...]]:
+        """Replays the validations that are done and makes the live ones; returns all results, and spans."""
+        functions = {name: result for name, result in results.items() if result.of_function}
+        tested = {
+            name: self._test(snapshot, name, result)
+            for name, result in results.items()
+            if name not in functions
+        }
+        spans = self._test_live(snapshot, live, tested)
+        tested |= self._functions(snapshot, functions, may_differ=bool(live) or self._wants_test)
+        return tested, spans
 
     def _is_looked_at(self) -> bool:
         """Whether a callback might see or change the model; asked each time, as callbacks may be added."""

@@ -13,8 +13,9 @@ from typing import Any
 
 import keras
 
-from overlap_train import _keras
 from overlap_train._callbacks.purity import is_pure
+from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import training as keras_training
 
 __all__ = [
     "TEST_HOOKS",
@@ -57,7 +58,7 @@ def wants_train_batches(callback: keras.callbacks.Callback) -> bool:
         stock = _is_stock(callback, _TRAIN_BATCH)
         return callback.save_freq != "epoch" or not stock
     if isinstance(callback, keras.callbacks.TensorBoard) and _is_stock(callback, _TRAIN_BATCH):
-        return callback.update_freq != "epoch" or _keras.profiles(callback)
+        return callback.update_freq != "epoch" or keras_training.profiles(callback)
     if isinstance(callback, keras.callbacks.TerminateOnNaN) and _is_stock(callback, _TRAIN_BATCH):
         return False  # the loop itself ends at the first loss that is not finite
     return any(overrides(callback, hook) for hook in _TRAIN_BATCH)
@@ -111,7 +112,8 @@ def _may_begin_again(callback: keras.callbacks.Callback) -> bool:
 def _is_stock(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:
     """Whether a Keras callback's hooks are Keras's own, not a subclass's."""
     return all(
-        hook not in vars(callback) and _keras.is_stock_method(getattr(type(callback), hook)) for hook in hooks
+        hook not in vars(callback) and keras_methods.is_stock_method(getattr(type(callback), hook))
+        for hook in hooks
     )
 
 

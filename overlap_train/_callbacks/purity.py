@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from overlap_train import _keras
+from overlap_train._keras import methods as keras_methods
 
 __all__ = ["is_pure"]
 
@@ -70,7 +70,7 @@ def is_pure(function: Any) -> bool:
     kind. Whoever reads a list, an object or a variable, or writes anywhere, is not.
     """
     if isinstance(function, keras.optimizers.schedules.LearningRateSchedule):
-        return _keras.is_stock_method(type(function).__call__)
+        return keras_methods.is_stock_method(type(function).__call__)
     if isinstance(function, types.MethodType):
         return function.__name__ == "__call__" and is_pure(function.__self__)
     return isinstance(function, types.FunctionType) and _is_pure_code(function, frozenset())

@@ -12,7 +12,6 @@ import hashlib
 import io
 import os
 import reprlib
-import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ from typing import Any, NamedTuple
 
 import keras
 
+from overlap_train._support.files import open_regular
+from overlap_train._support.numbers import is_count
 from overlap_train.errors import CheckpointCorruptError
 
 __all__ = ["FileMark", "files_of", "mark_files", "read_marks", "rewind_files", "sync_files"]
@@ -95,7 +96,7 @@ def read_marks(described: Sequence[Any]) -> tuple[FileMark, ...]:
         except TypeError as error:
             raise CheckpointCorruptError(f"its mark of a log makes no sense ({error!s:.160})") from error
         numbers = (mark.number, mark.device, mark.inode, mark.size_bytes)
-        counts = all(type(n) is int and 0 <= n <= _LARGEST_INTEGER for n in numbers)
+        counts = all(is_count(number, _LARGEST_INTEGER) for number in numbers)
         if not counts or not isinstance(mark.path, str) or not isinstance(mark.tail_sha256, str):
             raise CheckpointCorruptError(f"its mark of a log makes no sense ({reprlib.repr(entry)})")
         marks.append(mark)
@@ -138,12 +139,9 @@ class _Other(Exception):
 def _opened(path: str, flags: int) -> io.FileIO:
     """Opens a regular file and waits for nobody: a pipe would wait for its other end."""
     try:
-        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        descriptor = open_regular(path, flags, follow_links=True)
     except OSError as error:  # the callback opens it too, and says what is wrong with it
         raise _Other from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise _Other
     return io.FileIO(descriptor, "r+" if flags & os.O_RDWR else "r")
 
 

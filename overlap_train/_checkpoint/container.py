@@ -23,7 +23,6 @@ import hashlib
 import io
 import json
 import math
-import operator
 import os
 import re
 import struct
@@ -35,8 +34,10 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from overlap_train._checkpoint.files import IrregularFileError, explain, open_regular
+from overlap_train._checkpoint.disk import explain
 from overlap_train._checkpoint.state import CheckpointState, shortened
+from overlap_train._support.files import open_regular
+from overlap_train._support.numbers import is_count, require_count
 from overlap_train.errors import CheckpointCorruptError, CheckpointError
 
 __all__ = ["encode", "read"]
@@ -45,7 +46,6 @@ _MAGIC = b"OTCKPT"
 _VERSION = 1
 _PREAMBLE = struct.Struct("<6sHQ32s")
 _LARGEST_MANIFEST_BYTES = 1 << 26  # parsed, it takes some twenty times as much
-_LARGEST_COUNT = 2**63 - 1
 _MOST_DIMENSIONS = 64  # of NumPy
 
 # What `_dtype_name` returns but for the types of ml_dtypes. NumPy understands much more than is ever written.
@@ -80,8 +80,8 @@ def encode(state: CheckpointState) -> list[Bytes]:
     _require_json(dict(state.meta), "meta")
     manifest = json.dumps(
         {
-            "epoch": _count("epoch", state.epoch),
-            "step": _count("step", state.step),
+            "epoch": require_count("epoch", state.epoch, minimum=0),
+            "step": require_count("step", state.step, minimum=0),
             "meta": dict(state.meta),
             "fingerprint": dict(state.fingerprint),
             "arrays": described,
@@ -111,7 +111,7 @@ def read(path: str | os.PathLike[str]) -> CheckpointState:
             return _read(file)
     except FileNotFoundError as error:
         raise CheckpointError(f"There is no checkpoint at {os.fspath(path)}.") from error
-    except (_Damage, IrregularFileError, OSError, MemoryError) as error:
+    except (_Damage, OSError, MemoryError) as error:
         if isinstance(error, OSError) and error.errno in _NOT_DAMAGE:
             raise CheckpointError(
                 f"The checkpoint {os.fspath(path)} cannot be read: {explain(error, path)}."
@@ -199,13 +199,9 @@ def _field(entry: Mapping[str, Any], name: str, kind: type) -> Any:
 
 
 def _stored_count(entry: Mapping[str, Any], name: str) -> int:
-    if not _is_count(entry.get(name)):
+    if not is_count(entry.get(name)):
         raise _Damage(f"its manifest makes no sense ({name!r} is {shortened(entry.get(name))})")
     return int(entry[name])
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value <= _LARGEST_COUNT
 
 
 def _described(entry: object) -> _Array:
@@ -215,7 +211,7 @@ def _described(entry: object) -> _Array:
     dtype = _dtype(text)
     if dtype is None:
         raise _Damage(f"the array {shortened(name)} has dtype {shortened(text)}, which is never written")
-    if len(shape) > _MOST_DIMENSIONS or not all(map(_is_count, shape)):
+    if len(shape) > _MOST_DIMENSIONS or not all(map(is_count, shape)):
         raise _Damage(f"the array {shortened(name)} has shape {shortened(shape)}")
     return _Array(name, dtype, tuple(shape), _field(entry, "sha256", str))
 
@@ -262,15 +258,6 @@ def _dtype_name(name: str, array: object) -> str:
     if not known or dtype.fields is not None:
         raise TypeError(f"arrays[{name!r}] has dtype {dtype}, which cannot be stored; store plain numbers")
     return text
-
-
-def _count(name: str, value: Any) -> int:
-    number = operator.index(value)
-    if number < 0:
-        raise ValueError(f"{name} must be at least 0; got {number}")
-    if number > _LARGEST_COUNT:
-        raise ValueError(f"{name} must be at most {_LARGEST_COUNT}; got {shortened(number)}")
-    return number
 
 
 def _require_text(what: str, value: object) -> None:

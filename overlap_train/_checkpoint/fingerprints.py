@@ -1,4 +1,4 @@
-"""Descriptions of what decides the values in a history: the loss, the metrics and the validation sets.
+"""Whom a checkpoint belongs to, described by what decides the values in a history.
 
 They go into a checkpoint's fingerprint. A training that would go on with others is refused, because its
 history would hold values of two kinds under one name. Names are compared without the numbers that Keras
@@ -19,14 +19,27 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from overlap_train._checkpoint.state import layout
+from overlap_train._data.feed import Feed
 
-__all__ = ["describe_data", "describe_loss", "describe_metrics", "describe_sets"]
+__all__ = ["describe_data", "describe_loss", "describe_metrics", "describe_sets", "fingerprint"]
 
 # Arrays up to this size are read whole, of larger ones as many rows as fit into it.
 _DIGEST_BYTES = 1 << 26
 
 # Of a serialised function only its name counts: where it was imported from says nothing about what it does.
 _LEFT_OUT = ("module", "registered_name", "dtype")
+
+
+def fingerprint(model: keras.Model, feed: Feed) -> dict[str, str]:
+    """Describes what a checkpoint belongs to: the model, what it is compiled with, and the data."""
+    optimizer = model.optimizer
+    return {
+        "model": layout(model.variables),
+        "optimizer": f"{type(optimizer).__name__}\n{layout(optimizer.variables)}",
+        "loss": describe_loss(model),
+        "metrics": describe_metrics(model),
+        "data": feed.describe(),
+    }
 
 
 def describe_metrics(model: keras.Model) -> str:

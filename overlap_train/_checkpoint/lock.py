@@ -15,7 +15,7 @@ import weakref
 from contextlib import suppress
 from pathlib import Path
 
-from overlap_train._checkpoint.files import IrregularFileError, open_regular
+from overlap_train._support.files import IrregularFileError, open_regular
 from overlap_train.errors import CheckpointError
 
 __all__ = ["DirectoryLock"]

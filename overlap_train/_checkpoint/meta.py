@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from overlap_train._checkpoint.state import CheckpointState, shortened
+from overlap_train._support.numbers import is_count
 from overlap_train.errors import CheckpointCorruptError
 
 __all__ = ["TrainingMeta"]
@@ -66,7 +67,7 @@ class TrainingMeta:
         logs = _of_type(meta, "logs", dict)
         _require(_is_log(list(logs.values())), "meta['logs']", logs, "numbers by name")
         lag = meta.get("max_lag")
-        _require(_is_count(lag, _LARGEST_LAG), "meta['max_lag']", lag, "a number of epochs")
+        _require(is_count(lag, _LARGEST_LAG), "meta['max_lag']", lag, "a number of epochs")
         settings = _of_type(meta, "settings", dict)
         texts = all(isinstance(text, str) for text in settings.values())
         _require(texts, "meta['settings']", settings, "texts by name")
@@ -87,9 +88,9 @@ def _check_cursor(cursor: Mapping[str, Any], state: CheckpointState, num_batches
     _require(isinstance(is_open, bool), where, cursor, "whether a pass is open")
     # An endless loop would follow from more passes than steps can have used.
     most_passes = state.step + _UNUSED_PASSES * (state.epoch + 1)
-    _require(_is_count(drawn, most_passes), where, cursor, f"at most {most_passes} passes")
+    _require(is_count(drawn, most_passes), where, cursor, f"at most {most_passes} passes")
     most_seen = state.step if num_batches is None else min(state.step, num_batches)
-    _require(_is_count(seen, most_seen), where, cursor, f"at most {most_seen} batches of a pass")
+    _require(is_count(seen, most_seen), where, cursor, f"at most {most_seen} batches of a pass")
     _require(drawn > 0 or not is_open, where, cursor, "a pass that is open")  # type: ignore[operator]
 
 
@@ -97,10 +98,6 @@ def _of_type(meta: Mapping[str, Any], name: str, kind: type) -> Any:
     value = meta.get(name)
     _require(isinstance(value, kind), f"meta[{name!r}]", value, f"a {kind.__name__}")
     return value
-
-
-def _is_count(value: object, largest: int) -> bool:
-    return type(value) is int and 0 <= value <= largest
 
 
 def _is_log(value: object, depth: int = 0) -> bool:

@@ -30,21 +30,15 @@ from overlap_train._callbacks.rewind import (
     sync_files,
 )
 from overlap_train._callbacks.state import CallbackState, capture_all, check_all, restore_all
-from overlap_train._checkpoint import (
-    CheckpointPolicy,
-    CheckpointState,
-    CheckpointStore,
-    TrainingMeta,
-    checkpoint_policy,
-    layout,
-)
-from overlap_train._checkpoint.fingerprints import describe_loss, describe_metrics
+from overlap_train._checkpoint.meta import TrainingMeta
+from overlap_train._checkpoint.state import CheckpointState
+from overlap_train._checkpoint.store import CheckpointStore
 from overlap_train._data.cursor import Cursor, CursorState
-from overlap_train._data.sources import Feed
 from overlap_train._snapshot import ModelState, Values
 from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
+from overlap_train.options.checkpoint import CheckpointPolicy
 
-__all__ = ["CheckpointPolicy", "Resumer", "StartPoint", "checkpoint_policy", "fingerprint"]
+__all__ = ["Resumer", "StartPoint"]
 
 
 @dataclass(frozen=True)
@@ -123,11 +117,6 @@ class Resumer:
         self._writing: Future[Path] | None = None
         self._deliveries = 0
         self._written_s = time.monotonic()
-
-    @property
-    def found(self) -> int | None:
-        """The epoch to go on with, counted from 0, or None if there is no checkpoint."""
-        return None if self._found is None else self._found.state.epoch
 
     def rewind_files(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
         """Takes the callbacks' files back to the checkpoint, if that fits; call it before `on_train_begin`.
@@ -269,18 +258,6 @@ class Resumer:
         return self._store.save(
             CheckpointState(point.epoch, point.step, arrays, meta.as_json(), self._fingerprint)
         )
-
-
-def fingerprint(model: keras.Model, feed: Feed) -> dict[str, str]:
-    """Describes what a checkpoint belongs to: the model, what it is compiled with, and the data."""
-    optimizer = model.optimizer
-    return {
-        "model": layout(model.variables),
-        "optimizer": f"{type(optimizer).__name__}\n{layout(optimizer.variables)}",
-        "loss": describe_loss(model),
-        "metrics": describe_metrics(model),
-        "data": feed.describe(),
-    }
 
 
 def _plain_logs(logs: Mapping[str, Any]) -> dict[str, Any]:

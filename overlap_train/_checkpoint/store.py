@@ -17,10 +17,12 @@ from pathlib import Path
 from types import TracebackType
 
 from overlap_train._checkpoint import container
-from overlap_train._checkpoint.files import IrregularFileError, explain, open_regular, sync, sync_directory
+from overlap_train._checkpoint.disk import explain, sync, sync_directory
 from overlap_train._checkpoint.lock import DirectoryLock
 from overlap_train._checkpoint.state import CheckpointState
-from overlap_train._support.arguments import require_count, require_path
+from overlap_train._support.arguments import require_path
+from overlap_train._support.files import IrregularFileError, open_regular, taking_the_place_of
+from overlap_train._support.numbers import require_count
 from overlap_train.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError
 
 __all__ = ["CheckpointStore"]
@@ -110,7 +112,7 @@ class CheckpointStore:
         try:
             self._remove_leftovers()
             self._write(path, pieces)
-        except (OSError, IrregularFileError) as error:
+        except OSError as error:
             raise CheckpointError(self._cannot_write(path, pieces, error)) from error
         self._damaged.discard(path)
         self._prune()
@@ -201,7 +203,7 @@ class CheckpointStore:
 
     def _write(self, path: Path, pieces: Sequence[container.Bytes]) -> None:
         temporary = path.with_name(f".{path.name}.tmp")
-        try:
+        with taking_the_place_of(path, temporary):
             descriptor = open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             try:
                 for piece in pieces:
@@ -209,11 +211,6 @@ class CheckpointStore:
                 sync(descriptor)
             finally:
                 os.close(descriptor)
-            os.replace(temporary, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
         sync_directory(self._directory)
 
     def _remove_leftovers(self) -> None:
@@ -234,14 +231,12 @@ class CheckpointStore:
             except OSError as error:
                 warnings.warn(f"The old checkpoint {path} stays: {error}.", RuntimeWarning, stacklevel=3)
 
-    def _cannot_write(
-        self, path: Path, pieces: Sequence[container.Bytes], error: OSError | IrregularFileError
-    ) -> str:
+    def _cannot_write(self, path: Path, pieces: Sequence[container.Bytes], error: OSError) -> str:
         if isinstance(error, IrregularFileError):
             reason = f"in the place of {path.name}.tmp lies something else: {error}. Move it away"
         else:
             reason = explain(error, path)
-        if isinstance(error, OSError) and error.errno in _FULL:
+        if error.errno in _FULL:
             reason += ". Delete what is not needed there, or give a directory on another disk"
         needed = sum(memoryview(piece).nbytes for piece in pieces)
         free = "an unknown number of"

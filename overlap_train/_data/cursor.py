@@ -11,7 +11,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
-from overlap_train._data.sources import Feed
+from overlap_train._data.feed import Feed
 
 __all__ = ["Cursor", "CursorState"]
 

@@ -11,10 +11,20 @@ from typing import Any
 
 import tensorflow as tf
 
+from overlap_train._data.preprocessing import Preprocess, prepare
 from overlap_train._inspection.tables import find_tables
 from overlap_train._inspection.traced import CapturedVariable, captured_variables
 
-__all__ = ["captured_by", "draws_lazily", "keeps_state", "read_by", "reorders", "without_autotune"]
+__all__ = [
+    "captured_by",
+    "draws_lazily",
+    "is_repeatable",
+    "keeps_state",
+    "prepared_batches",
+    "read_by",
+    "reorders",
+    "without_autotune",
+]
 
 # Stages that make their inputs' iterators when their own is made. Any other stage may do so when the first
 # element is drawn, as `shuffle` and `repeat` do, or may keep elements of an earlier pass, as `cache` does.
@@ -51,6 +61,40 @@ _WRITING_OPS = (
 def reorders(dataset: Any) -> bool:
     """Whether another pass may bring the elements in another order, as a reshuffling `shuffle` does."""
     return any(_is_reordering(stage) for stage in _stages(dataset))
+
+
+def prepared_batches(dataset: Any, preprocess: Preprocess | None) -> Any:
+    """Returns what a training or a validation runs of a user's pipeline: prepared, without autotune.
+
+    Whatever else than a dataset is iterated over comes back as it is, unless a function is to prepare it.
+    """
+    if preprocess is not None:
+        dataset = dataset.map(lambda *batch: prepare(preprocess, batch if len(batch) > 1 else batch[0]))
+    return without_autotune(dataset)
+
+
+def is_repeatable(dataset: tf.data.Dataset) -> bool:
+    """Whether each pass over a dataset gives the same batches, as far as its operations tell.
+
+    False for datasets with random operations or Python functions in them, that reshuffle, and that read what
+    somebody may set.
+    """
+    return not reorders(dataset) and _keeps_nothing_outside(dataset) and not read_by(dataset)
+
+
+def _keeps_nothing_outside(dataset: tf.data.Dataset) -> bool:
+    """Whether TensorFlow finds no state outside a dataset: no seeds, and nothing of Python's."""
+    refuse = 2
+    try:
+        tf.raw_ops.DatasetToGraphV2(
+            input_dataset=dataset._variant_tensor, external_state_policy=refuse, strip_device_assignment=True
+        )
+    except tf.errors.FailedPreconditionError:
+        return False
+    except tf.errors.OpError:
+        # Too large to be written out, such as gigabytes of embedded arrays, and nothing was found before.
+        return True
+    return True
 
 
 def draws_lazily(dataset: Any) -> bool:

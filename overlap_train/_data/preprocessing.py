@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from overlap_train import _keras
 from overlap_train._inspection.traced import TracedFunction
+from overlap_train._keras import data as keras_data
 
-__all__ = ["Preprocess", "map_batches", "prepare", "prepared_spec", "trace_preprocess"]
+__all__ = ["Preprocess", "prepare", "trace_preprocess"]
 
 Preprocess: TypeAlias = Callable[..., Any]
 """Takes and returns the parts of a batch, `x`, `x, y` or `x, y, sample_weight`, as for `Dataset.map`."""
@@ -26,7 +26,7 @@ def prepare(preprocess: Preprocess | None, batch: Any) -> Any:
     """Returns what a user's function makes of a batch; the batch itself if there is no function."""
     if preprocess is None:
         return batch
-    batch = _keras.without_optionals(batch)
+    batch = keras_data.without_optionals(batch)
     prepared = preprocess(*batch) if isinstance(batch, tuple) else preprocess(batch)
     if prepared is None or isinstance(prepared, list):
         raise TypeError(
@@ -36,28 +36,23 @@ def prepare(preprocess: Preprocess | None, batch: Any) -> Any:
     return prepared
 
 
-def trace_preprocess(preprocess: Preprocess | None, raw_spec: Any) -> TracedFunction | None:
-    """Returns a user's function traced for batches of rows as arrays hold them; None if there is none.
+def trace_preprocess(preprocess: Preprocess | None, raw_spec: Any) -> tuple[TracedFunction | None, Any]:
+    """Traces a user's function for batches of rows as arrays hold them.
+
+    Args:
+        preprocess: the function, or None.
+        raw_spec: nested specs of such a batch.
+
+    Returns:
+        The traced function, None if there is none, and the nested specs of a prepared batch.
 
     Raises:
         TypeError: if the function does not return a batch.
     """
     if preprocess is None:
-        return None
-    return TracedFunction(lambda batch: prepare(preprocess, batch), raw_spec)
-
-
-def prepared_spec(prepare: TracedFunction | None, raw_spec: Any) -> Any:
-    """Returns the spec of a prepared batch, given that of a batch and the traced function or None."""
-    if prepare is None:
-        return raw_spec
-    return tf.nest.map_structure(
-        lambda t: None if t is None else tf.TensorSpec(t.shape, t.dtype), prepare.outputs
+        return None, raw_spec
+    traced = TracedFunction(lambda batch: prepare(preprocess, batch), raw_spec)
+    spec = tf.nest.map_structure(
+        lambda t: None if t is None else tf.TensorSpec(t.shape, t.dtype), traced.outputs
     )
-
-
-def map_batches(preprocess: Preprocess | None, dataset: Any) -> Any:
-    """Returns a dataset of prepared batches; whatever else is iterated over comes back as it is."""
-    if preprocess is None:
-        return dataset
-    return dataset.map(lambda *batch: prepare(preprocess, batch if len(batch) > 1 else batch[0]))
+    return traced, spec

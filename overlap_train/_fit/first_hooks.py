@@ -7,8 +7,9 @@ from typing import Any
 
 import keras
 
-from overlap_train import _keras
 from overlap_train._callbacks.hooks import wants_train_batches
+from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import training as keras_training
 
 __all__ = ["Opening", "open_fit"]
 
@@ -49,14 +50,14 @@ def open_fit(
         ValueError: the model makes its train function itself.
     """
     model.stop_training = False
-    function = _keras.begin_training(model)
-    if _keras.overrides(model, "make_train_function") or not _keras.is_stock_method(function):
+    function = keras_training.begin_training(model)
+    if keras_methods.overrides(model, "make_train_function") or not keras_methods.is_stock_method(function):
         raise ValueError(
             f"{type(model).__name__} makes its train function itself (make_train_function), while Trainer "
             "makes one from train_step: override train_step instead, or train with keras.Model.fit"
         )
     callbacks.on_train_begin()
-    epoch = _keras.initial_epoch(model, initial_epoch)
+    epoch = keras_training.initial_epoch(model, initial_epoch)
     if traced or epoch >= epochs:
         return Opening(epoch, False, function)
     model.reset_metrics()

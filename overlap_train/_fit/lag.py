@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import keras
 
-from overlap_train import _keras
 from overlap_train._callbacks.hooks import ordering_hooks
-from overlap_train._data.sources import Feed
+from overlap_train._data.feed import Feed
 from overlap_train._fit.idle_cores import IdleCores
 from overlap_train._fit.overlap_gain import OverlapJudge
+from overlap_train._keras import methods as keras_methods
 from overlap_train._training.step import Step
 from overlap_train._validation.backlog import Backlog
 from overlap_train._validation.suite import ValidationSuite
@@ -59,7 +59,7 @@ def _kept_nowhere(feed: Feed, step: Step) -> str | None:
 
 def _noticed(feed: Feed, suite: ValidationSuite, callbacks: Sequence[keras.callbacks.Callback]) -> str | None:
     """Returns by what a rollback would be noticed, or None."""
-    if feed.reads and not all(_keras.is_stock_method(type(callback)) for callback in callbacks):
+    if feed.reads and not all(keras_methods.is_stock_method(type(callback)) for callback in callbacks):
         names = ", ".join(feed.reads[:3])
         return (
             f"the pipeline of the training data reads what a callback may set, as it stands then ({names}); "

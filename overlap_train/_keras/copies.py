@@ -1,7 +1,7 @@
-"""The third door to Keras's private API: what copying a model needs of it.
+"""What copying a model needs of Keras.
 
-As in `_keras.py`, each function says which private name it leans on, and `tests/keras/test_door.py` fails,
-name by name, when a new Keras moves one. On the training thread.
+Leans on `global_state`, `SafeModeScope`, `_compile_config` and TensorFlow's `context`. On the training
+thread.
 """
 
 from __future__ import annotations

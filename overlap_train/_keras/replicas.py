@@ -1,8 +1,7 @@
-"""The second door to Keras's private API: what training in parts or under `tf.distribute` needs of it.
+"""What training in parts or under `tf.distribute` needs of Keras.
 
-As in `_keras.py`, each function says which private name it leans on, and `tests/keras/test_door.py` fails,
-name by name, when a new Keras moves one. Everything here is called while tracing, on the training thread or
-on the threads that `tf.distribute` makes of it, which run one at a time.
+Each function says which private name it leans on. Everything here is called while tracing, on the training
+thread or on the threads that `tf.distribute` makes of it, which run one at a time.
 """
 
 from __future__ import annotations
@@ -117,7 +116,7 @@ def gradients_already_reduced(optimizer: Any) -> Iterator[None]:
     whole batch is clipped, as on one device.
     """
     attributes, name = vars(inner_optimizer(optimizer)), "_all_reduce_sum_gradients"
-    before = attributes.get(name)  # as `_keras.without_all_reduce` has set it
+    before = attributes.get(name)  # as `without_all_reduce` has set it
     attributes[name] = list
     try:
         yield

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import keras
 
-from overlap_train import _keras
+from overlap_train._keras import methods as keras_methods
 
 __all__ = [
     "Handler",
@@ -163,7 +163,7 @@ def _exchange(name: str) -> None:
     """Lets Keras's method come here, if it does not yet."""
     with _lock:
         if not _users.get(name):
-            cell = _keras.method_cell(name)
+            cell = keras_methods.method_cell(name)
             _originals[name] = cell.cell_contents
             cell.cell_contents = _routed(cell.cell_contents, name)
         _users[name] = _users.get(name, 0) + 1
@@ -174,7 +174,7 @@ def _put_back(name: str) -> None:
     with _lock:
         _users[name] -= 1
         if not _users[name]:
-            _keras.method_cell(name).cell_contents = _originals.pop(name)
+            keras_methods.method_cell(name).cell_contents = _originals.pop(name)
 
 
 def _routed(original: Callable[..., Any], name: str) -> Callable[..., Any]:

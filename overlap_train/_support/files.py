@@ -1,8 +1,8 @@
-"""Files of the user's cache directory: read so that nothing can block or flood, written whole or not at all.
+"""The one owner of how files are opened with care and replaced whole, and of where this package caches.
 
-A cache lies where other programs, other versions and other users write too. So what is read is a regular file
-of a sensible size or nothing; it is never opened for writing, and a pipe in its place is not waited for.
-Any thread.
+What lies at a path may have been put there by anyone, and a cache lies where other programs, other versions
+and other users write too. So what is read is a regular file of a sensible size or nothing, and a pipe in its
+place is not waited for; what is written takes the place of what was there. Any thread.
 """
 
 from __future__ import annotations
@@ -13,9 +13,28 @@ import os
 import platform
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["cache_home", "processor_name", "read_regular", "replace_content"]
+__all__ = [
+    "IrregularFileError",
+    "cache_home",
+    "open_regular",
+    "processor_name",
+    "read_regular",
+    "replace_content",
+    "replacing",
+    "taking_the_place_of",
+    "what_is_no_file",
+]
+
+
+_KINDS = (
+    (stat.S_ISLNK, "a link"),
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+)
 
 
 def cache_home() -> Path | None:
@@ -30,8 +49,50 @@ def cache_home() -> Path | None:
     return Path(home) / ".cache" / "overlap_train" if os.path.isabs(home) else None
 
 
+class IrregularFileError(OSError):
+    """What lies at a path is no regular file; the message says what it is."""
+
+
+def open_regular(
+    path: str | os.PathLike[str], flags: int, mode: int = 0o666, *, follow_links: bool = False
+) -> int:
+    """Opens a regular file and returns its descriptor; never waits, as the open of a pipe would.
+
+    Args:
+        path: of the file.
+        flags: as for `os.open`.
+        mode: of a file that is made.
+        follow_links: whether the file may be a symbolic link.
+
+    Raises:
+        IrregularFileError: something else lies there.
+        OSError: it cannot be opened.
+    """
+    careful = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow_links else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags | careful, mode)
+    except OSError as error:
+        found = None if follow_links else what_is_no_file(path)
+        if found is None:
+            raise
+        raise IrregularFileError(f"it is {found} and not a regular file") from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise IrregularFileError(f"it is {_kind(status.st_mode)} and not a regular file")
+    return descriptor
+
+
+def what_is_no_file(path: str | os.PathLike[str]) -> str | None:
+    """Returns what lies at a path if that is no regular file: "a link", "a directory" and so on."""
+    with contextlib.suppress(OSError):
+        mode = os.lstat(path).st_mode
+        return None if stat.S_ISREG(mode) else _kind(mode)
+    return None
+
+
 def read_regular(path: str | os.PathLike[str], *, most_bytes: int, follow_links: bool = True) -> bytes:
-    """Returns the content of a regular file; never waits for a writer, as the open of a pipe would.
+    """Returns the content of a regular file; never waits for a writer.
 
     Args:
         path: of the file.
@@ -41,13 +102,9 @@ def read_regular(path: str | os.PathLike[str], *, most_bytes: int, follow_links:
     Raises:
         OSError: it is not there, not to be read, no regular file or too large.
     """
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW)
-    descriptor = os.open(path, flags)
+    descriptor = open_regular(path, os.O_RDONLY, follow_links=follow_links)
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "this is no regular file", os.fspath(path))
-        if status.st_size > most_bytes:
+        if os.fstat(descriptor).st_size > most_bytes:
             raise OSError(errno.EFBIG, f"this file has more than {most_bytes} bytes", os.fspath(path))
         content = bytearray()
         while len(content) <= most_bytes and (chunk := os.read(descriptor, 1 << 20)):
@@ -57,22 +114,54 @@ def read_regular(path: str | os.PathLike[str], *, most_bytes: int, follow_links:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def taking_the_place_of(target: Path, unfinished: Path) -> Iterator[None]:
+    """Puts a file that the block writes in the place of another, or deletes it where the block raises.
+
+    Args:
+        target: what is replaced, at once, so that a reader never sees half of it.
+        unfinished: written in the block, in the same folder.
+
+    Raises:
+        OSError: it cannot be put there; what was there is as before.
+    """
+    try:
+        yield
+        os.replace(unfinished, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(unfinished)
+        raise
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Gives a file to write that takes the place of `path` on success, and vanishes on an error.
+
+    The folders above `path` are made. The file lies in the same folder and keeps the suffix of `path`.
+
+    Raises:
+        OSError: the file cannot be made or put in its place; what was there is as before.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(suffix=target.suffix, prefix=f".{target.stem}-", dir=target.parent)
+    os.close(descriptor)
+    with taking_the_place_of(target, Path(name)):
+        yield Path(name)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)  # mkstemp's file is the owner's alone
+
+
 def replace_content(path: Path, text: str) -> None:
     """Replaces a file at once, so that a reader never sees half of it; its folders are made.
 
     Raises:
         OSError: it cannot be written; what was there is as before.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
+    with replacing(path) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
 
 
 def processor_name() -> str:
@@ -82,3 +171,7 @@ def processor_name() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor()
+
+
+def _kind(mode: int) -> str:
+    return next((name for is_kind, name in _KINDS if is_kind(mode)), "a device")

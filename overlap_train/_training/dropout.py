@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train import _keras
+from overlap_train._keras import models as keras_models
 
 __all__ = ["BeginPart", "Masks", "dropout_layers", "whole_batch_dropout"]
 
@@ -74,5 +74,5 @@ def _is(size: int, rows: Any) -> bool:
 
 def dropout_layers(model: keras.Model) -> list[keras.layers.Dropout]:
     """Returns the layers that are Dropout itself and drop something; a subclass may do anything."""
-    unique = {id(layer): layer for layer in _keras.flat_layers(model)}
+    unique = {id(layer): layer for layer in keras_models.flat_layers(model)}
     return [layer for layer in unique.values() if type(layer) is keras.layers.Dropout and layer.rate > 0]

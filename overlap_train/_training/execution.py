@@ -9,9 +9,13 @@ from typing import Protocol
 import keras
 import tensorflow as tf
 
-from overlap_train import _keras
-from overlap_train._data.sources import ArrayFeed, Feed
+from overlap_train._data.array_feed import ArrayFeed
+from overlap_train._data.feed import Feed
 from overlap_train._inspection.traces import Same, Traces
+from overlap_train._keras import losses as keras_losses
+from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import models as keras_models
+from overlap_train._keras import training as keras_training
 from overlap_train._training.loops import Loop, make_loop
 from overlap_train._training.obstacles import find_obstacle, unknown_layer
 from overlap_train._training.pace import Pace
@@ -89,7 +93,7 @@ def _timing_s(task: Task) -> float:
     """Returns about how many seconds longer a step takes to be traced where convolutions are timed."""
     if task.free is not None:
         return _TIMING_S * len(task.free.untimed)
-    layers = _keras.flat_layers(task.model)
+    layers = keras_models.flat_layers(task.model)
     return _TIMING_S * 3 * sum(isinstance(layer, keras.layers.Conv2D) for layer in layers)
 
 
@@ -111,10 +115,10 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
         )
     fixed = None if plan.steps_per_call == "auto" else int(plan.steps_per_call)
     pace = Pace(plan.call_s, fixed)
-    if plan.loop == "eager" or _keras.runs_eagerly(task.model):
+    if plan.loop == "eager" or keras_models.runs_eagerly(task.model):
         message("plan: eager")
         return make_loop(task.feed, task.step.using(task.around(task.function)), eager=True), pace
-    known, token, key = Traces.of(task.model), _keras.begin_training(task.model), _loop_key(task)
+    known, token, key = Traces.of(task.model), keras_training.begin_training(task.model), _loop_key(task)
     flags = tuple(variable.trainable for variable in task.model.variables)
     if known.get("train", token, ("flags", Same(task.step.traced)), lambda: flags) != flags:
         # What is traced now would obey `trainable`; Keras goes on with what it has traced until `compile`.
@@ -182,7 +186,7 @@ def _candidates(task: Task, plan: ExecutionPlan) -> list[Candidate]:
 
 
 def _is_recurrent(model: keras.Model) -> bool:
-    return any(isinstance(layer, keras.layers.RNN) for layer in _keras.flat_layers(model))
+    return any(isinstance(layer, keras.layers.RNN) for layer in keras_models.flat_layers(model))
 
 
 def _open_splits(task: Task) -> list[int]:
@@ -218,12 +222,12 @@ def find_xla_obstacle(model: keras.Model, feed: Feed) -> str | None:
         return "XLA cannot contain an iterator"
     if feed.num_samples < feed.batch_size:
         return "there is no full batch"
-    if feed.num_samples % feed.batch_size and _keras.tracks_each_loss(model):
+    if feed.num_samples % feed.batch_size and keras_losses.tracks_each_loss(model):
         return "the losses of several outputs are averaged otherwise where a batch has a static size"
     unknown = unknown_layer(model, also=("BatchNormalization",))
     if unknown is not None:
         return f"nothing is known of {unknown}"
-    for layer in _keras.flat_layers(model):
+    for layer in keras_models.flat_layers(model):
         if "Conv" in type(layer).__name__:
             return "XLA's convolutions on a CPU are several times slower"
         draws = any(getattr(layer, name, 0) for name in ("rate", "dropout", "recurrent_dropout"))
@@ -246,7 +250,7 @@ def _build(task: Task, candidate: Candidate, asked: bool) -> Loop:
     plain = task.step.using(function)
     # Where batches of an unknown size matter, each step is compiled by itself, for whatever size comes.
     partial = not isinstance(task.feed, ArrayFeed) or (
-        bool(task.feed.num_samples % task.feed.batch_size) and _keras.tracks_each_loss(task.model)
+        bool(task.feed.num_samples % task.feed.batch_size) and keras_losses.tracks_each_loss(task.model)
     )
     each = task.step.using(function, jit_compile=True)
     if partial:
@@ -285,11 +289,16 @@ def _may_time(task: Task) -> bool:
 
     Nor where results must repeat bit by bit.
     """
-    stock = task.stock and _keras.is_stock_method(task.model.train_step)
+    stock = task.stock and keras_methods.is_stock_method(task.model.train_step)
     keeps = (
         task.step.traced is None or not task.step.traced.effects
     )  # else each way would draw numbers of its own
-    return stock and keeps and not _keras.is_deterministic() and not tf.config.list_logical_devices("GPU")
+    return (
+        stock
+        and keeps
+        and not keras_training.is_deterministic()
+        and not tf.config.list_logical_devices("GPU")
+    )
 
 
 def _misses_configure(task: Task, plan: ExecutionPlan) -> bool:
@@ -302,7 +311,7 @@ def _misses_configure(task: Task, plan: ExecutionPlan) -> bool:
 
 def _is_heavy(task: Task) -> bool:
     """Whether a step has so much arithmetic that its parts surely gain from cores of their own."""
-    layers = _keras.flat_layers(task.model)
+    layers = keras_models.flat_layers(task.model)
     if any("Conv" in type(layer).__name__ for layer in layers):
         return True
     rows = getattr(task.feed, "batch_size", None) or 32

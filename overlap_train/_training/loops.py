@@ -16,8 +16,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.cursor import Cursor
-from overlap_train._data.sources import ArrayFeed, Feed
+from overlap_train._data.feed import Feed
 from overlap_train._training.step import Batch, Logs, Step, require_logs
 
 __all__ = ["ArrayLoop", "CompiledArrayLoop", "EagerLoop", "IteratorLoop", "Loop", "StepsDone", "make_loop"]

@@ -8,8 +8,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train import _keras
-from overlap_train._keras import replicas as _keras_replicas
+from overlap_train._keras import data as keras_data
+from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import models as keras_models
+from overlap_train._keras import replicas as keras_replicas
+from overlap_train._keras import training as keras_training
 from overlap_train._training.dropout import dropout_layers
 from overlap_train._training.step import Batch
 
@@ -109,7 +112,7 @@ def find_obstacle(model: keras.Model, element_spec: Any, *, trusted: bool = Fals
         trusted: whether the user vouches for layers of which nothing is known: that each row of their
             outputs depends on its own row of the inputs only.
     """
-    if not _keras.is_stock_method(model.train_step):
+    if not keras_methods.is_stock_method(model.train_step):
         return f"{type(model).__name__}.train_step is not Keras's own"
     if model.optimizer is None or not model.trainable_weights:
         return "there is nothing to train"
@@ -138,7 +141,7 @@ def _is_plain(model: keras.Model, element_spec: Any) -> bool:
     if len({spec.shape[:1].as_list()[0] for spec in x if spec.shape.rank}) != 1:
         return False
     dropping = set(map(id, dropout_layers(model)))
-    for layer in _keras.flat_layers(model):
+    for layer in keras_models.flat_layers(model):
         draws = any(getattr(layer, name, 0) for name in ("rate", "dropout", "recurrent_dropout"))
         draws = draws and getattr(layer, "seed_generator", None) is not None and id(layer) not in dropping
         keeps = any(getattr(layer, name, None) for name in ("stateful", "mask_zero", "activity_regularizer"))
@@ -149,7 +152,7 @@ def _is_plain(model: keras.Model, element_spec: Any) -> bool:
 
 def unknown_layer(model: keras.Model, *, also: Sequence[str] = ()) -> str | None:
     """Returns the first layer or operation that might mix the rows of a batch, unless `also` names it."""
-    for layer in _keras.flat_layers(model):
+    for layer in keras_models.flat_layers(model):
         kind = type(layer)
         # A Model subclass has a `call` of its own, even where its base class is known.
         if kind.__module__.split(".")[0] != "keras" or kind.__name__ not in (*_ROW_BY_ROW, *also):
@@ -160,7 +163,9 @@ def unknown_layer(model: keras.Model, *, also: Sequence[str] = ()) -> str | None
         if not all(a is None or a > 0 or a == -1 for a in axes):
             return f"{kind.__name__} {layer.name!r} with axis {axis}"
         for activation in (getattr(layer, "activation", None), getattr(layer, "recurrent_activation", None)):
-            if not (activation is None or _keras.is_stock_method(activation) or activation in _TENSORFLOWS):
+            if not (
+                activation is None or keras_methods.is_stock_method(activation) or activation in _TENSORFLOWS
+            ):
                 return f"the activation of {kind.__name__} {layer.name!r}"
         for operation in getattr(layer, "operations", ()):
             if not isinstance(operation, keras.Layer):
@@ -176,7 +181,7 @@ class _Probe:
         self._found: str | None = None
 
     def obstacle(self, element_spec: Any) -> str | None:
-        x = keras.utils.unpack_x_y_sample_weight(_keras.without_optionals(element_spec))[0]
+        x = keras.utils.unpack_x_y_sample_weight(keras_data.without_optionals(element_spec))[0]
         given = [spec for spec in keras.tree.flatten(x) if isinstance(spec, tf.TensorSpec)]
         if len({spec.shape[0] for spec in given if spec.shape.rank}) > 1:
             return "its inputs differ in their number of rows"
@@ -189,16 +194,18 @@ class _Probe:
         return self._found
 
     def _look(self, batch: Batch) -> tf.Tensor:
-        x, _, _ = keras.utils.unpack_x_y_sample_weight(_keras.without_optionals(batch))
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(keras_data.without_optionals(batch))
         model = self._model
         variables = [*model.trainable_variables, *model.non_trainable_variables, *model.metrics_variables]
         before = {id(v): v.value.read_value() for v in variables}
         mapping = [(v, before[id(v)]) for v in variables]
         allowed = {id(layer.seed_generator.state) for layer in dropout_layers(model)}
         with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
-            outputs = [leaf for leaf in keras.tree.flatten(_keras.forward(model, x)) if leaf is not None]
+            outputs = [
+                leaf for leaf in keras.tree.flatten(keras_training.forward(model, x)) if leaf is not None
+            ]
         changed = [v.path for v in variables if scope.get_current_value(v) is not before[id(v)]]
-        written = _keras.scope_variable_ids(scope) - before.keys()
+        written = keras_models.scope_variable_ids(scope) - before.keys()
         seeds = {v.path for v in variables if id(v) in allowed}
         state = [path for path in changed if path not in seeds]
         if any(leaf is not None and leaf.shape.rank == 0 for leaf in keras.tree.flatten(x)):
@@ -213,7 +220,7 @@ class _Probe:
             self._found = "add_loss or an activity regulariser adds a loss that depends on the batch"
         elif any(leaf.shape.rank in (None, 0) or leaf.shape[0] is not None for leaf in outputs):
             self._found = "an output has no row for each row of the inputs"
-        elif any(_keras_replicas.mask_of(leaf) is not None for leaf in outputs):
+        elif any(keras_replicas.mask_of(leaf) is not None for leaf in outputs):
             self._found = "an output carries a mask, whose weights are those of the whole batch"
         return tf.constant(0)
 

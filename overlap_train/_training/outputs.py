@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._keras import replicas as _keras
+from overlap_train._keras import replicas as keras_replicas
 
 __all__ = ["Outputs"]
 
@@ -49,13 +49,17 @@ class Outputs:
         def made(leaf: Any) -> Any:
             if leaf is None:
                 return None
-            activation, logits, mask = _activation(leaf), _keras.logits_of(leaf), _keras.mask_of(leaf)
+            activation, logits, mask = (
+                _activation(leaf),
+                keras_replicas.logits_of(leaf),
+                keras_replicas.mask_of(leaf),
+            )
             # A tensor of its own, since what is set on it must not be seen elsewhere.
             whole = tf.identity(next(rest)) if activation is None else activation(next(rest))
             if logits is not None:
-                _keras.set_logits(whole, next(rest))
+                keras_replicas.set_logits(whole, next(rest))
             if mask is not None:
-                _keras.set_mask(whole, next(rest))
+                keras_replicas.set_mask(whole, next(rest))
             return whole
 
         return keras.tree.map_structure(made, self.structure)
@@ -63,12 +67,15 @@ class Outputs:
 
 def _read_by_losses(leaf: tf.Tensor) -> list[tf.Tensor]:
     value = leaf if _activation(leaf) is None else leaf.op.inputs[0]
-    return [value, *(t for t in (_keras.logits_of(leaf), _keras.mask_of(leaf)) if t is not None)]
+    return [
+        value,
+        *(t for t in (keras_replicas.logits_of(leaf), keras_replicas.mask_of(leaf)) if t is not None),
+    ]
 
 
 def _activation(leaf: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor] | None:
     """What to make the output with again, where Keras tells by its operation that it has logits."""
     operation = getattr(leaf, "op", None)
-    if operation is None or _keras.logits_of(leaf) is not None:
+    if operation is None or keras_replicas.logits_of(leaf) is not None:
         return None
     return _ACTIVATIONS.get(operation.type)

@@ -21,9 +21,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train import _keras
-from overlap_train._support.arguments import require_count, require_flag, require_real, require_text
+from overlap_train._keras import metrics as keras_metrics
+from overlap_train._keras import models as keras_models
+from overlap_train._support.arguments import require_flag, require_text
 from overlap_train._support.files import cache_home, processor_name, read_regular, replace_content
+from overlap_train._support.numbers import require_count, require_real
 from overlap_train._support.version import __version__
 from overlap_train.options.threads import available_cores
 
@@ -182,7 +184,7 @@ def fingerprint(model: keras.Model, element_spec: Any, *facts: Any) -> str:
         *facts: anything else with a stable `repr`.
     """
     threading = tf.config.threading
-    layers = _keras.flat_layers(model)
+    layers = keras_models.flat_layers(model)
     parts = [
         [
             (type(layer).__name__, *(_text(getattr(layer, name, None)) for name in _ATTRIBUTES))
@@ -190,7 +192,7 @@ def fingerprint(model: keras.Model, element_spec: Any, *facts: Any) -> str:
         ],
         [(tuple(v.shape), v.dtype, v.trainable) for v in model.variables],
         [_text(loss) for loss in keras.tree.flatten(model.loss)],
-        [type(metric).__name__ for metric in _keras.metric_leaves(model)],
+        [type(metric).__name__ for metric in keras_metrics.metric_leaves(model)],
         type(model.optimizer).__name__,
         [(s.shape.as_list(), s.dtype.name) for s in keras.tree.flatten(element_spec) if hasattr(s, "shape")],
         facts,

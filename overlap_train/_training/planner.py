@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from overlap_train._data.cursor import Cursor
-from overlap_train._data.sources import Feed
+from overlap_train._data.feed import Feed
 from overlap_train._training.loops import Loop, StepsDone
 from overlap_train._training.pace import Pace
 from overlap_train._training.plan_cache import Candidate, Measurements, PlanCache, Timing

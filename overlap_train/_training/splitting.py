@@ -30,7 +30,10 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
-from overlap_train import _keras
+from overlap_train._keras import losses as keras_losses
+from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import models as keras_models
+from overlap_train._keras import training as keras_training
 from overlap_train._training.dropout import Masks, whole_batch_dropout
 from overlap_train._training.obstacles import rows_correspond
 from overlap_train._training.outputs import Outputs
@@ -103,7 +106,7 @@ class SplitStep:
             loss, gradients = self._apart(parts, y, sample_weight)
         else:
             loss, gradients = self._together(parts, outputs, x, y, sample_weight)
-        _keras.track_loss(model, x, loss)
+        keras_losses.track_loss(model, x, loss)
         weights = model.trainable_weights
         summed = [_add(addends) for addends in zip(*gradients, strict=True)]
         model.optimizer.apply_gradients(zip(summed, weights, strict=True))
@@ -117,7 +120,7 @@ class SplitStep:
             for begin, end in itertools.pairwise(bounds):
                 begin_part(bounds[-1], begin, end, masks)
                 with tf.GradientTape() as tape:
-                    output = _keras.forward(self._model, _rows(x, begin, end))
+                    output = keras_training.forward(self._model, _rows(x, begin, end))
                 parts.append(_Part(tape, Outputs(output), begin, end, bounds[-1]))
         return parts
 
@@ -129,7 +132,7 @@ class SplitStep:
         with tf.GradientTape() as tape:
             tape.watch([tensor for tensor in outputs if tensor.dtype.is_floating])
             y_pred = parts[0].outputs.of(outputs)
-            loss = _keras.compute_loss(model, x, y, y_pred, sample_weight)
+            loss = keras_losses.compute_loss(model, x, y, y_pred, sample_weight)
             scaled = model.optimizer.scale_loss(loss)
         by_output, direct = tape.gradient(scaled, (list(outputs), weights))
         # A loss that gathers rows has a gradient of those rows only, which cannot be sliced.
@@ -147,7 +150,7 @@ class SplitStep:
     ) -> tuple[Any, list[list[_Gradient]]]:
         """The same for an average of rows: each addend is one part's own, or the regularisers'."""
         optimizer, weights = self._model.optimizer, list(self._model.trainable_weights)
-        compiled_loss, _ = _keras.compiled_parts(self._model)
+        compiled_loss, _ = keras_models.compiled_parts(self._model)
         shares, gradients = [], []
         for part in parts:
             with part.tape:
@@ -156,7 +159,7 @@ class SplitStep:
                 scaled = optimizer.scale_loss(shares[-1])
             gradients.append(part.tape.gradient(scaled, weights))
         with tf.GradientTape() as tape:
-            additional = _keras.additional_losses(self._model)
+            additional = keras_losses.additional_losses(self._model)
             scaled = [optimizer.scale_loss(loss) for loss in additional]
         if additional:
             gradients.append(tape.gradient(scaled, weights))
@@ -164,8 +167,8 @@ class SplitStep:
 
     def _rows_are_apart(self, y: Any, y_pred: Any, sample_weight: Any) -> bool:
         """Whether the batch's loss is the average of the parts', by rows."""
-        name = _keras.row_loss(self._model)
-        if name is None or not _keras.is_stock_method(self._model.compute_loss):
+        name = keras_losses.row_loss(self._model)
+        if name is None or not keras_methods.is_stock_method(self._model.compute_loss):
             return False
         given = (y, y_pred) if sample_weight is None else (y, y_pred, sample_weight)
         if not all(isinstance(tensor, tf.Tensor) and tensor.shape.rank for tensor in given):

@@ -9,8 +9,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train import _keras
 from overlap_train._inspection.traced import TracedFunction, trace
+from overlap_train._keras import data as keras_data
+from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import metrics as keras_metrics
+from overlap_train._keras import optimizers as keras_optimizers
 
 __all__ = [
     "Batch",
@@ -87,9 +90,9 @@ class Step:
             ValueError: if the model cannot be called on such a batch, or as Keras raises it.
         """
         if self._takes_optimizer:
-            _keras.build_optimizer(self._model)
+            keras_optimizers.build_optimizer(self._model)
         return TracedFunction(
-            self._function, element_spec, harmless=lambda: _keras.stock_metric_handles(self._model)
+            self._function, element_spec, harmless=lambda: keras_metrics.stock_metric_handles(self._model)
         )
 
     def adopt(self, traced: TracedFunction, metrics: MetricsReader | None = None) -> None:
@@ -198,7 +201,11 @@ class MetricsReader:
 
 def require_optimizer(model: keras.Model) -> None:
     """Raises ValueError if the model's own `train_step` needs an optimizer and there is none."""
-    if model.optimizer is None and _keras.is_stock_method(model.train_step) and model.trainable_variables:
+    if (
+        model.optimizer is None
+        and keras_methods.is_stock_method(model.train_step)
+        and model.trainable_variables
+    ):
         raise ValueError(
             f"the model {model.name!r} has no optimizer; pass one to model.compile(optimizer=...)"
         )
@@ -233,7 +240,7 @@ def _prepared(model: keras.Model, function: StepFunction, jit_compile: bool) -> 
         function = tf.function(function, jit_compile=True, autograph=False, reduce_retracing=True)
 
     def run(batch: Batch) -> Logs:
-        with _keras.without_all_reduce(model.optimizer):
-            return lists_joined(function(_keras.without_optionals(batch)))
+        with keras_optimizers.without_all_reduce(model.optimizer):
+            return lists_joined(function(keras_data.without_optionals(batch)))
 
     return run

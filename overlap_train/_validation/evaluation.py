@@ -13,10 +13,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train import _keras
-from overlap_train._data.shards import Batches, Shard
-from overlap_train._data.streamed import BatchStream, StreamedBatches
+from overlap_train._data.shards import Shard
+from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
+from overlap_train._data.validation_data import Batches
 from overlap_train._inspection.traces import Same, Traces
+from overlap_train._keras import evaluation as keras_evaluation
+from overlap_train._keras import metrics as keras_metrics
+from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Values
 from overlap_train._training.step import Logs
 from overlap_train._validation.compiled import EvaluationFunctions, State
@@ -85,7 +88,7 @@ class SnapshotEvaluator:
         self._step = step
         self._batches = batches
         self._batch_by_batch = batch_by_batch
-        self._group = _keras.steps_per_execution(model)
+        self._group = keras_training.steps_per_execution(model)
         self._carries_logs = step.own_logs or batch_by_batch
         self.indivisible = self._find_obstacle(model)
         self._functions = self._build(model, state)
@@ -164,7 +167,7 @@ class SnapshotEvaluator:
         running = results[-1].running
         if self._step.own_logs:
             logs = results[-1].logs
-            return ValidationResult(_keras.python_logs(logs), running, results[-1].state)
+            return ValidationResult(keras_metrics.python_logs(logs), running, results[-1].state)
         total = results[0].state
         for result in results[1:]:
             assert self._functions.add is not None
@@ -175,7 +178,7 @@ class SnapshotEvaluator:
     def result(self, values: Values, state: State, running: tuple[Running, ...] = ()) -> ValidationResult:
         """Returns the metrics of a state of their variables."""
         assert self._functions.result is not None
-        metrics = _keras.python_logs(self._functions.result(self._own(values), state))
+        metrics = keras_metrics.python_logs(self._functions.result(self._own(values), state))
         return ValidationResult(metrics, running, state)
 
     def _find_obstacle(self, model: keras.Model) -> str | None:
@@ -200,7 +203,7 @@ class SnapshotEvaluator:
         key = (Same(self._step), fold, str(held_spec), self._carries_logs, divisible, metrics)
         return Traces.of(model).get(
             "test",
-            _keras.test_function(model),
+            keras_evaluation.test_function(model),
             key,
             lambda: EvaluationFunctions(
                 self._step,

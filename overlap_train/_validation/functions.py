@@ -19,10 +19,11 @@ from typing import Any, Protocol
 
 import keras
 
-from overlap_train import _keras
+from overlap_train._keras import data as keras_data
+from overlap_train._keras import models as keras_models
 from overlap_train._keras import routes
 from overlap_train._snapshot import ModelState, Snapshot, Values
-from overlap_train._support import arguments
+from overlap_train._support import fit_arguments
 from overlap_train._validation.function_process import FunctionProcess
 from overlap_train._validation.live import LiveRunner
 from overlap_train._validation.pool import WorkerPool
@@ -70,7 +71,7 @@ class FunctionRequest:
     @property
     def x_spec(self) -> Any:
         """The specification of a batch's input."""
-        return keras.utils.unpack_x_y_sample_weight(_keras.without_optionals(self.batch_spec))[0]
+        return keras.utils.unpack_x_y_sample_weight(keras_data.without_optionals(self.batch_spec))[0]
 
 
 def add_functions(
@@ -92,7 +93,7 @@ def add_functions(
         ValueError: a `clone` makes another model than the one that is trained.
     """
     for name, function in functions.items():
-        validates = arguments.epoch_selector(
+        validates = fit_arguments.epoch_selector(
             request.validation_freq if function.freq is None else function.freq, name="freq"
         )
         call = _make_call(name, function, request, resources)
@@ -111,7 +112,7 @@ def _make_call(
     name: str, function: EvaluationFunction, request: FunctionRequest, resources: contextlib.ExitStack
 ) -> Call | str:
     """Returns what calls a function beside the training, or why nothing can."""
-    if _keras.runs_eagerly(request.model):
+    if keras_models.runs_eagerly(request.model):
         return "the model runs eagerly (run_eagerly=True)"
     try:
         if function.clone is None:

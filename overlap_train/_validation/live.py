@@ -19,12 +19,16 @@ from typing import Any, Protocol
 
 import keras
 
-from overlap_train import _keras
 from overlap_train._data.preprocessing import Preprocess, prepare
-from overlap_train._data.shards import Batches, warn_if_short
-from overlap_train._data.streamed import BatchStream, StreamedBatches
+from overlap_train._data.shards import warn_if_short
+from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
+from overlap_train._data.validation_data import Batches
 from overlap_train._inspection.traced import TracedFunction
+from overlap_train._keras import data as keras_data
+from overlap_train._keras import evaluation as keras_evaluation
+from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import routes
+from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._training.step import require_logs
 from overlap_train._validation.validation_step import ValidationStep
@@ -91,7 +95,7 @@ class LiveRunner:
         epoch, step = (snapshot.epoch, snapshot.step) if snapshot is not None else (None, None)
         span = Span("validate", thread, start_s, time.monotonic(), epoch, step, {"shard": 0})
         self._on_span(span)
-        result = ValidationResult(_keras.python_logs(logs), (), self._state.read_metrics())
+        result = ValidationResult(keras_metrics.python_logs(logs), (), self._state.read_metrics())
         return ShardOutcome(result, span, result)
 
     def run_alone(self) -> ValidationResult:
@@ -157,7 +161,7 @@ class StepByStep:
 
     def __call__(self, callbacks: keras.callbacks.CallbackList) -> Mapping[str, Any]:
         """Validates; see `Validates`."""
-        model, group = self.model, _keras.steps_per_execution(self.model)
+        model, group = self.model, keras_training.steps_per_execution(self.model)
         model.stop_evaluating = False
         callbacks.on_test_begin()
         model.reset_metrics()
@@ -175,7 +179,7 @@ class StepByStep:
         else:
             stream.finish()
             warn_if_short(self.batches.last_count, self.asked)
-        logs = _keras.python_logs(_keras.metrics_or_logs(model, logs))
+        logs = keras_metrics.python_logs(keras_metrics.metrics_or_logs(model, logs))
         callbacks.on_test_end(logs)
         return logs
 
@@ -217,7 +221,7 @@ def late_step(step: ValidationStep, trace: Callable[[], TracedFunction]) -> Live
 
 def eager_step(function: Callable[[Any], Mapping[str, Any]], preprocess: Preprocess | None) -> LiveSteps:
     """Returns the step run operation by operation."""
-    return lambda batch: function(_keras.without_optionals(prepare(preprocess, batch)))
+    return lambda batch: function(keras_data.without_optionals(prepare(preprocess, batch)))
 
 
 @dataclass
@@ -240,7 +244,7 @@ class OwnEvaluation:
         """Validates; see `Validates`."""
         with warnings.catch_warnings(), routes.entered(self.model, "evaluate"):
             warnings.filterwarnings("ignore", message="`shuffle=True` was passed")
-            logs: Mapping[str, Any] = _keras.evaluate_as_in_fit(
+            logs: Mapping[str, Any] = keras_evaluation.evaluate_as_in_fit(
                 self.model, self.data, batch_size=self.batch_size, steps=self.steps, callbacks=callbacks
             )
         return logs

@@ -5,7 +5,8 @@ from __future__ import annotations
 import keras
 import numpy as np
 
-from overlap_train import _keras
+from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import metrics as keras_metrics
 
 __all__ = ["unmergeable_metrics"]
 
@@ -17,13 +18,13 @@ def unmergeable_metrics(model: keras.Model) -> list[str]:
     sums and counts (Mean, Sum, the confusion-matrix family, AUC, IoU, R2Score, FBetaScore). Of a metric
     with an `update_state` of the user's own nothing is known, so it counts as not mergeable.
     """
-    return [metric.name for metric in _keras.metric_leaves(model) if not _is_sum(metric)]
+    return [metric.name for metric in keras_metrics.metric_leaves(model) if not _is_sum(metric)]
 
 
 def _is_sum(metric: keras.metrics.Metric) -> bool:
-    if not _keras.is_stock_method(metric.update_state):
+    if not keras_methods.is_stock_method(metric.update_state):
         return False
-    if not _keras.is_stock_method(metric.reset_state):
+    if not keras_methods.is_stock_method(metric.reset_state):
         return False
     return not any(np.any(value) for value in _initial_values(metric))
 

@@ -17,10 +17,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train import _keras
 from overlap_train._inspection.graph import computation
 from overlap_train._inspection.traced import TracedFunction
-from overlap_train._keras import copies as _keras_copies
+from overlap_train._keras import copies as keras_copies
+from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import models as keras_models
 from overlap_train._snapshot import ModelState, StateVariable, Values, same_bits
 
 __all__ = [
@@ -87,7 +88,7 @@ def make_private_model(
     Raises:
         CopyRefusedError: there is no copy that is known to answer like the model.
     """
-    with _keras_copies.undisturbed(), warnings.catch_warnings():
+    with keras_copies.undisturbed(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         copy = _from_configuration(model) if clone is None else _cloned(clone, model)
         build(copy, x_spec)
@@ -97,7 +98,7 @@ def make_private_model(
             _transfer(model, copy)
         if not copy.compiled:
             _compile(model, copy)
-        if clone is not None or not all(map(_is_stock, _keras.flat_layers(model))):
+        if clone is not None or not all(map(_is_stock, keras_models.flat_layers(model))):
             _require_same_computation(model, copy, x_spec)
     return PrivateModel(copy, variables + _optimizer_variables(model, copy, state))
 
@@ -110,7 +111,7 @@ def places_of(model: keras.Model, state: ModelState, variables: list[keras.Varia
     """
     places = {id(handle): i for i, v in enumerate(state.variables) for handle in v.handles}
     try:
-        return [places[id(_keras.variable_handles(variable)[0])] for variable in variables]
+        return [places[id(keras_models.variable_handles(variable)[0])] for variable in variables]
     except KeyError:
         raise CopyRefusedError(f"{type(model).__name__} has variables that it does not list") from None
 
@@ -125,7 +126,7 @@ def require_no_outside(state: ModelState) -> None:
 def _from_configuration(model: keras.Model) -> keras.Model:
     """Returns the model made anew, as Keras makes it from its configuration."""
     try:
-        with keras.saving.custom_object_scope(_custom_objects(model)), _keras_copies.trusted():
+        with keras.saving.custom_object_scope(_custom_objects(model)), keras_copies.trusted():
             copy = type(model).from_config(model.get_config())
     except Exception as error:  # a configuration of the user's own raises anything
         text = " ".join(str(error).split())[:160]
@@ -145,9 +146,9 @@ def _cloned(clone: Callable[[], keras.Model], model: keras.Model) -> keras.Model
         ValueError: it is the trained model.
     """
     copy = clone()
-    if not _keras.is_trainer(copy):
+    if not keras_models.is_trainer(copy):
         raise TypeError(f"clone must return a Keras model; it returned a {type(copy).__name__}")
-    if copy is model or any(layer is model for layer in _keras.flat_layers(copy)):
+    if copy is model or any(layer is model for layer in keras_models.flat_layers(copy)):
         raise ValueError("clone must make a new model; it returned the one that is trained")
     return copy
 
@@ -159,10 +160,10 @@ def _custom_objects(model: keras.Model) -> dict[str, Any]:
         CopyRefusedError: two of them have the same name.
     """
     found: dict[str, Any] = {}
-    for layer in _keras.flat_layers(model):
+    for layer in keras_models.flat_layers(model):
         own = [type(layer), *(v for v in vars(layer).values() if isinstance(v, types.FunctionType))]
         for each in own:
-            if _keras.is_stock_method(each):
+            if keras_methods.is_stock_method(each):
                 continue
             name = keras.saving.get_registered_name(each)
             if found.setdefault(name, each) is not each:
@@ -176,7 +177,7 @@ def build(copy: keras.Model, x_spec: Any) -> None:
     Raises:
         CopyRefusedError: it cannot be called on such a batch.
     """
-    if copy.built and all(layer.built for layer in _keras.flat_layers(copy)):
+    if copy.built and all(layer.built for layer in keras_models.flat_layers(copy)):
         return
     try:
         copy(keras.tree.map_structure(lambda s: keras.KerasTensor(tuple(s.shape), s.dtype.name), x_spec))
@@ -197,7 +198,7 @@ def _require_same_variables(copied: list[keras.Variable], own: list[keras.Variab
 
 def _transfer(model: keras.Model, copy: keras.Model) -> None:
     """Gives the copy what layers keep beside their configuration: plain attributes, tables, statistics."""
-    layers = list(zip(_keras.flat_layers(model), _keras.flat_layers(copy), strict=False))
+    layers = list(zip(keras_models.flat_layers(model), keras_models.flat_layers(copy), strict=False))
     for own, other in layers:
         if type(own) is not type(other):
             raise CopyRefusedError(f"the copy has a {type(other).__name__} for a {type(own).__name__}")
@@ -222,7 +223,7 @@ def _plain_attributes(layer: keras.Layer) -> Iterator[tuple[str, Any]]:
     """Yields attributes that may have been set since the layer was made."""
     for name, value in vars(layer).items():
         inner = name.startswith("_") and _is_stock(layer)
-        if type(value) in _PLAIN and not inner and name not in _keras_copies.base_attributes():
+        if type(value) in _PLAIN and not inner and name not in keras_copies.base_attributes():
             yield name, value
 
 
@@ -231,7 +232,7 @@ def _compile(model: keras.Model, copy: keras.Model) -> None:
 
     Where that is not possible it stays as it is, and `evaluate` raises Keras's error.
     """
-    arguments = _keras_copies.compile_arguments(model)
+    arguments = keras_copies.compile_arguments(model)
     if arguments is None:
         return
     for name in ("metrics", "weighted_metrics"):
@@ -286,7 +287,7 @@ def _require_same_computation(model: keras.Model, copy: keras.Model, x_spec: Any
     for function, each, whose in zip(
         traced, (model, copy), ("its call", "the call of its copy"), strict=True
     ):
-        own = {id(handle) for v in each.variables for handle in _keras.variable_handles(v)}
+        own = {id(handle) for v in each.variables for handle in keras_models.variable_handles(v)}
         foreign = [v.name for v in function.variables if id(v.handle) not in own]
         if foreign:
             raise CopyRefusedError(f"{whose} reads variables outside the model ({', '.join(foreign[:3])})")
@@ -298,6 +299,8 @@ def _require_same_computation(model: keras.Model, copy: keras.Model, x_spec: Any
 
 def _is_stock(layer: keras.Layer) -> bool:
     """Whether a layer is one of Keras's, which its configuration describes completely."""
-    if type(layer) is keras.layers.Lambda or not _keras.is_stock_method(type(layer)):
+    if type(layer) is keras.layers.Lambda or not keras_methods.is_stock_method(type(layer)):
         return False
-    return all(_keras.is_stock_method(v) for v in vars(layer).values() if isinstance(v, types.FunctionType))
+    return all(
+        keras_methods.is_stock_method(v) for v in vars(layer).values() if isinstance(v, types.FunctionType)
+    )

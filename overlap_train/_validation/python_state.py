@@ -12,8 +12,9 @@ from typing import Any
 
 import keras
 
-from overlap_train import _keras
 from overlap_train._inspection.traces import Traces
+from overlap_train._keras import metrics as keras_metrics
+from overlap_train._keras import models as keras_models
 
 __all__ = ["PythonState"]
 
@@ -51,7 +52,7 @@ class PythonState:
 
 def _owners(model: keras.Model) -> list[Any]:
     losses = [loss for loss in keras.tree.flatten(model.loss) if isinstance(loss, keras.losses.Loss)]
-    return [*_keras.flat_layers(model), *losses, *_keras.metric_leaves(model)]
+    return [*keras_models.flat_layers(model), *losses, *keras_metrics.metric_leaves(model)]
 
 
 def _values(model: keras.Model) -> Iterator[tuple[tuple[int, str], Any]]:

@@ -11,9 +11,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._data.kept import CachedBatches
-from overlap_train._data.shards import Batches, Shard, split_batches, warn_if_short
-from overlap_train._data.streamed import StreamedBatches
+from overlap_train._data.cached_batches import CachedBatches
+from overlap_train._data.shards import Shard, split_batches, warn_if_short
+from overlap_train._data.streamed_batches import StreamedBatches
+from overlap_train._data.validation_data import Batches
 from overlap_train._snapshot import Snapshot, Values
 from overlap_train._validation.evaluation import ShardResult, SnapshotEvaluator
 from overlap_train._validation.pending import merged_by_worker

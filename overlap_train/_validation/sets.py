@@ -10,13 +10,17 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train import _keras
 from overlap_train._data.preprocessing import Preprocess
-from overlap_train._data.shards import Batches, make_batches
-from overlap_train._data.streamed import StreamedBatches
+from overlap_train._data.streamed_batches import StreamedBatches
+from overlap_train._data.validation_data import Batches, make_batches
 from overlap_train._inspection.traces import Same, Traces
+from overlap_train._keras import data as keras_data
+from overlap_train._keras import evaluation as keras_evaluation
+from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import models as keras_models
+from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState
-from overlap_train._support import arguments
+from overlap_train._support import fit_arguments
 from overlap_train._validation.evaluation import SnapshotEvaluator
 from overlap_train._validation.live import (
     LiveRunner,
@@ -67,7 +71,7 @@ def named_sets(validation_data: Any, default: ValidationSet) -> dict[str, Valida
         if not name:
             raise ValueError("the name of a validation set must not be empty")
         sets[name] = data if isinstance(data, ValidationSet) else _with_data(default, data)
-        arguments.epoch_selector(sets[name].freq)
+        fit_arguments.epoch_selector(sets[name].freq)
     return sets
 
 
@@ -178,7 +182,7 @@ def build_suite(
             )
         else:
             runner = _live_runner(request, each, state, on_span)
-        named.append(NamedRunner(each.name, runner, arguments.epoch_selector(each.chosen.freq)))
+        named.append(NamedRunner(each.name, runner, fit_arguments.epoch_selector(each.chosen.freq)))
     beside = pool if not request.devices and not tf.config.list_logical_devices("GPU") else None
     suite = ValidationSuite(named, on_error=request.policy.on_error, hosts=request.hosts, pool=beside)
     resources.callback(suite.close)
@@ -187,34 +191,34 @@ def build_suite(
 
 def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> PreparedSet:
     model = request.model
-    if _keras.has_own_test_function(model):
+    if keras_evaluation.has_own_test_function(model):
         reason = f"{type(model).__name__} makes its test function itself"
         return PreparedSet(name, chosen, None, None, reason)
-    owner = _keras.overrides(model, "evaluate")
+    owner = keras_methods.overrides(model, "evaluate")
     if owner is not None and not request.within_evaluate:
         return PreparedSet(
             name, chosen, None, None, f"{owner.__name__} has an evaluate of its own, which validates"
         )
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(chosen.data)
-    steps, group = _keras.capped_steps(chosen.steps), _keras.steps_per_execution(model)
+    steps, group = keras_training.capped_steps(chosen.steps), keras_training.steps_per_execution(model)
+    steps = None if steps is None else -(-steps // group) * group
     batches = make_batches(
-        x,
-        y,
-        sample_weight,
-        batch_size=chosen.batch_size,
-        steps=None if steps is None else -(-steps // group) * group,
+        keras_data.recognize(
+            x, y, sample_weight, role="validation", batch_size=chosen.batch_size, steps=steps
+        ),
+        steps=steps,
         cache_bytes=request.policy.cache_bytes,
         preprocess=request.preprocess,
         most_rows=request.most_rows,
         device="CPU:0" if request.devices else None,  # each of them gets its own copy
     )
-    if _keras.runs_eagerly(model):
+    if keras_models.runs_eagerly(model):
         return PreparedSet(name, chosen, batches, None, "the model runs eagerly (run_eagerly=True)")
     # What prepares batches has been traced for these very ones.
     prepared = None if batches.preparation is None else (str(batches.raw_spec), Same(request.preprocess))
     step = Traces.of(model).get_for(
         "test",
-        _keras.test_function(model),
+        keras_evaluation.test_function(model),
         ("step", request.identity, prepared),
         batches.element_spec,
         lambda: trace_validation(
@@ -243,7 +247,11 @@ def _live_runner(
             request.model, data, batch_size=each.chosen.batch_size, steps=each.chosen.steps
         )
         return LiveRunner(
-            validate, each.live or "", state, on_span, close=lambda: _keras.forget_evaluation(request.model)
+            validate,
+            each.live or "",
+            state,
+            on_span,
+            close=lambda: keras_evaluation.forget_evaluation(request.model),
         )
     steps = _live_steps(request, each)
     streamed = each.batches if isinstance(each.batches, StreamedBatches) else None
@@ -267,7 +275,7 @@ def _live_steps(request: SetRequest, each: PreparedSet) -> LiveSteps:
         each.step,
         lambda: Traces.of(model).get(
             "test",
-            _keras.test_function(model),
+            keras_evaluation.test_function(model),
             ("late", Same(each.step)),
             lambda: trace_step(model, request.function, spec, request.within),
         ),

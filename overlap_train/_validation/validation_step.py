@@ -8,8 +8,10 @@ from typing import Any
 
 import keras
 
-from overlap_train import _keras
 from overlap_train._inspection.traced import CapturedVariable, TracedFunction, trace, union
+from overlap_train._keras import data as keras_data
+from overlap_train._keras import metrics as keras_metrics
+from overlap_train._keras import models as keras_models
 from overlap_train._training.step import CarriedLogs, lists_joined, require_logs
 
 __all__ = ["ValidationStep", "trace_step", "trace_validation"]
@@ -72,7 +74,7 @@ def trace_validation(
     step = trace_step(model, function, element_spec, within)
     require_logs("validation_step", step.outputs)
     logs, own_logs = CarriedLogs(step.outputs), set(step.outputs) != set(model.get_metrics_result())
-    by_python = _keras.metrics_by_python(model)
+    by_python = keras_metrics.metrics_by_python(model)
     if by_python is not None:
         reason = f"{by_python} may depend on Python's state"
         return ValidationStep(step, None, None, preparation, logs, own_logs, reason)
@@ -90,9 +92,9 @@ def trace_step(
 ) -> TracedFunction:
     """Traces the validation step alone; the arguments are those of `trace_validation`."""
     return TracedFunction(
-        within(lambda batch: lists_joined(function(_keras.without_optionals(batch)))),
+        within(lambda batch: lists_joined(function(keras_data.without_optionals(batch)))),
         element_spec,
-        harmless=lambda: _keras.stock_metric_handles(model),
+        harmless=lambda: keras_metrics.stock_metric_handles(model),
     )
 
 
@@ -108,7 +110,7 @@ def _must_be_live(
     for function in functions:
         for effect in function.effects if function is not None else ():
             return f"the validation {effect}"
-    own = {id(handle) for v in model.metrics_variables for handle in _keras.variable_handles(v)}
+    own = {id(handle) for v in model.metrics_variables for handle in keras_models.variable_handles(v)}
     changed = [v.name for v in union(functions) if v.written and id(v.handle) not in own]
     if changed:
         return f"the validation changes variables that are no metric of the model ({', '.join(changed[:3])})"

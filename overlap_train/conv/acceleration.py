@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 import keras
 import tensorflow as tf
 
-from overlap_train import _keras
-from overlap_train._support.arguments import require_count, require_verbosity
+from overlap_train._keras import models as keras_models
+from overlap_train._support.fit_arguments import require_verbosity
+from overlap_train._support.numbers import require_count
 from overlap_train.conv import layers, library, operation
 from overlap_train.conv.reporting import format_report
 from overlap_train.conv.shapes import Timing
@@ -73,7 +74,7 @@ def accelerate(model: keras.Model, *, batch_size: int | None = None, verbose: in
         ValueError: `batch_size` is below 1, or the model is compiled with jit_compile=True, which has no
             custom operations.
     """
-    _keras.require_model(model)
+    keras_models.require_model(model)
     require_verbosity(verbose)
     if batch_size is not None:
         batch_size = require_count("batch_size", batch_size, minimum=1, expected="an integer or None")

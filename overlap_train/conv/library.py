@@ -26,6 +26,7 @@ __all__ = [
     "instruction_set",
     "is_available",
     "is_built",
+    "is_switched_off",
     "load",
     "warn_unavailable_once",
 ]
@@ -76,7 +77,8 @@ def load() -> Any:
         return _state.operations
 
 
-def _is_switched_off() -> bool:
+def is_switched_off() -> bool:
+    """Whether the user wants TensorFlow's convolutions (`OVERLAP_TRAIN_CONV_DISABLE`). Any thread."""
     return os.environ.get("OVERLAP_TRAIN_CONV_DISABLE", "0") not in ("", "0")
 
 
@@ -85,7 +87,7 @@ def _wants_cuda() -> bool:
 
 
 def _load_locked() -> None:
-    if _is_switched_off():
+    if is_switched_off():
         raise NativeUnavailableError(
             "The tiled convolution is switched off by OVERLAP_TRAIN_CONV_DISABLE; unset it."
         )
@@ -146,7 +148,7 @@ def is_built() -> bool:
     """
     if _state.operations is not None:
         return True
-    if _state.failure is not None or _is_switched_off():
+    if _state.failure is not None or is_switched_off():
         return False
     if not _wants_cuda() and bundled_library() is not None:
         return True

@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._support.arguments import require_choice, require_count, require_text, shown
+from overlap_train._support.arguments import require_choice, require_text, shown
+from overlap_train._support.numbers import require_count
 from overlap_train.conv import _gradients, library, selection
 from overlap_train.conv.shapes import DIRECTIONS, STOCK, ConvKey, Timing
 

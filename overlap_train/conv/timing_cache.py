@@ -19,8 +19,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._support.arguments import require_flag, require_real
+from overlap_train._support.arguments import require_flag
 from overlap_train._support.files import cache_home, processor_name, read_regular, replace_content
+from overlap_train._support.numbers import require_real
 from overlap_train._support.version import __version__
 from overlap_train.conv.shapes import DIRECTIONS, STOCK, ConvKey, Timing
 from overlap_train.options.threads import available_cores

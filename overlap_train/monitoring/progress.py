@@ -13,13 +13,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, TextIO
 
-from overlap_train._support.arguments import (
-    require_callable,
-    require_count,
-    require_real,
-    require_verbosity,
-    shown,
-)
+from overlap_train._support.arguments import require_callable, shown
+from overlap_train._support.fit_arguments import require_verbosity
+from overlap_train._support.numbers import require_count, require_real
 from overlap_train.monitoring.live_line import LiveLine, TolerantStream, is_terminal
 from overlap_train.monitoring.table import format_metric
 

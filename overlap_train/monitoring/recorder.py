@@ -13,7 +13,8 @@ from operator import attrgetter
 from types import TracebackType
 from typing import Any
 
-from overlap_train._support.arguments import require_callable, require_count, require_items
+from overlap_train._support.arguments import require_callable, require_items
+from overlap_train._support.numbers import require_count
 from overlap_train.records import Span
 
 __all__ = ["OpenSpan", "SpanRecorder", "overlap_s", "union_s"]

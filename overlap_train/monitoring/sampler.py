@@ -17,7 +17,8 @@ from types import TracebackType
 
 import psutil
 
-from overlap_train._support.arguments import require_callable, require_count, require_seconds
+from overlap_train._support.arguments import require_callable
+from overlap_train._support.numbers import require_count, require_seconds
 from overlap_train.records import Sample
 
 __all__ = ["LoadMeter", "Sampler"]

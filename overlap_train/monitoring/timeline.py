@@ -13,7 +13,7 @@ from typing import Any
 
 from overlap_train._support.arguments import require_items, require_path, require_text, shown
 from overlap_train._support.extras import import_extra
-from overlap_train.monitoring.files import replacing
+from overlap_train._support.files import replacing
 from overlap_train.monitoring.recorder import overlap_s, union_s
 from overlap_train.monitoring.rows import Block, merged_blocks
 from overlap_train.records import Sample, Span

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from overlap_train._support.arguments import require_items, require_path
-from overlap_train.monitoring.files import replacing
+from overlap_train._support.files import replacing
 from overlap_train.monitoring.rows import thread_order
 from overlap_train.records import Sample, Span
 

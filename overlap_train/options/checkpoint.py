@@ -6,7 +6,8 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any
 
-from overlap_train._support.arguments import freeze, require_count, require_path, require_seconds
+from overlap_train._support.arguments import freeze, require_path
+from overlap_train._support.numbers import require_count, require_seconds
 from overlap_train.errors import CheckpointError
 
 __all__ = ["CheckpointPolicy", "checkpoint_policy"]

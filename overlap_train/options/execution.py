@@ -5,16 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from overlap_train._support.arguments import (
-    LARGEST,
-    Auto,
-    auto_or,
-    freeze,
-    require_choice,
-    require_count,
-    require_flag,
-    require_seconds,
-)
+from overlap_train._support.arguments import Auto, auto_or, freeze, require_choice, require_flag
+from overlap_train._support.numbers import LARGEST, require_count, require_seconds
 
 __all__ = ["Auto", "ExecutionPlan"]
 

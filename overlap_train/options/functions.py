@@ -9,14 +9,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from overlap_train._support.arguments import (
-    epoch_selector,
-    freeze,
-    require_callable,
-    require_choice,
-    require_mapping,
-    shown,
-)
+from overlap_train._support.arguments import freeze, require_callable, require_choice, require_mapping, shown
+from overlap_train._support.fit_arguments import epoch_selector
 
 __all__ = [
     "EvaluationFunction",

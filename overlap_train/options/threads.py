@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from overlap_train._support.arguments import require_count
+from overlap_train._support.numbers import require_count
 
 _MOST_THREADS = 1 << 16
 

@@ -8,6 +8,7 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from overlap_train._support.files import IrregularFileError, open_regular
 from overlap_train.errors import ClusterConfigError
 
 __all__ = ["KEY_VARIABLE", "Credentials", "TLSFiles", "read_credentials"]
@@ -159,8 +160,9 @@ def _read_key(key_file: Path | None) -> bytes | None:
 def _read_private(path: Path, name: str) -> bytes:
     """Returns the content of a small file that no other user can read or change."""
     try:
-        # A pipe would hold the program up; it is refused below.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = open_regular(path, os.O_RDONLY, follow_links=True)
+    except IrregularFileError as error:
+        raise ClusterConfigError(f"{name} must be a regular file; {str(path)!r} is not: {error}") from error
     except (OSError, ValueError) as error:
         raise ClusterConfigError(f"{name} cannot be read: {error}") from error
     try:
@@ -175,9 +177,7 @@ def _read_private(path: Path, name: str) -> bytes:
 
 
 def _check_private(found: os.stat_result, path: Path, name: str) -> None:
-    """Raises ClusterConfigError unless a file is a regular one that only this user can read and change."""
-    if not stat.S_ISREG(found.st_mode):
-        raise ClusterConfigError(f"{name} must be a regular file; {str(path)!r} is not")
+    """Raises ClusterConfigError unless a file is one that only this user can read and change."""
     mode = stat.S_IMODE(found.st_mode)
     if mode & ~(stat.S_IRUSR | stat.S_IWUSR):
         raise ClusterConfigError(

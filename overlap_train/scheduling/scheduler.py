@@ -18,14 +18,8 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from overlap_train._support.arguments import (
-    require_count,
-    require_flag,
-    require_mapping,
-    require_real,
-    require_seconds,
-    require_text,
-)
+from overlap_train._support.arguments import require_flag, require_mapping, require_text
+from overlap_train._support.numbers import require_count, require_real, require_seconds
 from overlap_train.errors import QueueFullError, SchedulerClosedError
 from overlap_train.scheduling.costs.model import CostModel, Costs, check_costs
 from overlap_train.scheduling.graph.devices import Device, Platform
@@ -96,7 +90,7 @@ class MultiModelScheduler:
         recorder: Recorder | None = None,
     ) -> None:
         self._closed = True
-        from overlap_train import _keras
+        from overlap_train._keras import models as keras_models
         from overlap_train.scheduling.runtime.model_builder import ModelBuilder, require_cut
         from overlap_train.scheduling.runtime.tensorflow_backend import tensorflow_platform
 
@@ -110,7 +104,7 @@ class MultiModelScheduler:
         check_costs(costs)
         models = {} if models is None else require_mapping("models", models, expected="a mapping of models")
         for name, model in models.items():
-            _keras.require_model(model, f"models[{require_text('a name in models', name)!r}]")
+            keras_models.require_model(model, f"models[{require_text('a name in models', name)!r}]")
         platform = devices if isinstance(devices, Platform) else tensorflow_platform(devices)
         kinds = {device.kind for device in platform.devices}
         if profile is None:
@@ -165,10 +159,10 @@ class MultiModelScheduler:
             ValueError: the name is taken, a number is below 1, or the model cannot be split.
             SchedulerClosedError: the scheduler is closed.
         """
-        from overlap_train import _keras
+        from overlap_train._keras import models as keras_models
 
         name = require_text("name", name)
-        _keras.require_model(model)
+        keras_models.require_model(model)
         pending = self._max_pending if max_pending is None else max_pending
         batch = self._max_batch if max_batch is None else max_batch
         pending = require_count("max_pending", pending, minimum=1)

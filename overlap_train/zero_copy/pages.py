@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overlap_train import errors
-from overlap_train._support.arguments import require_count
+from overlap_train._support.numbers import require_count
 
 __all__ = ["ResidentLimit", "drop_pages"]
 

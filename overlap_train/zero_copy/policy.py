@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from overlap_train._support.arguments import require_choice, require_count, require_path
+from overlap_train._support.arguments import require_choice, require_path
 from overlap_train._support.files import cache_home, read_regular, replace_content
+from overlap_train._support.numbers import is_count, require_count
 
 _MOST_BYTES = 1 << 20
 
@@ -109,11 +110,7 @@ class CrossoverCache:
             return {}
         if not isinstance(content, dict):
             return {}
-        return {
-            key: value
-            for key, value in content.items()
-            if isinstance(value, int) and not isinstance(value, bool) and value >= 0
-        }
+        return {key: value for key, value in content.items() if is_count(value)}
 
 
 def _default_path() -> Path | None:

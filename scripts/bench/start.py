@@ -1,8 +1,9 @@
 """Compares whole calls with Keras's from the first second on: fits, second fits, evaluations, new trainers.
 
 Run by `scripts/compare_start.sh`. Each figure is the median of the ratios of pairs, ours ÷ Keras, taken in
-turn in fresh processes; in brackets our median ÷ Keras's fastest run. "empty" begins with an empty cache of
-plans and algorithms, "warm" with the one that a run before has left.
+turn in fresh processes; in brackets our median ÷ Keras's fastest run. The call "steady" is an epoch of the
+first fit behind its second, from where the third begins to the return; it has to be asked for. "empty" begins
+with an empty cache of plans and algorithms, "warm" with the one that a run before has left.
 """
 
 from __future__ import annotations

@@ -35,25 +35,41 @@ def main() -> None:
     from start_networks import make
 
     model, train, validation = make(options.network, options.steps, options.batch_size)
+    import keras
+
     import overlap_train
 
     seconds: dict[str, float] = {}
+    ended_s: dict[str, float] = {}
 
     def timed(name: str, call: Callable[[], Any]) -> None:
         if wanted is not None and name not in wanted:
             return
         start_s = time.monotonic()
         call()
-        seconds[name] = time.monotonic() - start_s
+        ended_s[name] = time.monotonic()
+        seconds[name] = ended_s[name] - start_s
 
     ours = options.system == "ours"
     trainer: Any = overlap_train.Trainer(model) if ours else model
     arguments = {"batch_size": options.batch_size, "verbose": 0}
 
-    def fit(of: Any, epochs: int) -> Any:
-        return of.fit(*train, epochs=epochs, validation_data=validation, **arguments)
+    def fit(of: Any, epochs: int, **more: Any) -> Any:
+        return of.fit(*train, epochs=epochs, validation_data=validation, **arguments, **more)
 
-    timed("first", lambda: fit(trainer, options.epochs))
+    begun_s: list[float] = []
+    if ours or "steady" not in (wanted or ()):
+        timed("first", lambda: fit(trainer, options.epochs))
+    else:
+        begins = keras.callbacks.LambdaCallback(on_epoch_begin=lambda e, _: begun_s.append(time.monotonic()))
+        timed("first", lambda: fit(trainer, options.epochs, callbacks=[begins]))
+    if wanted is not None and "steady" in wanted:
+        if ours:  # the same without a hook that would forbid running ahead
+            begun_s = [
+                min(s.start_s for s in trainer.recorder.spans() if s.name == "train" and s.epoch == e)
+                for e in range(options.epochs)
+            ]
+        seconds["steady"] = (ended_s["first"] - begun_s[2]) / (options.epochs - 2)
     timed("second", lambda: fit(trainer, options.epochs))
     timed("evaluate", lambda: trainer.evaluate(*validation, **arguments))
     timed("again", lambda: trainer.evaluate(*validation, **arguments))

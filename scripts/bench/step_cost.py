@@ -21,7 +21,8 @@ import keras
 import numpy as np
 
 from overlap_train._data.cursor import Cursor
-from overlap_train._data.sources import FeedOptions, make_feed
+from overlap_train._data.training_data import make_feed
+from overlap_train._keras.data import recognize
 from overlap_train._training.execution import Task, make_execution
 from overlap_train._training.kernels.choice import find_fast_kernels
 from overlap_train._training.loops import Loop
@@ -128,8 +129,8 @@ def _keras_way(case: _Case, steps_per_execution: int) -> _Way:
 
 def _our_way(case: _Case, plan: ExecutionPlan) -> _Way:
     model, (x, y) = _compiled(case), _data(case)
-    options = FeedOptions(batch_size=case.batch_size)
-    feed = make_feed(x, y, None, options, hold_in_memory=lambda _: plan.loop != "iterator")
+    data = recognize(x, y, batch_size=case.batch_size, shuffle=True)
+    feed = make_feed(data, hold_in_memory=lambda _: plan.loop != "iterator")
     step = Step(model, model.train_step)
     step.adopt(step.trace(feed.element_spec))
     task = Task(

@@ -28,7 +28,8 @@ from overlap_train._callbacks.state import (
     restore_all,
 )
 from overlap_train._callbacks.values import Resource, VariableValue, copied, put_back
-from overlap_train._checkpoint import CheckpointState, container
+from overlap_train._checkpoint import container
+from overlap_train._checkpoint.state import CheckpointState
 from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
 
 LOSSES = [5.0, 4.0, 4.5, 3.0, 3.5, 3.6, 3.7, 3.8, 3.9, 4.0]
@@ -416,65 +417,6 @@ def test_state_holds_neither_callback_nor_model(model):
     assert state.kind == "EarlyStopping"
 
 
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
-    | st.complex_numbers(allow_nan=False) | st.sets(st.integers()) | st.frozensets(st.text()),
-    lambda inner: st.lists(inner)
-    | st.lists(inner).map(tuple)
-    | st.dictionaries(st.text() | st.integers() | st.tuples(st.integers(), st.text()), inner)
-    | st.lists(inner).map(collections.deque),
-    max_leaves=8,
-)  # fmt: skip
-
-
-@given(value=VALUES)
-@settings(max_examples=60, deadline=None)
-def test_any_value_survives_packing(value):
-    callback = keras.callbacks.Callback()
-    callback.value = value
-    arrays, described = pack([capture(callback)])
-    (state,) = unpack(arrays, json.loads(json.dumps(described)))
-    assert state.values["value"] == value
-    assert type(state.values["value"]) is type(value)
-
-
-@given(value=VALUES, live=VALUES)
-@settings(max_examples=60, deadline=None)
-def test_putting_back_gives_the_value_and_spares_the_copy(value, live):
-    kept = copied(value)
-    assert put_back(live, kept, in_place=True) == value
-    assert kept == value
-
-
-def test_packed_values_that_make_no_sense_are_corrupt():
-    for described in (
-        [{}],
-        [{"kind": "a", "values": {"x": {"array": "gone"}}, "left_out": []}],
-        3,
-        [{"kind": 1}],
-    ):
-        with pytest.raises(CheckpointCorruptError, match="makes no sense"):
-            unpack({}, described)
-
-
-@pytest.mark.parametrize(
-    "value",
-    [np.array([None]), np.ma.masked_array([1]), tf.constant("text"), tf.ragged.constant([[1], []]), object()],
-    ids=["objects", "masked", "text tensor", "ragged", "object"],
-)
-def test_values_of_other_kinds_are_resources(value):
-    with pytest.raises(Resource):
-        copied(value)
-
-
-def test_variables_are_captured_without_a_copy_of_their_buffer():
-    variable = keras.Variable(np.zeros(1000, np.float32))
-    value = copied(variable)
-    assert isinstance(value, VariableValue)
-    variable.assign_add(np.ones(1000, np.float32))
-    assert float(tf.reduce_max(value.tensor)) == 0.0
-
-
 # States made by hand.
 
 
@@ -523,27 +465,3 @@ def test_no_callback_is_changed_if_a_variable_of_a_later_one_does_not_fit(model)
     with pytest.raises(CheckpointMismatchError, match=r"Average\.averages cannot be restored"):
         restore_all([early, Average(3)], states)
     assert early.wait == 7
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        {"tensor": "text"},
-        {"scalar": "matrix"},
-        {"deque": [-1, []]},
-        {"deque": [10**30, []]},
-        {"set": [[1]]},
-        {"dict": [[1, 2, 3]]},
-        {"bytes": "xy"},
-        {"complex": ["a", "b"]},
-        {"array": ["matrix"]},
-        {"tuple": [], "set": []},
-        [{"tensor": "matrix"}, {"tensor": "matrix"}],
-        functools.reduce(lambda inner, _: [inner], range(400), 1),
-    ],
-    ids=lambda value: f"{value!r:.40}",
-)
-def test_a_packed_value_that_no_state_packs_is_corrupt(value):
-    arrays = {"text": np.array(["a"]), "matrix": np.zeros((2, 2))}
-    with pytest.raises(CheckpointCorruptError, match="makes no sense"):
-        unpack(arrays, [{"kind": "a", "values": {"x": value}, "left_out": []}])

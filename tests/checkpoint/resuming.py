@@ -9,12 +9,14 @@ import keras
 import numpy as np
 
 from overlap_train._callbacks.state import capture_all
-from overlap_train._checkpoint import CheckpointPolicy
-from overlap_train._checkpoint.resume import Resumer, StartPoint, fingerprint
+from overlap_train._checkpoint.fingerprints import fingerprint
+from overlap_train._checkpoint.resume import Resumer, StartPoint
 from overlap_train._data.cursor import Cursor, CursorState
-from overlap_train._data.sources import FeedOptions, make_feed
+from overlap_train._data.training_data import make_feed
+from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState
 from overlap_train.errors import CheckpointError
+from overlap_train.options.checkpoint import CheckpointPolicy
 
 LOGS = {"loss": 0.5, "val_loss": 0.25}
 
@@ -54,7 +56,7 @@ class Training:
         x, y = np.zeros((6, 2), "float32"), np.zeros((6, 1), "float32")
         self.model.train_on_batch(x, y)
         self.state = ModelState(self.model)
-        self.feed = make_feed(x, y, None, FeedOptions(batch_size=2), hold_in_memory=lambda size: True)
+        self.feed = make_feed(recognize(x, y, batch_size=2, shuffle=True), hold_in_memory=lambda size: True)
         self.policy = CheckpointPolicy(directory=directory / "run")
         self.log = directory / "log.csv"
         self.initial = self.state.read()

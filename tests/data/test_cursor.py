@@ -6,7 +6,9 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._data.cursor import Cursor
-from overlap_train._data.sources import Feed, FeedOptions, make_feed
+from overlap_train._data.feed import Feed
+from overlap_train._data.training_data import make_feed
+from overlap_train._keras.data import recognize
 
 
 class CountingFeed(Feed):
@@ -116,7 +118,7 @@ def test_a_restore_that_no_epoch_follows_touches_no_data():
 def test_a_real_iterator_is_advanced_to_the_batch_where_it_stood(endless):
     data = tf.data.Dataset.range(10).shuffle(10, seed=4)
     data = (data.repeat() if endless else data).batch(2)
-    feed = make_feed(data, None, None, FeedOptions(steps_per_epoch=2), hold_in_memory=lambda _: True)
+    feed = make_feed(recognize(data, steps=2), hold_in_memory=lambda _: True)
     assert feed.rewindable
     cursor = Cursor(feed, 2)
 

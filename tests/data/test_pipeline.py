@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train import _keras
-from overlap_train._data.kept import CachedBatches
-from overlap_train._data.pipeline import keeps_state, reorders
-from overlap_train._data.shards import make_batches
-from overlap_train._data.sources import IteratorFeed
-from overlap_train._data.streamed import StreamedBatches
+from overlap_train._data.cached_batches import CachedBatches
+from overlap_train._data.iterator_feed import IteratorFeed
+from overlap_train._data.pipeline import is_repeatable, keeps_state, reorders, without_autotune
+from overlap_train._data.streamed_batches import StreamedBatches
+from overlap_train._data.validation_data import make_batches
+from overlap_train._keras.data import recognize
 
 ROWS = np.arange(24, dtype="float32").reshape(12, 2)
 
@@ -59,7 +59,7 @@ def test_reading_a_variable_or_a_table_keeps_no_state():
 def test_data_whose_functions_keep_state_cannot_be_rewound():
     generator = tf.random.Generator.from_seed(1)
     noisy = rows().batch(4).map(lambda batch: (batch + generator.normal(tf.shape(batch)), batch))
-    feed = IteratorFeed(_keras.adapt(noisy))
+    feed = IteratorFeed(recognize(noisy))
     assert not feed.rewindable
     feed.new_pass()
     with pytest.raises(RuntimeError, match="cannot be rewound"):
@@ -67,7 +67,8 @@ def test_data_whose_functions_keep_state_cannot_be_rewound():
 
 
 def make(dataset, steps=None):
-    return make_batches(dataset, None, None, batch_size=None, steps=steps, cache_bytes=1 << 30)
+    data = recognize(dataset, role="validation", steps=steps)
+    return make_batches(data, steps=steps, cache_bytes=1 << 30)
 
 
 def test_reshuffled_validation_data_is_drawn_anew_for_each_validation():
@@ -102,3 +103,25 @@ def test_reshuffled_validation_batches_are_those_of_keras(steps):
     for _ in range(3):
         drawn += [np.asarray(batch).tolist() for batch in iter(batches.begin().draw, None)]
     assert drawn == seen
+
+
+def test_whether_a_dataset_gives_the_same_again():
+    """tf.raw_ops.DatasetToGraphV2 and Dataset._variant_tensor."""
+    python = tf.data.Dataset.from_generator(
+        lambda: iter(ROWS), output_signature=tf.TensorSpec(ROWS.shape[1:], ROWS.dtype)
+    )
+    assert is_repeatable(rows())
+    assert not is_repeatable(python)
+    assert not is_repeatable(rows().map(lambda row: row + tf.random.normal([2])))
+
+
+def test_autotune_is_off_unless_the_user_decided():
+    assert without_autotune(rows()).options().autotune.enabled is False
+    chosen = tf.data.Options()
+    chosen.autotune.enabled = True
+    chosen.deterministic = False
+    assert without_autotune(rows().with_options(chosen)).options().autotune.enabled is True
+    chosen = tf.data.Options()
+    chosen.deterministic = False
+    assert without_autotune(rows().with_options(chosen)).options().deterministic is False
+    assert without_autotune("not a dataset") == "not a dataset"

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
-from overlap_train._data.preprocessing import prepare, prepared_spec, trace_preprocess
+from overlap_train._data.preprocessing import prepare, trace_preprocess
 from tests.networks import assert_same_history
 
 RNG = np.random.default_rng(0)
@@ -103,14 +103,15 @@ def test_sample_weights_are_the_third_part_of_a_batch():
 def test_without_a_function_a_batch_is_left_alone():
     batch, spec = object(), object()
     assert prepare(None, batch) is batch
-    assert trace_preprocess(None, spec) is None
-    assert prepared_spec(None, spec) is spec
+    assert trace_preprocess(None, spec) == (None, spec)
 
 
 def test_the_spec_of_a_prepared_batch_is_that_of_what_the_function_returns():
     raw = (tf.TensorSpec([None, 6], tf.uint8), tf.TensorSpec([None], tf.int64), None)
-    traced = trace_preprocess(lambda x, y, weight: (tf.cast(x[:, :2], tf.float32), y, weight), raw)
-    x, y, weight = prepared_spec(traced, raw)
+    traced, (x, y, weight) = trace_preprocess(
+        lambda x, y, weight: (tf.cast(x[:, :2], tf.float32), y, weight), raw
+    )
+    assert traced is not None
     assert x == tf.TensorSpec([None, 2], tf.float32)
     assert y == raw[1]
     assert weight is None

@@ -1,4 +1,4 @@
-"""What lies in a cache directory may be anything: it is never waited for, and never trusted to be a file."""
+"""Files are replaced at once, and what lies in a cache directory is never trusted to be a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from overlap_train._support import files as cached_files
+from overlap_train._support import files
 
 
 def make_pipe(path):
@@ -52,7 +52,7 @@ def test_what_is_no_regular_file_is_refused_at_once(short_path, make):
     make(short_path)
     before = len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
     with pytest.raises(OSError):
-        cached_files.read_regular(short_path, most_bytes=100)
+        files.read_regular(short_path, most_bytes=100)
     if sys.platform == "linux":
         assert len(os.listdir("/proc/self/fd")) == before
 
@@ -60,26 +60,26 @@ def test_what_is_no_regular_file_is_refused_at_once(short_path, make):
 def test_a_link_is_followed_only_where_it_may_be(tmp_path):
     (tmp_path / "file").write_bytes(b"content")
     (tmp_path / "link").symlink_to("file")
-    assert cached_files.read_regular(tmp_path / "link", most_bytes=100) == b"content"
+    assert files.read_regular(tmp_path / "link", most_bytes=100) == b"content"
     with pytest.raises(OSError):
-        cached_files.read_regular(tmp_path / "link", most_bytes=100, follow_links=False)
+        files.read_regular(tmp_path / "link", most_bytes=100, follow_links=False)
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path):
     file = tmp_path / "file"
     file.write_bytes(b"x" * 100)
-    assert len(cached_files.read_regular(file, most_bytes=100)) == 100
+    assert len(files.read_regular(file, most_bytes=100)) == 100
     with pytest.raises(OSError, match="more than 99 bytes"):
-        cached_files.read_regular(file, most_bytes=99)
+        files.read_regular(file, most_bytes=99)
     os.truncate(file, 1 << 40)
     with pytest.raises(OSError, match="more than 100 bytes"):
-        cached_files.read_regular(file, most_bytes=100)
+        files.read_regular(file, most_bytes=100)
 
 
 @pytest.mark.parametrize("make", [make_pipe, make_socket, make_link_to_a_device, make_dangling_link])
 def test_what_is_written_takes_the_place_of_whatever_was_there(short_path, make):
     make(short_path)
-    cached_files.replace_content(short_path, "new")
+    files.replace_content(short_path, "new")
     assert not short_path.is_symlink()
     assert short_path.read_text() == "new"
     assert os.listdir() == ["entry"]
@@ -88,7 +88,7 @@ def test_what_is_written_takes_the_place_of_whatever_was_there(short_path, make)
 def test_a_failed_replacement_leaves_nothing_behind(short_path):
     make_folder(short_path)
     with pytest.raises(OSError):
-        cached_files.replace_content(short_path, "new")
+        files.replace_content(short_path, "new")
     assert os.listdir() == ["entry"]
 
 
@@ -109,7 +109,7 @@ def test_the_cache_lies_at_an_absolute_place_or_nowhere(monkeypatch, xdg, home, 
             monkeypatch.delenv(name, raising=False)
         else:
             monkeypatch.setenv(name, value)
-    found = cached_files.cache_home()
+    found = files.cache_home()
     assert (None if found is None else str(found)) == expected
 
 
@@ -117,4 +117,38 @@ def test_a_user_whom_the_system_does_not_know_has_no_cache(monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.delenv("HOME")
     monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
-    assert cached_files.cache_home() is None
+    assert files.cache_home() is None
+
+
+def test_old_file_stays_until_the_new_one_is_whole(tmp_path):
+    path = tmp_path / "new" / "file.txt"
+    path.parent.mkdir()
+    path.write_text("old")
+    with files.replacing(path) as unfinished:
+        assert unfinished.suffix == ".txt"
+        unfinished.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert os.listdir(path.parent) == ["file.txt"]
+
+
+def _write_half(path) -> None:
+    with files.replacing(path) as unfinished:
+        unfinished.write_text("half")
+        raise RuntimeError("boom")
+
+
+def test_error_leaves_the_old_file_and_nothing_half(tmp_path):
+    path = tmp_path / "file.txt"
+    path.write_text("old")
+    with pytest.raises(RuntimeError, match="boom"):
+        _write_half(path)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["file.txt"]
+
+
+def test_file_is_as_readable_as_any_other_of_the_user(tmp_path):
+    (tmp_path / "plain").touch()
+    with files.replacing(tmp_path / "replaced") as unfinished:
+        unfinished.write_text("")
+    assert (tmp_path / "replaced").stat().st_mode == (tmp_path / "plain").stat().st_mode

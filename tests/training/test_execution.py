@@ -12,9 +12,10 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer
-from overlap_train._data.sources import FeedOptions, make_feed
-from overlap_train._fit import assembly
+from overlap_train._data.training_data import make_feed
+from overlap_train._fit import step_building
 from overlap_train._inspection.traces import Traces
+from overlap_train._keras.data import recognize
 from overlap_train._training import execution, planner
 from overlap_train._training.execution import find_xla_obstacle
 from overlap_train._training.loops import Loop, make_loop
@@ -118,7 +119,7 @@ def test_a_step_of_other_weights_is_not_taken_for_the_one_that_was_traced_and_ke
 
 def feed_for(rows=64, batch_size=32):
     x, y = networks.arrays(rows)
-    return make_feed(x, y, None, FeedOptions(batch_size=batch_size), hold_in_memory=lambda size: True)
+    return make_feed(recognize(x, y, batch_size=batch_size, shuffle=True), hold_in_memory=lambda size: True)
 
 
 def test_xla_is_not_chosen_where_it_changes_numbers_or_loses():
@@ -199,7 +200,7 @@ def test_epochs_that_are_left_out_are_not_planned_for(monkeypatch):
         tasks.append(task)
         return execution.make_execution(task, *arguments)
 
-    monkeypatch.setattr(assembly, "make_execution", kept)
+    monkeypatch.setattr(step_building, "make_execution", kept)
     Trainer(perceptron()).fit(*networks.arrays(), batch_size=32, initial_epoch=3, epochs=5, verbose=0)
     assert tasks[0].total_steps == 2 * tasks[0].feed.num_batches
 

@@ -7,7 +7,8 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._data.cursor import Cursor
-from overlap_train._data.sources import FeedOptions, make_feed
+from overlap_train._data.training_data import make_feed
+from overlap_train._keras.data import recognize
 from overlap_train._training.loops import ArrayLoop, EagerLoop, IteratorLoop, make_loop
 from overlap_train._training.step import Step
 
@@ -37,7 +38,7 @@ def make(kind, *, own_logs=True, guard=False, rows=ROWS, known=True):
     if kind == "iterator":
         data = tf.data.Dataset.from_tensor_slices(rows).batch(3)
         data = data if known else data.filter(lambda x: True)
-    feed = make_feed(data, None, None, FeedOptions(3, shuffle=False), hold_in_memory=lambda _: True)
+    feed = make_feed(recognize(data, batch_size=3), hold_in_memory=lambda _: True)
     step = Step(Model(), function, halt_on_nonfinite=guard)
     if kind != "eager":
         step.adopt(step.trace(feed.element_spec))

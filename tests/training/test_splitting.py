@@ -313,7 +313,7 @@ def test_parts_wait_for_each_other_only_where_the_loss_needs_all_rows(monkeypatc
     y = tf.constant(np.random.default_rng(1).random((8, 3), "float32"))
     model.train_on_batch(x, y)
     tapes, gradients, outputs = [], [], []
-    stock_forward = splitting._keras.forward
+    stock_forward = splitting.keras_training.forward
 
     def forward(*arguments):
         outputs.append(stock_forward(*arguments))
@@ -329,7 +329,7 @@ def test_parts_wait_for_each_other_only_where_the_loss_needs_all_rows(monkeypatc
             gradients.append((self, result))
             return result
 
-    monkeypatch.setattr(splitting._keras, "forward", forward)
+    monkeypatch.setattr(splitting.keras_training, "forward", forward)
     monkeypatch.setattr(splitting.tf, "GradientTape", Tape)
     step = splitting.SplitStep(model, 2, whole=lambda batch: {})
     tf.function(lambda: step((x, y)), autograph=False).get_concrete_function()

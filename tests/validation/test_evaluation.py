@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._data.shards import make_batches, split_batches
+from overlap_train._data.shards import split_batches
+from overlap_train._data.validation_data import make_batches
+from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState
 from overlap_train._validation.evaluation import SnapshotEvaluator
 from overlap_train._validation.validation_step import trace_validation
@@ -20,9 +22,8 @@ X, Y = arrays(70)
 
 
 def evaluator_of(model, data=(X, Y, None), *, batch_size=16, step=None, preprocess=None, **options):
-    batches = make_batches(
-        *data, batch_size=batch_size, steps=None, cache_bytes=1 << 30, preprocess=preprocess
-    )
+    recognized = recognize(*data, batch_size=batch_size)
+    batches = make_batches(recognized, steps=None, cache_bytes=1 << 30, preprocess=preprocess)
     traced = trace_validation(model, step or model.test_step, batches.element_spec, batches.preparation)
     state = ModelState(model, traced.variables)
     return state, batches, SnapshotEvaluator(model, state, traced, batches, **options)
@@ -233,7 +234,7 @@ def test_the_next_evaluation_of_the_same_step_compiles_nothing_and_reads_the_new
         traces.append(1)
         return model.test_step(batch)
 
-    batches = [make_batches(x, Y, None, batch_size=16, steps=None, cache_bytes=0) for x in (X, X + 1)]
+    batches = [make_batches(recognize(x, Y, batch_size=16), steps=None, cache_bytes=0) for x in (X, X + 1)]
     traced = trace_validation(model, step, batches[0].element_spec)
     state = ModelState(model, traced.variables)
     values, seen = state.read(), len(traces)

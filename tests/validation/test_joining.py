@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from overlap_train import Trainer, ValidationPolicy
-from overlap_train._data.shards import make_batches
+from overlap_train._data.validation_data import make_batches
+from overlap_train._keras.data import recognize
 from overlap_train._validation.joining import rows_together
 from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, crossentropy, sequential
 
@@ -185,9 +186,10 @@ def test_the_history_is_that_of_the_users_batches(rows, weighted):
         )
 
 
-def make(**arguments):
+def make(*, batch_size=16, steps=None, **arguments):
     x, y = arrays(ROWS)
-    return make_batches(x, y, None, **(dict(batch_size=16, steps=None, cache_bytes=0) | arguments))
+    data = recognize(x, y, batch_size=batch_size, steps=steps)
+    return make_batches(data, steps=steps, cache_bytes=0, **arguments)
 
 
 def test_enough_batches_are_left_to_share():

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._data.shards import make_batches
+from overlap_train._data.validation_data import make_batches
+from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._validation.evaluation import SnapshotEvaluator
 from overlap_train._validation.live import LiveRunner, StepByStep, traced_step
@@ -30,7 +31,7 @@ def pool():
 
 def evaluator_of(model, data=(X, Y)):
     x, y = data if isinstance(data, tuple) else (data, None)
-    batches = make_batches(x, y, None, batch_size=16, steps=None, cache_bytes=1 << 30)
+    batches = make_batches(recognize(x, y, batch_size=16), steps=None, cache_bytes=1 << 30)
     step = trace_validation(model, model.test_step, batches.element_spec)
     state = ModelState(model, step.variables)
     return state, batches, SnapshotEvaluator(model, state, step, batches)
@@ -74,7 +75,7 @@ def test_spans_name_epoch_step_and_part(pool):
 
 
 def live_runner_of(model, spans=None):
-    batches = make_batches(X, Y, None, batch_size=16, steps=None, cache_bytes=1 << 30)
+    batches = make_batches(recognize(X, Y, batch_size=16), steps=None, cache_bytes=1 << 30)
     step = trace_validation(model, model.test_step, batches.element_spec)
     assert step.live
     state = ModelState(model, step.variables)

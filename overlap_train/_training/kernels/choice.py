@@ -21,7 +21,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train import _keras
+from overlap_train._keras import models as keras_models
+from overlap_train._keras import optimizers as keras_optimizers
 from overlap_train._training.kernels.recurrent import is_stock_recurrence, recur
 from overlap_train.conv import layers, library, selection
 from overlap_train.conv.acceleration import stock_convolutions
@@ -110,12 +111,12 @@ def _layers(model: keras.Model, *, build: bool) -> dict[str, list[_Swap]]:
         found["convolution"] = [
             (layer, "call", functools.partial(_convolution, layer)) for layer in convolutions
         ]
-    normalizations = [layer for layer in _keras.flat_layers(model) if _is_stock_normalization(layer)]
+    normalizations = [layer for layer in keras_models.flat_layers(model) if _is_stock_normalization(layer)]
     if normalizations:
         found["normalization"] = [
             (layer, "call", functools.partial(_normalization, layer)) for layer in normalizations
         ]
-    recurrences = [layer for layer in _keras.flat_layers(model) if is_stock_recurrence(layer)]
+    recurrences = [layer for layer in keras_models.flat_layers(model) if is_stock_recurrence(layer)]
     if recurrences:
         found["recurrence"] = [
             (layer, "inner_loop", functools.partial(_recurrence, layer)) for layer in recurrences
@@ -260,7 +261,7 @@ def fused_adam(
         variable: of the same shape.
         learning_rate: float32[].
     """
-    m, v = _keras.adam_moments(optimizer, variable)
+    m, v = keras_optimizers.adam_moments(optimizer, variable)
     step = tf.cast(optimizer.iterations + 1, tf.float32)
     beta_1, beta_2 = tf.constant(optimizer.beta_1), tf.constant(optimizer.beta_2)
     tf.raw_ops.ResourceApplyAdam(

@@ -23,8 +23,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train import _keras
-from overlap_train._keras import replicas as _keras_replicas
+from overlap_train._keras import losses as keras_losses
+from overlap_train._keras import models as keras_models
+from overlap_train._keras import replicas as keras_replicas
+from overlap_train._keras import training as keras_training
 from overlap_train._training.dropout import BeginPart, whole_batch_dropout
 from overlap_train._training.outputs import Outputs
 from overlap_train._training.replicas.strategy import Replicas
@@ -121,9 +123,9 @@ class ReplicaStep:
         with contextlib.ExitStack() as patches:
             begin_part = patches.enter_context(whole_batch_dropout(model))
             begin_losses = patches.enter_context(
-                _keras_replicas.added_losses_apart(_keras.flat_layers(model))
+                keras_replicas.added_losses_apart(keras_models.flat_layers(model))
             )
-            patches.enter_context(_keras_replicas.gradients_already_reduced(model.optimizer))
+            patches.enter_context(keras_replicas.gradients_already_reduced(model.optimizer))
             own = {r: _Share(x, rows, begin, size) for r, (begin, size) in shares.items()}
 
             def run() -> None:
@@ -185,7 +187,7 @@ class _Replica:
         replicas: Replicas,
         share: _Share,
         begin_part: BeginPart,
-        begin_losses: Callable[[], list[_keras_replicas.AddedLoss]],
+        begin_losses: Callable[[], list[keras_replicas.AddedLoss]],
         most_rows: int | None,
     ) -> None:
         self._model = model
@@ -210,7 +212,7 @@ class _Replica:
         self._begin_part(share.rows, share.start, share.stop, {})
         added = self._begin_losses()
         with tf.GradientTape() as tape:
-            outputs = Outputs(_keras.forward(model, share.x))
+            outputs = Outputs(keras_training.forward(model, share.x))
         terms = [term for _, term in added]
         whole, total = self._exchange(outputs.tensors, terms)
         layers = [layer for layer, _ in added]
@@ -299,7 +301,7 @@ class _Replica:
         outputs: Outputs,
         whole: Sequence[tf.Tensor],
         sample_weight: Any,
-        added: Sequence[_keras_replicas.AddedLoss],
+        added: Sequence[keras_replicas.AddedLoss],
         *,
         counts: bool,
     ) -> tuple[Any, Any, Any, Any]:
@@ -316,12 +318,12 @@ class _Replica:
         """
         model = self._model
         terms = [term for _, term in added]
-        with _keras_replicas.unscaled_losses(), tf.GradientTape() as tape:
+        with keras_replicas.unscaled_losses(), tf.GradientTape() as tape:
             tape.watch([tensor for tensor in (*whole, *terms) if tensor.dtype.is_floating])
             y_pred = outputs.of(whole)
-            with contextlib.nullcontext() if counts else _keras_replicas.without_updates(model):
-                _keras_replicas.place_added_losses(model, added)
-                loss = _keras.compute_and_track_loss(model, x, y, y_pred, sample_weight)
+            with contextlib.nullcontext() if counts else keras_replicas.without_updates(model):
+                keras_replicas.place_added_losses(model, added)
+                loss = keras_losses.compute_and_track_loss(model, x, y, y_pred, sample_weight)
                 scaled = model.optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, (list(whole), terms, list(model.trainable_weights)))
         return y_pred, *gradients

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._keras import replicas as _keras_replicas
+from overlap_train._keras import replicas as keras_replicas
 from overlap_train.parallel.evaluator import EvaluatorPlace, EvaluatorTask, place_of
 from overlap_train.parallel.hosts import make_hosts
 
@@ -84,7 +84,7 @@ class Replicas:
             ValueError: if it did not, or if the optimizer does what cannot be done on several replicas.
         """
         name = type(self.strategy).__name__
-        if _keras_replicas.strategy_of(model) is not self.strategy or self._foreign(model.variables):
+        if keras_replicas.strategy_of(model) is not self.strategy or self._foreign(model.variables):
             raise ValueError(
                 f"the model {model.name!r} was not made in the scope of the {name}: build and compile it "
                 "inside `with strategy.scope():`, all its layers included"
@@ -92,13 +92,13 @@ class Replicas:
         optimizer = model.optimizer
         if optimizer is None:
             return
-        made_by = _keras_replicas.optimizer_strategy(_keras_replicas.inner_optimizer(optimizer))
+        made_by = keras_replicas.optimizer_strategy(keras_replicas.inner_optimizer(optimizer))
         if made_by is not self.strategy or self._foreign(optimizer.variables):
             raise ValueError(
                 f"the optimizer {type(optimizer).__name__} of the model {model.name!r} was not made in the "
                 f"scope of the {name}: make it and call model.compile inside `with strategy.scope():`"
             )
-        if getattr(_keras_replicas.inner_optimizer(optimizer), "gradient_accumulation_steps", None):
+        if getattr(keras_replicas.inner_optimizer(optimizer), "gradient_accumulation_steps", None):
             raise ValueError(
                 "gradient_accumulation_steps does not work under tf.distribute, where no condition may "
                 "contain an update on several replicas; use a larger batch or one device"
@@ -107,7 +107,7 @@ class Replicas:
     def build(self, model: keras.Model, element_spec: Any) -> None:
         """Makes whatever variables of a compiled model are missing, on every replica."""
         with self.scope():
-            _keras_replicas.symbolic_build(model, element_spec)
+            keras_replicas.symbolic_build(model, element_spec)
 
     def own_metrics(self, model: keras.Model) -> Any:
         """Returns a model's metrics as this host's first replica has counted them, without asking others."""
@@ -121,7 +121,7 @@ class Replicas:
 
         def run(*arguments: Any) -> Any:
             replica = tf.distribute.ReplicaContext(self.strategy, replica_id_in_sync_group=0)
-            with replica, _keras_replicas.unscaled_losses():
+            with replica, keras_replicas.unscaled_losses():
                 return function(*arguments)
 
         return run
@@ -154,7 +154,7 @@ def find_strategy(model: keras.Model, strategy: Any) -> Replicas | None:
     if strategy is not None and not isinstance(strategy, tf.distribute.Strategy):
         raise TypeError(f"strategy must be a tf.distribute.Strategy or None; got {type(strategy).__name__}")
     present = tf.distribute.get_strategy() if tf.distribute.has_strategy() else None
-    chosen = strategy or _keras_replicas.strategy_of(model) or present
+    chosen = strategy or keras_replicas.strategy_of(model) or present
     if chosen is None:
         return None
     if not isinstance(chosen, _SUPPORTED):

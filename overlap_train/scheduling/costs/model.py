@@ -11,7 +11,8 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from overlap_train._support.arguments import require_callable, require_real, shown
+from overlap_train._support.arguments import require_callable, shown
+from overlap_train._support.numbers import require_real
 from overlap_train.scheduling.costs.regression import WorkRegression
 from overlap_train.scheduling.graph.devices import Device
 from overlap_train.scheduling.graph.layers import Layer, Work

@@ -10,7 +10,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._support.arguments import require_choice, require_count, require_flag, require_real
+from overlap_train._support.arguments import require_choice, require_flag
+from overlap_train._support.numbers import require_count, require_real
 from overlap_train.scheduling.costs.model import CostModel, Costs
 from overlap_train.scheduling.graph.devices import Platform
 from overlap_train.scheduling.graph.layers import LayerGraph

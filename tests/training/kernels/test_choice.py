@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer
-from overlap_train._fit import assembly
+from overlap_train._fit import step_building
 from overlap_train._training.kernels import choice as kernels
 from overlap_train._training.kernels.choice import find_fast_kernels, fused_adam, fused_batch_normalization
 from overlap_train._training.plan_cache import Candidate, PlanCache, Timing
@@ -325,8 +325,8 @@ def test_who_wants_keras_own_operations_gets_them(options):
 
 def test_what_was_found_for_the_first_trace_serves_the_model_until_it_is_compiled(monkeypatch):
     found = []
-    search = assembly.find_free_kernels
-    monkeypatch.setattr(assembly, "find_free_kernels", lambda model: found.append(1) or search(model))
+    search = step_building.find_free_kernels
+    monkeypatch.setattr(step_building, "find_free_kernels", lambda model: found.append(1) or search(model))
     model = deep()
     for _ in range(2):
         Trainer(model).fit(*images(8), batch_size=8, verbose=0)

@@ -11,7 +11,8 @@ import tensorflow as tf
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from overlap_train import ExecutionPlan, Trainer, _keras
+from overlap_train import ExecutionPlan, Trainer
+from overlap_train._keras import models as keras_models
 from overlap_train._training.kernels import choice as kernels
 from overlap_train._training.kernels.recurrent import is_stock_recurrence, recur
 from tests import networks
@@ -250,7 +251,7 @@ def test_training_is_that_of_keras(loop):
     networks.assert_same_history(ours.history, theirs.history, rtol=1e-4)
     networks.assert_same_weights(actual, expected, rtol=1e-3)
     assert "fast recurrence" in " ".join(trainer.messages)
-    assert not [layer for layer in _keras.flat_layers(actual) if "inner_loop" in vars(layer)]
+    assert not [layer for layer in keras_models.flat_layers(actual) if "inner_loop" in vars(layer)]
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))

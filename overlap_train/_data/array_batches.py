@@ -1,0 +1,129 @@
+"""D: validation arrays, held as tensors whose slices are batches."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from overlap_train._data.fold import Fold
+from overlap_train._data.preprocessing import Preprocess, trace_preprocess
+from overlap_train._data.streamed_batches import BatchStream
+from overlap_train._keras.data import Arrays
+
+__all__ = ["ArrayBatches"]
+
+
+@dataclass(frozen=True)
+class ArrayFold(Fold):
+    """Through slices of arrays.
+
+    Attributes:
+        num_samples: rows.
+        batch_size: rows of a full batch.
+    """
+
+    num_samples: int
+    batch_size: int
+
+    def batch(self, held: Any, index: Any) -> Any:
+        """Returns a slice of rows."""
+        row = index * self.batch_size
+        end = tf.minimum(row + self.batch_size, self.num_samples)
+        rows = keras.tree.map_structure(lambda t: t[row:end], held)
+        if self.num_samples % self.batch_size:
+            return rows
+        # Known where Keras would know it: see ArrayLoop.
+        return keras.tree.map_structure(lambda t: tf.ensure_shape(t, [self.batch_size, *t.shape[1:]]), rows)
+
+
+class ArrayBatches:
+    """Validation arrays held as tensors; a batch is a slice of rows, prepared by the user's function.
+
+    Attributes:
+        tensors: nested tensors, the rows along axis 0.
+        num_batches: batches to evaluate, the last one possibly smaller.
+        raw_spec: nested specs of a slice.
+        preparation: makes a batch of a slice; None if it is one.
+        element_spec: nested specs of a batch.
+    """
+
+    def __init__(
+        self,
+        arrays: Arrays,
+        *,
+        batch_size: int,
+        steps: int | None,
+        preprocess: Preprocess | None = None,
+        device: str | None = None,
+    ) -> None:
+        """Makes tensors of arrays.
+
+        Args:
+            arrays: dense.
+            batch_size: rows of a batch, which may be several of those of the arrays.
+            steps: batches to evaluate; all if None.
+            preprocess: prepares a batch.
+            device: where they are held; None leaves it to TensorFlow.
+        """
+        num_samples = arrays.num_samples
+        with tf.device(device):
+            self.tensors = keras.tree.map_structure(tf.convert_to_tensor, arrays.inputs)
+        static_size = None if num_samples % batch_size else batch_size
+        self.raw_spec = keras.tree.map_structure(
+            lambda t: tf.TensorSpec([static_size, *t.shape[1:]], t.dtype), self.tensors
+        )
+        self.preparation, self.element_spec = trace_preprocess(preprocess, self.raw_spec)
+        self._num_samples = num_samples
+        self._batch_size = batch_size
+        available = math.ceil(num_samples / batch_size)
+        self.num_batches = min(steps, available) if steps else available
+
+    @property
+    def expected(self) -> int:
+        """Batches of a validation."""
+        return self.num_batches
+
+    @property
+    def last_count(self) -> int:
+        """Batches that the last validation had."""
+        return self.num_batches
+
+    @property
+    def held(self) -> Any:
+        """What `fold` reads."""
+        return self.tensors
+
+    def held_on(self, device: str | None) -> Any:
+        """Returns the same on another device, so that it is not copied there by each evaluation."""
+        if device is None:
+            return self.tensors
+        with tf.device(device):
+            return keras.tree.map_structure(tf.identity, self.tensors)
+
+    @property
+    def held_spec(self) -> Any:
+        """Specs of `held`."""
+        return keras.tree.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), self.tensors)
+
+    def stream(self) -> BatchStream:
+        """Returns the slices one by one."""
+        size = self._batch_size
+        rows = range(0, min(self.num_batches * size, self._num_samples), size)
+        slices = (self._rows(row) for row in rows)
+        return BatchStream(lambda _: slices, None)
+
+    def _rows(self, first: int) -> Any:
+        def take(tensor: tf.Tensor) -> tf.Tensor:
+            with tf.device(tensor.device):  # or all rows would go to where the batch is wanted
+                return tensor[first : first + self._batch_size]
+
+        return keras.tree.map_structure(take, self.tensors)
+
+    @property
+    def fold(self) -> ArrayFold:
+        """Goes through the slices inside a compiled function."""
+        return ArrayFold(self._num_samples, self._batch_size)

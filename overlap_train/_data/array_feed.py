@@ -1,0 +1,98 @@
+"""A: training arrays, held as tensors and gathered inside the compiled loop."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from overlap_train._data.feed import Feed
+from overlap_train._data.memory import lent_or_copied
+from overlap_train._data.preprocessing import Preprocess, prepare, trace_preprocess
+from overlap_train._data.row_orders import RowOrders
+from overlap_train._keras.data import Arrays
+
+__all__ = ["ArrayFeed"]
+
+
+class ArrayFeed(Feed):
+    """Arrays held as tensors of their own dtype, gathered by an order inside the compiled loop.
+
+    Read-only arrays are not copied where their layout allows that (`zero_copy.as_tensor`), so a mapped file
+    may be larger than memory. Others are, as by Keras: who changes them during the training changes nothing.
+
+    A pass is the order of the rows, int64[num_samples].
+
+    Attributes:
+        tensors: nested tensors, the rows along axis 0.
+        num_samples: rows.
+        batch_size: rows of a full batch.
+        preprocess: the user's function that makes a batch of gathered rows; None if they are one.
+        preparation: the same, traced.
+    """
+
+    rewindable = True
+    draws_seeds = False
+
+    def __init__(self, arrays: Arrays, preprocess: Preprocess | None = None) -> None:
+        super().__init__()
+        self.preprocess = preprocess
+        self.num_samples, self.batch_size = arrays.num_samples, arrays.batch_size
+        self.num_batches = math.ceil(self.num_samples / self.batch_size)
+        self.tensors = keras.tree.map_structure(lent_or_copied, arrays.inputs)
+        static_size = None if self.num_samples % self.batch_size else self.batch_size
+        gathered = keras.tree.map_structure(
+            lambda t: tf.TensorSpec([static_size, *t.shape[1:]], t.dtype), self.tensors
+        )
+        self.preparation, self.element_spec = trace_preprocess(preprocess, gathered)
+        self._shuffle = arrays.shuffle
+        self._orders = RowOrders(arrays)
+
+    @property
+    def full_batch(self) -> int:
+        return self.batch_size
+
+    def batch(self, order: tf.Tensor, index: tf.Tensor, tensors: Any = None, *, full: bool = False) -> Any:
+        """Returns batch `index` of a pass: rows gathered by its order, int64[num_samples], and prepared.
+
+        Args:
+            order: the pass.
+            index: which batch, int64[].
+            tensors: stand in for `self.tensors` while a loop is traced that takes them as arguments.
+            full: whether the batch is known not to be a smaller last one, and may have a static size.
+        """
+        size: Any = self.batch_size
+        if self.num_samples % self.batch_size and not full:
+            total = self.num_samples if tensors is None else tf.shape(order, tf.int64)[0]
+            size = tf.minimum(index * self.batch_size + self.batch_size, total)
+            size -= index * self.batch_size
+        rows = tf.slice(order, [index * self.batch_size], [size])
+        source = self.tensors if tensors is None else tensors
+        gathered = keras.tree.map_structure(lambda t: tf.gather(t, rows), source)
+        if self.preparation is None or full or tf.executing_eagerly():
+            return prepare(self.preprocess, gathered)
+        return self.preparation(gathered)
+
+    def describe(self) -> str:
+        rows = tf.constant(sorted({i * (self.num_samples - 1) // 63 for i in range(64)}), tf.int64)
+        digest = hashlib.sha256()
+        for tensor in keras.tree.flatten(self.tensors):
+            digest.update(repr((tensor.dtype, tensor.shape)).encode())
+            digest.update(tf.io.serialize_tensor(tf.gather(tensor, rows)).numpy())
+        return (
+            f"{self.num_samples} rows in batches of {self.batch_size}, shuffle={self._shuffle}\n"
+            f"digest of 64 rows {digest.hexdigest()[:16]}"
+        )
+
+    def new_pass(self) -> tf.Tensor:
+        self.drawn += 1
+        return self._orders[self.drawn - 1]
+
+    def rewind(self, drawn: int) -> None:
+        self.drawn = drawn
+
+    def forget(self, drawn: int) -> None:
+        self._orders.forget(drawn)

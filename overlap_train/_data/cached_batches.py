@@ -1,0 +1,160 @@
+"""D: validation batches of a dataset, kept in memory and taken by number inside compiled loops."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from overlap_train._data.fold import Fold
+from overlap_train._data.streamed_batches import BatchStream
+
+__all__ = ["CachedBatches"]
+
+
+class CachedFold(Fold):
+    """Through lists of tensors, one list for each component of a batch.
+
+    Args:
+        element_spec: nested specs of a batch.
+    """
+
+    def __init__(self, element_spec: Any) -> None:
+        self._element_spec = element_spec
+        # Of tensors, ragged and sparse ones in their parts; what a dataset has for None is no tensor.
+        self._leaves = tf.nest.flatten(element_spec, expand_composites=True)
+        self.components = [spec for spec in self._leaves if isinstance(spec, tf.TensorSpec)]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CachedFold) and str(other._element_spec) == str(self._element_spec)
+
+    def __hash__(self) -> int:
+        return hash(str(self._element_spec))
+
+    def batch(self, held: Sequence[tf.Tensor], index: Any) -> Any:
+        """Returns the tensors of one batch."""
+        index = tf.cast(index, tf.int32)
+        with tf.device("CPU:0"):  # a list that went to another device would take all its tensors along
+            tensors = [
+                tf.raw_ops.TensorListGetItem(
+                    input_handle=handle, index=index, element_shape=-1, element_dtype=spec.dtype
+                )
+                for handle, spec in zip(held, self.components, strict=True)
+            ]
+        shaped = (tf.ensure_shape(t, spec.shape) for t, spec in zip(tensors, self.components, strict=True))
+        leaves = [next(shaped) if isinstance(spec, tf.TensorSpec) else None for spec in self._leaves]
+        return tf.nest.pack_sequence_as(self._element_spec, leaves, expand_composites=True)
+
+
+class CachedBatches:
+    """A dataset whose prepared batches are kept in memory after the first pass.
+
+    They are kept as lists of tensors that a compiled loop takes by number, and not as a cache of `tf.data`:
+    a worker would walk through the batches before its own, and `Dataset.reduce` makes the workers wait for
+    each other (docs/performance.md).
+
+    Attributes:
+        num_batches: known after `fill`.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset, steps: int | None) -> None:
+        self._dataset = dataset if steps is None else dataset.take(steps)
+        self.element_spec = self.raw_spec = dataset.element_spec
+        self.preparation = None
+        self.num_batches: int | None = None
+        self._fold = CachedFold(self.element_spec)
+        self._components = self._fold.components
+        self._lists: tuple[tf.Tensor, ...] = ()
+        self._lock = threading.Lock()
+
+    @property
+    def expected(self) -> int:
+        """Batches of a validation; the first call prepares them."""
+        return self.fill()
+
+    @property
+    def last_count(self) -> int:
+        """Batches that the last validation had."""
+        return self.num_batches or 0
+
+    @property
+    def held(self) -> tuple[tf.Tensor, ...]:
+        """What `fold` reads after `fill`: a list of tensors, variant[], for each component of a batch."""
+        return self._lists
+
+    def held_on(self, device: str | None) -> tuple[tf.Tensor, ...]:
+        """Returns the same: the lists stay where they are, and each batch goes to the device when drawn."""
+        return self._lists
+
+    @property
+    def held_spec(self) -> tuple[tf.TensorSpec, ...]:
+        """Specs of `held`."""
+        return tuple(tf.TensorSpec([], tf.variant) for _ in self._components)
+
+    def fill(self) -> int:
+        """Prepares every batch once, however many threads call it, and returns their number.
+
+        Raises:
+            ValueError: if there is none.
+        """
+        with self._lock:
+            if self.num_batches is None:
+                with tf.device("CPU:0"):
+                    count, lists = _draw_all(iter(self._dataset))
+                if int(count) == 0:
+                    raise ValueError("the validation data is empty: its dataset has no batch")
+                self._lists, self.num_batches = tuple(lists), int(count)
+            return self.num_batches
+
+    @property
+    def fold(self) -> CachedFold:
+        """Goes through the batches inside a compiled function."""
+        return self._fold
+
+    def stream(self) -> BatchStream:
+        """Returns the batches one by one."""
+        return BatchStream(
+            lambda _: (self._fold.batch(self._lists, index) for index in range(self.fill())), None
+        )
+
+
+@tf.function(autograph=False)  # type: ignore[untyped-decorator]
+def _draw_all(iterator: Any) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+    """Draws all batches; returns their number and a list of tensors for each of their components.
+
+    Traced once in a process for each kind of batch, which is all that the trace knows of the data.
+    """
+    specs = tf.nest.flatten(iterator.element_spec, expand_composites=True)
+    with tf.device("CPU:0"):
+        empty = tuple(
+            tf.raw_ops.EmptyTensorList(element_shape=-1, max_num_elements=-1, element_dtype=spec.dtype)
+            for spec in specs
+            if isinstance(spec, tf.TensorSpec)
+        )
+
+        def body(count: tf.Tensor, _: tf.Tensor, lists: tuple[tf.Tensor, ...]) -> tuple[Any, ...]:
+            batch = iterator.get_next_as_optional()
+
+            def keep() -> tuple[Any, ...]:
+                leaves = tf.nest.flatten(batch.get_value(), expand_composites=True)
+                tensors = (leaf for leaf in leaves if leaf is not None)
+                longer = tuple(
+                    tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=tensor)
+                    for handle, tensor in zip(lists, tensors, strict=True)
+                )
+                return count + 1, tf.constant(True), longer
+
+            kept: tuple[Any, ...] = tf.cond(
+                batch.has_value(), keep, lambda: (count, tf.constant(False), lists)
+            )
+            return kept
+
+        count, _, lists = tf.while_loop(
+            lambda _count, more, _lists: more,
+            body,
+            (tf.constant(0, tf.int64), tf.constant(True), empty),
+            parallel_iterations=1,
+        )
+    return count, lists

@@ -1,0 +1,144 @@
+"""D: validation batches that are drawn anew for each validation, one by one, by all workers together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from overlap_train._data.pipeline import read_by
+from overlap_train._keras.data import Pipeline
+
+__all__ = ["BatchStream", "StreamedBatches"]
+
+
+class StreamedBatches:
+    """Batches that are drawn anew for each validation, by all workers from one iterator.
+
+    The user's data sees one pass at a time: a worker turns to the next validation only when the pass of
+    the one before has given its last batch, and the next pass is begun by the first worker to draw from it.
+    A generator is drawn from by one iterator for good: another one would lose the batches that the first has
+    fetched ahead, and how many those are is a matter of luck.
+
+    Attributes:
+        element_spec: nested specs of a batch.
+        raw_spec: the same; nothing is left to be prepared.
+        rewindable: whether another `begin` starts from the first batch again; a generator goes on where
+            it stopped, as in Keras.
+        reads: the names of variables and tables that the pipeline's functions read when it runs.
+        last_count: batches that the last validation had.
+    """
+
+    num_batches = None
+    preparation = None
+
+    def __init__(self, pipeline: Pipeline, dataset: Any, steps: int | None) -> None:
+        """Begins before the first validation.
+
+        Args:
+            pipeline: what the user gave.
+            dataset: its batches, prepared.
+            steps: batches of a validation; all if None.
+        """
+        self._pipeline, self._dataset = pipeline, dataset
+        self.element_spec = self.raw_spec = self._dataset.element_spec
+        self.reads = read_by(self._dataset)
+        self.rewindable = pipeline.restarts
+        self._steps = steps
+        self._lock = threading.Lock()  # for the three below; not held while a batch is drawn
+        self._under_way: BatchStream | None = None
+        self._only_iterator: Iterator[Any] | None = None
+        self._closed = False
+        self.last_count = 0
+
+    @property
+    def expected(self) -> int | None:
+        """Batches of a validation, if they can be counted beforehand."""
+        return self._steps or self._pipeline.num_batches
+
+    def begin(self) -> BatchStream:
+        """Prepares one validation; call it in epoch order. Nothing happens before the first draw."""
+        return BatchStream(self._begin_pass, self._steps, self._end_pass)
+
+    def stream(self) -> BatchStream:
+        """Starts one validation, as `begin`."""
+        return self.begin()
+
+    def close(self) -> None:
+        """Ends the last pass and lets none begin any more. Idempotent; does not wait for a draw."""
+        with self._lock:
+            self._closed = True
+            under_way = self._under_way
+        if under_way is not None:
+            self._end_pass(under_way)
+
+    def _begin_pass(self, stream: BatchStream) -> Iterator[Any]:
+        with self._lock:
+            under_way = self._under_way
+        if under_way is not None:  # given up before its end
+            self._end_pass(under_way)
+        with self._lock:
+            if self._closed:
+                return iter(())
+            self._under_way = stream
+            self._pipeline.end_epoch()  # Keras does so when it rewinds the data
+            self._pipeline.begin_epoch()
+            if self.rewindable:
+                return iter(self._dataset)
+            self._only_iterator = self._only_iterator or iter(self._dataset)
+            return self._only_iterator
+
+    def _end_pass(self, stream: BatchStream) -> None:
+        """Tells the user's data that a validation is over, once for each."""
+        with self._lock:
+            if self._under_way is not stream:
+                return
+            self._under_way = None
+        self.last_count = stream.drawn
+        length = self._pipeline.num_batches
+        if self._pipeline.is_dataset and length and stream.drawn >= length:
+            # As Keras at the end of a pass: it draws from the seeds of the user's shuffles.
+            iter(self._dataset)
+        self._pipeline.end_epoch()
+
+
+class BatchStream:
+    """The batches of one validation, each given to the first worker that asks.
+
+    Attributes:
+        drawn: batches given so far.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[BatchStream], Iterator[Any]],
+        steps: int | None,
+        end: Callable[[BatchStream], None] = lambda stream: None,
+    ) -> None:
+        self._begin = begin
+        self._end = end
+        self._batches: Iterator[Any] | None = None
+        self._left = steps
+        self._lock = threading.Lock()
+        self.drawn = 0
+
+    def draw(self) -> Any | None:
+        """Returns the next batch, or None when there is no more. May be called from any thread."""
+        with self._lock:
+            if self._batches is None:
+                self._batches = self._begin(self)
+            batch = None if self._left == 0 else next(self._batches, None)
+            if batch is None:
+                self._left = 0
+                self._end(self)
+                return None
+            self.drawn += 1
+            if self._left is not None:
+                self._left -= 1
+            return batch
+
+    def finish(self) -> None:
+        """Says that nobody draws any more."""
+        with self._lock:
+            self._left = 0
+            self._end(self)

@@ -1,0 +1,92 @@
+"""D: from what is given as validation data to the batches that its workers evaluate.
+
+Three kinds, by where the batches are between two validations: in arrays, in memory after a first pass, or
+nowhere, to be drawn again each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from overlap_train._data.array_batches import ArrayBatches
+from overlap_train._data.cached_batches import CachedBatches
+from overlap_train._data.memory import size_bytes
+from overlap_train._data.pipeline import is_repeatable, prepared_batches
+from overlap_train._data.preprocessing import Preprocess
+from overlap_train._data.streamed_batches import StreamedBatches
+from overlap_train._keras.data import Arrays, Pipeline
+
+__all__ = ["Batches", "make_batches"]
+
+Batches = ArrayBatches | CachedBatches | StreamedBatches
+
+_LEAST_JOINED = 32
+
+
+def make_batches(
+    data: Arrays | Pipeline,
+    *,
+    steps: int | None,
+    cache_bytes: int,
+    preprocess: Preprocess | None = None,
+    most_rows: Callable[[Any], int] | None = None,
+    device: str | None = None,
+) -> Batches:
+    """Returns the validation set as `keras.Model.evaluate` would batch it.
+
+    Args:
+        data: what it is given.
+        steps: batches to evaluate; all if None.
+        cache_bytes: prepared batches up to this size are kept between validations.
+        preprocess: prepares a batch.
+        most_rows: returns how many rows of nested arrays may be evaluated as one batch, where no number of
+            steps is given.
+        device: where arrays are held; None leaves it to TensorFlow.
+
+    Raises:
+        ValueError: for endless data without `steps`.
+    """
+    if isinstance(data, Arrays):
+        if data.dense:
+            most = most_rows(data.inputs) if most_rows is not None and steps is None else 0
+            batch_size = data.batch_size * _together(data.batch_size, data.num_samples, most)
+            return ArrayBatches(
+                data, batch_size=batch_size, steps=steps, preprocess=preprocess, device=device
+            )
+        data = data.pipeline
+    dataset = prepared_batches(data.dataset, preprocess)
+    if data.is_dataset and _may_be_kept(dataset, steps, cache_bytes):
+        return CachedBatches(dataset, steps)
+    return StreamedBatches(data, dataset, steps)
+
+
+def _may_be_kept(dataset: tf.data.Dataset, steps: int | None, cache_bytes: int) -> bool:
+    """Whether the batches of a dataset are the same in each pass and fit into memory."""
+    cardinality = int(dataset.cardinality())
+    if cardinality == tf.data.INFINITE_CARDINALITY and steps is None:
+        raise ValueError(
+            "the validation dataset never ends; pass validation_steps=... (or steps=... to evaluate), "
+            "or limit it with dataset.take(n)"
+        )
+    # In this order: the look at the first batch begins a pass.
+    return is_repeatable(dataset) and _fits(dataset, cardinality, steps, cache_bytes)
+
+
+def _together(batch_size: int, num_samples: int, most_rows: int) -> int:
+    """Returns how many batches to join; enough are left for any number of workers to share evenly."""
+    return max(1, min(most_rows // batch_size, num_samples // batch_size // _LEAST_JOINED))
+
+
+def _fits(dataset: tf.data.Dataset, cardinality: int, steps: int | None, cache_bytes: int) -> bool:
+    """Whether the prepared batches are known to fit, by the size of the first one."""
+    count = min(n for n in (cardinality, steps) if n is not None and n > 0) if cardinality > 0 else steps
+    if count is None:
+        return False
+    first = next(iter(dataset.take(1)), None)
+    if first is None:
+        return True
+    leaves = [leaf for leaf in tf.nest.flatten(first, expand_composites=True) if tf.is_tensor(leaf)]
+    return count * sum(size_bytes(leaf) for leaf in leaves) <= cache_bytes

@@ -1,0 +1,179 @@
+"""What `fit` and `evaluate` are given as data: found out once, as Keras would, and told as plain facts.
+
+Leans on `get_data_adapter` and its adapters, `_inputs` and `_num_samples` of `ArrayDataAdapter`, and
+`array_slicing`. On the training thread, but for what an epoch's begin and end tell the user's data.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import keras
+import tensorflow as tf
+from keras.src.trainers.data_adapters import (
+    ArrayDataAdapter,
+    array_data_adapter,
+    array_slicing,
+    get_data_adapter,
+)
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
+from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
+
+__all__ = [
+    "Arrays",
+    "Pipeline",
+    "recognize",
+    "split_validation",
+    "without_optionals",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Pipeline:
+    """Batches that come one after another: a dataset of the user's, or what Keras makes of other data.
+
+    Attributes:
+        is_dataset: whether it is a dataset of the user's: a new iterator of it may advance a shuffle's seed.
+        restarts: whether another iterator starts from the first batch again; a generator's goes on.
+    """
+
+    is_dataset: bool
+    restarts: bool
+    _adapter: DataAdapter = field(repr=False)
+
+    @functools.cached_property
+    def dataset(self) -> Any:
+        """What is iterated over in each pass: a `tf.data.Dataset`, or a distributed one of the user's."""
+        return self._adapter.get_tf_dataset()
+
+    @property
+    def num_batches(self) -> int | None:
+        """Batches of a pass, or None if they cannot be counted; asked each time, as data may grow."""
+        count: int | None = self._adapter.num_batches
+        return count
+
+    def begin_epoch(self) -> None:
+        """Tells the user's data that an epoch begins (`PyDataset.on_epoch_begin`)."""
+        self._adapter.on_epoch_begin()
+
+    def end_epoch(self) -> None:
+        """Tells the user's data that an epoch is over (`PyDataset.on_epoch_end`)."""
+        self._adapter.on_epoch_end()
+
+
+@dataclass(frozen=True, eq=False)
+class Arrays:
+    """Arrays whose rows become batches.
+
+    Attributes:
+        inputs: `(x, y, sample_weight)` or a part of it as Keras batches them, the rows along axis 0:
+            floating-point arrays have Keras's `floatx`, weights are made from `class_weight`, sparse arrays
+            are wrapped.
+        num_samples: rows.
+        batch_size: rows of a full batch.
+        shuffle: as in `fit`.
+        dense: whether all of them are there and dense, so that rows can be gathered and sliced.
+        pipeline: their batches as Keras brings them.
+    """
+
+    inputs: Any
+    num_samples: int
+    batch_size: int
+    shuffle: bool | str
+    dense: bool
+    pipeline: Pipeline = field(repr=False)
+
+    @functools.cached_property
+    def row_order(self) -> tf.data.Dataset:
+        """A dataset whose passes yield row numbers, int64[n], in the order of `keras.Model.fit`.
+
+        The row numbers themselves go through Keras's own adapter, so the same global seed gives the same
+        order. A shuffle over all rows does not depend on the batch size and comes in one piece.
+        """
+        rows = tf.range(self.num_samples, dtype=tf.int64)
+        size = self.batch_size if self.shuffle == "batch" else self.num_samples
+        return ArrayDataAdapter(rows, batch_size=size, shuffle=self.shuffle).get_tf_dataset()
+
+
+def recognize(
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    role: Literal["training", "validation"] = "training",
+    batch_size: int | None = None,
+    steps: int | None = None,
+    shuffle: bool | str = False,
+    class_weight: dict[int, float] | None = None,
+) -> Arrays | Pipeline:
+    """Returns what the first arguments of `keras.Model.fit` or `evaluate` are (`get_data_adapter`).
+
+    Keras warns that `shuffle`, which is True unless one says otherwise, does nothing for datasets and
+    generators; here it is dropped for them without a word.
+
+    Args:
+        x: as `keras.Model.fit` takes it.
+        y: as `keras.Model.fit` takes it.
+        sample_weight: as `keras.Model.fit` takes it.
+        role: what the data is for, for messages.
+        batch_size: rows of a batch, for arrays; None leaves it to Keras.
+        steps: batches of an epoch, or None.
+        shuffle: as in `fit`.
+        class_weight: as in `fit`.
+
+    Raises:
+        ValueError: as Keras, for data that it does not know, empty data or mismatched lengths.
+    """
+    if x is None:
+        raise ValueError(
+            f"there is no {role} data: x is None; pass arrays, a tf.data.Dataset, a keras.utils.PyDataset "
+            "or a generator of batches"
+        )
+    convertible = array_data_adapter.can_convert_arrays((x, y, sample_weight))
+    adapter = get_data_adapter(
+        x=x,
+        y=y,
+        sample_weight=sample_weight,
+        batch_size=batch_size,
+        steps_per_epoch=steps,
+        shuffle=shuffle if convertible or isinstance(x, keras.utils.PyDataset) else False,
+        class_weight=class_weight,
+    )
+    pipeline = Pipeline(
+        is_dataset=isinstance(adapter, TFDatasetAdapter),
+        restarts=not isinstance(adapter, GeneratorDataAdapter),
+        _adapter=adapter,
+    )
+    if isinstance(adapter, ArrayDataAdapter):
+        arrays = _arrays(adapter, shuffle, pipeline)
+        if arrays.num_samples == 0:
+            raise ValueError(f"the {role} data is empty: its arrays have 0 rows; pass at least one")
+        return arrays
+    if pipeline.num_batches == 0:
+        raise ValueError(f"the {role} data is empty: its dataset has no batch; pass at least one")
+    return pipeline
+
+
+def split_validation(arrays: Any, fraction: float) -> tuple[Any, Any]:
+    """Splits the last `fraction` of the rows off, as `validation_split` does."""
+    train, validation = array_slicing.train_validation_split(arrays, validation_split=fraction)
+    return train, validation
+
+
+def without_optionals(batch: Any) -> Any:
+    """Turns the empty optionals by which `tf.data` carries a None back into None, as Keras does."""
+    return keras.tree.map_structure(
+        lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch
+    )
+
+
+def _arrays(adapter: ArrayDataAdapter, shuffle: bool | str, pipeline: Pipeline) -> Arrays:
+    inputs = keras.tree.lists_to_tuples(
+        array_slicing.convert_to_sliceable(adapter._inputs, target_backend="tensorflow")
+    )
+    leaves = keras.tree.flatten(inputs)
+    dense = not any(leaf is None or isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)) for leaf in leaves)
+    return Arrays(inputs, int(adapter._num_samples), adapter.batch_size, shuffle, dense, pipeline)

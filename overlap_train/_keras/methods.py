@@ -1,0 +1,69 @@
+"""Whose code a method is: Keras's own, a library's that has put itself in its place, or the user's.
+
+Leans on `TensorFlowTrainer`, and on the closure of `filter_traceback` in which Keras's methods lie. Any
+thread.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras.src.backend.tensorflow.trainer import TensorFlowTrainer as KerasTrainer
+
+__all__ = ["KerasTrainer", "is_stock_method", "method_cell", "overrides", "patched_by"]
+
+
+# As Keras made it, whatever a library puts in its place later.
+STOCK_EVALUATE = KerasTrainer.evaluate
+
+
+_STOCK: dict[str, Any] = {"fit": KerasTrainer.fit, "evaluate": STOCK_EVALUATE}
+
+
+def overrides(model: keras.Model, name: str) -> type | None:
+    """Returns the class of a user's that has a method of its own in place of Keras's; None for Keras's.
+
+    A function that a library puts into Keras's own class, as loggers do, is no override.
+    """
+    if name in vars(model):
+        return type(model)  # set on the model itself
+    owner = next((kind for kind in type(model).__mro__ if name in vars(kind)), object)
+    return None if owner is object or _is_keras_module(owner.__module__) else owner
+
+
+def patched_by(model: keras.Model, name: str) -> str | None:
+    """Returns the module of what a library has put in place of Keras's own method of all models, or None."""
+    found = getattr(type(model), name)
+    if found is _STOCK[name] and is_stock_method(found):
+        return None
+    variables = getattr(found, "__globals__", {})
+    return str(variables.get("__name__") or getattr(type(found), "__module__", "another module"))
+
+
+def method_cell(name: str) -> Any:
+    """Returns the cell in which Keras's method holds what it runs (`filter_traceback`, its variable `fn`).
+
+    Raises:
+        RuntimeError: this Keras keeps it elsewhere.
+    """
+    method = _STOCK[name]
+    while method is not None:
+        names = method.__code__.co_freevars
+        if is_stock_method(method) and "fn" in names:
+            return method.__closure__[names.index("fn")]
+        method = getattr(method, "__wrapped__", None)  # as another library has wrapped it
+    raise RuntimeError(f"keras.Model.{name} of Keras {keras.__version__} cannot be routed")
+
+
+def is_stock_method(method: Any) -> bool:
+    """Whether a bound method, function or class is Keras's own and not a user's override."""
+    function = getattr(method, "__func__", method)
+    # Not a function's `__module__`: `functools.wraps` copies it to what a user puts around one of Keras's.
+    module = getattr(function, "__globals__", {}).get("__name__") or getattr(function, "__module__", "")
+    return _is_keras_module(str(module))
+
+
+def _is_keras_module(name: str) -> bool:
+    """Whether a module is Keras's own, and not one of its tests, which are written as users write."""
+    return name.split(".")[0] == "keras" and not name.endswith("_test")

@@ -1,0 +1,91 @@
+"""The metrics of a model one by one, and its logs as Keras hands them out.
+
+Leans on `CompileMetrics`, `MetricsList`, `pythonify_logs`, `_get_metrics_result_or_logs` and
+`_flatten_metrics_in_order`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+from keras.src.trainers import compile_utils
+from keras.src.utils.python_utils import pythonify_logs
+
+from overlap_train._keras import methods, models
+
+__all__ = [
+    "flatten_logs",
+    "metric_leaves",
+    "metrics_by_python",
+    "metrics_or_logs",
+    "python_logs",
+    "stock_metric_handles",
+]
+
+
+def python_logs(logs: Any) -> dict[str, Any]:
+    """Turns logs of tensors into flat logs of floats, or arrays, as callbacks get them (`pythonify_logs`)."""
+    return dict(pythonify_logs(logs))
+
+
+def metrics_or_logs(model: keras.Model, logs: Any) -> Any:
+    """Returns the metrics' results where the logs have their names, else the logs.
+
+    Keras's rule for the logs of an epoch and of a validation (`_get_metrics_result_or_logs`).
+    """
+    return model._get_metrics_result_or_logs(logs)
+
+
+def metrics_by_python(model: keras.Model) -> str | None:
+    """Returns what of a user's resets or reads the metrics by Python's state, or None.
+
+    Keras runs these methods operation by operation, each time anew. Those that touch variables, tensors and
+    other metrics only can be compiled; those whose code reads an attribute that is a plain value cannot.
+    """
+    if not methods.is_stock_method(model.reset_metrics):
+        return f"{type(model).__name__}.reset_metrics"
+    if _reads_plain_values(model, model.get_metrics_result):
+        return f"{type(model).__name__}.get_metrics_result"
+    for metric in metric_leaves(model):
+        for name in ("reset_state", "result"):
+            if _reads_plain_values(metric, getattr(metric, name)):
+                return f"{type(metric).__name__}.{name}"
+    return None
+
+
+def _reads_plain_values(owner: Any, method: Any) -> bool:
+    code = getattr(getattr(method, "__func__", method), "__code__", None)
+    if methods.is_stock_method(method):
+        return False
+    if code is None:
+        return True
+    plain = (bool, int, float, str, list, tuple, dict, set)
+    return any(isinstance(getattr(owner, name, None), plain) for name in code.co_names if name != "name")
+
+
+def flatten_logs(model: keras.Model, logs: dict[str, float]) -> Any:
+    """Returns metrics as `keras.Model.evaluate` does without `return_dict` (`_flatten_metrics_in_order`)."""
+    return model._flatten_metrics_in_order(logs)
+
+
+def metric_leaves(model: keras.Model) -> list[keras.metrics.Metric]:
+    """Returns the metrics of `model` one by one, with the containers that `compile` makes opened."""
+    leaves: list[keras.metrics.Metric] = []
+
+    def add(metrics: Iterable[keras.metrics.Metric]) -> None:
+        for metric in metrics:
+            if isinstance(metric, (compile_utils.CompileMetrics, compile_utils.MetricsList)):
+                add(metric.metrics)
+            elif not any(metric is leaf for leaf in leaves):
+                leaves.append(metric)
+
+    add(model.metrics)
+    return leaves
+
+
+def stock_metric_handles(model: keras.Model) -> list[Any]:
+    """Returns the handles of all variables of Keras's own metrics."""
+    metrics = [metric for metric in metric_leaves(model) if methods.is_stock_method(type(metric))]
+    return [handle for m in metrics for v in m.variables for handle in models.variable_handles(v)]

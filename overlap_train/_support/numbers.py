@@ -1,0 +1,163 @@
+"""The one owner of what counts as an integer and a number; scalars of NumPy are, and a boolean is none.
+
+What is checked comes back as an int or a float of Python. Free of TensorFlow. Any thread.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+import threading
+from typing import Any
+
+import numpy as np
+
+from overlap_train._support.arguments import require_each, shown
+
+__all__ = [
+    "LARGEST",
+    "is_count",
+    "require_count",
+    "require_integer",
+    "require_real",
+    "require_seconds",
+    "require_sizes",
+]
+
+LARGEST = 2**63 - 1
+"""The largest integer that TensorFlow counts with."""
+
+
+def is_count(value: object, largest: int = LARGEST) -> bool:
+    """Whether a value read from a file is an int from 0 to `largest`, and nothing that only acts as one."""
+    return type(value) is int and 0 <= value <= largest
+
+
+def require_integer(name: str, value: Any, *, expected: str = "an integer") -> int:
+    """Returns `value` as an int; raises TypeError for anything else, a boolean included."""
+    if not isinstance(value, bool) and hasattr(value, "__index__"):
+        try:
+            return operator.index(value)
+        except Exception:  # whatever an object of the user's raises, it is no integer
+            pass
+    raise TypeError(f"{name} must be {expected}; got {shown(value)} of type {type(value).__name__}")
+
+
+def require_count(
+    name: str, value: Any, *, minimum: int, maximum: int = LARGEST, expected: str = "an integer"
+) -> int:
+    """Returns `value` as an int, or raises TypeError or ValueError.
+
+    Args:
+        name: of the argument.
+        value: that was given for it.
+        minimum: the smallest that is taken.
+        maximum: the largest.
+        expected: what is taken, for the message.
+    """
+    count = require_integer(name, value, expected=expected)
+    if count < minimum:
+        raise ValueError(f"{name} must be at least {minimum}; got {shown(count)}")
+    if count > maximum:
+        raise ValueError(f"{name} must be at most {maximum}; got {shown(count)}")
+    return count
+
+
+def require_real(
+    name: str,
+    value: Any,
+    *,
+    minimum: float | None = None,
+    above: float | None = None,
+    maximum: float | None = None,
+    below: float | None = None,
+    infinite: bool = False,
+    expected: str = "a number",
+) -> float:
+    """Returns `value` as a float, or raises TypeError or ValueError; NaN is always refused.
+
+    Args:
+        name: of the argument.
+        value: that was given for it.
+        minimum: the smallest that is taken.
+        above: what it must be larger than.
+        maximum: the largest that is taken.
+        below: what it must be smaller than.
+        infinite: whether infinity is taken.
+        expected: what is taken, for the message.
+    """
+    real = _as_real(value)
+    if real is None:
+        raise TypeError(f"{name} must be {expected}; got {shown(value)} of type {type(value).__name__}")
+    if math.isinf(real) and not infinite:
+        raise ValueError(f"{name} must be finite; got {shown(value)}")
+    if above is not None and not real > above:
+        wanted = "positive" if above == 0 else f"above {above:g}"
+        raise ValueError(f"{name} must be {wanted}; got {shown(value)}")
+    if minimum is not None and not real >= minimum:
+        raise ValueError(f"{name} must be at least {minimum:g}; got {shown(value)}")
+    if maximum is not None and not real <= maximum:
+        raise ValueError(f"{name} must be at most {maximum:g}; got {shown(value)}")
+    if below is not None and not real < below:
+        raise ValueError(f"{name} must be below {below:g}; got {shown(value)}")
+    if math.isnan(real):
+        raise ValueError(f"{name} must be finite; got {shown(value)}")
+    return real
+
+
+def _as_real(value: Any) -> float | None:
+    """Returns what is a number as a float, infinite if it is too large for one, and None for all else."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, (np.ndarray, np.generic)):
+        # "V" without fields: the numbers that NumPy does not know itself, such as bfloat16.
+        if value.ndim or value.dtype.kind not in "fiuV" or value.dtype.names is not None:
+            return None
+    elif not isinstance(value, numbers.Real):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    except Exception:
+        return None
+
+
+def require_seconds(
+    name: str, value: Any, *, zero: bool = False, expected: str = "a number of seconds"
+) -> float:
+    """Returns a time that a thread can wait for, as a float, or raises TypeError or ValueError.
+
+    Args:
+        name: of the argument.
+        value: that was given for it.
+        zero: whether 0 is taken.
+        expected: what is taken, for the message.
+    """
+    minimum, above = (0.0, None) if zero else (None, 0.0)
+    # Beyond this Python's locks raise OverflowError: 292 years.
+    most = threading.TIMEOUT_MAX
+    return require_real(name, value, minimum=minimum, above=above, maximum=most, expected=expected)
+
+
+def require_sizes(
+    name: str, values: Any, *, length: int | None = None, open_ended: bool = False
+) -> tuple[Any, ...]:
+    """Returns sizes such as those of a shape, each at least 1, or raises TypeError or ValueError.
+
+    Args:
+        name: of the argument.
+        values: that were given for it.
+        length: how many there must be; None for at least one.
+        open_ended: whether all but the last may be None, for any size.
+    """
+    expected = f"a sequence of {length or 'one or more'} sizes"
+    items = require_each(name, values, lambda _, item: item, expected=expected)
+    if len(items) != length if length is not None else not items:
+        raise ValueError(f"{name} must be {expected}; got {shown(values)}")
+    last = len(items) - 1
+    return tuple(
+        None if item is None and open_ended and index < last else require_count(name, item, minimum=1)
+        for index, item in enumerate(items)
+    )

@@ -1,0 +1,257 @@
+"""`overlap-train doctor`: what is installed and found here, what is missing, and the line that mends it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import importlib.metadata
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from overlap_train._support.files import cache_home, processor_name
+from overlap_train._support.version import __version__
+from overlap_train.cli.report import Finding, Report, one_line, size
+from overlap_train.errors import NativeUnavailableError
+
+__all__ = ["add_arguments", "run"]
+
+_PACKAGE = "overlap_train"
+# What only those need who work on the package itself.
+_FOR_CONTRIBUTORS = ("bench", "clients", "dev", "test")
+_CACHE_REMEDY = "name another directory in {variable}, or make this one writable"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments: none of its own."""
+
+
+def run(options: argparse.Namespace) -> Report:
+    """Look at everything that decides how fast a training is here, and change nothing."""
+    sections: dict[str, list[Finding]] = {"versions": _versions()}
+    checks: dict[str, Callable[[], list[Finding]]] = {
+        "devices": _devices,
+        "compiled convolution": _convolution,
+        "threads": _threads,
+    }
+    if _import("tensorflow")[0] is not None and _import("keras")[0] is not None:
+        sections |= {heading: check() for heading, check in checks.items()}
+    return Report("doctor", {**sections, "caches": _caches(), "extras": _extras()})
+
+
+def _import(name: str) -> tuple[ModuleType | None, str]:
+    """Returns a module, or None and what went wrong, whatever that is."""
+    try:
+        return importlib.import_module(name), ""
+    except Exception as error:  # a library built for another machine raises anything
+        return None, one_line(f"{type(error).__name__}: {error}")
+
+
+def _versions() -> list[Finding]:
+    found = [Finding("overlap_train", __version__), Finding("Python", platform.python_version())]
+    found += [_version(name, module) for name, module in (("TensorFlow", "tensorflow"), ("Keras", "keras"))]
+    found.append(_version("NumPy", "numpy"))
+    keras, _ = _import("keras")
+    if keras is not None:
+        backend = keras.config.backend()
+        wrong = backend != "tensorflow"
+        remedy = "export KERAS_BACKEND=tensorflow (or the same in ~/.keras/keras.json)" if wrong else None
+        found.append(Finding("Keras backend", backend, "", "mend" if wrong else "ok", remedy))
+    return found
+
+
+def _version(name: str, module_name: str) -> Finding:
+    """Returns the version of a required package, held against what this package asks for."""
+    asked = next((r for r in _requirements() if r.name == module_name), None)
+    install = f'pip install "{module_name}{asked.specifier if asked is not None else ""}"'
+    module, error = _import(module_name)
+    if module is None:
+        return Finding(name, None, f"cannot be imported: {error}", "mend", install)
+    version = str(module.__version__)
+    if asked is not None and not asked.specifier.contains(version, prereleases=True):
+        text = f"{version}, where overlap_train {__version__} needs {asked.specifier}"
+        return Finding(name, version, text, "mend", install)
+    return Finding(name, version)
+
+
+def _requirements() -> list[Any]:
+    """Returns what this package requires, as `packaging` reads it; nothing if it is not installed."""
+    from packaging.requirements import Requirement
+
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return [Requirement(text) for text in importlib.metadata.requires(_PACKAGE) or ()]
+    return []
+
+
+def _devices() -> list[Finding]:
+    import tensorflow as tf
+
+    from overlap_train.options.threads import available_cores
+
+    cores = available_cores()
+    cpu = {"name": processor_name(), "cores": cores}
+    found = [Finding("CPU", cpu, f"{cpu['name'] or platform.machine()}, {cores} cores to run on")]
+    gpus = tf.config.list_physical_devices("GPU")
+    for gpu in gpus:
+        details = tf.config.experimental.get_device_details(gpu)
+        name = details.get("device_name", gpu.name)
+        found.append(Finding(gpu.name.rpartition("physical_device:")[2], name))
+    return found if gpus else [*found, _missing_gpu()]
+
+
+def _missing_gpu() -> Finding:
+    """Returns what to say where TensorFlow has no GPU: there may be one that it cannot use."""
+    count = _driver_gpus()
+    if not count:
+        return Finding("GPU", None, "none", "note")
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if hidden is not None:
+        text = f"{count} of the driver's, hidden by CUDA_VISIBLE_DEVICES={hidden!r}"
+        return Finding("GPU", None, text, "note", "unset CUDA_VISIBLE_DEVICES")
+    text = f"the driver has {count}, TensorFlow finds none: CUDA's libraries are missing or do not fit"
+    return Finding("GPU", None, text, "mend", 'pip install "tensorflow[and-cuda]"')
+
+
+def _driver_gpus() -> int:
+    """Returns how many GPUs the driver has; 0 where there is none, or no driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        count = int(pynvml.nvmlDeviceGetCount())
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return 0
+    return count
+
+
+def _convolution() -> list[Finding]:
+    """Returns whether convolutions are compiled; never compiles them."""
+    from overlap_train.conv.library import has_cuda, instruction_set, is_built, is_switched_off
+    from overlap_train.conv.toolchain import find_toolchain
+
+    if is_switched_off():
+        text = "switched off by OVERLAP_TRAIN_CONV_DISABLE; TensorFlow's convolutions are used"
+        return [Finding("library", False, text, "note", "unset OVERLAP_TRAIN_CONV_DISABLE")]
+    try:
+        if is_built():
+            cuda = has_cuda()
+            kernels = Finding("CUDA kernels", cuda, "yes" if cuda else "no", "ok" if cuda else "note")
+            return [
+                Finding("library", True, "there"),
+                Finding("instruction set", instruction_set()),
+                kernels,
+            ]
+        find_toolchain()
+    except NativeUnavailableError as error:
+        remedy = "see what it says above; TensorFlow's convolutions are used meanwhile"
+        return [Finding("library", False, one_line(error, 1000), "mend", remedy)]
+    text = "not compiled yet; TensorFlow's convolutions are used until it is"
+    return [Finding("library", False, text, "mend", "overlap-train build")]
+
+
+def _threads() -> list[Finding]:
+    import tensorflow as tf
+
+    from overlap_train.options.threads import available_cores, splits_pay, splits_would_pay
+
+    threading = tf.config.threading
+    intra = threading.get_intra_op_parallelism_threads()
+    inter = threading.get_inter_op_parallelism_threads()
+    found = [
+        Finding("cores", available_cores(), f"{available_cores()} of {os.cpu_count()}"),
+        Finding("intra-op threads", intra, str(intra or "TensorFlow's default, all cores")),
+        Finding("inter-op threads", inter, str(inter or "TensorFlow's default, all cores")),
+    ]
+    found += [
+        Finding(name, os.environ[name], state="note")
+        for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
+        if name in os.environ
+    ]
+    remedy = "overlap_train.configure(), right after a script's imports" if splits_would_pay() else None
+    text = f"batches {'can be' if splits_pay() else 'are not'} split over the cores"
+    return [*found, Finding("splitting", splits_pay(), text, "ok" if splits_pay() else "note", remedy)]
+
+
+def _caches() -> list[Finding]:
+    from overlap_train.conv.native_cache import cache_path
+
+    found = []
+    try:
+        compiled: Path | None = cache_path()
+    except NativeUnavailableError:
+        compiled = None
+    home = cache_home()
+    if home is None:
+        remedy = "export XDG_CACHE_HOME=DIRECTORY"
+        found.append(Finding("measurements", None, "there is no home directory", "mend", remedy))
+    else:
+        found.append(_cache("measurements", home, "XDG_CACHE_HOME", without=compiled))
+    if compiled is None:
+        remedy = "export OVERLAP_TRAIN_CACHE_DIR=DIRECTORY"
+        found.append(Finding("compiled code", None, "there is no home directory", "mend", remedy))
+    else:
+        found.append(_cache("compiled code", compiled, "OVERLAP_TRAIN_CACHE_DIR"))
+    return found
+
+
+def _cache(name: str, directory: Path, variable: str, without: Path | None = None) -> Finding:
+    size_bytes, writable = _size_bytes(directory, without), _is_writable(directory)
+    value = {"path": str(directory), "size_bytes": size_bytes, "writable": writable}
+    text = f"{directory}, {size(size_bytes)}, {'writable' if writable else 'not writable'}"
+    if writable:
+        return Finding(name, value, text)
+    return Finding(name, value, text, "mend", _CACHE_REMEDY.format(variable=variable))
+
+
+def _is_writable(directory: Path) -> bool:
+    """Whether files can be made in a directory, or the directory itself where it is not there yet."""
+    there = next(path for path in (directory, *directory.parents) if os.path.lexists(path))
+    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+
+
+def _size_bytes(directory: Path, without: Path | None) -> int:
+    size = 0
+    for path, folders, files in os.walk(directory):
+        folders[:] = [folder for folder in folders if Path(path, folder) != without]
+        for file in files:
+            with contextlib.suppress(OSError):
+                size += os.lstat(os.path.join(path, file)).st_size
+    return size
+
+
+def _extras() -> list[Finding]:
+    """Returns, for each extra that users may want, what of it is missing."""
+    found = []
+    for extra in sorted(_extra_names()):
+        missing = [r.name for r in _requirements() if _belongs(r, extra) and not _is_installed(r)]
+        remedy = f'pip install "overlap_train[{extra}]"' if missing else None
+        text = f"missing: {', '.join(missing)}" if missing else "complete"
+        found.append(Finding(extra, missing, text, "note" if missing else "ok", remedy))
+    return found
+
+
+def _extra_names() -> Iterable[str]:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        names = importlib.metadata.metadata(_PACKAGE).get_all("Provides-Extra") or ()
+        return [str(name) for name in names if name not in _FOR_CONTRIBUTORS]
+    return []
+
+
+def _belongs(requirement: Any, extra: str) -> bool:
+    marker = requirement.marker
+    return marker is not None and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""})
+
+
+def _is_installed(requirement: Any) -> bool:
+    """Whether a package is there in a version that will do; a program of its name, as CMake, is as good."""
+    try:
+        version = importlib.metadata.version(requirement.name)
+    except importlib.metadata.PackageNotFoundError:
+        return shutil.which(requirement.name) is not None
+    return bool(requirement.specifier.contains(version, prereleases=True))

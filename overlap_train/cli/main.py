@@ -1,0 +1,87 @@
+"""The command line: which command, and how it ends."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Protocol
+
+from overlap_train._support.version import __version__
+from overlap_train.cli.report import Report, UsageError, show
+
+__all__ = ["main"]
+
+# Each a module of this room: `add_arguments(parser)` and `run(options) -> Report`.
+_COMMANDS = {
+    "doctor": "what is installed, what is missing, and the line that mends it",
+    "explain": "say whether a script's fit would overlap, with which plan, and why not",
+    "estimate": "say what a script's fit would take of memory and time",
+    "build": "compile the convolution for this machine",
+    "compare": "run the comparison with what one would use instead, in a checkout",
+}
+_PASSING_ON = ("compare", "explain", "estimate")  # hand arguments that are not theirs to what they run
+
+
+class Command(Protocol):
+    """A module that is a command."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declares the command's own arguments."""
+
+    def run(self, options: argparse.Namespace) -> Report:
+        """Does what the command is for.
+
+        Raises:
+            UsageError: for arguments that cannot be meant.
+        """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `overlap-train`.
+
+    Args:
+        arguments: without the program's name; those of the process if None.
+
+    Returns:
+        The exit status: 0; 1 if there is something to mend; 2 for wrong usage; 130 after Ctrl-C.
+    """
+    parser = argparse.ArgumentParser(
+        prog="overlap-train", description="Keras training with validation overlapped.", allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"overlap_train {__version__}")
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
+    modules: dict[str, Command] = {}
+    for name, purpose in _COMMANDS.items():
+        modules[name] = importlib.import_module(f"overlap_train.cli.{name}")
+        command = commands.add_parser(name, help=purpose, description=purpose, allow_abbrev=False)
+        command.add_argument("--json", action="store_true", help="print one JSON object")
+        modules[name].add_arguments(command)
+    try:
+        options, rest = parser.parse_known_args(arguments)
+        options.rest = rest
+        if rest and options.command not in _PASSING_ON:
+            parser.error(f"{options.command} does not know {' '.join(rest)}")
+    except SystemExit as end:  # 2 for what cannot be parsed, 0 for --help and --version
+        return end.code if isinstance(end.code, int) else 2
+    # Of TensorFlow's own lines only errors are of use beside a report.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    return _run(modules[options.command], options)
+
+
+def _run(command: Command, options: argparse.Namespace) -> int:
+    """Runs a command and shows what it found; returns the exit status."""
+    try:
+        report = command.run(options)
+    except UsageError as error:
+        print(f"overlap-train {options.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    try:
+        show(report, as_json=options.json)
+    except BrokenPipeError:  # who reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 1 if report.to_mend else 0

@@ -1,0 +1,170 @@
+"""What a command has found, and how it is shown: in colour on a terminal, plain in a pipe, or as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TextIO
+
+from overlap_train._support.version import __version__
+
+__all__ = ["Finding", "Report", "State", "UsageError", "one_line", "show", "size"]
+
+State = Literal["ok", "note", "mend"]
+
+_STYLES = {"ok": ("ok", "green"), "note": ("-", "dim"), "mend": ("mend", "bold red")}
+
+
+class UsageError(Exception):
+    """A command was called with arguments that cannot be meant; the process ends with status 2."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of a report.
+
+    Attributes:
+        name: what it is about.
+        value: for programs: None, a bool, number, string, or a list or dict of them.
+        text: for people; the value itself if empty.
+        state: "ok", "note" for what may be as it is, or "mend".
+        remedy: what would change it: a line to run or to write.
+    """
+
+    name: str
+    value: Any
+    text: str = ""
+    state: State = "ok"
+    remedy: str | None = None
+
+    @property
+    def shown(self) -> str:
+        """What people read."""
+        return self.text or str(self.value)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a command has found.
+
+    Attributes:
+        command: its name.
+        sections: findings by heading, in order.
+        title: one line above them, for people.
+    """
+
+    command: str
+    sections: Mapping[str, Sequence[Finding]]
+    title: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def to_mend(self) -> list[Finding]:
+        """What has to be mended."""
+        return [finding for findings in self.sections.values() for finding in findings if _mends(finding)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report for programs."""
+        sections = {
+            heading: [
+                {"name": f.name, "value": f.value, "text": f.shown, "state": f.state, "remedy": f.remedy}
+                for f in findings
+            ]
+            for heading, findings in self.sections.items()
+        }
+        return {
+            "command": self.command,
+            "version": __version__,
+            "ok": not self.to_mend,
+            **self.details,
+            "sections": sections,
+        }
+
+
+def show(report: Report, *, as_json: bool, stream: TextIO | None = None) -> None:
+    """Write a report in the manner that suits the stream.
+
+    Args:
+        report: what to write.
+        as_json: whether as one JSON object.
+        stream: `sys.stdout` if None.
+    """
+    stream = sys.stdout if stream is None else stream
+    if as_json:
+        stream.write(json.dumps(report.as_dict(), indent=2) + "\n")
+    elif stream.isatty() and os.environ.get("TERM") != "dumb":
+        _show_rich(report, stream)
+    else:
+        stream.write("\n".join(_plain_lines(report)) + "\n")
+    stream.flush()
+
+
+def size(count: int) -> str:
+    """Return a number of bytes for people, such as "3.2 MiB"."""
+    value, units = float(count), ["bytes", "KiB", "MiB", "GiB", "TiB"]
+    while value >= 1024 and len(units) > 1:
+        value, units = value / 1024, units[1:]
+    return f"{value:.3g} {units[0]}"
+
+
+def one_line(text: object, most: int = 400) -> str:
+    """Return a text, such as an exception's, on one line of bounded length."""
+    joined = " ".join(str(text).split()) or type(text).__name__
+    return joined if len(joined) <= most else f"{joined[: most - 3]}..."
+
+
+def _mends(finding: Finding) -> bool:
+    return finding.state == "mend"
+
+
+def _plain_lines(report: Report) -> Iterator[str]:
+    if report.title:
+        yield report.title
+    width = max((len(f.name) for findings in report.sections.values() for f in findings), default=0)
+    for heading, findings in report.sections.items():
+        if not findings:
+            continue
+        yield from ("", heading)
+        for finding in findings:
+            mark, _ = _STYLES[finding.state]
+            yield f"  {mark:<4}  {finding.name:<{width}}  {finding.shown}"
+            if finding.remedy:
+                yield f"  {'':<4}  {'':<{width}}  -> {finding.remedy}"
+    yield from ("", _summary(report))
+
+
+def _show_rich(report: Report, stream: TextIO) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(file=stream, highlight=False)
+    if report.title:
+        console.print(Text(report.title, "bold"))
+    width = max((len(f.name) for findings in report.sections.values() for f in findings), default=0)
+    for heading, findings in report.sections.items():
+        if not findings:
+            continue
+        table = Table.grid(padding=(0, 2))
+        table.add_column(width=4)
+        table.add_column(width=width, no_wrap=True)
+        table.add_column()
+        for finding in findings:
+            mark, style = _STYLES[finding.state]
+            cell = Text(finding.shown)
+            if finding.remedy:
+                cell.append("\n-> ", "dim").append(finding.remedy, "cyan")
+            table.add_row(Text(mark, style), Text(finding.name), cell)
+        console.print()
+        console.print(Text(heading, "bold"))
+        console.print(table)
+    console.print()
+    console.print(Text(_summary(report), "bold red" if report.to_mend else "green"))
+
+
+def _summary(report: Report) -> str:
+    count = len(report.to_mend)
+    return f"{count} to mend" if count else "nothing to mend"

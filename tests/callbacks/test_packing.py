@@ -1,0 +1,78 @@
+"""States of callbacks go through the arrays and the JSON of a checkpoint and come back."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import json
+import math
+import weakref
+from pathlib import Path
+import keras
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from overlap_train._callbacks.packing import pack, unpack
+from overlap_train._callbacks.rewind import files_of, mark_files, rewind_files
+from overlap_train._callbacks.state import (
+    CallbackState,
+    capture,
+    capture_all,
+    check_all,
+    restore,
+    restore_all,
+)
+from overlap_train._callbacks.values import Resource, VariableValue, copied, put_back
+from overlap_train._checkpoint import container
+from overlap_train._checkpoint.state import CheckpointState
+from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
+from tests.callbacks.strategies import VALUES
+
+
+@given(value=VALUES)
+@settings(max_examples=60, deadline=None)
+def test_any_value_survives_packing(value):
+    callback = keras.callbacks.Callback()
+    callback.value = value
+    arrays, described = pack([capture(callback)])
+    (state,) = unpack(arrays, json.loads(json.dumps(described)))
+    assert state.values["value"] == value
+    assert type(state.values["value"]) is type(value)
+
+
+def test_packed_values_that_make_no_sense_are_corrupt():
+    for described in (
+        [{}],
+        [{"kind": "a", "values": {"x": {"array": "gone"}}, "left_out": []}],
+        3,
+        [{"kind": 1}],
+    ):
+        with pytest.raises(CheckpointCorruptError, match="makes no sense"):
+            unpack({}, described)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"tensor": "text"},
+        {"scalar": "matrix"},
+        {"deque": [-1, []]},
+        {"deque": [10**30, []]},
+        {"set": [[1]]},
+        {"dict": [[1, 2, 3]]},
+        {"bytes": "xy"},
+        {"complex": ["a", "b"]},
+        {"array": ["matrix"]},
+        {"tuple": [], "set": []},
+        [{"tensor": "matrix"}, {"tensor": "matrix"}],
+        functools.reduce(lambda inner, _: [inner], range(400), 1),
+    ],
+    ids=lambda value: f"{value!r:.40}",
+)
+def test_a_packed_value_that_no_state_packs_is_corrupt(value):
+    arrays = {"text": np.array(["a"]), "matrix": np.zeros((2, 2))}
+    with pytest.raises(CheckpointCorruptError, match="makes no sense"):
+        unpack(arrays, [{"kind": "a", "values": {"x": value}, "left_out": []}])

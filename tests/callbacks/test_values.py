@@ -1,0 +1,58 @@
+"""What callbacks keep is copied, and put back where it was."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import json
+import math
+import weakref
+from pathlib import Path
+import keras
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from overlap_train._callbacks.packing import pack, unpack
+from overlap_train._callbacks.rewind import files_of, mark_files, rewind_files
+from overlap_train._callbacks.state import (
+    CallbackState,
+    capture,
+    capture_all,
+    check_all,
+    restore,
+    restore_all,
+)
+from overlap_train._callbacks.values import Resource, VariableValue, copied, put_back
+from overlap_train._checkpoint import container
+from overlap_train._checkpoint.state import CheckpointState
+from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
+from tests.callbacks.strategies import VALUES
+
+
+@given(value=VALUES, live=VALUES)
+@settings(max_examples=60, deadline=None)
+def test_putting_back_gives_the_value_and_spares_the_copy(value, live):
+    kept = copied(value)
+    assert put_back(live, kept, in_place=True) == value
+    assert kept == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.array([None]), np.ma.masked_array([1]), tf.constant("text"), tf.ragged.constant([[1], []]), object()],
+    ids=["objects", "masked", "text tensor", "ragged", "object"],
+)
+def test_values_of_other_kinds_are_resources(value):
+    with pytest.raises(Resource):
+        copied(value)
+
+
+def test_variables_are_captured_without_a_copy_of_their_buffer():
+    variable = keras.Variable(np.zeros(1000, np.float32))
+    value = copied(variable)
+    assert isinstance(value, VariableValue)
+    variable.assign_add(np.ones(1000, np.float32))
+    assert float(tf.reduce_max(value.tensor)) == 0.0

@@ -1,0 +1,146 @@
+"""What goes into a file comes out of it, and no damage to it stays unseen."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from overlap_train._checkpoint import container
+from overlap_train._checkpoint.state import CheckpointState
+from overlap_train._checkpoint.store import CheckpointStore
+from overlap_train.errors import CheckpointCorruptError, CheckpointError
+from tests.checkpoint.states import assert_same, state
+
+DTYPES = [
+    *("bool", "int8", "uint8", "int16", "int32", "int64", "uint64", "float16", "float32", "float64"),
+    *("complex64", "complex128", ">f4", "<U3", "S4", "datetime64[ns]"),
+    *(ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.int4),
+]
+
+
+def roundtrip(saved: CheckpointState, path: Path) -> CheckpointState:
+    path.write_bytes(b"".join(container.encode(saved)))
+    return container.read(path)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (2, 3)], ids=str)
+def test_every_dtype_and_shape_survives(tmp_path, dtype, shape):
+    array = np.arange(math.prod(shape)).reshape(shape).astype("int8").astype(dtype)
+    saved = state(arrays={"a": array, "b": np.float32([1])})
+    assert_same(saved, roundtrip(saved, tmp_path / "f"))
+
+
+def test_strided_arrays_survive(tmp_path):
+    grid = np.arange(24.0).reshape(4, 6)
+    saved = state(arrays={"t": grid.T, "s": grid[::2, ::-3], "f": np.asfortranarray(grid)})
+    assert_same(saved, roundtrip(saved, tmp_path / "f"))
+
+
+def test_loaded_arrays_can_be_written(tmp_path):
+    roundtrip(state(), tmp_path / "f").arrays["kernel"][:] = 5
+
+
+@given(array=hnp.arrays(hnp.scalar_dtypes().filter(lambda d: d.itemsize > 0), hnp.array_shapes(min_dims=0)))
+@settings(max_examples=60, deadline=None)
+def test_any_array_survives(tmp_path_factory, array):
+    saved = state(arrays={"a": np.asarray(array)})
+    assert_same(saved, roundtrip(saved, tmp_path_factory.getbasetemp() / "any_array"))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+@given(meta=st.dictionaries(st.text(), JSON))
+@settings(max_examples=50, deadline=None)
+def test_any_meta_survives(tmp_path_factory, meta):
+    saved = state(meta=meta)
+    assert_same(saved, roundtrip(saved, tmp_path_factory.getbasetemp() / "any_meta"))
+
+
+def test_numbers_that_json_rounds_or_lacks_survive(tmp_path):
+    meta = {"big": 2**53 + 1, "huge": -(10**300), "inf": [math.inf, -math.inf], "nan": math.nan, "zero": -0.0}
+    loaded = roundtrip(state(meta=meta), tmp_path / "f").meta
+    assert loaded["big"] == 2**53 + 1
+    assert loaded["huge"] == -(10**300)
+    assert loaded["inf"] == [math.inf, -math.inf]
+    assert math.isnan(loaded["nan"])
+    assert math.copysign(1, loaded["zero"]) == -1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"arrays": {"a": np.array([None])}}, r"arrays\['a'\] has dtype object"),
+        ({"arrays": {"a": np.zeros(2, [("x", "f4")])}}, r"arrays\['a'\] has dtype"),
+        ({"arrays": {"a": [1.0]}}, r"arrays\['a'\] must be a NumPy array; got list"),
+        ({"arrays": {1: np.zeros(1)}}, "names of arrays must be of type str"),
+        ({"meta": {"a": (1, 2)}}, r"meta\['a'\] is of type tuple"),
+        ({"meta": {"a": [{1: 2}]}}, r"keys of meta\['a'\]\[0\] must be of type str"),
+        ({"meta": {"a": np.float32(1)}}, r"meta\['a'\] is of type float32"),
+        ({"fingerprint": {"model": 3}}, r"fingerprint\['model'\] must be of type str"),
+    ],
+)
+def test_what_cannot_be_stored_is_refused_by_name(tmp_path, changes, message):
+    with CheckpointStore(tmp_path) as store, pytest.raises(TypeError, match=message):
+        store.save(state(**changes))
+    assert store.paths == ()
+
+
+def test_negative_epoch_is_refused(tmp_path):
+    with (
+        CheckpointStore(tmp_path) as store,
+        pytest.raises(ValueError, match="epoch must be at least 0; got -1"),
+    ):
+        store.save(state(epoch=-1))
+
+
+def test_every_flipped_bit_is_found(tmp_path):
+    path = tmp_path / "f"
+    sound = b"".join(container.encode(state()))
+    for index in range(len(sound)):
+        damaged = bytearray(sound)
+        damaged[index] ^= 1 << (index % 8)
+        path.write_bytes(damaged)
+        with pytest.raises(CheckpointCorruptError, match="cannot be used"):
+            container.read(path)
+
+
+def test_every_truncation_and_any_surplus_is_found(tmp_path):
+    path = tmp_path / "f"
+    sound = b"".join(container.encode(state()))
+    for content in [*(sound[:size] for size in range(len(sound))), sound + b"\0"]:
+        path.write_bytes(content)
+        with pytest.raises(CheckpointCorruptError, match="cannot be used"):
+            container.read(path)
+
+
+def test_damage_is_named(tmp_path):
+    sound = b"".join(container.encode(state()))
+    path = tmp_path / "f"
+    for content, message in [
+        (sound[:-1], "truncated"),
+        (b"PK" + sound[2:], "does not begin as a checkpoint"),
+        (sound[:6] + b"\x07\0" + sound[8:], "version 7 of the layout, and this release reads version 1"),
+        (sound[:-1] + b"\xff", "checksum of the array 'iterations' differs"),
+        (sound[:60] + b"\xff" + sound[61:], "checksum of its manifest differs"),
+    ]:
+        path.write_bytes(content)
+        with pytest.raises(CheckpointCorruptError, match=message):
+            CheckpointStore(tmp_path).load(path)
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(CheckpointError, match=r"no checkpoint at .*gone.otck"):
+        CheckpointStore(tmp_path).load(tmp_path / "gone.otck")

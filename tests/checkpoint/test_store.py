@@ -1,0 +1,147 @@
+"""The newest sound checkpoint of a directory is found, and as many are kept as were asked for."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from overlap_train._checkpoint import container
+from overlap_train._checkpoint.store import CheckpointStore
+from overlap_train.errors import CheckpointCorruptError, CheckpointError
+from tests.checkpoint.states import state
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"directory": 3}, TypeError, "directory must be a path; got 3"),
+        ({"directory": "d", "keep": 0}, ValueError, "keep must be at least 1; got 0"),
+        ({"directory": "d", "keep": True}, TypeError, "keep must be an integer; got True"),
+        ({"directory": "d", "keep": 1.5}, TypeError, "keep must be an integer; got 1.5"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
+        CheckpointStore(**arguments)
+
+
+def test_missing_and_empty_directories_hold_none(tmp_path):
+    assert CheckpointStore(tmp_path / "none").load_latest() is None
+    assert not (tmp_path / "none").exists()
+    assert CheckpointStore(tmp_path).load_latest() is None
+
+
+def test_latest_is_the_last_written_though_its_epoch_be_lower(tmp_path):
+    with CheckpointStore(tmp_path / "deep" / "er") as store:
+        store.save(state(5))
+        store.save(state(4))
+        assert store.load_latest().epoch == 4
+
+
+def test_keeps_the_newest(tmp_path):
+    with CheckpointStore(tmp_path, keep=2) as store:
+        paths = [store.save(state(epoch)) for epoch in range(5)]
+        assert store.paths == tuple(paths[-2:])
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".lock", "ckpt-000004.otck", "ckpt-000005.otck"]
+
+
+def test_another_store_goes_on_counting(tmp_path):
+    for epoch in range(12):
+        with CheckpointStore(tmp_path, keep=1) as store:
+            assert store.save(state(epoch)).name == f"ckpt-{epoch + 1:06d}.otck"
+
+
+def test_order_is_by_number_when_the_digits_run_out(tmp_path):
+    data = b"".join(container.encode(state(7)))
+    for number in (999_998, 999_999, 1_000_000):
+        (tmp_path / f"ckpt-{number:06d}.otck").write_bytes(data)
+    with CheckpointStore(tmp_path) as store:
+        assert store.save(state(8)).name == "ckpt-1000001.otck"
+        assert store.load_latest().epoch == 8
+
+
+def test_other_files_are_left_alone(tmp_path):
+    for name in ("ckpt-000009.otck.bak", "notes.txt", ".ckpt-x.tmp"):
+        (tmp_path / name).write_text("mine")
+    (tmp_path / ".ckpt-000003.otck.tmp").write_text("half of one")
+    with CheckpointStore(tmp_path) as store:
+        store.save(state())
+    assert {p.name for p in tmp_path.iterdir()} == {
+        *("ckpt-000009.otck.bak", "notes.txt", ".ckpt-x.tmp", ".lock", "ckpt-000001.otck")
+    }
+
+
+def test_damaged_newest_is_passed_over_with_one_warning(tmp_path):
+    with CheckpointStore(tmp_path) as store:
+        for epoch in range(3):
+            store.save(state(epoch))
+        store.paths[2].write_bytes(b"")
+        store.paths[1].write_bytes(store.paths[1].read_bytes()[:-5])
+        with pytest.warns(RuntimeWarning, match=r"Resuming from .*000001.*000003.*000002") as seen:
+            assert store.load_latest().epoch == 0
+        assert len(seen) == 1
+
+
+def test_damaged_ones_are_not_counted_as_kept(tmp_path):
+    with CheckpointStore(tmp_path, keep=2) as store:
+        first, second = store.save(state(1)), store.save(state(2))
+        second.write_bytes(b"")
+        with pytest.warns(RuntimeWarning, match="Resuming"):
+            store.load_latest()
+        third = store.save(state(3))
+        assert store.paths == (first, second, third)
+        fourth = store.save(state(4))
+        assert store.paths == (third, fourth)
+
+
+def test_all_damaged_raises_rather_than_starting_afresh(tmp_path):
+    with CheckpointStore(tmp_path) as store:
+        store.save(state(1)).write_bytes(b"")
+        store.save(state(2)).write_bytes(b"x")
+        with pytest.raises(CheckpointCorruptError, match=r"None of the 2 checkpoints"):
+            store.load_latest()
+
+
+def test_directory_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match=r"cannot be written into .*file"):
+        CheckpointStore(tmp_path / "file").acquire()
+
+
+def test_a_checkpoint_deleted_between_listing_and_reading_is_no_damaged_one(tmp_path, monkeypatch):
+    store, read = CheckpointStore(tmp_path, keep=1), container.read
+
+    def late(path):
+        monkeypatch.setattr(container, "read", read)
+        store.save(state(7))
+        return read(path)
+
+    with store:
+        store.save(state(0))
+        monkeypatch.setattr(container, "read", late)
+        assert CheckpointStore(tmp_path).load_latest().epoch == 7
+
+
+def test_reading_while_another_thread_saves_finds_whole_ones(tmp_path):
+    stop = threading.Event()
+    with CheckpointStore(tmp_path, keep=3) as store:
+        store.save(state(0))
+
+        def write() -> None:
+            epoch = 1
+            while not stop.is_set():
+                store.save(state(epoch))
+                epoch += 1
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            reader = CheckpointStore(tmp_path)
+            epochs = []
+            for _ in range(50):
+                epochs.append(reader.load_latest().epoch)
+        finally:
+            stop.set()
+            writer.join()
+    assert epochs == sorted(epochs)

@@ -1,0 +1,204 @@
+"""`overlap-train doctor`: each thing that may be wrong is found, and told with its remedy."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import sys
+import types
+
+import keras
+import pynvml
+import pytest
+import tensorflow as tf
+from packaging.requirements import Requirement
+
+from overlap_train.cli import doctor
+from overlap_train.cli.main import main
+from overlap_train.conv import library, toolchain
+from overlap_train.errors import NativeUnavailableError
+
+
+def by_name(findings):
+    return {finding.name: finding for finding in findings}
+
+
+def test_the_whole_report_has_all_sections(capsys):
+    main(["doctor", "--json"])
+    report = json.loads(capsys.readouterr().out)
+    expected = ["versions", "devices", "compiled convolution", "threads", "caches", "extras"]
+    assert list(report["sections"]) == expected
+    versions = {finding["name"]: finding["value"] for finding in report["sections"]["versions"]}
+    assert versions["TensorFlow"] == tf.__version__
+    assert versions["Keras"] == keras.__version__
+
+
+@pytest.fixture
+def requirements(monkeypatch):
+    """Returns what puts other requirements in the place of the package's."""
+
+    def put(*texts):
+        monkeypatch.setattr(doctor, "_requirements", lambda: [Requirement(text) for text in texts])
+
+    return put
+
+
+def test_a_version_that_does_not_fit_is_told_with_the_line_that_installs_one(requirements):
+    requirements("tensorflow<3,>=2.99")
+    finding = by_name(doctor._versions())["TensorFlow"]
+    assert finding.state == "mend"
+    assert f"{tf.__version__}, where" in finding.text
+    assert finding.remedy == 'pip install "tensorflow<3,>=2.99"'
+
+
+def test_without_tensorflow_the_rest_is_told(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    assert main(["doctor"]) == 1
+    said = capsys.readouterr().out
+    assert "cannot be imported" in said
+    assert 'pip install "tensorflow' in said
+    assert "caches" in said
+    assert "devices" not in said
+
+
+def test_another_backend_of_keras_is_told(monkeypatch):
+    monkeypatch.setattr(keras.config, "backend", lambda: "jax")
+    finding = by_name(doctor._versions())["Keras backend"]
+    assert finding.state == "mend"
+    assert "KERAS_BACKEND=tensorflow" in finding.remedy
+
+
+def test_a_package_that_is_not_installed_has_no_extras(monkeypatch):
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "requires", missing)
+    monkeypatch.setattr(importlib.metadata, "metadata", missing)
+    assert doctor._extras() == []
+    assert by_name(doctor._versions())["TensorFlow"].state == "ok"
+
+
+def test_a_missing_extra_is_told_with_the_line_that_installs_it(requirements, monkeypatch):
+    requirements("nosuch-package>=1; extra == 'plots'", "numpy; extra == 'ray'", "other; extra == 'other'")
+    monkeypatch.setattr(doctor, "_extra_names", lambda: ["plots", "ray"])
+    found = by_name(doctor._extras())
+    assert found["plots"].remedy == 'pip install "overlap_train[plots]"'
+    assert found["plots"].value == ["nosuch-package"]
+    assert (found["plots"].state, found["ray"].state) == ("note", "ok")
+
+
+def test_a_program_on_the_path_is_as_good_as_its_package(requirements, monkeypatch):
+    requirements("sh; extra == 'conv'")
+    monkeypatch.setattr(doctor, "_extra_names", lambda: ["conv"])
+    assert by_name(doctor._extras())["conv"].state == "ok"
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    """A driver with two GPUs, of which TensorFlow sees none."""
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 2)
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: [])
+
+
+def test_a_gpu_that_tensorflow_cannot_use_is_told(driver, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    finding = by_name(doctor._devices())["GPU"]
+    assert finding.state == "mend"
+    assert "driver has 2" in finding.text
+    assert finding.remedy == 'pip install "tensorflow[and-cuda]"'
+
+
+def test_a_gpu_that_the_user_hides_is_a_choice(driver, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    finding = by_name(doctor._devices())["GPU"]
+    assert (finding.state, finding.remedy) == ("note", "unset CUDA_VISIBLE_DEVICES")
+
+
+def test_a_machine_without_gpus_is_in_order(monkeypatch):
+    def nothing():
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", nothing)
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: [])
+    assert by_name(doctor._devices())["GPU"].text == "none"
+
+
+def test_gpus_are_named(monkeypatch):
+    gpu = types.SimpleNamespace(name="/physical_device:GPU:0", device_type="GPU")
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: [gpu])
+    monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda device: {"device_name": "H100"})
+    assert by_name(doctor._devices())["GPU:0"].value == "H100"
+
+
+def test_a_convolution_that_is_not_compiled_yet(monkeypatch):
+    monkeypatch.setattr(library, "is_switched_off", lambda: False)
+    monkeypatch.setattr(library, "is_built", lambda: False)
+    monkeypatch.setattr(toolchain, "find_toolchain", lambda: None)
+    (finding,) = doctor._convolution()
+    assert (finding.state, finding.remedy) == ("mend", "overlap-train build")
+
+
+def test_a_convolution_that_cannot_be_compiled(monkeypatch):
+    def refuse():
+        raise NativeUnavailableError("needs a C++17 compiler; apt install g++")
+
+    monkeypatch.setattr(library, "is_switched_off", lambda: False)
+    monkeypatch.setattr(library, "is_built", lambda: False)
+    monkeypatch.setattr(toolchain, "find_toolchain", refuse)
+    (finding,) = doctor._convolution()
+    assert finding.state == "mend"
+    assert "apt install g++" in finding.text
+
+
+def test_a_convolution_that_is_there_is_told_with_its_instructions(monkeypatch):
+    monkeypatch.setattr(library, "is_switched_off", lambda: False)
+    monkeypatch.setattr(library, "is_built", lambda: True)
+    monkeypatch.setattr(library, "has_cuda", lambda: False)
+    monkeypatch.setattr(library, "instruction_set", lambda: "avx2")
+    found = by_name(doctor._convolution())
+    assert found["instruction set"].value == "avx2"
+    assert all(finding.state != "mend" for finding in found.values())
+
+
+def test_a_convolution_that_is_switched_off_is_a_choice(monkeypatch):
+    monkeypatch.setenv("OVERLAP_TRAIN_CONV_DISABLE", "1")
+    (finding,) = doctor._convolution()
+    assert (finding.state, finding.remedy) == ("note", "unset OVERLAP_TRAIN_CONV_DISABLE")
+
+
+def test_caches_are_told_with_their_sizes(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("OVERLAP_TRAIN_CACHE_DIR", raising=False)
+    for name, size in (("plans", 10), ("conv", 1000)):
+        (tmp_path / "overlap_train" / name).mkdir(parents=True)
+        (tmp_path / "overlap_train" / name / "file").write_bytes(b"x" * size)
+    found = by_name(doctor._caches())
+    assert found["measurements"].value["size_bytes"] == 10
+    assert found["compiled code"].value["size_bytes"] == 1000
+    assert found["compiled code"].value["path"] == str(tmp_path / "overlap_train" / "conv")
+
+
+def test_a_cache_that_cannot_be_made_is_told(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.delenv("OVERLAP_TRAIN_CACHE_DIR", raising=False)
+    for name, variable in (("measurements", "XDG_CACHE_HOME"), ("compiled code", "OVERLAP_TRAIN_CACHE_DIR")):
+        finding = by_name(doctor._caches())[name]
+        assert finding.state == "mend"
+        assert variable in finding.remedy
+
+
+def test_without_a_home_directory_nothing_is_kept(monkeypatch):
+    monkeypatch.setattr(doctor, "cache_home", lambda: None)
+    monkeypatch.setattr("overlap_train.conv.native_cache.cache_home", lambda: None)
+    monkeypatch.delenv("OVERLAP_TRAIN_CACHE_DIR", raising=False)
+    assert [finding.state for finding in doctor._caches()] == ["mend", "mend"]
+
+
+def test_threads_of_the_environment_are_told(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    found = by_name(doctor._threads())
+    assert found["OMP_NUM_THREADS"].value == "3"
+    assert found["cores"].value >= 1

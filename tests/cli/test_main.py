@@ -1,0 +1,126 @@
+"""The command line: which command runs, how it ends, and what it costs to start."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from overlap_train import __version__
+from overlap_train.cli import main as module
+from overlap_train.cli.main import main
+from overlap_train.cli.report import Finding, Report, UsageError
+
+
+class Fake:
+    """A command that finds what it is given."""
+
+    def __init__(self, finds):
+        self.finds = finds
+
+    def add_arguments(self, parser):
+        parser.add_argument("--loud", action="store_true")
+
+    def run(self, options):
+        if isinstance(self.finds, BaseException):
+            raise self.finds
+        return Report("doctor", {"things": [self.finds]})
+
+
+@pytest.fixture
+def doctor(monkeypatch):
+    """Returns what puts another command in the doctor's place."""
+
+    def put(finds):
+        monkeypatch.setattr(module, "_COMMANDS", {"doctor": "a test"})
+        monkeypatch.setattr(module.importlib, "import_module", lambda name: Fake(finds))
+
+    return put
+
+
+def test_the_version_is_told(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == f"overlap_train {__version__}"
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["nosuch"], ["doctor", "--nosuch"], ["doctor", "more"], ["--json"]]
+)
+def test_wrong_usage_is_told_with_status_2(arguments, capsys):
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "usage: overlap-train" in said.err
+
+
+def test_nothing_to_mend_is_status_0(doctor, capsys):
+    doctor(Finding("it", 1))
+    assert main(["doctor"]) == 0
+    assert "nothing to mend" in capsys.readouterr().out
+
+
+def test_something_to_mend_is_status_1(doctor, capsys):
+    doctor(Finding("it", None, "gone", "mend", "get it"))
+    assert main(["doctor"]) == 1
+    assert "-> get it" in capsys.readouterr().out
+
+
+def test_a_command_may_refuse_its_arguments(doctor, capsys):
+    doctor(UsageError("there is no such script"))
+    assert main(["doctor", "--json"]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "overlap-train doctor: there is no such script\n")
+
+
+def test_ctrl_c_is_status_130(doctor):
+    doctor(KeyboardInterrupt())
+    assert main(["doctor"]) == 130
+
+
+def test_json_is_one_object(doctor, capsys):
+    doctor(Finding("it", {"size_bytes": 3}, "3 bytes", "note", "less"))
+    assert main(["doctor", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    finding = {"name": "it", "value": {"size_bytes": 3}, "text": "3 bytes", "state": "note"}
+    assert report == {
+        "command": "doctor",
+        "version": __version__,
+        "ok": True,
+        "sections": {"things": [{**finding, "remedy": "less"}]},
+    }
+
+
+def test_a_reader_that_has_gone_is_no_error():
+    reader, writer = os.pipe()
+    os.close(reader)
+    code = "import sys; from overlap_train.cli.main import main; sys.exit(main(['compare']))"
+    process = subprocess.run(
+        [sys.executable, "-c", f"import os; os.chdir('/'); {code}"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PATH": ""},
+        timeout=60,
+        check=False,
+    )
+    os.close(writer)
+    assert b"BrokenPipeError" not in process.stderr
+
+
+def test_the_start_imports_nothing_heavy():
+    code = (
+        "import sys; from overlap_train.cli.main import main; assert main(['--help']) == 0; "
+        "heavy = {'tensorflow', 'keras', 'numpy', 'rich', 'tqdm', 'packaging'} & set(sys.modules); "
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.DEVNULL)
+
+
+def test_the_console_script_is_this_function():
+    scripts = importlib.metadata.entry_points(group="console_scripts", name="overlap-train")
+    if not scripts:
+        pytest.skip("the package is not installed with its console script")
+    assert all(script.load() is main for script in scripts)

@@ -1,0 +1,68 @@
+"""Reports: plain in a pipe, in colour on a terminal, whole in JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+
+from overlap_train.cli.report import Finding, Report, one_line, show
+
+REPORT = Report(
+    "doctor",
+    {
+        "versions": [Finding("Keras", "3.15.1"), Finding("GPU", None, "none", "note")],
+        "nothing": [],
+        "caches": [Finding("a longer name", False, "not writable", "mend", "chmod [u+w] ~/.cache")],
+    },
+    title="What is here",
+)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def shown(stream, **options):
+    show(REPORT, stream=stream, **{"as_json": False, **options})
+    return stream.getvalue()
+
+
+def test_plain_lines_stand_in_columns():
+    assert shown(io.StringIO()).splitlines() == [
+        "What is here",
+        "",
+        "versions",
+        "  ok    Keras          3.15.1",
+        "  -     GPU            none",
+        "",
+        "caches",
+        "  mend  a longer name  not writable",
+        "                       -> chmod [u+w] ~/.cache",
+        "",
+        "1 to mend",
+    ]
+
+
+def test_a_terminal_gets_colours_and_the_same_words(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    text = shown(Terminal())
+    assert "\x1b[" in text
+    # What stands in brackets is text and no markup.
+    assert all(word in text for word in ("What is here", "not writable", "chmod [u+w] ~/.cache", "1 to mend"))
+
+
+def test_a_dumb_terminal_is_as_a_pipe(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    assert shown(Terminal()) == shown(io.StringIO())
+
+
+def test_json_on_a_terminal_is_json():
+    assert json.loads(shown(Terminal(), as_json=True))["ok"] is False
+
+
+def test_an_error_of_many_lines_is_put_on_one():
+    assert one_line("a\n  b\t c") == "a b c"
+    assert one_line("x" * 50, most=10) == "xxxxxxx..."
+    assert one_line("") == "str"

@@ -1,0 +1,51 @@
+"""Validation sets of a few rows, for the tests of this folder."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from overlap_train._data.cached_batches import CachedBatches
+from overlap_train._data.validation_data import make_batches
+from overlap_train._keras.data import recognize
+
+X = np.arange(26, dtype="float32").reshape(13, 2)
+
+
+Y = np.arange(13)
+
+
+def make(x, y=None, weight=None, *, batch_size=None, steps=None, cache_bytes=1 << 30, preprocess=None):
+    data = recognize(x, y, weight, role="validation", batch_size=batch_size, steps=steps)
+    return make_batches(data, steps=steps, cache_bytes=cache_bytes, preprocess=preprocess)
+
+
+def dataset(size=5):
+    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(size)
+
+
+def sums(batches, first, stop):
+    """Returns the number of batches from `first` to `stop`, their rows and the sum of all values."""
+
+    total = tf.Variable(tf.zeros(3))
+
+    def step(batch):
+        x = tf.nest.flatten(batch)[0]
+        return [total.assign_add([1.0, tf.cast(tf.shape(x)[0], tf.float32), tf.reduce_sum(x)])]
+
+    if isinstance(batches, CachedBatches):
+        batches.fill()
+    over(batches, step, first, stop, tf.zeros(3))
+    return total.numpy().tolist()
+
+
+def over(batches, step, first, stop, start):
+    """Does a step with each batch inside a compiled function; returns the last tensor."""
+    fold = batches.fold
+
+    @tf.function(autograph=False)
+    def run(held, first, stop):
+        return fold.over(held, first, stop, [start], step, [start.shape])
+
+    (last,) = run(batches.held, tf.constant(first, tf.int64), tf.constant(stop, tf.int64))
+    return last

@@ -1,0 +1,85 @@
+"""Batches of a dataset are kept as they are, and prepared once."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import numpy as np
+import tensorflow as tf
+
+from overlap_train._data.cached_batches import CachedBatches
+from overlap_train._data.shards import split_batches
+from tests.data.batches import X, Y, dataset, make, over, sums
+
+
+def test_parts_add_up_to_the_whole_for_arrays_and_datasets():
+    for batches in (make(X, Y, batch_size=2), make(dataset(2))):
+        count = batches.fill() if isinstance(batches, CachedBatches) else batches.num_batches
+        whole = sums(batches, 0, count)
+        parts = [sums(batches, s.first, s.stop) for s in split_batches(count, 3)]
+        np.testing.assert_allclose(np.sum(parts, axis=0), whole)
+        assert whole == [7, 13, X.sum()]
+
+
+def test_a_cache_is_filled_once_however_many_threads_ask():
+    drawn = tf.Variable(0)
+
+    def count(x, y):
+        drawn.assign_add(1)
+        return x, y
+
+    batches = CachedBatches(dataset().map(count), steps=None)
+    threads = [threading.Thread(target=batches.fill) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert batches.num_batches == 3
+    assert sums(batches, 1, 3)[0] == 2
+    assert int(drawn) == 3
+
+
+def test_batches_of_any_kind_are_kept_as_they_are():
+    rows = (
+        {"ragged": tf.ragged.constant([[1, 2], [3], [4, 5, 6]]), "sparse": tf.sparse.eye(3), "none": None},
+        tf.constant(["a", "b", "c"]),
+    )
+    made = tf.data.Dataset.from_tensor_slices(rows).batch(2)
+    batches = CachedBatches(made, steps=None)
+    assert batches.fill() == 2
+
+    def join(batch):
+        return [tf.strings.reduce_join(batch[1])]
+
+    assert over(batches, join, 0, 1, tf.constant("")) == b"ab"
+    assert over(batches, join, 0, 2, tf.constant("")) == b"c", "the last one's"
+    assert over(batches, join, 2, 2, tf.constant("none")) == b"none"
+    stream = batches.stream()
+    for expected in made:
+        kept = stream.draw()
+        tf.nest.assert_same_structure(kept, expected, expand_composites=True)
+        for a, b in zip(*(tf.nest.flatten(x, expand_composites=True) for x in (kept, expected)), strict=True):
+            assert getattr(a, "dtype", None) == getattr(b, "dtype", None)
+            np.testing.assert_array_equal(a, b)
+    assert stream.draw() is None
+
+
+def test_what_goes_through_batches_is_the_same_for_other_data_of_the_same_kind_and_holds_none():
+    """Compiled evaluations are kept by it: else each fit would compile its own, or read old data."""
+    same = make(X, Y, batch_size=5), make(X + 1, Y, batch_size=5)
+    assert same[0].fold == same[1].fold
+    assert hash(same[0].fold) == hash(same[1].fold)
+    assert make(X, Y, batch_size=4).fold != same[0].fold
+    assert make(X[:12], Y[:12], batch_size=5).fold != same[0].fold
+    kept = make(dataset()), make(dataset().map(lambda x, y: (x + 1, y)))
+    assert all(isinstance(batches, CachedBatches) for batches in kept)
+    assert kept[0].fold == kept[1].fold
+    assert hash(kept[0].fold) == hash(kept[1].fold)
+    assert make(dataset().map(lambda x, y: (x, tf.cast(y, tf.int32)))).fold != kept[0].fold
+    held = [weakref.ref(batches) for batches in (*same, *kept)]
+    folds = [batches.fold for batches in (*same, *kept)]
+    del same, kept
+    gc.collect()
+    assert [batches() for batches in held] == [None] * len(folds)

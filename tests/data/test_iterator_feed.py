@@ -1,0 +1,88 @@
+"""A pass of a pipeline can be made again after a rollback, where its seeds tell all."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.data.feeds import X, Y, feed_of, one_pass, rows
+
+PIPELINES = {
+    "one shuffle": lambda: rows().shuffle(13, seed=5).batch(4),
+    "no seed": lambda: rows().shuffle(13).batch(4),
+    "after a cache": lambda: rows().cache().shuffle(5, seed=5).batch(4),
+    "before everything": lambda: (
+        rows().shuffle(13, seed=5).map(lambda x, y: (x * 2, y), tf.data.AUTOTUNE).batch(4).take(3).prefetch(2)
+    ),
+    "fixed": lambda: rows().shuffle(13, seed=5, reshuffle_each_iteration=False).batch(4),
+    "sampled": lambda: tf.data.Dataset.sample_from_datasets(
+        [rows(), rows()], seed=1, rerandomize_each_iteration=True
+    ).batch(4),
+}
+
+
+@pytest.mark.parametrize("build", PIPELINES.values(), ids=PIPELINES)
+@pytest.mark.parametrize("back_to", [0, 1, 3])
+def test_an_iterator_feed_repeats_its_passes(build, back_to):
+    feed = feed_of(build())
+    assert feed.rewindable
+    passes = [one_pass(feed) for _ in range(4)]
+    feed.rewind(back_to)
+    assert [one_pass(feed) for _ in range(4 - back_to)] == passes[back_to:]
+    feed.rewind(back_to)
+    assert [one_pass(feed) for _ in range(4 - back_to)] == passes[back_to:], "a second time"
+
+
+LAZY = {
+    "two shuffles": lambda: rows().shuffle(13, seed=5).batch(4).shuffle(4, seed=6),
+    "cached": lambda: rows().shuffle(13, seed=5).cache().batch(4),
+    "repeated": lambda: rows().shuffle(13, seed=5).repeat(2).batch(4),
+    "concatenated": lambda: rows().concatenate(rows().shuffle(13, seed=5)).batch(4),
+    "part of an endless one": lambda: rows().shuffle(13, seed=5).repeat().batch(4).take(9),
+}
+
+
+@pytest.mark.parametrize("build", LAZY.values(), ids=LAZY)
+def test_seeds_that_are_drawn_with_the_elements_cannot_be_drawn_again(build):
+    feed = feed_of(build())
+    assert not feed.rewindable
+    passes = [one_pass(feed) for _ in range(2)]
+    other = build()
+    assert passes == [[batch[1].numpy().tolist() for batch in other] for _ in range(2)], "still Keras's order"
+
+
+def test_going_back_to_where_one_stands_changes_nothing():
+    feed, other = feed_of(PIPELINES["one shuffle"]()), feed_of(PIPELINES["one shuffle"]())
+    one_pass(feed)
+    feed.rewind(1)
+    one_pass(other)
+    assert one_pass(feed) == one_pass(other)
+
+
+def test_what_python_makes_cannot_be_rewound():
+    def batches():
+        for i in itertools.count():
+            yield np.full((2, 2), i, "float32"), np.zeros(2)
+
+    inside = tf.data.Dataset.from_generator(
+        batches, output_signature=(tf.TensorSpec([2, 2]), tf.TensorSpec([2]))
+    )
+    mapped = rows().map(lambda x, y: (x, tf.numpy_function(lambda v: v, [y], tf.int64)))
+    for data in (batches(), inside, mapped.batch(2)):
+        feed = feed_of(data, steps=2)
+        assert not feed.rewindable
+        feed.new_pass()
+        with pytest.raises(RuntimeError, match="cannot be rewound"):
+            feed.rewind(0)
+
+
+def test_variables_that_a_pipeline_reads_are_named_and_none_are_where_it_reads_none():
+    """It runs ahead of the steps: what it reads has to be in the snapshots, or the training in step."""
+    scale = tf.Variable(2.0, name="scale")
+    feed = feed_of(rows().map(lambda x, y: (x * scale, y)).batch(4))
+    assert [(variable.name, variable.written) for variable in feed.captured] == [("scale", False)]
+    assert list(feed_of(rows().batch(4)).captured) == []
+    assert list(feed_of(X, Y, batch_size=4).captured) == []

@@ -1,0 +1,137 @@
+"""What is given to `fit`, as Keras takes it; each test names what breaks when Keras moves it."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train._keras import data as keras_data
+from tests.networks import arrays
+
+X, Y = arrays(20)
+
+
+def dataset():
+    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)
+
+
+def generator():
+    while True:
+        yield X[:4], Y[:4]
+
+
+class Rows(keras.utils.PyDataset):
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        return X[index * 4 : index * 4 + 4], Y[index * 4 : index * 4 + 4]
+
+
+@pytest.mark.parametrize(
+    ("data", "is_dataset", "restarts", "batches"),
+    [
+        ((dataset(),), True, True, 5),
+        ((Rows(),), False, True, 5),
+        ((generator(),), False, False, None),
+        ((X, Y), False, True, 5),
+    ],
+    ids=["dataset", "PyDataset", "generator", "arrays"],
+)
+def test_data_is_told_apart(data, is_dataset, restarts, batches):
+    """get_data_adapter and the adapter classes: without them no data of the user's can be read."""
+    found = keras_data.recognize(*data, batch_size=4 if len(data) > 1 else None)
+    assert isinstance(found, keras_data.Arrays) is (len(data) > 1)
+    pipeline = found.pipeline if isinstance(found, keras_data.Arrays) else found
+    assert pipeline.is_dataset is is_dataset
+    assert pipeline.restarts is restarts
+    assert pipeline.num_batches == batches
+    x, y = next(iter(pipeline.dataset))
+    np.testing.assert_allclose(x, X[:4])
+    np.testing.assert_allclose(y, Y[:4])
+
+
+def test_a_dataset_that_grows_is_counted_anew():
+    """DataAdapter.num_batches asks the user's data each time, as Keras does in each epoch."""
+
+    class Growing(Rows):
+        length = 2
+
+        def __len__(self):
+            return self.length
+
+    pipeline = keras_data.recognize(Growing())
+    assert pipeline.num_batches == 2
+    Growing.length = 3
+    assert pipeline.num_batches == 3
+
+
+def test_shuffle_is_dropped_for_data_that_brings_its_own_order():
+    """Else Keras warns, and warnings are errors here."""
+    for data in (dataset(), generator()):
+        keras_data.recognize(data, shuffle=True)
+
+
+def test_arrays_come_as_keras_batches_them():
+    """ArrayDataAdapter._inputs, _num_samples and array_slicing.convert_to_sliceable."""
+    weights = {0: 1.0, 1: 2.0, 2: 1.0, 3: 1.0}
+    found = keras_data.recognize(X.astype("float64"), Y, batch_size=4, shuffle="batch", class_weight=weights)
+    x, y, weight = found.inputs
+    assert x.dtype == keras.config.floatx()
+    assert y.dtype == Y.dtype
+    np.testing.assert_allclose(weight, np.where(Y == 1, 2.0, 1.0))
+    assert (found.num_samples, found.batch_size, found.shuffle, found.dense) == (20, 4, "batch", True)
+    assert not keras_data.recognize({"a": X, "b": None}, Y).dense
+    assert not keras_data.recognize(tf.RaggedTensor.from_row_lengths(X[0], [len(X[0])])).dense
+    assert keras_data.recognize(X, Y, steps=5).batch_size == 4
+
+
+@pytest.mark.parametrize("role", ["training", "validation"])
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (None, r"there is no {} data: x is None; pass arrays"),
+        (X[:0], r"the {} data is empty: its arrays have 0 rows; pass at least one"),
+        (dataset().take(0), "the {} data is empty: its dataset has no batch; pass at least one"),
+    ],
+    ids=["none", "no rows", "no batches"],
+)
+def test_data_that_is_not_there_is_refused(data, message, role):
+    with pytest.raises(ValueError, match=message.format(role)):
+        keras_data.recognize(data, role=role)
+
+
+def test_the_order_of_rows_is_that_of_fit():
+    """ArrayDataAdapter's shuffle: without it equal seeds give another order than Keras's."""
+    for shuffle in (True, "batch", False):
+        keras.utils.set_random_seed(4)
+        arrays = keras_data.recognize(np.arange(20), batch_size=4, shuffle=shuffle)
+        expected = np.concatenate([np.ravel(tf.nest.flatten(batch)[0]) for batch in arrays.pipeline.dataset])
+        keras.utils.set_random_seed(4)
+        rows = np.concatenate([np.ravel(batch) for batch in arrays.row_order])
+        np.testing.assert_array_equal(rows, expected)
+        assert sorted(rows) == list(range(20))
+
+
+def test_the_last_rows_are_split_off():
+    """array_slicing.train_validation_split."""
+    (x, y, _), (xv, yv, _) = keras_data.split_validation((X, Y, None), 0.25)
+    assert len(x) == len(y) == 15
+    np.testing.assert_array_equal(xv, X[15:])
+    np.testing.assert_array_equal(yv, Y[15:])
+
+
+def test_a_missing_part_of_a_batch_is_none_again():
+    """The adapters of Keras carry a None through tf.data as an empty optional."""
+
+    def batches():
+        while True:
+            yield X[:4], None, np.ones(4, "float32")
+
+    data = keras_data.recognize(batches()).dataset
+    x, y, weight = keras_data.without_optionals(next(iter(data)))
+    assert y is None
+    assert tf.is_tensor(x)
+    assert tf.is_tensor(weight)

@@ -1,0 +1,77 @@
+"""Whose code a method is."""
+
+from __future__ import annotations
+
+import functools
+
+import keras
+import pytest
+
+from overlap_train._keras import methods as keras_methods
+from tests.networks import arrays, sequential, subclassed
+
+X, Y = arrays(20)
+
+
+def test_own_methods_are_told_from_keras_s():
+    """Methods of Keras live in modules named keras...."""
+    assert keras_methods.is_stock_method(sequential().train_step)
+    assert keras_methods.is_stock_method(keras.metrics.Mean().update_state)
+    assert keras_methods.is_stock_method(keras.metrics.MeanSquaredError().update_state)
+    assert not keras_methods.is_stock_method(subclassed().call)
+    assert not keras_methods.is_stock_method(lambda: None)
+
+
+def test_an_override_is_the_users_and_not_what_a_library_puts_into_keras_s_class(monkeypatch):
+    class Middle(keras.Sequential):
+        def fit(self, *arguments, **options):
+            return super().fit(*arguments, **options)
+
+    class Own(Middle):
+        pass
+
+    assert keras_methods.overrides(Own(), "fit") is Middle
+    assert keras_methods.overrides(Own(), "evaluate") is None
+    assert keras_methods.overrides(Own(), "no_such_method") is None
+    assert keras_methods.overrides(sequential(), "fit") is None
+    instance = sequential()
+    instance.fit = lambda *arguments, **options: None
+    assert keras_methods.overrides(instance, "fit") is type(instance)
+    stock = keras_methods.KerasTrainer.fit
+    monkeypatch.setattr(
+        keras_methods.KerasTrainer, "fit", lambda *arguments, **options: stock(*arguments, **options)
+    )
+    assert keras_methods.overrides(sequential(), "fit") is None
+    assert keras_methods.overrides(Own(), "fit") is Middle
+
+
+def test_classes_of_keras_s_are_told_from_those_of_its_own_tests():
+    """A class's module: Keras's tests are in its package, but are written as users write."""
+    assert keras_methods.is_stock_method(keras.Sequential)
+    assert keras_methods.is_stock_method(keras_methods.KerasTrainer)
+    assert not keras_methods.is_stock_method(type("Own", (keras.Sequential,), {}))
+    assert not keras_methods.is_stock_method(
+        type("Fake", (), {"__module__": "keras.src.trainers.trainer_test"})
+    )
+    assert not keras_methods.is_stock_method(type("Fake", (), {"__module__": "keras_hub.models"}))
+
+
+def test_what_wraps_a_stock_function_is_not_one():
+    @functools.wraps(keras.losses.mean_squared_error)
+    def own(y, y_pred):
+        return y_pred
+
+    assert keras_methods.is_stock_method(keras.losses.mean_squared_error)
+    assert not keras_methods.is_stock_method(own)
+
+
+@pytest.mark.parametrize("name", ["fit", "evaluate"])
+def test_the_cell_of_a_method_holds_what_it_runs(name):
+    cell = keras_methods.method_cell(name)
+    before = cell.cell_contents
+    try:
+        cell.cell_contents = lambda self, *args, **kwargs: "exchanged"
+        assert getattr(sequential(), name)(X, Y) == "exchanged"
+    finally:
+        cell.cell_contents = before
+    assert keras_methods.patched_by(sequential(), name) is None

@@ -1,0 +1,107 @@
+"""What training in parts or under `tf.distribute` needs of Keras."""
+
+from __future__ import annotations
+
+import threading
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from overlap_train._keras import models as keras_models
+from overlap_train._keras import replicas as keras_replicas
+from tests.networks import FEATURES, arrays, sequential, subclassed
+
+X, Y = arrays(20)
+
+
+def test_a_model_knows_the_scope_that_made_it_and_so_does_its_optimizer():
+    """`_distribute_strategy`, `_distribution_strategy`: else a foreign scope would train without a word."""
+    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    with strategy.scope():
+        inside = sequential()
+    outside = sequential()
+    assert keras_replicas.strategy_of(inside) is strategy
+    assert keras_replicas.strategy_of(outside) is None
+    assert keras_replicas.optimizer_strategy(inside.optimizer) is strategy
+    assert keras_replicas.optimizer_strategy(outside.optimizer) is not strategy
+    wrapped = keras.optimizers.LossScaleOptimizer(outside.optimizer)
+    assert keras_replicas.inner_optimizer(wrapped) is outside.optimizer
+    assert keras_replicas.inner_optimizer(outside.optimizer) is outside.optimizer
+
+
+def test_symbolic_build_makes_all_variables():
+    model = subclassed()
+    spec = (tf.TensorSpec([None, FEATURES], tf.float32), tf.TensorSpec([None], tf.int64))
+    keras_replicas.symbolic_build(model, spec)
+    assert all(layer.built for layer in keras_models.flat_layers(model))
+    assert all(part.built for part in keras_models.compiled_parts(model))
+    assert model.optimizer.built
+
+
+def test_masks_can_be_read_and_set():
+    tensor = tf.zeros([2, 3])
+    assert keras_replicas.mask_of(tensor) is None
+    keras_replicas.set_mask(tensor, tf.ones([2, 3], tf.bool))
+    assert keras_replicas.mask_of(tensor) is not None
+
+
+def test_losses_take_the_logits_that_are_set_instead_of_the_output():
+    probabilities, logits = tf.constant([[1.0, 0.0]]), tf.constant([[300.0, 100.0]])
+    assert keras_replicas.logits_of(probabilities) is None
+    keras_replicas.set_logits(probabilities, logits)
+    loss = keras.losses.sparse_categorical_crossentropy(tf.constant([1]), probabilities)
+    np.testing.assert_allclose(loss, [200.0])
+    assert keras_replicas.logits_of(keras.ops.softmax(logits)) is logits
+    assert keras_replicas.logits_of(keras.ops.sigmoid(logits)) is logits
+
+
+def test_losses_are_not_scaled_in_the_block_and_only_on_this_thread():
+    """`scale_loss_for_distribution`, looked up in its module by all of Keras's losses."""
+    module = keras_replicas.keras_loss
+    stock = module.scale_loss_for_distribution
+    elsewhere = []
+    with keras_replicas.unscaled_losses():
+        patched = module.scale_loss_for_distribution
+        assert patched is not stock
+        value = object()
+        assert patched(value) is value
+        thread = threading.Thread(target=lambda: elsewhere.append(float(patched(tf.constant(2.0)))))
+        thread.start()
+        thread.join(timeout=30)
+    assert elsewhere == [2.0]  # by Keras's own function, which takes a tensor
+    assert module.scale_loss_for_distribution is stock
+
+
+def test_gradients_are_not_summed_again_in_the_block():
+    """`_all_reduce_sum_gradients` is what applies gradients calls on each replica."""
+    optimizer = keras.optimizers.SGD()
+    stock = optimizer._all_reduce_sum_gradients
+    with keras_replicas.gradients_already_reduced(optimizer):
+        assert optimizer._all_reduce_sum_gradients(zip([1], [2], strict=True)) == [(1, 2)]
+    assert optimizer._all_reduce_sum_gradients == stock
+
+
+def test_added_losses_are_kept_apart_and_put_back():
+    """`_losses` and `_loss_ids`: what `model.losses` reads."""
+    model = subclassed()
+    model(X)
+    with keras_replicas.added_losses_apart(keras_models.flat_layers(model)) as begin:
+        added = begin()
+        model(X)
+        assert [layer for layer, _ in added] == [model]
+        assert len(model.losses) == 1  # the regulariser's
+    keras_replicas.place_added_losses(model, [(model, tf.constant(5.0))])
+    assert float(model.losses[0]) == 5.0
+    with keras_replicas.without_updates(model):
+        keras_replicas.place_added_losses(model, [(model, tf.constant(7.0))])
+        assert float(model.losses[0]) == 7.0
+        assert len(model.losses) == 2
+
+
+def test_assignments_are_forgotten_in_the_block():
+    model = sequential()
+    before = model.optimizer.iterations.numpy()
+    with keras_replicas.without_updates(model):
+        model.optimizer.iterations.assign_add(1)
+    assert model.optimizer.iterations.numpy() == before

@@ -1,0 +1,106 @@
+"""What counts as an integer and a number, and how what does not is refused."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train._support import numbers
+from tests.support.values import Unprintable
+
+
+@pytest.mark.parametrize("value", [3, np.int8(3), np.uint64(3), np.array(3), tf.Tensor])
+def test_whatever_stands_for_an_integer_is_one(value):
+    if value is tf.Tensor:
+        value = tf.constant(3)  # not earlier: collecting tests must not start TensorFlow
+    count = numbers.require_count("steps", value, minimum=1)
+    assert count == 3
+    assert type(count) is int
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        True,
+        np.True_,
+        3.0,
+        np.float32(3),
+        np.array(2.7),
+        np.array([3]),
+        "3",
+        b"3",
+        None,
+        [3],
+        3j,
+        Unprintable(),
+    ],
+)
+def test_what_is_no_integer_is_refused_by_name(value):
+    with pytest.raises(TypeError, match=r"^steps must be an integer; got"):
+        numbers.require_count("steps", value, minimum=1)
+
+
+@pytest.mark.parametrize(
+    "value", [0, -1, 2**63, -(10**5000), 10**5000], ids=lambda value: f"{value.bit_length()}-bits"
+)
+def test_integers_out_of_range_are_refused_however_long(value):
+    with pytest.raises(ValueError, match=r"^steps must be at (least|most)") as caught:
+        numbers.require_count("steps", value, minimum=1)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "value",
+    [0.5, np.float16(0.5), np.float64(0.5), np.array(0.5), Fraction(1, 2), tf.bfloat16.as_numpy_dtype(0.5)],
+)
+def test_whatever_stands_for_a_number_is_one(value):
+    real = numbers.require_real("share", value, minimum=0, maximum=1)
+    assert real == 0.5
+    assert type(real) is float
+
+
+@pytest.mark.parametrize(
+    "value", [True, np.True_, "0.5", None, 0.5j, np.array([0.5]), Unprintable(), [0.5], 1 << 5000]
+)
+def test_what_is_no_number_is_refused_by_name(value):
+    with pytest.raises((TypeError, ValueError), match=r"^share must be"):
+        numbers.require_real("share", value)
+
+
+@pytest.mark.parametrize("value", [math.nan, np.float32("nan"), math.inf, -math.inf])
+def test_what_is_not_finite_is_refused_unless_infinity_has_a_meaning(value):
+    with pytest.raises(ValueError, match="share must be finite"):
+        numbers.require_real("share", value)
+    if math.isnan(value):
+        with pytest.raises(ValueError, match="share must be finite; got"):
+            numbers.require_real("share", value, infinite=True)
+    else:
+        assert numbers.require_real("share", value, infinite=True) == value
+
+
+@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, 1e300])
+def test_a_time_that_no_thread_can_wait_for_is_refused(value):
+    with pytest.raises(ValueError, match="timeout_s must be"):
+        numbers.require_seconds("timeout_s", value)
+
+
+@pytest.mark.parametrize(
+    ("value", "counts"),
+    [
+        (0, True),
+        (7, True),
+        (8, False),
+        (-1, False),
+        (True, False),
+        (1.0, False),
+        ("1", False),
+        (None, False),
+        (np.int64(1), False),
+    ],
+)
+def test_a_stored_count_is_an_int_in_its_range_and_nothing_like_one(value, counts):
+    assert numbers.is_count(value, 7) is counts
