@@ -72,7 +72,6 @@ def test_the_sound_file_of_the_fuzzer_is_taken(tmp_path):
         assert training.resume() == StartPoint(1, 3, False, LOGS, 1)
 
 
-@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 def test_logs_of_other_kinds_do_not_hinder_a_checkpoint(tmp_path):
     training = Training(tmp_path)
     training.save({**LOGS, "loss": np.float32(0.5), "vector": np.ones(2), "what": object()})

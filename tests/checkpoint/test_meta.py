@@ -15,7 +15,6 @@ from tests.checkpoint.crafting import TEXTS, opened, sealed
 from tests.checkpoint.resuming import LOGS, Training
 
 # Keras's, when a callback looks at the learning rate.
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 
 def rewritten(path: Path, **changes) -> None:

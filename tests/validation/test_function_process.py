@@ -1,0 +1,87 @@
+"""Evaluation functions in a process of their own: the same values, its errors, its death and its end."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import numpy as np
+import pytest
+
+from overlap_train import EvaluationFunction
+from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
+from tests.networks import subclassed
+from tests.validation.calling import (
+    ROUNDING,
+    WAIT_S,
+    expected_values,
+    fit,
+    mean_output,
+    simple,
+)
+
+
+def from_a_process(model):
+    return {"pid": os.getpid(), "mean": mean_output(model)}
+
+
+def says_no(model):
+    raise ArithmeticError(f"no in {os.getpid()}")
+
+
+def dies_once(model):
+    if not os.path.exists(os.environ["DIED"]):
+        open(os.environ["DIED"], "w").close()
+        os._exit(7)
+    return 1.0
+
+
+def sleeps(model):
+    time.sleep(WAIT_S)
+
+
+def make_subclassed():
+    return type(subclassed())()
+
+
+def in_process(function, **arguments):
+    return {"f": EvaluationFunction(function, backend="process", **arguments)}
+
+
+def test_a_process_gives_the_same_values():
+    history = fit(simple(), in_process(from_a_process), max_lag=2).model.history.history
+    np.testing.assert_allclose(history["val_f_mean"], expected_values(simple, mean_output), rtol=1e-5)
+    assert len(set(history["val_f_pid"])) == 1
+    assert history["val_f_pid"][0] != os.getpid()
+
+
+def test_a_process_makes_a_subclassed_model_by_clone():
+    functions = in_process(mean_output, clone=make_subclassed)
+    history = fit(subclassed(), functions).model.history.history
+    np.testing.assert_allclose(history["val_f"], expected_values(subclassed, mean_output), **ROUNDING)
+
+
+def test_what_is_raised_in_a_process_reaches_fit_with_its_traceback():
+    with pytest.raises(ValidationWorkerError, match="no in") as caught:
+        fit(simple(), in_process(says_no))
+    assert isinstance(caught.value.__cause__, ArithmeticError)
+    assert "says_no" in str(caught.value.__cause__.__cause__)
+
+
+def test_a_process_that_dies_is_an_error_and_is_started_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("DIED", str(tmp_path / "died"))
+    with pytest.warns(RuntimeWarning, match="exit code 7"):
+        trainer = fit(simple(), in_process(dies_once), epochs=2, on_error="warn")
+    assert trainer.model.history.history["val_f"] == [1.0]
+
+
+def test_a_process_that_hangs_is_ended_with_the_fit():
+    before = time.monotonic()
+    with pytest.raises(ValidationTimeoutError):
+        fit(simple(), in_process(sleeps), timeout_s=0.2)
+    assert time.monotonic() - before < WAIT_S / 2
+
+
+def test_a_function_that_cannot_be_sent_is_refused():
+    with pytest.raises(TypeError, match="importable by name"):
+        fit(simple(), in_process(lambda model: 0.0))

@@ -1,0 +1,125 @@
+"""Evaluation functions together with the rest of a fit: rollback, resume, backlog, and their arguments."""
+
+from __future__ import annotations
+
+import threading
+
+import keras
+import numpy as np
+import pytest
+
+from overlap_train import EvaluationFunction, Trainer, ValidationPolicy, ValidationSet
+from tests.networks import (
+    CLASSES,
+    FEATURES,
+    crossentropy,
+)
+from tests.validation.calling import (
+    WAIT_S,
+    X,
+    Y,
+    fit,
+    kl,
+    mean_output,
+    simple,
+)
+
+
+def test_a_rollback_calls_it_again_for_the_epochs_that_are_trained_again():
+    calls = []
+
+    def note(model):
+        calls.append(int(model.optimizer.iterations))
+        return 1.0
+
+    plateau = keras.callbacks.ReduceLROnPlateau("val_note", mode="min", patience=1, factor=0.5)
+    trainer = fit(simple(), {"note": note}, epochs=4, max_lag=1, callbacks=[plateau])
+    assert sorted(set(calls)) == [4, 8, 12, 16]
+    assert len(trainer.model.history.history["val_note"]) == 4
+    assert any("back to the end of epoch" in message for message in trainer.messages)
+
+
+def test_weights_that_a_test_hook_sets_are_those_that_are_evaluated():
+    def swap():
+        return keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+
+    def build():
+        keras.utils.set_random_seed(5)
+        model = keras.Sequential([keras.Input((FEATURES,)), kl.Dense(CLASSES)])
+        model.compile(keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5), crossentropy())
+        return model
+
+    found = []
+
+    class Calls(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            found.append(mean_output(self.model))
+
+    build().fit(X, Y, batch_size=16, epochs=3, verbose=0, validation_data=(X, Y), callbacks=[Calls(), swap()])
+    trainer = fit(build(), {"mean": mean_output}, data=(X, Y), callbacks=[swap()])
+    np.testing.assert_allclose(trainer.model.history.history["val_mean"], found, rtol=1e-5)
+
+
+def test_a_resumed_training_has_the_values_of_an_unbroken_one(tmp_path):
+    policy = ValidationPolicy(functions={"mean": mean_output})
+    whole = Trainer(simple(), validation=policy).fit(X, Y, epochs=4, verbose=0, resume=tmp_path / "a")
+    Trainer(simple(), validation=policy).fit(X, Y, epochs=2, verbose=0, resume=tmp_path / "b")
+    resumed = Trainer(simple(), validation=policy).fit(X, Y, epochs=4, verbose=0, resume=tmp_path / "b")
+    np.testing.assert_allclose(resumed.history["val_mean"], whole.history["val_mean"], rtol=1e-6)
+
+
+def test_backlog_skip_leaves_functions_out_too():
+    go_on = threading.Event()
+
+    class Opens(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 3:
+                go_on.set()
+
+    def wait(model):
+        go_on.wait(WAIT_S)
+        return float(model.optimizer.iterations)
+
+    trainer = fit(simple(), {"at": wait}, epochs=5, backlog="skip", on_change="continue", callbacks=[Opens()])
+    assert trainer.model.history.history["val_at"][0] == 4.0
+    assert trainer.model.history.history["val_at"][-1] == 20.0
+    assert any(account.skipped for account in trainer.accounts)
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    ("functions", "error", "message"),
+    [
+        ([mean_output], TypeError, "functions must be a mapping"),
+        ({1: mean_output}, TypeError, "functions must be a mapping of names"),
+        ({"": mean_output}, ValueError, "empty"),
+        ({"a": 3}, TypeError, r"functions\['a'\] must be a function"),
+        ({"a": keras.Model}, TypeError, r"functions\['a'\] must be a function"),
+    ],
+)
+def test_bad_functions_are_refused_by_name(functions, error, message):
+    with pytest.raises(error, match=message):
+        ValidationPolicy(functions=functions)
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        (EvaluationFunction(mean_output), TypeError, "without a name"),
+        ({"f": EvaluationFunction(mean_output), "x": X}, TypeError, r"validation_data\['x'\]"),
+        ({"mean": EvaluationFunction(mean_output)}, ValueError, "both name 'mean'"),
+        ({"mean": (X, Y)}, ValueError, "both name 'mean'"),
+        ({"": EvaluationFunction(mean_output)}, ValueError, "empty"),
+    ],
+)
+def test_bad_sets_beside_functions_are_refused_by_name(data, error, message):
+    with pytest.raises(error, match=message):
+        fit(simple(), {"mean": mean_output}, data=data)
+
+
+def test_a_validation_set_object_may_stand_beside_a_function():
+    data = {"a": ValidationSet(data=(X, Y)), "f": EvaluationFunction(mean_output)}
+    trainer = fit(simple(), None, data=data, epochs=1)
+    assert {"val_a_loss", "val_f"} <= set(trainer.model.history.history)

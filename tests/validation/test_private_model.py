@@ -1,0 +1,199 @@
+"""Copies of a model for evaluation functions: what is hard to copy, and a clone in its place."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from overlap_train import EvaluationFunction
+from tests.networks import (
+    CLASSES,
+    FEATURES,
+    crossentropy,
+    sequential,
+    subclassed,
+)
+from tests.validation.calling import (
+    ROUNDING,
+    X,
+    expected_values,
+    fit,
+    in_step,
+    kl,
+    mean_output,
+    simple,
+)
+
+
+class Configured(keras.Model):
+    """A subclassed model that its configuration makes again, but for what is set later."""
+
+    def __init__(self, units, **arguments):
+        super().__init__(**arguments)
+        self.units, self.temperature = units, 1.0
+        self.hidden, self.head = kl.Dense(units, activation=squash), kl.Dense(CLASSES)
+
+    def call(self, x, training=False):
+        return self.head(self.hidden(x)) / self.temperature
+
+    def get_config(self):
+        return {**super().get_config(), "units": self.units}
+
+
+def squash(x):
+    return keras.ops.tanh(x)
+
+
+def configured():
+    keras.utils.set_random_seed(5)
+    model = Configured(6)
+    model.temperature, model.tokenizer = 3.0, object()
+    model.compile("adam", lambda y, p: crossentropy()(y, p), metrics=["accuracy"])
+    return model
+
+
+def adapted():
+    keras.utils.set_random_seed(5)
+    norm = kl.Normalization()
+    norm.adapt(X)
+    model = keras.Sequential([keras.Input((FEATURES,)), norm, kl.BatchNormalization(), kl.Dense(CLASSES)])
+    model.compile("adam", crossentropy())
+    return model
+
+
+def with_vocabulary():
+    keras.utils.set_random_seed(5)
+    lookup = kl.IntegerLookup()
+    lookup.adapt(np.array([[3, 1, 1], [0, 3, 3]]))
+    inputs = keras.Input((FEATURES,))
+    words = lookup(keras.ops.cast(inputs, "int64"))
+    outputs = kl.Dense(CLASSES)(kl.Flatten()(kl.Embedding(8, 2)(words)))
+    model = keras.Model(inputs, outputs)
+    model.compile("adam", crossentropy())
+    return model
+
+
+@pytest.mark.parametrize("build", [configured, adapted, with_vocabulary, sequential])
+def test_what_is_set_or_adapted_later_is_part_of_the_copy(build):
+    trainer = fit(build(), {"mean": mean_output}, max_lag=2)
+    assert not in_step(trainer)
+    np.testing.assert_allclose(
+        trainer.model.history.history["val_mean"], expected_values(build, mean_output), **ROUNDING
+    )
+
+
+def test_an_object_attached_to_the_model_is_found_on_the_copy():
+    model = configured()
+    trainer = fit(model, {"same": lambda copy: copy.tokenizer is model.tokenizer and copy is not model})
+    assert trainer.model.history.history["val_same"] == [1.0, 1.0, 1.0]
+
+
+def reads_live_weights():
+    """A layer's function reads the variables of another layer, past every configuration."""
+    keras.utils.set_random_seed(5)
+    first = kl.Dense(FEATURES)
+    first.build((None, FEATURES))
+
+    def tied(x):
+        return keras.ops.matmul(x, keras.ops.transpose(first.kernel))
+
+    inputs = keras.Input((FEATURES,))
+    model = keras.Model(inputs, kl.Dense(CLASSES)(kl.Activation(tied)(first(inputs))))
+    model.compile("sgd", crossentropy())
+    return model
+
+
+class Listed(Configured):
+    """Computes with what its configuration does not hold."""
+
+    def __init__(self, units, **arguments):
+        super().__init__(units, **arguments)
+        self.scales = [1.0]
+
+    def call(self, x, training=False):
+        return super().call(x) * self.scales[0]
+
+
+def listed():
+    keras.utils.set_random_seed(5)
+    model = Listed(6)
+    model.scales[0] = 2.0
+    model.compile("adam", crossentropy())
+    return model
+
+
+def with_closure():
+    from tests.real_code import closure_loss
+
+    return closure_loss()
+
+
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [
+        (subclassed, "is not made anew by its configuration"),
+        (reads_live_weights, "outside the model"),
+        (listed, "computes something else"),
+        (with_closure, "outside the model"),
+    ],
+)
+def test_a_model_without_a_faithful_copy_is_evaluated_in_step_and_says_why(build, reason):
+    seen = []
+
+    def mean(model):
+        seen.append(model)
+        return mean_output(model)
+
+    trainer = fit(build(), {"mean": mean}, max_lag=2)
+    assert all(model is trainer.model for model in seen)
+    (said,) = in_step(trainer)
+    assert reason in said
+    assert "clone=" in said
+    np.testing.assert_allclose(
+        trainer.model.history.history["val_mean"], expected_values(build, mean_output), **ROUNDING
+    )
+
+
+def test_clone_makes_the_copy_of_such_a_model():
+    function = EvaluationFunction(mean_output, clone=lambda: type(subclassed())())
+    trainer = fit(subclassed(), {"mean": function}, max_lag=2)
+    assert not in_step(trainer)
+    np.testing.assert_allclose(
+        trainer.model.history.history["val_mean"], expected_values(subclassed, mean_output), **ROUNDING
+    )
+
+
+@pytest.mark.parametrize(
+    ("clone", "error", "message"),
+    [
+        (lambda: None, TypeError, "clone must return a Keras model"),
+        (lambda: keras.Sequential([keras.Input((FEATURES,)), kl.Dense(2)]), ValueError, "where the model"),
+        (lambda: keras.Sequential([keras.Input((FEATURES,)), kl.Flatten()]), ValueError, "0 variables"),
+        (
+            lambda: keras.Sequential([keras.Input((FEATURES,)), kl.Dense(CLASSES, "relu")]),
+            ValueError,
+            "something else",
+        ),
+    ],
+)
+def test_a_clone_that_is_none_is_refused_before_anything_starts(clone, error, message):
+    with pytest.raises(error, match=message):
+        fit(simple(), {"mean": EvaluationFunction(mean_output, clone=clone)})
+
+
+def test_the_trained_model_is_no_clone_of_itself():
+    model = simple()
+    with pytest.raises(ValueError, match="the one that is trained"):
+        fit(model, {"mean": EvaluationFunction(mean_output, clone=lambda: model)})
+
+
+def test_a_function_in_step_may_change_the_training_as_a_callback_may():
+    def halve(model):
+        model.optimizer.learning_rate.assign(model.optimizer.learning_rate / 2)
+        return float(model.optimizer.learning_rate)
+
+    trainer = fit(subclassed(), {"rate": halve})
+    np.testing.assert_allclose(
+        trainer.model.history.history["val_rate"], expected_values(subclassed, halve), rtol=1e-6
+    )
