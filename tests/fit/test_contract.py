@@ -17,11 +17,15 @@ X, Y = arrays(70)
 VALIDATION = arrays(33, 1)
 
 
-def plain(**arguments):
+def plain(*layers, **arguments):
     keras.utils.set_random_seed(4)
-    model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
+    model = keras.Sequential([keras.Input((FEATURES,)), *layers, keras.layers.Dense(CLASSES)])
     model.compile("sgd", crossentropy(), **arguments)
     return model
+
+
+def deep():
+    return plain(keras.layers.Dense(5))
 
 
 class Told(kc.Callback):
@@ -119,15 +123,7 @@ def test_trainable_without_compile_changes_nothing():
         fit(X, Y, epochs=1, verbose=0, shuffle=False)
         return before, model.layers[0].kernel.numpy()
 
-    def build():
-        keras.utils.set_random_seed(4)
-        model = keras.Sequential(
-            [keras.Input((FEATURES,)), keras.layers.Dense(5), keras.layers.Dense(CLASSES)]
-        )
-        model.compile("sgd", crossentropy())
-        return model
-
-    expected, model = build(), build()
+    expected, model = deep(), deep()
     for actual, wanted in zip(run(model, Trainer(model).fit), run(expected, expected.fit), strict=True):
         np.testing.assert_allclose(actual, wanted, rtol=1e-5)
 
@@ -156,26 +152,18 @@ def test_compile_in_a_callback_is_the_type_error_of_keras(lag):
         trainer.fit(X, Y, epochs=4, verbose=0, validation_data=VALIDATION, callbacks=[Compile(["compile"])])
 
 
-@pytest.mark.parametrize("lag", [0, 2])
 @pytest.mark.parametrize("also", [["compile", "function"], ["freeze", "function"]])
-def test_a_train_function_made_anew_in_a_callback_is_traced_anew(lag, also):
-    def build():
-        keras.utils.set_random_seed(4)
-        model = keras.Sequential(
-            [keras.Input((FEATURES,)), keras.layers.Dense(5), keras.layers.Dense(CLASSES)]
-        )
-        model.compile("sgd", crossentropy())
-        return model
-
+def test_a_train_function_made_anew_in_a_callback_is_traced_anew(also):
     asked = dict(batch_size=16, epochs=5, verbose=0, shuffle=False, validation_data=VALIDATION)
-    expected = build()
+    expected = deep()
     expected.fit(X, Y, callbacks=[Compile(also)], **asked)
-    trainer = Trainer(build(), validation=ValidationPolicy(max_lag=lag, overlap="always"))
-    trainer.fit(X, Y, callbacks=[Compile(also)], **asked)
-    assert_same_history(trainer.model.history.history, expected.history.history)
-    np.testing.assert_allclose(
-        trainer.model.layers[0].kernel.numpy(), expected.layers[0].kernel.numpy(), rtol=1e-5
-    )
+    for lag in (0, 2):
+        trainer = Trainer(deep(), validation=ValidationPolicy(max_lag=lag, overlap="always"))
+        trainer.fit(X, Y, callbacks=[Compile(also)], **asked)
+        assert_same_history(trainer.model.history.history, expected.history.history)
+        np.testing.assert_allclose(
+            trainer.model.layers[0].kernel.numpy(), expected.layers[0].kernel.numpy(), rtol=1e-5
+        )
 
 
 def test_what_a_callback_sets_in_its_first_hooks_is_in_the_trace():
