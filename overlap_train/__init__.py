@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         ValidationSet,
         configure,
     )
-    from overlap_train.records import EpochAccount, StepValidation
+    from overlap_train.records import EpochAccount, Explanation, StepValidation
     from overlap_train.routing import install, routed, uninstall
     from overlap_train.trainer import Trainer
 
@@ -32,6 +32,7 @@ __all__ = [
     "EpochAccount",
     "EvaluationFunction",
     "ExecutionPlan",
+    "Explanation",
     "StepValidation",
     "Trainer",
     "ValidationPolicy",
@@ -50,6 +51,7 @@ _HOMES = {
     "EpochAccount": "records",
     "EvaluationFunction": "options.functions",
     "ExecutionPlan": "options.execution",
+    "Explanation": "records",
     "StepValidation": "records",
     "Trainer": "trainer",
     "ValidationPolicy": "options.validation",

@@ -11,6 +11,7 @@ from typing import Any
 
 __all__ = [
     "EpochAccount",
+    "Explanation",
     "MetricValues",
     "Sample",
     "ShardOutcome",
@@ -171,3 +172,60 @@ def prefixed(results: Mapping[str, ValidationResult]) -> dict[str, Any]:
                 )
             logs[joined] = value
     return logs
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a `fit` would do (`Trainer.explain`).
+
+    Attributes:
+        validates: whether there is anything to validate.
+        max_lag: how many epochs may be trained beyond one whose validation is under way; 0 is in step.
+        in_step: why the training would wait for each validation, and what would change it; None if it
+            would not.
+        plan: how the steps would be executed; None where nothing had to be chosen.
+        steps_per_epoch: None where only the data knows.
+        workers: threads that would validate, at most.
+        snapshot_bytes: of one set of the weights and of what else decides the future of the training.
+        data_bytes: of the training data held as tensors; 0 if it is streamed.
+        tracing_s: seconds that it took to trace and to build everything.
+        messages: what the fit would have said before its first step.
+    """
+
+    validates: bool
+    max_lag: int
+    in_step: str | None
+    plan: str | None
+    steps_per_epoch: int | None
+    workers: int
+    snapshot_bytes: int
+    data_bytes: int
+    tracing_s: float
+    messages: tuple[str, ...] = ()
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether epochs would be validated while later ones are trained."""
+        return self.validates and self.max_lag > 0
+
+    def __str__(self) -> str:
+        first = f"in step: {self.in_step}"
+        if self.overlaps:
+            ahead, workers = _counted(self.max_lag, "epoch"), _counted(self.workers, "worker")
+            first = f"overlaps: trains up to {ahead} ahead of the validation, with at most {workers}"
+        steps = "as many steps as the data has"
+        if self.steps_per_epoch is not None:
+            steps = _counted(self.steps_per_epoch, "step")
+        held = self.max_lag + 1 if self.overlaps else 1
+        return "\n".join(
+            [
+                first,
+                f"plan: {self.plan or 'nothing to choose'}; {steps} an epoch",
+                f"memory: {self.snapshot_bytes / 2**20:.3g} MiB a snapshot, at most {held} of them; "
+                f"{self.data_bytes / 2**20:.3g} MiB of training data held as tensors",
+            ]
+        )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

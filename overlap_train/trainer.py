@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train._data.preprocessing import Preprocess
+from overlap_train._fit.explain import explain_fit
 from overlap_train._fit.request import FitArguments, FitOutcome, make_request
 from overlap_train._fit.run import run_evaluate, run_fit
 from overlap_train._fit.settings import TrainerSettings
@@ -25,7 +26,7 @@ from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.options.checkpoint import CheckpointPolicy
 from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.validation import ValidationPolicy, ValidationSet
-from overlap_train.records import EpochAccount, StepValidation
+from overlap_train.records import EpochAccount, Explanation, StepValidation
 
 __all__ = ["Trainer"]
 
@@ -192,6 +193,29 @@ class Trainer:
         self._outcome = FitOutcome()
         run_fit(request, self._outcome)
         return self.model.history
+
+    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
+        """Tells what `fit` would do with the same arguments, and trains nothing.
+
+        Everything is traced as for `fit`, whose traces serve the next call of it. No hook of a callback is
+        called, no checkpoint is read; weights, metrics and random state stay as they are. A model that is not
+        built yet is built, and its optimizer too.
+
+        Args:
+            args: those of `fit`.
+            kwargs: those of `fit`.
+
+        Returns:
+            Whether it would overlap, why not, the plan, and what memory it would take.
+
+        Raises:
+            ValueError: where `fit` would before it starts.
+            TypeError: likewise.
+        """
+        bound = inspect.signature(Trainer.fit).bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        given = {name: value for name, value in bound.arguments.items() if name not in ("self", "resume")}
+        return explain_fit(make_request(self._settings(), FitArguments(**given), bound.arguments["resume"]))
 
     def _is_around(self, name: str) -> bool:
         """Whether a method that is not Keras's own is to be called, and has not called us."""

@@ -56,6 +56,7 @@ class FitParts:
         interrupts: the signals that have come.
         traced_with: what the validation was traced with, where Keras would not have traced it before its
             first validation.
+        in_step: why the training waits for each validation although the policy would let it run ahead.
     """
 
     state: ModelState
@@ -64,6 +65,7 @@ class FitParts:
     callbacks: Any
     interrupts: Interrupts
     traced_with: PythonState | None = None
+    in_step: str | None = None
 
     def as_validated(self) -> FitParts:
         """Returns the same after the first validation has begun."""
@@ -143,7 +145,7 @@ class FitBuilder:
             take_snapshot=functools.partial(self._take_snapshot, state),
         )
         traced_with = None if renewed else traced_with
-        return FitParts(state, training, deliveries, callbacks, self._interrupts, traced_with)
+        return FitParts(state, training, deliveries, callbacks, self._interrupts, traced_with, reason)
 
     def rewind_files(self) -> None:
         """Takes back what the callbacks' files hold beyond the checkpoint from which the fit goes on."""

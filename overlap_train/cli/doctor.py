@@ -16,7 +16,7 @@ from typing import Any
 
 from overlap_train._support.files import cache_home, processor_name
 from overlap_train._support.version import __version__
-from overlap_train.cli.report import Finding, Report, one_line
+from overlap_train.cli.report import Finding, Report, one_line, size
 from overlap_train.errors import NativeUnavailableError
 
 __all__ = ["add_arguments", "run"]
@@ -203,7 +203,7 @@ def _caches() -> list[Finding]:
 def _cache(name: str, directory: Path, variable: str, without: Path | None = None) -> Finding:
     size_bytes, writable = _size_bytes(directory, without), _is_writable(directory)
     value = {"path": str(directory), "size_bytes": size_bytes, "writable": writable}
-    text = f"{directory}, {size_bytes / 2**20:.1f} MiB, {'writable' if writable else 'not writable'}"
+    text = f"{directory}, {size(size_bytes)}, {'writable' if writable else 'not writable'}"
     if writable:
         return Finding(name, value, text)
     return Finding(name, value, text, "mend", _CACHE_REMEDY.format(variable=variable))

@@ -17,10 +17,12 @@ __all__ = ["main"]
 # Each a module of this room: `add_arguments(parser)` and `run(options) -> Report`.
 _COMMANDS = {
     "doctor": "what is installed, what is missing, and the line that mends it",
+    "explain": "say whether a script's fit would overlap, with which plan, and why not",
+    "estimate": "say what a script's fit would take of memory and time",
     "build": "compile the convolution for this machine",
     "compare": "run the comparison with what one would use instead, in a checkout",
 }
-_PASSING_ON = ("compare",)  # hand arguments that are not theirs to what they run
+_PASSING_ON = ("compare", "explain", "estimate")  # hand arguments that are not theirs to what they run
 
 
 class Command(Protocol):

@@ -11,7 +11,7 @@ from typing import Any, Literal, TextIO
 
 from overlap_train._support.version import __version__
 
-__all__ = ["Finding", "Report", "UsageError", "one_line", "show"]
+__all__ = ["Finding", "Report", "State", "UsageError", "one_line", "show", "size"]
 
 State = Literal["ok", "note", "mend"]
 
@@ -100,6 +100,14 @@ def show(report: Report, *, as_json: bool, stream: TextIO | None = None) -> None
     else:
         stream.write("\n".join(_plain_lines(report)) + "\n")
     stream.flush()
+
+
+def size(count: int) -> str:
+    """Return a number of bytes for people, such as "3.2 MiB"."""
+    value, units = float(count), ["bytes", "KiB", "MiB", "GiB", "TiB"]
+    while value >= 1024 and len(units) > 1:
+        value, units = value / 1024, units[1:]
+    return f"{value:.3g} {units[0]}"
 
 
 def one_line(text: object, most: int = 400) -> str:

@@ -1,0 +1,85 @@
+"""What a `fit` would do, found out without training: the plan, how far it may run ahead, and why not."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+
+import keras
+import numpy as np
+
+from overlap_train._data.array_feed import ArrayFeed
+from overlap_train._data.cursor import Cursor
+from overlap_train._fit.build import FitBuilder, FitParts
+from overlap_train._fit.callback_list import make_callback_list
+from overlap_train._fit.request import FitRequest
+from overlap_train._keras import training as keras_training
+from overlap_train._snapshot import ModelState
+from overlap_train.monitoring.progress import ProgressReporter
+from overlap_train.records import Explanation
+
+__all__ = ["explain_fit"]
+
+
+def explain_fit(request: FitRequest) -> Explanation:
+    """Builds a fit as it would be run, traces it, and takes it apart again. On the calling thread.
+
+    Args:
+        request: what the fit is to do; its checkpoints are left alone.
+
+    Raises:
+        ValueError: if the fit would raise it before it starts.
+        TypeError: likewise.
+    """
+    request = dataclasses.replace(request, checkpoints=None, verbose=0)
+    start_s = time.monotonic()
+    with contextlib.ExitStack() as resources:
+        group = keras_training.steps_per_execution(request.model)
+        cursor = Cursor(request.feed, request.steps_per_epoch, group)
+        steps = cursor.steps_per_epoch
+        callbacks = make_callback_list(
+            request.model, request.callbacks, verbose=0, epochs=request.epochs, steps=steps
+        )
+        progress = resources.enter_context(ProgressReporter(request.epochs, steps, verbose=0))
+        parts = FitBuilder(request, cursor, callbacks, progress, resources, lambda _: None).build()
+        return _explanation(request, parts, steps, time.monotonic() - start_s)
+
+
+def _explanation(request: FitRequest, parts: FitParts, steps: int | None, seconds: float) -> Explanation:
+    said = parts.training.progress.messages
+    lag = parts.deliveries.backlog.max_lag
+    plan = next((text.removeprefix("plan: ") for text in said if text.startswith("plan: ")), None)
+    return Explanation(
+        validates=bool(parts.deliveries.suite),
+        max_lag=lag,
+        in_step=_in_step(request, parts),
+        plan=plan,
+        steps_per_epoch=steps,
+        workers=request.settings.validation.resolved_workers,
+        snapshot_bytes=_bytes_of_state(parts.state),
+        data_bytes=_bytes_of_data(request),
+        tracing_s=seconds,
+        messages=tuple(said),
+    )
+
+
+def _in_step(request: FitRequest, parts: FitParts) -> str | None:
+    """Returns why no training runs beside the validation, or None."""
+    if not parts.deliveries.suite:
+        return "there is nothing to validate: no validation_data, validation_split or functions"
+    if parts.deliveries.backlog.max_lag:
+        return None
+    if parts.in_step is not None:
+        return parts.in_step
+    return "ValidationPolicy(max_lag=0) asks for it; max_lag=1 would overlap"
+
+
+def _bytes_of_state(state: ModelState) -> int:
+    return sum(int(np.prod(v.shape)) * v.dtype.size for v in state.read().flat())
+
+
+def _bytes_of_data(request: FitRequest) -> int:
+    if not isinstance(request.feed, ArrayFeed):
+        return 0
+    return sum(int(np.prod(t.shape)) * t.dtype.size for t in keras.tree.flatten(request.feed.tensors))

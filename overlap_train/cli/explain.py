@@ -1,0 +1,58 @@
+"""`overlap-train explain script.py`: whether the script's first `fit` would overlap, how, and why not."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from overlap_train.cli.report import Finding, Report, State, UsageError, one_line
+from overlap_train.cli.script import FirstFit, first_fit
+from overlap_train.records import Explanation
+
+__all__ = ["add_arguments", "explained", "run"]
+
+_TRAINER = (
+    "write Trainer(model).fit(...) for model.fit(...), or wrap the call: with overlap_train.routed(): ..."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments: a script, and what follows is the script's."""
+    parser.add_argument("script", type=Path, help="a Python script that calls fit")
+    parser.epilog = "Other arguments are the script's. It runs up to its first fit, which trains nothing."
+
+
+def run(options: argparse.Namespace) -> Report:
+    """Run the script up to its first `fit`, and explain that."""
+    reached = first_fit(options.script, [a for a in options.rest if a != "--"])
+    explanation = explained(options.script, reached)
+    state: State = "ok" if explanation.overlaps else "note"
+    told, remedy = _split(str(explanation).splitlines()[0])
+    findings = [Finding("overlap", explanation.overlaps, told, state, remedy)]
+    if reached.by_keras:
+        findings.insert(0, Finding("called", "keras.Model.fit", "", "note", _TRAINER))
+    plan = explanation.plan or "nothing to choose"
+    findings.append(Finding("plan", explanation.plan, plan))
+    known = (f"plan: {plan}", f"validating in step with the training: {explanation.in_step}")
+    findings += [Finding("said", text, "", "note") for text in explanation.messages if text not in known]
+    return Report("explain", {"fit": findings}, str(options.script))
+
+
+def explained(script: Path, reached: FirstFit) -> Explanation:
+    """Return what a script's first `fit` would do.
+
+    Raises:
+        UsageError: that `fit` would raise.
+    """
+    try:
+        explanation: Explanation = reached.trainer.explain(*reached.given, **reached.kwargs)
+    except Exception as error:
+        told = one_line(f"{type(error).__name__}: {error}")
+        raise UsageError(f"the fit of {script} would raise {told}") from error
+    return explanation
+
+
+def _split(told: str) -> tuple[str, str | None]:
+    """Returns what is so, and what would change it, which stands behind the last semicolon."""
+    reason, _, remedy = told.rpartition("; ")
+    return (reason, remedy) if reason else (told, None)

@@ -1,0 +1,84 @@
+"""A script is run up to its first `fit`, which does not train."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from overlap_train import Trainer
+from overlap_train.cli.report import UsageError
+from overlap_train.cli.script import first_fit
+
+HEAD = """
+import sys
+import keras
+import numpy as np
+import overlap_train
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+x = np.ones((8, 2), "float32")
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    def write(body, head=HEAD):
+        path = tmp_path / "training.py"
+        path.write_text(head + body)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("call", "by_keras"),
+    [
+        ("overlap_train.Trainer(model).fit(x, x[:, :1], epochs=3)", False),
+        ("model.fit(x, x[:, :1], epochs=3)", True),
+        ("with overlap_train.routed():\n    model.fit(x, x[:, :1], epochs=3)", False),
+        ("class Mine(overlap_train.Trainer): pass\nMine(model).fit(x, x[:, :1], epochs=3)", False),
+        ("try:\n    model.fit(x, x[:, :1], epochs=3)\nexcept Exception:\n    pass", True),
+    ],
+    ids=["trainer", "keras", "routed", "subclass", "guarded"],
+)
+def test_the_first_fit_ends_the_script(script, call, by_keras, tmp_path):
+    fit = Trainer.fit
+    reached = first_fit(script(f"{call}\nopen({str(tmp_path / 'behind')!r}, 'w')"), [])
+    assert reached.kwargs["epochs"] == 3
+    assert reached.given[0].shape == (8, 2)
+    assert reached.by_keras is by_keras
+    assert not (tmp_path / "behind").exists()
+    assert Trainer.fit is fit
+
+
+def test_a_script_has_its_arguments_and_its_neighbours(script, tmp_path):
+    (tmp_path / "neighbour.py").write_text("EPOCHS = 7\n")
+    before = list(sys.path), list(sys.argv)
+    body = (
+        "import neighbour\noverlap_train.Trainer(model).fit(x, epochs=neighbour.EPOCHS, verbose=sys.argv[1:])"
+    )
+    reached = first_fit(script(body), ["--rows", "3"])
+    assert reached.kwargs == {"epochs": 7, "verbose": ["--rows", "3"]}
+    assert (sys.path, sys.argv) == before
+    del sys.modules["neighbour"]
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("raise RuntimeError('no data')", "raised before it called fit: RuntimeError: no data"),
+        ("sys.exit(3)", "ended with status 3 before it called fit"),
+        ("model.evaluate(x, x[:, :1], verbose=0)", "has not called"),
+        ("def broken(:", "SyntaxError"),
+    ],
+    ids=["raises", "exits", "no-fit", "syntax"],
+)
+def test_a_script_without_a_fit_is_wrong_usage(script, body, told):
+    with pytest.raises(UsageError, match=told):
+        first_fit(script(body), [])
+
+
+def test_a_missing_script_is_named(tmp_path):
+    with pytest.raises(UsageError, match=r"there is no script .*nowhere\.py"):
+        first_fit(tmp_path / "nowhere.py", [])

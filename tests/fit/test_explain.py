@@ -1,0 +1,108 @@
+"""`Trainer.explain`: what `fit` would do, without a trace in the model."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import overlap_train
+from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
+from tests.networks import VALIDATION_ROWS, arrays
+from tests.networks import sequential as plain_model
+
+X, Y = arrays()
+VALIDATION = arrays(VALIDATION_ROWS, 1)
+
+
+class Everything(keras.callbacks.Callback):
+    """Would notice any hook."""
+
+    called = False
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.called = True
+
+    on_train_begin = on_train_end = on_test_begin = lambda self, logs=None: setattr(self, "called", True)
+
+
+def test_nothing_is_trained_and_nobody_is_told(tmp_path):
+    model, callback = plain_model(), Everything()
+    weights = [w.copy() for w in model.get_weights()]
+    trainer = Trainer(model)
+    explanation = trainer.explain(
+        X,
+        Y,
+        epochs=5,
+        validation_data=VALIDATION,
+        callbacks=[callback],
+        resume=CheckpointPolicy(directory=tmp_path / "c"),
+    )
+    assert explanation.overlaps
+    assert explanation.in_step is None
+    assert not callback.called
+    assert not (tmp_path / "c").exists()
+    for before, after in zip(weights, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(before, after)
+    assert trainer.ended is None
+    assert trainer.accounts == []
+
+
+def test_a_fit_after_it_gives_what_it_would_have_given():
+    histories = []
+    for explained in (False, True):
+        keras.utils.set_random_seed(3)
+        trainer = Trainer(plain_model())
+        if explained:
+            trainer.explain(X, Y, validation_data=VALIDATION)
+        histories.append(trainer.fit(X, Y, epochs=2, verbose=0, validation_data=VALIDATION).history)
+    assert histories[0] == histories[1]
+
+
+def test_it_says_what_the_fit_says():
+    class Begins(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            pass
+
+    given = {"x": X, "y": Y, "validation_data": VALIDATION, "callbacks": [Begins()]}
+    trainer = Trainer(plain_model())
+    explanation = trainer.explain(**given)
+    trainer.fit(**given, verbose=0)
+    assert not explanation.overlaps
+    assert any(explanation.in_step in message for message in trainer.messages)
+    assert explanation.in_step in str(explanation)
+
+
+@pytest.mark.parametrize(
+    ("policy", "data", "told"),
+    [
+        (ValidationPolicy(max_lag=0), VALIDATION, "max_lag=0"),
+        (ValidationPolicy(), None, "nothing to validate"),
+    ],
+)
+def test_why_not_has_an_answer_in_every_case(policy, data, told):
+    explanation = Trainer(plain_model(), validation=policy).explain(X, Y, validation_data=data)
+    assert not explanation.overlaps
+    assert told in explanation.in_step
+
+
+def test_memory_and_steps_are_counted():
+    model = plain_model()
+    arrays = Trainer(model).explain(X, Y, batch_size=16, validation_data=VALIDATION)
+    assert arrays.data_bytes == X.nbytes + Y.nbytes
+    assert arrays.steps_per_epoch == -(-len(X) // 16)
+    assert arrays.snapshot_bytes >= sum(w.nbytes for w in model.get_weights())
+    streamed = Trainer(model).explain(tf.data.Dataset.from_tensor_slices((X, Y)).batch(16))
+    assert streamed.data_bytes == 0
+
+
+def test_what_fit_refuses_it_refuses():
+    with pytest.raises(ValueError, match="epochs"):
+        Trainer(plain_model()).explain(X, Y, epochs=-1)
+    with pytest.raises(TypeError, match="no_such"):
+        Trainer(plain_model()).explain(X, Y, no_such=1)
+
+
+def test_an_explanation_is_public():
+    assert isinstance(Trainer(plain_model()).explain(X, Y), overlap_train.Explanation)
