@@ -1,8 +1,7 @@
-"""`Trainer`: `keras.Model.fit` with the validation overlapped. `assembly.py` wires, `session.py` runs."""
+"""`Trainer`: `keras.Model.fit` with the validation overlapped. What a `fit` consists of is in `_fit/`."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import os
@@ -13,27 +12,17 @@ import keras
 import tensorflow as tf
 
 from overlap_train import _keras
-from overlap_train._callbacks.delivery import evaluate_now
-from overlap_train._data.cursor import Cursor
 from overlap_train._data.preprocessing import Preprocess
-from overlap_train._data.sources import ArrayFeed, Feed, FeedOptions, make_feed
-from overlap_train._fit.assembly import Setup, assemble_fit, make_callback_list, make_suite, serve_fit
-from overlap_train._fit.first_hooks import open_fit
-from overlap_train._fit.parts import Parts, Schedule
-from overlap_train._fit.session import FitSession
+from overlap_train._fit.request import FitArguments, FitOutcome, make_request
+from overlap_train._fit.run import run_evaluate, run_fit
+from overlap_train._fit.settings import TrainerSettings
 from overlap_train._keras import routes
 from overlap_train._support import arguments
 from overlap_train._training.replicas.strategy import find_strategy
-from overlap_train._validation.sets import is_set, named_sets
-from overlap_train.errors import HostLostError
-from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import SpanRecorder
-from overlap_train.monitoring.table import format_epoch_table
-from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
+from overlap_train.options.checkpoint import CheckpointPolicy
 from overlap_train.options.execution import ExecutionPlan
-from overlap_train.options.functions import EvaluationFunction, split_functions
 from overlap_train.options.validation import ValidationPolicy, ValidationSet
-from overlap_train.parallel.hosts import Alone
 from overlap_train.records import EpochAccount, StepValidation
 
 __all__ = ["Trainer"]
@@ -52,12 +41,6 @@ class Trainer:
         replicas: the replicas that share each batch, or None without a strategy.
         validation: how the validation runs.
         recorder: what each thread did when.
-        accounts: where the time of each epoch of the last `fit` went.
-        step_validations: the results of validations inside epochs (`ValidationPolicy.every_steps`).
-        messages: what the last `fit` had to say beside its progress, whatever its `verbose`: the plan,
-            rollbacks, why it validates in step.
-        ended: how the last `fit` ended: "completed", "stopped" by a callback, "interrupted by" a signal, or
-            "failed"; None before the first.
     """
 
     def __init__(
@@ -104,11 +87,34 @@ class Trainer:
         self.validation = validation if validation is not None else ValidationPolicy()
         self.execution = execution if execution is not None else ExecutionPlan()
         self.recorder = recorder if recorder is not None else SpanRecorder()
-        self.accounts: list[EpochAccount] = []
-        self.step_validations: list[StepValidation] = []
-        self.messages: list[str] = []
-        self.ended: str | None = None
+        self._outcome = FitOutcome(ended=None)
         self._in_memory_bytes = arguments.require_count("in_memory_bytes", in_memory_bytes, minimum=0)
+
+    @property
+    def accounts(self) -> list[EpochAccount]:
+        """Where the time of each epoch of the last `fit` went."""
+        return self._outcome.accounts
+
+    @property
+    def step_validations(self) -> list[StepValidation]:
+        """The results of validations inside epochs of the last `fit` (`ValidationPolicy.every_steps`)."""
+        return self._outcome.step_validations
+
+    @property
+    def messages(self) -> list[str]:
+        """What the last `fit` had to say beside its progress, whatever its `verbose`.
+
+        The plan, rollbacks, why it validates in step.
+        """
+        return self._outcome.messages
+
+    @property
+    def ended(self) -> str | None:
+        """How the last `fit` ended; None before the first.
+
+        "completed", "stopped" by a callback, "interrupted by" a signal, or "failed".
+        """
+        return self._outcome.ended
 
     def train_step(self, batch: Any) -> Mapping[str, Any]:
         """One training step: updates the model's variables and returns logs of scalars by name.
@@ -180,65 +186,9 @@ class Trainer:
         given = {name: value for name, value in locals().items() if name not in ("self", "resume")}
         if self._is_around("fit"):
             return self._fit_by_model(given, resume)
-        arguments.check_fit(
-            epochs=epochs,
-            initial_epoch=initial_epoch,
-            batch_size=batch_size,
-            validation_batch_size=validation_batch_size,
-            steps_per_epoch=steps_per_epoch,
-            validation_steps=validation_steps,
-            validation_split=validation_split,
-            validation_freq=validation_freq,
-            verbose=verbose,
-            shuffle=shuffle,
-        )
-        policy = checkpoint_policy(resume)
-        _keras.require_compiled(self.model)
-        validation_data, functions = split_functions(validation_data, self.validation.functions, is_set)
-        if validation_split and validation_data is None:
-            (x, y, sample_weight), validation_data = _keras.split_validation(
-                (x, y, sample_weight), validation_split
-            )
-        sets = named_sets(
-            validation_data,
-            ValidationSet(
-                data=None,
-                freq=validation_freq,
-                steps=validation_steps,
-                batch_size=validation_batch_size or batch_size,
-            ),
-        )
-        if self.replicas is not None:
-            self.replicas.check_model(self.model)
-            if functions and not self._validates_alone:
-                raise ValueError(
-                    "evaluation functions are for one host; leave them out on several, or with an evaluator"
-                )
-        if not self._hosts.is_chief:
-            verbose = 0
-        steps_per_epoch = _keras.capped_steps(steps_per_epoch)
-        options = FeedOptions(batch_size, steps_per_epoch, shuffle, class_weight, self._preprocess)
-        feed = make_feed(x, y, sample_weight, options, hold_in_memory=self._setup().holds_in_memory)
-        if self.replicas is not None and self.replicas.serves:
-            return self._serve(feed, sets, callbacks, epochs)
-        schedule = Schedule(
-            initial_epoch,
-            _keras.capped_epochs(epochs),
-            self.validation.timeout_s,
-            judges_overlap=self.validation.judges_overlap and self._validates_alone,
-            streamed=not isinstance(feed, ArrayFeed),
-        )
-        self._train(
-            feed,
-            sets,
-            schedule,
-            callbacks,
-            policy,
-            functions=functions,
-            validation_freq=validation_freq,
-            verbose=verbose,
-            steps_per_epoch=steps_per_epoch,
-        )
+        request = make_request(self._settings(), FitArguments(**given), resume)
+        self._outcome = FitOutcome()
+        run_fit(request, self._outcome)
         return self.model.history
 
     def _is_around(self, name: str) -> bool:
@@ -264,8 +214,7 @@ class Trainer:
             f"{owner.__name__}.fit" if owner else f"keras.Model.fit of {_keras.patched_by(self.model, 'fit')}"
         )
         if not route.used:
-            self._forget([])
-            self.ended = "completed"
+            self._outcome = FitOutcome(ended="completed")
             self.messages.append(
                 f"{name} has trained by itself: it did not call keras.Model.fit, so nothing overlapped"
             )
@@ -303,125 +252,12 @@ class Trainer:
         arguments.check_evaluate(batch_size=batch_size, steps=steps, verbose=verbose)
         _keras.require_compiled(self.model)
 
-        with contextlib.ExitStack() as resources:
-            data = ValidationSet(data=(x, y, sample_weight), steps=steps, batch_size=batch_size)
-            callback_list = make_callback_list(
-                self.model, callbacks, verbose=0, epochs=1, steps=None, history=False
-            )
-            state, suite = make_suite(
-                self._setup(), (), {"": data}, callback_list, resources, within_evaluate=True
-            )
-            logs = evaluate_now(state, suite, callback_list)
+        data = ValidationSet(data=(x, y, sample_weight), steps=steps, batch_size=batch_size)
+        logs = run_evaluate(self._settings(), data, callbacks)
         return logs if return_dict else _keras.flatten_logs(self.model, logs)
 
-    def _train(
-        self,
-        feed: Feed,
-        sets: Mapping[str, ValidationSet],
-        schedule: Schedule,
-        callbacks: Any,
-        policy: CheckpointPolicy | None,
-        *,
-        functions: Mapping[str, EvaluationFunction],
-        validation_freq: int | Sequence[int],
-        verbose: arguments.Verbosity,
-        steps_per_epoch: int | None,
-    ) -> None:
-        """Assembles a training, runs it, and prints what became of its epochs."""
-        model, group = self.model, _keras.steps_per_execution(self.model)
-        with contextlib.ExitStack() as resources:
-            cursor = Cursor(feed, steps_per_epoch, group)
-            callback_list = make_callback_list(
-                model, callbacks, verbose=verbose, epochs=schedule.epochs, steps=cursor.steps_per_epoch
-            )
-            progress = ProgressReporter(schedule.epochs, cursor.steps_per_epoch, verbose=verbose)
-            resources.enter_context(progress)
-            self._forget(progress.messages)
-            assemble = functools.partial(
-                assemble_fit,
-                self._setup(),
-                feed,
-                cursor,
-                callback_list,
-                progress,
-                sets,
-                functions,
-                policy,
-                resources,
-                validation_freq=validation_freq,
-                initial_epoch=schedule.initial_epoch,
-                epochs=schedule.epochs,
-                on_step_validation=self.step_validations.append,
-            )
-            # Where nothing else asks for it, the steps are traced when Keras traces them: behind the first
-            # hooks.
-            parts = assemble() if policy is not None or self._hosts.count > 1 else None
-            if parts is not None and parts.resumer is not None:
-                parts.resumer.rewind_files(callback_list.callbacks)
-            told = parts.callbacks if parts is not None else callback_list
-            opening = open_fit(
-                model,
-                told,
-                initial_epoch=schedule.initial_epoch,
-                epochs=schedule.epochs,
-                traced=parts is not None,
-            )
-            if opening.epoch >= schedule.epochs and parts is None:
-                if schedule.epochs > 0 and isinstance(model.optimizer, keras.optimizers.Optimizer):
-                    model.optimizer.finalize_variable_values(model.trainable_weights)
-                callback_list.on_train_end(logs=None)
-                self.ended = model.history.ended = "completed"
-                return
-            parts = parts or assemble()
-            session = FitSession(parts, schedule, opening, lambda before: assemble(before=before))
-            self._run(session, parts)
-        if verbose != 0 and self.accounts:
-            print(format_epoch_table([(a, session.epoch_logs[a.epoch]) for a in self.accounts]))
-
-    def _run(self, session: FitSession, parts: Parts) -> None:
-        """Runs a session and keeps its accounts, however it ends."""
-        try:
-            session.run()
-            self.ended = session.ended
-        except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError) as error:
-            if self._hosts.count == 1:
-                raise
-            raise HostLostError(
-                f"host {self._hosts.index} cannot go on, because another host has gone or does not answer; "
-                "start all of them again, with fit(resume=...) from the last checkpoint"
-            ) from error
-        finally:
-            self.accounts = parts.accounts.closed()
-            if self.model.history is not None:
-                self.model.history.ended = self.ended
-
-    def _forget(self, messages: list[str]) -> None:
-        """Begins anew to keep what a `fit` tells; the list is filled while it runs."""
-        self.ended, self.messages = "failed", messages
-        self.accounts, self.step_validations = [], []
-
-    def _serve(
-        self, feed: Feed, sets: Mapping[str, ValidationSet], callbacks: Any, epochs: int
-    ) -> keras.callbacks.History:
-        """Is the evaluator of the hosts that train, and returns the history that they return."""
-        self._forget([])
-        callback_list = make_callback_list(self.model, callbacks, verbose=0, epochs=epochs, steps=None)
-        with contextlib.ExitStack() as resources:
-            self.ended = serve_fit(self._setup(), feed, callback_list, sets, resources)
-        return self.model.history
-
-    @property
-    def _validates_alone(self) -> bool:
-        """Whether this host alone trains and validates, so that the two compete for it."""
-        return self._hosts.count == 1 and (self.replicas is None or self.replicas.evaluator is None)
-
-    @property
-    def _hosts(self) -> Alone:
-        """The hosts that train together."""
-        return self.replicas.hosts if self.replicas is not None else Alone()
-
-    def _setup(self) -> Setup:
-        return Setup(
+    def _settings(self) -> TrainerSettings:
+        return TrainerSettings(
             self.model,
             self.train_step,
             self.validation_step,

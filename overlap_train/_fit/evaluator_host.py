@@ -24,6 +24,7 @@ import tensorflow as tf
 from overlap_train import _keras
 from overlap_train._checkpoint import layout
 from overlap_train._fit.interrupts import Interrupts
+from overlap_train._fit.settings import TrainerSettings
 from overlap_train._snapshot import ModelState, Values
 from overlap_train._support.arguments import epoch_selector
 from overlap_train._support.version import __version__
@@ -33,10 +34,8 @@ from overlap_train.errors import HostLostError, HostMismatchError
 from overlap_train.options.validation import ValidationPolicy, ValidationSet
 from overlap_train.parallel.cluster import program_digest
 from overlap_train.parallel.evaluator import EvaluatorPlace
-from overlap_train.parallel.hosts import Alone
 from overlap_train.parallel.link import Link, MisunderstoodError, accept, connect
 from overlap_train.parallel.protocol import is_list, is_request, judge, plain, shortened
-from overlap_train.records import Span
 
 __all__ = ["connect_suite", "describe", "serve"]
 
@@ -78,34 +77,30 @@ def describe(
 
 
 def connect_suite(
-    place: EvaluatorPlace,
-    hosts: Alone,
+    settings: TrainerSettings,
     state: ModelState,
-    model: keras.Model,
     sets: Mapping[str, ValidationSet],
-    policy: ValidationPolicy,
     resources: contextlib.ExitStack,
     *,
     batch_by_batch: bool,
-    on_span: Callable[[Span], None],
 ) -> ValidationSuite:
-    """Returns the suite of a training host whose validations the evaluator makes.
+    """Returns the suite of a training host whose validations the cluster's evaluator makes.
 
     Args:
-        place: where the evaluator is.
-        hosts: that train together; the chief connects.
+        settings: what the trainer was given; the chief of its hosts connects.
         state: the variables of the model.
-        model: built and compiled.
         sets: the validation sets by name; not read but for their description.
-        policy: how the validation runs.
         resources: closes the connection, telling the evaluator how the training ended.
         batch_by_batch: whether a callback listens to the batches of the validation.
-        on_span: called with the time of each validation, on a thread of its own.
 
     Raises:
         HostLostError: if there is no evaluator.
         HostMismatchError: if it differs, or refuses.
     """
+    model, policy, hosts = settings.model, settings.validation, settings.hosts
+    assert settings.replicas is not None
+    place = settings.replicas.evaluator
+    assert place is not None
 
     def begin() -> tuple[RemoteEvaluator, list[str]]:
         described = describe(place, model, sets, policy, batch_by_batch=batch_by_batch)
@@ -114,7 +109,7 @@ def connect_suite(
             return _call(place, described, timeout_s=timeout_s, stopped=stopped)[0]
 
         link, rewindable = _call(place, described, timeout_s=place.timeout_s)
-        evaluator = RemoteEvaluator(link, on_span, take_back=take_back, return_s=place.return_s)
+        evaluator = RemoteEvaluator(link, settings.recorder.add, take_back=take_back, return_s=place.return_s)
         return resources.enter_context(_telling(evaluator, state, model)), rewindable
 
     remote, rewindable = hosts.chief_first(begin) or (None, [])

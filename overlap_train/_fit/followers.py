@@ -19,7 +19,7 @@ from overlap_train._callbacks.delivery import Delivery, Outcome
 from overlap_train._callbacks.hooks import wants_train_batches
 from overlap_train._checkpoint.resume import Resumer, StartPoint, fingerprint
 from overlap_train._data.cursor import Cursor, CursorState
-from overlap_train._data.sources import Feed
+from overlap_train._fit.request import FitRequest
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support.version import __version__
 from overlap_train._training.replicas.strategy import Replicas
@@ -33,31 +33,29 @@ __all__ = ["agree_to_start", "deliver_together", "make_resumer"]
 
 
 def agree_to_start(
-    replicas: Replicas,
-    model: keras.Model,
-    feed: Feed,
-    policy: ValidationPolicy,
-    callbacks: Iterable[keras.callbacks.Callback],
-    plans: Mapping[str, Any],
+    request: FitRequest, replicas: Replicas, callbacks: Iterable[keras.callbacks.Callback]
 ) -> None:
     """Checks that all replicas and hosts are about to do the same, and makes the model's variables.
 
     Args:
+        request: what the fit is to do.
         replicas: that share each batch.
-        model: compiled.
-        feed: the training data.
-        policy: how the validation runs.
         callbacks: as the user passed them.
-        plans: what else has to be the same on all hosts, by name.
 
     Raises:
         ValueError: if something is asked for that is not possible.
         HostMismatchError: if a host differs from the chief.
     """
+    model, feed, policy = request.model, request.feed, request.settings.validation
     replicas.check_batch(feed.full_batch)
     if replicas.hosts.count > 1:
         _check_shareable(policy, callbacks)
-        described = {"batch size": feed.full_batch, **plans, "ValidationPolicy": policy}
+        described = {
+            "batch size": feed.full_batch,
+            "number of epochs": request.epochs,
+            "ExecutionPlan": request.settings.execution,
+            "ValidationPolicy": policy,
+        }
         replicas.hosts.check_same(
             {
                 "version of overlap_train": __version__,
@@ -72,29 +70,34 @@ def agree_to_start(
 
 
 def deliver_together(
-    hosts: Alone,
-    model: keras.Model,
+    request: FitRequest,
     state: ModelState,
     callbacks: keras.callbacks.CallbackList,
-    *,
-    on_change: str,
     suite: ValidationSuite,
     live_metrics: Callable[[], frozenset[str]],
 ) -> tuple[Any, Delivery]:
     """Returns the callbacks and the delivery of a `fit`: the plain ones on one host, else shared ones.
 
+    Args:
+        request: what the fit is to do.
+        state: the variables of the model, and those that its steps use besides.
+        callbacks: the user's, and the history.
+        suite: makes validations.
+        live_metrics: returns the metrics whose result is a variable itself.
+
     Raises:
         ValueError: for a validation in step on several hosts.
     """
+    model, hosts = request.model, request.settings.hosts
+    on_change = request.settings.validation.on_change
     if hosts.count == 1:
-        group = _keras.steps_per_execution(model)
         return callbacks, Delivery(
             model,
             state,
             callbacks,
             on_change=on_change,
             suite=suite,
-            group=group,
+            group=_keras.steps_per_execution(model),
             live_metrics=live_metrics,
         )
     if suite.in_step is not None:

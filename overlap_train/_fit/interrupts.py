@@ -10,9 +10,13 @@ import threading
 from types import FrameType
 from typing import Any
 
-__all__ = ["Interrupts"]
+__all__ = ["Interrupted", "Interrupts"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(Exception):
+    """Ends a wait because a signal came; does not leave the fit."""
 
 
 class Interrupts:

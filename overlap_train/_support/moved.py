@@ -21,7 +21,7 @@ __all__ = ["MOVED_MODULES", "find_moved_modules", "moved_names"]
 # Where a package moved, so did what is in it. `scripts` is in the repository and not in the wheel.
 MOVED_MODULES: Mapping[str, str] = {
     "overlap_train.arguments": "overlap_train._support.arguments",
-    "overlap_train.assembly": "overlap_train._fit.assembly",
+    "overlap_train.assembly": "overlap_train._fit.build",
     "overlap_train.benchmark": "scripts.bench",
     "overlap_train.benchmark.statistics": "scripts.bench.groups",
     "overlap_train.cached_files": "overlap_train._support.files",
@@ -44,7 +44,6 @@ MOVED_MODULES: Mapping[str, str] = {
     "overlap_train.opening": "overlap_train._fit.first_hooks",
     "overlap_train.parallel.step": "overlap_train._training.replicas.step",
     "overlap_train.parallel.strategy": "overlap_train._training.replicas.strategy",
-    "overlap_train.parts": "overlap_train._fit.parts",
     "overlap_train.recurrent": "overlap_train._training.kernels",
     "overlap_train.recurrent.layers": "overlap_train._training.kernels.recurrent",
     "overlap_train.recurrent.passes": "overlap_train._training.kernels.recurrent_passes",

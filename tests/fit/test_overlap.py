@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
+from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.idle_cores import IdleCores
 from overlap_train._fit.session import FitSession
 from overlap_train._validation import suite as suite_module
@@ -136,11 +137,11 @@ def test_an_epoch_is_validated_in_step_where_the_training_leaves_it_no_core(
     train = FitSession._train_epoch
 
     def look(session, epoch):
-        waited.append(len(session._parts.backlog) == 0)
+        waited.append(len(session._parts.deliveries) == 0)
         train(session, epoch)
 
     monkeypatch.setattr(FitSession, "_train_epoch", look)
-    monkeypatch.setattr(FitSession, "_ready", lambda _: False)
+    monkeypatch.setattr(Deliveries, "ready", lambda _: False)
     trainer.fit(**source(), shuffle=False, epochs=2, verbose=0, validation_data=VALIDATION)
     assert waited == [True, in_step]
     assert any("of a core idle; validating in step" in m for m in trainer.messages) is in_step

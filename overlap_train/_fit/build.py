@@ -1,0 +1,236 @@
+"""Builds what one `fit` consists of, and builds it anew when a callback has had its steps traced anew."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from overlap_train import _keras
+from overlap_train._callbacks.delivery import Delivery
+from overlap_train._checkpoint.resume import Resumer
+from overlap_train._data.cursor import Cursor
+from overlap_train._data.sources import IteratorFeed
+from overlap_train._fit.checkpointing import build_resumer
+from overlap_train._fit.course import Course, Ledger
+from overlap_train._fit.deliveries import Deliveries
+from overlap_train._fit.epoch_training import EpochTraining
+from overlap_train._fit.followers import agree_to_start, deliver_together
+from overlap_train._fit.idle_cores import IdleCores
+from overlap_train._fit.interrupts import Interrupted, Interrupts
+from overlap_train._fit.lag import LagControl, effective_lag
+from overlap_train._fit.request import FitRequest
+from overlap_train._fit.step_building import StepBuilder
+from overlap_train._fit.validation_building import SuiteBuilder
+from overlap_train._inspection.traces import Traces
+from overlap_train._snapshot import ModelState, Snapshot
+from overlap_train._training.loops import Loop
+from overlap_train._training.pace import Pace
+from overlap_train._training.step import Step, require_optimizer
+from overlap_train._validation.backlog import Backlog
+from overlap_train._validation.functions import FunctionRequest, add_functions
+from overlap_train._validation.python_state import PythonState
+from overlap_train._validation.stepwise import StepSchedule, StepValidations, deliver_step_validation
+from overlap_train._validation.suite import ValidationSuite
+from overlap_train.monitoring.accounts import Accounts
+from overlap_train.monitoring.progress import ProgressReporter
+from overlap_train.options.threads import available_cores
+from overlap_train.records import StepValidation
+
+__all__ = ["FitBuilder", "FitParts"]
+
+
+@dataclass(frozen=True)
+class FitParts:
+    """What one `fit` consists of.
+
+    Attributes:
+        state: the variables of the model, and those that its steps use besides.
+        training: trains epochs.
+        deliveries: validates and delivers them.
+        callbacks: a Keras `CallbackList`, or one that several hosts share.
+        interrupts: the signals that have come.
+        traced_with: what the validation was traced with, where Keras would not have traced it before its
+            first validation.
+    """
+
+    state: ModelState
+    training: EpochTraining
+    deliveries: Deliveries
+    callbacks: Any
+    interrupts: Interrupts
+    traced_with: PythonState | None = None
+
+    def as_validated(self) -> FitParts:
+        """Returns the same after the first validation has begun."""
+        return dataclasses.replace(self, traced_with=None)
+
+
+class FitBuilder:
+    """Builds the parts of one `fit`. On the training thread.
+
+    Args:
+        request: what the fit is to do.
+        cursor: the position in its data.
+        callbacks: the user's, and the history.
+        progress: told what is decided.
+        resources: closes what is opened here.
+        keep: called with the results of validations inside epochs.
+
+    Attributes:
+        ledger: where the time of the fit is written down.
+    """
+
+    def __init__(
+        self,
+        request: FitRequest,
+        cursor: Cursor,
+        callbacks: keras.callbacks.CallbackList,
+        progress: ProgressReporter,
+        resources: contextlib.ExitStack,
+        keep: Callable[[StepValidation], None],
+    ) -> None:
+        self._request = request
+        self._settings = request.settings
+        self._cursor = cursor
+        self._callbacks = callbacks
+        self._progress = progress
+        self._resources = resources
+        self._keep = keep
+        self._idle = IdleCores(available_cores())
+        self._interrupts: Interrupts | None = None
+        self._resumer: Resumer | None = None
+        course = Course(request.epochs, request.initial_epoch)
+        self.ledger = Ledger(request.settings.recorder, Accounts(), course)
+
+    def build(self) -> FitParts:
+        """Builds everything and traces it; what the fit keeps all along is built the first time."""
+        settings, request = self._settings, self._request
+        step, loop, pace = self._build_training()
+        renewed = self._interrupts is not None
+        state, suite, traced_with = self._build_validation(step)
+        lag, reason = effective_lag(settings.validation, request.feed, step, suite, self._callbacks.callbacks)
+        callbacks, delivery = deliver_together(
+            request, state, self._callbacks, suite, lambda: step.metrics.live
+        )
+        if reason is not None:
+            self._progress.message(f"validating in step with the training: {reason}")
+        backlog = Backlog(settings.validation, suite, max_lag=lag)
+        self._resources.callback(backlog.drop)
+        if self._interrupts is None:
+            self._interrupts = self._resources.enter_context(Interrupts())
+            self._resumer = build_resumer(request, state, self._progress.message, self._resources)
+        deliveries = self._deliveries(callbacks, suite, backlog, delivery)
+        training = EpochTraining(
+            model=request.model,
+            callbacks=callbacks,
+            step=step,
+            loop=loop,
+            pace=pace,
+            cursor=self._cursor,
+            suite=suite,
+            stepwise=deliveries.stepwise,
+            lag=deliveries.lag,
+            idle=self._idle,
+            ledger=self.ledger,
+            progress=self._progress,
+            hosts=settings.hosts,
+            interrupted=self._interrupted,
+            take_snapshot=functools.partial(self._take_snapshot, state),
+        )
+        traced_with = None if renewed else traced_with
+        return FitParts(state, training, deliveries, callbacks, self._interrupts, traced_with)
+
+    def rewind_files(self) -> None:
+        """Takes back what the callbacks' files hold beyond the checkpoint from which the fit goes on."""
+        if self._resumer is not None:
+            self._resumer.rewind_files(self._callbacks.callbacks)
+
+    def _build_training(self) -> tuple[Step, Loop, Pace]:
+        settings, request = self._settings, self._request
+        require_optimizer(request.model)
+        if isinstance(request.feed, IteratorFeed):
+            request.feed.prepare()
+        if settings.replicas is not None:
+            agree_to_start(request, settings.replicas, self._callbacks.callbacks)
+        builder = StepBuilder(settings, request.feed, self._callbacks.callbacks)
+        step = builder.build_step()
+        steps = self._cursor.steps_per_epoch
+        total = None if steps is None else steps * (request.epochs - request.initial_epoch)
+        loop, pace = builder.build_loop(step, total, self._progress.message)
+        self._resources.callback(loop.close)
+        if not settings.shared:
+            loop.begin_warm_up(request.feed)  # while the validation is traced
+        return step, loop, pace
+
+    def _build_validation(self, step: Step) -> tuple[ModelState, ValidationSuite, PythonState | None]:
+        settings, request, model = self._settings, self._request, self._request.model
+        anew = settings.hosts.count == 1 and not Traces.of(model).holds("test", _keras.test_function(model))
+        builder = SuiteBuilder(settings, request.sets, self._callbacks, self._resources)
+        state, suite = builder.build_beside(request.feed, step)
+        functions = FunctionRequest(
+            model,
+            state,
+            request.feed.element_spec,
+            request.validation_freq,
+            settings.recorder.add,
+            self._progress.message,
+        )
+        add_functions(suite, request.functions, functions, self._resources)
+        if settings.validation.sanity_check:
+            suite.sanity_check(state.read())
+        return state, suite, PythonState(model) if anew and suite else None
+
+    def _deliveries(
+        self, callbacks: Any, suite: ValidationSuite, backlog: Backlog, delivery: Delivery
+    ) -> Deliveries:
+        settings, request = self._settings, self._request
+        lag = LagControl(
+            backlog,
+            self._progress.message,
+            self._idle if suite.shares_cores else None,
+            streamed=request.streamed,
+            judges_overlap=request.judges_overlap,
+        )
+        return Deliveries(
+            callbacks=callbacks,
+            suite=suite,
+            backlog=backlog,
+            delivery=delivery,
+            stepwise=self._step_validations(suite, callbacks),
+            lag=lag,
+            resumer=self._resumer,
+            cursor=self._cursor,
+            ledger=self.ledger,
+            progress=self._progress,
+            hosts=settings.hosts,
+            timeout_s=settings.validation.timeout_s,
+            check_interrupted=self._check_interrupted,
+        )
+
+    def _step_validations(self, suite: ValidationSuite, callbacks: Any) -> StepValidations | None:
+        """Returns what validates inside epochs, if the policy asks for it and there is something to do."""
+        policy = self._settings.validation
+        if not suite or (policy.every_steps is None and policy.every_seconds is None):
+            return None
+        return StepValidations(
+            suite,
+            StepSchedule(policy.every_steps, policy.every_seconds),
+            functools.partial(deliver_step_validation, callbacks.callbacks, self._keep),
+        )
+
+    def _take_snapshot(self, state: ModelState, epoch: int) -> Snapshot:
+        return Snapshot(epoch, self.ledger.course.step, state.read(), self._cursor.state())
+
+    def _interrupted(self) -> bool:
+        return self._interrupts is not None and self._interrupts.received is not None
+
+    def _check_interrupted(self) -> None:
+        # On several hosts all of them stop at the same call.
+        if self._settings.hosts.count == 1 and self._interrupted():
+            raise Interrupted

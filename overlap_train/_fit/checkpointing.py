@@ -1,0 +1,70 @@
+"""The checkpoints of a `fit`: whom they belong to, and whether its data allows them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from overlap_train._checkpoint.fingerprints import describe_sets
+from overlap_train._checkpoint.resume import Resumer, fingerprint
+from overlap_train._fit.followers import make_resumer
+from overlap_train._fit.request import FitRequest
+from overlap_train._snapshot import ModelState
+
+__all__ = ["build_resumer"]
+
+# What of a `ValidationPolicy` a history may depend on.
+_SAID = ("backlog", "on_change", "on_error", "every_steps", "every_seconds", "join_batches")
+
+
+def build_resumer(
+    request: FitRequest, state: ModelState, say: Callable[[str], None], resources: contextlib.ExitStack
+) -> Resumer | None:
+    """Returns what writes the checkpoints of a `fit` and starts it from the newest, if it is to have any.
+
+    Args:
+        request: of the fit.
+        state: the variables that are stored.
+        say: told what differs from the checkpoint.
+        resources: closes it.
+
+    Raises:
+        ValueError: the position in the data cannot be found again.
+        CheckpointError: see `Resumer`.
+    """
+    policy, feed, settings = request.checkpoints, request.feed, request.settings
+    if policy is None:
+        return None
+    if not feed.rewindable:
+        raise ValueError(
+            "resume needs data whose position can be found again: arrays, or a tf.data.Dataset without "
+            "Python functions and state of its own; this data has one"
+        )
+
+    def make() -> Resumer:
+        return Resumer(
+            policy,
+            {**fingerprint(request.model, feed), "validation": _describe_validation(request)},
+            state,
+            num_batches=feed.num_batches,
+            settings={f"ValidationPolicy.{name}": repr(getattr(settings.validation, name)) for name in _SAID},
+            say=say,
+        )
+
+    resumer = make_resumer(settings.hosts, request.model, make)
+    resources.callback(resumer.close)
+    return resumer
+
+
+def _describe_validation(request: FitRequest) -> str:
+    """Returns what a history's `val_` values come from."""
+    functions = [
+        f"\n{name}: freq {each.freq}, {getattr(each.function, '__qualname__', type(each.function).__name__)}"
+        for name, each in request.functions.items()
+    ]
+    settings = request.settings
+    step = (
+        "stock" if settings.stock_validation else getattr(settings.validation_step, "__qualname__", "custom")
+    )
+    prepared = "" if settings.preprocess is None else ", prepared by a function"
+    return f"{describe_sets(request.sets)}\nvalidation_step {step}{prepared}{''.join(functions)}"

@@ -1,0 +1,212 @@
+"""The epochs that have been trained: their validation begun, waited for, delivered, and what comes of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from overlap_train._callbacks.delivery import Delivery, Outcome
+from overlap_train._checkpoint.resume import Resumer, StartPoint
+from overlap_train._data.cursor import Cursor
+from overlap_train._fit.course import Ledger
+from overlap_train._fit.lag import LagControl
+from overlap_train._snapshot import Snapshot
+from overlap_train._validation.backlog import Backlog
+from overlap_train._validation.pending import PendingEpoch
+from overlap_train._validation.stepwise import StepValidations
+from overlap_train._validation.suite import ValidationSuite
+from overlap_train.monitoring.progress import ProgressReporter
+from overlap_train.parallel.hosts import Alone
+from overlap_train.records import prefixed
+
+__all__ = ["Deliveries"]
+
+
+@dataclass
+class Deliveries:
+    """Delivers epochs in their order. On the training thread.
+
+    Attributes:
+        callbacks: a Keras `CallbackList`, or one that several hosts share.
+        suite: makes the validations.
+        backlog: the epochs that wait for theirs.
+        delivery: calls the callbacks of an epoch's end.
+        stepwise: validates inside epochs, or None.
+        lag: learns what running ahead is worth.
+        resumer: writes checkpoints, or None.
+        cursor: the position in the data.
+        ledger: where the time is written down.
+        progress: shown to the user.
+        hosts: that train together.
+        timeout_s: of a validation, in seconds, or None.
+        check_interrupted: raises `Interrupted` where this host alone has been asked to stop.
+    """
+
+    callbacks: Any
+    suite: ValidationSuite
+    backlog: Backlog
+    delivery: Delivery
+    stepwise: StepValidations | None
+    lag: LagControl
+    resumer: Resumer | None
+    cursor: Cursor
+    ledger: Ledger
+    progress: ProgressReporter
+    hosts: Alone
+    timeout_s: float | None
+    check_interrupted: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        self._course = self.ledger.course
+
+    def __len__(self) -> int:
+        """Returns how many epochs wait."""
+        return len(self.backlog)
+
+    def begin(self, snapshot: Snapshot, logs: Mapping[str, Any], *, stops: bool) -> PendingEpoch:
+        """Begins the validation of an epoch.
+
+        Args:
+            snapshot: its end.
+            logs: its training metrics.
+            stops: whether the training was told to stop inside it.
+        """
+        last = stops or snapshot.epoch + 1 >= self._course.epochs
+        self.suite.hold()  # until the training is under way again, or waits
+        return self.backlog.push(snapshot, logs, stops=stops, last=last)
+
+    def ready(self) -> bool:
+        """Whether the oldest epoch can be delivered without waiting, on all hosts."""
+        return len(self.backlog) > 0 and self.hosts.all(self.backlog.ready())
+
+    def deliver_ready(self) -> bool:
+        """Delivers what is ready without waiting; returns whether that rolled the training back."""
+        while self.ready():
+            if self.deliver_oldest():
+                return True
+        return False
+
+    def deliver_all(self) -> bool:
+        """Waits for all epochs, until one rolls the training back; returns whether one did."""
+        while len(self.backlog):
+            if self.deliver_oldest():
+                return True
+        return False
+
+    def deliver_before(self, next_epoch: int, splits: int) -> None:
+        """Delivers what is ready, and waits for what has to be delivered before an epoch may begin.
+
+        Args:
+            next_epoch: that epoch.
+            splits: parts of a batch that the training runs side by side.
+        """
+        follows = next_epoch < self._course.epochs and any(p.validations for p in self.backlog)
+        alone = follows and self.lag.wants_alone(next_epoch - 1, splits)
+        while len(self.backlog) and (alone or self.backlog.must_wait(next_epoch) or self.ready()):
+            if self.deliver_oldest():
+                break
+
+    def deliver_oldest(self, timeout_s: float | None = None) -> bool:
+        """Waits for the oldest epoch and delivers it; returns whether that rolled the training back.
+
+        Args:
+            timeout_s: how long to wait without looking for signals; None means as long as it may take.
+        """
+        pending = self.backlog.oldest
+        self._wait(pending, timeout_s)
+        results, spans = self.suite.collect(pending)
+        accounts = self.ledger.accounts
+        accounts.validated(pending.epoch, spans)
+        self.backlog.pop()
+
+        self.suite.admit(None)  # while callbacks run the training needs one core
+        start_s = time.monotonic()
+        trained_on = self._course.step != pending.snapshot.step
+        self.lag.validated(pending.epoch, spans, alone=not trained_on)
+        outcome = self.delivery.deliver(
+            pending.snapshot, pending.train_logs, results, stops=pending.stops, trained_on=trained_on
+        )
+        if outcome.spans:
+            accounts.validated(pending.epoch, outcome.spans)
+        self.ledger.charge("deliver", start_s, pending.epoch, "delivered_s")
+        self._course.stopped = self._course.stopped or outcome.stop
+        if outcome.rolled_back:
+            self._roll_back(pending, outcome)
+        self.lag.delivered(rolled_back=outcome.rolled_back)
+        self._close(pending, outcome)
+        self.release_step_validations()
+        return outcome.rolled_back
+
+    def deliver_until(self, deadline_s: float) -> None:
+        """Delivers the epochs whose validations end in time, and gives the others up."""
+        if self.hosts.count > 1:
+            self.backlog.drop()  # what ends in time on one host need not on another
+        try:
+            while len(self.backlog) and not self._course.stopped:
+                self.deliver_oldest(timeout_s=max(0.05, deadline_s - time.monotonic()))
+        except TimeoutError:
+            self.backlog.drop()
+
+    def finish_step_validations(self) -> None:
+        """Waits for the validation inside an epoch that is under way."""
+        if self.stepwise is not None:
+            self.stepwise.wait()
+            self.release_step_validations()
+
+    def release_step_validations(self) -> None:
+        """Delivers the results of validations inside epochs that no rollback can undo."""
+        if self.stepwise is not None:
+            self.stepwise.release(self.backlog.oldest.epoch if len(self.backlog) else None)
+
+    def show(self) -> None:
+        """Shows which validations are under way."""
+        self.progress.validation_pending(
+            [(p.epoch, sum(f.done() for f in p.shards), len(p.shards)) for p in self.backlog if p.shards]
+        )
+
+    def _wait(self, pending: PendingEpoch, timeout_s: float | None) -> None:
+        if pending.ready():
+            return
+        self.suite.admit(None)
+        start_s = time.monotonic()
+        if timeout_s is None:
+            pending.wait(self.timeout_s, self.check_interrupted)
+        else:
+            pending.wait(timeout_s, lambda: None)
+        self.ledger.charge("wait", start_s, pending.epoch, "waited_s")
+
+    def _roll_back(self, pending: PendingEpoch, outcome: Outcome) -> None:
+        """Forgets what was trained after a snapshot; its values are already in the model."""
+        accounts, course = self.ledger.accounts, self._course
+        seconds = accounts.drop_after(pending.epoch)
+        accounts.add(pending.epoch, "rolled_back_s", seconds)
+        self.backlog.drop()
+        self.cursor.restore(pending.snapshot.position)
+        course.step, course.next_epoch = pending.snapshot.step, pending.epoch + 1
+        if self.stepwise is not None:
+            self.stepwise.drop_after(course.step)
+        reason = "a callback stopped the training" if outcome.stop else "a callback compiled the model anew"
+        reason = f"a callback set {outcome.changed[0]}" if outcome.changed and not outcome.stop else reason
+        self.progress.message(
+            f"back to the end of epoch {pending.epoch + 1}: {reason} ({seconds:.2f} s undone)"
+        )
+
+    def _close(self, pending: PendingEpoch, outcome: Outcome) -> None:
+        course, position = self._course, pending.snapshot.position
+        course.logs[pending.epoch] = outcome.logs
+        self.ledger.accounts.close(pending.epoch, skipped=pending.skipped)
+        self.cursor.forget(position)
+        if outcome.results:
+            self.progress.epoch_validated(pending.epoch, prefixed(outcome.results))
+        if self.resumer is not None:
+            following = pending.epoch + 1
+            logs, lag = dict(outcome.logs), self.backlog.max_lag
+            self.resumer.delivered(
+                StartPoint(following, pending.snapshot.step, course.stopped, logs, lag),
+                outcome.values,
+                position,
+                self.callbacks.callbacks,
+                last=course.stopped or following >= course.epochs,
+            )

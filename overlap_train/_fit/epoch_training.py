@@ -1,0 +1,168 @@
+"""The training of epochs: compiled calls of many steps, and the hooks of batches around them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from overlap_train import _keras
+from overlap_train._callbacks.hooks import wants_train_batches
+from overlap_train._data.cursor import Cursor
+from overlap_train._fit.course import Ledger
+from overlap_train._fit.idle_cores import IdleCores
+from overlap_train._fit.interrupts import Interrupted
+from overlap_train._fit.lag import LagControl
+from overlap_train._snapshot import Snapshot
+from overlap_train._training.loops import Loop, StepsDone
+from overlap_train._training.pace import Pace
+from overlap_train._training.step import Step
+from overlap_train._validation.stepwise import StepValidations
+from overlap_train._validation.suite import ValidationSuite
+from overlap_train.monitoring.progress import ProgressReporter
+from overlap_train.parallel.hosts import Alone
+from overlap_train.records import Span
+
+__all__ = ["EpochTraining"]
+
+
+@dataclass
+class EpochTraining:
+    """Trains epochs call by call. On the training thread.
+
+    Attributes:
+        model: the model.
+        callbacks: a Keras `CallbackList`, or one that several hosts share.
+        step: the training step.
+        loop: makes many of them in a call.
+        pace: says how many.
+        cursor: the position in the data.
+        suite: whose workers run beside the calls.
+        stepwise: validates inside epochs, or None.
+        lag: learns what the calls cost beside the workers.
+        idle: learns which cores the calls leave.
+        ledger: where the time is written down.
+        progress: shown to the user.
+        hosts: that train together.
+        interrupted: returns whether this host has been asked to stop.
+        take_snapshot: of an epoch, as the model stands.
+        warm: whether a call has been made, which traces the loop.
+    """
+
+    model: keras.Model
+    callbacks: Any
+    step: Step
+    loop: Loop
+    pace: Pace
+    cursor: Cursor
+    suite: ValidationSuite
+    stepwise: StepValidations | None
+    lag: LagControl
+    idle: IdleCores
+    ledger: Ledger
+    progress: ProgressReporter
+    hosts: Alone
+    interrupted: Callable[[], bool]
+    take_snapshot: Callable[[int], Snapshot]
+    warm: bool = False
+
+    def __post_init__(self) -> None:
+        self._course = self.ledger.course
+        self._group = _keras.steps_per_execution(self.model)
+        self._batch_hooks = any(map(wants_train_batches, self.callbacks.callbacks))
+
+    def begin_epoch(self, epoch: int, *, begun: bool) -> None:
+        """Calls the hooks of an epoch's beginning, unless they have been called, and begins its data."""
+        self.ledger.accounts.begin(epoch)
+        self.progress.epoch_begin(epoch)
+        if not begun:
+            self.model.reset_metrics()
+            self.callbacks.on_epoch_begin(epoch)
+        self.cursor.begin_epoch()
+        self.hosts.begin_waits()
+
+    def agree_on_steps(self) -> int:
+        """Returns how many steps the next call is to have: on several hosts, as many as the chief wants.
+
+        Raises:
+            Interrupted: if any of them has been asked to stop.
+        """
+        grouped = self._batch_hooks or self.model.stop_training
+        steps = self._group if grouped else self.pace.steps()
+        if self.hosts.count > 1:
+            table = self.hosts.numbers([steps, self.interrupted()])
+            stop, steps = bool(table[:, 1].any()), int(table[0, 0])
+        else:
+            stop = self.interrupted()
+        if stop:
+            raise Interrupted
+        return steps
+
+    def begin_call(self, *, begun: bool) -> None:
+        """Calls the hook of a batch's beginning, where somebody listens and it has not been called."""
+        if self._batch_hooks and not begun:
+            self.callbacks.on_train_batch_begin(self.cursor.steps)
+
+    def run_call(self, epoch: int, steps: int) -> StepsDone:
+        """Makes one compiled call of at most so many steps."""
+        first = self.cursor.steps
+        undisturbed = self.warm and self.suite.idle
+        settled = self.warm and self.loop.settled
+        self.suite.admit_beside(self.idle.count)
+        start_s, start_cpu_s = time.monotonic(), time.process_time()
+        done = self.loop.run(self.cursor, self._capped(steps))
+        span = self.ledger.span("train", start_s, epoch, steps=done.steps)
+        if undisturbed:
+            self.idle.observe(span.duration_s, time.process_time() - start_cpu_s)
+        if not self.warm:
+            self.warm = True
+            self.hosts.begin_waits()  # in the first call hosts wait for whoever compiles longest
+        if settled and epoch > self._course.first_epoch:  # in which the rest is traced
+            self.lag.trained(span, done.steps)
+        self._count(done, span)
+        if self._batch_hooks and done.steps:
+            self.callbacks.on_train_batch_end(first + self._group - 1, done.logs)
+        if self.stepwise is not None and done.steps:
+            step = self._course.step
+            self.stepwise.after(step - done.steps, step, lambda: self.take_snapshot(epoch))
+        return done
+
+    def show(self, epoch: int) -> None:
+        """Shows how far the epoch is."""
+        self.progress.steps_done(epoch, self.cursor.steps, lambda: _keras.python_logs(self.step.metrics()))
+
+    def logs(self, last: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns the logs of the epoch that has been trained.
+
+        Args:
+            last: those of its last step, which are the epoch's where the step makes logs of its own.
+        """
+        logs = self.step.metrics()
+        return last if set(last) != set(logs) and self.step.own_logs else logs
+
+    def name_slow_host(self, epoch: int) -> None:
+        """Notes which host the others waited for in an epoch, if one stands out."""
+        accounts = self.ledger.accounts
+        slow = self.hosts.slow_host(accounts.trained_s(epoch))
+        if slow is not None:
+            accounts.slow_host(epoch, slow.host, slow.seconds)
+            self.progress.message(
+                f"epoch {epoch + 1}: the others waited {slow.seconds:.2f} s for host {slow.host}"
+            )
+
+    def _capped(self, steps: int) -> int:
+        """Returns how many steps a call may have before something else is due."""
+        remaining = self.cursor.remaining()
+        if remaining is not None:
+            steps = min(steps, remaining)
+        if self.stepwise is not None and not self._batch_hooks:
+            steps = min(steps, self.stepwise.steps_left(self._course.step) or steps)
+        return steps
+
+    def _count(self, done: StepsDone, span: Span) -> None:
+        self.ledger.accounts.trained(span, done.steps)
+        self.pace.observe(done.steps, span.duration_s)
+        self._course.step += done.steps

@@ -1,0 +1,185 @@
+"""One call of `fit`, checked and understood; and what came of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+
+from overlap_train import _keras
+from overlap_train._data.sources import ArrayFeed, Feed, FeedOptions, make_feed
+from overlap_train._fit.settings import TrainerSettings
+from overlap_train._support import arguments
+from overlap_train._validation.sets import is_set, named_sets
+from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
+from overlap_train.options.functions import EvaluationFunction, split_functions
+from overlap_train.options.validation import ValidationSet
+from overlap_train.records import EpochAccount, StepValidation
+
+__all__ = ["FitArguments", "FitOutcome", "FitRequest", "make_request"]
+
+
+@dataclass(frozen=True)
+class FitArguments:
+    """The arguments of `keras.Model.fit`, as they were given."""
+
+    x: Any
+    y: Any
+    batch_size: int | None
+    epochs: int
+    verbose: arguments.Verbosity
+    callbacks: Any
+    validation_split: float
+    validation_data: Any
+    shuffle: bool | str
+    class_weight: dict[int, float] | None
+    sample_weight: Any
+    initial_epoch: int
+    steps_per_epoch: int | None
+    validation_steps: int | None
+    validation_batch_size: int | None
+    validation_freq: int | Sequence[int]
+
+    def check(self) -> None:
+        """Refuses values that cannot be meant; the data itself is not looked at.
+
+        Raises:
+            TypeError: for a value of the wrong type.
+            ValueError: for a value out of range.
+        """
+        unchecked = {"x", "y", "sample_weight", "callbacks", "validation_data", "class_weight"}
+        given = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in unchecked}
+        arguments.check_fit(**given)
+
+
+@dataclass(frozen=True)
+class FitRequest:
+    """What one `fit` is to do.
+
+    Attributes:
+        settings: what the trainer was given.
+        feed: the training data.
+        steps_per_epoch: as for `fit`.
+        sets: the validation sets by name.
+        functions: the evaluation functions by name.
+        validation_freq: as for `fit`, for functions that do not say.
+        callbacks: as for `fit`.
+        initial_epoch: where the training begins if it is not resumed.
+        epochs: where it ends.
+        verbose: as for `fit`; 0 on hosts other than the chief.
+        checkpoints: where, when and how many, or None.
+    """
+
+    settings: TrainerSettings
+    feed: Feed
+    steps_per_epoch: int | None
+    sets: Mapping[str, ValidationSet]
+    functions: Mapping[str, EvaluationFunction]
+    validation_freq: int | Sequence[int]
+    callbacks: Any
+    initial_epoch: int
+    epochs: int
+    verbose: arguments.Verbosity
+    checkpoints: CheckpointPolicy | None
+
+    @property
+    def model(self) -> keras.Model:
+        """The model to be trained."""
+        return self.settings.model
+
+    @property
+    def judges_overlap(self) -> bool:
+        """Whether running ahead has to pay."""
+        return self.settings.validation.judges_overlap and self.settings.validates_alone
+
+    @property
+    def streamed(self) -> bool:
+        """Whether a pipeline prepares the batches while others are trained."""
+        return not isinstance(self.feed, ArrayFeed)
+
+
+@dataclass
+class FitOutcome:
+    """What one `fit` has to tell; its lists are filled while it runs.
+
+    Attributes:
+        ended: "completed", "stopped" by a callback, "interrupted by" a signal, or "failed"; None before.
+        accounts: where the time of each epoch went.
+        epoch_logs: of each delivered epoch.
+        step_validations: the results of validations inside epochs.
+        messages: what was said beside the progress.
+    """
+
+    ended: str | None = "failed"
+    accounts: list[EpochAccount] = field(default_factory=list)
+    epoch_logs: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    step_validations: list[StepValidation] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+
+
+def make_request(
+    settings: TrainerSettings,
+    given: FitArguments,
+    resume: str | os.PathLike[str] | CheckpointPolicy | None,
+) -> FitRequest:
+    """Returns what a call of `fit` asks for. On the training thread.
+
+    Args:
+        settings: what the trainer was given.
+        given: what `fit` was given.
+        resume: likewise.
+
+    Raises:
+        TypeError: for an argument of the wrong type.
+        ValueError: for an argument out of range, empty or mismatched data, or what these replicas cannot do.
+    """
+    given.check()
+    checkpoints = checkpoint_policy(resume)
+    model = settings.model
+    _keras.require_compiled(model)
+    validation_data, functions = split_functions(given.validation_data, settings.validation.functions, is_set)
+    data = given.x, given.y, given.sample_weight
+    if given.validation_split and validation_data is None:
+        data, validation_data = _keras.split_validation(data, given.validation_split)
+    sets = named_sets(validation_data, _default_set(given))
+    _check_replicas(settings, functions)
+    steps_per_epoch = _keras.capped_steps(given.steps_per_epoch)
+    options = FeedOptions(
+        given.batch_size, steps_per_epoch, given.shuffle, given.class_weight, settings.preprocess
+    )
+    return FitRequest(
+        settings=settings,
+        feed=make_feed(*data, options, hold_in_memory=settings.holds_in_memory),
+        steps_per_epoch=steps_per_epoch,
+        sets=sets,
+        functions=functions,
+        validation_freq=given.validation_freq,
+        callbacks=given.callbacks,
+        initial_epoch=given.initial_epoch,
+        epochs=_keras.capped_epochs(given.epochs),
+        verbose=given.verbose if settings.hosts.is_chief else 0,
+        checkpoints=checkpoints,
+    )
+
+
+def _default_set(given: FitArguments) -> ValidationSet:
+    """Returns how validation data is validated that does not say it itself."""
+    return ValidationSet(
+        data=None,
+        freq=given.validation_freq,
+        steps=given.validation_steps,
+        batch_size=given.validation_batch_size or given.batch_size,
+    )
+
+
+def _check_replicas(settings: TrainerSettings, functions: Mapping[str, EvaluationFunction]) -> None:
+    if settings.replicas is None:
+        return
+    settings.replicas.check_model(settings.model)
+    if functions and not settings.validates_alone:
+        raise ValueError(
+            "evaluation functions are for one host; leave them out on several, or with an evaluator"
+        )

@@ -1,0 +1,128 @@
+"""Runs one `fit`, one `evaluate`, or the evaluator of a `fit` elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from overlap_train import _keras
+from overlap_train._callbacks.delivery import evaluate_now
+from overlap_train._data.cursor import Cursor
+from overlap_train._fit.build import FitBuilder
+from overlap_train._fit.callback_list import listened_to, make_callback_list
+from overlap_train._fit.evaluator_host import describe, serve
+from overlap_train._fit.first_hooks import open_fit
+from overlap_train._fit.request import FitOutcome, FitRequest
+from overlap_train._fit.session import FitSession
+from overlap_train._fit.settings import TrainerSettings
+from overlap_train._fit.validation_building import SuiteBuilder
+from overlap_train.errors import HostLostError
+from overlap_train.monitoring.progress import ProgressReporter
+from overlap_train.monitoring.table import format_epoch_table
+from overlap_train.options.validation import ValidationSet
+
+__all__ = ["run_evaluate", "run_fit"]
+
+
+def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
+    """Trains a model, or is the evaluator of those that do. On the thread that called `fit`.
+
+    Args:
+        request: what to do.
+        outcome: filled while the fit runs, and however it ends.
+    """
+    if request.settings.serves:
+        outcome.ended = _serve(request)
+        return
+    model, group = request.model, _keras.steps_per_execution(request.model)
+    with contextlib.ExitStack() as resources:
+        cursor = Cursor(request.feed, request.steps_per_epoch, group)
+        steps = cursor.steps_per_epoch
+        callbacks = make_callback_list(
+            model, request.callbacks, verbose=request.verbose, epochs=request.epochs, steps=steps
+        )
+        progress = ProgressReporter(request.epochs, steps, verbose=request.verbose)
+        resources.enter_context(progress)
+        outcome.messages = progress.messages
+        builder = FitBuilder(request, cursor, callbacks, progress, resources, outcome.step_validations.append)
+        session = _open(request, builder, callbacks)
+        if session is not None:
+            _run(session, request, builder, outcome)
+        else:
+            outcome.ended = "completed"
+        if model.history is not None:
+            model.history.ended = outcome.ended
+    if request.verbose != 0 and outcome.accounts:
+        print(format_epoch_table([(a, outcome.epoch_logs[a.epoch]) for a in outcome.accounts]))
+
+
+def run_evaluate(settings: TrainerSettings, data: ValidationSet, callbacks: Any) -> dict[str, Any]:
+    """Evaluates the model as it is; returns its metrics by name. On the thread that called `evaluate`."""
+    with contextlib.ExitStack() as resources:
+        callback_list = make_callback_list(
+            settings.model, callbacks, verbose=0, epochs=1, steps=None, history=False
+        )
+        builder = SuiteBuilder(settings, {"": data}, callback_list, resources)
+        state, suite = builder.build(within_evaluate=True)
+        return evaluate_now(state, suite, callback_list)
+
+
+def _open(
+    request: FitRequest, builder: FitBuilder, callbacks: keras.callbacks.CallbackList
+) -> FitSession | None:
+    """Builds a fit and calls its first hooks; returns None where there is no epoch to be trained."""
+    model, hosts = request.model, request.settings.hosts
+    # Where nothing else asks for it, the steps are traced when Keras traces them: behind the first hooks.
+    parts = builder.build() if request.checkpoints is not None or hosts.count > 1 else None
+    builder.rewind_files()
+    opening = open_fit(
+        model,
+        callbacks if parts is None else parts.callbacks,
+        initial_epoch=request.initial_epoch,
+        epochs=request.epochs,
+        traced=parts is not None,
+    )
+    if parts is None and opening.epoch >= request.epochs:
+        if request.epochs > 0 and isinstance(model.optimizer, keras.optimizers.Optimizer):
+            model.optimizer.finalize_variable_values(model.trainable_weights)
+        callbacks.on_train_end(logs=None)
+        return None
+    return FitSession(request.settings, parts or builder.build(), opening, builder.build)
+
+
+def _run(session: FitSession, request: FitRequest, builder: FitBuilder, outcome: FitOutcome) -> None:
+    """Runs a session and keeps its accounts, however it ends."""
+    hosts = request.settings.hosts
+    try:
+        session.run()
+        outcome.ended = session.ended
+    except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError) as error:
+        if hosts.count == 1:
+            raise
+        raise HostLostError(
+            f"host {hosts.index} cannot go on, because another host has gone or does not answer; "
+            "start all of them again, with fit(resume=...) from the last checkpoint"
+        ) from error
+    finally:
+        outcome.accounts = builder.ledger.accounts.closed()
+        outcome.epoch_logs = builder.ledger.course.logs
+        if request.model.history is not None:
+            request.model.history.ended = outcome.ended
+
+
+def _serve(request: FitRequest) -> str:
+    """Is the evaluator of the hosts that train, until they end; returns how they did."""
+    settings, model, replicas = request.settings, request.model, request.settings.replicas
+    assert replicas is not None
+    assert replicas.serves is not None
+    callbacks = make_callback_list(model, request.callbacks, verbose=0, epochs=request.epochs, steps=None)
+    replicas.build(model, request.feed.element_spec)
+    with contextlib.ExitStack() as resources:
+        state, suite = SuiteBuilder(settings, request.sets, callbacks, resources).build()
+        description = describe(
+            replicas.serves, model, request.sets, settings.validation, batch_by_batch=listened_to(callbacks)
+        )
+        return serve(replicas.serves, description, suite, state, model)

@@ -1,0 +1,109 @@
+"""What a trainer was given, as every part of a `fit` or an `evaluate` needs it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from overlap_train import _keras
+from overlap_train._data.preprocessing import Preprocess
+from overlap_train._inspection.traces import Same, function_key
+from overlap_train._training.replicas.step import SingleReplicaStep
+from overlap_train._training.replicas.strategy import Replicas
+from overlap_train._training.step import StepFunction
+from overlap_train.monitoring.recorder import SpanRecorder
+from overlap_train.options.execution import ExecutionPlan
+from overlap_train.options.validation import ValidationPolicy
+from overlap_train.parallel.hosts import Alone
+
+__all__ = ["TrainerSettings"]
+
+
+@dataclass(frozen=True)
+class TrainerSettings:
+    """What a trainer was given.
+
+    Attributes:
+        model: compiled.
+        train_step: the trainer's.
+        validation_step: the trainer's.
+        validation: how the validation runs.
+        execution: how the steps are executed.
+        recorder: keeps the spans of all threads.
+        replicas: that share each batch, or None.
+        preprocess: prepares a batch, or None.
+        in_memory_bytes: arrays up to this size are held as tensors.
+        stock: whether `train_step` is the model's own.
+        stock_validation: whether `validation_step` is the model's own `test_step`.
+    """
+
+    model: keras.Model
+    train_step: StepFunction
+    validation_step: StepFunction
+    validation: ValidationPolicy
+    execution: ExecutionPlan
+    recorder: SpanRecorder
+    replicas: Replicas | None
+    preprocess: Preprocess | None
+    in_memory_bytes: int
+    stock: bool
+    stock_validation: bool
+
+    @property
+    def hosts(self) -> Alone:
+        """The hosts that train together."""
+        return self.replicas.hosts if self.replicas is not None else Alone()
+
+    @property
+    def shared(self) -> bool:
+        """Whether several replicas share each batch."""
+        return self.replicas is not None and self.replicas.count > 1
+
+    @property
+    def serves(self) -> bool:
+        """Whether this host is the evaluator of others that train."""
+        return self.replicas is not None and self.replicas.serves is not None
+
+    @property
+    def validates_alone(self) -> bool:
+        """Whether this host alone trains and validates, so that the two compete for it."""
+        return self.hosts.count == 1 and (self.replicas is None or self.replicas.evaluator is None)
+
+    @property
+    def stock_step(self) -> bool:
+        """Whether a training step is Keras's own from the trainer to the model."""
+        return self.stock and _keras.is_stock_method(self.model.train_step)
+
+    @property
+    def train_identity(self) -> Hashable:
+        """What tells the training step from others: the model's own is the same for every trainer."""
+        return self._identity(self.train_step, stock=self.stock)
+
+    @property
+    def validation_identity(self) -> Hashable:
+        """What tells the validation step from others."""
+        return self._identity(self.validation_step, stock=self.stock_validation)
+
+    def _identity(self, function: StepFunction, *, stock: bool) -> Hashable:
+        strategy = None if self.replicas is None else Same(self.replicas.strategy)
+        return strategy, "stock" if stock else function_key(function)
+
+    def around(self) -> Callable[[StepFunction], StepFunction]:
+        """Returns what runs a step under a strategy of one replica, if there is one."""
+        if self.replicas is None or self.shared:
+            return lambda function: function
+        return functools.partial(SingleReplicaStep, self.replicas)
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Returns the scope in which variables of the optimizer may be set."""
+        return nullcontext() if self.replicas is None else self.replicas.scope()
+
+    def holds_in_memory(self, size_bytes: int) -> bool:
+        """Whether arrays are to be held as tensors that need so many bytes."""
+        loop = self.execution.loop
+        return loop == "in_memory" or (loop != "iterator" and size_bytes <= self.in_memory_bytes)

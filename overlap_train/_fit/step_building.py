@@ -1,0 +1,164 @@
+"""The training step of a `fit`, traced once for its model, and the loop around it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Hashable, Sequence
+
+import keras
+import tensorflow as tf
+
+from overlap_train import _keras
+from overlap_train._callbacks.hooks import wants_train_batches
+from overlap_train._data.sources import Feed
+from overlap_train._fit.settings import TrainerSettings
+from overlap_train._inspection.traces import Traces
+from overlap_train._training.execution import Task, make_execution
+from overlap_train._training.kernels.choice import FastKernels, find_fast_kernels, find_free_kernels
+from overlap_train._training.loops import Loop
+from overlap_train._training.pace import Pace
+from overlap_train._training.replicas.step import make_step
+from overlap_train._training.step import MetricsReader, Step, StepFunction
+
+__all__ = ["StepBuilder"]
+
+
+class StepBuilder:
+    """Builds the step and the loop of one `fit`. On the training thread.
+
+    Args:
+        settings: what the trainer was given.
+        feed: the training data.
+        callbacks: the user's; some need to know of each step.
+    """
+
+    def __init__(
+        self, settings: TrainerSettings, feed: Feed, callbacks: Sequence[keras.callbacks.Callback]
+    ) -> None:
+        self._settings = settings
+        self._model = settings.model
+        self._feed = feed
+        self._callbacks = callbacks
+        self._free = self._kept_free_kernels()
+
+    def build_step(self) -> Step:
+        """Returns the step; its trace is that of the model, if there is one already."""
+        model, feed = self._model, self._feed
+        step = self._make_step()
+        if _keras.runs_eagerly(model):
+            return step
+        traces, token = Traces.of(model), _keras.begin_training(model)
+        key = ("step", *self._step_key(), step.jit_compile)
+        traced = traces.get_for("train", token, key, feed.element_spec, lambda: step.trace(feed.element_spec))
+        reader = None
+        if self._settings.replicas is None:
+            reader = traces.get("train", token, "metrics", self._make_reader)
+        step.adopt(traced, reader)
+        return step
+
+    def build_loop(
+        self, step: Step, total_steps: int | None, say: Callable[[str], None]
+    ) -> tuple[Loop, Pace]:
+        """Returns the loop that the plan asks for, and the pace of its calls.
+
+        Args:
+            step: traced.
+            total_steps: training steps of the whole run, or None if nobody knows.
+            say: told the plan.
+        """
+        settings = self._settings
+        task = Task(
+            self._model,
+            self._feed,
+            step,
+            self._step_function(),
+            settings.stock,
+            total_steps,
+            self._step_key(),
+            settings.around(),
+            shared=settings.shared,
+            free=self._free,
+            find_fast=functools.cache(self._tried_kernels),
+        )
+        plan = settings.execution
+        if settings.hosts.count > 1 and self._feed.full_batch is None:
+            # A collective operation must have the same shape in each step of a call.
+            plan = dataclasses.replace(plan, steps_per_call=1)
+        return make_execution(task, plan, say)
+
+    def _make_step(self) -> Step:
+        settings, model = self._settings, self._model
+        nan_guard = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._callbacks)
+        metrics = None
+        if settings.replicas is not None and settings.hosts.count > 1:
+            metrics = functools.partial(settings.replicas.own_metrics, model)
+        function = self._step_function()
+        if self._free is not None:
+            function = self._free.around(function, self._feed.full_batch)
+        return Step(
+            model,
+            settings.around()(function),
+            jit_compile=bool(model.jit_compile) and not _keras.runs_eagerly(model) and not settings.shared,
+            halt_on_nonfinite=nan_guard,
+            listened_to=any(map(wants_train_batches, self._callbacks)),
+            metrics=metrics,
+            takes_optimizer=settings.stock_step and settings.replicas is None,
+        )
+
+    def _make_reader(self) -> MetricsReader:
+        model = self._model
+        return MetricsReader(model.get_metrics_result, eager=_keras.metrics_by_python(model) is not None)
+
+    def _step_function(self) -> StepFunction:
+        """Returns the function of one global batch, without what runs it under a strategy of one replica."""
+        settings = self._settings
+        if settings.replicas is None or not settings.shared:
+            # The model's own, where the trainer's is that: traces outlive the trainer.
+            return self._model.train_step if settings.stock else settings.train_step
+        return make_step(
+            self._model,
+            settings.replicas,
+            settings.train_step,
+            stock=settings.stock_step,
+            most_rows=self._feed.full_batch,
+        )
+
+    def _step_key(self) -> tuple[Hashable, ...]:
+        """Returns what a traced step depends on."""
+        shared = self._feed.full_batch if self._settings.shared else None
+        names = () if self._free is None else self._free.names
+        return self._settings.train_identity, shared, names
+
+    def _kept_free_kernels(self) -> FastKernels | None:
+        """Returns what was chosen for the model's traces: a model that they have built has more layers."""
+        settings, model = self._settings, self._model
+        if _keras.runs_eagerly(model):
+            return None
+        key = ("free kernels", settings.execution, settings.stock, settings.shared)
+        return Traces.of(model).get("train", _keras.begin_training(model), key, self._free_kernels)
+
+    def _free_kernels(self) -> FastKernels | None:
+        """Returns the faster operations with which the step is traced at once, or None.
+
+        Unasked these are the ones that are known to be faster; the others are for the planner to try. Keras's
+        own remain where the user's code makes the step, where XLA compiles it, and where runs must repeat.
+        """
+        settings, model, plan = self._settings, self._model, self._settings.execution
+        eager = plan.loop == "eager" or _keras.runs_eagerly(model)
+        if plan.kernels == "keras" or settings.shared or eager:
+            return None
+        if plan.kernels == "fast":
+            return find_fast_kernels(model, build=True)
+        compiled = plan.jit is True or (plan.jit == "auto" and bool(model.jit_compile))
+        on_gpu = bool(tf.config.list_logical_devices("GPU"))
+        if not settings.stock_step or compiled or _keras.is_deterministic() or on_gpu:
+            return None
+        return find_free_kernels(model)
+
+    def _tried_kernels(self) -> FastKernels | None:
+        """Returns the faster operations that the planner may try, or None."""
+        asked = self._settings.execution.kernels
+        if asked != "auto" or (self._free is not None and not self._free.untimed):
+            return None
+        return find_fast_kernels(self._model, build=False)

@@ -1,0 +1,105 @@
+"""The validation of a `fit` or an `evaluate`: traced, with its workers, on this host or on another."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import keras
+
+from overlap_train._callbacks.hooks import acts_in_test_batches
+from overlap_train._data.sources import Feed
+from overlap_train._fit.callback_list import listened_to
+from overlap_train._fit.evaluator_host import connect_suite
+from overlap_train._fit.settings import TrainerSettings
+from overlap_train._inspection.traced import CapturedVariable, union
+from overlap_train._snapshot import ModelState
+from overlap_train._training.step import Step
+from overlap_train._validation.joining import rows_together
+from overlap_train._validation.sets import SetRequest, build_suite, prepare_sets
+from overlap_train._validation.suite import ValidationSuite
+from overlap_train.options.validation import ValidationSet
+
+__all__ = ["SuiteBuilder"]
+
+
+class SuiteBuilder:
+    """Builds the validation of one `fit` or `evaluate`. On the training thread.
+
+    Args:
+        settings: what the trainer was given.
+        sets: the validation sets by name.
+        callbacks: may listen to the batches.
+        resources: closes what is opened here.
+    """
+
+    def __init__(
+        self,
+        settings: TrainerSettings,
+        sets: Mapping[str, ValidationSet],
+        callbacks: keras.callbacks.CallbackList,
+        resources: contextlib.ExitStack,
+    ) -> None:
+        self._settings = settings
+        self._sets = sets
+        self._callbacks = callbacks
+        self._resources = resources
+
+    def build_beside(self, feed: Feed, step: Step) -> tuple[ModelState, ValidationSuite]:
+        """Returns the variables of a training and its suite: of this host, or of the cluster's evaluator.
+
+        Args:
+            feed: the training data.
+            step: the training step, traced.
+        """
+        settings = self._settings
+        captured = [*union([step.traced, feed.preparation]), *feed.captured]
+        if settings.replicas is None or settings.replicas.evaluator is None:
+            return self.build(captured)
+        state = ModelState(settings.model, captured)
+        listened = listened_to(self._callbacks)
+        return state, connect_suite(settings, state, self._sets, self._resources, batch_by_batch=listened)
+
+    def build(
+        self, captured: Iterable[CapturedVariable] = (), *, within_evaluate: bool = False
+    ) -> tuple[ModelState, ValidationSuite]:
+        """Traces the validation, lists all variables, and starts the workers.
+
+        Args:
+            captured: what the training uses.
+            within_evaluate: whether this is a call of `evaluate`.
+        """
+        request = self._request(within_evaluate=within_evaluate)
+        prepared = prepare_sets(request, self._sets)
+        used = [variable for each in prepared if each.step is not None for variable in each.step.variables]
+        state = ModelState(self._settings.model, [*captured, *used])
+        suite = build_suite(request, prepared, state, self._settings.recorder.add, self._resources)
+        return state, suite
+
+    def _request(self, *, within_evaluate: bool) -> SetRequest:
+        settings, replicas = self._settings, self._settings.replicas
+        acting = (c for c in self._callbacks.callbacks if acts_in_test_batches(c) and not settings.serves)
+        return SetRequest(
+            settings.model,
+            settings.model.test_step if settings.stock_validation else settings.validation_step,
+            settings.validation_identity,
+            settings.validation,
+            listened=listened_to(self._callbacks),
+            within_evaluate=within_evaluate,
+            acts=next((type(callback).__name__ for callback in acting), None),
+            preprocess=settings.preprocess,
+            most_rows=self._rows_together(),
+            devices=settings.validation.devices or (replicas.spread if replicas is not None else ()),
+            hosts=settings.hosts,
+            within=replicas.in_one_replica if replicas is not None else lambda function: function,
+        )
+
+    def _rows_together(self) -> Callable[[Any], int] | None:
+        """Returns what says how many rows of arrays may be one batch; None leaves batches alone."""
+        settings = self._settings
+        as_they_are = listened_to(self._callbacks) or settings.preprocess or not settings.stock_validation
+        if as_they_are or not settings.validation.join_batches:
+            return None
+        return functools.partial(rows_together, settings.model)
