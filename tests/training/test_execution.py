@@ -220,7 +220,7 @@ def test_real_candidates_take_turns_and_train_as_keras_does(monkeypatch, tmp_pat
     monkeypatch.setattr(execution, "available_cores", lambda: 2)
     monkeypatch.setattr(execution, "splits_pay", lambda: True)
     monkeypatch.setattr(planner, "_CALL_S", 1e-3)
-    monkeypatch.setattr(planner, "_hoped_gain", lambda *_: 1e9)
+    monkeypatch.setattr(planner, "hoped_gain", lambda *_: 1e9)
     x, y = networks.arrays(32 * 200 + 8)  # with a smaller last batch
     arguments = {"batch_size": 32, "epochs": 4, "verbose": 0, "validation_data": networks.arrays(50, 1)}
     expected, actual = perceptron(), perceptron()
