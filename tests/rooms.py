@@ -30,7 +30,7 @@ def _room(holds: str, imports: str = "") -> Room:
 # From the roof to the ground.
 ROOMS = {
     "__init__": _room("the names that users import", "_support conv errors options records routing trainer"),
-    "cli": _room("the command `overlap-train`", "_support conv errors options"),
+    "cli": _room("the command `overlap-train`", "_keras _support conv errors options records trainer"),
     "routing": _room(
         "`routed()`: `keras.Model.fit` itself trained by `Trainer`", "_keras _support options trainer"
     ),

@@ -16,12 +16,7 @@ from overlap_train import errors, records
 
 PUBLIC = [getattr(overlap_train, name) for name in overlap_train.__all__]
 CALLABLES = [value for value in PUBLIC if inspect.isclass(value) or inspect.isfunction(value)]
-# `_gradients` registers what an operation brings and is loaded with its library.
-MODULES = [
-    module.name
-    for module in pkgutil.walk_packages(overlap_train.__path__, "overlap_train.")
-    if not module.name.endswith("._gradients")
-]
+MODULES = [module.name for module in pkgutil.walk_packages(overlap_train.__path__, "overlap_train.")]
 
 
 def methods(kind):

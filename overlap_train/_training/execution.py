@@ -131,9 +131,16 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
             f"batches could be split over the {available_cores()} cores: call overlap_train.configure() "
             "right after the imports, or pass ExecutionPlan(batch_splits=1) to do without"
         )
+    return _planned_loop(task, candidates, pace, message), pace
+
+
+def _planned_loop(
+    task: Task, candidates: list[Candidate], pace: Pace, message: Callable[[str], None]
+) -> PlannedLoop:
+    """Returns the loop that becomes the fastest candidate's; loops that the model has traced serve again."""
+    known, token, key = Traces.of(task.model), keras_training.begin_training(task.model), _loop_key(task)
     directory = cache_directory() if len(candidates) > 1 else None
     path = directory / f"{_key(task)}.json" if directory is not None else None
-
     asked = len(candidates) == 1
 
     def loop_key(candidate: Candidate) -> Hashable:
@@ -142,7 +149,7 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
     def build(candidate: Candidate) -> Loop:
         return known.get("train", token, loop_key(candidate), lambda: _build(task, candidate, asked))
 
-    loop = PlannedLoop(
+    return PlannedLoop(
         candidates,
         build,
         pace,
@@ -154,7 +161,6 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
         recurrent=_is_recurrent(task.model),
         fast_extra_s=_timing_s(task) if any(candidate.fast for candidate in candidates) else 0.0,
     )
-    return loop, pace
 
 
 def _candidates(task: Task, plan: ExecutionPlan) -> list[Candidate]:

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from overlap_train._data.cursor import Cursor
 from overlap_train._data.feed import Feed
+from overlap_train._training.expectations import build_cost, hoped_gain, steps_of_a_timed_call
 from overlap_train._training.loops import Loop, StepsDone
 from overlap_train._training.pace import Pace
 from overlap_train._training.plan_cache import Candidate, Measurements, PlanCache, Timing
@@ -24,7 +25,6 @@ from overlap_train._training.warm_up import WarmUp
 
 __all__ = ["PlannedLoop", "describe"]
 
-_CALL_S = 0.1
 # XLA makes one operation of the small ones of each time step, of which there are as many in a long step.
 _RECURRENT_GAIN = 0.3
 _TIMED_CALLS = 2
@@ -90,12 +90,8 @@ class PlannedLoop(Loop):
         self._cache = cache
         self._message = message
         self._loops: dict[Candidate, Loop] = {}
-        self._known = cache.load() if len(candidates) > 1 else {}
         self._unsaved = False
-        failed = {c for c, t in self._known.items() if t.confirmed and math.isinf(t.step_s)}
-        self._candidates = [c for c in candidates if c not in failed] or list(candidates)
-        possible = {c: t for c, t in self._known.items() if c in self._candidates and math.isfinite(t.step_s)}
-        self._timings = {c: t for c, t in possible.items() if t.confirmed}
+        possible = self._recall(candidates)
         self._trial: _Trial | None = None
         self._warm_up: WarmUp | None = None
         self._calls = 0
@@ -110,6 +106,19 @@ class PlannedLoop(Loop):
             self._begin(start)
         else:
             self._go_on(start)
+
+    def _recall(self, candidates: Sequence[Candidate]) -> Measurements:
+        """Takes in what earlier runs have measured, and leaves out what they have seen fail.
+
+        Returns:
+            Their times, believed or not.
+        """
+        self._known = self._cache.load() if len(candidates) > 1 else {}
+        failed = {c for c, t in self._known.items() if t.confirmed and math.isinf(t.step_s)}
+        self._candidates = [c for c in candidates if c not in failed] or list(candidates)
+        possible = {c: t for c, t in self._known.items() if c in self._candidates and math.isfinite(t.step_s)}
+        self._timings = {c: t for c, t in possible.items() if t.confirmed}
+        return possible
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -181,7 +190,7 @@ class PlannedLoop(Loop):
             if trial.calls > 2:
                 trial.timed += 1
             trial.step_s = min(trial.step_s, seconds / steps)
-            trial.steps_asked = _steps_of_a_call(trial.step_s)
+            trial.steps_asked = steps_of_a_timed_call(trial.step_s)
         if trial.timed < _TIMED_CALLS:
             self._pace.ask(trial.steps_asked)
             return
@@ -284,7 +293,7 @@ class PlannedLoop(Loop):
 
     def _too_few_steps(self, step_s: float) -> bool:
         """Whether the run will end before a trial does."""
-        needed = _UNTIMED_STEPS + _TIMED_CALLS * _steps_of_a_call(step_s)
+        needed = _UNTIMED_STEPS + _TIMED_CALLS * steps_of_a_timed_call(step_s)
         return self._steps_left is not None and self._steps_left < needed
 
     def _hoped_gain(self, candidate: Candidate, best: Candidate) -> float:
@@ -295,7 +304,7 @@ class PlannedLoop(Loop):
             return near
         if candidate.jit and self._recurrent:
             return max(near, _RECURRENT_GAIN)
-        return max(near, _hoped_gain(candidate, best, step_s))
+        return max(near, hoped_gain(candidate, best, step_s))
 
     def _build_s(self, candidate: Candidate, best: Candidate) -> float:
         """Returns how long it takes to trace and compile a candidate, as far as can be told."""
@@ -305,7 +314,7 @@ class PlannedLoop(Loop):
         if known is not None and known.runs:
             return known.build_s
         extra_s = self._fast_extra_s if candidate.fast else 0.0
-        return self._timings[best].build_s * _build_cost(candidate) / _build_cost(best) + extra_s
+        return self._timings[best].build_s * build_cost(candidate) / build_cost(best) + extra_s
 
 
 def describe(
@@ -322,33 +331,3 @@ def describe(
     if step_s is not None:
         text += f" (measured {step_s * 1e3:.3g} ms a step)"
     return text
-
-
-def _hoped_gain(candidate: Candidate, best: Candidate, step_s: float) -> float:
-    """Returns the part of a step's time that a candidate might save; 0 if it is not worth a try.
-
-    From experience on two cores (docs/performance.md): XLA saves the cost of starting operations, which
-    is all there is in steps below a millisecond and nothing in those of many; splitting is the reverse.
-    Fast kernels save most in convolutions; from them there is no way back to be tried.
-    """
-    if candidate.fast and not best.fast:
-        return 0.3 if step_s > 1e-3 else 0.0
-    if best.fast and not candidate.fast:
-        return 0.0
-    if best.fast and best.splits > candidate.splits == 1:
-        return 0.1  # the kernels use all cores by themselves
-    if candidate.jit:
-        return 0.75 if step_s < 2e-3 else 0.0
-    if candidate.splits > 1:
-        return (0.4 if best.splits == 1 else 0.03) if step_s > 1e-3 else 0.0
-    return 0.3 if step_s < 2e-3 else 0.0
-
-
-def _build_cost(candidate: Candidate) -> float:
-    """Returns it in terms of a plain graph's."""
-    return 4.5 if candidate.jit else 1.0 + candidate.splits / 4
-
-
-def _steps_of_a_call(step_s: float) -> int:
-    """Returns how many steps a call has that is timed."""
-    return max(1, min(4000, round(_CALL_S / step_s)))

@@ -74,8 +74,8 @@ def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stopping_at_fit() -> Iterator[None]:
-    from overlap_train import Trainer
     from overlap_train._keras import routes
+    from overlap_train.trainer import Trainer
 
     def stop(trainer: Any, *args: Any, **kwargs: Any) -> Any:
         raise FirstFit(trainer, args, kwargs, by_keras=False)

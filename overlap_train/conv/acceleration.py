@@ -17,7 +17,8 @@ import tensorflow as tf
 from overlap_train._keras import models as keras_models
 from overlap_train._support.fit_arguments import require_verbosity
 from overlap_train._support.numbers import require_count
-from overlap_train.conv import layers, library, operation
+from overlap_train.conv import layers, library
+from overlap_train.conv.convolution import Convolution
 from overlap_train.conv.reporting import format_report
 from overlap_train.conv.shapes import Timing
 
@@ -171,16 +172,15 @@ def _time_layer(layer: keras.layers.Conv2D, batch_size: int) -> tuple[Timing, ..
     """Times the shapes at which a Functional or Sequential model calls the layer; none in a subclassed
     one."""
     rows: list[Timing] = []
+    convolution = Convolution(
+        tuple(layer.strides),
+        layer.padding.upper(),
+        relu=layer.activation is keras.activations.relu,
+        bias=layer.use_bias,
+    )
     for node in getattr(layer, "_inbound_nodes", []):
         shape = tuple(node.input_tensors[0].shape)
         if layer.built and None not in shape[1:]:
-            rows += operation.time_shape(
-                (batch_size, *shape[1:]),
-                tuple(layer.kernel.shape),
-                dtype=layer.compute_dtype,
-                strides=layer.strides,
-                padding=layer.padding,
-                bias=layer.use_bias,
-                relu=layer.activation is keras.activations.relu,
-            )
+            x, filters = tf.TensorShape((batch_size, *shape[1:])), tf.TensorShape(layer.kernel.shape)
+            rows += convolution.timings(tf.as_dtype(layer.compute_dtype), x, filters)
     return tuple(rows)

@@ -18,6 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from overlap_train.conv.bundled import bundled_library
+from overlap_train.conv.gradients import register_gradients
 from overlap_train.errors import NativeUnavailableError
 
 __all__ = [
@@ -127,8 +128,7 @@ def _adopt(path: Path) -> None:
     _state.instruction_set = instruction_set
     _state.helps_accepted = handle.overlap_conv_helps_accepted
     _state.has_cuda = hasattr(handle, "overlap_conv_forward_cuda")
-    from overlap_train.conv import _gradients  # noqa: F401  an operation is not to be had without its gradient
-
+    register_gradients(operations)  # an operation is not to be had without its gradient
     _state.operations = operations
 
 

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -190,28 +190,30 @@ def run_limited(
         start_new_session=True,  # so that what it starts can be ended with it
         env=environment,
     )
-    assert process.stdout is not None
-    ended = False
     try:
-        with process.stdout, selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            while True:
-                left_s = deadline_s - time.monotonic()
-                if left_s <= 0 or not selector.select(left_s):
-                    raise TimeoutError(f"{shlex.join(command)} took longer than {limit_s:g} s")
-                chunk = os.read(process.stdout.fileno(), 1 << 16)
-                if not chunk:
-                    break
-                take(chunk)
+        for chunk in _output(process, deadline_s):
+            take(chunk)
         # It has closed its output, and may go on for all that.
-        try:
-            status = process.wait(max(0.1, deadline_s - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            raise TimeoutError(f"{shlex.join(command)} took longer than {limit_s:g} s") from None
-        ended = True
-        return status
+        return process.wait(max(0.1, deadline_s - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        raise TimeoutError(f"{shlex.join(command)} took longer than {limit_s:g} s") from None
     finally:
-        if not ended:
+        if process.returncode is None:
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def _output(process: subprocess.Popen[bytes], deadline_s: float) -> Iterator[bytes]:
+    """Yields what a program prints, as it comes; raises TimeoutExpired once the deadline has passed."""
+    assert process.stdout is not None
+    with process.stdout, selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while True:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0 or not selector.select(left_s):
+                raise subprocess.TimeoutExpired(process.args, left_s)
+            chunk = os.read(process.stdout.fileno(), 1 << 16)
+            if not chunk:
+                return
+            yield chunk

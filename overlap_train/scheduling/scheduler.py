@@ -4,30 +4,28 @@
         future = scheduler.submit("detector", x, deadline_s=0.05)
         boxes = future.result()
 
-One lock owns what waits and the accounts; it is never held while the engine is called. Results are
-delivered on the worker thread that ran the last layer.
+The face: `runtime/model_builder.py` prepares the models, `runtime/service.py` answers what is submitted.
 """
 
 from __future__ import annotations
 
-import itertools
-import threading
 import time
 import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from overlap_train._support.arguments import require_flag, require_mapping, require_text
+from overlap_train._support.arguments import require_mapping, require_text
 from overlap_train._support.numbers import require_count, require_real, require_seconds
-from overlap_train.errors import QueueFullError, SchedulerClosedError
-from overlap_train.scheduling.costs.model import CostModel, Costs, check_costs
+from overlap_train.scheduling.costs.model import Costs
 from overlap_train.scheduling.graph.devices import Device, Platform
-from overlap_train.scheduling.graph.requests import Request, require_priority
+from overlap_train.scheduling.graph.layers import LayerGraph
+from overlap_train.scheduling.graph.requests import require_priority
 from overlap_train.scheduling.policies.base import Policy
 from overlap_train.scheduling.runtime.accounts import Statistics
-from overlap_train.scheduling.runtime.admission import Model, Submission, Waiting, join_inputs, split_outputs
+from overlap_train.scheduling.runtime.admission import Limits, Submission
 from overlap_train.scheduling.runtime.engine import Engine, Recorder
+from overlap_train.scheduling.runtime.service import Service
 
 __all__ = ["MultiModelScheduler"]
 
@@ -89,46 +87,15 @@ class MultiModelScheduler:
         zero_copy: bool = False,
         recorder: Recorder | None = None,
     ) -> None:
-        self._closed = True
-        from overlap_train._keras import models as keras_models
-        from overlap_train.scheduling.runtime.model_builder import ModelBuilder, require_cut
-        from overlap_train.scheduling.runtime.tensorflow_backend import tensorflow_platform
+        # On first use only: it imports TensorFlow.
+        from overlap_train.scheduling.runtime.model_builder import ModelBuilder, Preparation
 
-        max_batch = require_count("max_batch", max_batch, minimum=1)
-        max_pending = require_count("max_pending", max_pending, minimum=1)
-        if max_active is not None:
-            max_active = require_count("max_active", max_active, minimum=1)
-        if profile is not None:
-            profile = require_flag("profile", profile, expected="True, False or None")
-        cut = require_cut(cut)
-        check_costs(costs)
-        models = {} if models is None else require_mapping("models", models, expected="a mapping of models")
-        for name, model in models.items():
-            keras_models.require_model(model, f"models[{require_text('a name in models', name)!r}]")
-        platform = devices if isinstance(devices, Platform) else tensorflow_platform(devices)
-        kinds = {device.kind for device in platform.devices}
-        if profile is None:
-            profile = (len(kinds) > 1 or cut > 1) and costs is None
-        costs = costs if costs is not None else CostModel()
-        self._builder = ModelBuilder(
-            platform,
-            costs,
-            segments=segments,
-            cut=cut,
-            longest_s=longest_segment_s,
-            constant_weights=constant_weights,
-            profile=profile,
-            zero_copy=zero_copy,
-        )
-        self._max_active = max_active or 2 * sum(device.slots for device in platform.devices)
-        self._max_batch, self._max_pending = max_batch, max_pending
-        self._changed = threading.Condition()
-        aging_s = require_real("aging_s", aging_s, minimum=0)
-        self._waiting = Waiting(aging_s, _lanes(platform))
-        self._active = 0
-        self._numbers = itertools.count()
-        self._engine = Engine(platform, policy, costs=costs, recorder=recorder, aging_s=aging_s)
-        self._closed = False
+        models = _checked_models(models)
+        self._limits = Limits(max_active, max_batch, max_pending, aging_s)
+        preparation = Preparation(segments, cut, longest_segment_s, constant_weights, profile, zero_copy)
+        self._builder = builder = ModelBuilder(devices, costs, preparation)
+        engine = Engine(builder.platform, policy, costs=builder.costs, recorder=recorder, aging_s=aging_s)
+        self._service = Service(engine, builder.tensors, self._limits)
         try:
             for name, model in models.items():
                 self.add(name, model)
@@ -163,23 +130,14 @@ class MultiModelScheduler:
 
         name = require_text("name", name)
         keras_models.require_model(model)
-        pending = self._max_pending if max_pending is None else max_pending
-        batch = self._max_batch if max_batch is None else max_batch
-        pending = require_count("max_pending", pending, minimum=1)
-        batch = require_count("max_batch", batch, minimum=1)
-        with self._changed:
-            self._check_open()
-            if name in self._waiting.models:
-                raise ValueError(
-                    f"a model named {name!r} is in service; remove it first or choose another name"
-                )
-        built = self._builder.build(name, model, pending, batch, **build)
-        self._engine.prepare(built.graph)
-        with self._changed:
-            self._check_open()
-            if name in self._waiting.models:
-                raise ValueError(f"a model named {name!r} was added meanwhile")
-            self._waiting.models[name] = built
+        limits = self._limits
+        pending, batch = limits.max_pending, limits.max_batch
+        if max_pending is not None:
+            pending = require_count("max_pending", max_pending, minimum=1)
+        if max_batch is not None:
+            batch = require_count("max_batch", max_batch, minimum=1)
+        self._service.require_free(name)
+        self._service.add(self._builder.build(name, model, pending, batch, **build))
 
     def remove(self, name: str, *, drain: bool = True) -> None:
         """Takes a model out of service and waits until nothing of it runs.
@@ -191,23 +149,7 @@ class MultiModelScheduler:
         Raises:
             KeyError: no model has that name.
         """
-        with self._changed:
-            model = self._model(name)
-            model.removed = True
-            self._changed.notify_all()
-            dropped = [] if drain else model.waiting[:]
-            if not drain:
-                model.waiting.clear()
-        error = SchedulerClosedError(f"model {name!r} was removed")
-        for submission in dropped:
-            self._settle(submission, None, error)
-        if not drain:
-            self._engine.abandon(lambda request: request.graph is model.graph, error)
-        with self._changed:
-            while model.waiting or model.running:
-                self._changed.wait()
-            self._waiting.models.pop(name, None)
-            self._changed.notify_all()
+        self._service.remove(self._service.model(name), drain=drain)
 
     def submit(
         self,
@@ -244,158 +186,62 @@ class MultiModelScheduler:
             deadline_s = require_real("deadline_s", deadline_s)
         if timeout_s is not None:
             timeout_s = require_seconds("timeout_s", timeout_s, zero=True)
-        with self._changed:
-            model = self._model(name)
+        model = self._service.model(name)
         inputs = model.flatten(x)
         submission = Submission(
-            model, inputs, len(inputs[0]), Future(), arrival_s, priority,
+            model,
+            inputs,
+            len(inputs[0]),
+            Future(),
+            arrival_s,
+            priority,
             None if deadline_s is None else arrival_s + deadline_s,
-        )  # fmt: skip
-        submission.future.set_running_or_notify_cancel()
-        with self._changed:
-            room = self._changed.wait_for(
-                lambda: self._closed or model.removed or len(model.waiting) < model.max_pending, timeout_s
-            )
-            self._check_open()
-            if model.removed:
-                raise SchedulerClosedError(f"model {name!r} was removed")
-            if not room:
-                model.account.rejected += 1
-                raise QueueFullError(
-                    f"{model.max_pending} requests for {name!r} are waiting and none began within "
-                    f"{timeout_s} s; submit less, wait longer, or raise max_pending"
-                )
-            model.account.submitted += 1
-            model.waiting.append(submission)
-        self._begin_what_can()
+        )
+        self._service.submit(submission, timeout_s)
         return submission.future
 
     def statistics(self) -> Statistics:
         """Counts, latencies, missed deadlines and the use of devices so far."""
-        devices = self._engine.statistics()
-        with self._changed:
-            models = {name: model.account.statistics() for name, model in self._waiting.models.items()}
-            return Statistics(models, devices, len(self._waiting), self._active)
+        return self._service.statistics()
 
-    def graph(self, name: str) -> Any:
+    def graph(self, name: str) -> LayerGraph:
         """The `LayerGraph` of a model as it is run.
 
         Raises:
             KeyError: no model has that name.
         """
-        with self._changed:
-            return self._model(name).graph
+        return self._service.model(name).graph
 
     def drain(self) -> None:
         """Waits until everything submitted has ended."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._active and not len(self._waiting))
+        self._service.drain()
 
     def close(self) -> None:
         """Fails what is unfinished with SchedulerClosedError and ends the workers. May be called again."""
-        with self._changed:
-            self._closed = True
-            left = [s for model in self._waiting.models.values() for s in model.waiting]
-            for model in self._waiting.models.values():
-                model.waiting.clear()
-            self._changed.notify_all()
-        for submission in left:
-            self._settle(submission, None, SchedulerClosedError("the scheduler was closed"))
-        self._engine.close()
+        self._service.close()
 
     def __enter__(self) -> MultiModelScheduler:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
-        if kind is None and not self._closed:
+        if kind is None and not self._service.closed:
             self.drain()
         self.close()
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True):
+        service = getattr(self, "_service", None)
+        if service is not None and not service.closed:
             warnings.warn(
                 "a MultiModelScheduler was not closed; use it in a with statement", ResourceWarning, 2
             )
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise SchedulerClosedError("the scheduler is closed")
 
-    def _model(self, name: str) -> Model:
-        self._check_open()
-        if not isinstance(name, str) or name not in self._waiting.models:
-            raise KeyError(f"no model is named {name!r}; in service are {sorted(self._waiting.models)}")
-        return self._waiting.models[name]
+def _checked_models(models: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if models is None:
+        return {}
+    from overlap_train._keras import models as keras_models  # on first use: it imports TensorFlow
 
-    def _begin_what_can(self) -> None:
-        while True:
-            with self._changed:
-                if self._active >= self._max_active:
-                    return
-                batch = self._waiting.next_batch()
-                if not batch:
-                    return
-                self._active += 1
-                batch[0].model.running += 1
-                batch[0].model.account.batches += 1
-                self._changed.notify_all()
-            error = self._begin(batch)
-            if error is not None:
-                self._settle_all(batch, None, error)
-
-    def _begin(self, batch: list[Submission]) -> BaseException | None:
-        model = batch[0].model
-
-        def on_done(request: Request, outputs: Any, error: BaseException | None) -> None:
-            self._settle_all(batch, outputs, error)
-            self._begin_what_can()
-
-        try:
-            request = Request(
-                next(self._numbers),
-                model.graph,
-                self._builder.tensors(join_inputs(batch)),
-                min(s.arrival_s for s in batch),
-                max(s.priority for s in batch),
-                min((s.deadline_s for s in batch if s.deadline_s is not None), default=None),
-                float(sum(s.examples for s in batch)),
-                on_done,
-            )
-            self._engine.start(request)
-        except BaseException as error:
-            return error
-        return None
-
-    def _settle_all(self, batch: list[Submission], outputs: Any, error: BaseException | None) -> None:
-        rows: list[Any] = [None] * len(batch)
-        if error is None:
-            try:
-                arrays = tuple(output.numpy() for output in outputs)
-                rows = [batch[0].model.pack(part) for part in split_outputs(batch, arrays)]
-            except BaseException as raised:
-                error = raised
-        for submission, row in zip(batch, rows, strict=True):
-            self._settle(submission, row, error)
-        with self._changed:
-            self._active -= 1
-            batch[0].model.running -= 1
-            self._changed.notify_all()
-
-    def _settle(self, submission: Submission, result: Any, error: BaseException | None) -> None:
-        with self._changed:
-            submission.model.account.book(
-                arrival_s=submission.arrival_s,
-                end_s=time.monotonic(),
-                deadline_s=submission.deadline_s,
-                failed=error is not None,
-            )
-        if error is None:
-            submission.future.set_result(result)
-        else:
-            submission.future.set_exception(error)
-
-
-def _lanes(platform: Platform) -> int:
-    """How many batches run side by side: on the GPUs, or where there is none on the cores."""
-    counted = platform.of_kind("gpu") or tuple(platform.devices)
-    return sum(device.slots for device in counted)
+    models = require_mapping("models", models, expected="a mapping of models")
+    for name, model in models.items():
+        keras_models.require_model(model, f"models[{require_text('a name in models', name)!r}]")
+    return models

@@ -167,7 +167,6 @@ def simulate(
     require_callable("true_s", true_s)
     check_costs(costs)
     run = _Run(
-        require_items("arrivals", arrivals, Arrival, expected="a collection of Arrival"),
         platform,
         make_policy(policy),
         lambda layer, device: require_real("what true_s returns", true_s(layer, device), minimum=0),
@@ -175,7 +174,7 @@ def simulate(
         _checked_loads(loads, platform),
         require_real("aging_s", aging_s, minimum=0),
     )
-    return run.to_the_end()
+    return run.of(require_items("arrivals", arrivals, Arrival, expected="a collection of Arrival"))
 
 
 def _checked_loads(
@@ -196,7 +195,6 @@ def _checked_loads(
 class _Run:
     def __init__(
         self,
-        arrivals: Sequence[Arrival],
         platform: Platform,
         policy: Policy,
         true_s: Callable[[Layer, Device], float],
@@ -204,8 +202,6 @@ class _Run:
         loads: Mapping[str, BackgroundLoad],
         aging_s: float,
     ) -> None:
-        if not arrivals:
-            raise ValueError("arrivals is empty: there is nothing to simulate; pass at least one arrival")
         self._platform, self._true_s, self._loads = platform, true_s, loads
         self._costs = costs if costs is not None else FixedCosts(true_s)
         self._queue = JobQueue(tuple(platform.devices))
@@ -216,12 +212,14 @@ class _Run:
         self._events: list[tuple[float, int, Job | Request, float]] = []
         self._controllers: dict[int, LayerController] = {}
         self._jobs: list[SimulatedJob] = []
-        self._finish_s = [math.nan] * len(arrivals)
+        self._finish_s: dict[int, float] = {}
+
+    def of(self, arrivals: Sequence[Arrival]) -> Simulation:
+        if not arrivals:
+            raise ValueError("arrivals is empty: there is nothing to simulate; pass at least one arrival")
         for number, arrival in enumerate(arrivals):
             request = Request(number, arrival.graph, (), arrival.time_s, arrival.priority, arrival.deadline_s)
             heapq.heappush(self._events, (arrival.time_s, next(self._order), request, 0.0))
-
-    def to_the_end(self) -> Simulation:
         while self._events:
             now_s, _, event, began_s = heapq.heappop(self._events)
             self._board.now_s = now_s
@@ -236,7 +234,8 @@ class _Run:
             device.name: sum(job.end_s - job.start_s for job in self._jobs if job.device == device.name)
             for device in self._platform.devices
         }
-        return Simulation(tuple(self._jobs), tuple(self._finish_s), busy_s)
+        finish_s = tuple(self._finish_s.get(number, math.nan) for number in range(len(arrivals)))
+        return Simulation(tuple(self._jobs), finish_s, busy_s)
 
     def _start_jobs(self, now_s: float) -> None:
         for device in self._platform.devices:

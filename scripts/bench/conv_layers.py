@@ -30,7 +30,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import tensorflow as tf
 
-from overlap_train.conv import instruction_set, library, operation, selection
+from overlap_train.conv import instruction_set, library, selection
+from overlap_train.conv.convolution import Convolution
 from overlap_train.conv.shapes import DIRECTIONS, STOCK
 from scripts.bench.conv_shapes import LAYERS, Layer
 
@@ -94,7 +95,7 @@ def _quartiles(times: Sequence[float]) -> tuple[float, float, float]:
 def measure(layer: Layer, batch: int, direction: str, budget_s: float = 1.0) -> Row:
     """Times one shape in one direction, in rounds: for `budget_s`, and at least `_LEAST_ROUNDS` of them."""
     key = layer.key(direction, batch)
-    convolution = operation.convolution_for(key)
+    convolution = Convolution.of(key)
     chosen = selection.choose(key, lambda name: convolution.function(direction, name, key))
     operands = selection.operands(key)
 

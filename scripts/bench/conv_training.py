@@ -26,8 +26,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train.conv import accelerate, library, operation, selection
+from overlap_train.conv import accelerate, library, selection
 from overlap_train.conv.acceleration import acceleration_report
+from overlap_train.conv.convolution import Convolution
 from overlap_train.conv.shapes import STOCK
 from overlap_train.models.unet import unet
 from scripts.bench.conv_layers import machine
@@ -128,7 +129,7 @@ def _stock_convolutions(model: keras.Model) -> Callable[[], None]:
         for key in (row.key for row in rows):
             if index == 0 and key.direction == "input_gradient":
                 continue
-            function = operation.convolution_for(key).function(key.direction, STOCK, key)
+            function = Convolution.of(key).function(key.direction, STOCK, key)
             operands = selection.operands(key)
             compiled = tf.function(function, autograph=False).get_concrete_function(*operands)
             calls.append(functools.partial(compiled, *operands))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import collections
-import functools
-import json
 import math
 import weakref
 from pathlib import Path
@@ -14,8 +12,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from overlap_train._callbacks.packing import pack, unpack
 from overlap_train._callbacks.rewind import files_of, mark_files, rewind_files
@@ -27,7 +23,6 @@ from overlap_train._callbacks.state import (
     restore,
     restore_all,
 )
-from overlap_train._callbacks.values import Resource, VariableValue, copied, put_back
 from overlap_train._checkpoint import container
 from overlap_train._checkpoint.state import CheckpointState
 from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train.conv import operation, selection, tiled_conv2d
+from overlap_train.conv import convolution, library, selection, tiled_conv2d
 
 pytestmark = pytest.mark.usefixtures("native")
 
@@ -270,7 +270,7 @@ def test_channels_that_do_not_fit_are_refused() -> None:
 
 
 def test_mismatches_found_only_at_run_time_are_errors_not_crashes() -> None:
-    operations = operation.library.load()
+    operations = library.load()
     x, filters, none = tf.zeros([1, 5, 5, 2]), tf.zeros([3, 3, 2, 4]), tf.zeros([0])
     invalid = tf.errors.InvalidArgumentError
     with pytest.raises(invalid):
@@ -354,5 +354,5 @@ def test_a_model_with_it_can_be_exported(tmp_path) -> None:
 )
 def test_nothing_is_pulled_off_a_gpu_that_has_no_kernel_for_it(monkeypatch, gpu, cuda, dtype, ours) -> None:
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["one"] if gpu else [])
-    monkeypatch.setattr(operation.library, "has_cuda", lambda: cuda)
-    assert operation._may_run_natively(dtype) is ours
+    monkeypatch.setattr(library, "has_cuda", lambda: cuda)
+    assert convolution.may_run_natively(dtype) is ours

@@ -16,7 +16,7 @@ import overlap_train
 overlap_train.configure(inter_op_threads=3)
 import tensorflow as tf
 from overlap_train.conv import library
-from overlap_train.conv.operation import _Convolution
+from overlap_train.conv.convolution import Convolution
 
 library.load()
 rng = np.random.default_rng(0)
@@ -30,7 +30,7 @@ none = tf.zeros([0])
 def results(share):
     out = []
     for filters, algorithm in ((f, "winograd"), (f, "direct"), (g, "direct")):
-        conv = _Convolution((1, 1), "SAME", True, False, algorithm, None, share)
+        conv = Convolution((1, 1), "SAME", True, False, algorithm, None, share)
         y = conv.forward(algorithm, x, filters, none)
         dz, _ = conv.epilogue_gradient(dy, y)
         out += [y, conv.input_gradient(algorithm, tf.shape(x), filters, dz)]
@@ -45,7 +45,7 @@ def others(a):
 
 @tf.function
 def forward_alone():
-    conv = _Convolution((1, 1), "SAME", True, False, "direct", None, False)
+    conv = Convolution((1, 1), "SAME", True, False, "direct", None, False)
     return conv.forward("direct", x, f, none)
 
 for _ in range(20):

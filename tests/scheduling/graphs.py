@@ -10,6 +10,10 @@ from overlap_train.scheduling import Device, Platform, Policy, Transfer
 from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Work
 
 
+class Tensor:
+    """What a layer makes, and whose end can be seen."""
+
+
 class Movable(Policy):
     """Everything on one device, from which it may be taken."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from overlap_train.scheduling.policies.board import Board
 from overlap_train.scheduling.runtime.controller import LayerController, SyncChecker
 from overlap_train.scheduling.runtime.job_queue import JobQueue
 
-from .graphs import random_graph
+from .graphs import Tensor, random_graph
 
 PACKAGE = str(Path(overlap_train.scheduling.__file__).parents[1])
 
@@ -101,13 +102,19 @@ def test_sync_checker_keeps_orderings_beyond_the_graph():
 
 def test_a_controller_holds_no_tensor_that_nobody_will_read():
     chain = LayerGraph([layer(str(i), Port(i - 1)) for i in range(5)], [Port(4)])
-    controller = LayerController(Request(0, chain, ("x",)))
+    made = weakref.WeakValueDictionary()
+    made[-1] = x = Tensor()
+    controller = LayerController(Request(0, chain, (x,)))
+    controller.request.inputs = ()
+    del x
     for index in range(5):
-        assert controller.inputs(index) == ((f"y{index - 1}" if index else "x"),)
-        controller.complete(index, (f"y{index}",))
-        assert controller.live_tensors() == 1
+        assert controller.inputs(index) == (made[index - 1],)
+        made[index] = tensor = Tensor()
+        controller.complete(index, (tensor,))
+        del tensor
+        assert set(made) == {index}
     assert controller.finished
-    assert controller.outputs() == ("y4",)
+    assert controller.outputs() == (made[4],)
 
 
 def job(urgency_s, device, rank=0.0):

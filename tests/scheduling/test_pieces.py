@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -29,7 +30,7 @@ from overlap_train.scheduling.policies.planning import Problem, optimistic_costs
 from overlap_train.scheduling.runtime.controller import LayerController
 from overlap_train.scheduling.runtime.segments import choose_segments, merge_layers
 
-from .graphs import forms, in_pieces, random_costs, random_graph, random_platform
+from .graphs import Tensor, forms, in_pieces, random_costs, random_graph, random_platform
 from .test_engine import Anywhere, Watch
 
 CORES = Platform((Device("cpu", "cpu", slots=4), Device("gpu", "gpu")))
@@ -291,26 +292,32 @@ def test_close_at_any_moment_ends_every_request_once(seed):
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_controller_keeps_what_the_form_will_read_and_nothing_else(whole):
-    graph = cut(2)
-    controller = LayerController(Request(0, graph, ("x",)))
+    made = weakref.WeakValueDictionary()
+
+    def tensor(name):
+        made[name] = result = Tensor()
+        return result
+
+    controller = LayerController(Request(0, cut(2), (tensor("x"),)))
+    controller.request.inputs = ()
     assert controller.start() == [0]
-    assert controller.complete(0, ["y"]) == [1, 2]
+    assert controller.complete(0, [tensor("y")]) == [1, 2]
     controller.decide(3, whole)
     if whole:
         assert controller.skip(1) == []
         assert controller.skip(2) == [3]
-        assert controller.inputs(3) == ("y",)
+        assert controller.inputs(3) == (made["y"],)
     else:
-        assert controller.complete(1, ["p"]) == []
-        assert controller.complete(2, ["q"]) == [3]
-        assert controller.inputs(3) == ("p", "q")
-    assert controller.complete(3, ["z"]) == [4]
-    assert controller.live_tensors() == 1
+        assert controller.complete(1, [tensor("p")]) == []
+        assert controller.complete(2, [tensor("q")]) == [3]
+        assert controller.inputs(3) == (made["p"], made["q"])
+    assert controller.complete(3, [tensor("z")]) == [4]
+    assert set(made) == {"z"}
     assert controller.complete(4, ["out"]) == []
     assert controller.finished
     assert controller.outputs() == ("out",)
     with pytest.raises(SchedulingError, match="a second time"):
-        controller.complete(3, ["z"])
+        controller.complete(3, [Tensor()])
 
 
 def test_what_is_left_out_takes_no_time_in_a_plan():

@@ -29,6 +29,14 @@ from overlap_train._keras import replicas as keras_replicas
 from overlap_train._keras import training as keras_training
 from overlap_train._training.dropout import BeginPart, whole_batch_dropout
 from overlap_train._training.outputs import Outputs
+from overlap_train._training.replicas.shares import (
+    Share,
+    add_shared,
+    leaves_of,
+    number_type,
+    rows_between,
+    rows_of,
+)
 from overlap_train._training.replicas.strategy import Replicas
 from overlap_train._training.step import Batch, Logs, StepFunction
 
@@ -93,8 +101,8 @@ class OwnReplicaStep:
     def __call__(self, batch: Batch) -> Logs:
         """Makes one step. Called while tracing, on the training thread, outside any replica."""
         strategy = self.replicas.strategy
-        shares = self.replicas.own_shares(_rows(_leaves(batch)[0]))
-        parts = {r: _slice(batch, begin, begin + size) for r, (begin, size) in shares.items()}
+        shares = self.replicas.own_shares(rows_of(leaves_of(batch)[0]))
+        parts = {r: rows_between(batch, begin, begin + size) for r, (begin, size) in shares.items()}
 
         def run() -> Logs:
             return self.function(parts[_replica_number()])
@@ -117,8 +125,8 @@ class ReplicaStep:
         """Makes one step. Called while tracing, on the training thread, outside any replica."""
         model, strategy = self.model, self.replicas.strategy
         x = keras.utils.unpack_x_y_sample_weight(batch)[0]
-        shares = self.replicas.own_shares(_rows(_leaves(x)[0]))
-        rows = _rows(_leaves(x)[0])
+        shares = self.replicas.own_shares(rows_of(leaves_of(x)[0]))
+        rows = rows_of(leaves_of(x)[0])
         logs: list[Logs] = []
         with contextlib.ExitStack() as patches:
             begin_part = patches.enter_context(whole_batch_dropout(model))
@@ -126,7 +134,7 @@ class ReplicaStep:
                 keras_replicas.added_losses_apart(keras_models.flat_layers(model))
             )
             patches.enter_context(keras_replicas.gradients_already_reduced(model.optimizer))
-            own = {r: _Share(x, rows, begin, size) for r, (begin, size) in shares.items()}
+            own = {r: Share(x, rows, begin, size) for r, (begin, size) in shares.items()}
 
             def run() -> None:
                 number = _replica_number()
@@ -142,42 +150,6 @@ class ReplicaStep:
         return logs[0]
 
 
-class _Share:
-    """A replica's rows of the inputs; at least one, because not every model takes none.
-
-    Attributes:
-        rows: of the whole batch.
-        begin: the first of this share.
-        size: how many rows the share has; may be 0.
-        x: the inputs of the rows from `start` to `stop`.
-    """
-
-    def __init__(self, x: Any, rows: Any, begin: Any, size: Any) -> None:
-        self.rows, self.begin, self.size = rows, begin, size
-        if isinstance(rows, int):
-            self.start, self.stop = min(begin, rows - 1), max(begin + size, min(begin, rows - 1) + 1)
-        else:
-            self.start = tf.minimum(begin, rows - 1)
-            self.stop = tf.maximum(begin + size, self.start + 1)
-        self.x = _slice(x, self.start, self.stop)
-
-    def padded(self, output: tf.Tensor, most_rows: Any) -> tf.Tensor:
-        """Returns this share's rows of an output at their place among zeros, `most_rows` in all."""
-        around = [[self.begin, most_rows - self.begin - self.size]] + [[0, 0]] * (output.shape.rank - 1)
-        return tf.pad(output[: self.size], around)
-
-    def seed(self, gradient: Any) -> tf.Tensor:
-        """Returns this share's rows of a gradient by an output, zero for the row that counts nothing."""
-        own = tf.convert_to_tensor(gradient)[self.start : self.stop]
-        if isinstance(self.size, int) and self.size > 0:
-            return own
-        return tf.where(self.size > 0, own, tf.zeros_like(own))
-
-    def weight(self, dtype: tf.DType) -> tf.Tensor:
-        """Returns which part of the batch's rows are in this share."""
-        return tf.cast(self.size, dtype) / tf.cast(self.rows, dtype)
-
-
 class _Replica:
     """One replica, while its part of the step is traced."""
 
@@ -185,7 +157,7 @@ class _Replica:
         self,
         model: keras.Model,
         replicas: Replicas,
-        share: _Share,
+        share: Share,
         begin_part: BeginPart,
         begin_losses: Callable[[], list[keras_replicas.AddedLoss]],
         most_rows: int | None,
@@ -218,7 +190,7 @@ class _Replica:
         layers = [layer for layer, _ in added]
 
         y_pred, by_output, by_term, direct = self._loss_gradients(
-            x, y, outputs, whole, sample_weight, list(zip(layers, total, strict=True)), counts=counts
+            batch, outputs, whole, list(zip(layers, total, strict=True)), counts=counts
         )
         weights = list(model.trainable_weights)
         if weights:
@@ -234,7 +206,7 @@ class _Replica:
             ]
             leaves, seeds = [leaf for leaf, _ in targets], [seed for _, seed in targets]
             own = tape.gradient(leaves, weights, output_gradients=seeds)
-            self._apply([_sum(pair, self._count) for pair in zip(own, direct, strict=True)], weights)
+            self._apply([add_shared(pair, self._count) for pair in zip(own, direct, strict=True)], weights)
         return dict(model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)) if counts else {}
 
     def _exchange(
@@ -279,7 +251,7 @@ class _Replica:
         """
         rows = self._share.rows
         most = rows if self._most_rows is None else self._most_rows
-        sent = [self._share.padded(tf.cast(t, _number_type(t.dtype)), most) for t in outputs]
+        sent = [self._share.padded(tf.cast(t, number_type(t.dtype)), most) for t in outputs]
         summed = self._sum_over_replicas([*sent, *terms])
         whole = [tf.cast(s[:rows], t.dtype) for s, t in zip(summed, outputs, strict=False)]
         for tensor, leaf in zip(whole, outputs, strict=True):
@@ -296,11 +268,9 @@ class _Replica:
 
     def _loss_gradients(
         self,
-        x: Any,
-        y: Any,
+        batch: Batch,
         outputs: Outputs,
         whole: Sequence[tf.Tensor],
-        sample_weight: Any,
         added: Sequence[keras_replicas.AddedLoss],
         *,
         counts: bool,
@@ -308,15 +278,14 @@ class _Replica:
         """Returns the whole batch's outputs; the gradients of its loss by them, by added losses, by weights.
 
         Args:
-            x: inputs of the whole batch.
-            y: its labels.
+            batch: the whole one.
             outputs: of this replica's rows.
             whole: the tensors of those outputs for all rows.
-            sample_weight: of the whole batch.
             added: the losses that layers have added.
             counts: whether this replica counts the loss.
         """
         model = self._model
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         terms = [term for _, term in added]
         with keras_replicas.unscaled_losses(), tf.GradientTape() as tape:
             tape.watch([tensor for tensor in (*whole, *terms) if tensor.dtype.is_floating])
@@ -336,11 +305,6 @@ class _Replica:
         self._model.optimizer.apply_gradients(zip(reduced, weights, strict=True))
 
 
-def _number_type(dtype: tf.DType) -> tf.DType:
-    """Returns the type in which values of a type are added over hosts; adding zeros changes none of them."""
-    return dtype if dtype.is_floating else tf.float64
-
-
 def _as_it_is(function: Callable[[], Any]) -> Callable[[], Any]:
     """Keeps AutoGraph, which `Strategy.run` applies, from rewriting a function."""
     return tf.autograph.experimental.do_not_convert(function)
@@ -350,24 +314,3 @@ def _replica_number() -> int:
     """Returns which replica this thread traces, counted over all hosts."""
     context = tf.distribute.get_replica_context()
     return int(tf.get_static_value(context.replica_id_in_sync_group))
-
-
-def _sum(gradients: tuple[Any, Any], count: int) -> Any:
-    """Adds a replica's gradient to its part of the one that all replicas have alike."""
-    own, direct = gradients
-    if direct is None:
-        return own
-    part = tf.convert_to_tensor(direct) / tf.cast(count, direct.dtype)
-    return part if own is None else tf.convert_to_tensor(own) + part
-
-
-def _leaves(structure: Any) -> list[tf.Tensor]:
-    return [leaf for leaf in keras.tree.flatten(structure) if leaf is not None]
-
-
-def _rows(leaf: tf.Tensor) -> Any:
-    return leaf.shape[0] if leaf.shape[0] is not None else tf.shape(leaf)[0]
-
-
-def _slice(structure: Any, begin: Any, end: Any) -> Any:
-    return keras.tree.map_structure(lambda leaf: None if leaf is None else leaf[begin:end], structure)

@@ -145,12 +145,6 @@ class CostModel:
         self._recent_s[device] = (took_s, hoped_s)
         return took_s / hoped_s
 
-    def load_factor(self, device: Device) -> float:
-        """How many times longer than profiled jobs take on `device` at present."""
-        with self._lock:
-            took_s, hoped_s = self._recent_s.get(device.name, (1.0, 1.0))
-            return took_s / hoped_s
-
     def predict_unseen(self, work: Work, device: Device) -> float:
         """The regression's answer in seconds, without profile and corrections."""
         with self._lock:

@@ -16,8 +16,10 @@ A model inside a model is one layer, so what is in it is not cut.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
@@ -81,9 +83,9 @@ def cut_call(call: Call, pieces: int) -> list[Call]:
     if pieces < 2 or not _is_plain(layer):
         return [call]
     if type(layer) is keras.layers.Dense and elements(layer.kernel.shape) >= _LEAST_PARAMETERS:
-        return _cut_dense(call, _bounds(layer.kernel.shape[0], pieces))
+        return _DenseCut(call, _bounds(layer.kernel.shape[0], pieces)).calls()
     if type(layer) is keras.layers.Conv2D and call.work.flops >= _LEAST_FLOPS and _has_free_channels(layer):
-        return _cut_convolution(call, _bounds(layer.filters, pieces))
+        return _ConvolutionCut(call, _bounds(layer.filters, pieces)).calls()
     return [call]
 
 
@@ -108,25 +110,106 @@ def _bounds(length: int, pieces: int) -> list[int]:
     return [min(length, blocks * number // pieces * _MULTIPLE) for number in range(pieces + 1)]
 
 
-def _cut_dense(call: Call, bounds: Sequence[int]) -> list[Call]:
-    layer, (y,) = call.operation, call.outputs
-    partial = [keras.KerasTensor(y.shape, y.dtype) for _ in bounds[1:]]
-    # The sum reads all and writes; bias and activation do once more.
-    moved = tensor_bytes(y) * (len(partial) + 3)
-    work = Work("merge", elements(y.shape[1:]) * (len(partial) + 1), moved, operations=2)
-    return _in_pieces(call, bounds, partial, _dense_work, _dense_piece, "sum", work, _sum_up(layer))
+class _Cut(ABC):
+    """A call of a layer, cut at some bounds of one of its dimensions.
+
+    Args:
+        call: of the layer.
+        bounds: where the pieces begin, and the end.
+    """
+
+    join: str
+    """What the join does, in a word that goes into its name."""
+
+    def __init__(self, call: Call, bounds: Sequence[int]) -> None:
+        self._call = call
+        self._bounds = tuple(itertools.pairwise(bounds))
+        self._layer = call.operation
+        (self._y,) = call.outputs
+
+    def calls(self) -> list[Call]:
+        """Returns the pieces and the call that joins them, or the call itself if there is but one piece."""
+        call = self._call
+        if len(self._bounds) < 2:
+            return [call]
+        pieces = [
+            Call(
+                f"{call.name}/{number}",
+                self._layer,
+                call.inputs,
+                (self._partial(first, stop),),
+                self._work(first, stop),
+                functools.partial(self._piece, first, stop),
+                alone=True,
+            )
+            for number, (first, stop) in enumerate(self._bounds)
+        ]
+        joined = replace(
+            call,
+            name=f"{call.name}/{self.join}",
+            inputs=tuple(piece.outputs[0] for piece in pieces),
+            work=self._join_work(),
+            run=self._join,
+            whole=call,
+        )
+        return [*pieces, joined]
+
+    @abstractmethod
+    def _partial(self, first: int, stop: int) -> Any:
+        """The symbolic tensor that a piece makes."""
+
+    @abstractmethod
+    def _work(self, first: int, stop: int) -> Work:
+        """What a piece costs for one example."""
+
+    @abstractmethod
+    def _piece(self, first: int, stop: int, values: Sequence[Any]) -> Sequence[Any]:
+        """Computes a piece from the values of the call's inputs."""
+
+    @abstractmethod
+    def _join_work(self) -> Work:
+        """What the join costs for one example."""
+
+    @abstractmethod
+    def _join(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Computes the call's output from those of the pieces."""
 
 
-def _dense_piece(layer: Any, first: int, stop: int) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    def run(values: Sequence[Any]) -> Sequence[Any]:
-        dtype = layer.compute_dtype
+class _DenseCut(_Cut):
+    """Some of the inputs of a dense layer and their rows of the kernel in each piece."""
+
+    join = "sum"
+
+    def _partial(self, first: int, stop: int) -> Any:
+        return keras.KerasTensor(self._y.shape, self._y.dtype)
+
+    def _work(self, first: int, stop: int) -> Work:
+        (x,), kernel = self._call.inputs, self._layer.kernel
+        share = (stop - first) / kernel.shape[0]
+        flops = 2.0 * elements(self._y.shape[1:-1]) * (stop - first) * kernel.shape[1]
+        moved = share * tensor_bytes(x) + tensor_bytes(self._y)
+        return Work("dense", flops, moved, self._call.work.weight_bytes * share)
+
+    def _piece(self, first: int, stop: int, values: Sequence[Any]) -> Sequence[Any]:
+        layer, dtype = self._layer, self._layer.compute_dtype
         if _constant.get():
             kernel = tf.constant(_value(layer.kernel)[first:stop], dtype)
         else:
             kernel = tf.cast(rows_of(layer.kernel, first, stop), dtype)
         return [keras.ops.matmul(tf.cast(values[0], dtype)[..., first:stop], kernel)]
 
-    return run
+    def _join_work(self) -> Work:
+        # The sum reads all and writes; bias and activation do once more.
+        pieces = len(self._bounds)
+        moved = tensor_bytes(self._y) * (pieces + 3)
+        return Work("merge", elements(self._y.shape[1:]) * (pieces + 1), moved, operations=2)
+
+    def _join(self, values: Sequence[Any]) -> Sequence[Any]:
+        layer = self._layer
+        total = tf.add_n(list(values))
+        if layer.use_bias:
+            total = total + tf.cast(tf.convert_to_tensor(layer.bias), layer.compute_dtype)
+        return [layer.activation(total) if layer.activation is not None else total]
 
 
 def rows_of(kernel: Any, first: int, stop: int) -> tf.Tensor:
@@ -141,39 +224,22 @@ def rows_of(kernel: Any, first: int, stop: int) -> tf.Tensor:
         return tf.reshape(flat[first * columns : stop * columns], [stop - first, columns])
 
 
-def _sum_up(layer: Any) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    def run(values: Sequence[Any]) -> Sequence[Any]:
-        total = tf.add_n(list(values))
-        if layer.use_bias:
-            total = total + tf.cast(tf.convert_to_tensor(layer.bias), layer.compute_dtype)
-        return [layer.activation(total) if layer.activation is not None else total]
+class _ConvolutionCut(_Cut):
+    """Some of the output channels of a convolution in each piece."""
 
-    return run
+    join = "channels"
 
+    def _partial(self, first: int, stop: int) -> Any:
+        return keras.KerasTensor((*self._y.shape[:-1], stop - first), self._y.dtype)
 
-def _dense_work(call: Call, first: int, stop: int) -> Work:
-    (x,), (y,) = call.inputs, call.outputs
-    kernel = call.operation.kernel
-    share = (stop - first) / kernel.shape[0]
-    flops = 2.0 * elements(y.shape[1:-1]) * (stop - first) * kernel.shape[1]
-    return Work("dense", flops, share * tensor_bytes(x) + tensor_bytes(y), call.work.weight_bytes * share)
+    def _work(self, first: int, stop: int) -> Work:
+        (x,), work = self._call.inputs, self._call.work
+        share = (stop - first) / self._layer.filters
+        moved = tensor_bytes(x) + share * tensor_bytes(self._y)
+        return Work("conv", work.flops * share, moved, work.weight_bytes * share)
 
-
-def _cut_convolution(call: Call, bounds: Sequence[int]) -> list[Call]:
-    (y,) = call.outputs
-    partial = [
-        keras.KerasTensor((*y.shape[:-1], stop - first), y.dtype)
-        for first, stop in itertools.pairwise(bounds)
-    ]
-    work = Work("merge", 0.0, 2.0 * tensor_bytes(y))
-    return _in_pieces(
-        call, bounds, partial, _convolution_work, _convolution_piece, "channels", work, _put_together
-    )
-
-
-def _convolution_piece(layer: Any, first: int, stop: int) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    def run(values: Sequence[Any]) -> Sequence[Any]:
-        dtype = layer.compute_dtype
+    def _piece(self, first: int, stop: int, values: Sequence[Any]) -> Sequence[Any]:
+        layer, dtype = self._layer, self._layer.compute_dtype
         if _constant.get():
             kernel = tf.constant(_value(layer.kernel)[..., first:stop])
         else:
@@ -184,48 +250,8 @@ def _convolution_piece(layer: Any, first: int, stop: int) -> Callable[[Sequence[
             y = tf.nn.bias_add(y, tf.cast(tf.convert_to_tensor(layer.bias)[first:stop], dtype))
         return [layer.activation(y) if layer.activation is not None else y]
 
-    return run
+    def _join_work(self) -> Work:
+        return Work("merge", 0.0, 2.0 * tensor_bytes(self._y))
 
-
-def _convolution_work(call: Call, first: int, stop: int) -> Work:
-    (x,), (y,) = call.inputs, call.outputs
-    share = (stop - first) / call.operation.filters
-    moved = tensor_bytes(x) + share * tensor_bytes(y)
-    return Work("conv", call.work.flops * share, moved, call.work.weight_bytes * share)
-
-
-def _put_together(values: Sequence[Any]) -> Sequence[Any]:
-    return [tf.concat(list(values), axis=-1)]
-
-
-def _in_pieces(
-    call: Call,
-    bounds: Sequence[int],
-    partial: Sequence[Any],
-    work_of_piece: Callable[[Call, int, int], Work],
-    piece: Callable[[Any, int, int], Callable[[Sequence[Any]], Sequence[Any]]],
-    join: str,
-    work: Work,
-    run: Callable[[Sequence[Any]], Sequence[Any]],
-) -> list[Call]:
-    if len(partial) < 2:
-        return [call]
-    layer = call.operation
-    cut = [
-        Call(
-            f"{call.name}/{number}",
-            layer,
-            call.inputs,
-            (tensor,),
-            work_of_piece(call, first, stop),
-            piece(layer, first, stop),
-            alone=True,
-        )
-        for number, (tensor, (first, stop)) in enumerate(
-            zip(partial, itertools.pairwise(bounds), strict=True)
-        )
-    ]
-    return [
-        *cut,
-        replace(call, name=f"{call.name}/{join}", inputs=tuple(partial), work=work, run=run, whole=call),
-    ]
+    def _join(self, values: Sequence[Any]) -> Sequence[Any]:
+        return [tf.concat(list(values), axis=-1)]

@@ -6,9 +6,10 @@ a network whose layers pass masks beside their tensors) becomes a graph of one l
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -21,27 +22,34 @@ from overlap_train.scheduling.graph.layers import REQUEST, Layer, LayerGraph, Po
 __all__ = ["SplitModel", "split_model"]
 
 
-MakeFunction = Callable[[Sequence[Port], range, Sequence[Port], bool], Callable[..., list[Any]]]
-
-
-@dataclass(frozen=True)
-class SplitModel:
+class SplitModel(ABC):
     """A Keras model and its graph.
 
     Attributes:
-        model: as it was given.
         graph: single layers; `runs` is empty, `function` makes them.
         input_specs: of each tensor of a request, with None for the batch.
-        function: given the tensors that a segment reads, its layers, the tensors that it returns, and
-            whether its first layer runs in one piece: the Python function from the former to the latter, to
-            be traced.
     """
 
-    model: Any
-    graph: LayerGraph
-    input_specs: tuple[tf.TensorSpec, ...]
-    function: MakeFunction
-    spec: Callable[[Port], tf.TensorSpec]
+    def __init__(self, graph: LayerGraph, input_specs: tuple[tf.TensorSpec, ...]) -> None:
+        self.graph = graph
+        self.input_specs = input_specs
+
+    @abstractmethod
+    def function(
+        self, reads: Sequence[Port], members: range, returns: Sequence[Port], whole: bool
+    ) -> Callable[..., list[Any]]:
+        """Returns the Python function of a segment, to be traced.
+
+        Args:
+            reads: the tensors that it is given.
+            members: the layers of the segment.
+            returns: the tensors that it returns.
+            whole: whether its first layer runs in one piece.
+        """
+
+    @abstractmethod
+    def spec(self, port: Port) -> tf.TensorSpec:
+        """Returns the shape, with None for the batch, and the dtype of a tensor of the graph."""
 
 
 def split_model(
@@ -72,8 +80,13 @@ def split_model(
     name = name or model.name
     functional = getattr(model, "_functional", None) or model
     if hasattr(functional, "_nodes_by_depth") and not _has_masks(model):
-        return _split_functional(model, functional, name, cut, only)
-    return _one_layer(model, name, tuple(input_specs))
+        calls: list[Call] = []
+        for call in _named_apart(calls_of(functional)):
+            calls += cut_call(call, cut) if only is None or f"{name}/{call.name}" in only else [call]
+        if calls:
+            return _FunctionalSplit(functional, name, calls)
+        input_specs = [_spec(x) for x in functional.inputs]
+    return _OneLayer(model, name, tuple(input_specs))
 
 
 def _has_masks(model: Any) -> bool:
@@ -83,54 +96,61 @@ def _has_masks(model: Any) -> bool:
     )
 
 
-def _split_functional(
-    model: Any, functional: Any, name: str, cut: int, only: Container[str] | None
-) -> SplitModel:
-    calls: list[Call] = []
+def _named_apart(calls: Sequence[Call]) -> Iterator[Call]:
+    """Numbers the calls of a layer that is called more than once."""
     counts: Counter[str] = Counter()
-    for call in calls_of(functional):
+    for call in calls:
         counts[call.name] += 1
-        if counts[call.name] > 1:
-            call = replace(call, name=f"{call.name}#{counts[call.name]}")
-        calls += cut_call(call, cut) if only is None or f"{name}/{call.name}" in only else [call]
-    ports: dict[int, Port] = {id(x): Port(REQUEST, n) for n, x in enumerate(functional.inputs)}
-    tensors: dict[Port, Any] = {Port(REQUEST, n): x for n, x in enumerate(functional.inputs)}
-    layers = []
-    for index, call in enumerate(calls):
-        for number, tensor in enumerate(call.outputs):
-            ports[id(tensor)] = Port(index, number)
-            tensors[Port(index, number)] = tensor
-        layer = _layer(name, call, ports)
-        if call.whole is not None:
-            layer = replace(layer, whole=_layer(name, call.whole, ports))
-        layers.append(layer)
-    if not layers:
-        return _one_layer(model, name, tuple(_spec(x) for x in functional.inputs))
-    graph = LayerGraph(
-        layers,
-        [ports[id(tensor)] for tensor in functional.outputs],
-        input_bytes=[tensor_bytes(x) for x in functional.inputs],
-        name=name,
-    )
+        again = counts[call.name] > 1
+        yield replace(call, name=f"{call.name}#{counts[call.name]}") if again else call
+
+
+class _FunctionalSplit(SplitModel):
+    """A functional model, layer by layer.
+
+    Args:
+        functional: the model.
+        name: of the network.
+        calls: of its layers, some of them in pieces; at least one.
+    """
+
+    def __init__(self, functional: Any, name: str, calls: Sequence[Call]) -> None:
+        self._calls = calls
+        self._tensors: dict[Port, Any] = {Port(REQUEST, n): x for n, x in enumerate(functional.inputs)}
+        for index, call in enumerate(calls):
+            self._tensors |= {Port(index, number): tensor for number, tensor in enumerate(call.outputs)}
+        ports = {id(tensor): port for port, tensor in self._tensors.items()}
+        layers = []
+        for call in calls:
+            layer = _layer(name, call, ports)
+            if call.whole is not None:
+                layer = replace(layer, whole=_layer(name, call.whole, ports))
+            layers.append(layer)
+        graph = LayerGraph(
+            layers,
+            [ports[id(tensor)] for tensor in functional.outputs],
+            input_bytes=[tensor_bytes(x) for x in functional.inputs],
+            name=name,
+        )
+        super().__init__(graph, tuple(_spec(x) for x in functional.inputs))
 
     def function(
-        reads: Sequence[Port], members: range, returns: Sequence[Port], whole: bool
+        self, reads: Sequence[Port], members: range, returns: Sequence[Port], whole: bool
     ) -> Callable[..., list[Any]]:
         def segment(*args: Any) -> list[Any]:
-            values = {id(tensors[port]): value for port, value in zip(reads, args, strict=True)}
+            values = {id(self._tensors[port]): value for port, value in zip(reads, args, strict=True)}
             for index in members:
-                call = calls[index]
+                call = self._calls[index]
                 if whole and index == members[0]:
                     call = call.whole or call
                 made = call.run([values[id(tensor)] for tensor in call.inputs])
                 values.update(zip(map(id, call.outputs), made, strict=True))
-            return [values[id(tensors[port])] for port in returns]
+            return [values[id(self._tensors[port])] for port in returns]
 
         return segment
 
-    return SplitModel(
-        model, graph, tuple(_spec(x) for x in functional.inputs), function, lambda port: _spec(tensors[port])
-    )
+    def spec(self, port: Port) -> tf.TensorSpec:
+        return _spec(self._tensors[port])
 
 
 def _layer(name: str, call: Call, ports: Mapping[int, Port]) -> Layer:
@@ -143,35 +163,55 @@ def _layer(name: str, call: Call, ports: Mapping[int, Port]) -> Layer:
     )
 
 
-def _one_layer(model: Any, name: str, input_specs: tuple[tf.TensorSpec, ...]) -> SplitModel:
-    if not input_specs and getattr(model, "inputs", None):
-        input_specs = tuple(_spec(x) for x in model.inputs)
-    if not input_specs:
-        raise ValueError(
-            f"{name}: a subclassed model does not say what it reads; pass input_specs=(tf.TensorSpec(...),)"
+class _OneLayer(SplitModel):
+    """A model that stays whole.
+
+    Args:
+        model: any.
+        name: of the network.
+        input_specs: of its inputs, with None for the batch; may be empty where the model knows them.
+
+    Raises:
+        ValueError: nobody knows its inputs.
+    """
+
+    def __init__(self, model: Any, name: str, input_specs: tuple[tf.TensorSpec, ...]) -> None:
+        if not input_specs and getattr(model, "inputs", None):
+            input_specs = tuple(_spec(x) for x in model.inputs)
+        if not input_specs:
+            raise ValueError(
+                f"{name}: a subclassed model does not say what it reads; "
+                "pass input_specs=(tf.TensorSpec(...),)"
+            )
+        self._model = model
+        example = [keras.KerasTensor(spec.shape, spec.dtype.name) for spec in input_specs]
+        outputs = keras.tree.flatten(model.compute_output_spec(_packed(model, example)))
+        self._specs = {Port(REQUEST, n): spec for n, spec in enumerate(input_specs)}
+        self._specs |= {Port(0, n): _spec(x) for n, x in enumerate(outputs)}
+        layer = Layer(
+            f"{name}/all",
+            work_of(model, example, outputs),
+            tuple(Port(REQUEST, n) for n in range(len(input_specs))),
+            tuple(tensor_bytes(x) for x in outputs),
         )
+        graph = LayerGraph(
+            [layer],
+            [Port(0, n) for n in range(len(outputs))],
+            input_bytes=[tensor_bytes(x) for x in example],
+            name=name,
+        )
+        super().__init__(graph, input_specs)
 
-    def segment(*args: Any) -> list[Any]:
-        return list(keras.tree.flatten(model(_packed(model, args), training=False)))
+    def function(
+        self, reads: Sequence[Port], members: range, returns: Sequence[Port], whole: bool
+    ) -> Callable[..., list[Any]]:
+        def segment(*args: Any) -> list[Any]:
+            return list(keras.tree.flatten(self._model(_packed(self._model, args), training=False)))
 
-    example = [keras.KerasTensor(spec.shape, spec.dtype.name) for spec in input_specs]
-    outputs = keras.tree.flatten(model.compute_output_spec(_packed(model, example)))
-    work = work_of(model, example, outputs)
-    layer = Layer(
-        f"{name}/all",
-        work,
-        tuple(Port(REQUEST, n) for n in range(len(input_specs))),
-        tuple(tensor_bytes(x) for x in outputs),
-    )
-    graph = LayerGraph(
-        [layer],
-        [Port(0, n) for n in range(len(outputs))],
-        input_bytes=[tensor_bytes(x) for x in example],
-        name=name,
-    )
-    known = {Port(REQUEST, n): spec for n, spec in enumerate(input_specs)}
-    known |= {Port(0, n): _spec(x) for n, x in enumerate(outputs)}
-    return SplitModel(model, graph, input_specs, lambda *_: segment, known.__getitem__)
+        return segment
+
+    def spec(self, port: Port) -> tf.TensorSpec:
+        return self._specs[port]
 
 
 def _packed(model: Any, flat: Sequence[Any]) -> Any:

@@ -7,7 +7,7 @@ in `placement.py`. Pure functions of their arguments, for any thread.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
@@ -25,6 +25,8 @@ __all__ = [
     "upward_ranks",
 ]
 
+_Times = tuple[tuple[float, ...], ...]
+_Edges = tuple[tuple[tuple[int, _Times], ...], ...]
 _Choose = Callable[[int, Sequence[float], Sequence[int]], int]
 
 Placement = tuple[int, ...]
@@ -66,7 +68,7 @@ class Problem:
     """
 
     run_s: tuple[tuple[float, ...], ...]
-    edges: tuple[tuple[tuple[int, tuple[tuple[float, ...], ...]], ...], ...]
+    edges: _Edges
     successors: tuple[tuple[int, ...], ...]
     home: int
     slots: tuple[int, ...]
@@ -85,41 +87,27 @@ class Problem:
     ) -> Problem:
         """The figures of a request; with `whole`, pieces take no time and their layer runs in one piece."""
         devices = platform.devices
-        names = [device.name for device in devices]
-        layers = [graph.form(index, whole=whole) for index in range(len(graph))]
 
         def seconds(layer: Layer) -> tuple[float, ...]:
             return tuple(costs.seconds(layer, device, examples) for device in devices)
 
-        nothing = (0.0,) * len(devices)
         left_out = set(graph.joins) if whole else set()
-        run_s = tuple(nothing if index in left_out else seconds(layer) for index, layer in enumerate(layers))
-
-        def between(size: float) -> tuple[tuple[float, ...], ...]:
-            return tuple(tuple(platform.transfer_s(a, b, size * examples) for b in names) for a in names)
-
-        edges = [
-            [] if index in left_out else [(source, between(size)) for source, size in graph.edge_bytes(layer)]
-            for index, layer in enumerate(layers)
-        ]
-        free = tuple(nothing for _ in devices)
+        nothing = (0.0,) * len(devices)
+        layers = [graph.form(index, whole=whole) for index in range(len(graph))]
+        edges = _edges(graph, layers, left_out, platform, examples)
         successors: list[list[int]] = [[] for _ in layers]
         for index, into in enumerate(edges):
-            sources = {source for source, _ in into}
-            # What is left out keeps its place in the order.
-            into += [(source, free) for source in graph.predecessors[index] if source not in sources]
             for source in sorted({source for source, _ in into} - {REQUEST}):
                 successors[source].append(index)
+        joins = {} if whole else graph.joins
         return cls(
-            run_s,
-            tuple(map(tuple, edges)),
+            tuple(nothing if index in left_out else seconds(layer) for index, layer in enumerate(layers)),
+            edges,
             tuple(map(tuple, successors)),
-            names.index(platform.home),
+            [device.name for device in devices].index(platform.home),
             tuple(device.slots for device in devices),
-            {} if whole else graph.joins,
-            {}
-            if whole
-            else {join: seconds(graph.form(join, whole=True)) for join in set(graph.joins.values())},
+            joins,
+            {join: seconds(graph.form(join, whole=True)) for join in set(joins.values())},
         )
 
     def arrive_s(self, index: int, device: int, placement: Sequence[int]) -> float:
@@ -128,6 +116,26 @@ class Problem:
             times[self.home if source == REQUEST else placement[source]][device]
             for source, times in self.edges[index]
         )
+
+
+def _edges(
+    graph: LayerGraph, layers: Sequence[Layer], left_out: Container[int], platform: Platform, examples: float
+) -> _Edges:
+    """Returns what each layer reads and how long that takes to come; what is left out reads nothing."""
+    names = [device.name for device in platform.devices]
+
+    def between(size: float) -> _Times:
+        return tuple(tuple(platform.transfer_s(a, b, size * examples) for b in names) for a in names)
+
+    free = ((0.0,) * len(names),) * len(names)
+    edges = []
+    for index, layer in enumerate(layers):
+        into = [] if index in left_out else [(s, between(size)) for s, size in graph.edge_bytes(layer)]
+        sources = {source for source, _ in into}
+        # What is left out keeps its place in the order.
+        into += [(source, free) for source in graph.predecessors[index] if source not in sources]
+        edges.append(tuple(into))
+    return tuple(edges)
 
 
 def upward_ranks(problem: Problem) -> list[float]:
@@ -189,51 +197,70 @@ def list_schedule(problem: Problem, ranks: Sequence[float], choose: _Choose) -> 
     `choose(index, free_s, placement)` names the device of a layer when it becomes ready, given the
     seconds from now at which each device begins to be free.
     """
-    devices = range(len(problem.slots))
-    placement = [0] * len(problem.run_s)
+    machine = _Machine(problem, ranks)
     missing = [len({source for source, _ in edges} - {REQUEST}) for edges in problem.edges]
-    queues: list[list[tuple[float, int, int]]] = [[] for _ in devices]
-    waiting_s = [0.0 for _ in devices]
-    running: list[list[float]] = [[] for _ in devices]
-    events: list[tuple[float, int, int]] = []
-    now = 0.0
-
-    def free_s() -> list[float]:
-        left = [sum(end - now for end in running[d]) + waiting_s[d] for d in devices]
-        return [
-            0.0 if len(running[d]) + len(queues[d]) < problem.slots[d] else left[d] / problem.slots[d]
-            for d in devices
-        ]
-
-    def release(ready: list[int]) -> None:
+    ready = [index for index, count in enumerate(missing) if count == 0]
+    while True:
         for index in sorted(ready, key=lambda i: -ranks[i]):
-            device = choose(index, free_s(), placement)
-            placement[index] = device
-            heappush(queues[device], (-ranks[index], index, device))
-            waiting_s[device] += problem.run_s[index][device]
-
-    def start() -> None:
-        for device in devices:
-            while queues[device] and len(running[device]) < problem.slots[device]:
-                _, index, _ = heappop(queues[device])
-                waiting_s[device] -= problem.run_s[index][device]
-                end = now + problem.arrive_s(index, device, placement) + problem.run_s[index][device]
-                running[device].append(end)
-                heappush(events, (end, index, device))
-
-    release([index for index, count in enumerate(missing) if count == 0])
-    start()
-    while events:
-        now, index, device = heappop(events)
-        running[device].remove(now)
+            machine.put(index, choose(index, machine.free_s(), machine.placement))
+        machine.start()
+        ended = machine.next_end()
+        if ended is None:
+            return Plan(tuple(machine.placement), tuple(ranks), machine.now_s)
         ready = []
-        for after in problem.successors[index]:
+        for after in problem.successors[ended]:
             missing[after] -= 1
             if missing[after] == 0:
                 ready.append(after)
-        release(ready)
-        start()
-    return Plan(tuple(placement), tuple(ranks), now)
+
+
+class _Machine:
+    """The devices of a problem, with what waits for each by rank and what runs on it."""
+
+    def __init__(self, problem: Problem, ranks: Sequence[float]) -> None:
+        self._problem, self._ranks = problem, ranks
+        self._devices = range(len(problem.slots))
+        self._queues: list[list[tuple[float, int]]] = [[] for _ in self._devices]
+        self._waiting_s = [0.0 for _ in self._devices]
+        self._running: list[list[float]] = [[] for _ in self._devices]
+        self._events: list[tuple[float, int, int]] = []
+        self.placement = [0] * len(problem.run_s)
+        self.now_s = 0.0
+
+    def free_s(self) -> list[float]:
+        """Returns the seconds from now at which each device begins to be free."""
+        return [self._free_s(device, slots) for device, slots in enumerate(self._problem.slots)]
+
+    def _free_s(self, device: int, slots: int) -> float:
+        running = self._running[device]
+        if len(running) + len(self._queues[device]) < slots:
+            return 0.0
+        return (sum(end_s - self.now_s for end_s in running) + self._waiting_s[device]) / slots
+
+    def put(self, index: int, device: int) -> None:
+        """Lets a layer wait for a device."""
+        self.placement[index] = device
+        heappush(self._queues[device], (-self._ranks[index], index))
+        self._waiting_s[device] += self._problem.run_s[index][device]
+
+    def start(self) -> None:
+        """Begins what can begin now."""
+        for device, queue in enumerate(self._queues):
+            while queue and len(self._running[device]) < self._problem.slots[device]:
+                _, index = heappop(queue)
+                run_s = self._problem.run_s[index][device]
+                self._waiting_s[device] -= run_s
+                end_s = self.now_s + self._problem.arrive_s(index, device, self.placement) + run_s
+                self._running[device].append(end_s)
+                heappush(self._events, (end_s, index, device))
+
+    def next_end(self) -> int | None:
+        """Goes on to where the next layer ends and returns it; None if nothing runs."""
+        if not self._events:
+            return None
+        self.now_s, index, device = heappop(self._events)
+        self._running[device].remove(self.now_s)
+        return index
 
 
 def sequence_schedule(problem: Problem, ranks: Sequence[float], placement: Sequence[int]) -> Plan:

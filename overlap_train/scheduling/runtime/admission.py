@@ -12,10 +12,37 @@ from typing import Any
 
 import numpy as np
 
+from overlap_train._support.arguments import freeze
+from overlap_train._support.numbers import require_count, require_real
 from overlap_train.scheduling.graph.layers import LayerGraph
 from overlap_train.scheduling.runtime.accounts import ModelAccount
 
-__all__ = ["Model", "Submission", "Waiting"]
+__all__ = ["Limits", "Model", "Submission", "Waiting"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much runs and waits at the same time; see `MultiModelScheduler` for the fields.
+
+    Raises:
+        TypeError: a value has the wrong type.
+        ValueError: a value is out of range.
+    """
+
+    max_active: int | None
+    max_batch: int
+    max_pending: int
+    aging_s: float
+
+    def __post_init__(self) -> None:
+        active = self.max_active
+        freeze(
+            self,
+            max_active=None if active is None else require_count("max_active", active, minimum=1),
+            max_batch=require_count("max_batch", self.max_batch, minimum=1),
+            max_pending=require_count("max_pending", self.max_pending, minimum=1),
+            aging_s=require_real("aging_s", self.aging_s, minimum=0),
+        )
 
 
 @dataclass(eq=False)
@@ -69,6 +96,11 @@ class Model:
     account: ModelAccount = field(default_factory=ModelAccount)
     running: int = 0
     removed: bool = False
+
+    def take_waiting(self) -> list[Submission]:
+        """Takes out everything that waits."""
+        taken, self.waiting = self.waiting, []
+        return taken
 
 
 class Waiting:

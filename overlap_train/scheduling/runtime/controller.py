@@ -131,7 +131,3 @@ class LayerController:
     def outputs(self) -> tuple[Any, ...]:
         """The request's results; call it once it is `finished`."""
         return tuple(self._tensors.get(port) for port in self._graph.outputs)
-
-    def live_tensors(self) -> int:
-        """How many tensors the request holds at the moment."""
-        return len(self._tensors)

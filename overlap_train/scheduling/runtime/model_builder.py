@@ -4,63 +4,103 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._support.arguments import require_choice, require_flag
+from overlap_train._support.arguments import freeze, require_choice, require_flag
 from overlap_train._support.numbers import require_count, require_real
-from overlap_train.scheduling.costs.model import CostModel, Costs
-from overlap_train.scheduling.graph.devices import Platform
+from overlap_train.scheduling.costs.model import CostModel, Costs, check_costs
+from overlap_train.scheduling.graph.devices import Device, Platform
 from overlap_train.scheduling.graph.layers import LayerGraph
 from overlap_train.scheduling.graph.model_splitting import SplitModel, split_model
 from overlap_train.scheduling.runtime.admission import Model
 from overlap_train.scheduling.runtime.segments import choose_segments, merge_layers, worth_cutting
-from overlap_train.scheduling.runtime.tensorflow_backend import compile_segments, profile_layers
+from overlap_train.scheduling.runtime.tensorflow_backend import (
+    compile_segments,
+    profile_layers,
+    tensorflow_platform,
+)
+from overlap_train.zero_copy import as_tensor
 
-__all__ = ["ModelBuilder", "require_cut"]
+__all__ = ["ModelBuilder", "Preparation"]
 
 _MOST_PIECES = 4096
 
 _SEGMENTS = ("auto", "layers", "whole")
 
 
-class ModelBuilder:
-    """Holds how models are prepared; see `MultiModelScheduler` for the arguments.
+@dataclass(frozen=True)
+class Preparation:
+    """How models are prepared; see `MultiModelScheduler` for the fields.
 
     Raises:
-        ValueError: an unknown `segments`, or `cut` with one that would put pieces together again.
+        TypeError: a value has the wrong type.
+        ValueError: a value is out of range, or `segments` would put together again what is cut.
+    """
+
+    segments: str | int = "auto"
+    cut: int = 1
+    longest_segment_s: float = float("inf")
+    constant_weights: bool = False
+    profile: bool | None = None
+    zero_copy: bool = False
+
+    def __post_init__(self) -> None:
+        profile = self.profile
+        if profile is not None:
+            profile = require_flag("profile", profile, expected="True, False or None")
+        freeze(
+            self,
+            segments=_checked_segments(self.segments),
+            cut=require_count("cut", self.cut, minimum=1, maximum=_MOST_PIECES),
+            longest_segment_s=require_real(
+                "longest_segment_s", self.longest_segment_s, minimum=0, infinite=True
+            ),
+            constant_weights=require_flag("constant_weights", self.constant_weights),
+            profile=profile,
+            zero_copy=require_flag("zero_copy", self.zero_copy),
+        )
+        if self.cut > 1 and self.segments not in ("auto", "layers"):
+            raise ValueError(
+                f"cut={self.cut} needs segments='auto' or 'layers'; {self.segments!r} would put the pieces "
+                "together again"
+            )
+
+
+class ModelBuilder:
+    """Prepares models for the devices of a platform.
+
+    Args:
+        devices: as for `MultiModelScheduler`.
+        costs: expected run times; an empty `CostModel` if None.
+        preparation: how.
+
+    Attributes:
+        platform: of the devices.
+        costs: those given or made, which learn from the profiles.
+
+    Raises:
+        TypeError: an argument has the wrong type.
+        ValueError: TensorFlow has no such device.
     """
 
     def __init__(
-        self,
-        platform: Platform,
-        costs: Costs,
-        *,
-        segments: str | int = "auto",
-        cut: int = 1,
-        longest_s: float = float("inf"),
-        constant_weights: bool = False,
-        profile: bool = False,
-        zero_copy: bool = False,
+        self, devices: Platform | Sequence[Device] | None, costs: Costs | None, preparation: Preparation
     ) -> None:
-        segments = _checked_segments(segments)
-        cut = require_cut(cut)
-        if cut > 1 and segments not in ("auto", "layers"):
-            raise ValueError(
-                f"cut={cut} needs segments='auto' or 'layers'; {segments!r} would put the pieces "
-                "together again"
-            )
-        self._platform = platform
-        self._costs = costs
-        self._segments = segments
-        self._cut = cut
-        self._longest_s = require_real("longest_segment_s", longest_s, minimum=0, infinite=True)
-        self._constant_weights = require_flag("constant_weights", constant_weights)
-        self._profile = profile
-        self._as_tensor = _zero_copy_as_tensor() if require_flag("zero_copy", zero_copy) else _host_tensor
+        check_costs(costs)
+        self.platform = devices if isinstance(devices, Platform) else tensorflow_platform(devices)
+        self.costs = costs if costs is not None else CostModel()
+        self._segments, self._cut = preparation.segments, preparation.cut
+        self._longest_s = preparation.longest_segment_s
+        self._constant_weights = preparation.constant_weights
+        kinds = {device.kind for device in self.platform.devices}
+        gains = costs is None and (len(kinds) > 1 or self._cut > 1)
+        self._profile = gains if preparation.profile is None else preparation.profile
+        self._as_tensor = _in_place_tensor if preparation.zero_copy else _host_tensor
 
     def build(
         self,
@@ -78,9 +118,9 @@ class ModelBuilder:
         """
         split = split_model(model, name=name, input_specs=input_specs, cut=self._cut)
         single = None
-        if self._profile and isinstance(self._costs, CostModel):
-            single = self._profile_single(split, self._costs)
-            only = worth_cutting(split.graph, self._platform, self._costs)
+        if self._profile and isinstance(self.costs, CostModel):
+            single = self._profile_single(split, self.costs)
+            only = worth_cutting(split.graph, self.platform, self.costs)
             if len(only) < len(set(split.graph.joins.values())):
                 split = split_model(model, name=name, input_specs=input_specs, cut=self._cut, only=only)
                 single = None
@@ -104,8 +144,8 @@ class ModelBuilder:
 
     def _profile_single(self, split: SplitModel, costs: CostModel) -> LayerGraph:
         single = merge_layers(split.graph, _every(split.graph))
-        graph = compile_segments(split, single, self._platform, constant_weights=self._constant_weights)
-        costs.add_profile(profile_layers(graph, self._platform))
+        graph = compile_segments(split, single, self.platform, constant_weights=self._constant_weights)
+        costs.add_profile(profile_layers(graph, self.platform))
         return graph
 
     def _compiled(self, split: SplitModel) -> LayerGraph:
@@ -119,19 +159,14 @@ class ModelBuilder:
         elif self._segments == "layers":
             groups = every
         else:
-            groups = choose_segments(split.graph, self._platform, self._costs, longest_s=self._longest_s)
+            groups = choose_segments(split.graph, self.platform, self.costs, longest_s=self._longest_s)
         merged = merge_layers(split.graph, groups)
-        graph = compile_segments(split, merged, self._platform, constant_weights=self._constant_weights)
+        graph = compile_segments(split, merged, self.platform, constant_weights=self._constant_weights)
         # The first call of a function optimises it, which takes seconds: not in the first request.
-        measured = profile_layers(graph, self._platform, repeats=3 if self._profile else 1)
-        if isinstance(self._costs, CostModel):
-            self._costs.add_profile(measured)
+        measured = profile_layers(graph, self.platform, repeats=3 if self._profile else 1)
+        if isinstance(self.costs, CostModel):
+            self.costs.add_profile(measured)
         return graph
-
-
-def require_cut(cut: object) -> int:
-    """Returns `cut` as an int, or raises TypeError or ValueError."""
-    return require_count("cut", cut, minimum=1, maximum=_MOST_PIECES)
 
 
 def _checked_segments(segments: object) -> str | int:
@@ -168,16 +203,8 @@ def _host_tensor(array: Any) -> tf.Tensor:
         return tf.constant(array)
 
 
-def _zero_copy_as_tensor() -> Any:
+def _in_place_tensor(array: Any) -> tf.Tensor:
     try:
-        from overlap_train.zero_copy import as_tensor  # type: ignore[import-not-found, unused-ignore]
-    except ImportError:
-        return _host_tensor
-
-    def in_place(array: Any) -> Any:
-        try:
-            return as_tensor(array)
-        except (ValueError, TypeError, BufferError):
-            return _host_tensor(array)
-
-    return in_place
+        return as_tensor(array)
+    except (ValueError, TypeError, BufferError):
+        return _host_tensor(array)

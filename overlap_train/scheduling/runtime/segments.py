@@ -117,54 +117,74 @@ def merge_layers(graph: LayerGraph, groups: Sequence[range]) -> Segments:
         raise ValueError(
             f"{graph.name}: segments must cover layers 0 to {len(graph) - 1} in order, got {groups}"
         )
-    home = {index: number for number, group in enumerate(groups) for index in group}
-    wanted: set[Port] = set(graph.outputs)
-    for index, layer in enumerate(graph.layers):
-        wanted |= {p for p in layer.inputs if p.source != REQUEST and home[p.source] != home[index]}
-    inputs = tuple(_inputs([graph.layers[index] for index in group], group) for group in groups)
-    outputs = tuple(
-        tuple(
-            Port(i, n)
-            for i in group
-            for n in range(len(graph.layers[i].output_bytes))
-            if Port(i, n) in wanted
-        )
-        for group in groups
+    merging = _Merging(graph, groups)
+    merged = LayerGraph(
+        [merging.layer(number) for number in range(len(groups))],
+        [merging.rename(port) for port in graph.outputs],
+        input_bytes=graph.input_bytes,
+        name=graph.name,
     )
-    renamed = {port: Port(number, n) for number, ports in enumerate(outputs) for n, port in enumerate(ports)}
+    return Segments(merged, tuple(groups), merging.inputs, merging.outputs, merging.whole_inputs)
 
-    def rename(port: Port) -> Port:
-        return port if port.source == REQUEST else renamed[port]
 
-    def merge(members: Sequence[Layer], reads: Sequence[Port], returns: Sequence[Port]) -> Layer:
+class _Merging:
+    """What each of some groups of neighbours reads and returns, and the segment that it becomes."""
+
+    def __init__(self, graph: LayerGraph, groups: Sequence[range]) -> None:
+        self._graph = graph
+        self._members = [[graph.layers[index] for index in group] for group in groups]
+        self.inputs = tuple(_inputs(self._members[n], group) for n, group in enumerate(groups))
+        self.whole_inputs = tuple(
+            _inputs(self._whole_members(n), group) if self._members[n][0].whole is not None else ()
+            for n, group in enumerate(groups)
+        )
+        wanted = self._wanted(groups)
+        made = (
+            [Port(i, n) for i in group for n in range(len(graph.layers[i].output_bytes))] for group in groups
+        )
+        self.outputs = tuple(tuple(port for port in ports if port in wanted) for ports in made)
+        self._renamed = {
+            port: Port(number, n) for number, ports in enumerate(self.outputs) for n, port in enumerate(ports)
+        }
+
+    def _wanted(self, groups: Sequence[range]) -> set[Port]:
+        """Returns the tensors that leave their group."""
+        home = {index: number for number, group in enumerate(groups) for index in group}
+        wanted = set(self._graph.outputs)
+        for index, layer in enumerate(self._graph.layers):
+            wanted |= {p for p in layer.inputs if p.source != REQUEST and home[p.source] != home[index]}
+        return wanted
+
+    def _whole_members(self, number: int) -> list[Layer]:
+        first, *others = self._members[number]
+        return [first.whole or first, *others]
+
+    def rename(self, port: Port) -> Port:
+        """Returns what a tensor of the graph is called in the graph of segments."""
+        return port if port.source == REQUEST else self._renamed[port]
+
+    def layer(self, number: int) -> Layer:
+        """Returns the segment that a group becomes."""
+        layer = self._merge(self._members[number], self.inputs[number], self.outputs[number])
+        if self._members[number][0].whole is None:
+            return layer
+        whole = self._merge(self._whole_members(number), self.whole_inputs[number], self.outputs[number])
+        return replace(layer, whole=whole)
+
+    def _merge(self, members: Sequence[Layer], reads: Sequence[Port], returns: Sequence[Port]) -> Layer:
         first, single = members[0], len(members) == 1
         return Layer(
             first.name if single else f"{first.name}..{members[-1].name}",
             merge_work([member.work for member in members]),
-            tuple(rename(port) for port in reads),
-            tuple(graph.port_bytes(port) for port in returns),
+            tuple(self.rename(port) for port in reads),
+            tuple(self._graph.port_bytes(port) for port in returns),
             first.runs if single and len(returns) == len(first.output_bytes) else {},
             alone=single and first.alone,
         )
 
-    layers, whole_inputs = [], []
-    for number, group in enumerate(groups):
-        members = [graph.layers[index] for index in group]
-        layer = merge(members, inputs[number], outputs[number])
-        whole_reads: tuple[Port, ...] = ()
-        if members[0].whole is not None:
-            members[0] = members[0].whole
-            whole_reads = _inputs(members, group)
-            layer = replace(layer, whole=merge(members, whole_reads, outputs[number]))
-        layers.append(layer)
-        whole_inputs.append(whole_reads)
-    merged = LayerGraph(
-        layers, [rename(port) for port in graph.outputs], input_bytes=graph.input_bytes, name=graph.name
-    )
-    return Segments(merged, tuple(groups), inputs, outputs, tuple(whole_inputs))
-
 
 def _inputs(members: Sequence[Layer], group: range) -> tuple[Port, ...]:
+    """Returns the tensors that come from outside a group, each once."""
     ports = (port for member in members for port in member.inputs if port.source not in group)
     return tuple(dict.fromkeys(ports))
 

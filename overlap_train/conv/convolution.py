@@ -1,0 +1,214 @@
+"""A convolution of a graph: its three directions by TensorFlow's kernels or ours, and the choice among them.
+
+Frozen, so that it may be the key of its gradient; any thread may trace it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from overlap_train.conv import library, selection
+from overlap_train.conv.gradients import bias_gradient
+from overlap_train.conv.shapes import DIRECTIONS, STOCK, ConvKey, Timing
+
+__all__ = ["ASSUMED_BATCH", "Convolution"]
+
+# Keras traces its steps with an unknown batch; "auto" then times the shape at this one.
+ASSUMED_BATCH = 8
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """What stays the same for every call of one convolution in a graph.
+
+    Attributes:
+        strides: [height, width].
+        padding: "SAME" or "VALID".
+        relu: whether a ReLU follows.
+        bias: whether a bias is added.
+        algorithm: "auto", or the one for all directions.
+        batch_hint: the batch at which "auto" times a shape whose batch is unknown; `ASSUMED_BATCH` if None.
+        share: whether idle threads may help.
+    """
+
+    strides: tuple[int, int]
+    padding: str
+    relu: bool
+    bias: bool
+    algorithm: str = "auto"
+    batch_hint: int | None = None
+    share: bool = True
+
+    @classmethod
+    def of(cls, key: ConvKey) -> Convolution:
+        """Returns the convolution that a key describes; "auto"."""
+        return cls(key.strides, key.padding, key.relu, key.bias)
+
+    def key(
+        self, direction: str, dtype: tf.DType, x: tf.TensorShape, filters: tf.TensorShape
+    ) -> ConvKey | None:
+        """The key to choose an algorithm by, or None where the shapes are unknown."""
+        if x.rank != 4 or not x[1:].is_fully_defined() or not filters.is_fully_defined():
+            return None
+        batch, *image = x.as_list()
+        assumed = batch is None
+        shape = (batch if batch is not None else self.batch_hint or ASSUMED_BATCH, *image)
+        forward = direction == "forward"
+        return ConvKey(
+            direction,
+            dtype.name,
+            shape,
+            tuple(filters.as_list()),
+            self.strides,
+            self.padding,
+            bias=forward and self.bias,
+            relu=forward and self.relu,
+            batch_assumed=assumed,
+        )
+
+    def choose(self, direction: str, dtype: tf.DType, x: tf.TensorShape, filters: tf.TensorShape) -> str:
+        if self.algorithm != "auto":
+            return self.algorithm
+        if not may_run_natively(dtype):
+            return STOCK
+        key = self.key(direction, dtype, x, filters)
+        if key is None:
+            return _guess(self.strides, filters)
+        # Timed on one thread: in training the others may have something of their own to do.
+        alone = dataclasses.replace(self, share=False)
+        return selection.choose(key, lambda algorithm: alone.function(direction, algorithm, key))
+
+    def function(self, direction: str, algorithm: str, key: ConvKey) -> Callable[..., tf.Tensor]:
+        """The function of `selection.operands` that computes `key` by one algorithm."""
+        if direction == "forward":
+            return lambda x, filters, bias: self.forward(algorithm, x, filters, bias)
+        if direction == "input_gradient":
+            return lambda filters, dz: self.input_gradient(algorithm, key.input_shape, filters, dz)
+        return lambda x, dz: self.filter_gradient(algorithm, x, key.filter_shape, dz)
+
+    def timings(self, dtype: tf.DType, x: tf.TensorShape, filters: tf.TensorShape) -> tuple[Timing, ...]:
+        """Times all three directions, as "auto" would when it meets the shape; what is known is kept.
+
+        Raises:
+            NativeUnavailableError: there is no library to time.
+        """
+        library.load()
+        for direction in DIRECTIONS:
+            self.choose(direction, dtype, x, filters)
+        keys = [self.key(direction, dtype, x, filters) for direction in DIRECTIONS]
+        return tuple(timing for timing in selection.timings() if timing.key in keys)
+
+    @property
+    def _stock_strides(self) -> list[int]:
+        return [1, *self.strides, 1]
+
+    @property
+    def _native(self) -> dict[str, Any]:
+        return {"strides": list(self.strides), "padding": self.padding, "share": self.share}
+
+    def forward(self, algorithm: str, x: tf.Tensor, filters: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+        if algorithm != STOCK:
+            activation = "relu" if self.relu else "linear"
+            return library.load().overlap_tiled_conv2d(
+                x, filters, bias, activation=activation, algorithm=algorithm, **self._native
+            )
+        y = tf.nn.conv2d(x, filters, self._stock_strides, self.padding)
+        if self.bias:
+            y = tf.nn.bias_add(y, bias)
+        return tf.nn.relu(y) if self.relu else y
+
+    def input_gradient(self, algorithm: str, shape: Any, filters: tf.Tensor, dz: tf.Tensor) -> tf.Tensor:
+        if algorithm != STOCK:
+            return library.load().overlap_tiled_conv2d_backprop_input(
+                shape, filters, dz, algorithm=algorithm, **self._native
+            )
+        return tf.raw_ops.Conv2DBackpropInput(
+            input_sizes=shape,
+            filter=filters,
+            out_backprop=dz,
+            strides=self._stock_strides,
+            padding=self.padding,
+        )
+
+    def filter_gradient(self, algorithm: str, x: tf.Tensor, shape: Any, dz: tf.Tensor) -> tf.Tensor:
+        if algorithm != STOCK:
+            return library.load().overlap_tiled_conv2d_backprop_filter(
+                x, shape, dz, algorithm=algorithm, **self._native
+            )
+        return tf.raw_ops.Conv2DBackpropFilter(
+            input=x, filter_sizes=shape, out_backprop=dz, strides=self._stock_strides, padding=self.padding
+        )
+
+    def epilogue_gradient(self, dy: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Back through bias and activation: the gradients of the sums and of the bias."""
+        if self.relu and may_run_natively(dy.dtype):
+            dz, dbias = library.load().overlap_tiled_conv2d_epilogue_grad(dy, y)
+            return dz, dbias if self.bias else dbias[:0]
+        dz = tf.raw_ops.ReluGrad(gradients=dy, features=y) if self.relu else dy
+        return dz, bias_gradient(dz) if self.bias else tf.zeros([0], dy.dtype)
+
+    def gradients(
+        self, dy: tf.Tensor, y: tf.Tensor, x: tf.Tensor, filters: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """The gradients to input, filters and bias, each by the algorithm chosen for it."""
+        dz, dbias = self.epilogue_gradient(dy, y)
+        by_input = self.choose("input_gradient", x.dtype, x.shape, filters.shape)
+        by_filter = self.choose("filter_gradient", x.dtype, x.shape, filters.shape)
+        dx = self.input_gradient(by_input, tf.shape(x), filters, dz)
+        return dx, self.filter_gradient(by_filter, x, tf.shape(filters), dz), dbias
+
+    def __call__(self, x: tf.Tensor, filters: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+        """Computes the convolution, so that each direction runs the algorithm chosen for it."""
+        y = self.forward(self.choose("forward", x.dtype, x.shape, filters.shape), x, filters, bias)
+        # In place of what the tape has noted for the operations in it. In a graph, tf.custom_gradient would
+        # register a function for each call, for ever, that keeps the graph alive.
+        tf.__internal__.record_gradient(_registered_gradient(self), (x, filters, bias), (), (y,))
+        return y
+
+
+def _registered_gradient(convolution: Convolution) -> str:
+    """Returns the name under which TensorFlow knows the gradients to (x, filters, bias)."""
+    with _registering:
+        return _register_gradient(convolution)
+
+
+_registering = threading.Lock()
+
+
+@functools.cache
+def _register_gradient(convolution: Convolution) -> str:
+    name = f"OverlapTrain{convolution}"
+
+    def gradient(op: Any, dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        x, filters, _ = op.inputs
+        return convolution.gradients(dy, op.outputs[0], x, filters)
+
+    tf.RegisterGradient(name)(gradient)
+    return name
+
+
+def may_run_natively(dtype: tf.DType) -> bool:
+    """Whether our kernels may compute in `dtype` here; says once why not, where the library cannot be had."""
+    if dtype not in (tf.float32, tf.float64):
+        return False
+    if not library.is_available():
+        library.warn_unavailable_once()
+        return False
+    # Kernels for the CPU alone would pull the tensors off the GPU, where ours are of float32.
+    if not tf.config.list_physical_devices("GPU"):
+        return True
+    return dtype == tf.float32 and library.has_cuda()
+
+
+def _guess(strides: tuple[int, int], filters: tf.TensorShape) -> str:
+    """A choice without timing, for images of unknown size."""
+    sizes = filters.as_list() if filters.rank == 4 else []
+    deep = len(sizes) == 4 and sizes[:2] == [3, 3] and all(n is not None and n >= 16 for n in sizes[2:])
+    return "winograd" if deep and strides == (1, 1) else STOCK

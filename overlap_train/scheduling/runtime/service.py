@@ -1,0 +1,230 @@
+"""Models in service: what is submitted for them waits, is batched and runs on the engine.
+
+One lock owns what waits and the accounts; it is never held while the engine is called. Results are
+delivered on the worker thread that ran the last layer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from overlap_train.errors import QueueFullError, SchedulerClosedError
+from overlap_train.scheduling.graph.devices import Platform
+from overlap_train.scheduling.graph.requests import Request
+from overlap_train.scheduling.runtime.accounts import Statistics
+from overlap_train.scheduling.runtime.admission import (
+    Limits,
+    Model,
+    Submission,
+    Waiting,
+    join_inputs,
+    split_outputs,
+)
+from overlap_train.scheduling.runtime.engine import Engine
+
+__all__ = ["Service"]
+
+
+class Service:
+    """Answers submissions for the models that it has been given. Any thread may call any method.
+
+    Args:
+        engine: runs the batches; closed with the service.
+        tensors: puts the arrays of a batch on the host as tensors.
+        limits: how much runs and waits.
+
+    Attributes:
+        closed: whether `close` has been called.
+    """
+
+    def __init__(
+        self, engine: Engine, tensors: Callable[[tuple[Any, ...]], tuple[Any, ...]], limits: Limits
+    ) -> None:
+        self._engine = engine
+        self._tensors = tensors
+        slots = sum(device.slots for device in engine.platform.devices)
+        self._max_active = limits.max_active or 2 * slots
+        self._changed = threading.Condition()
+        self._waiting = Waiting(limits.aging_s, _lanes(engine.platform))
+        self._active = 0
+        self._numbers = itertools.count()
+        self.closed = False
+
+    def require_free(self, name: str) -> None:
+        """Raises ValueError if a model of that name is in service, SchedulerClosedError after `close`."""
+        with self._changed:
+            self._require_free(name)
+
+    def add(self, model: Model) -> None:
+        """Takes a model into service.
+
+        Raises:
+            ValueError: its name is taken.
+            SchedulerClosedError: the service is closed.
+        """
+        self._engine.prepare(model.graph)
+        with self._changed:
+            self._require_free(model.name)
+            self._waiting.models[model.name] = model
+
+    def model(self, name: str) -> Model:
+        """Returns a model in service.
+
+        Raises:
+            KeyError: no model has that name.
+            SchedulerClosedError: the service is closed.
+        """
+        with self._changed:
+            self._check_open()
+            if not isinstance(name, str) or name not in self._waiting.models:
+                raise KeyError(f"no model is named {name!r}; in service are {sorted(self._waiting.models)}")
+            return self._waiting.models[name]
+
+    def remove(self, model: Model, *, drain: bool) -> None:
+        """Takes a model out of service and waits until nothing of it runs; see `MultiModelScheduler`."""
+        with self._changed:
+            model.removed = True
+            dropped = [] if drain else model.take_waiting()
+            self._changed.notify_all()
+        error = SchedulerClosedError(f"model {model.name!r} was removed")
+        for submission in dropped:
+            self._settle(submission, None, error)
+        if not drain:
+            self._engine.abandon(lambda request: request.graph is model.graph, error)
+        with self._changed:
+            while model.waiting or model.running:
+                self._changed.wait()
+            self._waiting.models.pop(model.name, None)
+            self._changed.notify_all()
+
+    def submit(self, submission: Submission, timeout_s: float | None) -> None:
+        """Lets a submission wait for its turn, as soon as its model's queue has room.
+
+        Raises:
+            QueueFullError: there was no room for `timeout_s`.
+            SchedulerClosedError: the service or the model was closed.
+        """
+        model = submission.model
+        submission.future.set_running_or_notify_cancel()
+        with self._changed:
+            room = self._changed.wait_for(
+                lambda: self.closed or model.removed or len(model.waiting) < model.max_pending, timeout_s
+            )
+            self._check_open()
+            if model.removed:
+                raise SchedulerClosedError(f"model {model.name!r} was removed")
+            if not room:
+                model.account.rejected += 1
+                raise QueueFullError(
+                    f"{model.max_pending} requests for {model.name!r} are waiting and none began within "
+                    f"{timeout_s} s; submit less, wait longer, or raise max_pending"
+                )
+            model.account.submitted += 1
+            model.waiting.append(submission)
+        self._begin_what_can()
+
+    def statistics(self) -> Statistics:
+        """Returns counts, latencies, missed deadlines and the use of devices so far."""
+        devices = self._engine.statistics()
+        with self._changed:
+            models = {name: model.account.statistics() for name, model in self._waiting.models.items()}
+            return Statistics(models, devices, len(self._waiting), self._active)
+
+    def drain(self) -> None:
+        """Waits until everything submitted has ended."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._active and not len(self._waiting))
+
+    def close(self) -> None:
+        """Fails what is unfinished with SchedulerClosedError and closes the engine. May be called again."""
+        with self._changed:
+            self.closed = True
+            left = [s for model in self._waiting.models.values() for s in model.take_waiting()]
+            self._changed.notify_all()
+        for submission in left:
+            self._settle(submission, None, SchedulerClosedError("the scheduler was closed"))
+        self._engine.close()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise SchedulerClosedError("the scheduler is closed")
+
+    def _require_free(self, name: str) -> None:
+        self._check_open()
+        if name in self._waiting.models:
+            raise ValueError(f"a model named {name!r} is in service; remove it first or choose another name")
+
+    def _begin_what_can(self) -> None:
+        while True:
+            with self._changed:
+                if self._active >= self._max_active:
+                    return
+                batch = self._waiting.next_batch()
+                if not batch:
+                    return
+                self._active += 1
+                batch[0].model.running += 1
+                batch[0].model.account.batches += 1
+                self._changed.notify_all()
+            error = self._begin(batch)
+            if error is not None:
+                self._settle_all(batch, None, error)
+
+    def _begin(self, batch: list[Submission]) -> BaseException | None:
+        def on_done(request: Request, outputs: Any, error: BaseException | None) -> None:
+            self._settle_all(batch, outputs, error)
+            self._begin_what_can()
+
+        try:
+            request = Request(
+                next(self._numbers),
+                batch[0].model.graph,
+                self._tensors(join_inputs(batch)),
+                min(s.arrival_s for s in batch),
+                max(s.priority for s in batch),
+                min((s.deadline_s for s in batch if s.deadline_s is not None), default=None),
+                float(sum(s.examples for s in batch)),
+                on_done,
+            )
+            self._engine.start(request)
+        except BaseException as error:
+            return error
+        return None
+
+    def _settle_all(self, batch: list[Submission], outputs: Any, error: BaseException | None) -> None:
+        rows: list[Any] = [None] * len(batch)
+        if error is None:
+            try:
+                arrays = tuple(output.numpy() for output in outputs)
+                rows = [batch[0].model.pack(part) for part in split_outputs(batch, arrays)]
+            except BaseException as raised:
+                error = raised
+        for submission, row in zip(batch, rows, strict=True):
+            self._settle(submission, row, error)
+        with self._changed:
+            self._active -= 1
+            batch[0].model.running -= 1
+            self._changed.notify_all()
+
+    def _settle(self, submission: Submission, result: Any, error: BaseException | None) -> None:
+        with self._changed:
+            submission.model.account.book(
+                arrival_s=submission.arrival_s,
+                end_s=time.monotonic(),
+                deadline_s=submission.deadline_s,
+                failed=error is not None,
+            )
+        if error is None:
+            submission.future.set_result(result)
+        else:
+            submission.future.set_exception(error)
+
+
+def _lanes(platform: Platform) -> int:
+    """Returns how many batches run side by side: on the GPUs, or where there is none on the cores."""
+    counted = platform.of_kind("gpu") or tuple(platform.devices)
+    return sum(device.slots for device in counted)
