@@ -37,7 +37,8 @@ from overlap_train.scheduling.policies.fixed import CpuOnly
 from overlap_train.scheduling.runtime.job_queue import JobQueue
 from overlap_train.zero_copy.pool import HostBackend
 
-PACKAGES = ["", "._checkpoint", ".conv", ".monitoring", ".options", ".parallel", ".scheduling", ".zero_copy"]
+PACKAGES = ["", ".conv", ".monitoring", ".options", ".parallel", ".scheduling", ".zero_copy"]
+PACKAGES += ["._checkpoint.meta", "._checkpoint.state", "._checkpoint.store"]
 LIMIT_S = 10  # hit by what hangs, not by what a busy machine delays
 
 
