@@ -28,6 +28,7 @@ import tensorflow as tf
 import overlap_train
 from overlap_train._support import fit_arguments
 from overlap_train.conv import library
+from overlap_train.models.mnist_data import MnistArrays
 from overlap_train.records import EpochAccount, Span
 from overlap_train.scheduling import Arrival, CostModel, Device, Platform
 from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Work
@@ -145,7 +146,13 @@ def job():
 
 
 # What else a call needs for one of its arguments to be tried: by name of the callable, then of the argument.
+def few_digits():
+    images, labels = np.zeros((2, 28, 28, 1), "uint8"), np.zeros(2, "int64")
+    return MnistArrays(images, labels, images, labels, "made up")
+
+
 GOOD: dict[str, dict[str, Any]] = {
+    "replicate_to": {"arrays": few_digits},
     "AccountLog": {"path": lambda: "log.jsonl"},
     "AccountWriter": {"log_dir": lambda: "logs"},
     "Arrival": {"graph": graph},

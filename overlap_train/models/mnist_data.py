@@ -25,7 +25,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from overlap_train._support.arguments import require_instance, require_path, require_text
 from overlap_train._support.extras import import_extra
+from overlap_train._support.numbers import require_count, require_seconds
 from overlap_train.errors import DataUnavailableError
 
 __all__ = ["MnistArrays", "load_mnist", "parse_size", "replicate_to"]
@@ -87,12 +89,14 @@ def load_mnist(
         download_timeout_s: seconds that a download may take; 0 never downloads.
 
     Raises:
+        TypeError: `data_dir` is no path, or `download_timeout_s` no number.
         ValueError: `download_timeout_s` is negative.
         DataUnavailableError: the named directory does not exist, holds no MNIST or a damaged one; or MNIST is
             out of reach and scikit-learn not installed.
     """
-    if download_timeout_s < 0:
-        raise ValueError(f"download_timeout_s must be 0 or more seconds, got {download_timeout_s}")
+    download_timeout_s = require_seconds("download_timeout_s", download_timeout_s, zero=True)
+    if data_dir is not None:
+        require_path("data_dir", data_dir)
     named = os.fspath(data_dir) if data_dir is not None else os.environ.get("TFDS_DATA_DIR")
     if named:
         return _read(_prepared_dir(Path(named).expanduser(), named=named))
@@ -111,10 +115,11 @@ def replicate_to(arrays: MnistArrays, size_bytes: int) -> MnistArrays:
     repetition as far as is needed; a size below that of one image set cuts nothing off.
 
     Raises:
+        TypeError: `arrays` is no `MnistArrays`, or `size_bytes` no integer.
         ValueError: `size_bytes` is not positive.
     """
-    if size_bytes <= 0:
-        raise ValueError(f"size_bytes must be positive, got {size_bytes}")
+    require_instance("arrays", arrays, MnistArrays, optional=False)
+    size_bytes = require_count("size_bytes", size_bytes, minimum=1)
     examples = len(arrays.x_train)
     wanted = max(examples, size_bytes // arrays.x_train[0].nbytes)
     if wanted == examples:
@@ -131,13 +136,15 @@ def parse_size(text: str) -> int:
     """Returns the bytes that a size such as "1GiB", "500 MB" or "4096" stands for.
 
     Raises:
+        TypeError: `text` is no string.
         ValueError: it is not a positive number with one of the units B, KB to TB or KiB to TiB.
     """
+    text = require_text("text", text, empty=True)
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     unit = _UNITS.get(match[2].upper()) if match else None
     size_bytes = int(float(match[1]) * unit) if match and unit else 0
     if size_bytes <= 0:
-        raise ValueError(f"expected a positive size such as 1GiB, 500MB or 4096, got {text!r}")
+        raise ValueError(f"text: expected a positive size such as 1GiB, 500MB or 4096, got {text!r}")
     return size_bytes
 
 

@@ -32,6 +32,8 @@ def test_rounds_compare_the_three_ways_by_the_clock():
         cost_ms = float(in_step_ms) - float(none_ms)
         if cost_ms > 1:
             saved_ms = float(in_step_ms) - float(overlapped_ms)
-            assert float(share.rstrip("%")) == pytest.approx(100 * saved_ms / cost_ms, abs=10)
+            # The times are printed to a tenth of a millisecond, which weighs more the less they differ.
+            rounding = 10 * (1 + abs(saved_ms / cost_ms)) / cost_ms
+            assert float(share.rstrip("%")) == pytest.approx(100 * saved_ms / cost_ms, abs=1 + rounding)
     assert lines[3].startswith("medians: ")
     assert lines[4].startswith("hidden by the clock of its cost in step: ")
