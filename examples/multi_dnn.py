@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import time
 from collections.abc import Sequence
@@ -26,33 +25,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train.records import Span
+from overlap_train.monitoring import SpanRecorder, save_chrome_trace
 from overlap_train.scheduling import MultiModelScheduler, Statistics
-
-
-class Timeline:
-    """Collects spans; the project's recorder can stand in its place."""
-
-    def __init__(self) -> None:
-        self.spans: list[Span] = []
-
-    def add(self, span: Span) -> None:
-        self.spans.append(span)
-
-    def save(self, path: Path) -> None:
-        events = [
-            {
-                "name": span.name,
-                "ph": "X",
-                "pid": 0,
-                "tid": span.thread,
-                "ts": span.start_s * 1e6,
-                "dur": span.duration_s * 1e6,
-                "args": dict(span.details),
-            }
-            for span in self.spans
-        ]
-        path.write_text(json.dumps({"traceEvents": events}))
 
 
 def serve(
@@ -60,7 +34,7 @@ def serve(
     size: int,
     requests: int,
     deadline_s: float,
-    timeline: Timeline,
+    timeline: SpanRecorder,
     *,
     one_at_a_time: bool = False,
     **options: object,
@@ -117,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> Statistics:
     models = {
         name: getattr(keras.applications, name)(weights=None, input_shape=shape) for name in options.networks
     }
-    timeline = Timeline()
+    timeline = SpanRecorder()
     statistics = serve(
         models,
         options.size,
@@ -130,8 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> Statistics:
         max_batch=options.max_batch,
     )
     report(statistics)
-    options.timeline.parent.mkdir(parents=True, exist_ok=True)
-    timeline.save(options.timeline)
+    save_chrome_trace(options.timeline, timeline.spans())
     print(f"timeline: {options.timeline}")
     return statistics
 

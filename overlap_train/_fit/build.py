@@ -11,8 +11,8 @@ from typing import Any
 
 import keras
 
-from overlap_train._callbacks.delivery import Delivery
-from overlap_train._checkpoint.resume import Resumer
+from overlap_train._callbacks.delivery import Delivers
+from overlap_train._checkpoint.resume import Checkpoints
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.checkpointing import build_resumer
 from overlap_train._fit.course import Course, Ledger
@@ -105,7 +105,7 @@ class FitBuilder:
         self._keep = keep
         self._idle = IdleCores(available_cores())
         self._interrupts: Interrupts | None = None
-        self._resumer: Resumer | None = None
+        self._resumer: Checkpoints | None = None
         course = Course(request.epochs, request.initial_epoch)
         self.ledger = Ledger(request.settings.recorder, Accounts(), course)
 
@@ -189,7 +189,7 @@ class FitBuilder:
         return state, suite, PythonState(model) if anew and suite else None
 
     def _deliveries(
-        self, callbacks: Any, suite: ValidationSuite, backlog: Backlog, delivery: Delivery
+        self, callbacks: Any, suite: ValidationSuite, backlog: Backlog, delivery: Delivers
     ) -> Deliveries:
         settings, request = self._settings, self._request
         lag = LagControl(

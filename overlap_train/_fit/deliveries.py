@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from overlap_train._callbacks.delivery import Delivery, Outcome
-from overlap_train._checkpoint.resume import Resumer, StartPoint
+from overlap_train._callbacks.delivery import Delivers, Outcome
+from overlap_train._checkpoint.resume import Checkpoints, StartPoint
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.course import Ledger
 from overlap_train._fit.lag import LagControl
@@ -18,7 +18,7 @@ from overlap_train._validation.pending import PendingEpoch
 from overlap_train._validation.stepwise import StepValidations
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.monitoring.progress import ProgressReporter
-from overlap_train.parallel.hosts import Alone
+from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import prefixed
 
 __all__ = ["Deliveries"]
@@ -47,14 +47,14 @@ class Deliveries:
     callbacks: Any
     suite: ValidationSuite
     backlog: Backlog
-    delivery: Delivery
+    delivery: Delivers
     stepwise: StepValidations | None
     lag: LagControl
-    resumer: Resumer | None
+    resumer: Checkpoints | None
     cursor: Cursor
     ledger: Ledger
     progress: ProgressReporter
-    hosts: Alone
+    hosts: Hosts
     timeout_s: float | None
     check_interrupted: Callable[[], None]
 

@@ -24,7 +24,7 @@ from overlap_train._training.step import Step
 from overlap_train._validation.stepwise import StepValidations
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.monitoring.progress import ProgressReporter
-from overlap_train.parallel.hosts import Alone
+from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import Span
 
 __all__ = ["EpochTraining"]
@@ -65,7 +65,7 @@ class EpochTraining:
     idle: IdleCores
     ledger: Ledger
     progress: ProgressReporter
-    hosts: Alone
+    hosts: Hosts
     interrupted: Callable[[], bool]
     take_snapshot: Callable[[int], Snapshot]
     warm: bool = False

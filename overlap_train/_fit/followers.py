@@ -14,10 +14,10 @@ from typing import Any
 
 import keras
 
-from overlap_train._callbacks.delivery import Delivery, Outcome
+from overlap_train._callbacks.delivery import Delivers, Delivery, Outcome
 from overlap_train._callbacks.hooks import wants_train_batches
 from overlap_train._checkpoint.fingerprints import fingerprint
-from overlap_train._checkpoint.resume import Resumer, StartPoint
+from overlap_train._checkpoint.resume import Checkpoints, Resumer, StartPoint
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._fit.request import FitRequest
 from overlap_train._keras import models as keras_models
@@ -28,7 +28,7 @@ from overlap_train._training.replicas.strategy import Replicas
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.options.validation import ValidationPolicy
 from overlap_train.parallel.cluster import program_digest
-from overlap_train.parallel.hosts import Alone
+from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import ShardOutcome, ValidationResult
 
 __all__ = ["agree_to_start", "deliver_together", "make_resumer"]
@@ -77,7 +77,7 @@ def deliver_together(
     callbacks: keras.callbacks.CallbackList,
     suite: ValidationSuite,
     live_metrics: Callable[[], frozenset[str]],
-) -> tuple[Any, Delivery]:
+) -> tuple[Any, Delivers]:
     """Returns the callbacks and the delivery of a `fit`: the plain ones on one host, else shared ones.
 
     Args:
@@ -115,7 +115,7 @@ def deliver_together(
     )
 
 
-def make_resumer(hosts: Alone, model: keras.Model, make: Callable[[], Resumer]) -> Resumer:
+def make_resumer(hosts: Hosts, model: keras.Model, make: Callable[[], Resumer]) -> Checkpoints:
     """Returns what `make` returns, or on several hosts one that shares the chief's."""
     return make() if hosts.count == 1 else SharedResumer(hosts, model, make)
 
@@ -163,7 +163,7 @@ def _check_shareable(policy: ValidationPolicy, callbacks: Iterable[keras.callbac
 class _Changes:
     """Carries what the chief's callbacks changed over to the other hosts."""
 
-    def __init__(self, hosts: Alone, model: keras.Model, state: ModelState) -> None:
+    def __init__(self, hosts: Hosts, model: keras.Model, state: ModelState) -> None:
         self._hosts = hosts
         self._model = model
         self._state = state
@@ -188,7 +188,7 @@ class SharedCallbacks:
     """A `CallbackList` whose effects on the chief reach the other hosts."""
 
     def __init__(
-        self, hosts: Alone, model: keras.Model, state: ModelState, callbacks: keras.callbacks.CallbackList
+        self, hosts: Hosts, model: keras.Model, state: ModelState, callbacks: keras.callbacks.CallbackList
     ) -> None:
         self._hosts = hosts
         self._model = model
@@ -217,12 +217,12 @@ class SharedCallbacks:
         self._changes.share(before, self._state.read(), stop=bool(self._model.stop_training))
 
 
-class SharedDelivery(Delivery):
+class SharedDelivery:
     """Delivers an epoch to the chief's callbacks and does elsewhere what came of it."""
 
     def __init__(
         self,
-        hosts: Alone,
+        hosts: Hosts,
         model: keras.Model,
         state: ModelState,
         callbacks: keras.callbacks.CallbackList,
@@ -274,10 +274,10 @@ class SharedDelivery(Delivery):
         return Outcome(logs, stop, tuple(changed), rolled_back, values)
 
 
-class SharedResumer(Resumer):
+class SharedResumer:
     """Reads and writes checkpoints on the chief; the other hosts get from it where to go on."""
 
-    def __init__(self, hosts: Alone, model: keras.Model, make: Callable[[], Resumer]) -> None:
+    def __init__(self, hosts: Hosts, model: keras.Model, make: Callable[[], Resumer]) -> None:
         self._hosts = hosts
         self._model = model
         self._inner: Resumer | None = hosts.chief_first(make)

@@ -19,7 +19,7 @@ from overlap_train._training.step import StepFunction
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.validation import ValidationPolicy
-from overlap_train.parallel.hosts import Alone
+from overlap_train.parallel.hosts import Hosts, SingleHost
 
 __all__ = ["TrainerSettings"]
 
@@ -55,9 +55,9 @@ class TrainerSettings:
     stock_validation: bool
 
     @property
-    def hosts(self) -> Alone:
+    def hosts(self) -> Hosts:
         """The hosts that train together."""
-        return self.replicas.hosts if self.replicas is not None else Alone()
+        return self.replicas.hosts if self.replicas is not None else SingleHost()
 
     @property
     def shared(self) -> bool:

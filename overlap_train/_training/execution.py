@@ -19,7 +19,7 @@ from overlap_train._keras import training as keras_training
 from overlap_train._training.loops import Loop, make_loop
 from overlap_train._training.obstacles import find_obstacle, unknown_layer
 from overlap_train._training.pace import Pace
-from overlap_train._training.plan_cache import Candidate, PlanCache, cache_directory, fingerprint
+from overlap_train._training.plan_cache import Candidate, PlanCache, cache_directory, plan_key
 from overlap_train._training.planner import PlannedLoop
 from overlap_train._training.splitting import SplitStep
 from overlap_train._training.step import Step, StepFunction
@@ -343,6 +343,6 @@ def _loop_key(task: Task) -> tuple[Hashable, ...]:
 
 def _key(task: Task) -> str:
     batch_size = getattr(task.feed, "batch_size", None)
-    return fingerprint(
+    return plan_key(
         task.model, task.feed.element_spec, type(task.feed).__name__, batch_size, _names(task.free)
     )

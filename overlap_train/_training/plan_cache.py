@@ -29,7 +29,7 @@ from overlap_train._support.numbers import require_count, require_real
 from overlap_train._support.version import __version__
 from overlap_train.options.threads import available_cores
 
-__all__ = ["Candidate", "Measurements", "PlanCache", "Timing", "cache_directory", "fingerprint"]
+__all__ = ["Candidate", "CandidateTiming", "Measurements", "PlanCache", "cache_directory", "plan_key"]
 
 # What of a layer decides how long it takes, beside its variables.
 _ATTRIBUTES = (
@@ -67,7 +67,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class CandidateTiming:
     """What a candidate cost.
 
     Attributes:
@@ -86,15 +86,17 @@ class Timing:
         """Whether it can be relied on: another run measured it too, or it failed."""
         return self.runs > 1 or (self.runs == 1 and math.isinf(self.step_s))
 
-    def and_then(self, again: Timing) -> Timing:
+    def and_then(self, again: CandidateTiming) -> CandidateTiming:
         """Returns what is known once another run has measured it again."""
         if not self.runs:
             return again
         # Other programs make everything longer, never shorter.
-        return Timing(min(again.build_s, self.build_s), min(again.step_s, self.step_s), self.runs + 1)
+        return CandidateTiming(
+            min(again.build_s, self.build_s), min(again.step_s, self.step_s), self.runs + 1
+        )
 
 
-Measurements = dict[Candidate, Timing]
+Measurements = dict[Candidate, CandidateTiming]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,7 @@ class PlanCache:
             self._save(timings, runs)
         return timings
 
-    def save(self, timings: Mapping[Candidate, Timing]) -> None:
+    def save(self, timings: Mapping[Candidate, CandidateTiming]) -> None:
         """Replaces the measurements."""
         self._save(timings, max(1, self._read().runs))
 
@@ -142,7 +144,7 @@ class PlanCache:
         except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
             return _Content()
 
-    def _save(self, timings: Mapping[Candidate, Timing], runs: int) -> None:
+    def _save(self, timings: Mapping[Candidate, CandidateTiming], runs: int) -> None:
         if self._path is None:
             return
         rows = [{**dataclasses.asdict(c), **dataclasses.asdict(t)} for c, t in timings.items()]
@@ -165,7 +167,9 @@ def _parse(content: Any, key: str, *, most_runs: int) -> _Content:
         step_s = require_real("step_s", row["step_s"], minimum=_SHORTEST_S, infinite=True)
         build_s = require_real("build_s", row["build_s"], minimum=0)
         runs = require_count("runs", row["runs"], minimum=0)
-        timings[Candidate(splits, require_flag("jit", row["jit"]), fast)] = Timing(build_s, step_s, runs)
+        timings[Candidate(splits, require_flag("jit", row["jit"]), fast)] = CandidateTiming(
+            build_s, step_s, runs
+        )
     return _Content(timings, require_count("runs", content["runs"], minimum=1, maximum=most_runs))
 
 
@@ -175,7 +179,7 @@ def cache_directory() -> Path | None:
     return None if home is None else home / "plans"
 
 
-def fingerprint(model: keras.Model, element_spec: Any, *facts: Any) -> str:
+def plan_key(model: keras.Model, element_spec: Any, *facts: Any) -> str:
     """Returns what a plan is valid for, as a hash: structure, data, machine, threads and versions.
 
     Args:

@@ -20,7 +20,7 @@ from overlap_train._data.feed import Feed
 from overlap_train._training.expectations import build_cost, hoped_gain, steps_of_a_timed_call
 from overlap_train._training.loops import Loop, StepsDone
 from overlap_train._training.pace import Pace
-from overlap_train._training.plan_cache import Candidate, Measurements, PlanCache, Timing
+from overlap_train._training.plan_cache import Candidate, CandidateTiming, Measurements, PlanCache
 from overlap_train._training.warm_up import WarmUp
 
 __all__ = ["PlannedLoop", "describe"]
@@ -203,7 +203,7 @@ class PlannedLoop(Loop):
         known = self._known.get(trial.candidate)
         if known is not None and trial.was_traced:
             build_s = known.build_s
-        timing = Timing(build_s, trial.step_s)
+        timing = CandidateTiming(build_s, trial.step_s)
         if known is not None and math.isfinite(trial.step_s):
             timing = known.and_then(timing)
         self._timings[trial.candidate] = self._known[trial.candidate] = timing

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
-from overlap_train._validation.job_queue import JobQueue
+from overlap_train._validation.shard_queue import ShardQueue
 
 __all__ = ["WorkerPool"]
 
@@ -57,7 +57,7 @@ class WorkerPool:
     def __init__(self, workers: int, name: str = "validation") -> None:
         if workers < 1:
             raise ValueError(f"workers must be at least 1; got {workers}")
-        self._jobs: JobQueue[_Job[Any]] = JobQueue()
+        self._jobs: ShardQueue[_Job[Any]] = ShardQueue()
         self._closed = False
         # The threads hold the queue and not the pool, so that a forgotten pool can be found and reported.
         self._threads = [
@@ -159,7 +159,7 @@ class WorkerPool:
         return not any(thread.is_alive() for thread in self._threads)
 
 
-def _work(jobs: JobQueue[_Job[Any]]) -> None:
+def _work(jobs: ShardQueue[_Job[Any]]) -> None:
     while (job := jobs.take()) is not None:
         try:
             job.run()
@@ -168,11 +168,11 @@ def _work(jobs: JobQueue[_Job[Any]]) -> None:
             jobs.done()
 
 
-def _drain(jobs: JobQueue[_Job[Any]]) -> None:
+def _drain(jobs: ShardQueue[_Job[Any]]) -> None:
     for job in jobs.close():
         job.future.cancel()
 
 
-def _report_leak(jobs: JobQueue[_Job[Any]], name: str) -> None:
+def _report_leak(jobs: ShardQueue[_Job[Any]], name: str) -> None:
     _drain(jobs)
     warnings.warn(f"WorkerPool {name!r} was not closed", ResourceWarning, stacklevel=2)

@@ -20,7 +20,7 @@ from overlap_train._snapshot import Snapshot, Values, weights_of
 from overlap_train._validation.evaluation import Running
 from overlap_train._validation.pool import WorkerPool
 from overlap_train.errors import HostLostError
-from overlap_train.parallel.hosts import Alone
+from overlap_train.parallel.hosts import Hosts
 from overlap_train.parallel.link import Link, MisunderstoodError
 from overlap_train.parallel.protocol import is_answer, plain, unplain
 from overlap_train.records import ShardOutcome, Span, ValidationResult
@@ -167,7 +167,7 @@ class RemoteRunner:
     in_step: str | None = None
     live = False
 
-    def __init__(self, name: str, remote: RemoteEvaluator | None, hosts: Alone, *, rewindable: bool) -> None:
+    def __init__(self, name: str, remote: RemoteEvaluator | None, hosts: Hosts, *, rewindable: bool) -> None:
         """Stands in for the evaluator of a set.
 
         Args:

@@ -19,7 +19,7 @@ from overlap_train._snapshot import Snapshot, Values
 from overlap_train._validation.evaluation import ShardResult, SnapshotEvaluator
 from overlap_train._validation.pending import merged_by_worker
 from overlap_train._validation.pool import WorkerPool
-from overlap_train.parallel.hosts import Alone
+from overlap_train.parallel.hosts import Hosts, SingleHost
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
 __all__ = ["ValidationRunner"]
@@ -45,7 +45,7 @@ class ValidationRunner:
         present: Values,
         *,
         devices: Sequence[str] = (),
-        hosts: Alone | None = None,
+        hosts: Hosts | None = None,
         steps: int | None = None,
     ) -> None:
         self._steps = steps
@@ -54,9 +54,9 @@ class ValidationRunner:
         self._pool = pool
         self._on_span = on_span
         self._devices = devices
-        self._hosts = hosts if hosts is not None else Alone()
+        self._hosts = hosts if hosts is not None else SingleHost()
         if evaluator.indivisible or isinstance(batches, StreamedBatches):
-            self._hosts = Alone()  # each host does it all
+            self._hosts = SingleHost()  # each host does it all
         self.parts = 1 if evaluator.indivisible else pool.workers
         if batches.num_batches is not None:
             self.parts = min(self.parts, batches.num_batches)

@@ -37,7 +37,7 @@ from overlap_train._validation.runner import ValidationRunner
 from overlap_train._validation.suite import NamedRunner, Runner, ValidationSuite
 from overlap_train._validation.validation_step import ValidationStep, trace_step, trace_validation
 from overlap_train.options.validation import ValidationPolicy, ValidationSet
-from overlap_train.parallel.hosts import Alone
+from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import Span
 
 __all__ = ["PreparedSet", "SetRequest", "build_suite", "is_set", "named_sets", "prepare_sets"]
@@ -105,7 +105,7 @@ class SetRequest:
     preprocess: Preprocess | None = None
     most_rows: Callable[[Any], int] | None = None
     devices: Sequence[str] = ()
-    hosts: Alone | None = None
+    hosts: Hosts | None = None
     within: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function
 
 

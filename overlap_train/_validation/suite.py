@@ -15,7 +15,7 @@ from overlap_train._validation.live import LiveRunner, live_failure
 from overlap_train._validation.pending import PendingEpoch, PendingValidation, merged_by_worker
 from overlap_train._validation.pool import WorkerPool
 from overlap_train.errors import ValidationWorkerError
-from overlap_train.parallel.hosts import Alone
+from overlap_train.parallel.hosts import Hosts, SingleHost
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
 __all__ = ["NamedRunner", "Runner", "ValidationSuite"]
@@ -86,7 +86,7 @@ class ValidationSuite:
         sets: Sequence[NamedRunner],
         *,
         on_error: str = "raise",
-        hosts: Alone | None = None,
+        hosts: Hosts | None = None,
         pool: WorkerPool | None = None,
     ) -> None:
         """Of sets that are there already.
@@ -97,7 +97,7 @@ class ValidationSuite:
             hosts: that share each validation.
             pool: of the runners, if they share the cores with the training.
         """
-        self._hosts = hosts if hosts is not None else Alone()
+        self._hosts = hosts if hosts is not None else SingleHost()
         self._sets = {named.name: named for named in sets}
         self._on_error = on_error
         self._pool = pool

@@ -6,6 +6,7 @@ others. So nothing here may depend on a host's own clock, unless it has been agr
 
 from __future__ import annotations
 
+import abc
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,11 +18,11 @@ import tensorflow as tf
 from overlap_train.errors import HostMismatchError
 from overlap_train.parallel.waiting import CollectiveWaits, SlowHost, find_slow_host
 
-__all__ = ["Alone", "Hosts", "make_hosts"]
+__all__ = ["ClusterHosts", "Hosts", "SingleHost", "make_hosts"]
 
 
-class Alone:
-    """A training on one host, which has nobody to ask.
+class Hosts(abc.ABC):
+    """The hosts that train together, of which this is one. Belongs to the training thread.
 
     Attributes:
         count: hosts.
@@ -29,33 +30,34 @@ class Alone:
         waits: how long this host has waited for the others in training steps, if there are others.
     """
 
-    count = 1
-    index = 0
-    waits: CollectiveWaits | None = None
+    def __init__(self, count: int, index: int, waits: CollectiveWaits | None = None) -> None:
+        self.count = count
+        self.index = index
+        self.waits = waits
 
     @property
     def is_chief(self) -> bool:
         return self.index == 0
 
+    @abc.abstractmethod
     def gather(self, value: Any) -> list[Any]:
         """Returns the values of all hosts, in their order; None, numbers, strings, lists and dicts."""
-        return [value]
 
+    @abc.abstractmethod
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Returns the sums of tensors over the hosts."""
-        return list(tensors)
+
+    @abc.abstractmethod
+    def numbers(self, own: Sequence[float]) -> npt.NDArray[Any]:
+        """Returns a few numbers of each host, float64[hosts, n], faster than `gather`."""
 
     def tensors_from_chief(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Returns the chief's tensors; the others pass some of the same shapes and dtypes."""
-        return list(tensors)
+        return self.sum(list(tensors) if self.is_chief else [tf.zeros_like(t) for t in tensors])
 
     def from_chief(self, value: Any) -> Any:
         """Returns the chief's value."""
         return self.gather(value)[0]
-
-    def numbers(self, own: Sequence[float]) -> npt.NDArray[Any]:
-        """Returns a few numbers of each host, float64[hosts, n], faster than `gather`."""
-        return np.asarray([own], float)
 
     def any(self, flag: bool) -> bool:
         """Whether it is so on any host."""
@@ -133,13 +135,27 @@ class Alone:
         return result
 
 
-class Hosts(Alone):
-    """The hosts of a MultiWorkerMirroredStrategy. Belongs to the training thread."""
+class SingleHost(Hosts):
+    """A training on one host, which has nobody to ask."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 0)
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return list(tensors)
+
+    def numbers(self, own: Sequence[float]) -> npt.NDArray[Any]:
+        return np.asarray([own], float)
+
+
+class ClusterHosts(Hosts):
+    """The hosts of a MultiWorkerMirroredStrategy."""
 
     def __init__(self, strategy: tf.distribute.Strategy, count: int, index: int) -> None:
-        self.count = count
-        self.index = index
-        self.waits = CollectiveWaits(strategy)
+        super().__init__(count, index, CollectiveWaits(strategy))
         self._strategy = strategy
         self._first = index * len(strategy.extended.worker_devices)
         self._summing: dict[Any, Callable[..., Any]] = {}
@@ -169,9 +185,6 @@ class Hosts(Alone):
         summed = self._summing[key](list(wide))
         return [tf.cast(s, t.dtype) for s, t in zip(summed, tensors, strict=True)]
 
-    def tensors_from_chief(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        return self.sum(list(tensors) if self.is_chief else [tf.zeros_like(t) for t in tensors])
-
     def _sum_array(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Sums float64[n], padded to a power of two so that few functions are traced."""
         size = 1 << max(3, int(len(values) - 1).bit_length())
@@ -193,10 +206,12 @@ class Hosts(Alone):
 _SUMMED = (tf.float32, tf.float64, tf.float16, tf.bfloat16, tf.int32, tf.int64)
 
 
-def make_hosts(strategy: tf.distribute.Strategy) -> Alone:
+def make_hosts(strategy: tf.distribute.Strategy) -> Hosts:
     """Returns the hosts of a strategy (`extended._num_workers`, `extended._id_in_cluster`)."""
     count = int(getattr(strategy.extended, "_num_workers", 1))
-    return Hosts(strategy, count, int(strategy.extended._id_in_cluster)) if count > 1 else Alone()
+    if count == 1:
+        return SingleHost()
+    return ClusterHosts(strategy, count, int(strategy.extended._id_in_cluster))
 
 
 def _short(value: Any) -> str:

@@ -17,13 +17,13 @@ from overlap_train.zero_copy.cuda import CudaBackend
 from overlap_train.zero_copy.policy import Mode
 from overlap_train.zero_copy.pools import shared_pool
 
-__all__ = ["Crossover", "Timing", "find_crossover", "measure_crossover"]
+__all__ = ["Crossover", "SizeTiming", "find_crossover", "measure_crossover"]
 
 SIZES = tuple(4096 << doublings for doublings in range(0, 15, 2))  # 4 KiB to 64 MiB
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class SizeTiming:
     """Medians for one size.
 
     Attributes:
@@ -47,7 +47,7 @@ class Crossover:
     """
 
     crossover_bytes: int
-    timings: tuple[Timing, ...]
+    timings: tuple[SizeTiming, ...]
 
 
 def measure_crossover(
@@ -95,7 +95,7 @@ def _size(name: str, value: object) -> int:
     return size
 
 
-def find_crossover(timings: Sequence[Timing]) -> int:
+def find_crossover(timings: Sequence[SizeTiming]) -> int:
     """Returns the largest size up to which sharing was quicker at every size measured, or 0."""
     crossover = 0
     for timing in sorted(timings, key=lambda timing: timing.size_bytes):
@@ -105,7 +105,7 @@ def find_crossover(timings: Sequence[Timing]) -> int:
     return crossover
 
 
-def _time(size_bytes: int, repeats: int, kernel: Callable[[tf.Tensor], tf.Tensor]) -> Timing:
+def _time(size_bytes: int, repeats: int, kernel: Callable[[tf.Tensor], tf.Tensor]) -> SizeTiming:
     with MappedBuffer(size_bytes // 4, backend="cuda") as buffer:
         buffer.numpy()[...] = 1.0
         seconds: dict[Mode, list[float]] = {"copy": [], "zero_copy": []}
@@ -115,4 +115,4 @@ def _time(size_bytes: int, repeats: int, kernel: Callable[[tf.Tensor], tf.Tensor
                 kernel(buffer.tensor("GPU:0", mode=mode)).numpy()
                 if repeat >= 2:
                     measured.append(time.perf_counter() - begin)
-    return Timing(size_bytes, statistics.median(seconds["copy"]), statistics.median(seconds["zero_copy"]))
+    return SizeTiming(size_bytes, statistics.median(seconds["copy"]), statistics.median(seconds["zero_copy"]))

@@ -18,10 +18,11 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+from overlap_train.monitoring import save_chrome_trace
 from scripts.bench import scheduling_agreement
 from scripts.bench import scheduling_measured as measured
 from scripts.bench import scheduling_simulated as simulated
-from scripts.bench.scheduling_report import plot_growth, plot_policies, write_trace
+from scripts.bench.scheduling_report import plot_growth, plot_policies
 
 __all__ = ["main"]
 
@@ -95,7 +96,7 @@ def _simulate(report: dict[str, Any], parts: Sequence[str], options: argparse.Na
         scenario = simulated.SCENARIOS[0]
         costs = simulated.profiled([graphs[name] for name in set(scenario.networks)])
         rounds = simulated.run(graphs, scenario.networks, "earliest_finish", scenario.loads["60%"], costs)
-        write_trace(simulated.spans(rounds[-1]), options.out / "timeline_simulated.json")
+        save_chrome_trace(options.out / "timeline_simulated.json", simulated.spans(rounds[-1]))
     if "costs" in parts:
         report["costs_simulated"] = simulated.compare_costs(graphs)
         print(f"cost model, simulated: {report['costs_simulated']}")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from overlap_train.records import Span
-
-__all__ = ["plot_growth", "plot_policies", "write_trace"]
+__all__ = ["plot_growth", "plot_policies"]
 
 
 def plot_policies(rows: Sequence[dict[str, Any]], path: Path) -> None:
@@ -48,23 +45,6 @@ def plot_growth(rows: Sequence[dict[str, Any]], path: Path) -> None:
     axes[0].legend()
     figure.savefig(path, dpi=120)
     plt.close(figure)
-
-
-def write_trace(spans: Sequence[Span], path: Path) -> None:
-    """Chrome's trace format, for chrome://tracing and Perfetto."""
-    events = [
-        {
-            "name": span.name,
-            "ph": "X",
-            "pid": 0,
-            "tid": span.thread,
-            "ts": span.start_s * 1e6,
-            "dur": span.duration_s * 1e6,
-            "args": dict(span.details),
-        }
-        for span in spans
-    ]
-    path.write_text(json.dumps({"traceEvents": events}))
 
 
 def _pyplot() -> Any:

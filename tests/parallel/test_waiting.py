@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from overlap_train.parallel.hosts import Alone
+from overlap_train.parallel.hosts import SingleHost
 from overlap_train.parallel.waiting import SlowHost, find_slow_host
 
 
@@ -40,13 +40,12 @@ class FakeWaits:
         return self.seconds
 
 
-class TwoHosts(Alone):
+class TwoHosts(SingleHost):
     """This host and another one, whose numbers a test dictates."""
 
-    count = 2
-
     def __init__(self, own, other):
-        self.waits = FakeWaits(own)
+        super().__init__()
+        self.count, self.waits = 2, FakeWaits(own)
         self._other = other
 
     def numbers(self, own):
@@ -62,6 +61,6 @@ def test_the_hosts_compare_their_waits():
 
 
 def test_a_host_that_is_alone_waits_for_nobody():
-    alone = Alone()
+    alone = SingleHost()
     alone.begin_waits()
     assert alone.slow_host(10.0) is None

@@ -29,7 +29,7 @@ def test_multi_dnn_serves_everything_and_writes_a_timeline(one_at_a_time, tmp_pa
     assert statistics.models["MobileNetV3Small"].completed == 4
     assert "requests/s" in capsys.readouterr().out
     events = json.loads(path.read_text())["traceEvents"]
-    assert {event["args"]["device"] for event in events} == {"CPU:0"}
+    assert {event["args"]["device"] for event in events if event["ph"] == "X"} == {"CPU:0"}
 
 
 def test_reports_draw_and_mark_every_row(tmp_path):
@@ -37,7 +37,7 @@ def test_reports_draw_and_mark_every_row(tmp_path):
     from overlap_train.models.alexnet import alexnet
     from overlap_train.scheduling.graph.model_splitting import split_model
     from scripts.bench import scheduling_simulated as simulated
-    from scripts.bench.scheduling_report import plot_growth, plot_policies, write_trace
+    from scripts.bench.scheduling_report import plot_growth, plot_policies
 
     model, names = alexnet((64, 64, 3), 10), ("densenet201", "resnet152", "vgg16", "alexnet")
     graph, cut = split_model(model).graph, split_model(model, cut=8).graph
@@ -60,8 +60,7 @@ def test_reports_draw_and_mark_every_row(tmp_path):
     )
     assert len(rounds) > 1  # short requests are simulated until the load is known
     assert len({round_.makespan_s for round_ in rounds}) > 1  # and begin anywhere in its period
-    write_trace(simulated.spans(rounds[-1]), tmp_path / "trace.json")
-    assert len(json.loads((tmp_path / "trace.json").read_text())["traceEvents"]) == 8 * len(graph)
+    assert len(simulated.spans(rounds[-1])) == 8 * len(graph)
     assert (tmp_path / "policies.png").stat().st_size > 1000
 
 

@@ -19,7 +19,7 @@ from overlap_train._keras.data import recognize
 from overlap_train._training import execution, expectations, planner
 from overlap_train._training.execution import find_xla_obstacle
 from overlap_train._training.loops import Loop, make_loop
-from overlap_train._training.plan_cache import fingerprint
+from overlap_train._training.plan_cache import plan_key
 from tests import networks
 
 
@@ -187,7 +187,7 @@ def test_plans_are_kept_apart_by_what_makes_a_step_longer():
         ]
         model = keras.Sequential([keras.Input((4, 4, 1)), *layers])
         model.compile("sgd", loss)
-        return fingerprint(model, tf.TensorSpec((None, 4, 4, 1)))
+        return plan_key(model, tf.TensorSpec((None, 4, 4, 1)))
 
     assert key() == key()
     assert len({key(), key(strides=2), key(dtype="mixed_bfloat16"), key(loss="mae")}) == 4

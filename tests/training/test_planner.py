@@ -12,7 +12,7 @@ import tensorflow as tf
 from overlap_train._training import plan_cache, planner
 from overlap_train._training.loops import Loop, StepsDone
 from overlap_train._training.pace import Pace
-from overlap_train._training.plan_cache import Candidate, PlanCache, Timing
+from overlap_train._training.plan_cache import Candidate, CandidateTiming, PlanCache
 from overlap_train._training.planner import PlannedLoop, describe
 
 PLAIN, XLA, SPLIT = Candidate(), Candidate(jit=True), Candidate(splits=4)
@@ -145,7 +145,9 @@ def test_next_run_takes_the_measurements_over(monkeypatch, tmp_path):
 
 
 def test_measurements_of_a_busy_machine_are_not_believed_for_ever(monkeypatch, tmp_path):
-    PlanCache(tmp_path / "plan.json").save({PLAIN: Timing(0.3, 1e-4, 2), XLA: Timing(20.0, 2e-5, 2)})
+    PlanCache(tmp_path / "plan.json").save(
+        {PLAIN: CandidateTiming(0.3, 1e-4, 2), XLA: CandidateTiming(20.0, 2e-5, 2)}
+    )
     last = []
     for _ in range(11):
         scene = Scene(monkeypatch, tmp_path, [XLA, PLAIN], {PLAIN: 1e-4, XLA: 2e-5}, total_steps=100_000)
@@ -180,7 +182,9 @@ def test_quiet_run_is_not_overruled_by_a_disturbed_one(monkeypatch, tmp_path):
 
 def test_a_time_that_one_run_measured_is_doubted_if_it_may_be_twice_too_long(monkeypatch, tmp_path):
     """From steps that long nobody would hope to gain by leaving the splits."""
-    PlanCache(tmp_path / "plan.json").save({PLAIN: Timing(0.3, 5e-3), SPLIT: Timing(0.3, 3e-3)})
+    PlanCache(tmp_path / "plan.json").save(
+        {PLAIN: CandidateTiming(0.3, 5e-3), SPLIT: CandidateTiming(0.3, 3e-3)}
+    )
     step_s = {PLAIN: 2e-3, SPLIT: 3e-3}
     scene = Scene(monkeypatch, tmp_path, [PLAIN, SPLIT], step_s, total_steps=10_000)
     scene.train(1_000)
@@ -188,7 +192,9 @@ def test_a_time_that_one_run_measured_is_doubted_if_it_may_be_twice_too_long(mon
 
 
 def test_what_one_run_found_far_slower_is_not_tried_again(monkeypatch, tmp_path):
-    PlanCache(tmp_path / "plan.json").save({PLAIN: Timing(0.3, 1e-4), XLA: Timing(0.6, 8e-4)})
+    PlanCache(tmp_path / "plan.json").save(
+        {PLAIN: CandidateTiming(0.3, 1e-4), XLA: CandidateTiming(0.6, 8e-4)}
+    )
     scene = Scene(monkeypatch, tmp_path, [PLAIN, XLA], {PLAIN: 1e-4, XLA: 8e-4}, total_steps=10**6)
     scene.train(50_000)
     assert scene.built == [PLAIN]
@@ -197,7 +203,7 @@ def test_what_one_run_found_far_slower_is_not_tried_again(monkeypatch, tmp_path)
 
 
 def test_what_is_measured_for_the_first_time_is_not_confirmed_by_that(monkeypatch, tmp_path):
-    PlanCache(tmp_path / "plan.json").save({PLAIN: Timing(0.3, 1e-4)})
+    PlanCache(tmp_path / "plan.json").save({PLAIN: CandidateTiming(0.3, 1e-4)})
     Scene(monkeypatch, tmp_path, [PLAIN, XLA], {PLAIN: 1e-4, XLA: 9e-5}, total_steps=10**6).train(50_000)
     known = PlanCache(tmp_path / "plan.json").load()
     assert (known[PLAIN].runs, known[XLA].runs) == (2, 1)
@@ -217,7 +223,7 @@ def test_what_xla_could_not_compile_is_remembered(monkeypatch, tmp_path):
 
 
 def test_when_nothing_could_be_compiled_all_is_tried_again(monkeypatch, tmp_path):
-    failed = Timing(0.1, math.inf)
+    failed = CandidateTiming(0.1, math.inf)
     PlanCache(tmp_path / "plan.json").save({PLAIN: failed, XLA: failed})
     scene = Scene(monkeypatch, tmp_path, [PLAIN, XLA], {PLAIN: 1e-4, XLA: 2e-5}, total_steps=None)
     scene.train(100)
@@ -239,7 +245,7 @@ def test_loops_traced_before_do_not_pass_for_cheap_ones(monkeypatch, tmp_path):
 
 
 def test_a_loop_known_but_not_traced_is_charged_for_that(monkeypatch, tmp_path):
-    known = {PLAIN: Timing(0.3, 1.1e-3, 2), XLA: Timing(20.0, 2e-4, 2)}
+    known = {PLAIN: CandidateTiming(0.3, 1.1e-3, 2), XLA: CandidateTiming(20.0, 2e-4, 2)}
     PlanCache(tmp_path / "plan.json").save(known)
     step_s = {PLAIN: 1.1e-3, XLA: 2e-4, FAST: 1e-3}
     scene = Scene(monkeypatch, tmp_path, [PLAIN, XLA, FAST], step_s, total_steps=5_000)
@@ -267,7 +273,7 @@ def test_steps_of_a_fixed_first_call_do_not_count_as_tracing(monkeypatch, tmp_pa
 
 def test_known_slow_build_is_not_taken_for_a_short_run(monkeypatch, tmp_path):
     scene_file = PlanCache(tmp_path / "plan.json")
-    scene_file.save({PLAIN: Timing(0.3, 1e-4, 2), XLA: Timing(2.0, 2e-5, 2)})
+    scene_file.save({PLAIN: CandidateTiming(0.3, 1e-4, 2), XLA: CandidateTiming(2.0, 2e-5, 2)})
     step_s = {PLAIN: 1e-4, XLA: 2e-5}
     assert Scene(monkeypatch, tmp_path, [PLAIN, XLA], step_s, total_steps=1_000).built == [PLAIN]
     assert Scene(monkeypatch, tmp_path, [PLAIN, XLA], step_s, total_steps=10**6).built == [XLA]
@@ -325,14 +331,14 @@ def test_damaged_foreign_and_nonsensical_caches_are_as_good_as_none(tmp_path, te
     file.write_text(text, encoding="utf-8")
     if text not in (content(fast="x"), content(step_s=1e400)):  # infinite: it could not be compiled
         assert PlanCache(file).load() == {}
-    PlanCache(file).save({PLAIN: Timing(1.0, 1.0)})
-    assert PlanCache(file).load() == {PLAIN: Timing(1.0, 1.0)}
+    PlanCache(file).save({PLAIN: CandidateTiming(1.0, 1.0)})
+    assert PlanCache(file).load() == {PLAIN: CandidateTiming(1.0, 1.0)}
 
 
 def test_a_sound_cache_is_read_so_that_the_test_above_can_fail(tmp_path):
     file = tmp_path / "plan.json"
     file.write_text(content(), encoding="utf-8")
-    assert PlanCache(file).load() == {PLAIN: Timing(1.0, 1e-3, 2)}
+    assert PlanCache(file).load() == {PLAIN: CandidateTiming(1.0, 1e-3, 2)}
 
 
 def test_bytes_that_are_no_text_are_as_good_as_none(tmp_path):
@@ -343,29 +349,29 @@ def test_bytes_that_are_no_text_are_as_good_as_none(tmp_path):
 def test_a_pipe_in_the_place_of_a_plan_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "plan.json")
     assert PlanCache(tmp_path / "plan.json").load() == {}
-    PlanCache(tmp_path / "plan.json").save({PLAIN: Timing(1.0, 1.0)})
-    assert PlanCache(tmp_path / "plan.json").load() == {PLAIN: Timing(1.0, 1.0)}
+    PlanCache(tmp_path / "plan.json").save({PLAIN: CandidateTiming(1.0, 1.0)})
+    assert PlanCache(tmp_path / "plan.json").load() == {PLAIN: CandidateTiming(1.0, 1.0)}
 
 
 def test_a_full_disk_leaves_the_plan_as_it_was(tmp_path, monkeypatch):
     def fail(path, text):
         raise OSError(28, "No space left on device")
 
-    PlanCache(tmp_path / "plan.json").save({PLAIN: Timing(1.0, 1.0)})
+    PlanCache(tmp_path / "plan.json").save({PLAIN: CandidateTiming(1.0, 1.0)})
     monkeypatch.setattr(plan_cache, "replace_content", fail)
-    PlanCache(tmp_path / "plan.json").save({PLAIN: Timing(2.0, 2.0)})
-    assert PlanCache(tmp_path / "plan.json").load() == {PLAIN: Timing(1.0, 1.0)}
+    PlanCache(tmp_path / "plan.json").save({PLAIN: CandidateTiming(2.0, 2.0)})
+    assert PlanCache(tmp_path / "plan.json").load() == {PLAIN: CandidateTiming(1.0, 1.0)}
 
 
 def test_unwritable_cache_is_no_error(tmp_path):
     (tmp_path / "file").write_text("", encoding="utf-8")
     cache = PlanCache(tmp_path / "file" / "plan.json")
-    cache.save({PLAIN: Timing(1.0, 1.0)})
+    cache.save({PLAIN: CandidateTiming(1.0, 1.0)})
     assert cache.load() == {}
 
 
 def test_cache_keeps_what_was_saved(tmp_path):
-    timings = {PLAIN: Timing(1.0, 0.5), SPLIT: Timing(2.0, 0.25)}
+    timings = {PLAIN: CandidateTiming(1.0, 0.5), SPLIT: CandidateTiming(2.0, 0.25)}
     PlanCache(tmp_path / "a" / "plan.json").save(timings)
     assert PlanCache(tmp_path / "a" / "plan.json").load() == timings
     assert json.loads((tmp_path / "a" / "plan.json").read_text())["timings"][0]["splits"] == 1
@@ -407,7 +413,7 @@ def test_fast_kernels_that_take_long_to_be_timed_need_a_long_run(monkeypatch, tm
 
 
 def test_other_fast_kernels_than_those_measured_are_tried(monkeypatch, tmp_path):
-    known = {PLAIN: Timing(0.2, 3e-2, 2), FAST: Timing(0.3, 4e-2, 2)}
+    known = {PLAIN: CandidateTiming(0.2, 3e-2, 2), FAST: CandidateTiming(0.3, 4e-2, 2)}
     PlanCache(tmp_path / "plan.json").save(known)
     more = Candidate(fast="convolution, normalization")
     step_s = {PLAIN: 3e-2, more: 1e-2}

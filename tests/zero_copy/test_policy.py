@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from overlap_train.zero_copy.crossover import Timing, find_crossover
+from overlap_train.zero_copy.crossover import SizeTiming, find_crossover
 from overlap_train.zero_copy.policy import CrossoverCache, choose
 
 
@@ -64,10 +64,10 @@ def test_negative_crossover_is_refused(tmp_path):
 
 def test_crossover_is_where_sharing_first_loses():
     timings = [
-        Timing(4096, 2.0, 1.0),
-        Timing(8192, 2.0, 1.9),
-        Timing(16384, 2.0, 2.5),
-        Timing(32768, 2.0, 1.0),
+        SizeTiming(4096, 2.0, 1.0),
+        SizeTiming(8192, 2.0, 1.9),
+        SizeTiming(16384, 2.0, 2.5),
+        SizeTiming(32768, 2.0, 1.0),
     ]
     assert find_crossover(timings) == 8192
     assert find_crossover(timings[::-1]) == 8192

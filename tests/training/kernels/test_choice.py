@@ -14,7 +14,7 @@ from overlap_train import ExecutionPlan, Trainer
 from overlap_train._fit import step_building
 from overlap_train._training.kernels import choice as kernels
 from overlap_train._training.kernels.choice import find_fast_kernels, fused_adam, fused_batch_normalization
-from overlap_train._training.plan_cache import Candidate, PlanCache, Timing
+from overlap_train._training.plan_cache import Candidate, CandidateTiming, PlanCache
 from overlap_train.conv import selection, shapes
 from tests import networks
 
@@ -253,7 +253,10 @@ def test_a_call_on_the_instance_is_kept_and_used():
 
 def test_a_plan_is_kept_by_what_was_fast(tmp_path):
     cache = PlanCache(tmp_path / "plan.json")
-    timings = {Candidate(fast="normalization"): Timing(1.0, 0.5), Candidate(): Timing(0.5, 0.7)}
+    timings = {
+        Candidate(fast="normalization"): CandidateTiming(1.0, 0.5),
+        Candidate(): CandidateTiming(0.5, 0.7),
+    }
     cache.save(timings)
     assert cache.load() == timings
     assert Candidate(fast="convolution, normalization") not in cache.load()

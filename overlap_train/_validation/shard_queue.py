@@ -12,7 +12,7 @@ import time
 from collections import deque
 from typing import Generic, TypeVar
 
-__all__ = ["JobQueue"]
+__all__ = ["ShardQueue"]
 
 J = TypeVar("J")
 
@@ -20,7 +20,7 @@ J = TypeVar("J")
 _LOOK_AGAIN_S = 60.0
 
 
-class JobQueue(Generic[J]):
+class ShardQueue(Generic[J]):
     """A queue of jobs with a limit to those under way. Thread-safe: one condition guards everything.
 
     A worker that is woken takes Python's lock from the training thread, so one at a time is: whoever takes a

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from overlap_train._validation import job_queue
-from overlap_train._validation.job_queue import JobQueue
+from overlap_train._validation import shard_queue
 from overlap_train._validation.pool import WorkerPool
+from overlap_train._validation.shard_queue import ShardQueue
 
 WAIT_S = 30
 
@@ -53,7 +53,7 @@ def test_a_job_beyond_those_admitted_waits_until_one_is_done(monkeypatch):
     def wait(timeout=None):
         raise WaitedError
 
-    queue = JobQueue()
+    queue = ShardQueue()
     queue.admit(2)
     for job in "abc":
         queue.put(job)
@@ -66,7 +66,7 @@ def test_a_job_beyond_those_admitted_waits_until_one_is_done(monkeypatch):
 
 
 def test_nothing_is_put_into_a_closed_queue():
-    queue = JobQueue()
+    queue = ShardQueue()
     assert queue.put("a")
     assert not queue.idle
     assert queue.close() == ["a"]
@@ -90,7 +90,7 @@ def test_admitting_more_lets_those_begin_that_wait():
 
 
 def test_held_jobs_begin_when_they_are_admitted():
-    queue = JobQueue()
+    queue = ShardQueue()
     queue.hold(3600.0)
     queue.put("job")
     taken = []
@@ -103,8 +103,8 @@ def test_held_jobs_begin_when_they_are_admitted():
 
 def test_held_jobs_begin_when_the_time_has_passed(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(job_queue.time, "monotonic", lambda: now[0])
-    queue = JobQueue()
+    monkeypatch.setattr(shard_queue.time, "monotonic", lambda: now[0])
+    queue = ShardQueue()
     queue.hold(0.05)
     queue.put("job")
     waited = []
@@ -120,8 +120,8 @@ def test_held_jobs_begin_when_the_time_has_passed(monkeypatch):
 
 def test_held_jobs_let_the_training_call_begin_first(monkeypatch):
     """Nor are they held back any longer when the next call comes before they have begun."""
-    now, queue, waited = [100.0], JobQueue(), []
-    monkeypatch.setattr(job_queue.time, "monotonic", lambda: now[0])
+    now, queue, waited = [100.0], ShardQueue(), []
+    monkeypatch.setattr(shard_queue.time, "monotonic", lambda: now[0])
 
     def wait(timeout=None):
         waited.append(timeout)
@@ -164,7 +164,7 @@ def test_workers_that_could_not_begin_are_left_asleep(monkeypatch):
 
 
 def test_who_takes_a_job_calls_the_next_worker_if_there_is_more(monkeypatch):
-    queue, called = JobQueue(), []
+    queue, called = ShardQueue(), []
     monkeypatch.setattr(queue._changed, "notify", lambda: called.append(len(queue._jobs)))
     queue.admit(2)
     for job in "abc":
@@ -179,7 +179,7 @@ def test_who_takes_a_job_calls_the_next_worker_if_there_is_more(monkeypatch):
 
 
 def test_close_gives_back_what_waits_and_ends_those_that_take():
-    queue = JobQueue()
+    queue = ShardQueue()
     queue.admit(0)
     for job in "abc":
         queue.put(job)
