@@ -197,9 +197,10 @@ class Trainer:
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """Tells what `fit` would do with the same arguments, and trains nothing.
 
-        Everything is traced as for `fit`, whose traces serve the next call of it. No hook of a callback is
-        called, no checkpoint is read; weights, metrics and random state stay as they are. A model that is not
-        built yet is built, and its optimizer too.
+        Everything is traced as for `fit`, and forgotten: `fit` traces what callbacks have set until then. No
+        hook of a callback is called, no checkpoint is read; weights, metrics and the seeds of pipelines stay
+        as they are. A model that is not built yet is built, and its optimizer too. A generator loses the
+        batch that Keras looks at to learn what it gives.
 
         Args:
             args: those of `fit`.

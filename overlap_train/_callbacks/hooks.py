@@ -3,7 +3,8 @@
 The loop may group steps only while nobody listens to batches, and it may run ahead of the validation only
 while a rollback cannot be noticed: a hook that runs inside an epoch would run again for an epoch that is
 trained again. Keras's own callbacks are known here one by one; of any other, overriding a hook counts as
-listening.
+listening, unless it declares `overlap_safe = True`: then its hooks inside an epoch may be called for an epoch
+that is taken back and trained again, and it changes nothing of the training but to end it.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from overlap_train._keras import training as keras_training
 __all__ = [
     "TEST_HOOKS",
     "acts_in_test_batches",
+    "is_declared_safe",
     "listens",
     "looks_at_model",
+    "may_change_training",
     "ordering_hooks",
     "overrides",
     "wants_test_batches",
@@ -31,6 +34,21 @@ __all__ = [
 _TRAIN_BATCH = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 _TEST_BATCH = ("on_test_batch_begin", "on_test_batch_end")
 TEST_HOOKS = ("on_test_begin", *_TEST_BATCH, "on_test_end")
+_EPOCHS = ("on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end")
+_EVERY_HOOK = (*_EPOCHS, *_TRAIN_BATCH, *TEST_HOOKS)
+
+# Of Keras's own, those that at most end the training.
+_WATCHING: tuple[Any, ...] = (
+    keras.callbacks.BackupAndRestore,
+    keras.callbacks.CSVLogger,
+    keras.callbacks.EarlyStopping,
+    keras.callbacks.History,
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.ProgbarLogger,
+    keras.callbacks.RemoteMonitor,
+    keras.callbacks.TensorBoard,
+    keras.callbacks.TerminateOnNaN,
+)
 
 
 def overrides(callback: keras.callbacks.Callback, hook: str) -> bool:
@@ -77,6 +95,8 @@ def acts_in_test_batches(callback: keras.callbacks.Callback) -> bool:
     What it does there, such as setting a variable or ending the validation, has to have its effect in time.
     So has one that ends the validation as it begins: it is made for one batch then.
     """
+    if is_declared_safe(callback):
+        return False
     if any(overrides(callback, hook) and not _is_stock(callback, (hook,)) for hook in _TEST_BATCH):
         return True
     return overrides(callback, "on_test_begin") and _mentions(callback, "stop_evaluating")
@@ -88,10 +108,27 @@ def ordering_hooks(callback: keras.callbacks.Callback) -> tuple[str, ...]:
     Empty for callbacks that work at the end of epochs only, and for Keras's own whose `on_epoch_begin`
     gives the same result when it is called again.
     """
+    if is_declared_safe(callback):
+        return ()
     found = [hook for hook in _TRAIN_BATCH if wants_train_batches(callback) and overrides(callback, hook)]
     if overrides(callback, "on_epoch_begin") and not _may_begin_again(callback):
         found.append("on_epoch_begin")
     return tuple(found)
+
+
+def may_change_training(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback may have the training go on from an epoch's end otherwise than it went on.
+
+    Ending the training is no such change: nothing is trained after that.
+    """
+    if is_declared_safe(callback):
+        return False
+    return not (isinstance(callback, _WATCHING) and _is_stock(callback, _EVERY_HOOK))
+
+
+def is_declared_safe(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback says that it only watches: `overlap_safe = True`, on its class or on itself."""
+    return getattr(callback, "overlap_safe", False) is True
 
 
 def _may_begin_again(callback: keras.callbacks.Callback) -> bool:

@@ -38,13 +38,16 @@ class Cursor:
         feed: the data.
     """
 
-    def __init__(self, feed: Feed, steps_per_epoch: int | None, group: int = 1) -> None:
+    def __init__(
+        self, feed: Feed, steps_per_epoch: int | None, group: int = 1, *, tells: bool = True
+    ) -> None:
         """Begins before the first epoch.
 
         Args:
             feed: the data.
             steps_per_epoch: as for `fit`.
             group: `steps_per_execution`: an epoch has whole groups of steps, as long as the data lasts.
+            tells: whether the user's data is told that it begins.
         """
         self.feed = feed
         self._asked = steps_per_epoch
@@ -53,7 +56,8 @@ class Cursor:
         self._seen = 0
         self._steps = 0
         self._rewound_to: CursorState | None = None
-        feed.end_epoch()  # as Keras does before the first epoch
+        if tells:
+            feed.end_epoch()  # as Keras does before the first epoch
 
     @property
     def steps_per_epoch(self) -> int | None:

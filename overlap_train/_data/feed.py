@@ -51,6 +51,9 @@ class Feed(abc.ABC):
     def prepare(self) -> None:
         """Begins what takes its time beside the tracing of the functions; call it before that."""
 
+    def look_only(self) -> None:
+        """Has nothing drawn any more, not even to find out whether it could be drawn again."""
+
     @property
     @abc.abstractmethod
     def rewindable(self) -> bool:

@@ -8,7 +8,14 @@ from typing import Any
 import tensorflow as tf
 
 from overlap_train._data.feed import Feed
-from overlap_train._data.pipeline import captured_by, draws_lazily, keeps_state, prepared_batches, read_by
+from overlap_train._data.pipeline import (
+    calls_python,
+    captured_by,
+    draws_lazily,
+    keeps_state,
+    prepared_batches,
+    read_by,
+)
 from overlap_train._data.preprocessing import Preprocess
 from overlap_train._data.row_orders import in_background
 from overlap_train._keras.data import Pipeline
@@ -51,6 +58,13 @@ class IteratorFeed(Feed):
         first = self._first
         self._origin = in_background(lambda: _save_iterator(first), "overlap-seeds")
 
+    def look_only(self) -> None:
+        # An iterator would draw from the user's seeds; the pipeline's operations tell nearly as much.
+        if self._origin is None:
+            known = self._has_seeds() and not calls_python(self._dataset)
+            self._origin = concurrent.futures.Future()
+            self._origin.set_result(tf.constant(0) if known else None)
+
     def _has_seeds(self) -> bool:
         """Whether the state of a new iterator is all that the passes from it on depend on."""
         if not self._pipeline.is_dataset or not isinstance(self._dataset, tf.data.Dataset):
@@ -76,7 +90,10 @@ class IteratorFeed(Feed):
         if drawn == self.drawn:
             return
         if not self.rewindable:
-            raise RuntimeError("this data cannot be rewound; its training must not run ahead of validation")
+            raise RuntimeError(
+                "a callback has changed the training, whose data cannot be rewound, although it declares "
+                "overlap_safe = True; leave that out, or pass ValidationPolicy(on_change='continue')"
+            )
         assert self._origin is not None
         self._first = iter(self._dataset)
         tf.raw_ops.DeserializeIterator(

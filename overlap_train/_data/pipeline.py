@@ -16,6 +16,7 @@ from overlap_train._inspection.tables import find_tables
 from overlap_train._inspection.traced import CapturedVariable, captured_variables
 
 __all__ = [
+    "calls_python",
     "captured_by",
     "draws_lazily",
     "is_repeatable",
@@ -122,6 +123,11 @@ def keeps_state(dataset: Any) -> bool:
     That is how `tf.random.Generator` and Keras's random layers draw in `Dataset.map`.
     """
     return any(op.startswith(_WRITING_OPS) for stage in _stages(dataset) for op in _function_ops(stage))
+
+
+def calls_python(dataset: Any) -> bool:
+    """Whether Python takes part in a pipeline, as in `py_function` and `from_generator`."""
+    return any("PyFunc" in op for stage in _stages(dataset) for op in _function_ops(stage))
 
 
 def captured_by(dataset: Any) -> list[CapturedVariable]:

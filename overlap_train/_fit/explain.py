@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,8 +13,8 @@ import numpy as np
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.build import FitBuilder, FitParts
-from overlap_train._fit.callback_list import make_callback_list
 from overlap_train._fit.request import FitRequest
+from overlap_train._inspection.traces import Traces
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState
 from overlap_train.monitoring.progress import ProgressReporter
@@ -36,14 +37,22 @@ def explain_fit(request: FitRequest) -> Explanation:
     start_s = time.monotonic()
     with contextlib.ExitStack() as resources:
         group = keras_training.steps_per_execution(request.model)
-        cursor = Cursor(request.feed, request.steps_per_epoch, group)
+        request.feed.look_only()
+        cursor = Cursor(request.feed, request.steps_per_epoch, group, tells=False)
         steps = cursor.steps_per_epoch
-        callbacks = make_callback_list(
-            request.model, request.callbacks, verbose=0, epochs=request.epochs, steps=steps
-        )
+        # What is traced here may not be what the fit would trace, behind the first hooks.
+        resources.enter_context(Traces.set_aside(request.model))
         progress = resources.enter_context(ProgressReporter(request.epochs, steps, verbose=0))
+        callbacks = _unheard(request.callbacks)
         parts = FitBuilder(request, cursor, callbacks, progress, resources, lambda _: None).build()
         return _explanation(request, parts, steps, time.monotonic() - start_s)
+
+
+def _unheard(callbacks: Any) -> keras.callbacks.CallbackList:
+    """Returns callbacks that can be asked what they listen to, and are not told of a model."""
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return callbacks
+    return keras.callbacks.CallbackList(callbacks, add_history=True, add_progbar=False)
 
 
 def _explanation(request: FitRequest, parts: FitParts, steps: int | None, seconds: float) -> Explanation:

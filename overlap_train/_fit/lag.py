@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import keras
 
-from overlap_train._callbacks.hooks import ordering_hooks
+from overlap_train._callbacks.hooks import may_change_training, ordering_hooks
 from overlap_train._data.feed import Feed
 from overlap_train._fit.idle_cores import IdleCores
 from overlap_train._fit.overlap_gain import OverlapJudge
@@ -68,12 +68,17 @@ def _noticed(feed: Feed, suite: ValidationSuite, callbacks: Sequence[keras.callb
     for callback in callbacks:
         for hook in ordering_hooks(callback):
             return f"{type(callback).__name__}.{hook} must not run for an epoch that may be undone; {_REMEDY}"
-    if not feed.rewindable:
+    acting = next((type(c).__name__ for c in callbacks if may_change_training(c)), None)
+    if acting is not None and not feed.rewindable:
         return (
-            f"the training data cannot be rewound (Python makes it, or its pipeline keeps a state); {_REMEDY}"
+            f"{acting} may change the training, whose data cannot be rewound (Python makes it, or its "
+            f"pipeline keeps a state); {_REMEDY}, or {acting}.overlap_safe = True if it changes nothing"
         )
-    if not suite.rewindable:
-        return f"the validation data comes from a generator and cannot be rewound; {_REMEDY}"
+    if acting is not None and not suite.rewindable:
+        return (
+            f"{acting} may change the training, and the validation data comes from a generator and cannot be "
+            f"rewound; {_REMEDY}, or {acting}.overlap_safe = True if it changes nothing"
+        )
     return None
 
 

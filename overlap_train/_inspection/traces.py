@@ -8,7 +8,8 @@ and `Trainer` of the model. Keras's own train and test functions, which `compile
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import contextlib
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -48,6 +49,28 @@ class Traces:
         # Past Keras's tracking of attributes, and past what it saves.
         found: Traces = vars(model).setdefault(_ATTRIBUTE, cls())
         return found
+
+    @classmethod
+    @contextlib.contextmanager
+    def set_aside(cls, model: keras.Model) -> Iterator[None]:
+        """Forgets behind the block what has been traced in it, Keras's functions included."""
+        names = (_ATTRIBUTE, "train_function", "test_function")
+        before = {name: vars(model)[name] for name in names if name in vars(model)}
+        object.__setattr__(model, _ATTRIBUTE, cls.of(model)._copied())
+        try:
+            yield
+        finally:
+            for name in names:
+                if name in before:
+                    object.__setattr__(model, name, before[name])
+                else:
+                    vars(model).pop(name, None)
+
+    def _copied(self) -> Traces:
+        copied = Traces()
+        copied._tokens = dict(self._tokens)
+        copied._kept = {kind: dict(kept) for kind, kept in self._kept.items()}
+        return copied
 
     def get(self, kind: str, token: Any, key: Hashable, build: Callable[[], T]) -> T:
         """Returns what is kept under a key, or what `build` makes.

@@ -60,6 +60,80 @@ def test_a_fit_after_it_gives_what_it_would_have_given():
     assert histories[0] == histories[1]
 
 
+def test_a_fit_traces_what_its_first_hooks_set_whatever_was_explained_before():
+    class Scales(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            self.model.scale = 10.0
+
+    class Scaled(keras.Model):
+        scale = 1.0
+
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1, kernel_initializer="ones")
+
+        def call(self, x):
+            return self.dense(x) * self.scale
+
+    ones = np.ones((8, 4), "float32"), np.ones((8, 1), "float32")
+    losses = []
+    for explained in (False, True):
+        model = Scaled()
+        model.compile(keras.optimizers.SGD(0.0), "mse")
+        trainer = Trainer(model)
+        if explained:
+            trainer.explain(*ones, callbacks=[Scales()])
+        losses.append(trainer.fit(*ones, verbose=0, callbacks=[Scales()]).history["loss"])
+    assert losses[0] == losses[1] == [pytest.approx(39.0**2)]
+
+
+@pytest.mark.parametrize("validates", [False, True])
+def test_a_shuffle_draws_what_it_would_have_drawn(validates):
+    firsts = []
+    for explained in (False, True):
+        tf.random.set_seed(1)
+        rows = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(len(X), seed=3).batch(16)
+        if explained:
+            given = (X, Y) if validates else (rows,)
+            explanation = Trainer(plain_model()).explain(*given, validation_data=rows)
+            assert explanation.overlaps
+        firsts.append(next(iter(rows))[0].numpy())
+    np.testing.assert_array_equal(*firsts)
+
+
+def test_neither_data_nor_callbacks_are_told(tmp_path):
+    class Rows(keras.utils.PyDataset):
+        ended = 0
+
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, index):
+            return X[:8], Y[:8]
+
+        def on_epoch_end(self):
+            self.ended += 1
+
+    rows, board = Rows(), keras.callbacks.TensorBoard(str(tmp_path / "board"))
+    Trainer(plain_model()).explain(rows, validation_data=VALIDATION, callbacks=[board])
+    assert rows.ended == 0
+    assert board.model is None
+    assert not (tmp_path / "board").exists()
+
+
+@pytest.mark.parametrize("python", [False, True])
+def test_it_tells_of_a_pipeline_what_the_fit_would_find_out_by_drawing(python):
+    rows = tf.data.Dataset.from_tensor_slices((X, Y)).batch(16)
+    if python:
+        rows = rows.map(lambda x, y: (tf.ensure_shape(tf.py_function(lambda v: v, [x], x.dtype), x.shape), y))
+    given = {"validation_data": VALIDATION, "callbacks": [keras.callbacks.ReduceLROnPlateau()]}
+    explanation = Trainer(plain_model()).explain(rows, **given)
+    trainer = Trainer(plain_model())
+    trainer.fit(rows, verbose=0, **given)
+    assert explanation.overlaps is not python
+    assert any("validating in step" in message for message in trainer.messages) is python
+
+
 def test_it_says_what_the_fit_says():
     class Begins(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
