@@ -33,7 +33,7 @@ _HEAVY_FLOP = 1e8
 _TIMING_S = 0.1
 
 
-class FastKernels(Protocol):
+class FasterOperations(Protocol):
     """Faster operations than Keras's for a model."""
 
     @property
@@ -76,8 +76,8 @@ class Task:
     step_key: Hashable = None
     around: Callable[[StepFunction], StepFunction] = lambda step: step
     shared: bool = False
-    free: FastKernels | None = None
-    find_fast: Callable[[], FastKernels | None] = lambda: None
+    free: FasterOperations | None = None
+    find_fast: Callable[[], FasterOperations | None] = lambda: None
 
     @property
     def fast(self) -> str:
@@ -85,7 +85,7 @@ class Task:
         return _names(self.find_fast())
 
 
-def _names(kernels: FastKernels | None) -> str:
+def _names(kernels: FasterOperations | None) -> str:
     return ", ".join(kernels.names) if kernels is not None else ""
 
 

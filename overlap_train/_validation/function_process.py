@@ -71,7 +71,7 @@ class FunctionProcess:
         self._start()
 
     def __call__(self, values: Values) -> tuple[Mapping[str, float], Sequence[str]]:
-        """Calls the function; see `functions.Call`.
+        """Calls the function; see `functions.FunctionCall`.
 
         Raises:
             Exception: what the function raised; chained to the traceback in its process.

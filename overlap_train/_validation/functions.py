@@ -41,7 +41,7 @@ from overlap_train.records import ShardOutcome, Span, ValidationResult
 __all__ = ["FunctionRequest", "FunctionRunner", "LiveFunction", "add_functions"]
 
 
-class Call(Protocol):
+class FunctionCall(Protocol):
     """Calls a function with a model of a snapshot's weights."""
 
     def __call__(self, values: Values) -> tuple[Mapping[str, float], Sequence[str]]:
@@ -110,7 +110,7 @@ def add_functions(
 
 def _make_call(
     name: str, function: EvaluationFunction, request: FunctionRequest, resources: contextlib.ExitStack
-) -> Call | str:
+) -> FunctionCall | str:
     """Returns what calls a function beside the training, or why nothing can."""
     if keras_models.runs_eagerly(request.model):
         return "the model runs eagerly (run_eagerly=True)"
@@ -141,7 +141,7 @@ class PrivateCall:
         self._dtype_policy = keras.config.dtype_policy()
 
     def __call__(self, values: Values) -> tuple[Mapping[str, float], Sequence[str]]:
-        """Calls the function; see `Call`."""
+        """Calls the function; see `FunctionCall`."""
         keras.config.set_dtype_policy(self._dtype_policy)  # which is a thread's own
         self._private.adopt(values)
         process = os.getpid()
@@ -166,7 +166,7 @@ class FunctionRunner:
     rewindable = True
     live = False
 
-    def __init__(self, name: str, call: Call, pool: WorkerPool, request: FunctionRequest) -> None:
+    def __init__(self, name: str, call: FunctionCall, pool: WorkerPool, request: FunctionRequest) -> None:
         """Takes what calls the function, and its thread."""
         self._name = name
         self._call = call

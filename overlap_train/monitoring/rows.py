@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from overlap_train.records import Span
 
-__all__ = ["Block", "merged_blocks", "thread_order"]
+__all__ = ["Bar", "merged_bars", "thread_order"]
 
 
 @dataclass(slots=True)
-class Block:
+class Bar:
     """One rectangle to draw: a span, or neighbours of one name and epoch that run together.
 
     Attributes:
@@ -39,10 +39,10 @@ def thread_order(spans: Iterable[Span]) -> list[str]:
     return sorted(trains, key=lambda thread: (not trains[thread], _natural(thread)))
 
 
-def merged_blocks(spans: Iterable[Span], *, pixel_s: float) -> dict[str, list[Block]]:
-    """Arranges each thread's spans into blocks, in the order of `thread_order`.
+def merged_bars(spans: Iterable[Span], *, pixel_s: float) -> dict[str, list[Bar]]:
+    """Arranges each thread's spans into bars, in the order of `thread_order`.
 
-    Neighbours of one name and epoch become one block where the gap between them is narrower than a pixel:
+    Neighbours of one name and epoch become one bar where the gap between them is narrower than a pixel:
     the picture is the same, and many short spans cost no more than the pixels that they cover.
 
     Args:
@@ -50,31 +50,31 @@ def merged_blocks(spans: Iterable[Span], *, pixel_s: float) -> dict[str, list[Bl
         pixel_s: the seconds that a pixel stands for; 0 merges nothing but what touches.
 
     Returns:
-        The blocks of each thread, in order of start, outer ones before the inner.
+        The bars of each thread, in order of start, outer ones before the inner.
     """
     spans = list(spans)
     by_thread: defaultdict[str, list[Span]] = defaultdict(list)
     for span in spans:
         by_thread[span.thread].append(span)
-    return {thread: _blocks_of_thread(by_thread[thread], pixel_s) for thread in thread_order(spans)}
+    return {thread: _bars_of_thread(by_thread[thread], pixel_s) for thread in thread_order(spans)}
 
 
-def _blocks_of_thread(spans: Sequence[Span], pixel_s: float) -> list[Block]:
-    blocks: list[Block] = []
+def _bars_of_thread(spans: Sequence[Span], pixel_s: float) -> list[Bar]:
+    bars: list[Bar] = []
     open_ends: list[float] = []
-    latest: dict[tuple[str, int | None, int], Block] = {}
+    latest: dict[tuple[str, int | None, int], Bar] = {}
     for span in sorted(spans, key=lambda span: (span.start_s, -span.end_s)):
         while open_ends and open_ends[-1] <= span.start_s:
             open_ends.pop()
         key = (span.name, span.epoch, len(open_ends))
         open_ends.append(span.end_s)
-        block = latest.get(key)
-        if block is not None and span.start_s - block.end_s <= pixel_s:
-            block.end_s = max(block.end_s, span.end_s)
+        bar = latest.get(key)
+        if bar is not None and span.start_s - bar.end_s <= pixel_s:
+            bar.end_s = max(bar.end_s, span.end_s)
         else:
-            latest[key] = block = Block(span.name, span.epoch, key[2], span.start_s, span.end_s)
-            blocks.append(block)
-    return blocks
+            latest[key] = bar = Bar(span.name, span.epoch, key[2], span.start_s, span.end_s)
+            bars.append(bar)
+    return bars
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:

@@ -15,7 +15,7 @@ from overlap_train._support.arguments import require_items, require_path, requir
 from overlap_train._support.extras import import_extra
 from overlap_train._support.files import replacing
 from overlap_train.monitoring.recorder import overlap_s, union_s
-from overlap_train.monitoring.rows import Block, merged_blocks
+from overlap_train.monitoring.rows import Bar, merged_bars
 from overlap_train.records import Sample, Span
 
 __all__ = ["save_timeline"]
@@ -93,7 +93,7 @@ def save_timeline(
     title = require_text("title", title, empty=True)
     _check_suffix(require_path("path", path))
     scale = _scale(spans, samples)
-    rows = merged_blocks(spans, pixel_s=scale.pixel_s)
+    rows = merged_bars(spans, pixel_s=scale.pixel_s)
     colours = _colours(spans)
     row_in = 0.34 if len(rows) <= 16 else 0.2
     heights = [max(0.6, row_in * len(rows)), *([1.1] if samples else []), *([1.1] if _gpus(samples) else [])]
@@ -137,21 +137,21 @@ def _colours(spans: Iterable[Span]) -> dict[str, str]:
 
 
 def _draw_rows(
-    axis: Any, rows: Mapping[str, Sequence[Block]], colours: Mapping[str, str], scale: _Scale
+    axis: Any, rows: Mapping[str, Sequence[Bar]], colours: Mapping[str, str], scale: _Scale
 ) -> None:
     from matplotlib.collections import PolyCollection
 
     narrowest = _NARROWEST_PIXELS * scale.pixel_s / scale.unit[0]
     corners, fills = [], []
-    for row, blocks in enumerate(rows.values()):
+    for row, bars in enumerate(rows.values()):
         # Later ones cover earlier ones: what is inside what is around it, the short what is long.
-        for block in sorted(blocks, key=lambda block: (block.depth, block.start_s - block.end_s)):
-            left = scale.x(block.start_s)
-            right = max(scale.x(block.end_s), left + narrowest)
-            half = 0.4 * 0.72 ** min(block.depth, 3)
+        for bar in sorted(bars, key=lambda bar: (bar.depth, bar.start_s - bar.end_s)):
+            left = scale.x(bar.start_s)
+            right = max(scale.x(bar.end_s), left + narrowest)
+            half = 0.4 * 0.72 ** min(bar.depth, 3)
             corners.append([(left, row - half), (right, row - half), (right, row + half), (left, row + half)])
-            fills.append(_shade(colours[block.name], block))
-        _write_epochs(axis, row, blocks, colours, scale)
+            fills.append(_shade(colours[bar.name], bar))
+        _write_epochs(axis, row, bars, colours, scale)
     axis.add_collection(PolyCollection(corners, facecolors=fills, linewidths=0))
     axis.set_ylim(max(len(rows), 1) - 0.4, -0.6)
     axis.set_yticks(range(len(rows)), [_short(name) for name in rows], fontsize=9 if len(rows) <= 16 else 7)
@@ -164,17 +164,17 @@ def _draw_rows(
 
 
 def _write_epochs(
-    axis: Any, row: int, blocks: Iterable[Block], colours: Mapping[str, str], scale: _Scale
+    axis: Any, row: int, bars: Iterable[Bar], colours: Mapping[str, str], scale: _Scale
 ) -> None:
     """Writes the number of each epoch on its training, or of each fifth, tenth … where they are narrow.
 
     Validations have theirs where it fits.
     """
     extents: dict[tuple[str, int], tuple[float, float]] = {}
-    for block in blocks:
-        if block.epoch is not None and block.name in _NUMBERED:
-            start_s, end_s = extents.get((block.name, block.epoch), (block.start_s, block.end_s))
-            extents[block.name, block.epoch] = (min(start_s, block.start_s), max(end_s, block.end_s))
+    for bar in bars:
+        if bar.epoch is not None and bar.name in _NUMBERED:
+            start_s, end_s = extents.get((bar.name, bar.epoch), (bar.start_s, bar.end_s))
+            extents[bar.name, bar.epoch] = (min(start_s, bar.start_s), max(end_s, bar.end_s))
     trained = [end_s - start_s for (name, _), (start_s, end_s) in extents.items() if name == "train"]
     epochs = [epoch for name, epoch in extents if name == "train"]
     step = _label_step(sorted(trained)[len(trained) // 2], max(epochs), scale) if trained else 1
@@ -268,11 +268,11 @@ def _gpus(samples: Sequence[Sample]) -> int:
     return max((len(sample.gpu_percent) for sample in samples), default=0)
 
 
-def _shade(colour: str, block: Block) -> tuple[float, ...]:
+def _shade(colour: str, bar: Bar) -> tuple[float, ...]:
     """Lightens training and validation of every second epoch, so that neighbours are told apart."""
     from matplotlib.colors import to_rgb
 
-    second = block.name in _NUMBERED and block.epoch is not None and block.epoch % 2
+    second = bar.name in _NUMBERED and bar.epoch is not None and bar.epoch % 2
     white = 0.28 if second else 0.0
     return tuple(part + (1 - part) * white for part in to_rgb(colour))
 

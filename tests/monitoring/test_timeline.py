@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from overlap_train.monitoring import timeline
-from overlap_train.monitoring.rows import Block
+from overlap_train.monitoring.rows import Bar
 from overlap_train.monitoring.timeline import save_timeline
 from overlap_train.records import Sample, Span
 
@@ -88,7 +88,7 @@ def test_span_shorter_than_a_pixel_is_wide_enough_to_be_seen(tmp_path, figures):
     assert pixels >= 1
 
 
-def test_hundreds_of_thousands_of_short_spans_are_a_few_blocks(tmp_path, figures):
+def test_hundreds_of_thousands_of_short_spans_are_a_few_bars(tmp_path, figures):
     spans = [Span("train", "m", i * 1e-3, (i + 0.9) * 1e-3, i // 50_000) for i in range(200_000)]
     save_timeline(tmp_path / "t.png", spans)
     assert len(figures[0].axes[0].collections[0].get_paths()) == 4
@@ -120,9 +120,9 @@ def test_names_unknown_to_the_palette_get_colours_of_their_own():
 
 
 def test_neighbouring_epochs_differ_in_shade_and_a_snapshot_never_fades():
-    shades = [timeline._shade("#0072B2", Block("train", epoch, 0, 0, 1)) for epoch in (0, 1, 2)]
+    shades = [timeline._shade("#0072B2", Bar("train", epoch, 0, 0, 1)) for epoch in (0, 1, 2)]
     assert shades[0] == shades[2] != shades[1]
-    assert timeline._shade("#000000", Block("snapshot", 1, 0, 0, 1)) == (0, 0, 0)
+    assert timeline._shade("#000000", Bar("snapshot", 1, 0, 0, 1)) == (0, 0, 0)
 
 
 def test_unknown_format_is_an_error_and_leaves_nothing(tmp_path):
