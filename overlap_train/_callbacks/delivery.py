@@ -20,7 +20,7 @@ from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train.records import ShardOutcome, Span, ValidationResult, prefixed
 
-__all__ = ["Delivers", "Delivery", "Outcome", "Validations", "evaluate_now"]
+__all__ = ["Delivery", "Outcome", "Validations", "evaluate_now"]
 
 
 @dataclass(frozen=True)
@@ -63,21 +63,6 @@ class Validations(Protocol):
         self, name: str, snapshot: Snapshot, callbacks: keras.callbacks.CallbackList
     ) -> ShardOutcome | None:
         """Validates the model as it is on one set."""
-
-
-class Delivers(Protocol):
-    """Delivers epochs to callbacks: on one host `Delivery`, on several one that shares the chief's."""
-
-    def deliver(
-        self,
-        snapshot: Snapshot,
-        train_logs: Mapping[str, Any],
-        results: Mapping[str, ValidationResult],
-        *,
-        stops: bool,
-        trained_on: bool,
-    ) -> Outcome:
-        """Delivers an epoch; see `Delivery.deliver`."""
 
 
 class Delivery:

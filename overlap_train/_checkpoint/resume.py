@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
@@ -38,7 +38,7 @@ from overlap_train._snapshot import ModelState, Values
 from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
 from overlap_train.options.checkpoint import CheckpointPolicy
 
-__all__ = ["Checkpoints", "Resumer", "StartPoint"]
+__all__ = ["Resumer", "StartPoint"]
 
 
 @dataclass(frozen=True)
@@ -68,35 +68,6 @@ class _Found:
     meta: TrainingMeta
     files: tuple[FileMark, ...]
     callbacks: tuple[CallbackState, ...]
-
-
-class Checkpoints(Protocol):
-    """Writes the checkpoints of a `fit`: on one host `Resumer`, on several one that shares the chief's."""
-
-    def rewind_files(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
-        """See `Resumer.rewind_files`."""
-
-    def start(
-        self, state: ModelState, cursor: Cursor, callbacks: Iterable[keras.callbacks.Callback]
-    ) -> StartPoint | None:
-        """See `Resumer.start`."""
-
-    def delivered(
-        self,
-        point: StartPoint,
-        values: Values,
-        position: CursorState,
-        callbacks: Iterable[keras.callbacks.Callback],
-        *,
-        last: bool,
-    ) -> None:
-        """See `Resumer.delivered`."""
-
-    def wait(self) -> None:
-        """Waits until what was handed over is on disk."""
-
-    def close(self) -> None:
-        """Gives the directory back. Idempotent."""
 
 
 class Resumer:

@@ -11,14 +11,12 @@ from typing import Any
 
 import keras
 
-from overlap_train._callbacks.delivery import Delivers
-from overlap_train._checkpoint.resume import Checkpoints
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.checkpointing import build_resumer
 from overlap_train._fit.course import Course, Ledger
 from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.epoch_training import EpochTraining
-from overlap_train._fit.followers import agree_to_start, deliver_together
+from overlap_train._fit.followers import AnyDelivery, AnyResumer, agree_to_start, deliver_together
 from overlap_train._fit.idle_cores import IdleCores
 from overlap_train._fit.interrupts import Interrupted, Interrupts
 from overlap_train._fit.lag import LagControl, effective_lag
@@ -105,7 +103,7 @@ class FitBuilder:
         self._keep = keep
         self._idle = IdleCores(available_cores())
         self._interrupts: Interrupts | None = None
-        self._resumer: Checkpoints | None = None
+        self._resumer: AnyResumer | None = None
         course = Course(request.epochs, request.initial_epoch)
         self.ledger = Ledger(request.settings.recorder, Accounts(), course)
 
@@ -189,7 +187,7 @@ class FitBuilder:
         return state, suite, PythonState(model) if anew and suite else None
 
     def _deliveries(
-        self, callbacks: Any, suite: ValidationSuite, backlog: Backlog, delivery: Delivers
+        self, callbacks: Any, suite: ValidationSuite, backlog: Backlog, delivery: AnyDelivery
     ) -> Deliveries:
         settings, request = self._settings, self._request
         lag = LagControl(

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Callable
 
 from overlap_train._checkpoint.fingerprints import describe_sets, fingerprint
-from overlap_train._checkpoint.resume import Checkpoints, Resumer
-from overlap_train._fit.followers import make_resumer
+from overlap_train._checkpoint.resume import Resumer
+from overlap_train._fit.followers import AnyResumer, make_resumer
 from overlap_train._fit.request import FitRequest
 from overlap_train._snapshot import ModelState
 
@@ -19,7 +19,7 @@ _SAID = ("backlog", "on_change", "on_error", "every_steps", "every_seconds", "jo
 
 def build_resumer(
     request: FitRequest, state: ModelState, say: Callable[[str], None], resources: contextlib.ExitStack
-) -> Checkpoints | None:
+) -> AnyResumer | None:
     """Returns what writes the checkpoints of a `fit` and starts it from the newest, if it is to have any.
 
     Args:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from overlap_train._callbacks.delivery import Delivers, Outcome
-from overlap_train._checkpoint.resume import Checkpoints, StartPoint
+from overlap_train._callbacks.delivery import Outcome
+from overlap_train._checkpoint.resume import StartPoint
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.course import Ledger
+from overlap_train._fit.followers import AnyDelivery, AnyResumer
 from overlap_train._fit.lag import LagControl
 from overlap_train._snapshot import Snapshot
 from overlap_train._validation.backlog import Backlog
@@ -26,7 +27,7 @@ __all__ = ["Deliveries"]
 
 @dataclass
 class Deliveries:
-    """Delivers epochs in their order. On the training thread.
+    """AnyDelivery epochs in their order. On the training thread.
 
     Attributes:
         callbacks: a Keras `CallbackList`, or one that several hosts share.
@@ -47,10 +48,10 @@ class Deliveries:
     callbacks: Any
     suite: ValidationSuite
     backlog: Backlog
-    delivery: Delivers
+    delivery: AnyDelivery
     stepwise: StepValidations | None
     lag: LagControl
-    resumer: Checkpoints | None
+    resumer: AnyResumer | None
     cursor: Cursor
     ledger: Ledger
     progress: ProgressReporter
@@ -82,7 +83,7 @@ class Deliveries:
         return len(self.backlog) > 0 and self.hosts.all(self.backlog.ready())
 
     def deliver_ready(self) -> bool:
-        """Delivers what is ready without waiting; returns whether that rolled the training back."""
+        """AnyDelivery what is ready without waiting; returns whether that rolled the training back."""
         while self.ready():
             if self.deliver_oldest():
                 return True
@@ -96,7 +97,7 @@ class Deliveries:
         return False
 
     def deliver_before(self, next_epoch: int, splits: int) -> None:
-        """Delivers what is ready, and waits for what has to be delivered before an epoch may begin.
+        """AnyDelivery what is ready, and waits for what has to be delivered before an epoch may begin.
 
         Args:
             next_epoch: that epoch.
@@ -140,7 +141,7 @@ class Deliveries:
         return outcome.rolled_back
 
     def deliver_until(self, deadline_s: float) -> None:
-        """Delivers the epochs whose validations end in time, and gives the others up."""
+        """AnyDelivery the epochs whose validations end in time, and gives the others up."""
         if self.hosts.count > 1:
             self.backlog.drop()  # what ends in time on one host need not on another
         try:
@@ -156,7 +157,7 @@ class Deliveries:
             self.release_step_validations()
 
     def release_step_validations(self) -> None:
-        """Delivers the results of validations inside epochs that no rollback can undo."""
+        """AnyDelivery the results of validations inside epochs that no rollback can undo."""
         if self.stepwise is not None:
             self.stepwise.release(self.backlog.oldest.epoch if len(self.backlog) else None)
 

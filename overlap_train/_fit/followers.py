@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 
-from overlap_train._callbacks.delivery import Delivers, Delivery, Outcome
+from overlap_train._callbacks.delivery import Delivery, Outcome
 from overlap_train._callbacks.hooks import wants_train_batches
 from overlap_train._checkpoint.fingerprints import fingerprint
-from overlap_train._checkpoint.resume import Checkpoints, Resumer, StartPoint
+from overlap_train._checkpoint.resume import Resumer, StartPoint
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._fit.request import FitRequest
 from overlap_train._keras import models as keras_models
@@ -31,7 +31,7 @@ from overlap_train.parallel.cluster import program_digest
 from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import ShardOutcome, ValidationResult
 
-__all__ = ["agree_to_start", "deliver_together", "make_resumer"]
+__all__ = ["AnyDelivery", "AnyResumer", "agree_to_start", "deliver_together", "make_resumer"]
 
 
 def agree_to_start(
@@ -77,7 +77,7 @@ def deliver_together(
     callbacks: keras.callbacks.CallbackList,
     suite: ValidationSuite,
     live_metrics: Callable[[], frozenset[str]],
-) -> tuple[Any, Delivers]:
+) -> tuple[Any, AnyDelivery]:
     """Returns the callbacks and the delivery of a `fit`: the plain ones on one host, else shared ones.
 
     Args:
@@ -115,7 +115,7 @@ def deliver_together(
     )
 
 
-def make_resumer(hosts: Hosts, model: keras.Model, make: Callable[[], Resumer]) -> Checkpoints:
+def make_resumer(hosts: Hosts, model: keras.Model, make: Callable[[], Resumer]) -> AnyResumer:
     """Returns what `make` returns, or on several hosts one that shares the chief's."""
     return make() if hosts.count == 1 else SharedResumer(hosts, model, make)
 
@@ -324,3 +324,8 @@ class SharedResumer:
     def close(self) -> None:
         if self._inner is not None:
             self._inner.close()
+
+
+# On one host, or on several that share the chief's: the same methods.
+AnyDelivery: TypeAlias = Delivery | SharedDelivery
+AnyResumer: TypeAlias = Resumer | SharedResumer

@@ -16,68 +16,94 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import keras
+
+_CALLS = ("first", "second", "evaluate", "again", "new trainer", "five fits")
+
 
 def main() -> None:
     """Times the calls that the arguments name."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--system", choices=("keras", "ours"), required=True)
-    parser.add_argument("--network", required=True)
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--calls", help="those to be timed, separated by commas; all of them if not given")
-    options = parser.parse_args()
-    wanted = options.calls.split(",") if options.calls else None
-    if options.system == "ours":
+    options = _options()
+    ours = options.system == "ours"
+    if ours:
         import overlap_train
 
         overlap_train.configure()
     from start_networks import make
 
     model, train, validation = make(options.network, options.steps, options.batch_size)
-    import keras
+    from overlap_train import Trainer
 
-    import overlap_train
-
-    seconds: dict[str, float] = {}
-    ended_s: dict[str, float] = {}
-
-    def timed(name: str, call: Callable[[], Any]) -> None:
-        if wanted is not None and name not in wanted:
-            return
-        start_s = time.monotonic()
-        call()
-        ended_s[name] = time.monotonic()
-        seconds[name] = ended_s[name] - start_s
-
-    ours = options.system == "ours"
-    trainer: Any = overlap_train.Trainer(model) if ours else model
+    trainer: Any = Trainer(model) if ours else model
     arguments = {"batch_size": options.batch_size, "verbose": 0}
 
-    def fit(of: Any, epochs: int, **more: Any) -> Any:
-        return of.fit(*train, epochs=epochs, validation_data=validation, **arguments, **more)
+    def fit(of: Any, epochs: int, callbacks: Any = None) -> Any:
+        return of.fit(*train, epochs=epochs, validation_data=validation, callbacks=callbacks, **arguments)
 
-    begun_s: list[float] = []
-    if ours or "steady" not in (wanted or ()):
-        timed("first", lambda: fit(trainer, options.epochs))
-    else:
-        begins = keras.callbacks.LambdaCallback(on_epoch_begin=lambda e, _: begun_s.append(time.monotonic()))
-        timed("first", lambda: fit(trainer, options.epochs, callbacks=[begins]))
-    if wanted is not None and "steady" in wanted:
-        if ours:  # the same without a hook that would forbid running ahead
-            begun_s = [
-                min(s.start_s for s in trainer.recorder.spans() if s.name == "train" and s.epoch == e)
-                for e in range(options.epochs)
-            ]
-        seconds["steady"] = (ended_s["first"] - begun_s[2]) / (options.epochs - 2)
-    timed("second", lambda: fit(trainer, options.epochs))
-    timed("evaluate", lambda: trainer.evaluate(*validation, **arguments))
-    timed("again", lambda: trainer.evaluate(*validation, **arguments))
-    timed("new trainer", lambda: fit(overlap_train.Trainer(model) if ours else model, options.epochs))
-    timed("five fits", lambda: [fit(trainer, 1) for _ in range(5)])
+    calls: dict[str, Callable[[], Any]] = {
+        "second": lambda: fit(trainer, options.epochs),
+        "evaluate": lambda: trainer.evaluate(*validation, **arguments),
+        "again": lambda: trainer.evaluate(*validation, **arguments),
+        "new trainer": lambda: fit(Trainer(model) if ours else model, options.epochs),
+        "five fits": lambda: [fit(trainer, 1) for _ in range(5)],
+    }
+    seconds = _first(lambda callbacks: fit(trainer, options.epochs, callbacks), trainer, options)
+    for name, call in calls.items():
+        if name in options.calls:
+            start_s = time.monotonic()
+            call()
+            seconds[name] = time.monotonic() - start_s
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     messages = trainer.messages if ours else []
     print(json.dumps({"seconds": seconds, "peak_mib": peak, "messages": messages}))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--system", choices=("keras", "ours"), required=True)
+    parser.add_argument("--network", required=True)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--calls", default=",".join(_CALLS), help="those to be timed, separated by commas")
+    options = parser.parse_args()
+    options.calls = options.calls.split(",")
+    if unknown := set(options.calls) - {*_CALLS, "steady"}:
+        parser.error(f"there is no call {sorted(unknown)}")
+    if "steady" in options.calls and options.epochs < 3:
+        parser.error("a steady epoch is one behind the second: --epochs must be at least 3")
+    return options
+
+
+def _first(fit: Callable[[Any], Any], trainer: Any, options: argparse.Namespace) -> dict[str, float]:
+    """Times the first fit, if it or its steady epochs are asked for."""
+    if not {"first", "steady"} & set(options.calls):
+        return {}
+    begun_s: list[float] = []
+    callbacks = None
+    if options.system == "keras" and "steady" in options.calls:
+        callbacks = [_Begins(begun_s)]
+    start_s = time.monotonic()
+    fit(callbacks)
+    end_s = time.monotonic()
+    seconds = {"first": end_s - start_s} if "first" in options.calls else {}
+    if "steady" in options.calls:
+        if options.system == "ours":  # the same without a hook that would forbid running ahead
+            spans = [span for span in trainer.recorder.spans() if span.name == "train"]
+            begun_s = [min(s.start_s for s in spans if s.epoch == e) for e in range(options.epochs)]
+        seconds["steady"] = (end_s - begun_s[2]) / (options.epochs - 2)
+    return seconds
+
+
+class _Begins(keras.callbacks.Callback):
+    """Writes down when each epoch begins."""
+
+    def __init__(self, begun_s: list[float]) -> None:
+        super().__init__()
+        self._begun_s = begun_s
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._begun_s.append(time.monotonic())
 
 
 if __name__ == "__main__":
