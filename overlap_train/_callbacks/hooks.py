@@ -40,6 +40,7 @@ _EVERY_HOOK = (*_EPOCHS, *_TRAIN_BATCH, *TEST_HOOKS)
 # Of Keras's own, those that at most end the training.
 _WATCHING: tuple[Any, ...] = (
     keras.callbacks.BackupAndRestore,
+    keras.callbacks.Callback,
     keras.callbacks.CSVLogger,
     keras.callbacks.EarlyStopping,
     keras.callbacks.History,
@@ -123,7 +124,8 @@ def may_change_training(callback: keras.callbacks.Callback) -> bool:
     """
     if is_declared_safe(callback):
         return False
-    return not (isinstance(callback, _WATCHING) and _is_stock(callback, _EVERY_HOOK))
+    # A subclass may do anything in what the hooks call, such as `get_monitor_value`.
+    return type(callback) not in _WATCHING or not _is_stock(callback, _EVERY_HOOK)
 
 
 def is_declared_safe(callback: keras.callbacks.Callback) -> bool:

@@ -147,12 +147,19 @@ def test_only_true_is_a_declaration(value):
     assert may_change_training(callback)
 
 
-def test_a_subclass_of_a_stock_callback_that_has_hooks_of_its_own_is_asked_for():
+def test_a_subclass_of_a_stock_callback_may_change_the_training():
     class Mine(keras.callbacks.EarlyStopping):
         def on_epoch_end(self, epoch, logs=None):
             super().on_epoch_end(epoch, logs)
             self.model.optimizer.learning_rate = 0.1
 
+    class Monitors(keras.callbacks.EarlyStopping):
+        def get_monitor_value(self, logs):
+            self.model.optimizer.learning_rate = 0.1
+            return super().get_monitor_value(logs)
+
     assert may_change_training(Mine())
+    assert may_change_training(Monitors())
+    assert not may_change_training(keras.callbacks.Callback())
     assert not may_change_training(keras.callbacks.EarlyStopping())
     assert ordering_hooks(Watches()) == ()
