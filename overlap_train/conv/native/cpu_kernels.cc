@@ -146,9 +146,9 @@ class DepthwiseFilterGradientOp final : public OpKernel {
     OP_REQUIRES_OK(c, c->allocate_output(0, shape, &dfilter));
     if (dy.NumElements() == 0 || x.NumElements() == 0) return Zero(dfilter);
     DeviceRuntime runtime(c, window_.share);
-    OP_REQUIRES(c,
-                Kernels<T>().depthwise_filter_gradient(s, Data<T>(x), Data<T>(dy), Fresh<T>(dfilter), runtime),
-                OutOfScratch());
+    OP_REQUIRES(
+        c, Kernels<T>().depthwise_filter_gradient(s, Data<T>(x), Data<T>(dy), Fresh<T>(dfilter), runtime),
+        OutOfScratch());
   }
 
  private:

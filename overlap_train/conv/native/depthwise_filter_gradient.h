@@ -37,9 +37,11 @@ class DepthwiseFilterGradient {
       const Index share = task / pieces;
       T* const own = sums.get() + task * size;
       for (Index k = 0; k < size; k += kLanes<T>) Store(own + k, Vec<T>{});
-      for (Index unit = share; unit < units_; unit += shares) AddUnit(unit, PieceAt(task % pieces), zeros, own);
+      for (Index unit = share; unit < units_; unit += shares)
+        AddUnit(unit, PieceAt(task % pieces), zeros, own);
     });
-    for (Index piece = 0; piece < pieces; ++piece) Write(PieceAt(piece), sums.get() + piece * size, shares, pieces * size);
+    for (Index piece = 0; piece < pieces; ++piece)
+      Write(PieceAt(piece), sums.get() + piece * size, shares, pieces * size);
     return true;
   }
 
@@ -86,36 +88,47 @@ class DepthwiseFilterGradient {
     Index image, images_end, row, rows_end;
   };
 
-  void AddTaps(const Range& range, Index r, Index q, int columns, Piece piece, const T* zeros, T* sums) const {
+  void AddTaps(const Range& range, Index r, Index q, int columns, Piece piece, const T* zeros,
+               T* sums) const {
     if (s_.in_c < kLanes<T>) {
       for (int i = 0; i < columns; ++i) AddFewChannels(range, r, q + i, sums + i * kPanel<T>);
       return;
     }
     switch (columns) {
-      case 1: return AddVectors<1>(range, r, q, piece, zeros, sums);
-      case 2: return AddVectors<2>(range, r, q, piece, zeros, sums);
-      case 3: return AddVectors<3>(range, r, q, piece, zeros, sums);
-      case 4: return AddVectors<4>(range, r, q, piece, zeros, sums);
-      default: return AddVectors<kColumns>(range, r, q, piece, zeros, sums);
+      case 1:
+        return AddVectors<1>(range, r, q, piece, zeros, sums);
+      case 2:
+        return AddVectors<2>(range, r, q, piece, zeros, sums);
+      case 3:
+        return AddVectors<3>(range, r, q, piece, zeros, sums);
+      case 4:
+        return AddVectors<4>(range, r, q, piece, zeros, sums);
+      default:
+        return AddVectors<kColumns>(range, r, q, piece, zeros, sums);
     }
   }
 
   template <int kTaps>
   void AddVectors(const Range& range, Index r, Index q, Piece piece, const T* zeros, T* sums) const {
     switch (piece.vectors) {
-      case 1: return Add<kTaps, 1>(range, r, q, piece.begin, zeros, sums);
-      case 2: return Add<kTaps, 2>(range, r, q, piece.begin, zeros, sums);
-      case 3: return Add<kTaps, Min(3, kBlockVectors)>(range, r, q, piece.begin, zeros, sums);
-      default: return Add<kTaps, kBlockVectors>(range, r, q, piece.begin, zeros, sums);
+      case 1:
+        return Add<kTaps, 1>(range, r, q, piece.begin, zeros, sums);
+      case 2:
+        return Add<kTaps, 2>(range, r, q, piece.begin, zeros, sums);
+      case 3:
+        return Add<kTaps, Min(3, kBlockVectors)>(range, r, q, piece.begin, zeros, sums);
+      default:
+        return Add<kTaps, kBlockVectors>(range, r, q, piece.begin, zeros, sums);
     }
   }
 
-  // Adds the taps [q, q + kTaps) of the filter's row r.
+  // Adds the taps [q, q + kTaps) of the filter's row r, a unit's sum at a time: one long sum would lose
+  // digits.
   template <int kTaps, int kVectors>
   OT_NOINLINE void Add(const Range& range, Index r, Index q, Index begin, const T* zeros, T* sums) const {
     Vec<T> total[kTaps][kVectors];
     for (int i = 0; i < kTaps; ++i) {
-      for (int v = 0; v < kVectors; ++v) total[i][v] = Load(sums + i * kPanel<T> + v * kLanes<T>);
+      for (int v = 0; v < kVectors; ++v) total[i][v] = Vec<T>{};
     }
     for (Index image = range.image; image < range.images_end; ++image) {
       for (Index row = range.row; row < range.rows_end; ++row) {
@@ -136,11 +149,15 @@ class DepthwiseFilterGradient {
       }
     }
     for (int i = 0; i < kTaps; ++i) {
-      for (int v = 0; v < kVectors; ++v) Store(sums + i * kPanel<T> + v * kLanes<T>, total[i][v]);
+      for (int v = 0; v < kVectors; ++v) {
+        T* const sum = sums + i * kPanel<T> + v * kLanes<T>;
+        Store<T>(sum, Load(sum) + total[i][v]);
+      }
     }
   }
 
   OT_NOINLINE void AddFewChannels(const Range& range, Index r, Index q, T* sums) const {
+    T total[kLanes<T>] = {};
     for (Index image = range.image; image < range.images_end; ++image) {
       for (Index row = range.row; row < range.rows_end; ++row) {
         const Index y = row * s_.stride_h - s_.pad_top + r;
@@ -150,10 +167,11 @@ class DepthwiseFilterGradient {
           if (left < 0 || left >= s_.in_w) continue;
           const T* const x = x_ + ((image * s_.in_h + y) * s_.in_w + left) * s_.in_c;
           const T* const dy = dy_ + ((image * s_.out_h + row) * s_.out_w + column) * s_.in_c;
-          for (Index c = 0; c < s_.in_c; ++c) sums[c] += x[c] * dy[c];
+          for (Index c = 0; c < s_.in_c; ++c) total[c] += x[c] * dy[c];
         }
       }
     }
+    for (Index c = 0; c < s_.in_c; ++c) sums[c] += total[c];
   }
 
   void Write(Piece piece, const T* sums, Index shares, Index share_size) const {
