@@ -60,7 +60,7 @@ def forget_process() -> None:
 
 @contextlib.contextmanager
 def only_known(missing: set[ConvKey]) -> Iterator[None]:
-    """Lets this thread time nothing: a shape that no process has timed is TensorFlow's, and noted."""
+    """Lets this thread time nothing: a shape that nobody has timed is noted and takes `ConvKey.untimed`."""
     before = getattr(_local, "missing", None)
     _local.missing = missing
     try:
@@ -86,7 +86,7 @@ def choose(key: ConvKey, compute: Callable[[str], Callable[..., tf.Tensor]]) -> 
             return timing.chosen
         if missing is not None:
             missing.add(key)
-            return STOCK
+            return key.untimed
         if not tf.executing_eagerly():  # a graph of TensorFlow 1: nothing can be run now
             return key.algorithms[0]
         timing = _timings[key] = _measure(key, compute)
