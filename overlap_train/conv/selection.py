@@ -1,4 +1,4 @@
-"""algorithm="auto": times our algorithms beside TensorFlow's once for each shape, and takes the fastest.
+"""algorithm="auto": times our algorithms and TensorFlow's once for each shape, and takes the fastest.
 
 What one process has timed serves all others on the machine (`timing_cache.py`).
 

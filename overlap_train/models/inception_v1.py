@@ -42,7 +42,7 @@ def inception_v1(
     seed: int = 0,
     weights: str | os.PathLike[str] | None = None,
 ) -> keras.Model:
-    """Returns the network, uncompiled: images `[N, H, W, C]` to probabilities `[N, classes]`, float32.
+    """Return the network, uncompiled: images `[N, H, W, C]` to probabilities `[N, classes]`, float32.
 
     Args:
         input_shape: `(H, W, C)`; the paper's is 224x224x3 with the mean subtracted.

@@ -48,11 +48,11 @@ class EnergyCounter(Protocol):
     source: str
 
     def read_j(self) -> float:
-        """Returns joules since some fixed moment."""
+        """Return joules since some fixed moment."""
         ...
 
     def close(self) -> None:
-        """Lets go of threads and handles; idempotent."""
+        """Let go of threads and handles; idempotent."""
         ...
 
 
@@ -90,7 +90,7 @@ class Rapl:
         self.source = f"RAPL {(zone / 'name').read_text().strip()}"
 
     def read_j(self) -> float:
-        """Returns joules since this object was made; call it at least once in each wrap-around (minutes)."""
+        """Return joules since this object was made; call it at least once in each wrap-around (minutes)."""
         now = int(self._file.read_text())
         self._sum_uj += (now - self._last_uj) % (self._range_uj + 1)
         self._last_uj = now
@@ -123,7 +123,7 @@ class JetsonRails:
         self._thread.start()
 
     def read_j(self) -> float:
-        """Returns joules since this object was made."""
+        """Return joules since this object was made."""
         self._advance()
         with self._lock:
             return self._joules
@@ -146,7 +146,7 @@ class JetsonRails:
 def find_counters(
     *, powercap: Path = _POWERCAP, hwmon: Path = _HWMON
 ) -> tuple[list[EnergyCounter], list[Unavailable]]:
-    """Returns the counters of this machine, and for each kind that it lacks the reason.
+    """Return the counters of this machine, and for each kind that it lacks the reason.
 
     Close each counter after use. The arguments are for tests.
     """

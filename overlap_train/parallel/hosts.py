@@ -41,22 +41,22 @@ class Hosts(abc.ABC):
 
     @abc.abstractmethod
     def gather(self, value: Any) -> list[Any]:
-        """Returns the values of all hosts, in their order; None, numbers, strings, lists and dicts."""
+        """Return the values of all hosts, in their order; None, numbers, strings, lists and dicts."""
 
     @abc.abstractmethod
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns the sums of tensors over the hosts."""
+        """Return the sums of tensors over the hosts."""
 
     @abc.abstractmethod
     def numbers(self, own: Sequence[float]) -> npt.NDArray[Any]:
-        """Returns a few numbers of each host, float64[hosts, n], faster than `gather`."""
+        """Return a few numbers of each host, float64[hosts, n], faster than `gather`."""
 
     def tensors_from_chief(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns the chief's tensors; the others pass some of the same shapes and dtypes."""
+        """Return the chief's tensors; the others pass some of the same shapes and dtypes."""
         return self.sum(list(tensors) if self.is_chief else [tf.zeros_like(t) for t in tensors])
 
     def from_chief(self, value: Any) -> Any:
-        """Returns the chief's value."""
+        """Return the chief's value."""
         return self.gather(value)[0]
 
     def any(self, flag: bool) -> bool:
@@ -68,7 +68,7 @@ class Hosts(abc.ABC):
         return bool(self.numbers([flag]).all())
 
     def check_same(self, description: Mapping[str, Any]) -> None:
-        """Compares what describes the training on each host with the chief's.
+        """Compare what describes the training on each host with the chief's.
 
         Raises:
             HostMismatchError: on every host, if any differs; names the host and what differs.
@@ -83,7 +83,7 @@ class Hosts(abc.ABC):
                     )
 
     def check_same_logs(self, epoch: int, logs: Mapping[str, float]) -> None:
-        """Makes sure that all hosts have trained an epoch on the same batches.
+        """Make sure that all hosts have trained an epoch on the same batches.
 
         Raises:
             HostMismatchError: on every host, if their logs differ by more than rounding.
@@ -100,12 +100,12 @@ class Hosts(abc.ABC):
                 )
 
     def begin_waits(self) -> None:
-        """Forgets how long the hosts have waited for each other so far."""
+        """Forget how long the hosts have waited for each other so far."""
         if self.waits is not None:
             self.waits.mark()
 
     def slow_host(self, trained_s: float) -> SlowHost | None:
-        """Returns the host that the others have waited for since `begin_waits`, the same on all hosts.
+        """Return the host that the others have waited for since `begin_waits`, the same on all hosts.
 
         Args:
             trained_s: seconds that training calls took on this host in that time; the chief's count.
@@ -116,7 +116,7 @@ class Hosts(abc.ABC):
         return find_slow_host(table[:, 0], table[0, 1])
 
     def chief_first(self, action: Callable[[], Any]) -> Any:
-        """Runs something on the chief and returns its result there, None elsewhere.
+        """Run something on the chief and return its result there, None elsewhere.
 
         Raises:
             HostMismatchError: on the other hosts, if it failed on the chief.
@@ -136,7 +136,7 @@ class Hosts(abc.ABC):
 
 
 class SingleHost(Hosts):
-    """A training on one host, which has nobody to ask."""
+    """A training on one host, which has no other to ask."""
 
     def __init__(self) -> None:
         super().__init__(1, 0)
@@ -207,7 +207,7 @@ _SUMMED = (tf.float32, tf.float64, tf.float16, tf.bfloat16, tf.int32, tf.int64)
 
 
 def make_hosts(strategy: tf.distribute.Strategy) -> Hosts:
-    """Returns the hosts of a strategy (`extended._num_workers`, `extended._id_in_cluster`)."""
+    """Return the hosts of a strategy (`extended._num_workers`, `extended._id_in_cluster`)."""
     count = int(getattr(strategy.extended, "_num_workers", 1))
     if count == 1:
         return SingleHost()

@@ -147,7 +147,7 @@ def simulate(
     loads: Mapping[str, BackgroundLoad] | None = None,
     aging_s: float = 1.0,
 ) -> Simulation:
-    """Runs requests to completion on a virtual clock.
+    """Run requests to completion on a virtual clock.
 
     Args:
         arrivals: the requests.

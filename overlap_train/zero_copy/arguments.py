@@ -44,7 +44,7 @@ def checked_dtype(dtype: DTypeLike | tf.DType) -> np.dtype[Any]:
 
 
 def any_dtype(dtype: DTypeLike | tf.DType) -> np.dtype[Any]:
-    """Returns what NumPy makes of a dtype; raises TypeError where that is nothing."""
+    """Return what NumPy makes of a dtype; raises TypeError where that is nothing."""
     try:
         return np.dtype(dtype.as_numpy_dtype if isinstance(dtype, tf.DType) else dtype)
     except Exception as error:
@@ -52,7 +52,7 @@ def any_dtype(dtype: DTypeLike | tf.DType) -> np.dtype[Any]:
 
 
 def checked_device(device: str) -> int | None:
-    """Returns the number of a GPU, or None for the CPU."""
+    """Return the number of a GPU, or None for the CPU."""
     if not isinstance(device, str):
         raise TypeError(f"device must be a name such as 'CPU:0', got {shown(device)}")
     kind, _, number = str(device).upper().rpartition("/DEVICE:")[2].lstrip("/").partition(":")

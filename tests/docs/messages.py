@@ -10,8 +10,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "overlap_train"
 
-# What trains, validates and keeps checkpoints, and what they are told by. The companions explain themselves on
-# the pages of their own.
+# What trains, validates and keeps checkpoints, and what users tell it. The companions have their own pages.
 ROOMS = (
     *("_callbacks", "_checkpoint", "_data", "_fit", "_inspection", "_keras", "_snapshot.py", "_support"),
     *("_training", "_validation", "options", "parallel", "records.py", "routing.py", "trainer.py"),

@@ -15,7 +15,9 @@ RUN = [ROOT / "README.md", *sorted(DOCS.glob("start/*.md")), *sorted(DOCS.glob("
 # These show a line or two of what their words explain; their blocks are compiled.
 COMPILED = sorted(set(DOCS.rglob("*.md")) - set(RUN))
 
-_FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w-]*)[^\n]*\n(?P<code>.*?)^(?P=indent)```$", re.M | re.S)
+_FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<language>[\w-]*)[^\n]*\n(?P<code>.*?)^(?P=indent)```$", re.M | re.S
+)
 _COMPILED_ONLY = re.compile(r"<!-- compiled only: [^\n]+ -->\n+\Z")
 
 

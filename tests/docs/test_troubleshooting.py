@@ -42,4 +42,4 @@ def test_every_entry_says_what_to_do():
     for line in PAGE.read_text().splitlines():
         if line.startswith("| `"):
             cells = [cell.strip() for cell in line.strip("| ").split(" | ")]
-            assert len(cells) == 3 and all(cells), line
+            assert [bool(cell) for cell in cells] == [True] * 3, line

@@ -31,11 +31,11 @@ class Costs(Protocol):
         """Expected run time of `layer` on one slot of `device`, for `examples` times its batch."""
 
     def observe(self, layer: Layer, device: Device, seconds: float, examples: float = 1.0) -> None:
-        """Reports how long it took."""
+        """Report how long it took."""
 
 
 def check_costs(costs: object) -> None:
-    """Raises TypeError unless `costs` is None or answers what `Costs` asks."""
+    """Raise TypeError unless `costs` is None or answers what `Costs` asks."""
     missing = [name for name in ("version", "seconds", "observe") if not hasattr(costs, name)]
     if costs is not None and missing:
         raise TypeError(f"costs must be a CostModel, or another Costs, or None; got {shown(costs)}")
@@ -54,7 +54,7 @@ class FixedCosts:
         return self._seconds(layer, device) * examples
 
     def observe(self, layer: Layer, device: Device, seconds: float, examples: float = 1.0) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
 
 class CostModel:
@@ -66,7 +66,7 @@ class CostModel:
     slower correction for each layer takes up what is particular to it.
 
     Args:
-        memory_s: a device's factor is that of the last so many seconds of work, at least: shorter
+        memory_s: a device's factor is that of at least this many seconds of work, the last ones: shorter
             than the load changes, longer than its duty cycle.
         layer_rate: weight of a new observation in a layer's own correction, 0 to 1.
         default_s: the answer when nothing at all is known.
@@ -97,7 +97,7 @@ class CostModel:
         return self._version
 
     def add_profile(self, measured: Iterable[tuple[Layer, Device, float]]) -> None:
-        """Adds measured run times in seconds, each for the batch of its layer, and refits the regression.
+        """Add measured run times in seconds, each for the batch of its layer, and refit the regression.
 
         Raises:
             ValueError: a time that is not positive and finite.

@@ -44,7 +44,7 @@ class Board:
         self.expect(job.device, job.predicted_s)
 
     def expect(self, device: Device, seconds: float) -> None:
-        """One more job of so many seconds waits for `device`."""
+        """One more job of `seconds` waits for `device`."""
         self._waiting[device.name] += 1
         self._waiting_s[device.name] += seconds
 
