@@ -50,9 +50,10 @@ class MultiModelScheduler:
             layer, "whole" none; a number cuts into that many segments of equally many layers.
         cut: convolutions with at least 2^26 FLOPs and dense layers with at least 2^20 weights can be run in
             this number of pieces at the same time, which each request does where that is sooner; what the
-            profile shows to gain little is not cut. For single examples on cores that would otherwise be idle. Needs
-            `segments` "auto" or "layers". Pieces count where `oracle` takes no graphs of more than ten
-            segments, and `earliest_finish` makes no plans for more than 24: it then places layer by layer.
+            profile shows to gain little is not cut. For single examples on cores that would otherwise be
+            idle. Needs `segments` "auto" or "layers". Pieces count where `oracle` takes no graphs of more
+            than ten segments, and `earliest_finish` makes no plans for more than 24: it then places layer
+            by layer.
         longest_segment_s: no segment is merged beyond this.
         constant_weights: see `compile_segments`; faster, but blind to later changes of weights.
         profile: measure every layer on every device first, whole and in pieces; unless given, if there are
