@@ -49,6 +49,7 @@ class Span:
 
     @property
     def duration_s(self) -> float:
+        """Seconds from the beginning to the end."""
         return self.end_s - self.start_s
 
 

@@ -120,8 +120,11 @@ def operands(key: ConvKey) -> tuple[tf.Tensor, ...]:
 
 
 def _measure(key: ConvKey, compute: Callable[[str], Callable[..., tf.Tensor]]) -> Timing:
-    """Times all algorithms in rounds, so that a disturbance meets all of them, each round in an order of its
-    own, so that none has always the same one's caches; compiled, as a training step is."""
+    """Time all algorithms in rounds, compiled, as a training step is.
+
+    So a disturbance meets all of them. Each round has an order of its own, so that none has always the same
+    one's caches.
+    """
     names = (STOCK, *key.algorithms)
     arguments = operands(key)
     functions = {name: tf.function(compute(name), autograph=False) for name in names}

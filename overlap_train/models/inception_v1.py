@@ -105,6 +105,7 @@ class LocalResponseNormalization(keras.layers.Layer):  # type: ignore[misc]
         self.alpha, self.beta = require_real("alpha", alpha), require_real("beta", beta)
 
     def call(self, x: keras.KerasTensor) -> keras.KerasTensor:
+        """Normalise over neighbouring channels."""
         reach = self.depth // 2
         squares = keras.ops.pad(keras.ops.square(x), [(0, 0)] * (len(x.shape) - 1) + [(reach, reach)])
         channels = x.shape[-1]
@@ -112,6 +113,7 @@ class LocalResponseNormalization(keras.layers.Layer):  # type: ignore[misc]
         return x * keras.ops.power(1.0 + self.alpha / self.depth * energy, -self.beta)
 
     def get_config(self) -> dict[str, object]:
+        """Return what makes the layer anew."""
         return {"name": self.name, "depth": self.depth, "alpha": self.alpha, "beta": self.beta}
 
 

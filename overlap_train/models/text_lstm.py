@@ -1,5 +1,6 @@
-"""A text classifier: an embedding, whose gradient touches few rows, and a recurrent layer, which cannot
-spread its time steps over cores.
+"""A text classifier of an embedding and a recurrent layer.
+
+The embedding's gradient touches few rows, and the recurrent layer cannot spread its time steps over cores.
 """
 
 from __future__ import annotations

@@ -66,10 +66,11 @@ class Nvml:
         self.read_j()
 
     def read_j(self) -> float:
+        """Return the joules counted so far."""
         return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1e3
 
     def close(self) -> None:
-        pass
+        """Let go of the counter; idempotent."""
 
 
 class Rapl:
@@ -97,7 +98,7 @@ class Rapl:
         return self._sum_uj / 1e6
 
     def close(self) -> None:
-        pass
+        """Let go of the counter; idempotent."""
 
 
 class JetsonRails:
@@ -129,6 +130,7 @@ class JetsonRails:
             return self._joules
 
     def close(self) -> None:
+        """Let go of the counter; idempotent."""
         self._stop.set()
         self._thread.join(_STOP_TIMEOUT_S)
 

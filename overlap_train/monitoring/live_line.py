@@ -26,10 +26,12 @@ class TolerantStream:
         self._broken = False
 
     def write(self, text: str) -> int:
+        """Write text, unless the stream has broken; returns its length."""
         self._attempt(self._stream.write, text)
         return len(text)
 
     def flush(self) -> None:
+        """Flush the stream, unless it has broken."""
         self._attempt(self._stream.flush)
 
     def _attempt(self, operation: Any, *args: str) -> None:

@@ -37,6 +37,7 @@ class Hosts(abc.ABC):
 
     @property
     def is_chief(self) -> bool:
+        """Whether this host is the one that runs callbacks and writes checkpoints."""
         return self.index == 0
 
     @abc.abstractmethod
@@ -142,12 +143,15 @@ class SingleHost(Hosts):
         super().__init__(1, 0)
 
     def gather(self, value: Any) -> list[Any]:
+        """Return the values of all hosts, in their order."""
         return [value]
 
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Return the sums of tensors over all hosts."""
         return list(tensors)
 
     def numbers(self, own: Sequence[float]) -> npt.NDArray[Any]:
+        """Return the numbers of all hosts, a row for each."""
         return np.asarray([own], float)
 
 
@@ -161,6 +165,7 @@ class ClusterHosts(Hosts):
         self._summing: dict[Any, Callable[..., Any]] = {}
 
     def gather(self, value: Any) -> list[Any]:
+        """Return the values of all hosts, in their order."""
         own = np.frombuffer(json.dumps(value).encode(), np.uint8)
         lengths = self._sum_array(np.eye(self.count)[self.index] * len(own)).astype(int)
         parts = np.split(np.zeros(lengths.sum()), np.cumsum(lengths)[:-1])
@@ -169,11 +174,13 @@ class ClusterHosts(Hosts):
         return [json.loads(part.tobytes()) for part in np.split(everything, np.cumsum(lengths)[:-1])]
 
     def numbers(self, own: Sequence[float]) -> npt.NDArray[Any]:
+        """Return the numbers of all hosts, a row for each."""
         table = np.zeros((self.count, len(own)))
         table[self.index] = own
         return self._sum_array(table.ravel()).reshape(table.shape)
 
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Return the sums of tensors over all hosts."""
         if not tensors:
             return []
         wide = [t if t.dtype in _SUMMED else tf.cast(t, tf.int64) for t in tensors]

@@ -134,6 +134,7 @@ class Simulation:
 
     @property
     def makespan_s(self) -> float:
+        """Seconds from the beginning to the end of the last request."""
         return max(self.finish_s)
 
 

@@ -22,6 +22,7 @@ _MOST_DIMENSIONS = 32  # NumPy's limit before version 2
 
 
 def checked_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
+    """Return a shape as a tuple, or raise TypeError or ValueError."""
     expected = "an integer or a sequence of them"
     if isinstance(shape, Sequence) and not isinstance(shape, (str, bytes)):
         checked = tuple(require_integer("shape", dimension, expected=expected) for dimension in shape)
@@ -37,6 +38,7 @@ def checked_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def checked_dtype(dtype: DTypeLike | tf.DType) -> np.dtype[Any]:
+    """Return the dtype of a buffer, or raise TypeError for one that cannot be shared."""
     checked = any_dtype(dtype)
     if checked not in SHARED_DTYPES:
         raise TypeError(f"dtype: a buffer holds one of {_names()} in native byte order, got {checked!r}")

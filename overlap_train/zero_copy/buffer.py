@@ -91,14 +91,17 @@ class MappedBuffer:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of the array and of the tensor."""
         return self._shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        """The dtype of the array and of the tensor."""
         return self._dtype
 
     @property
     def size_bytes(self) -> int:
+        """The bytes of the content."""
         return self._size_bytes
 
     @property
@@ -108,6 +111,7 @@ class MappedBuffer:
 
     @property
     def turn(self) -> Turn:
+        """Whose turn it is: the writer's or the reader's."""
         return self._turn
 
     @property

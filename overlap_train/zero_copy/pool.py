@@ -64,11 +64,14 @@ class Backend(Protocol):
     name: str
     frees_anywhere: bool
 
-    def allocate(self, size_bytes: int) -> Block: ...
+    def allocate(self, size_bytes: int) -> Block:
+        """Allocate an aligned block of at least `size_bytes`."""
 
-    def release(self, block: Block) -> None: ...
+    def release(self, block: Block) -> None:
+        """Free a block; a second call does nothing."""
 
-    def synchronize(self) -> None: ...
+    def synchronize(self) -> None:
+        """Wait until the device has done what it was given."""
 
 
 class HostBackend:
@@ -91,11 +94,12 @@ class HostBackend:
         return Block(start + (-start) % ALIGNMENT, size_bytes, memory=memory, pid=os.getpid())
 
     def release(self, block: Block) -> None:
+        """Free a block; a second call does nothing."""
         block.memory = None
         block.released = True
 
     def synchronize(self) -> None:
-        pass
+        """Wait until the device has done what it was given."""
 
 
 class Lease:

@@ -51,6 +51,7 @@ class FixedCosts:
         self._seconds = seconds
 
     def seconds(self, layer: Layer, device: Device, examples: float = 1.0) -> float:
+        """Return the seconds that a layer takes on a device, for `examples` times its own batch."""
         return self._seconds(layer, device) * examples
 
     def observe(self, layer: Layer, device: Device, seconds: float, examples: float = 1.0) -> None:
@@ -94,6 +95,7 @@ class CostModel:
 
     @property
     def version(self) -> int:
+        """Changes whenever an answer may have changed by more than a few percent."""
         return self._version
 
     def add_profile(self, measured: Iterable[tuple[Layer, Device, float]]) -> None:
@@ -114,12 +116,14 @@ class CostModel:
             self._version += 1
 
     def seconds(self, layer: Layer, device: Device, examples: float = 1.0) -> float:
+        """Return the seconds that a layer takes on a device, for `examples` times its own batch."""
         with self._lock:
             factor = self._published.get(device.name, 1.0)
             own = self._layer_factor.get((layer.name, device.name), 1.0)
             return self._unloaded_s(layer, device) * examples * factor * own
 
     def observe(self, layer: Layer, device: Device, seconds: float, examples: float = 1.0) -> None:
+        """Take in how many seconds a layer took, from which the load is learned."""
         key = (layer.name, device.name)
         with self._lock:
             unloaded_s = self._unloaded_s(layer, device) * examples

@@ -52,6 +52,7 @@ class Work:
     parts: tuple[Work, ...] = ()
 
     def single_parts(self) -> tuple[Work, ...]:
+        """Return the parts that were merged, or the work itself."""
         return self.parts or (self,)
 
 

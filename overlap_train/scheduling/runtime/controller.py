@@ -82,6 +82,7 @@ class LayerController:
 
     @property
     def finished(self) -> bool:
+        """Whether all layers are done."""
         return self._checker.left == 0
 
     def place(self, index: int, device: str) -> None:

@@ -37,7 +37,8 @@ __all__ = ["Engine", "LayerWorker", "Recorder", "call_layer"]
 class Recorder(Protocol):
     """Takes spans for a timeline, such as the project's recorder; called from every worker."""
 
-    def add(self, span: Span) -> None: ...
+    def add(self, span: Span) -> None:
+        """Keep a span."""
 
 
 def call_layer(job: Job) -> Any:
@@ -60,6 +61,7 @@ class LayerWorker(threading.Thread):
         self._run_job = run
 
     def run(self) -> None:
+        """Run jobs until the queue is closed."""
         while job := self._queue.take(self._device):
             self._run_job(job)
             del job
