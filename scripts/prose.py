@@ -30,8 +30,10 @@ WORDS = (
 )
 LONGEST_SENTENCE = 30  # words
 
-# Dated reports say what was so on a day, and the changelog is a list.
-EXEMPT = ("docs/results/", "CHANGELOG.md")
+# Dated reports say what was so on a day.
+EXEMPT = ("docs/results/",)
+# Still to be rewritten; named files are checked all the same.
+NOT_YET = ("docs/conv.md", "docs/paper.md", "docs/performance.md")
 PUBLIC = ("conv", "models", "monitoring", "options", "parallel", "scheduling", "zero_copy")
 PUBLIC_FILES = ("__init__.py", "errors.py", "records.py", "routing.py", "trainer.py")
 
@@ -41,7 +43,7 @@ _END = re.compile(r"(?<=[.!?:;])[)\"*]*\s+(?=[A-Z0-9`*(\"\[])")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints the findings in the files that are named, or in all; returns the exit status."""
+    """Print the findings in the files that are named, or in all; returns the exit status."""
     paths = [Path(argument).resolve() for argument in arguments] or [*pages(), *sources()]
     found = [finding for path in paths for finding in findings(path)]
     print("\n".join(found) or f"{len(paths)} files: nothing to mend")
@@ -49,20 +51,20 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def pages() -> list[Path]:
-    """Returns README and the pages of the documentation that are not dated."""
+    """Return README and the pages of the documentation that are not dated."""
     found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    return [path for path in found if not path.relative_to(ROOT).as_posix().startswith(EXEMPT)]
+    return [path for path in found if not path.relative_to(ROOT).as_posix().startswith((*EXEMPT, *NOT_YET))]
 
 
 def sources() -> list[Path]:
-    """Returns the modules whose docstrings users read."""
+    """Return the modules whose docstrings users read."""
     package = ROOT / "overlap_train"
     found = [path for name in PUBLIC for path in sorted((package / name).rglob("*.py"))]
     return [*(package / name for name in PUBLIC_FILES), *found]
 
 
 def findings(path: Path) -> Iterator[str]:
-    """Returns what is to be mended in a page, or in the public docstrings of a module."""
+    """Return what is to be mended in a page, or in the public docstrings of a module."""
     name = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else str(path)
     if path.suffix == ".py":
         for line, text in _docstrings(path):
@@ -89,7 +91,7 @@ def _sentences(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _paragraphs(text: str) -> Iterator[tuple[int, str]]:
-    """Returns the paragraphs, items and cells of a page, each with the line on which it begins."""
+    """Return the paragraphs, items and cells of a page, each with the line on which it begins."""
     first, lines = 0, list[str]()
     for number, line in enumerate([*text.split("\n"), ""], start=1):
         stripped = line.strip()
@@ -105,7 +107,7 @@ def _paragraphs(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _docstrings(path: Path) -> Iterator[tuple[int, str]]:
-    """Returns the docstrings of what is public in a module, each with its first line."""
+    """Return the docstrings of what is public in a module, each with its first line."""
     todo: list[ast.AST] = [ast.parse(path.read_text())]
     while todo:
         node = todo.pop()
@@ -120,7 +122,7 @@ def _docstrings(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _shown(match: re.Match[str]) -> str:
-    """Returns what a reader sees of a link, and one word for code."""
+    """Return what a reader sees of a link, and one word for code."""
     lines = "\n" * match[0].count("\n")
     return f"{match['words']}{lines}" if match["words"] is not None else f"Code{lines}"
 

@@ -74,7 +74,6 @@ class Convolution:
         )
 
     def choose(self, direction: str, dtype: tf.DType, x: tf.TensorShape, filters: tf.TensorShape) -> str:
-        """Return the algorithm to take for a direction and its shapes."""
         if self.algorithm != "auto":
             return self.algorithm
         if not may_run_natively(dtype):
@@ -115,7 +114,6 @@ class Convolution:
         return {"strides": list(self.strides), "padding": self.padding, "share": self.share}
 
     def forward(self, algorithm: str, x: tf.Tensor, filters: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-        """Compute the convolution, bias and activation included, by an algorithm."""
         if algorithm != STOCK:
             activation = "relu" if self.relu else "linear"
             return library.load().overlap_tiled_conv2d(
@@ -127,7 +125,6 @@ class Convolution:
         return tf.nn.relu(y) if self.relu else y
 
     def input_gradient(self, algorithm: str, shape: Any, filters: tf.Tensor, dz: tf.Tensor) -> tf.Tensor:
-        """Compute the gradient of the input from that of the result."""
         if algorithm != STOCK:
             return library.load().overlap_tiled_conv2d_backprop_input(
                 shape, filters, dz, algorithm=algorithm, **self._native
@@ -141,7 +138,6 @@ class Convolution:
         )
 
     def filter_gradient(self, algorithm: str, x: tf.Tensor, shape: Any, dz: tf.Tensor) -> tf.Tensor:
-        """Compute the gradient of the filters from that of the result."""
         if algorithm != STOCK:
             return library.load().overlap_tiled_conv2d_backprop_filter(
                 x, shape, dz, algorithm=algorithm, **self._native
