@@ -120,7 +120,7 @@ class Trainer:
         return self._outcome.ended
 
     def train_step(self, batch: Any) -> Mapping[str, Any]:
-        """One training step: updates the model's variables and returns logs of scalars by name.
+        """Make one training step: update the model's variables and return logs of scalars by name.
 
         Called while tracing, on the training thread. The default is the model's own `train_step`.
 
@@ -130,13 +130,13 @@ class Trainer:
         return self.model.train_step(batch)
 
     def validation_step(self, batch: Any) -> Mapping[str, Any]:
-        """One validation step: updates the metrics and returns logs of scalars by name.
+        """Make one validation step: update the metrics and return logs of scalars by name.
 
         Called while tracing, on the training thread, with every variable of the model replaced by a value
         of the snapshot. The default is the model's own `test_step`.
 
         Args:
-            batch: as for `train_step`.
+            batch: `x`, `(x, y)` or `(x, y, sample_weight)`, nested as the data is, the batch along axis 0.
         """
         return self.model.test_step(batch)
 
@@ -203,8 +203,8 @@ class Trainer:
         batch that Keras looks at to learn what it gives.
 
         Args:
-            args: those of `fit`.
-            kwargs: those of `fit`.
+            args: the positional arguments of `fit`.
+            kwargs: the keyword arguments of `fit`.
 
         Returns:
             Whether it would overlap, why not, the plan, and what memory it would take.

@@ -30,14 +30,14 @@ class ValidationPolicy:
 
     Attributes:
         workers: validation threads; each evaluates its part of the validation set. None takes two, or one
-            on a single core. During training on the CPU as many begin as it leaves cores idle, at least
-            one; while it waits for them, all.
+            on a single core. During training on the CPU only as many begin as the training leaves cores
+            idle, at least one. While the training waits for them, all begin.
         max_lag: how many later epochs may have begun when an epoch's validation is delivered to the
             callbacks; 0 is what `keras.Model.fit` does.
         overlap: `"auto"` measures whether training during a validation pays, and validates in step where it
-            does not, or where the two share the cores, the training leaves less than half a core idle, and
-            its batches are not split or come from a pipeline; `"always"` does not ask. Only with
-            `backlog="block"`.
+            does not. It does not wait for that measurement where the two share the cores, the training
+            leaves less than half a core idle, and its batches are not split or come from a pipeline: then
+            it validates in step at once. `"always"` does not ask. Only with `backlog="block"`.
         backlog: what happens at the end of an epoch while as many validations as `max_lag` allows (one at
             least) are still under way. `"block"` waits. `"skip"` leaves this epoch without a validation.
             `"latest"` gives up the waiting ones for this epoch's. An epoch without its validation has no
