@@ -8,4 +8,5 @@ if [ -z "${TFDS_DATA_DIR:-}" ] && [ -d ../shared/data/tensorflow_datasets ]; the
   TFDS_DATA_DIR=$(cd ../shared/data/tensorflow_datasets && pwd)
   export TFDS_DATA_DIR
 fi
+export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}"  # or TensorFlow's start-up lines drown the demo's
 exec .venv/bin/python examples/mnist_overlap.py "$@"
