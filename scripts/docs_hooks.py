@@ -1,7 +1,7 @@
 """Hooks of mkdocs.yml: folders in the navigation, and links from the pages to files outside docs/.
 
-In the repository a page links to `../SECURITY.md` or `../examples/ray_train.py`, and there the link works. The site
-holds only docs/, so each file that is linked becomes a page below `repository/`, and the links go there.
+In the repository a page links to `../SECURITY.md` or `../examples/ray_train.py`, and there the link works.
+The site holds only docs/, so each file that is linked becomes a page below `repository/`, and links go there.
 """
 
 from __future__ import annotations

@@ -18,16 +18,16 @@ _STAGES = (
     ("H accounts", "trained, hidden, waited", "monitoring/", 2, 0),
 )
 _WAYS = (
-    ((0, 0), (0, 1)), ((0, 1), (0, 2)), ((0, 2), (1, 2)), ((1, 1), (1, 2)), ((1, 2), (2, 2)), ((2, 2), (2, 1)),
-    ((2, 1), (2, 0)),
+    ((0, 0), (0, 1)), ((0, 1), (0, 2)), ((0, 2), (1, 2)), ((1, 1), (1, 2)),
+    ((1, 2), (2, 2)), ((2, 2), (2, 1)), ((2, 1), (2, 0)),
 )  # fmt: skip
 
 
 def drawing() -> str:
     label = (
-        "The training thread takes data from a source, trains and takes a snapshot. Workers validate it on shards of "
-        "the validation set. Between two calls the training thread merges the results, delivers them to the "
-        "callbacks and accounts for the time."
+        "The training thread takes data from a source, trains and takes a snapshot. Workers validate it on "
+        "shards of the validation set. Between two calls the training thread merges the results, delivers "
+        "them to the callbacks and accounts for the time."
     )
     lanes = [part for number, name in enumerate(_LANES) for part in _lane(number, name)]
     stages = [_stage(*stage) for stage in _STAGES]

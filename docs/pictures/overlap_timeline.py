@@ -14,8 +14,8 @@ def drawing() -> str:
     return picture(
         _END + 30,
         322,
-        "Keras trains and validates three epochs in turn. Trainer validates each epoch on worker threads while "
-        "the next one is trained, and ends sooner by two validations.",
+        "Keras trains and validates three epochs in turn. Trainer validates each epoch on worker threads "
+        "while the next one is trained, and ends sooner by two validations.",
         *_keras(62),
         *_trainer(152),
         *_legend(296),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from svg import line, picture, rect, text
+
 from overlap_train.scheduling import Arrival, Device, Platform, Transfer, simulate
 from overlap_train.scheduling.graph.layers import REQUEST, Layer, LayerGraph, Port, Work
-from svg import line, picture, rect, text
 
 # Kind of layer: milliseconds on the GPU and on a CPU core. Examples, of no machine in particular.
 _MS = {"conv": (2.0, 6.0), "norm": (0.8, 1.0), "dense": (1.2, 5.0)}
@@ -36,7 +37,8 @@ def drawing() -> str:
     return picture(
         880,
         y + 16,
-        "What a GPU and two CPU cores run under the policies gpu_only, paper and earliest_finish, and when each ends.",
+        "What a GPU and two CPU cores run under the policies gpu_only, paper and earliest_finish, and when "
+        "each ends.",
         *parts,
         *_legend(y - 2),
     )

@@ -42,7 +42,8 @@ def _rules(dark: int) -> str:
 
 _STYLE = (
     "text { font: 13px system-ui, sans-serif } .small { font-size: 11.5px } .name { font-weight: 600 } "
-    ".code { font-family: ui-monospace, monospace; font-size: 11px } .head { font-size: 14px; font-weight: 600 } "
+    ".code { font-family: ui-monospace, monospace; font-size: 11px } "
+    ".head { font-size: 14px; font-weight: 600 } "
     ".line { fill: none; stroke-width: 1.4 } .idle { stroke-dasharray: 4 3 } rect { stroke-width: 1.3 } "
     f"{_rules(0)} @media (prefers-color-scheme: dark) {{ {_rules(1)} }}"
 )

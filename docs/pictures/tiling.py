@@ -11,8 +11,9 @@ def drawing() -> str:
     return picture(
         880,
         352,
-        "The image is read in tiles of six by six pixels that overlap by two. Each tile is transformed into 36 values, "
-        "each multiplied over the channels with a transformed filter, and transformed back into four by four outputs.",
+        "The image is read in tiles of six by six pixels that overlap by two. Each tile is transformed into "
+        "36 values, each multiplied over the channels with a transformed filter, and transformed back into "
+        "four by four outputs.",
         *_image(24, _TOP),
         *_planes(322, _TOP),
         *_outputs(668, _TOP),
