@@ -27,6 +27,7 @@ def somewhere_else(tmp_path, monkeypatch):
     monkeypatch.setattr(keras.datasets.mnist, "load_data", lambda: digits)
 
 
+@pytest.mark.timeout(900)  # one page compiles the convolution, if no other test has
 @pytest.mark.parametrize("page", RUN, ids=name_of)
 def test_the_blocks_of_a_page_run_in_order(page, somewhere_else):
     found = blocks(page, "python")
