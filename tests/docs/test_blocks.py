@@ -53,7 +53,7 @@ def test_the_commands_of_a_page_exist(page):
     for block in blocks(page, "sh", "console"):
         for path in re.findall(r"(?<![\w/.-])(?:scripts|examples)/[\w/.-]+", block.code):
             assert (ROOT / path).exists(), f"{page}: {path}"
-        for command in re.findall(r"overlap-train (\w+)", block.code):
+        for command in re.findall(r"^(?:\S*/)?overlap-train (\w+)", block.code, re.M):
             assert command in _COMMANDS, f"{page}: overlap-train {command}"
         for module in re.findall(r"python -m ((?:scripts|overlap_train)[\w.]+)", block.code):
             path = ROOT.joinpath(*module.split("."))
