@@ -6,6 +6,7 @@ The site holds only docs/, so each file that is linked becomes a page below `rep
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from collections.abc import Iterator
@@ -122,5 +123,13 @@ def _uri(target: Path) -> str:
 def _as_page(target: Path) -> str:
     if target.suffix == ".md":
         return target.read_text()
+    if target.suffix == ".ipynb":
+        return _notebook(json.loads(target.read_text()))
     language = _LANGUAGES.get(target.suffix, "text")
     return f"# {target.relative_to(ROOT).as_posix()}\n\n````{language}\n{target.read_text()}````\n"
+
+
+def _notebook(notebook: dict[str, Any]) -> str:
+    """Return the cells of a notebook as Markdown: its words, and its code in fences."""
+    cells = [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
+    return "\n\n".join(f"```python\n{text}\n```" if kind == "code" else text for kind, text in cells)

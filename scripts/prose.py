@@ -33,7 +33,7 @@ LONGEST_SENTENCE = 30  # words
 # Dated reports say what was so on a day.
 EXEMPT = ("docs/results/",)
 # Still to be rewritten; named files are checked all the same.
-NOT_YET = ("docs/conv.md", "docs/paper.md", "docs/performance.md")
+NOT_YET = ("docs/conv.md",)
 PUBLIC = ("conv", "models", "monitoring", "options", "parallel", "scheduling", "zero_copy")
 PUBLIC_FILES = ("__init__.py", "errors.py", "records.py", "routing.py", "trainer.py")
 

@@ -252,7 +252,7 @@ def _head(figure: Any, uppermost: Any, spans: Sequence[Span], colours: Mapping[s
         )
     validated_s = union_s(of_name.get("validate", ()))
     hidden_s = overlap_s(of_name.get("validate", ()), of_name.get("train", ()))
-    hidden = [f"{hidden_s / validated_s:.0%} of the validation ran beside training"] if validated_s else []
+    hidden = [f"{hidden_s / validated_s:.0%} of the validation ran during training"] if validated_s else []
     heading = " · ".join([*filter(None, [title]), *hidden])
     figure.suptitle(heading, fontsize=11, x=0.008, ha="left").set_parse_math(False)
 

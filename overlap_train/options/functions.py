@@ -115,7 +115,7 @@ def split_functions(
     for name, value in data.items() if named else ():
         if not is_set(value):
             raise TypeError(
-                f"validation_data[{shown(name)}] stands beside an EvaluationFunction and must be a "
+                f"validation_data[{shown(name)}] stands with an EvaluationFunction and must be a "
                 f"validation set: a tuple of arrays, a dataset or a ValidationSet; got {shown(value)}"
             )
     sets = set(data) if isinstance(data, dict) and data and all(map(is_set, data.values())) else set()

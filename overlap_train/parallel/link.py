@@ -281,7 +281,7 @@ def _open(host: str, port: int, peer: str, credentials: Credentials, timeout_s: 
     try:
         # Where no program listens at a port of this machine, TCP may connect a socket with itself.
         if connection.getsockname() == connection.getpeername():
-            raise ConnectionRefusedError("nobody listens there")
+            raise ConnectionRefusedError("no program listens there")
         there = connection.getpeername()[0]
         credentials.check_place(f"{there}, where the {peer} is,", loopback=is_loopback(there))
         stream = Stream(connection)

@@ -66,7 +66,7 @@ def _checked(
     if unknown or not set(cluster) - {"evaluator"}:
         raise ClusterConfigError(
             f"{source} has tasks of type {', '.join(unknown or cluster) or 'none'}; use 'worker' or "
-            "'chief', and beside them 'evaluator'"
+            "'chief', and besides them 'evaluator'"
         )
     for single in ("chief", "evaluator"):
         if len(cluster.get(single, "1")) != 1:

@@ -34,3 +34,15 @@ def test_a_notebook_is_one_and_holds_no_output(path):
 
 def test_there_are_the_notebooks_that_the_pages_name():
     assert [path.stem for path in NOTEBOOKS] == ["custom_evaluation", "five_minutes"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_a_page_of_the_site(path):
+    pytest.importorskip("mkdocs", reason="the extra [docs] is not installed")
+    from scripts import docs_hooks
+
+    page = docs_hooks._as_page(path)
+    assert page.startswith("# ")
+    assert page.count("```python\n") == sum(
+        cell["cell_type"] == "code" for cell in json.loads(path.read_text())["cells"]
+    )

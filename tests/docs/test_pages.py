@@ -8,7 +8,7 @@ import re
 import pytest
 
 from overlap_train import Trainer
-from tests.docs.pages import DOCS, name_of
+from tests.docs.pages import DOCS, ROOT, name_of
 
 PAGES = [*sorted(DOCS.glob("start/*.md")), *sorted(DOCS.glob("how_to/*.md"))]
 
@@ -30,3 +30,9 @@ def test_every_argument_is_compared_with_keras():
     names = [name for of in (Trainer.fit, Trainer.__init__) for name in inspect.signature(of).parameters]
     known = re.findall(r"`(\w+)(?:=[^`]*)?`", text)
     assert [name for name in names if name not in (*known, "self", "model")] == []
+
+
+def test_every_example_and_notebook_is_listed():
+    text = (DOCS / "start" / "examples.md").read_text()
+    files = [*(ROOT / "examples").glob("*.*"), *(ROOT / "notebooks").glob("*.ipynb")]
+    assert [file.name for file in files if f"/{file.name})" not in text] == []

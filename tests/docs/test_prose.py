@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 
 import pytest
 
+from tests.docs.messages import messages
 from tests.docs.pages import ROOT
 
 _SPEC = importlib.util.spec_from_file_location("prose", ROOT / "scripts" / "prose.py")
@@ -21,6 +23,12 @@ def found_in(tmp_path, text, name="page.md"):
 
 def test_the_documentation_is_clean(capsys):
     assert prose.main([]) == 0, capsys.readouterr().out
+
+
+def test_messages_are_in_the_same_words():
+    for message in messages(least_words=2):
+        for pattern, instead in prose.WORDS:
+            assert not re.search(pattern, message.text, re.I), f"{message.where}: write {instead}"
 
 
 @pytest.mark.parametrize(
