@@ -14,8 +14,8 @@ def drawing() -> str:
         880,
         236,
         "Epochs 1 and 2 are trained, and epoch 3 begins. The result of epoch 2 arrives, and a callback "
-        "halves the rate. What was trained of epoch 3 is dropped, and epoch 3 is trained again from the snapshot of "
-        "epoch 2.",
+        "halves the rate. What was trained of epoch 3 is dropped. Epoch 3 is trained again from the snapshot "
+        "of epoch 2.",
         text(16, 30, "ReduceLROnPlateau halves the rate after epoch 2", kind="head"),
         text(16, _TOP + 22, "training thread"),
         text(16, workers + 16, "workers"),
