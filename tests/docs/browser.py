@@ -1,4 +1,4 @@
-"""Pages in headless Chromium, without a driver: look.html holds a page in a frame, looks at it, and reports."""
+"""Pages in headless Chromium, without a driver: look.html holds a page in a frame and reports on it."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def _is_installed(module: str) -> bool:
 
 def _build(built: Path) -> None:
     # Nothing outside this machine can be reached through a proxy that does not exist.
-    nowhere = {name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy", "HTTPS_PROXY")}
+    nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTPS_PROXY"), "http://127.0.0.1:9")
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(built)],
         cwd=ROOT,

@@ -11,7 +11,12 @@ DOCS = ROOT / "docs"
 SETUP = DOCS / "start" / "five_minutes.md"
 
 # Their blocks run, in order, in one namespace for each page.
-RUN = [ROOT / "README.md", *sorted(DOCS.glob("start/*.md")), *sorted(DOCS.glob("how_to/*.md"))]
+RUN = [
+    ROOT / "README.md",
+    DOCS / "index.md",
+    *sorted(DOCS.glob("start/*.md")),
+    *sorted(DOCS.glob("how_to/*.md")),
+]
 # These show a line or two of what their words explain; their blocks are compiled.
 COMPILED = sorted(set(DOCS.rglob("*.md")) - set(RUN))
 

@@ -1,4 +1,4 @@
-"""The built site as its files say it: links, anchors, what a page loads, and the inventory of the reference."""
+"""The built site, read from its files: links, anchors, what a page loads, and the inventory of names."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def broken_links(site: Path, pages: dict[Path, SitePage]) -> list[str]:
             address, anchor = urldefrag(link)
             if urlsplit(link).scheme:
                 continue
-            target = (page.path.parent / unquote(address)).resolve() if address else page.path
+            folder = site if address.startswith("/") else page.path.parent
+            target = (folder / unquote(address).lstrip("/")).resolve() if address else page.path
             target = target / "index.html" if target.is_dir() else target
             there = target in pages and (not anchor or unquote(anchor) in pages[target].anchors)
             if not (there or (target not in pages and target.is_file())):

@@ -51,7 +51,8 @@ def test_the_words_of_a_picture_stay_in_it(path):
     for word in words:
         x, y, most = float(word.get("x")), float(word.get("y")), 8.0 * len(word.text)
         left = {"middle": x - most / 2, "end": x - most}.get(word.get("text-anchor"), x)
-        assert left > -most / 4 and left + 0.75 * most < width and 0 < y < height, word.text
+        inside = left > -most / 4 and left + 0.75 * most < width and 0 < y < height
+        assert inside, word.text
 
 
 def test_every_picture_stands_on_a_page():
