@@ -18,8 +18,9 @@ ROOMS = (
 
 _WORD = re.compile(r"[A-Za-z][\w'.=()-]*")
 
-# Texts of some words that nobody is shown as they stand: parts of digests and of patterns.
+# Texts of some words that no user is shown: parts of digests and of patterns, and what values stand for.
 _NOT_SHOWN = (
+    ("_callbacks/origins.py", ""),
     ("_checkpoint/fingerprints.py", ""),
     ("_data/array_feed.py", "rows in batches of"),
     ("_data/array_feed.py", "digest of 64 rows"),
