@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tests.docs.browser import Browser, find_browser
+from tests.docs.pages import DOCS
 from tests.docs.site import broken_links, read_pages
 
 PAGES = ("index.html", "results/2026-11-24-epochs.html", "reference/trainer.html")
@@ -24,6 +25,12 @@ def luminance(colour):
 def test_every_link_leads_somewhere(site, pages):
     assert sum(len(page.links) for page in pages.values()) > 1000
     assert broken_links(site, pages) == []
+
+
+def test_every_result_is_in_the_index():
+    index = (DOCS / "results" / "index.md").read_text()
+    dated = [path.name for path in DOCS.glob("results/2*.md")]
+    assert [name for name in dated if f"({name})" not in index] == []
 
 
 def test_a_link_that_leads_nowhere_is_found(tmp_path):
