@@ -12,7 +12,7 @@ __all__ = ["format_report", "report"]
 
 
 def report() -> tuple[Timing, ...]:
-    """Every shape that algorithm="auto" has timed in this process, ours beside tf.nn.conv2d. Any thread."""
+    """Return what algorithm="auto" has timed here, ours and tf.nn.conv2d for each shape. Any thread."""
     return selection.timings()
 
 

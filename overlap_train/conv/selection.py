@@ -1,4 +1,4 @@
-"""algorithm="auto": times our algorithms beside TensorFlow's once for each shape, and takes the fastest.
+"""algorithm="auto": times our algorithms and TensorFlow's once for each shape, and takes the fastest.
 
 What one process has timed serves all others on the machine (`timing_cache.py`).
 
@@ -120,8 +120,11 @@ def operands(key: ConvKey) -> tuple[tf.Tensor, ...]:
 
 
 def _measure(key: ConvKey, compute: Callable[[str], Callable[..., tf.Tensor]]) -> Timing:
-    """Times all algorithms in rounds, so that a disturbance meets all of them, each round in an order of its
-    own, so that none has always the same one's caches; compiled, as a training step is."""
+    """Time all algorithms in rounds, compiled, as a training step is.
+
+    So a disturbance meets all of them. Each round has an order of its own, so that none has always the same
+    one's caches.
+    """
     names = (STOCK, *key.algorithms)
     arguments = operands(key)
     functions = {name: tf.function(compute(name), autograph=False) for name in names}

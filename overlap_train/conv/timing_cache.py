@@ -1,7 +1,7 @@
 """What convolutions have been timed on this machine, kept in the user's cache directory for other processes.
 
 One small JSON file for each combination of processor, threads and versions. A file that cannot be read or
-written, or that holds what nobody has measured, is as good as none: nothing here fails. Any thread.
+written, or that holds what was never measured, is as good as none: nothing here fails. Any thread.
 """
 
 from __future__ import annotations

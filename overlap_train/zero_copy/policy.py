@@ -40,12 +40,12 @@ class Choice:
 
 
 def check_mode(mode: str) -> None:
-    """Raises ValueError unless `mode` is one of `Mode`."""
+    """Raise ValueError unless `mode` is one of `Mode`."""
     require_choice("mode", mode, get_args(Mode))
 
 
 def choose(mode: Mode, size_bytes: int, *, integrated: bool, crossover_bytes: int | None) -> Choice:
-    """Decides for an input that a GPU reads once.
+    """Decide for an input that a GPU reads once.
 
     Args:
         mode: what the user asked for.
@@ -82,14 +82,14 @@ class CrossoverCache:
         self._entries: dict[str, int] | None = None
 
     def get(self, key: str) -> int | None:
-        """Returns the crossover in bytes that was stored for a device, or None."""
+        """Return the crossover in bytes that was stored for a device, or None."""
         with self._lock:
             if self._entries is None:
                 self._entries = self._read()
             return self._entries.get(key)
 
     def put(self, key: str, crossover_bytes: int) -> None:
-        """Stores a crossover, at once and atomically.
+        """Store a crossover, at once and atomically.
 
         Raises:
             OSError: if the file cannot be written; the value holds for this object nevertheless.
