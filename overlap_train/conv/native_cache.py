@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from overlap_train._support.files import cache_home, read_regular
+from overlap_train._support.files import cache_home, open_regular, read_regular
 from overlap_train.errors import NativeUnavailableError
 
 __all__ = ["LIBRARY_NAME", "MANIFEST", "cache_directory", "cache_path", "cached_library", "install", "locked"]
@@ -116,12 +116,9 @@ def locked(path: Path, *, limit_s: float) -> Iterator[None]:
         NativeUnavailableError: the file cannot be locked, or not in time.
     """
     deadline_s = time.monotonic() + limit_s
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = -1
     try:
-        descriptor = os.open(path, flags, 0o600)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError("it is no regular file")
+        descriptor = open_regular(path, os.O_RDWR | os.O_CREAT, 0o600)
         while not _take(descriptor):
             if time.monotonic() > deadline_s:
                 raise OSError(f"another process has held it for {limit_s:g} s")
