@@ -32,7 +32,7 @@ class Tell(keras.callbacks.Callback):
 
 
 def main_killed_at(directory: Path, killer: Connection, at: int) -> None:
-    """Trains, and is killed at the n-th operation on the files of its checkpoints; half of a write is done."""
+    """Trains, and is killed at the n-th operation on files of its checkpoints; half of a write is done."""
     folder, operations = str(directory / "checkpoints"), itertools.count(1)
 
     def wrap(name: str, real: Any) -> Any:

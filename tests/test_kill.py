@@ -34,9 +34,8 @@ class Run:
         hearing, telling = multiprocessing.Pipe(duplex=False)
         self.process = forked.start(function, directory, telling, *arguments, said=self._said, limit_s=300)
         telling.close()
-        with hearing:
-            with contextlib.suppress(EOFError):  # it was killed before
-                assert hearing.recv() == "begun"
+        with hearing, contextlib.suppress(EOFError):  # it was killed before
+            assert hearing.recv() == "begun"
 
     def wait(self) -> int:
         """Waits for its end and returns the exit code: 0, or minus that of a kill."""
