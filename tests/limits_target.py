@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import ctypes
 import errno
+import functools
 import json
 import os
 import pdb
@@ -44,6 +45,12 @@ def fit(resume: Any = None, **arguments: Any) -> dict[str, list[float]]:
     trainer = Trainer(linear(), validation=ValidationPolicy(workers=2, overlap="always"))
     common = dict(epochs=EPOCHS, batch_size=16, validation_data=arrays(24, 1), verbose=0)
     return trainer.fit(x, y, resume=resume, **(common | arguments)).history
+
+
+@functools.cache
+def usual() -> dict[str, list[float]]:
+    """Returns what a fit gives in a process that lacks nothing."""
+    return fit()
 
 
 def require_same(actual: dict[str, list[float]], expected: dict[str, list[float]]) -> None:
@@ -92,7 +99,8 @@ def descriptors() -> int:
 
 def few_descriptors(directory: Path) -> None:
     """With fewer than four, TensorFlow ends the process where it wants one to read random numbers from."""
-    expected = fit(resume=directory / "first")
+    expected = usual()
+    fit(resume=directory / "first")
     before = descriptors()
     for spare in (4, 16):
         # The limit counts from the highest one: what is free below it has to be taken first.
@@ -108,9 +116,9 @@ def few_descriptors(directory: Path) -> None:
         assert descriptors() == before
 
 
-def few_threads(directory: Path) -> None:
+def few_threads() -> None:
     """Lets the system refuse the n-th thread of Python's; those of TensorFlow end the process."""
-    expected = fit()
+    expected = usual()
     start, counted, refused_one = threading.Thread.start, [0], [0]
 
     def refuse(thread: threading.Thread) -> None:
@@ -136,7 +144,7 @@ def few_threads(directory: Path) -> None:
 
 def short_files(directory: Path) -> None:
     """Lets no file be longer than 100 bytes: neither a checkpoint nor a plan can be kept."""
-    expected = fit()
+    expected = usual()
     with limited(resource.RLIMIT_FSIZE, 100):
         require_same(fit(), expected)
         with refused(CheckpointError, "File too large"):
@@ -159,6 +167,16 @@ def mount(source: str, target: Path, kind: str = "", flags: int = 0, options: st
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(target))
 
 
+def file_systems(directory: Path) -> None:
+    """One after the other: the last leaves a process that can write hardly anywhere."""
+    short_files(directory)
+    if own_mounts():
+        full_disk(directory)
+        read_only_root(directory)
+    else:
+        print(NO_RIGHT)
+
+
 def own_mounts() -> bool:
     """Gives this process mounts that no other sees; returns whether it may."""
     try:
@@ -171,10 +189,7 @@ def own_mounts() -> bool:
 
 
 def full_disk(directory: Path) -> None:
-    if not own_mounts():
-        print(NO_RIGHT)
-        return
-    expected = fit()
+    expected = usual()
     full = directory / "full"
     full.mkdir()
     mount("none", full, "tmpfs", options="size=32k")
@@ -191,10 +206,7 @@ def full_disk(directory: Path) -> None:
 
 def read_only_root(directory: Path) -> None:
     """Lets nothing be written anywhere but into one directory for checkpoints."""
-    if not own_mounts():
-        print(NO_RIGHT)
-        return
-    expected = fit()
+    expected = usual()
     given = directory / "given"
     given.mkdir()
     mount("none", given, "tmpfs", options="size=4m")
@@ -247,8 +259,13 @@ def watched_fits(directory: Path, environment: dict[str, str]) -> None:
 # Forks
 
 
-def forked_after_a_fit(directory: Path) -> None:
-    fit()
+def forks(directory: Path) -> None:
+    """Before a fit and after it."""
+    forked_before()
+    forked_after()
+
+
+def forked_after() -> None:
     trainer = Trainer(linear())
     x, y = arrays(64)
     child = os.fork()
@@ -265,7 +282,7 @@ def forked_after_a_fit(directory: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-def forked_before(directory: Path) -> None:
+def forked_before() -> None:
     """A fork of a process that has imported TensorFlow and not used it may train; so does its parent."""
     child = os.fork()
     if not child:
@@ -348,9 +365,14 @@ SURROUNDINGS: list[Callable[[], dict[str, list[float]]]] = [
 ]
 
 
-def surroundings(directory: Path) -> None:
+def threads_and_surroundings(directory: Path) -> None:
+    few_threads()
+    surroundings()
+
+
+def surroundings() -> None:
     warnings.simplefilter("error", RuntimeWarning)
-    expected = fit()
+    expected = usual()
     for surrounding in SURROUNDINGS:
         require_same(surrounding(), expected)
         require_no_thread()

@@ -7,16 +7,13 @@ import pytest
 
 from tests import forked, limits_target
 
+# Few processes of several cases each: most of the time of one goes into its first fit.
 CASES = [
     limits_target.few_descriptors,
-    limits_target.few_threads,
-    limits_target.short_files,
-    limits_target.full_disk,
-    limits_target.read_only_root,
-    limits_target.forked_after_a_fit,
-    limits_target.forked_before,
-    limits_target.surroundings,
-    limits_target.under_pytest_without_a_cache,
+    limits_target.threads_and_surroundings,
+    limits_target.file_systems,
+    limits_target.forks,
+    pytest.param(limits_target.under_pytest_without_a_cache, marks=pytest.mark.nightly),
 ]
 
 

@@ -20,7 +20,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from overlap_train._support.files import cache_home, open_regular, read_regular
+from overlap_train._support.caches import convolution_builds
+from overlap_train._support.files import open_regular, read_regular
 from overlap_train.errors import NativeUnavailableError
 
 __all__ = ["LIBRARY_NAME", "MANIFEST", "cache_directory", "cache_path", "cached_library", "install", "locked"]
@@ -38,14 +39,13 @@ def cache_path() -> Path:
     Raises:
         NativeUnavailableError: there is no home directory to keep it in.
     """
-    chosen = os.environ.get("OVERLAP_TRAIN_CACHE_DIR")
-    home = Path(os.path.abspath(chosen)) if chosen else cache_home()
-    if home is None:
+    directory = convolution_builds()
+    if directory is None:
         raise NativeUnavailableError(
             "There is no home directory to keep the tiled convolution in; name a directory in "
             "OVERLAP_TRAIN_CACHE_DIR."
         )
-    return home / "conv"
+    return directory
 
 
 def cache_directory() -> Path:
