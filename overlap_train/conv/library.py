@@ -37,6 +37,7 @@ _OPERATIONS = (
     "overlap_tiled_conv2d_backprop_input",
     "overlap_tiled_conv2d_backprop_filter",
     "overlap_tiled_conv2d_epilogue_grad",
+    "overlap_depthwise_conv2d_backprop_filter",
 )
 
 _log = logging.getLogger("overlap_train.conv")

@@ -127,6 +127,35 @@ class FilterGradientOp final : public OpKernel {
 };
 
 template <class T>
+class DepthwiseFilterGradientOp final : public OpKernel {
+ public:
+  explicit DepthwiseFilterGradientOp(OpKernelConstruction* c) : OpKernel(c) { window_.Read(c); }
+
+  void Compute(OpKernelContext* c) override {
+    const Tensor &x = c->input(0), &dy = c->input(2);
+    TensorShape shape;
+    ConvShape s;
+    OP_REQUIRES_OK(c, SizesToShape(c->input(1), &shape));
+    OP_REQUIRES(c, shape.dim_size(3) == 1,
+                tensorflow::errors::InvalidArgument("there must be one filter for each channel, got ",
+                                                    shape.DebugString()));
+    OP_REQUIRES_OK(c, MakeShape(x.shape(), shape, window_, &s));
+    s.out_c = s.in_c;
+    OP_REQUIRES_OK(c, CheckGradient(dy.shape(), s));
+    Tensor* dfilter = nullptr;
+    OP_REQUIRES_OK(c, c->allocate_output(0, shape, &dfilter));
+    if (dy.NumElements() == 0 || x.NumElements() == 0) return Zero(dfilter);
+    DeviceRuntime runtime(c, window_.share);
+    OP_REQUIRES(
+        c, Kernels<T>().depthwise_filter_gradient(s, Data<T>(x), Data<T>(dy), Fresh<T>(dfilter), runtime),
+        OutOfScratch());
+  }
+
+ private:
+  WindowAttributes window_;
+};
+
+template <class T>
 class EpilogueGradientOp final : public OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -156,6 +185,7 @@ class EpilogueGradientOp final : public OpKernel {
 OT_REGISTER("OverlapTiledConv2D", ConvOp);
 OT_REGISTER("OverlapTiledConv2DBackpropInput", InputGradientOp);
 OT_REGISTER("OverlapTiledConv2DBackpropFilter", FilterGradientOp);
+OT_REGISTER("OverlapDepthwiseConv2DBackpropFilter", DepthwiseFilterGradientOp);
 OT_REGISTER("OverlapTiledConv2DEpilogueGrad", EpilogueGradientOp);
 
 }  // namespace

@@ -19,10 +19,10 @@ struct WindowAttributes {
 
   void Read(tensorflow::OpKernelConstruction* c) {
     std::vector<int> strides;
-    std::string padding, algorithm;
+    std::string padding, algorithm = "direct";
     OP_REQUIRES_OK(c, c->GetAttr("strides", &strides));
     OP_REQUIRES_OK(c, c->GetAttr("padding", &padding));
-    OP_REQUIRES_OK(c, c->GetAttr("algorithm", &algorithm));
+    if (c->HasAttr("algorithm")) OP_REQUIRES_OK(c, c->GetAttr("algorithm", &algorithm));
     OP_REQUIRES_OK(c, c->GetAttr("share", &share));
     OP_REQUIRES(
         c, strides.size() == 2 && strides[0] > 0 && strides[1] > 0,

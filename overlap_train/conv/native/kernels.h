@@ -27,6 +27,9 @@ struct KernelTable {
   // dz = dy where y > 0 and 0 elsewhere, and dbias = sum of dz over the pixels; [pixels, channels],
   // [channels].
   bool (*epilogue_gradient)(Index pixels, Index channels, const T* dy, const T* y, T* dz, T* dbias, Runtime&);
+
+  // Of a depthwise convolution whose filter is [k_h, k_w, in_c, 1]; out_c is in_c.
+  bool (*depthwise_filter_gradient)(const ConvShape&, const T* x, const T* dy, T* dfilter, Runtime&);
 };
 
 inline bool WinogradApplies(const ConvShape& s) {

@@ -1,5 +1,6 @@
 // The kernels of one instruction set and type. CMake compiles this file once for each: OT_ISA names the
 // namespace, OT_DOUBLE asks for double instead of float.
+#include "depthwise_filter_gradient.h"
 #include "direct_filter_gradient.h"
 #include "direct_forward.h"
 #include "epilogue_gradient.h"
@@ -20,7 +21,8 @@ constexpr KernelTable<T> kTable = {OT_NAME(OT_ISA),
                                    RunWinogradForward<T>,
                                    RunWinogradInputGradient<T>,
                                    RunWinogradFilterGradient<T>,
-                                   RunEpilogueGradient<T>};
+                                   RunEpilogueGradient<T>,
+                                   RunDepthwiseFilterGradient<T>};
 
 #ifdef OT_DOUBLE
 const KernelTable<double>& DoubleKernels() { return kTable<double>; }

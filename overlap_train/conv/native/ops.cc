@@ -142,6 +142,28 @@ out_backprop: the gradient with respect to the output.
 output: the gradient with respect to the filter.
 )doc");
 
+REGISTER_OP("OverlapDepthwiseConv2DBackpropFilter")
+    .Input("input: T")
+    .Input("filter_sizes: int32")
+    .Input("out_backprop: T")
+    .Output("output: T")
+    .Attr("T: {float, double}")
+    .Attr("strides: list(int) = [1, 1]")
+    .Attr("padding: {'SAME', 'VALID'} = 'SAME'")
+    .Attr("share: bool = true")
+    .SetShapeFn([](InferenceContext* c) { return ShapeFromSizes(c, 1); })
+    .Doc(R"doc(
+The gradient of tf.nn.depthwise_conv2d with one filter for each channel, with respect to its filters. On CPUs only.
+
+input: [batch, in_height, in_width, channels].
+filter_sizes: the filters' shape, [filter_height, filter_width, channels, 1].
+out_backprop: the gradient with respect to the output, [batch, out_height, out_width, channels].
+output: the gradient with respect to the filters.
+strides: of the window, [height, width].
+padding: as in tf.nn.depthwise_conv2d.
+share: as in OverlapTiledConv2D.
+)doc");
+
 REGISTER_OP("OverlapTiledConv2DEpilogueGrad")
     .Input("out_backprop: T")
     .Input("output: T")
