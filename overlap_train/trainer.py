@@ -185,6 +185,7 @@ class Trainer:
             ClusterError: a training on several hosts, or the evaluator of one, cannot start or go on.
             CheckpointError: a checkpoint cannot be written, is damaged, or belongs to another training.
             KeyboardInterrupt: a second signal came before the first was obeyed.
+            RuntimeError: this process was forked from one that had used TensorFlow, which cannot go on here.
         """
         given = {name: value for name, value in locals().items() if name not in ("self", "resume")}
         if self._is_around("fit"):
@@ -271,6 +272,7 @@ class Trainer:
         Raises:
             ValueError: for an argument out of range, empty data, or a model that is not compiled.
             TypeError: for an argument of the wrong type.
+            RuntimeError: in a fork, as for `fit`.
         """
         given = {name: value for name, value in locals().items() if name != "self"}
         if self._is_around("evaluate"):

@@ -126,8 +126,12 @@ class MultiModelScheduler:
             TypeError: an argument has the wrong type.
             ValueError: the name is taken, a number is below 1, or the model cannot be split.
             SchedulerClosedError: the scheduler is closed.
+            RuntimeError: this process was forked from one that had used TensorFlow, which cannot go on here.
         """
+        from overlap_train._keras import forks
         from overlap_train._keras import models as keras_models
+
+        forks.require_runtime()
 
         name = require_text("name", name)
         keras_models.require_model(model)
@@ -180,7 +184,11 @@ class MultiModelScheduler:
             TypeError, ValueError: a number is none, or out of range.
             QueueFullError: there was no room for `timeout_s`.
             SchedulerClosedError: the scheduler or the model was closed.
+            RuntimeError: in a fork, as for `add`.
         """
+        from overlap_train._keras import forks  # here, as it imports TensorFlow
+
+        forks.require_runtime()
         arrival_s = time.monotonic()
         priority = require_priority("priority", priority)
         if deadline_s is not None:

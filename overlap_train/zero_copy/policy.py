@@ -12,11 +12,11 @@ import json
 import os
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 from overlap_train._support.arguments import require_choice, require_path
-from overlap_train._support.files import cache_home, read_regular, replace_content
+from overlap_train._support.caches import copy_times
+from overlap_train._support.files import read_regular, replace_content
 from overlap_train._support.numbers import is_count, require_count
 
 _MOST_BYTES = 1 << 20
@@ -77,7 +77,7 @@ class CrossoverCache:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        self._path = require_path("path", path) if path is not None else _default_path()
+        self._path = require_path("path", path) if path is not None else copy_times()
         self._lock = threading.Lock()
         self._entries: dict[str, int] | None = None
 
@@ -111,8 +111,3 @@ class CrossoverCache:
         if not isinstance(content, dict):
             return {}
         return {key: value for key, value in content.items() if is_count(value)}
-
-
-def _default_path() -> Path | None:
-    home = cache_home()
-    return None if home is None else home / "zero_copy.json"
