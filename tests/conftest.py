@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shutil
@@ -19,6 +20,12 @@ CACHE = os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="overlap_train-te
 os.environ.setdefault("OVERLAP_TRAIN_CACHE_DIR", CACHE + "/builds")
 
 import pytest
+
+
+def pytest_collection_finish():
+    """Spares each search for garbage a million objects of TensorFlow's, which are imported by now."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_unconfigure():

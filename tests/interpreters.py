@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import functools
 import gc
+import multiprocessing
 import os
 import pickle
 import runpy
@@ -130,6 +131,17 @@ def run(
     if check:
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-6000:]
     return done
+
+
+@functools.cache
+def forkserver() -> multiprocessing.context.ForkServerContext:
+    """Returns a context of `multiprocessing` whose processes have the imports, too.
+
+    They are made as spawned ones are, from pickled arguments, but with the environment of the first one.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tensorflow", "keras", "overlap_train.trainer"])
+    return context
 
 
 def _pipe(kind: Any, mode: str, inherited: int = 0) -> tuple[IO[str] | None, int]:

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from overlap_train import ValidationPolicy
 from tests.differential import assert_same_run, run_keras, run_ours
 from tests.networks import arrays, functional, functional_data, sequential, subclassed
+from tests.real_callbacks import CountBatches, ReadMetrics, TurnKnob
 from tests.real_code import BUILDERS as REAL
-from tests.real_code import CountBatches, ReadMetrics, TurnKnob
 
 kc = keras.callbacks
 

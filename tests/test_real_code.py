@@ -14,7 +14,8 @@ from overlap_train import Trainer, ValidationPolicy
 from tests import networks
 from tests.differential import assert_same_run, run_keras, run_ours
 from tests.networks import CLASSES, FEATURES, arrays, crossentropy
-from tests.real_code import BUILDERS, ReadMetrics, TurnKnob
+from tests.real_callbacks import ReadMetrics, TurnKnob
+from tests.real_code import BUILDERS
 
 kc = keras.callbacks
 X, Y = arrays(70)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from overlap_train.conv import build as conv_build
 from overlap_train.conv import library
 from overlap_train.errors import NativeUnavailableError
 
@@ -15,3 +18,23 @@ def native() -> None:
         library.load()
     except NativeUnavailableError as error:
         pytest.skip(f"no native convolution here: {error}")
+
+
+@pytest.fixture
+def compiler(tmp_path, monkeypatch):
+    """Returns a function that writes a program and makes `$CXX` name it; CMake and Ninja are there."""
+    (tmp_path / "bin").mkdir()
+    for name in ("cmake", "ninja"):
+        (tmp_path / "bin" / name).write_text("#!/bin/sh\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("OVERLAP_TRAIN_CACHE_DIR", str(tmp_path / "cache"))
+    conv_build.cache_directory()
+    path = tmp_path / "compiler"
+
+    def write(content: bytes, value: str = "{}") -> None:
+        path.write_bytes(content)
+        path.chmod(0o755)
+        monkeypatch.setenv("CXX", value.format(path))
+
+    return write
