@@ -48,9 +48,16 @@ def hooks_of(fit, **arguments):
     return told.hooks
 
 
-@pytest.mark.parametrize("group", [1, 2, 4, 50])
-@pytest.mark.parametrize("run_eagerly", [False, True])
+GROUPS = [(1, False), (4, False), (50, False), (4, True)]
+MORE_GROUPS = [(2, False), (1, True), (2, True), (50, True)]
+
+
+@pytest.mark.parametrize(
+    ("group", "run_eagerly"),
+    [*GROUPS, *(pytest.param(*case, marks=pytest.mark.nightly) for case in MORE_GROUPS)],
+)
 def test_every_hook_is_called_where_keras_calls_it(group, run_eagerly):
+    """One step a call, several, more than an epoch has, and eager ones; the rest is nightly."""
     build = dict(steps_per_execution=group, run_eagerly=run_eagerly)
     asked = dict(epochs=2, validation_batch_size=8)
     assert hooks_of(Trainer(plain(**build)).fit, **asked) == hooks_of(plain(**build).fit, **asked)
