@@ -69,7 +69,7 @@ def test_a_network_split_equals_its_whole(name, policies):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", (*PAPERS, *TEN_MORE))
+@pytest.mark.parametrize("name", [*PAPERS, *TEN_MORE])
 @pytest.mark.timeout(1800)
 def test_a_network_split_equals_its_whole_under_every_policy(name):
     check(name, POLICIES)
