@@ -10,6 +10,8 @@ from overlap_train.conv import build as conv_build
 from overlap_train.conv import library
 from overlap_train.errors import NativeUnavailableError
 
+TOOLCHAIN = conv_build.Toolchain("cmake", "Ninja", "ninja", "c++", "c++ 1.0", None)
+
 
 @pytest.fixture(scope="session")
 def native() -> None:
@@ -38,3 +40,20 @@ def compiler(tmp_path, monkeypatch):
         monkeypatch.setenv("CXX", value.format(path))
 
     return write
+
+
+@pytest.fixture
+def builds(tmp_path, monkeypatch):
+    """Counts compilations, which write a file at once."""
+    count = []
+
+    def compile_nothing(toolchain, directory):
+        count.append(directory)
+        library = directory / conv_build.LIBRARY_NAME
+        library.write_bytes(b"library")
+        return library
+
+    monkeypatch.setenv("OVERLAP_TRAIN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(conv_build, "_compile", compile_nothing)
+    monkeypatch.setattr(conv_build, "find_toolchain", lambda **_: TOOLCHAIN)
+    return count

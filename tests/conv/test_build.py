@@ -10,25 +10,7 @@ import pytest
 from overlap_train.conv import build as conv_build
 from overlap_train.conv import native_cache
 from overlap_train.errors import NativeUnavailableError
-
-TOOLCHAIN = conv_build.Toolchain("cmake", "Ninja", "ninja", "c++", "c++ 1.0", None)
-
-
-@pytest.fixture
-def builds(tmp_path, monkeypatch):
-    """Counts compilations, which write a file at once."""
-    count = []
-
-    def compile_nothing(toolchain, directory):
-        count.append(directory)
-        library = directory / conv_build.LIBRARY_NAME
-        library.write_bytes(b"library")
-        return library
-
-    monkeypatch.setenv("OVERLAP_TRAIN_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(conv_build, "_compile", compile_nothing)
-    monkeypatch.setattr(conv_build, "find_toolchain", lambda **_: TOOLCHAIN)
-    return count
+from tests.conv.conftest import TOOLCHAIN
 
 
 def test_second_build_comes_from_the_cache(builds) -> None:
