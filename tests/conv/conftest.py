@@ -57,3 +57,24 @@ def builds(tmp_path, monkeypatch):
     monkeypatch.setattr(conv_build, "_compile", compile_nothing)
     monkeypatch.setattr(conv_build, "find_toolchain", lambda **_: TOOLCHAIN)
     return count
+
+
+@pytest.fixture
+def no_writing(monkeypatch):
+    """Fails whatever is opened for writing or made, as a read-only file system does."""
+    opened = os.open
+
+    def read_only(path, flags, *arguments, **options):
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise OSError(30, "Read-only file system", str(path))
+        return opened(path, flags, *arguments, **options)
+
+    def refuse(*arguments, **options):
+        raise OSError(30, "Read-only file system")
+
+    def begin():
+        monkeypatch.setattr(os, "open", read_only)
+        for name in ("mkdir", "replace", "rename", "unlink", "chmod"):
+            monkeypatch.setattr(os, name, refuse)
+
+    return begin

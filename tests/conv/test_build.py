@@ -115,27 +115,6 @@ def test_compiler_output_is_in_the_error(tmp_path) -> None:
 # A cache that may be read only
 
 
-@pytest.fixture
-def no_writing(monkeypatch):
-    """Fails whatever is opened for writing or made, as a read-only file system does."""
-    opened = os.open
-
-    def read_only(path, flags, *arguments, **options):
-        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-            raise OSError(30, "Read-only file system", str(path))
-        return opened(path, flags, *arguments, **options)
-
-    def refuse(*arguments, **options):
-        raise OSError(30, "Read-only file system")
-
-    def begin():
-        monkeypatch.setattr(os, "open", read_only)
-        for name in ("mkdir", "replace", "rename", "unlink", "chmod"):
-            monkeypatch.setattr(os, name, refuse)
-
-    return begin
-
-
 def test_what_is_cached_is_found_where_nothing_can_be_written(builds, no_writing) -> None:
     library = conv_build.build()
     no_writing()
