@@ -23,9 +23,13 @@ import pytest
 
 
 def pytest_collection_finish():
-    """Spares each search for garbage a million objects of TensorFlow's, which are imported by now."""
+    """Spares the searches for garbage a million objects of TensorFlow's, which are imported by now.
+
+    And makes them rarer: tracing makes many objects, and what has to be found a test looks for itself.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def pytest_unconfigure():
