@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 
+from overlap_train._callbacks.late import EpochHooks
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.checkpointing import build_resumer
 from overlap_train._fit.course import Course, Ledger
@@ -124,10 +125,12 @@ class FitBuilder:
         if self._interrupts is None:
             self._interrupts = self._resources.enter_context(Interrupts())
             self._resumer = build_resumer(request, state, self._progress.message, self._resources)
-        deliveries = self._deliveries(callbacks, suite, backlog, delivery)
+        hooks = EpochHooks(callbacks, lambda: len(backlog) > 0)
+        deliveries = self._deliveries(hooks, callbacks, suite, backlog, delivery)
         training = EpochTraining(
             model=request.model,
             callbacks=callbacks,
+            hooks=hooks,
             step=step,
             loop=loop,
             pace=pace,
@@ -187,7 +190,12 @@ class FitBuilder:
         return state, suite, PythonState(model) if anew and suite else None
 
     def _deliveries(
-        self, callbacks: Any, suite: ValidationSuite, backlog: Backlog, delivery: AnyDelivery
+        self,
+        hooks: EpochHooks,
+        callbacks: Any,
+        suite: ValidationSuite,
+        backlog: Backlog,
+        delivery: AnyDelivery,
     ) -> Deliveries:
         settings, request = self._settings, self._request
         lag = LagControl(
@@ -199,6 +207,7 @@ class FitBuilder:
         )
         return Deliveries(
             callbacks=callbacks,
+            hooks=hooks,
             suite=suite,
             backlog=backlog,
             delivery=delivery,
