@@ -8,9 +8,9 @@ import functools
 import inspect
 import types
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import keras
 
@@ -133,7 +133,7 @@ class Calls(ABC):
             return OfData(name)
         if isinstance(owner.value, types.ModuleType):
             return self._of_module(owner.value, name)
-        if owner.value is self.callback and name in ("model", "_model"):
+        if isinstance(owner.value, keras.callbacks.Callback) and name in ("model", "_model"):
             return Given.PART
         return self._of_object(owner.value, name)
 
@@ -235,8 +235,8 @@ class Calls(ABC):
         """Makes sure that nobody is handed what leads to the training."""
         for value in values:
             if isinstance(value, Known):
-                plain = isinstance(value.value, (*SIMPLE, type, types.ModuleType))
-                if not plain and origin_of(type(value.value)) is not Origin.LIBRARY:
+                simple = isinstance(value.value, (*SIMPLE, type, types.ModuleType))
+                if self._reaches(value) or not (simple or origin_of(type(value.value)) is Origin.LIBRARY):
                     raise Unclear
             elif not isinstance(value, OfData) and value not in (Given.DATA, Given.LATER):
                 raise Unclear
@@ -244,7 +244,7 @@ class Calls(ABC):
     def _reaches(self, value: Any) -> bool:
         """Whether a value leads to the training."""
         if isinstance(value, Known):
-            return value.value is self.callback
+            return isinstance(value.value, keras.callbacks.Callback)
         return value is Given.PART or isinstance(value, OfModel)
 
     def _of_module(self, module: types.ModuleType, name: str) -> Any:
@@ -260,7 +260,7 @@ class Calls(ABC):
         if isinstance(found, property):
             if not isinstance(found.fget, types.FunctionType):
                 raise Unclear
-            if origin_of(type(owner)) is Origin.LIBRARY and owner is not self.callback:
+            if origin_of(type(owner)) is Origin.LIBRARY and not self._reaches(Known(owner)):
                 return Given.DATA
             return self.run(found.fget, [Known(owner)], {})
         if name in live and not isinstance(owner, type):
@@ -271,7 +271,7 @@ class Calls(ABC):
             return Known(types.MethodType(found.__func__, owner if isinstance(owner, type) else type(owner)))
         if isinstance(found, types.FunctionType):
             return Known(found if isinstance(owner, type) else types.MethodType(found, owner))
-        if origin_of(type(owner)) is Origin.LIBRARY and owner is not self.callback:
+        if origin_of(type(owner)) is Origin.LIBRARY and not self._reaches(Known(owner)):
             return Given.DATA
         if found is None:
             raise Unclear
@@ -292,10 +292,10 @@ def _is_around_users(function: types.FunctionType) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def _assigned(kind: Hashable) -> frozenset[str]:
+def _assigned(kind: Any) -> frozenset[str]:
     """Returns the attributes that methods of a class set after `__init__`, on itself or another object."""
     names: set[str] = set()
-    for base in inspect.getmro(cast(type, kind)):
+    for base in inspect.getmro(kind):
         for name, member in vars(base).items():
             function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
             if name == "__init__" or not isinstance(function, types.FunctionType):

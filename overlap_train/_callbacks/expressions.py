@@ -269,10 +269,7 @@ def either(values: Sequence[Any]) -> Any:
     if all(_identical(first, value) is True or value is first for value in values):
         return first
     for value in values:
-        if isinstance(value, Known):
-            if not isinstance(value.value, SIMPLE) and origin_of(type(value.value)) is not Origin.LIBRARY:
-                raise Unclear
-        elif not isinstance(value, Given):
+        if not (_is_data(value) if isinstance(value, Known) else isinstance(value, Given)):
             raise Unclear
     return Given.PART if any(value is Given.PART for value in values) else Given.DATA
 
@@ -298,11 +295,16 @@ def item_of(value: Any) -> Any:
         return either(value) if value else Given.DATA
     if value in (Given.PART, Given.DATA):
         return value
-    if not isinstance(value, Known):
-        raise Unclear
-    if isinstance(value.value, SIMPLE) or origin_of(type(value.value)) is Origin.LIBRARY:
+    if isinstance(value, Known) and _is_data(value):
         return Given.DATA
     raise Unclear
+
+
+def _is_data(known: Known) -> bool:
+    """Whether an object cannot lead to the training."""
+    if isinstance(known.value, (*SIMPLE, keras.callbacks.Callback)):
+        return isinstance(known.value, SIMPLE)
+    return origin_of(type(known.value)) is Origin.LIBRARY
 
 
 def _identical(left: Any, right: Any) -> bool | None:

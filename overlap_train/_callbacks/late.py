@@ -2,7 +2,8 @@
 
 While an epoch waits for its validation, the next one is trained. A callback that only keeps and logs what it
 is given gets its hooks of that next epoch after the `on_epoch_end` that they follow under Keras, and none of
-an epoch that is taken back. So it sees the calls of `keras.Model.fit`, in their order. On the training thread.
+an epoch that is taken back. So it sees the calls of `keras.Model.fit`, in their order. On the training
+thread.
 """
 
 from __future__ import annotations

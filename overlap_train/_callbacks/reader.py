@@ -8,6 +8,8 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
+import keras
+
 from overlap_train._callbacks.calls import plain
 from overlap_train._callbacks.doings import Doing
 from overlap_train._callbacks.expressions import Expressions, Frame, Inner, either, item_of, merged, truth
@@ -180,7 +182,8 @@ class Reader(Expressions):
         if isinstance(owner, Known):
             if isinstance(owner.value, (type, types.ModuleType)) or name.startswith("on_"):
                 raise Unclear
-            if owner.value is self.callback and name in ("model", "_model", "params"):
+            of_callback = isinstance(owner.value, keras.callbacks.Callback)
+            if of_callback and name in ("model", "_model", "params"):
                 raise Unclear
         self.does(Doing.APART)
 
