@@ -14,15 +14,15 @@ from scripts.clients.child import ABSENT, BROKEN
 _ROOT = Path(__file__).parents[2]
 _HELPERS = ("__init__", "__main__", "case", "child")
 _TIMEOUT_S = 600
-_QUIET = dict(
-    TF_CPP_MIN_LOG_LEVEL="3",
-    KERAS_BACKEND="tensorflow",
-    MPLBACKEND="Agg",
-    WANDB_MODE="offline",
-    WANDB_SILENT="true",
-    DVC_NO_ANALYTICS="true",
-    CLEARML_LOG_LEVEL="ERROR",
-)
+_QUIET = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "KERAS_BACKEND": "tensorflow",
+    "MPLBACKEND": "Agg",
+    "WANDB_MODE": "offline",
+    "WANDB_SILENT": "true",
+    "DVC_NO_ANALYTICS": "true",
+    "CLEARML_LOG_LEVEL": "ERROR",
+}
 
 
 def main() -> int:

@@ -24,7 +24,12 @@ def _arrays(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 X, Y = _arrays(256, 0)
 VALIDATION = _arrays(96, 1)
-ARGUMENTS: dict[str, Any] = dict(epochs=4, batch_size=32, verbose=0, validation_data=VALIDATION)
+ARGUMENTS: dict[str, Any] = {
+    "epochs": 4,
+    "batch_size": 32,
+    "verbose": 0,
+    "validation_data": VALIDATION,
+}
 
 
 @dataclass

@@ -9,14 +9,14 @@ import overlap_train
 from scripts.clients.case import Run, X, Y, build
 
 
-def _model(X: object, y: object) -> keras.Model:  # noqa: N803: scikit-learn's name
+def _model(X: object, y: object) -> keras.Model:
     model = build()
     model.compile(keras.optimizers.Adam(0.01), "mse")  # the wrapper makes one-hot labels
     return model
 
 
 def _estimator() -> keras.wrappers.SKLearnClassifier:
-    fit = dict(epochs=4, batch_size=32, verbose=0, validation_split=0.25)
+    fit = {"epochs": 4, "batch_size": 32, "verbose": 0, "validation_split": 0.25}
     return keras.wrappers.SKLearnClassifier(_model, fit_kwargs=fit)
 
 

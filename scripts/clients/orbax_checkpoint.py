@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import keras
-import orbax.checkpoint  # noqa: F401: what the callback needs
 
 from overlap_train import Trainer
 from scripts.clients.case import ARGUMENTS, Run, X, Y, build

@@ -1,4 +1,4 @@
-"""What hooks do, by their code: stand-ins for callbacks of loggers and tuners, and code that only looks so."""
+"""What hooks do, by their code: stand-ins for callbacks of loggers and tuners, and their doubles."""
 
 from __future__ import annotations
 
