@@ -62,7 +62,10 @@ _STANDARD_APART = frozenset(
     | {"operator", "posixpath", "statistics", "string", "textwrap", "warnings", "_warnings", "_operator"}
     | {"_collections", "genericpath", "pathlib"}
 )
-_STANDARD_LOOKS = frozenset({"datetime", "os", "posix", "shutil", "tempfile", "time"})
+_STANDARD_LOOKS = {
+    **dict.fromkeys(("datetime", "time"), Doing.TIMES),
+    **dict.fromkeys(("os", "posix", "shutil", "tempfile"), Doing.LOOKS),
+}
 # What reads a model and leaves it as it is, with whether a number, a text or an array comes back.
 _READING = {
     **dict.fromkeys(
@@ -71,7 +74,9 @@ _READING = {
     **dict.fromkeys(("get", "get_layer", "items", "keys", "values"), False),
     **dict.fromkeys(("summary", "to_json"), True),
 }
-_LEAVES = frozenset({"__class__", "built", "dtype", "metrics_names", "name", "path", "shape"})
+_LEAVES = frozenset(
+    {"__class__", "built", "distribute_strategy", "dtype", "metrics_names", "name", "path", "shape"}
+)
 _PURE_METHODS = frozenset({"copy", "format", "get", "items", "join", "keys", "lower", "split", "values"})
 
 
@@ -174,6 +179,8 @@ class Calls(ABC):
     def _call_function(
         self, function: types.FunctionType, given: Sequence[Any], named: dict[str, Any]
     ) -> Any:
+        if function.__module__ != function.__globals__["__name__"] == "contextlib":  # a `contextmanager`
+            function = function.__wrapped__  # type: ignore[attr-defined]
         values, origin = [*given, *named.values()], origin_of(function)
         if origin is Origin.LIBRARY and not (any(map(self._reaches, values)) or _is_around_users(function)):
             return self._call_apart(values)
@@ -211,7 +218,7 @@ class Calls(ABC):
     def _call_standard(self, module: str, values: Sequence[Any]) -> Any:
         name = module.split(".")[0]
         if name in _STANDARD_LOOKS:
-            self.does(Doing.LOOKS)
+            self.does(_STANDARD_LOOKS[name])
         elif name not in _STANDARD_APART:
             raise Unclear
         return self._call_apart(values)

@@ -19,9 +19,11 @@ class Doing(enum.IntEnum):
     """It returns, whatever it is given."""
     APART = 1
     """It keeps what it is given, or passes it on to what cannot reach the training."""
-    LOOKS = 2
-    """It reads the model, or the time."""
-    ENDS = 3
+    TIMES = 2
+    """It looks at the clock."""
+    LOOKS = 3
+    """It reads the model, or files."""
+    ENDS = 4
     """It may end the training: `stop_training`, or an exception."""
-    ANYTHING = 4
+    ANYTHING = 5
     """It may change the training, or cannot be read."""

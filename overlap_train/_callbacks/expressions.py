@@ -170,7 +170,7 @@ class Expressions(Calls):
         named: dict[str, Any] = {}
         for keyword in node.keywords:
             value = plain(self.value(keyword.value, frame))
-            named[keyword.arg or "**"] = value
+            named |= value if isinstance(value, dict) else {keyword.arg or "**": value}
         return given, named
 
     def _truth(self, node: ast.expr, frame: Frame) -> bool | None:

@@ -54,6 +54,7 @@ _WATCHING: tuple[Any, ...] = (
     keras.callbacks.RemoteMonitor,
     keras.callbacks.TensorBoard,
     keras.callbacks.TerminateOnNaN,
+    *([keras.callbacks.OrbaxCheckpoint] if hasattr(keras.callbacks, "OrbaxCheckpoint") else []),
 )
 
 
@@ -123,12 +124,15 @@ def ordering_hooks(callback: keras.callbacks.Callback) -> tuple[str, ...]:
 def is_called_late(callback: keras.callbacks.Callback) -> bool:
     """Whether the hooks inside an epoch may be called after the epoch before it has been delivered.
 
-    So it is if a hook must follow that, and they all only keep, count or log what they are given.
+    So it is if a hook must follow that, and they all only keep, count or log what they are given. The time at
+    which an epoch begins is then that at which the one before is delivered.
     """
     if is_declared_safe(callback) or not _ordering(callback):
         return False
-    inside = [hook for hook in _INSIDE_EPOCHS if overrides(callback, hook)]
-    return doing_of(callback, inside, watching=_WATCHING, later=True) <= Doing.APART
+    batches = [hook for hook in _TRAIN_BATCH if overrides(callback, hook)]
+    if doing_of(callback, batches, watching=_WATCHING) > Doing.APART:
+        return False
+    return doing_of(callback, ["on_epoch_begin"], watching=_WATCHING, later=True) <= Doing.TIMES
 
 
 def may_change_training(callback: keras.callbacks.Callback) -> bool:

@@ -65,9 +65,9 @@ class Reader(Expressions):
         frame.returned.append(Known(None) if node.value is None else plain(self.value(node.value, frame)))
 
     def _raise(self, node: ast.Raise, frame: Frame) -> None:
-        if node.exc is not None:
+        if node.exc is not None:  # else it is what would have been raised anyway
             self.value(node.exc, frame)
-        self.does(Doing.ENDS)
+            self.does(Doing.ENDS)
 
     def _assert(self, node: ast.Assert, frame: Frame) -> None:
         self.value(node.test, frame)
@@ -116,7 +116,17 @@ class Reader(Expressions):
             if handler.name:
                 frame.names[handler.name] = Given.DATA
         handlers = [handler.body for handler in node.handlers]
-        ended = self._ways(frame, [*node.body, *node.orelse], *handlers)
+        before, self.doing = self.doing, Doing.NOTHING
+        names = dict(frame.names)
+        ended = self._block([*node.body, *node.orelse], frame)
+        failing, self.doing = self.doing is not Doing.NOTHING, max(self.doing, before)
+        if failing:
+            after, frame.names = frame.names, names
+            handled = self._ways(frame, *handlers) if handlers else True
+            frame.names = _met_again(
+                [] if ended else [after], [] if handled else [frame.names], otherwise=names
+            )
+            ended = ended and handled
         return self._block(node.finalbody, frame) or ended
 
     def _assign(self, node: ast.Assign, frame: Frame) -> None:
@@ -188,6 +198,12 @@ class Reader(Expressions):
         self.does(Doing.APART)
 
 
+def _met_again(*ways: Sequence[dict[str, Any]], otherwise: dict[str, Any]) -> dict[str, Any]:
+    """Returns the variables where ways meet that have not ended, if any has not."""
+    left = [names for way in ways for names in way]
+    return merged(left) if left else otherwise
+
+
 def _as_load(target: ast.expr) -> ast.expr:
     """Returns the expression that reads what is assigned to."""
     if isinstance(target, ast.Name):
@@ -216,12 +232,11 @@ def _bound(
         raise Unclear
     known = {*places, *(p.arg for p in parameters.kwonlyargs)}
     bound |= {name: plain(value) for name, value in rest.items() if name in known}
-    others = [value for name, value in rest.items() if name not in known]
-    others += [named["**"]] if "**" in named else []
-    if any(value is not Given.DATA for value in others) or (others and parameters.kwarg is None):
+    others = {name: plain(value) for name, value in rest.items() if name not in known}
+    if "**" in named or (others and parameters.kwarg is None):
         raise Unclear
     if parameters.kwarg is not None:
-        bound[parameters.kwarg.arg] = Given.DATA
+        bound[parameters.kwarg.arg] = others
     defaults = function.__defaults__ or ()
     for name, value in {**dict(zip(places[len(places) - len(defaults) :], defaults, strict=True))}.items():
         bound.setdefault(name, met(value))

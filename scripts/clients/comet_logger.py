@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import comet_ml
-from comet_ml.integration.keras import CometKerasCallback
 
 from overlap_train import Trainer
 from scripts.clients.case import ARGUMENTS, Run, X, Y, build
@@ -16,7 +15,7 @@ def _experiment() -> comet_ml.OfflineExperiment:
 def stock() -> Run:
     experiment = _experiment()
     model = build()
-    model.fit(X, Y, callbacks=[CometKerasCallback(experiment)], **ARGUMENTS)
+    model.fit(X, Y, callbacks=[experiment.get_callback("keras")], **ARGUMENTS)
     experiment.end()
     return Run.of(model)
 
@@ -25,6 +24,6 @@ def ours() -> Run:
     experiment = _experiment()
     model = build()
     trainer = Trainer(model)
-    trainer.fit(X, Y, callbacks=[CometKerasCallback(experiment)], **ARGUMENTS)
+    trainer.fit(X, Y, callbacks=[experiment.get_callback("keras")], **ARGUMENTS)
     experiment.end()
     return Run.of(model, trainer)
