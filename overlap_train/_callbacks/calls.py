@@ -105,14 +105,14 @@ class Calls(ABC):
     """Follows calls as far as they may lead to the training.
 
     Args:
-        callback: whose code is read.
+        watching: classes of Keras's own whose hooks at most end the training.
 
     Attributes:
         doing: what the code that has been read does.
     """
 
-    def __init__(self, callback: keras.callbacks.Callback) -> None:
-        self.callback = callback
+    def __init__(self, watching: tuple[Any, ...] = ()) -> None:
+        self.watching = watching
         self.doing = Doing.NOTHING
 
     @abstractmethod
@@ -186,6 +186,9 @@ class Calls(ABC):
             return self._call_apart(values)
         if origin is Origin.STANDARD:
             return self._call_standard(function.__globals__["__name__"], values)
+        if origin is Origin.TRAINING and function.__name__.startswith("on_") and self._watches(given):
+            self.does(Doing.ENDS)
+            return Given.DATA
         if origin is Origin.TRAINING and not function.__module__.startswith("keras.src.callbacks."):
             if function.__name__ != "convert_to_numpy":
                 raise Unclear
@@ -247,6 +250,11 @@ class Calls(ABC):
                     raise Unclear
             elif not isinstance(value, OfData) and value not in (Given.DATA, Given.LATER):
                 raise Unclear
+
+    def _watches(self, given: Sequence[Any]) -> bool:
+        """Whether a hook is that of one of Keras's own callbacks that at most end the training."""
+        owner = given[0].value if given and isinstance(given[0], Known) else None
+        return type(owner) in self.watching and type(owner) is not keras.callbacks.Callback
 
     def _reaches(self, value: Any) -> bool:
         """Whether a value leads to the training."""

@@ -48,17 +48,9 @@ class Inner:
 
 
 class Expressions(Calls):
-    """Reads expressions.
+    """Reads expressions."""
 
-    Args:
-        callback: whose code is read.
-        watching: classes of Keras's own whose hooks at most end the training.
-    """
-
-    def __init__(self, callback: keras.callbacks.Callback, watching: tuple[Any, ...] = ()) -> None:
-        super().__init__(callback)
-        self._watching = watching
-        self._steps = 0
+    _steps = 0
 
     @abstractmethod
     def run_node(self, node: Definition, frame: Frame) -> Any:
@@ -235,7 +227,7 @@ class Expressions(Calls):
         above = mro[mro.index(kind) + 1 :]
         base = next((base for base in above if name in vars(base)), None)
         given, named = self._arguments(node, frame)
-        if base in self._watching and base is not keras.callbacks.Callback:
+        if base in self.watching and base is not keras.callbacks.Callback:
             self.does(Doing.ENDS)
             return Given.DATA
         function = None if base is None else vars(base)[name]

@@ -30,7 +30,7 @@ def doing_of(
         watching: classes of Keras's own whose hooks at most end the training.
         later: whether `on_epoch_begin` is only asked about for epochs after the first.
     """
-    reader = Reader(callback, watching)
+    reader = Reader(watching)
     try:
         for hook in hooks:
             method: Any = vars(callback).get(hook, getattr(callback, hook))
