@@ -138,8 +138,8 @@ class Calls(ABC):
             return OfData(name)
         if isinstance(owner.value, types.ModuleType):
             return self._of_module(owner.value, name)
-        if isinstance(owner.value, keras.callbacks.Callback) and name in ("model", "_model"):
-            return Given.PART
+        if isinstance(owner.value, keras.callbacks.Callback) and name in ("model", "_model", "params"):
+            return OfData(name) if name == "params" else Given.PART
         return self._of_object(owner.value, name)
 
     def call(self, callee: Any, given: Sequence[Any], named: dict[str, Any]) -> Any:

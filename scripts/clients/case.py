@@ -47,7 +47,7 @@ class Run:
     @classmethod
     def of(cls, model: keras.Model, trainer: Trainer | None = None) -> Run:
         """Returns the weights and the history of a model that has been trained."""
-        weights = {f"weight {n} {w.path}": np.asarray(w) for n, w in enumerate(model.variables)}
+        weights = {f"weight {n}": np.asarray(w) for n, w in enumerate(model.variables)}
         return cls({**model.history.history, **weights}, trainer)
 
 
