@@ -110,13 +110,17 @@ def acts_in_test_batches(callback: keras.callbacks.Callback) -> bool:
     return overrides(callback, "on_test_begin") and _mentions(callback, "stop_evaluating")
 
 
-def ordering_hooks(callback: keras.callbacks.Callback) -> tuple[str, ...]:
+def ordering_hooks(callback: keras.callbacks.Callback, *, may_be_late: bool = True) -> tuple[str, ...]:
     """Returns the hooks for which a callback must not see an epoch begin before the last one has ended.
 
     Empty for callbacks that work at the end of epochs only, for Keras's own whose `on_epoch_begin` gives the
     same result when it is called again, and for those that are called late.
+
+    Args:
+        callback: any.
+        may_be_late: whether there is somebody who calls them late (`late.EpochHooks`).
     """
-    if is_declared_safe(callback) or is_called_late(callback):
+    if is_declared_safe(callback) or (may_be_late and is_called_late(callback)):
         return ()
     return _ordering(callback)
 
@@ -195,6 +199,8 @@ def _mentions(callback: keras.callbacks.Callback, name: str) -> bool:
     """Whether the code of a callback, or a function that it holds, names an attribute."""
     members = [member for cls in type(callback).__mro__[:-1] for member in vars(cls).values()]
     for member in [*members, *vars(callback).values()]:
+        if isinstance(member, keras.callbacks.Callback) and _mentions(member, name):
+            return True  # such as one within `EpochOnly`
         function = getattr(member, "__func__", member)
         code = getattr(function, "__code__", None)
         if code is not None and (name in code.co_names or name in code.co_consts):

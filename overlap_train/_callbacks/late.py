@@ -17,7 +17,12 @@ import keras
 from overlap_train._callbacks.hooks import is_called_late
 from overlap_train._keras import metrics as keras_metrics
 
-__all__ = ["EpochHooks"]
+__all__ = ["EpochHooks", "calls_late"]
+
+
+def calls_late(callbacks: Any) -> bool:
+    """Whether callbacks of a list are called late: not where a user's list, or several hosts', calls them."""
+    return type(callbacks) is keras.callbacks.CallbackList
 
 
 class EpochHooks:
@@ -31,7 +36,7 @@ class EpochHooks:
     def __init__(self, callbacks: Any, waits: Callable[[], bool]) -> None:
         self._callbacks = callbacks
         self._waits = waits
-        found = callbacks.callbacks if type(callbacks) is keras.callbacks.CallbackList else ()
+        found = callbacks.callbacks if calls_late(callbacks) else ()
         self._late = [callback for callback in found if is_called_late(callback)]
         self._late_ids = frozenset(map(id, self._late))
         self._kept: deque[tuple[int, Callable[[], None]]] = deque()

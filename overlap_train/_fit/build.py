@@ -11,7 +11,7 @@ from typing import Any
 
 import keras
 
-from overlap_train._callbacks.late import EpochHooks
+from overlap_train._callbacks.late import EpochHooks, calls_late
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.checkpointing import build_resumer
 from overlap_train._fit.course import Course, Ledger
@@ -114,7 +114,14 @@ class FitBuilder:
         step, loop, pace = self._build_training()
         renewed = self._interrupts is not None
         state, suite, traced_with = self._build_validation(step)
-        lag, reason = effective_lag(settings.validation, request.feed, step, suite, self._callbacks.callbacks)
+        lag, reason = effective_lag(
+            settings.validation,
+            request.feed,
+            step,
+            suite,
+            self._callbacks.callbacks,
+            may_be_late=settings.hosts.count == 1 and calls_late(self._callbacks),
+        )
         callbacks, delivery = deliver_together(
             request, state, self._callbacks, suite, lambda: step.metrics.live
         )

@@ -37,13 +37,24 @@ def effective_lag(
     step: Step,
     suite: ValidationSuite,
     callbacks: Sequence[keras.callbacks.Callback],
+    *,
+    may_be_late: bool,
 ) -> tuple[int, str | None]:
-    """Returns the lag, and why it is 0 where the policy would allow more."""
+    """Returns the lag, and why it is 0 where the policy would allow more.
+
+    Args:
+        policy: what the user allows.
+        feed: the training data.
+        step: the training step.
+        suite: what is validated.
+        callbacks: the user's, and the history.
+        may_be_late: whether those that only keep what they are given are called late.
+    """
     if policy.max_lag == 0 or not suite:
         return policy.max_lag, None
     reason = suite.in_step
     if reason is None and policy.on_change == "rollback":
-        reason = _kept_nowhere(feed, step) or _noticed(feed, suite, callbacks)
+        reason = _kept_nowhere(feed, step) or _noticed(feed, suite, callbacks, may_be_late)
     return (policy.max_lag, None) if reason is None else (0, reason)
 
 
@@ -57,7 +68,9 @@ def _kept_nowhere(feed: Feed, step: Step) -> str | None:
     return None
 
 
-def _noticed(feed: Feed, suite: ValidationSuite, callbacks: Sequence[keras.callbacks.Callback]) -> str | None:
+def _noticed(
+    feed: Feed, suite: ValidationSuite, callbacks: Sequence[keras.callbacks.Callback], may_be_late: bool
+) -> str | None:
     """Returns by what a rollback would be noticed, or None."""
     if feed.reads and not all(keras_methods.is_stock_method(type(callback)) for callback in callbacks):
         names = ", ".join(feed.reads[:3])
@@ -66,7 +79,7 @@ def _noticed(feed: Feed, suite: ValidationSuite, callbacks: Sequence[keras.callb
             f"{_REMEDY}"
         )
     for callback in callbacks:
-        for hook in ordering_hooks(callback):
+        for hook in ordering_hooks(callback, may_be_late=may_be_late):
             return f"{type(callback).__name__}.{hook} must not run for an epoch that may be undone; {_REMEDY}"
     acting = next((type(c).__name__ for c in callbacks if may_change_training(c)), None)
     if acting is not None and not feed.rewindable:

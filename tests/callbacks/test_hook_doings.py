@@ -174,6 +174,7 @@ def test_who_counts_or_logs_is_called_late():
         assert wants_train_batches(callback)
         assert is_called_late(callback)
         assert ordering_hooks(callback) == ()
+        assert ordering_hooks(callback, may_be_late=False) != ()
 
 
 def test_who_looks_at_the_model_at_an_epoch_s_end_does_not_change_it():
