@@ -114,14 +114,7 @@ class FitBuilder:
         step, loop, pace = self._build_training()
         renewed = self._interrupts is not None
         state, suite, traced_with = self._build_validation(step)
-        lag, reason = effective_lag(
-            settings.validation,
-            request.feed,
-            step,
-            suite,
-            self._callbacks.callbacks,
-            may_be_late=settings.hosts.count == 1 and calls_late(self._callbacks),
-        )
+        lag, reason = self._lag(step, suite)
         callbacks, delivery = deliver_together(
             request, state, self._callbacks, suite, lambda: step.metrics.live
         )
@@ -159,6 +152,17 @@ class FitBuilder:
         """Takes back what the callbacks' files hold beyond the checkpoint from which the fit goes on."""
         if self._resumer is not None:
             self._resumer.rewind_files(self._callbacks.callbacks)
+
+    def _lag(self, step: Step, suite: ValidationSuite) -> tuple[int, str | None]:
+        settings = self._settings
+        return effective_lag(
+            settings.validation,
+            self._request.feed,
+            step,
+            suite,
+            self._callbacks.callbacks,
+            may_be_late=settings.hosts.count == 1 and calls_late(self._callbacks),
+        )
 
     def _build_training(self) -> tuple[Step, Loop, Pace]:
         settings, request = self._settings, self._request
