@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import types
 from collections.abc import Iterable
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.doings import Doing
-from overlap_train._callbacks.origins import Given, Known, Unclear
+from overlap_train._callbacks.origins import Given, Known
 from overlap_train._callbacks.reader import Reader
 
 __all__ = ["doing_of"]
@@ -31,7 +32,9 @@ def doing_of(
         later: whether `on_epoch_begin` is only asked about for epochs after the first.
     """
     reader = Reader(watching)
-    try:
+    # Reading asks objects of any class for attributes, lengths and hashes; what they raise is no reason to
+    # fail, only that they cannot be read.
+    with contextlib.suppress(Exception):
         for hook in hooks:
             method: Any = vars(callback).get(hook, getattr(callback, hook))
             number = Given.LATER if later and hook == "on_epoch_begin" else Given.DATA
@@ -41,6 +44,5 @@ def doing_of(
             if not isinstance(method, types.FunctionType):
                 return Doing.ANYTHING
             reader.run(method, given, {})
-    except Unclear:
-        return Doing.ANYTHING
-    return reader.doing
+        return reader.doing
+    return Doing.ANYTHING

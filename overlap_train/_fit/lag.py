@@ -80,7 +80,9 @@ def _noticed(
         )
     for callback in callbacks:
         for hook in ordering_hooks(callback, may_be_late=may_be_late):
-            return f"{type(callback).__name__}.{hook} must not run for an epoch that may be undone; {_REMEDY}"
+            name = type(callback).__name__
+            without = "" if hook == "on_epoch_begin" else f", as would EpochOnly({name}), without its batches"
+            return f"{name}.{hook} must not run for an epoch that may be undone; {_REMEDY}{without}"
     acting = next((type(c).__name__ for c in callbacks if may_change_training(c)), None)
     if acting is not None and not feed.rewindable:
         return (

@@ -143,6 +143,25 @@ class Sends(build_base(Callback)):
             self.sent.append((self._step, name, value))
 
 
+def guarded(function):
+    """Keeps errors from the training, as the metaclass of mlflow does."""
+
+    def safe(*arguments, **named):
+        try:
+            return function(*arguments, **named)
+        except Exception as error:
+            if LOGGER.disabled:
+                raise
+            LOGGER.warning("ignored: %s", error)
+
+    return functools.update_wrapper(safe, function)
+
+
+class Guarded(EveryN):
+    on_batch_end = guarded(EveryN.on_batch_end)
+    on_epoch_end = guarded(EveryN.on_epoch_end)
+
+
 class Prunes(Callback):
     """Ends a training by an exception, as that of optuna does."""
 
@@ -152,7 +171,7 @@ class Prunes(Callback):
 
 
 def test_who_returns_at_once_is_not_called():
-    for callback in (EveryN(), TunerCallback(Tuner(), object())):
+    for callback in (EveryN(), Guarded(), TunerCallback(Tuner(), object())):
         assert not wants_train_batches(callback)
         assert ordering_hooks(callback) == ()
         assert not is_called_late(callback)
@@ -161,6 +180,7 @@ def test_who_returns_at_once_is_not_called():
 def test_the_settings_decide():
     assert wants_train_batches(EveryN(10))
     assert "on_batch_end" in ordering_hooks(EveryN(10))
+    assert "on_batch_end" in ordering_hooks(Guarded(10))
     assert ordering_hooks(Counts()) == ()
     assert ordering_hooks(Counts(5)) != ()
 
@@ -178,7 +198,7 @@ def test_who_counts_or_logs_is_called_late():
 
 
 def test_who_looks_at_the_model_at_an_epoch_s_end_does_not_change_it():
-    for callback in (EveryN(), Sends(), Counts(), Prunes()):
+    for callback in (EveryN(), Guarded(), Sends(), Counts(), Prunes()):
         assert not may_change_training(callback)
 
 
