@@ -15,7 +15,7 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.doings import Doing
-from overlap_train._callbacks.hook_doings import doing_of
+from overlap_train._callbacks.hook_doings import doing_of, read_hooks
 from overlap_train._callbacks.purity import is_pure
 from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import training as keras_training
@@ -23,7 +23,7 @@ from overlap_train._keras import training as keras_training
 __all__ = [
     "TEST_HOOKS",
     "acts_in_test_batches",
-    "is_called_late",
+    "can_be_late",
     "is_declared_safe",
     "listens",
     "looks_at_model",
@@ -110,39 +110,44 @@ def acts_in_test_batches(callback: keras.callbacks.Callback) -> bool:
     return overrides(callback, "on_test_begin") and _mentions(callback, "stop_evaluating")
 
 
-def ordering_hooks(callback: keras.callbacks.Callback, *, may_be_late: bool = True) -> tuple[str, ...]:
+def ordering_hooks(callback: keras.callbacks.Callback) -> tuple[str, ...]:
     """Returns the hooks for which a callback must not see an epoch begin before the last one has ended.
 
-    Empty for callbacks that work at the end of epochs only, for Keras's own whose `on_epoch_begin` gives the
-    same result when it is called again, and for those that are called late.
+    Empty for callbacks that work at the end of epochs only, and for Keras's own whose `on_epoch_begin`
+    gives the same result when it is called again.
+    """
+    if is_declared_safe(callback):
+        return ()
+    found = _acting(callback, _TRAIN_BATCH) if wants_train_batches(callback) else []
+    if not _may_begin_again(callback):
+        found += _acting(callback, ["on_epoch_begin"])
+    return tuple(found)
+
+
+def can_be_late(callback: keras.callbacks.Callback, *, watched: bool) -> bool:
+    """Whether the hooks inside an epoch may be called after the epoch before it has been delivered.
+
+    So it is if they all only keep, count or log what they are given. The time at which an epoch begins is
+    then that at which the one before is delivered.
 
     Args:
         callback: any.
-        may_be_late: whether there is somebody who calls them late (`late.EpochHooks`).
+        watched: whether code of the user's takes part in the training or the validation, which may look at
+            what other code of the user's keeps.
     """
-    if is_declared_safe(callback) or (may_be_late and is_called_late(callback)):
-        return ()
-    return _ordering(callback)
-
-
-def is_called_late(callback: keras.callbacks.Callback) -> bool:
-    """Whether the hooks inside an epoch may be called after the epoch before it has been delivered.
-
-    So it is if a hook must follow that, and they all only keep, count or log what they are given. The time at
-    which an epoch begins is then that at which the one before is delivered.
-    """
-    if is_declared_safe(callback) or not _ordering(callback):
-        return False
     batches = [hook for hook in _TRAIN_BATCH if overrides(callback, hook)]
-    if doing_of(callback, batches, watching=_WATCHING) > Doing.APART:
+    inside = read_hooks(callback, batches, watching=_WATCHING)
+    begins = read_hooks(callback, ["on_epoch_begin"], watching=_WATCHING, later=True)
+    if watched and (inside.users or begins.users):
         return False
-    return doing_of(callback, ["on_epoch_begin"], watching=_WATCHING, later=True) <= Doing.TIMES
+    return inside.doing <= Doing.APART and begins.doing <= Doing.TIMES
 
 
 def may_change_training(callback: keras.callbacks.Callback) -> bool:
     """Whether a callback may have the training go on from an epoch's end otherwise than it went on.
 
-    Ending the training is no such change: nothing is trained after that.
+    Ending the training is no such change: nothing is trained after that. Code of the user's may also change
+    what a generator of the user's gives, so only that of libraries is believed.
     """
     if is_declared_safe(callback):
         return False
@@ -150,7 +155,8 @@ def may_change_training(callback: keras.callbacks.Callback) -> bool:
         return False
     # A subclass may do anything in what the hooks call, such as `get_monitor_value`.
     own = [hook for hook in _WHILE_TRAINING if overrides(callback, hook)]
-    return doing_of(callback, own, watching=_WATCHING) > Doing.ENDS
+    reading = read_hooks(callback, own, watching=_WATCHING)
+    return reading.users or reading.doing > Doing.ENDS
 
 
 def is_declared_safe(callback: keras.callbacks.Callback) -> bool:
@@ -162,14 +168,6 @@ def _acting(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> list[st
     """Returns those of the hooks that a callback overrides, and does something in."""
     own = [hook for hook in hooks if overrides(callback, hook)]
     return [hook for hook in own if doing_of(callback, [hook], watching=_WATCHING) > Doing.NOTHING]
-
-
-def _ordering(callback: keras.callbacks.Callback) -> tuple[str, ...]:
-    """Returns the hooks that must not be called again, nor before the last epoch has ended."""
-    found = _acting(callback, _TRAIN_BATCH) if wants_train_batches(callback) else []
-    if not _may_begin_again(callback):
-        found += _acting(callback, ["on_epoch_begin"])
-    return tuple(found)
 
 
 def _may_begin_again(callback: keras.callbacks.Callback) -> bool:

@@ -14,15 +14,21 @@ from typing import Any
 
 import keras
 
-from overlap_train._callbacks.hooks import is_called_late
+from overlap_train._callbacks.hooks import can_be_late, ordering_hooks
 from overlap_train._keras import metrics as keras_metrics
 
-__all__ = ["EpochHooks", "calls_late"]
+__all__ = ["EpochHooks", "late_callbacks"]
 
 
-def calls_late(callbacks: Any) -> bool:
-    """Whether callbacks of a list are called late: not where a user's list, or several hosts', calls them."""
-    return type(callbacks) is keras.callbacks.CallbackList
+def late_callbacks(callbacks: Any, *, watched: bool) -> list[keras.callbacks.Callback]:
+    """Returns those that have to be called late for the training to run ahead, and can be.
+
+    Args:
+        callbacks: a Keras `CallbackList`; none of another one are called late, as it calls them itself.
+        watched: as for `can_be_late`.
+    """
+    found = callbacks.callbacks if type(callbacks) is keras.callbacks.CallbackList else ()
+    return [c for c in found if ordering_hooks(c) and can_be_late(c, watched=watched)]
 
 
 class EpochHooks:
@@ -30,15 +36,17 @@ class EpochHooks:
 
     Args:
         callbacks: a Keras `CallbackList`, or one that several hosts share.
+        late: those that are called late.
         waits: returns whether an earlier epoch has not been delivered yet.
     """
 
-    def __init__(self, callbacks: Any, waits: Callable[[], bool]) -> None:
+    def __init__(
+        self, callbacks: Any, late: Sequence[keras.callbacks.Callback], waits: Callable[[], bool]
+    ) -> None:
         self._callbacks = callbacks
         self._waits = waits
-        found = callbacks.callbacks if calls_late(callbacks) else ()
-        self._late = [callback for callback in found if is_called_late(callback)]
-        self._late_ids = frozenset(map(id, self._late))
+        self._late = late
+        self._late_ids = frozenset(map(id, late))
         self._kept: deque[tuple[int, Callable[[], None]]] = deque()
 
     def epoch_begin(self, epoch: int) -> None:

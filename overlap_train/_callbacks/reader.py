@@ -13,7 +13,7 @@ import keras
 from overlap_train._callbacks.calls import plain
 from overlap_train._callbacks.doings import Doing
 from overlap_train._callbacks.expressions import Expressions, Frame, Inner, either, item_of, merged, truth
-from overlap_train._callbacks.origins import Given, Known, Unclear, met
+from overlap_train._callbacks.origins import Given, Known, Origin, Unclear, met, origin_of
 from overlap_train._callbacks.sources import Definition, definition_of
 
 __all__ = ["Reader"]
@@ -24,9 +24,12 @@ _MOST_DEPTH = 16
 class Reader(Expressions):
     """Reads what hooks of a callback do into `doing`; an `Unclear` that it raises is "anything"."""
 
+    users = False
+    """Whether code of the user's has been read, and not a library's alone."""
     _depth = 0
 
     def run(self, function: types.FunctionType, given: Sequence[Any], named: dict[str, Any]) -> Any:
+        self.users = self.users or origin_of(function) is Origin.USER
         node = definition_of(function.__code__)
         if node is None:
             raise Unclear

@@ -11,7 +11,7 @@ from typing import Any
 
 import keras
 
-from overlap_train._callbacks.late import EpochHooks, calls_late
+from overlap_train._callbacks.late import EpochHooks, late_callbacks
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.checkpointing import build_resumer
 from overlap_train._fit.course import Course, Ledger
@@ -114,18 +114,16 @@ class FitBuilder:
         step, loop, pace = self._build_training()
         renewed = self._interrupts is not None
         state, suite, traced_with = self._build_validation(step)
-        lag, reason = self._lag(step, suite)
+        lag, reason, late = self._lag(step, suite)
         callbacks, delivery = deliver_together(
             request, state, self._callbacks, suite, lambda: step.metrics.live
         )
-        if reason is not None:
-            self._progress.message(f"validating in step with the training: {reason}")
         backlog = Backlog(settings.validation, suite, max_lag=lag)
         self._resources.callback(backlog.drop)
         if self._interrupts is None:
             self._interrupts = self._resources.enter_context(Interrupts())
             self._resumer = build_resumer(request, state, self._progress.message, self._resources)
-        hooks = EpochHooks(callbacks, lambda: len(backlog) > 0)
+        hooks = EpochHooks(callbacks, late, lambda: len(backlog) > 0)
         deliveries = self._deliveries(hooks, callbacks, suite, backlog, delivery)
         training = EpochTraining(
             model=request.model,
@@ -153,16 +151,17 @@ class FitBuilder:
         if self._resumer is not None:
             self._resumer.rewind_files(self._callbacks.callbacks)
 
-    def _lag(self, step: Step, suite: ValidationSuite) -> tuple[int, str | None]:
-        settings = self._settings
-        return effective_lag(
-            settings.validation,
-            self._request.feed,
-            step,
-            suite,
-            self._callbacks.callbacks,
-            may_be_late=settings.hosts.count == 1 and calls_late(self._callbacks),
-        )
+    def _lag(
+        self, step: Step, suite: ValidationSuite
+    ) -> tuple[int, str | None, list[keras.callbacks.Callback]]:
+        """Returns how far the training may run ahead, why not, and the callbacks that are called late."""
+        settings, feed, found = self._settings, self._request.feed, self._callbacks
+        watched = suite.runs_python or not feed.rewindable
+        late = late_callbacks(found, watched=watched) if settings.hosts.count == 1 else []
+        lag, reason = effective_lag(settings.validation, feed, step, suite, found.callbacks, late=late)
+        if reason is not None:
+            self._progress.message(f"validating in step with the training: {reason}")
+        return lag, reason, late
 
     def _build_training(self) -> tuple[Step, Loop, Pace]:
         settings, request = self._settings, self._request

@@ -38,7 +38,7 @@ def effective_lag(
     suite: ValidationSuite,
     callbacks: Sequence[keras.callbacks.Callback],
     *,
-    may_be_late: bool,
+    late: Sequence[keras.callbacks.Callback] = (),
 ) -> tuple[int, str | None]:
     """Returns the lag, and why it is 0 where the policy would allow more.
 
@@ -48,13 +48,13 @@ def effective_lag(
         step: the training step.
         suite: what is validated.
         callbacks: the user's, and the history.
-        may_be_late: whether those that only keep what they are given are called late.
+        late: those of them whose hooks inside epochs are called late.
     """
     if policy.max_lag == 0 or not suite:
         return policy.max_lag, None
     reason = suite.in_step
     if reason is None and policy.on_change == "rollback":
-        reason = _kept_nowhere(feed, step) or _noticed(feed, suite, callbacks, may_be_late)
+        reason = _kept_nowhere(feed, step) or _noticed(feed, suite, callbacks, late)
     return (policy.max_lag, None) if reason is None else (0, reason)
 
 
@@ -69,7 +69,10 @@ def _kept_nowhere(feed: Feed, step: Step) -> str | None:
 
 
 def _noticed(
-    feed: Feed, suite: ValidationSuite, callbacks: Sequence[keras.callbacks.Callback], may_be_late: bool
+    feed: Feed,
+    suite: ValidationSuite,
+    callbacks: Sequence[keras.callbacks.Callback],
+    late: Sequence[keras.callbacks.Callback],
 ) -> str | None:
     """Returns by what a rollback would be noticed, or None."""
     if feed.reads and not all(keras_methods.is_stock_method(type(callback)) for callback in callbacks):
@@ -79,7 +82,7 @@ def _noticed(
             f"{_REMEDY}"
         )
     for callback in callbacks:
-        for hook in ordering_hooks(callback, may_be_late=may_be_late):
+        for hook in () if callback in late else ordering_hooks(callback):
             name = type(callback).__name__
             without = "" if hook == "on_epoch_begin" else f", as would EpochOnly({name}), without its batches"
             return f"{name}.{hook} must not run for an epoch that may be undone; {_REMEDY}{without}"

@@ -35,7 +35,6 @@ def test_the_batches_are_left_out_and_hold_nothing_up():
     wrapped = EpochOnly(Busy())
     assert not wants_train_batches(wrapped)
     assert ordering_hooks(wrapped) == ()
-    assert not may_change_training(wrapped)
 
 
 def test_what_it_does_at_epochs_still_counts():

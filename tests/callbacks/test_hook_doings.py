@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import random
+import sys
 import time
 
 import keras
@@ -17,11 +18,22 @@ from overlap_train._callbacks.doings import Doing
 from overlap_train._callbacks.hook_doings import doing_of
 from overlap_train._callbacks.hooks import (
     acts_in_test_batches,
-    is_called_late,
     may_change_training,
     ordering_hooks,
     wants_test_batches,
     wants_train_batches,
+)
+from overlap_train._callbacks.late import late_callbacks
+from tests.callbacks.stand_ins import (
+    ActingTuner,
+    Counts,
+    EveryN,
+    Guarded,
+    Sends,
+    Tuner,
+    TunerCallback,
+    build_base,
+    installed,
 )
 
 Callback = keras.callbacks.Callback
@@ -31,158 +43,23 @@ MODELS = [MODEL]
 SCALE = tf.Variable(1.0)
 
 
-class EveryN(Callback):
-    """Logs at batches if it is asked to, as those of mlflow and wandb do."""
-
-    def __init__(self, every_n=None):
-        super().__init__()
-        self.every_n = every_n
-        self.lines = []
-
-    def on_epoch_end(self, epoch, logs=None):
-        logs = {f"epoch/{name}": value for name, value in (logs or {}).items()}
-        logs["rate"] = float(self.model.optimizer.learning_rate.numpy())
-        self.lines.append(logs)
-
-    def on_batch_end(self, batch, logs=None):
-        if self.every_n is None or logs is None:
-            return
-        step = int(self.model.optimizer.iterations.numpy())
-        if step % self.every_n == 0:
-            self.lines.append((step, logs))
-
-
-class Counts(Callback):
-    """Counts batches, as that of wandb does."""
-
-    def __init__(self, every_n=0):
-        super().__init__()
-        self.every_n = every_n
-        self.step = 0
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.on_batch_end(batch, logs if logs else {})
-
-    def on_batch_end(self, batch, logs=None):
-        self.step += 1
-        if self.every_n and batch % self.every_n == 0:
-            print(self.model.optimizer.learning_rate)
-
-
-class Tuner:
-    """Gives its callback empty hooks to be overridden, as keras-tuner does."""
-
-    def on_epoch_begin(self, trial, model, epoch, logs=None):
-        """Called at the beginning of an epoch."""
-
-    def on_batch_end(self, trial, model, batch, logs=None):
-        pass
-
-
-class ActingTuner(Tuner):
-    def on_batch_end(self, trial, model, batch, logs=None):
-        model.optimizer.learning_rate = 0.5
-
-
-class TunerCallback(Callback):
-    def __init__(self, tuner, trial):
-        super().__init__()
-        self.tuner = tuner
-        self.trial = trial
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.tuner.on_epoch_begin(self.trial, self.model, epoch, logs=logs)
-
-    def on_batch_end(self, batch, logs=None):
-        self.tuner.on_batch_end(self.trial, self.model, batch, logs)
-
-
-def build_base(base):
-    class Base(base):
-        def on_train_batch_begin(self, batch, logs=None):
-            pass
-
-        def on_test_batch_end(self, batch, logs=None):
-            pass
-
-    return Base
-
-
-class Sends(build_base(Callback)):
-    """Sends its logs, and histograms of the weights before the first epoch, as that of comet does."""
-
-    def __init__(self):
-        super().__init__()
-        self.sent = []
-        self._step = 0
-
-    def on_epoch_begin(self, epoch, logs=None):
-        try:
-            LOGGER.debug("epoch %s %s", epoch, logs)
-            if epoch == 0:
-                self._send_weights()
-        except Exception:
-            LOGGER.warning("ignored", exc_info=True)
-
-    def _send_weights(self):
-        for layer in self.model.layers:
-            self.sent.append(layer.get_weights())
-
-    def on_train_batch_end(self, batch, logs=None):
-        try:
-            self._send(batch, logs)
-        finally:
-            self._step += 1
-
-    def on_test_batch_end(self, batch, logs=None):
-        with open("/dev/null", "w") as file:
-            file.write(str(logs))
-
-    def _send(self, batch, logs):
-        for name, value in logs.items():
-            self.sent.append((self._step, name, value))
-
-
-def guarded(function):
-    """Keeps errors from the training, as the metaclass of mlflow does."""
-
-    def safe(*arguments, **named):
-        try:
-            return function(*arguments, **named)
-        except Exception as error:
-            if LOGGER.disabled:
-                raise
-            LOGGER.warning("ignored: %s", error)
-
-    return functools.update_wrapper(safe, function)
-
-
-class Guarded(EveryN):
-    on_batch_end = guarded(EveryN.on_batch_end)
-    on_epoch_end = guarded(EveryN.on_epoch_end)
-
-
-class Prunes(Callback):
-    """Ends a training by an exception, as that of optuna does."""
-
-    def on_epoch_end(self, epoch, logs=None):
-        if (logs or {}).get("val_loss", 0.0) > 1e6:
-            raise RuntimeError(f"pruned at epoch {epoch}")
+def late(callback, *, watched=False):
+    return bool(late_callbacks(keras.callbacks.CallbackList([callback]), watched=watched))
 
 
 def test_who_returns_at_once_is_not_called():
     for callback in (EveryN(), Guarded(), TunerCallback(Tuner(), object())):
         assert not wants_train_batches(callback)
         assert ordering_hooks(callback) == ()
-        assert not is_called_late(callback)
+        assert not late(callback)
 
 
 def test_the_settings_decide():
     assert wants_train_batches(EveryN(10))
     assert "on_batch_end" in ordering_hooks(EveryN(10))
     assert "on_batch_end" in ordering_hooks(Guarded(10))
-    assert ordering_hooks(Counts()) == ()
-    assert ordering_hooks(Counts(5)) != ()
+    assert late(Counts())
+    assert not late(Counts(5))
 
 
 def test_an_empty_hook_of_another_object_is_looked_up_in_its_class():
@@ -192,14 +69,7 @@ def test_an_empty_hook_of_another_object_is_looked_up_in_its_class():
 def test_who_counts_or_logs_is_called_late():
     for callback in (Counts(), Sends()):
         assert wants_train_batches(callback)
-        assert is_called_late(callback)
-        assert ordering_hooks(callback) == ()
-        assert ordering_hooks(callback, may_be_late=False) != ()
-
-
-def test_who_looks_at_the_model_at_an_epoch_s_end_does_not_change_it():
-    for callback in (EveryN(), Guarded(), Sends(), Counts(), Prunes()):
-        assert not may_change_training(callback)
+        assert late(callback)
 
 
 def test_tests_of_batches_that_only_log_are_replayed():
@@ -210,8 +80,41 @@ def test_tests_of_batches_that_only_log_are_replayed():
 
 def test_the_bars_of_tqdm():
     bars = TqdmCallback(verbose=1, disable=True)
-    assert is_called_late(bars)
+    assert late(bars, watched=True)
     assert not may_change_training(bars)
+
+
+@pytest.fixture
+def library(tmp_path):
+    yield installed(tmp_path)
+    del sys.modules["stand_ins_library"]
+
+
+def test_who_looks_at_the_model_at_an_epoch_s_end_does_not_change_it(library):
+    for name in ("EveryN", "Guarded", "Sends", "Counts", "Prunes"):
+        assert not may_change_training(getattr(library, name)())
+    callback = library.TunerCallback(library.Tuner(), object())
+    assert not may_change_training(callback)
+    callback = library.TunerCallback(library.ActingTuner(), object())
+    assert may_change_training(callback)
+
+
+def test_what_the_user_s_own_code_keeps_may_be_seen_by_a_generator(library):
+    for kind in (Counts, Sends):
+        assert may_change_training(kind())
+        assert not late(kind(), watched=True)
+    assert late(library.Counts(), watched=True)
+    assert late(library.Sends(), watched=True)
+
+
+def test_a_library_s_callback_that_calls_the_user_s_code_is_the_user_s(library):
+    class Mine(library.Tuner):
+        def on_epoch_begin(self, trial, model, epoch, logs=None):
+            self.epoch = epoch
+
+    callback = library.TunerCallback(Mine(), object())
+    assert late(callback)
+    assert not late(callback, watched=True)
 
 
 def test_a_setting_that_a_method_may_change_is_not_relied_upon():
@@ -224,7 +127,8 @@ def test_a_setting_that_a_method_may_change_is_not_relied_upon():
             setattr(self, name, value)
 
     assert ordering_hooks(Opens()) != ()
-    assert ordering_hooks(Opened()) != ()
+    assert not late(Opens())
+    assert not late(Opened())
 
 
 HOOKS = {
@@ -260,6 +164,7 @@ def test_what_may_reach_the_training_is_anything(hook):
     callback = type("Mine", (Callback,), {"on_train_batch_end": hook, "act": lambda self, name: name})()
     assert doing_of(callback, ["on_train_batch_end"]) is Doing.ANYTHING
     assert ordering_hooks(callback) == ("on_train_batch_end",)
+    assert not late(callback)
     assert may_change_training(callback)
 
 
@@ -269,7 +174,7 @@ def test_who_looks_at_the_clock_is_called_in_time():
             self.start = time.perf_counter()
 
     assert ordering_hooks(Times()) == ("on_train_batch_begin",)
-    assert not may_change_training(Times())
+    assert not late(Times())
 
 
 def test_a_loop_that_carries_the_model_to_its_next_turn_is_seen():
@@ -281,7 +186,7 @@ def test_a_loop_that_carries_the_model_to_its_next_turn_is_seen():
                     held.trainable = False
                 held = self.model
 
-    assert ordering_hooks(Carries()) == ("on_train_batch_end",)
+    assert not late(Carries())
 
 
 def test_a_way_out_of_a_loop_is_not_lost():
@@ -293,7 +198,7 @@ def test_a_way_out_of_a_loop_is_not_lost():
                 break
             held.trainable = False
 
-    assert ordering_hooks(Leaves()) == ("on_train_batch_end",)
+    assert not late(Leaves())
 
 
 def test_ending_inside_an_epoch_is_not_late():
@@ -307,8 +212,8 @@ def test_ending_inside_an_epoch_is_not_late():
                 raise ValueError
 
     for callback in (Ends(), Raises()):
-        assert ordering_hooks(callback) == ("on_train_batch_end",)
-        assert not may_change_training(callback)
+        assert doing_of(callback, ["on_train_batch_end"]) is Doing.ENDS
+        assert not late(callback)
 
 
 def test_a_lambda_is_told_from_its_neighbours():
@@ -346,5 +251,20 @@ def test_a_callback_of_keras_that_saves_at_epochs_ends_is_quiet_in_a_subclass():
             print(self.filepath)
 
     assert ordering_hooks(Uploads("m.keras")) == ()
-    assert not may_change_training(Uploads("m.keras"))
+    assert (
+        doing_of(Uploads("m.keras"), ["on_epoch_end"], watching=(keras.callbacks.ModelCheckpoint,))
+        is Doing.ENDS
+    )
     assert "on_train_batch_end" in ordering_hooks(Uploads("m.keras", save_freq=3))
+
+
+def test_attributes_that_are_made_up_are_not_believed():
+    class Told(Callback):
+        def __getattribute__(self, name):
+            return object.__getattribute__(self, name)
+
+        def on_train_batch_end(self, batch, logs=None):
+            pass
+
+    assert wants_train_batches(Told())
+    assert not late(Told())

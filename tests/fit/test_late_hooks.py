@@ -87,7 +87,7 @@ def test_a_checkpoint_holds_what_the_callback_had_seen_at_its_epoch_s_end(tmp_pa
 
 def test_hooks_wait_for_the_epochs_before_and_are_dropped_with_theirs():
     keeps, waits = Keeps(), [False]
-    hooks = EpochHooks(keras.callbacks.CallbackList([keeps]), lambda: waits[0])
+    hooks = EpochHooks(keras.callbacks.CallbackList([keeps]), [keeps], lambda: waits[0])
     hooks.epoch_begin(0)
     assert keeps.calls == [("begin", 0, {})]
     waits[0] = True
@@ -103,11 +103,36 @@ def test_hooks_wait_for_the_epochs_before_and_are_dropped_with_theirs():
 
 
 def test_others_are_called_at_once():
-    class Declared(Keeps):
-        overlap_safe = True
-
-    keeps, declared = Keeps(), Declared()
-    hooks = EpochHooks(keras.callbacks.CallbackList([declared, keeps]), lambda: True)
+    keeps, declared = Keeps(), Keeps()
+    hooks = EpochHooks(keras.callbacks.CallbackList([declared, keeps]), [keeps], lambda: True)
     hooks.batch_end(1, 0, {"loss": 1.0})
     assert declared.calls == [("batch end", 0, {"loss": 1.0})]
     assert not keeps.calls
+
+
+def test_what_a_generator_may_look_at_is_set_in_time():
+    """As in a curriculum: the data of an epoch follow from what the callback has set as it began."""
+
+    class Level(keras.callbacks.Callback):
+        level = 0
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.level = epoch
+
+    class Rows(keras.utils.PyDataset):
+        def __init__(self, level):
+            super().__init__()
+            self.level = level
+
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, index):
+            return X[:16] * self.level.level, Y[:16]
+
+    def run(fit):
+        level = Level()
+        return fit(Rows(level), epochs=4, verbose=0, validation_data=VALIDATION, callbacks=[level]).history
+
+    ours = run(Trainer(sequential(), validation=ValidationPolicy(max_lag=2, overlap="always")).fit)
+    assert_same_history(ours, run(sequential().fit))
