@@ -21,9 +21,9 @@ CLIENTS = sorted(
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
-def lines_of(function: str) -> str:
-    """Returns a block of code as it stands in any script, without its indentation."""
-    return "\n".join(line.strip() for line in function.strip().splitlines())
+def lines_of(code: str) -> str:
+    """Returns code without its white space, and without the comma that a formatter puts at a line's end."""
+    return re.sub(r",(?=[)\]}])", "", re.sub(r"\s+", "", code))
 
 
 SOURCES = [lines_of(path.read_text()) for path in CLIENTS]
@@ -52,7 +52,7 @@ def test_the_libraries_of_the_clients_are_the_extra():
     options = configparser.ConfigParser(interpolation=None)
     options.read(ROOT / "setup.cfg")
     extra = options["options.extras_require"]["clients"].split()
-    wanted = {re.split(r"[><=]", name)[0].replace("-", "_") for name in extra}
+    wanted = {re.split(r"[><=]", name)[0].replace("-", "_") for name in extra if "%" not in name}
     imported = set()
     for path in CLIENTS:
         for node in ast.walk(ast.parse(path.read_text())):
