@@ -279,7 +279,7 @@ class Calls(ABC):
                 return Given.DATA
             return self.run(found.fget, [Known(owner)], {})
         if name in live and not isinstance(owner, type):
-            return met(live[name], fixed=name not in _assigned(type(owner)))
+            return met(live[name], fixed=name not in _assigned(_class_of(owner)))
         if isinstance(found, staticmethod):
             return Known(found.__func__)
         if isinstance(found, classmethod):
@@ -290,10 +290,14 @@ class Calls(ABC):
             return Given.DATA
         if found is None:
             raise Unclear
-        return met(found, fixed=name not in _assigned(type(owner)))
+        return met(found, fixed=name not in _assigned(_class_of(owner)))
 
     def _fail(self) -> Any:
         raise Unclear
+
+
+def _class_of(owner: Any) -> Any:
+    return type(owner)
 
 
 def _is_around_users(function: types.FunctionType) -> bool:

@@ -12,7 +12,7 @@ from overlap_train._callbacks.state import CallbackState, capture, restore
 __all__ = ["EpochOnly"]
 
 
-class EpochOnly(keras.callbacks.Callback):
+class EpochOnly(keras.callbacks.Callback):  # type: ignore[misc]
     """Passes on to a callback what happens at the ends of epochs, and leaves out the batches.
 
     For a callback whose hooks of batches you can do without, such as a logger that writes a line for each of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import types
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ def read_hooks(
     """
     reader = Reader(watching)
     unreadable = Reading(Doing.ANYTHING, users=True)
-    if type(callback).__getattribute__ is not object.__getattribute__:
+    if inspect.getattr_static(type(callback), "__getattribute__") is not object.__getattribute__:
         return unreadable
     # Reading asks objects of any class for attributes, lengths and hashes; what they raise is no reason to
     # fail, only that they cannot be read.
