@@ -25,6 +25,7 @@ from overlap_train._fit.request import FitRequest
 from overlap_train._fit.step_building import StepBuilder
 from overlap_train._fit.validation_building import SuiteBuilder
 from overlap_train._inspection.traces import Traces
+from overlap_train._keras import data as keras_data
 from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._training.loops import Loop
@@ -158,7 +159,15 @@ class FitBuilder:
         settings, feed, found = self._settings, self._request.feed, self._callbacks
         watched = suite.runs_python or not feed.rewindable
         late = late_callbacks(found, watched=watched) if settings.hosts.count == 1 else []
-        lag, reason = effective_lag(settings.validation, feed, step, suite, found.callbacks, late=late)
+        lag, reason = effective_lag(
+            settings.validation,
+            feed,
+            step,
+            suite,
+            found.callbacks,
+            late=late,
+            validation_acts=any(keras_data.acts_at_epochs(each.data) for each in self._request.sets.values()),
+        )
         if reason is not None:
             self._progress.message(f"validating in step with the training: {reason}")
         return lag, reason, late

@@ -39,6 +39,7 @@ def effective_lag(
     callbacks: Sequence[keras.callbacks.Callback],
     *,
     late: Sequence[keras.callbacks.Callback] = (),
+    validation_acts: bool = False,
 ) -> tuple[int, str | None]:
     """Returns the lag, and why it is 0 where the policy would allow more.
 
@@ -49,12 +50,18 @@ def effective_lag(
         suite: what is validated.
         callbacks: the user's, and the history.
         late: those of them whose hooks inside epochs are called late.
+        validation_acts: whether the validation data does something when a validation begins or ends.
     """
     if policy.max_lag == 0 or not suite:
         return policy.max_lag, None
     reason = suite.in_step
     if reason is None and policy.on_change == "rollback":
         reason = _kept_nowhere(feed, step) or _noticed(feed, suite, callbacks, late)
+        if reason is None and validation_acts and feed.acts_at_epochs:
+            reason = (
+                "the training and the validation data both do something at the end of an epoch "
+                f"(PyDataset.on_epoch_end), and in turn as they may share a random generator; {_REMEDY}"
+            )
     return (policy.max_lag, None) if reason is None else (0, reason)
 
 

@@ -25,6 +25,8 @@ def _workflow() -> bayesflow.BasicWorkflow:
     )
 
 
+# Both datasets shuffle with NumPy's global generator when an epoch ends.
+IN_STEP = "on_epoch_end"
 TRAINING, VALIDATION = _data(256, 0), _data(64, 1)
 
 

@@ -136,3 +136,30 @@ def test_what_a_generator_may_look_at_is_set_in_time():
 
     ours = run(Trainer(sequential(), validation=ValidationPolicy(max_lag=2, overlap="always")).fit)
     assert_same_history(ours, run(sequential().fit))
+
+
+def test_datasets_that_shuffle_at_epochs_ends_take_turns():
+    """Both draw from NumPy's global generator."""
+
+    class Shuffled(keras.utils.PyDataset):
+        def __init__(self, x, y):
+            super().__init__()
+            self.x, self.y, self.order = x, y, np.arange(len(x))
+
+        def __len__(self):
+            return len(self.x) // 16
+
+        def __getitem__(self, index):
+            rows = self.order[index * 16 : index * 16 + 16]
+            return self.x[rows], self.y[rows]
+
+        def on_epoch_end(self):
+            np.random.shuffle(self.order)
+
+    def run(fit):
+        return fit(Shuffled(X, Y), validation_data=Shuffled(*VALIDATION), epochs=4, verbose=0).history
+
+    trainer = Trainer(sequential(), validation=ValidationPolicy(max_lag=2, overlap="always"))
+    ours = run(trainer.fit)
+    assert any("PyDataset.on_epoch_end" in message for message in trainer.messages)
+    assert_same_history(ours, run(sequential().fit))
