@@ -41,4 +41,4 @@ def ours() -> Run:
         trainers.append(trainer)
         return trainer.fit(X, Y, callbacks=[callback], **ARGUMENTS)
 
-    return Run(_values(_study(fit)), trainers[-1])
+    return Run(_values(_study(fit)), trainers[0])
