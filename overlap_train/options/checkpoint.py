@@ -19,8 +19,8 @@ class CheckpointPolicy:
 
     Attributes:
         directory: of this training alone; made if missing.
-        every_epochs: write after so many delivered epochs.
-        every_s: write only if so many seconds have passed since the last one; None does not wait.
+        every_epochs: write after this number of delivered epochs.
+        every_s: seconds that must have passed since the last one; None does not wait.
         keep: how many checkpoints are kept; if the newest is damaged, the one before is used.
 
     Raises:
@@ -47,7 +47,7 @@ class CheckpointPolicy:
 
 
 def checkpoint_policy(resume: Any) -> CheckpointPolicy | None:
-    """Returns what the argument `resume` of `fit` means, with an absolute directory.
+    """Return what the argument `resume` of `fit` means, with an absolute directory.
 
     So it stays where it is though a callback changes the working directory.
 
