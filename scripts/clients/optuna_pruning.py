@@ -38,7 +38,8 @@ def ours() -> Run:
 
     def fit(model: keras.Model, callback: keras.callbacks.Callback) -> keras.callbacks.History:
         trainer = Trainer(model)
+        history = trainer.fit(X, Y, callbacks=[callback], **ARGUMENTS)
         trainers.append(trainer)
-        return trainer.fit(X, Y, callbacks=[callback], **ARGUMENTS)
+        return history
 
     return Run(_values(_study(fit)), trainers[0])
