@@ -1,27 +1,28 @@
 #!/usr/bin/env bash
 # Trains with each library that uses Keras, once as it is and once overlapped, and compares the numbers.
-#   scripts/clients.sh               all of them
-#   scripts/clients.sh wandb mlflow  these
-# They are installed into .clients/venv, the extra `clients` of setup.cfg at the versions of requirements.lock
-# where these agree; a second call reuses it. What cannot be installed is named and skipped.
+#   scripts/clients.sh                             all of them
+#   scripts/clients.sh wandb_logger mlflow_autolog  these, by the names of the files in scripts/clients
+# They are installed into .clients/venv, the extra `clients` of setup.cfg with the TensorFlow and Keras of
+# requirements.lock; a second call reuses it. What cannot be installed is named and skipped.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 venv=.clients/venv
 stamp=.clients/installed
-wanted=$(cat requirements.lock setup.cfg "${BASH_SOURCE[0]##*/}" 2>/dev/null | sha256sum | cut -d' ' -f1)
+wanted=$(cat requirements.lock setup.cfg scripts/clients.sh | sha256sum | cut -d' ' -f1)
 
 install() {
   mkdir -p .clients
-  # Without the hashes: with them pip would ask for one of each package, and the lock does not know them all.
-  sed -nE 's/^([A-Za-z0-9_.-]+==[^\\]*[^ \\]) *\\?$/\1/p' requirements.lock > .clients/constraints.txt
+  # Not the other versions of the lock: MLflow and BayesFlow would be years old with them.
+  sed -nE 's/^((tensorflow|keras)==[^\\]*[^ \\]) *\\?$/\1/p' requirements.lock > .clients/constraints.txt
   "$python" - > .clients/wanted.txt << 'PYTHON'
 import configparser
 
 options = configparser.ConfigParser(interpolation=None)
 options.read("setup.cfg")
 print(options["options"]["install_requires"].strip())
-print(options["options.extras_require"]["clients"].strip())
+extras = options["options.extras_require"]
+print(extras["clients"].replace("%(tensorboard)s", extras["tensorboard"].strip()).strip())
 PYTHON
   pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c .clients/constraints.txt)
   "${pip[@]}" -r .clients/wanted.txt && return
@@ -32,7 +33,7 @@ PYTHON
 }
 
 if [ "$(cat $stamp 2>/dev/null)" != "$wanted" ]; then
-  scripts/setup.sh
+  [ -x .venv/bin/python ] || scripts/setup.sh
   python=.venv/bin/python
   echo "clients: installing into $venv (first time: a few minutes, 5 GB)"
   [ -x $venv/bin/python ] || "$python" -m venv $venv

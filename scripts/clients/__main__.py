@@ -1,4 +1,4 @@
-"""All clients, or those that are named: `python -m scripts.clients wandb mlflow`."""
+"""All clients, or those that are named: `python -m scripts.clients wandb_logger mlflow_autolog`."""
 
 from __future__ import annotations
 

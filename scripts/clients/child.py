@@ -1,4 +1,4 @@
-"""One client in a process of its own: `python -m scripts.clients.child wandb`."""
+"""One client in a process of its own: `python -m scripts.clients.child wandb_logger`."""
 
 from __future__ import annotations
 
