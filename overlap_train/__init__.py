@@ -14,6 +14,7 @@ from overlap_train._support.moved import find_moved_modules
 from overlap_train._support.version import __version__
 
 if TYPE_CHECKING:
+    from overlap_train._callbacks.epoch_only import EpochOnly
     from overlap_train.conv import accelerate
     from overlap_train.options import (
         CheckpointPolicy,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CheckpointPolicy",
     "EpochAccount",
+    "EpochOnly",
     "EvaluationFunction",
     "ExecutionPlan",
     "Explanation",
@@ -49,6 +51,7 @@ __all__ = [
 _HOMES = {
     "CheckpointPolicy": "options.checkpoint",
     "EpochAccount": "records",
+    "EpochOnly": "_callbacks.epoch_only",
     "EvaluationFunction": "options.functions",
     "ExecutionPlan": "options.execution",
     "Explanation": "records",

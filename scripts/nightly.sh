@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The long forms of the tests: 300 random runs against keras.Model.fit, Keras's own suite, and others.
+# The long forms of the tests: 300 random runs against keras.Model.fit, Keras's own suite, the libraries that use
+# Keras, and others.
 #   scripts/nightly.sh                  all of it; arguments go to pytest instead: scripts/nightly.sh tests/parallel
 #   scripts/nightly.sh --keras-nightly  the comparisons with Keras, on the newest nightly build of Keras
 set -euo pipefail
@@ -21,5 +22,6 @@ if [ "${1:-}" = "--keras-nightly" ]; then
 fi
 if [ $# -eq 0 ]; then
   scripts/keras_suite.sh
+  scripts/clients.sh
 fi
 PYTEST_MARKS=nightly exec scripts/test.sh "$@"

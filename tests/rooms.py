@@ -29,7 +29,9 @@ def _room(holds: str, imports: str = "") -> Room:
 
 # From the roof to the ground.
 ROOMS = {
-    "__init__": _room("the names that users import", "_support conv errors options records routing trainer"),
+    "__init__": _room(
+        "the names that users import", "_callbacks _support conv errors options records routing trainer"
+    ),
     "cli": _room("the command `overlap-train`", "_keras _support conv errors options records trainer"),
     "routing": _room(
         "`routed()`: `keras.Model.fit` itself trained by `Trainer`", "_keras _support options trainer"

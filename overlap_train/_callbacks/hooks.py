@@ -2,9 +2,9 @@
 
 The loop may group steps only while nobody listens to batches, and it may run ahead of the validation only
 while a rollback cannot be noticed: a hook that runs inside an epoch would run again for an epoch that is
-trained again. Keras's own callbacks are known here one by one; of any other, overriding a hook counts as
-listening, unless it declares `overlap_safe = True`: then its hooks inside an epoch may be called for an epoch
-that is taken back and trained again, and it changes nothing of the training but to end it.
+trained again. Keras's own callbacks are known here one by one. Of any other the code says what its hooks do
+(`hook_doings`), unless it declares `overlap_safe = True`: then its hooks inside an epoch may be called for an
+epoch that is taken back and trained again, and it changes nothing of the training but to end it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any
 
 import keras
 
+from overlap_train._callbacks.doings import Doing
+from overlap_train._callbacks.hook_doings import doing_of, read_hooks
 from overlap_train._callbacks.purity import is_pure
 from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import training as keras_training
@@ -21,6 +23,7 @@ from overlap_train._keras import training as keras_training
 __all__ = [
     "TEST_HOOKS",
     "acts_in_test_batches",
+    "can_be_late",
     "is_declared_safe",
     "listens",
     "looks_at_model",
@@ -34,8 +37,10 @@ __all__ = [
 _TRAIN_BATCH = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 _TEST_BATCH = ("on_test_batch_begin", "on_test_batch_end")
 TEST_HOOKS = ("on_test_begin", *_TEST_BATCH, "on_test_end")
-_EPOCHS = ("on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end")
-_EVERY_HOOK = (*_EPOCHS, *_TRAIN_BATCH, *TEST_HOOKS)
+_INSIDE_EPOCHS = (*_TRAIN_BATCH, "on_epoch_begin")
+# After `on_train_begin`, which comes before anything is trained.
+_WHILE_TRAINING = (*_INSIDE_EPOCHS, "on_epoch_end", *TEST_HOOKS)
+_EVERY_HOOK = ("on_train_begin", *_WHILE_TRAINING, "on_train_end")
 
 # Of Keras's own, those that at most end the training.
 _WATCHING: tuple[Any, ...] = (
@@ -49,6 +54,7 @@ _WATCHING: tuple[Any, ...] = (
     keras.callbacks.RemoteMonitor,
     keras.callbacks.TensorBoard,
     keras.callbacks.TerminateOnNaN,
+    *([keras.callbacks.OrbaxCheckpoint] if hasattr(keras.callbacks, "OrbaxCheckpoint") else []),
 )
 
 
@@ -80,14 +86,14 @@ def wants_train_batches(callback: keras.callbacks.Callback) -> bool:
         return callback.update_freq != "epoch" or keras_training.profiles(callback)
     if isinstance(callback, keras.callbacks.TerminateOnNaN) and _is_stock(callback, _TRAIN_BATCH):
         return False  # the loop itself ends at the first loss that is not finite
-    return any(overrides(callback, hook) for hook in _TRAIN_BATCH)
+    return bool(_acting(callback, _TRAIN_BATCH))
 
 
 def wants_test_batches(callback: keras.callbacks.Callback) -> bool:
     """Whether a callback has to be called around each validation step."""
     if isinstance(callback, keras.callbacks.TensorBoard) and _is_stock(callback, _TEST_BATCH):
         return bool(callback.update_freq != "epoch")
-    return any(overrides(callback, hook) for hook in _TEST_BATCH)
+    return bool(_acting(callback, _TEST_BATCH))
 
 
 def acts_in_test_batches(callback: keras.callbacks.Callback) -> bool:
@@ -98,7 +104,8 @@ def acts_in_test_batches(callback: keras.callbacks.Callback) -> bool:
     """
     if is_declared_safe(callback):
         return False
-    if any(overrides(callback, hook) and not _is_stock(callback, (hook,)) for hook in _TEST_BATCH):
+    acting = [hook for hook in _acting(callback, _TEST_BATCH) if not _is_stock(callback, (hook,))]
+    if acting and doing_of(callback, acting, watching=_WATCHING) > Doing.APART:
         return True
     return overrides(callback, "on_test_begin") and _mentions(callback, "stop_evaluating")
 
@@ -111,26 +118,56 @@ def ordering_hooks(callback: keras.callbacks.Callback) -> tuple[str, ...]:
     """
     if is_declared_safe(callback):
         return ()
-    found = [hook for hook in _TRAIN_BATCH if wants_train_batches(callback) and overrides(callback, hook)]
-    if overrides(callback, "on_epoch_begin") and not _may_begin_again(callback):
-        found.append("on_epoch_begin")
+    found = _acting(callback, _TRAIN_BATCH) if wants_train_batches(callback) else []
+    if not _may_begin_again(callback):
+        found += _acting(callback, ["on_epoch_begin"])
     return tuple(found)
+
+
+def can_be_late(callback: keras.callbacks.Callback, *, watched: bool) -> bool:
+    """Whether the hooks inside an epoch may be called after the epoch before it has been delivered.
+
+    So it is if they all only keep, count or log what they are given. The time at which an epoch begins is
+    then that at which the one before is delivered.
+
+    Args:
+        callback: any.
+        watched: whether code of the user's takes part in the training or the validation, which may look at
+            what other code of the user's keeps.
+    """
+    batches = [hook for hook in _TRAIN_BATCH if overrides(callback, hook)]
+    inside = read_hooks(callback, batches, watching=_WATCHING)
+    begins = read_hooks(callback, ["on_epoch_begin"], watching=_WATCHING, later=True)
+    if watched and (inside.users or begins.users):
+        return False
+    return inside.doing <= Doing.APART and begins.doing <= Doing.TIMES
 
 
 def may_change_training(callback: keras.callbacks.Callback) -> bool:
     """Whether a callback may have the training go on from an epoch's end otherwise than it went on.
 
-    Ending the training is no such change: nothing is trained after that.
+    Ending the training is no such change: nothing is trained after that. Code of the user's may also change
+    what a generator of the user's gives, so only that of libraries is believed.
     """
     if is_declared_safe(callback):
         return False
+    if type(callback) in _WATCHING and _is_stock(callback, _EVERY_HOOK):
+        return False
     # A subclass may do anything in what the hooks call, such as `get_monitor_value`.
-    return type(callback) not in _WATCHING or not _is_stock(callback, _EVERY_HOOK)
+    own = [hook for hook in _WHILE_TRAINING if overrides(callback, hook)]
+    reading = read_hooks(callback, own, watching=_WATCHING)
+    return reading.users or reading.doing > Doing.ENDS
 
 
 def is_declared_safe(callback: keras.callbacks.Callback) -> bool:
     """Whether a callback says that it only watches: `overlap_safe = True`, on its class or on itself."""
     return getattr(callback, "overlap_safe", False) is True
+
+
+def _acting(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> list[str]:
+    """Returns those of the hooks that a callback overrides, and does something in."""
+    own = [hook for hook in hooks if overrides(callback, hook)]
+    return [hook for hook in own if doing_of(callback, [hook], watching=_WATCHING) > Doing.NOTHING]
 
 
 def _may_begin_again(callback: keras.callbacks.Callback) -> bool:
@@ -160,6 +197,8 @@ def _mentions(callback: keras.callbacks.Callback, name: str) -> bool:
     """Whether the code of a callback, or a function that it holds, names an attribute."""
     members = [member for cls in type(callback).__mro__[:-1] for member in vars(cls).values()]
     for member in [*members, *vars(callback).values()]:
+        if isinstance(member, keras.callbacks.Callback) and _mentions(member, name):
+            return True  # such as one within `EpochOnly`
         function = getattr(member, "__func__", member)
         code = getattr(function, "__code__", None)
         if code is not None and (name in code.co_names or name in code.co_consts):

@@ -30,6 +30,7 @@ class Feed(abc.ABC):
         preparation: what makes a batch of rows inside the loop, if anything does.
         captured: variables that the functions of a pipeline read whenever it runs ahead.
         reads: the names of these, and of tables.
+        acts_at_epochs: whether the user's data does something when an epoch begins or ends.
     """
 
     num_batches: int | None
@@ -38,6 +39,7 @@ class Feed(abc.ABC):
     preparation: TracedFunction | None = None
     captured: Sequence[CapturedVariable] = ()
     reads: Sequence[str] = ()
+    acts_at_epochs = False
 
     def __init__(self) -> None:
         self.drawn = 0

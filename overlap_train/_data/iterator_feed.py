@@ -43,6 +43,7 @@ class IteratorFeed(Feed):
         self.element_spec = self._dataset.element_spec
         self.captured = captured_by(self._dataset)
         self.reads = read_by(self._dataset)
+        self.acts_at_epochs = pipeline.acts_at_epochs
         self._first: Any = None
         self._origin: concurrent.futures.Future[tf.Tensor | None] | None = None
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 
+from overlap_train._callbacks.late import EpochHooks, late_callbacks
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.checkpointing import build_resumer
 from overlap_train._fit.course import Course, Ledger
@@ -24,6 +25,7 @@ from overlap_train._fit.request import FitRequest
 from overlap_train._fit.step_building import StepBuilder
 from overlap_train._fit.validation_building import SuiteBuilder
 from overlap_train._inspection.traces import Traces
+from overlap_train._keras import data as keras_data
 from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._training.loops import Loop
@@ -113,21 +115,21 @@ class FitBuilder:
         step, loop, pace = self._build_training()
         renewed = self._interrupts is not None
         state, suite, traced_with = self._build_validation(step)
-        lag, reason = effective_lag(settings.validation, request.feed, step, suite, self._callbacks.callbacks)
+        lag, reason, late = self._lag(step, suite)
         callbacks, delivery = deliver_together(
             request, state, self._callbacks, suite, lambda: step.metrics.live
         )
-        if reason is not None:
-            self._progress.message(f"validating in step with the training: {reason}")
         backlog = Backlog(settings.validation, suite, max_lag=lag)
         self._resources.callback(backlog.drop)
         if self._interrupts is None:
             self._interrupts = self._resources.enter_context(Interrupts())
             self._resumer = build_resumer(request, state, self._progress.message, self._resources)
-        deliveries = self._deliveries(callbacks, suite, backlog, delivery)
+        hooks = EpochHooks(callbacks, late, lambda: len(backlog) > 0)
+        deliveries = self._deliveries(hooks, callbacks, suite, backlog, delivery)
         training = EpochTraining(
             model=request.model,
             callbacks=callbacks,
+            hooks=hooks,
             step=step,
             loop=loop,
             pace=pace,
@@ -149,6 +151,26 @@ class FitBuilder:
         """Takes back what the callbacks' files hold beyond the checkpoint from which the fit goes on."""
         if self._resumer is not None:
             self._resumer.rewind_files(self._callbacks.callbacks)
+
+    def _lag(
+        self, step: Step, suite: ValidationSuite
+    ) -> tuple[int, str | None, list[keras.callbacks.Callback]]:
+        """Returns how far the training may run ahead, why not, and the callbacks that are called late."""
+        settings, feed, found = self._settings, self._request.feed, self._callbacks
+        watched = suite.runs_python or not feed.rewindable
+        late = late_callbacks(found, watched=watched) if settings.hosts.count == 1 else []
+        lag, reason = effective_lag(
+            settings.validation,
+            feed,
+            step,
+            suite,
+            found.callbacks,
+            late=late,
+            validation_acts=any(keras_data.acts_at_epochs(each.data) for each in self._request.sets.values()),
+        )
+        if reason is not None:
+            self._progress.message(f"validating in step with the training: {reason}")
+        return lag, reason, late
 
     def _build_training(self) -> tuple[Step, Loop, Pace]:
         settings, request = self._settings, self._request
@@ -187,7 +209,12 @@ class FitBuilder:
         return state, suite, PythonState(model) if anew and suite else None
 
     def _deliveries(
-        self, callbacks: Any, suite: ValidationSuite, backlog: Backlog, delivery: AnyDelivery
+        self,
+        hooks: EpochHooks,
+        callbacks: Any,
+        suite: ValidationSuite,
+        backlog: Backlog,
+        delivery: AnyDelivery,
     ) -> Deliveries:
         settings, request = self._settings, self._request
         lag = LagControl(
@@ -199,6 +226,7 @@ class FitBuilder:
         )
         return Deliveries(
             callbacks=callbacks,
+            hooks=hooks,
             suite=suite,
             backlog=backlog,
             delivery=delivery,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from overlap_train._callbacks.delivery import Outcome
+from overlap_train._callbacks.late import EpochHooks
 from overlap_train._checkpoint.resume import StartPoint
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.course import Ledger
@@ -31,6 +32,7 @@ class Deliveries:
 
     Attributes:
         callbacks: a Keras `CallbackList`, or one that several hosts share.
+        hooks: keeps those inside the epochs that follow.
         suite: makes the validations.
         backlog: the epochs that wait for theirs.
         delivery: calls the callbacks of an epoch's end.
@@ -46,6 +48,7 @@ class Deliveries:
     """
 
     callbacks: Any
+    hooks: EpochHooks
     suite: ValidationSuite
     backlog: Backlog
     delivery: AnyDelivery
@@ -137,6 +140,10 @@ class Deliveries:
             self._roll_back(pending, outcome)
         self.lag.delivered(rolled_back=outcome.rolled_back)
         self._close(pending, outcome)
+        if outcome.rolled_back:
+            self.hooks.drop()
+        else:
+            self.hooks.release(pending.epoch + 1)
         self.release_step_validations()
         return outcome.rolled_back
 

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.hooks import wants_train_batches
+from overlap_train._callbacks.late import EpochHooks
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.course import Ledger
 from overlap_train._fit.idle_cores import IdleCores
@@ -37,6 +38,7 @@ class EpochTraining:
     Attributes:
         model: the model.
         callbacks: a Keras `CallbackList`, or one that several hosts share.
+        hooks: calls those inside epochs.
         step: the training step.
         loop: makes many of them in a call.
         pace: says how many.
@@ -55,6 +57,7 @@ class EpochTraining:
 
     model: keras.Model
     callbacks: Any
+    hooks: EpochHooks
     step: Step
     loop: Loop
     pace: Pace
@@ -81,7 +84,7 @@ class EpochTraining:
         self.progress.epoch_begin(epoch)
         if not begun:
             self.model.reset_metrics()
-            self.callbacks.on_epoch_begin(epoch)
+            self.hooks.epoch_begin(epoch)
         self.cursor.begin_epoch()
         self.hosts.begin_waits()
 
@@ -102,10 +105,10 @@ class EpochTraining:
             raise Interrupted
         return steps
 
-    def begin_call(self, *, begun: bool) -> None:
+    def begin_call(self, epoch: int, *, begun: bool) -> None:
         """Calls the hook of a batch's beginning, where somebody listens and it has not been called."""
         if self._batch_hooks and not begun:
-            self.callbacks.on_train_batch_begin(self.cursor.steps)
+            self.hooks.batch_begin(epoch, self.cursor.steps)
 
     def run_call(self, epoch: int, steps: int) -> StepsDone:
         """Makes one compiled call of at most so many steps."""
@@ -125,7 +128,7 @@ class EpochTraining:
             self.lag.trained(span, done.steps)
         self._count(done, span)
         if self._batch_hooks and done.steps:
-            self.callbacks.on_train_batch_end(first + self._group - 1, done.logs)
+            self.hooks.batch_end(epoch, first + self._group - 1, done.logs)
         if self.stepwise is not None and done.steps:
             step = self._course.step
             self.stepwise.after(step - done.steps, step, lambda: self.take_snapshot(epoch))

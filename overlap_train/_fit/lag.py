@@ -37,13 +37,31 @@ def effective_lag(
     step: Step,
     suite: ValidationSuite,
     callbacks: Sequence[keras.callbacks.Callback],
+    *,
+    late: Sequence[keras.callbacks.Callback] = (),
+    validation_acts: bool = False,
 ) -> tuple[int, str | None]:
-    """Returns the lag, and why it is 0 where the policy would allow more."""
+    """Returns the lag, and why it is 0 where the policy would allow more.
+
+    Args:
+        policy: what the user allows.
+        feed: the training data.
+        step: the training step.
+        suite: what is validated.
+        callbacks: the user's, and the history.
+        late: those of them whose hooks inside epochs are called late.
+        validation_acts: whether the validation data does something when a validation begins or ends.
+    """
     if policy.max_lag == 0 or not suite:
         return policy.max_lag, None
     reason = suite.in_step
     if reason is None and policy.on_change == "rollback":
-        reason = _kept_nowhere(feed, step) or _noticed(feed, suite, callbacks)
+        reason = _kept_nowhere(feed, step) or _noticed(feed, suite, callbacks, late)
+        if reason is None and validation_acts and feed.acts_at_epochs:
+            reason = (
+                "the training and the validation data both do something at the end of an epoch "
+                f"(PyDataset.on_epoch_end), and in turn as they may share a random generator; {_REMEDY}"
+            )
     return (policy.max_lag, None) if reason is None else (0, reason)
 
 
@@ -57,7 +75,12 @@ def _kept_nowhere(feed: Feed, step: Step) -> str | None:
     return None
 
 
-def _noticed(feed: Feed, suite: ValidationSuite, callbacks: Sequence[keras.callbacks.Callback]) -> str | None:
+def _noticed(
+    feed: Feed,
+    suite: ValidationSuite,
+    callbacks: Sequence[keras.callbacks.Callback],
+    late: Sequence[keras.callbacks.Callback],
+) -> str | None:
     """Returns by what a rollback would be noticed, or None."""
     if feed.reads and not all(keras_methods.is_stock_method(type(callback)) for callback in callbacks):
         names = ", ".join(feed.reads[:3])
@@ -66,8 +89,10 @@ def _noticed(feed: Feed, suite: ValidationSuite, callbacks: Sequence[keras.callb
             f"{_REMEDY}"
         )
     for callback in callbacks:
-        for hook in ordering_hooks(callback):
-            return f"{type(callback).__name__}.{hook} must not run for an epoch that may be undone; {_REMEDY}"
+        for hook in () if callback in late else ordering_hooks(callback):
+            name = type(callback).__name__
+            without = "" if hook == "on_epoch_begin" else f", as would EpochOnly({name}), without its batches"
+            return f"{name}.{hook} must not run for an epoch that may be undone; {_REMEDY}{without}"
     acting = next((type(c).__name__ for c in callbacks if may_change_training(c)), None)
     if acting is not None and not feed.rewindable:
         return (

@@ -126,7 +126,7 @@ class FitSession:
     def _train_call(self, epoch: int) -> StepsDone:
         """Makes one compiled call of training steps."""
         steps = self._parts.training.agree_on_steps()
-        self._parts.training.begin_call(begun=self._begun)
+        self._parts.training.begin_call(epoch, begun=self._begun)
         self._begun = False
         self._renew_if_compiled()
         done = self._parts.training.run_call(epoch, steps)

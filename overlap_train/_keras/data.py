@@ -25,6 +25,7 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 __all__ = [
     "Arrays",
     "Pipeline",
+    "acts_at_epochs",
     "recognize",
     "split_validation",
     "without_optionals",
@@ -54,6 +55,11 @@ class Pipeline:
         """Batches of a pass, or None if they cannot be counted; asked each time, as data may grow."""
         count: int | None = self._adapter.num_batches
         return count
+
+    @property
+    def acts_at_epochs(self) -> bool:
+        """Whether the user's data does something when an epoch begins or ends, such as shuffling."""
+        return acts_at_epochs(getattr(self._adapter, "py_dataset", None))
 
     def begin_epoch(self) -> None:
         """Tells the user's data that an epoch begins (`PyDataset.on_epoch_begin`)."""
@@ -96,6 +102,16 @@ class Arrays:
         rows = tf.range(self.num_samples, dtype=tf.int64)
         size = self.batch_size if self.shuffle == "batch" else self.num_samples
         return ArrayDataAdapter(rows, batch_size=size, shuffle=self.shuffle).get_tf_dataset()
+
+
+def acts_at_epochs(data: Any) -> bool:
+    """Whether a `PyDataset`, or one in a tuple, does something when an epoch begins or ends."""
+    if isinstance(data, (tuple, list)):
+        return any(map(acts_at_epochs, data))
+    if not isinstance(data, keras.utils.PyDataset):
+        return False
+    hooks = ("on_epoch_begin", "on_epoch_end")
+    return any(getattr(type(data), hook) is not getattr(keras.utils.PyDataset, hook) for hook in hooks)
 
 
 def recognize(

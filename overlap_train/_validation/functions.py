@@ -160,10 +160,12 @@ class FunctionRunner:
     Attributes:
         in_step: None: what must not run beside the training is a `LiveFunction`.
         rewindable: a function may be called for an epoch again.
+        runs_python: the function.
     """
 
     in_step: str | None = None
     rewindable = True
+    runs_python = True
     live = False
 
     def __init__(self, name: str, call: FunctionCall, pool: WorkerPool, request: FunctionRequest) -> None:

@@ -61,9 +61,11 @@ class LiveRunner:
     Attributes:
         in_step: why it is.
         rewindable: whether a validation can be made again.
+        runs_python: it may; the training waits for it.
     """
 
     live = True
+    runs_python = True
 
     def __init__(
         self,

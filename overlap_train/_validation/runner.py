@@ -106,6 +106,11 @@ class ValidationRunner:
         """Whether a validation can be made again; the batches of a generator are gone."""
         return not isinstance(self._batches, StreamedBatches) or self._batches.rewindable
 
+    @property
+    def runs_python(self) -> bool:
+        """Whether the batches are drawn anew for each validation, perhaps by the user's code."""
+        return isinstance(self._batches, StreamedBatches)
+
     def close(self) -> None:
         """Ends what the data began; the pool is closed by its owner."""
         if isinstance(self._batches, StreamedBatches):

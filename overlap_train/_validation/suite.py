@@ -41,6 +41,10 @@ class Runner(Protocol):
         """Whether a validation can be made again."""
 
     @property
+    def runs_python(self) -> bool:
+        """Whether a validation runs code of the user's, which may see what callbacks keep."""
+
+    @property
     def live(self) -> bool:
         """Whether it evaluates the model as it is, at delivery, and not snapshots: a `LiveRunner`."""
 
@@ -129,6 +133,11 @@ class ValidationSuite:
     def rewindable(self) -> bool:
         """Whether validations that were dropped can be made again with the same data."""
         return all(named.runner.rewindable for named in self._sets.values())
+
+    @property
+    def runs_python(self) -> bool:
+        """Whether a validation runs code of the user's, which may see what callbacks keep."""
+        return any(named.runner.runs_python for named in self._sets.values())
 
     @property
     def rewindable_names(self) -> list[str]:

@@ -15,6 +15,7 @@ from overlap_train._callbacks.hooks import (
 )
 
 callbacks = keras.callbacks
+anything = keras.backend.set_epsilon
 QUIET = {
     "EarlyStopping": lambda tmp: callbacks.EarlyStopping(),
     "ReduceLROnPlateau": lambda tmp: callbacks.ReduceLROnPlateau(),
@@ -38,11 +39,11 @@ def test_keras_callbacks_that_work_at_the_end_of_epochs_allow_the_overlap(build,
 
 @pytest.mark.parametrize("hook", ["on_train_batch_begin", "on_train_batch_end", "on_batch_end"])
 def test_an_override_of_a_batch_hook_is_heard_in_class_and_instance(hook):
-    kind = type("Mine", (callbacks.Callback,), {hook: lambda self, batch, logs=None: None})
+    kind = type("Mine", (callbacks.Callback,), {hook: lambda self, batch, logs=None: self.model.stop()})
     assert wants_train_batches(kind())
-    assert ordering_hooks(kind()) == (hook,)
+    assert hook in ordering_hooks(kind())
     instance = callbacks.Callback()
-    setattr(instance, hook, lambda batch, logs=None: None)
+    setattr(instance, hook, lambda batch, logs=None: anything(batch))
     assert overrides(instance, hook)
     assert wants_train_batches(instance)
 
@@ -61,11 +62,11 @@ def test_a_subclass_of_a_known_callback_is_not_known():
 
     class Saver(callbacks.ModelCheckpoint):
         def on_train_batch_end(self, batch, logs=None):
-            pass
+            self.model.save("m.keras")
 
     class Scheduler(callbacks.LearningRateScheduler):
         def on_epoch_begin(self, epoch, logs=None):
-            pass
+            self.model.optimizer.learning_rate = 0.1
 
     assert wants_train_batches(Guard())
     assert wants_train_batches(Saver("m.keras"))
@@ -75,7 +76,7 @@ def test_a_subclass_of_a_known_callback_is_not_known():
 def test_a_beginning_of_an_epoch_of_the_user_s_own_orders_epochs():
     class Begin(callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
-            pass
+            self.model.optimizer.learning_rate = 0.1
 
     assert ordering_hooks(Begin()) == ("on_epoch_begin",)
     assert not wants_train_batches(Begin())

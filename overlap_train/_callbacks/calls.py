@@ -1,0 +1,341 @@
+"""What a call in a callback's code does, and what comes back from it."""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import functools
+import inspect
+import types
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from overlap_train._callbacks.doings import Doing
+from overlap_train._callbacks.origins import SIMPLE, Given, Known, Origin, Unclear, met, origin_of
+
+__all__ = ["Calls", "plain"]
+
+# Of Python's own functions and types: those that give numbers or text, even of a part of the model.
+_MEASURES = frozenset(
+    {
+        abs,
+        bool,
+        callable,
+        divmod,
+        float,
+        format,
+        hasattr,
+        id,
+        int,
+        isinstance,
+        issubclass,
+        len,
+        repr,
+        round,
+        str,
+    }
+)
+# And those that give what they are given, in another order or container.
+_PASSES = frozenset(
+    {all, any, dict, enumerate, frozenset, iter, list, max, min, next, range, reversed, set, sorted, sum}
+    | {tuple, zip}
+)
+_STANDARD_APART = frozenset(
+    {
+        "_csv",
+        "_io",
+        "_json",
+        "cmath",
+        "collections",
+        "copy",
+        "csv",
+        "io",
+        "json",
+        "logging",
+        "math",
+        "numbers",
+    }
+    | {"operator", "posixpath", "statistics", "string", "textwrap", "warnings", "_warnings", "_operator"}
+    | {"_collections", "genericpath", "pathlib"}
+)
+_STANDARD_LOOKS = {
+    **dict.fromkeys(("datetime", "time"), Doing.TIMES),
+    **dict.fromkeys(("os", "posix", "shutil", "tempfile"), Doing.LOOKS),
+}
+# What reads a model and leaves it as it is, with whether a number, a text or an array comes back.
+_READING = {
+    **dict.fromkeys(
+        ("count_params", "get_config", "get_weights", "item", "numpy", "save", "save_weights"), True
+    ),
+    **dict.fromkeys(("get", "get_layer", "items", "keys", "values"), False),
+    **dict.fromkeys(("summary", "to_json"), True),
+}
+_LEAVES = frozenset(
+    {"__class__", "built", "distribute_strategy", "dtype", "metrics_names", "name", "path", "shape"}
+)
+_PURE_METHODS = frozenset({"copy", "format", "get", "items", "join", "keys", "lower", "split", "values"})
+
+
+@dataclass(frozen=True)
+class OfModel:
+    """An attribute of the model, or of what has been read from it."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class OfData:
+    """An attribute of data."""
+
+    name: str
+
+
+def plain(value: Any) -> Any:
+    """Returns a value without the name under which it was found."""
+    if isinstance(value, OfModel):
+        return Given.PART
+    return Given.DATA if isinstance(value, OfData) else value
+
+
+class Calls(ABC):
+    """Follows calls as far as they may lead to the training.
+
+    Args:
+        watching: classes of Keras's own whose hooks at most end the training.
+
+    Attributes:
+        doing: what the code that has been read does.
+    """
+
+    def __init__(self, watching: tuple[Any, ...] = ()) -> None:
+        self.watching = watching
+        self.doing = Doing.NOTHING
+
+    @abstractmethod
+    def run(self, function: types.FunctionType, given: Sequence[Any], named: dict[str, Any]) -> Any:
+        """Reads a function, called with values; returns what comes back."""
+
+    def does(self, doing: Doing) -> None:
+        """Notes that the code does this, too."""
+        self.doing = max(self.doing, doing)
+
+    def attribute(self, owner: Any, name: str) -> Any:
+        """Returns what an attribute of a value is.
+
+        Raises:
+            Unclear: it cannot be told.
+        """
+        if owner is Given.PART:
+            self.does(Doing.LOOKS)
+            return Given.DATA if name in _LEAVES else OfModel(name)
+        if isinstance(owner, OfModel):
+            return self.attribute(Given.PART, name)
+        if not isinstance(owner, Known) or isinstance(owner.value, SIMPLE):
+            return OfData(name)
+        if isinstance(owner.value, types.ModuleType):
+            return self._of_module(owner.value, name)
+        if isinstance(owner.value, keras.callbacks.Callback) and name in ("model", "_model", "params"):
+            return OfData(name) if name == "params" else Given.PART
+        return self._of_object(owner.value, name)
+
+    def call(self, callee: Any, given: Sequence[Any], named: dict[str, Any]) -> Any:
+        """Returns what a call gives, and notes what it does.
+
+        Raises:
+            Unclear: it cannot be told.
+        """
+        values = [*given, *named.values()]
+        if isinstance(callee, OfModel):
+            return self._call_model(callee.name, values)
+        if isinstance(callee, OfData) or callee in (Given.DATA, Given.LATER):
+            return self._call_apart(values, pure=getattr(callee, "name", "") in _PURE_METHODS)
+        if not isinstance(callee, Known):
+            raise Unclear
+        return self._call_known(callee.value, given, named)
+
+    def _call_known(self, function: Any, given: Sequence[Any], named: dict[str, Any]) -> Any:
+        values = [*given, *named.values()]
+        if isinstance(function, functools.partial):
+            bound = [met(value) for value in function.args]
+            kept = {name: met(value) for name, value in function.keywords.items()}
+            return self._call_known(function.func, [*bound, *given], {**kept, **named})
+        if isinstance(function, types.MethodType):
+            return self._call_known(function.__func__, [met(function.__self__), *given], named)
+        if isinstance(function, types.FunctionType):
+            return self._call_function(function, given, named)
+        if isinstance(function, (type, types.BuiltinFunctionType)):
+            return self._call_type_or_builtin(function, values)
+        if origin_of(type(function)) is Origin.LIBRARY:
+            return self._call_apart(values)
+        method = inspect.getattr_static(type(function), "__call__", None)
+        if not isinstance(method, types.FunctionType):
+            raise Unclear
+        return self._call_function(method, [Known(function), *given], named)
+
+    def _call_function(
+        self, function: types.FunctionType, given: Sequence[Any], named: dict[str, Any]
+    ) -> Any:
+        if function.__module__ != function.__globals__["__name__"] == "contextlib":  # a `contextmanager`
+            function = function.__wrapped__  # type: ignore[attr-defined]
+        values, origin = [*given, *named.values()], origin_of(function)
+        if origin is Origin.LIBRARY and not (any(map(self._reaches, values)) or _is_around_users(function)):
+            return self._call_apart(values)
+        if origin is Origin.STANDARD:
+            return self._call_standard(function.__globals__["__name__"], values)
+        if origin is Origin.TRAINING and function.__name__.startswith("on_") and self._watches(given):
+            self.does(Doing.ENDS)
+            return Given.DATA
+        if origin is Origin.TRAINING and not function.__module__.startswith("keras.src.callbacks."):
+            if function.__name__ != "convert_to_numpy":
+                raise Unclear
+            self.does(Doing.LOOKS)
+            return Given.DATA
+        return self.run(function, given, named)
+
+    def _call_type_or_builtin(self, function: Any, values: Sequence[Any]) -> Any:
+        parts = any(value is Given.PART or isinstance(value, OfModel) for value in values)
+        if function in _MEASURES:
+            self.does(Doing.LOOKS if parts else Doing.NOTHING)
+            return Given.DATA
+        if function in _PASSES:
+            self._require_apart([value for value in values if value is not Given.PART])
+            return Given.PART if parts else Given.DATA
+        if function in (print, open):
+            return self._call_apart(values)
+        holder = getattr(function, "__self__", None)
+        if holder is not None and not isinstance(holder, types.ModuleType):
+            return self._call_apart(values) if met(holder) is Given.DATA else self._fail()
+        origin = origin_of(function)
+        if isinstance(function, type) and issubclass(function, BaseException):
+            return self._call_apart(values)
+        if origin is Origin.STANDARD:
+            return self._call_standard(str(function.__module__), values)
+        if origin is not Origin.LIBRARY:
+            raise Unclear
+        return self._call_apart(values)
+
+    def _call_standard(self, module: str, values: Sequence[Any]) -> Any:
+        name = module.split(".")[0]
+        if name in _STANDARD_LOOKS:
+            self.does(_STANDARD_LOOKS[name])
+        elif name not in _STANDARD_APART:
+            raise Unclear
+        return self._call_apart(values)
+
+    def _call_model(self, name: str, values: Sequence[Any]) -> Any:
+        """Follows the call of a method of the model, or of what has been read from it."""
+        self._require_apart(values)
+        self.does(Doing.LOOKS)
+        if name == "learning_rate":  # a schedule, called with a step
+            return Given.DATA
+        if name not in _READING:
+            raise Unclear
+        return Given.DATA if _READING[name] else Given.PART
+
+    def _call_apart(self, values: Sequence[Any], *, pure: bool = False) -> Given:
+        self._require_apart(values)
+        self.does(Doing.NOTHING if pure else Doing.APART)
+        return Given.DATA
+
+    def _require_apart(self, values: Sequence[Any]) -> None:
+        """Makes sure that nobody is handed what leads to the training."""
+        for value in values:
+            if isinstance(value, Known):
+                simple = isinstance(value.value, (*SIMPLE, type, types.ModuleType))
+                if self._reaches(value) or not (simple or origin_of(type(value.value)) is Origin.LIBRARY):
+                    raise Unclear
+            elif not isinstance(value, OfData) and value not in (Given.DATA, Given.LATER):
+                raise Unclear
+
+    def _watches(self, given: Sequence[Any]) -> bool:
+        """Whether a hook is that of one of Keras's own callbacks that at most end the training."""
+        owner = given[0].value if given and isinstance(given[0], Known) else None
+        return type(owner) in self.watching and type(owner) is not keras.callbacks.Callback
+
+    def _reaches(self, value: Any) -> bool:
+        """Whether a value leads to the training."""
+        if isinstance(value, Known):
+            return isinstance(value.value, keras.callbacks.Callback)
+        return value is Given.PART or isinstance(value, OfModel)
+
+    def _of_module(self, module: types.ModuleType, name: str) -> Any:
+        if name not in vars(module):
+            if origin_of(module) is Origin.LIBRARY:
+                return Given.DATA
+            raise Unclear
+        return met(vars(module)[name], fixed=False)
+
+    def _of_object(self, owner: Any, name: str) -> Any:
+        live = getattr(owner, "__dict__", {})
+        found = inspect.getattr_static(type(owner) if not isinstance(owner, type) else owner, name, None)
+        if isinstance(found, property):
+            if not isinstance(found.fget, types.FunctionType):
+                raise Unclear
+            if origin_of(type(owner)) is Origin.LIBRARY and not self._reaches(Known(owner)):
+                return Given.DATA
+            return self.run(found.fget, [Known(owner)], {})
+        if name in live and not isinstance(owner, type):
+            return met(live[name], fixed=name not in _assigned(_class_of(owner)))
+        if isinstance(found, staticmethod):
+            return Known(found.__func__)
+        if isinstance(found, classmethod):
+            return Known(types.MethodType(found.__func__, owner if isinstance(owner, type) else type(owner)))
+        if isinstance(found, types.FunctionType):
+            return Known(found if isinstance(owner, type) else types.MethodType(found, owner))
+        if origin_of(type(owner)) is Origin.LIBRARY and not self._reaches(Known(owner)):
+            return Given.DATA
+        if found is None:
+            raise Unclear
+        return met(found, fixed=name not in _assigned(_class_of(owner)))
+
+    def _fail(self) -> Any:
+        raise Unclear
+
+
+def _class_of(owner: Any) -> Any:
+    return type(owner)
+
+
+def _is_around_users(function: types.FunctionType) -> bool:
+    """Whether a library has put a function around one of the user's."""
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):
+            held = cell.cell_contents
+            if isinstance(held, types.FunctionType) and origin_of(held) is not Origin.LIBRARY:
+                return True
+    return False
+
+
+@functools.lru_cache(maxsize=1024)
+def _assigned(kind: Any) -> frozenset[str]:
+    """Returns the attributes that methods of a class set after `__init__`, on itself or another object."""
+    names: set[str] = set()
+    for base in inspect.getmro(kind):
+        for name, member in vars(base).items():
+            function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+            if name == "__init__" or not isinstance(function, types.FunctionType):
+                continue
+            if {"setattr", "__dict__", "__setattr__"} & _read_in(function.__code__, names):
+                return _Everything()
+    return frozenset(names)
+
+
+class _Everything(frozenset[str]):
+    """Holds every name."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+def _read_in(code: types.CodeType, assigned: set[str]) -> set[str]:
+    """Adds the attributes that code assigns to a set; returns all names in it."""
+    names = set(code.co_names)
+    assigned |= {i.argval for i in dis.get_instructions(code) if i.opname == "STORE_ATTR"}
+    for value in code.co_consts:
+        if isinstance(value, types.CodeType):
+            names |= _read_in(value, assigned)
+    return names

@@ -1,0 +1,96 @@
+"""The hooks inside an epoch: called at once, or late for callbacks that cannot tell.
+
+While an epoch waits for its validation, the next one is trained. A callback that only keeps and logs what it
+is given gets its hooks of that next epoch after the `on_epoch_end` that they follow under Keras, and none of
+an epoch that is taken back. So it sees the calls of `keras.Model.fit`, in their order. On the training
+thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+
+from overlap_train._callbacks.hooks import can_be_late, ordering_hooks
+from overlap_train._keras import metrics as keras_metrics
+
+__all__ = ["EpochHooks", "late_callbacks"]
+
+
+def late_callbacks(callbacks: Any, *, watched: bool) -> list[keras.callbacks.Callback]:
+    """Returns those that have to be called late for the training to run ahead, and can be.
+
+    Args:
+        callbacks: a Keras `CallbackList`; none of another one are called late, as it calls them itself.
+        watched: as for `can_be_late`.
+    """
+    found = callbacks.callbacks if type(callbacks) is keras.callbacks.CallbackList else ()
+    return [c for c in found if ordering_hooks(c) and can_be_late(c, watched=watched)]
+
+
+class EpochHooks:
+    """Calls the hooks inside epochs.
+
+    Args:
+        callbacks: a Keras `CallbackList`, or one that several hosts share.
+        late: those that are called late.
+        waits: returns whether an earlier epoch has not been delivered yet.
+    """
+
+    def __init__(
+        self, callbacks: Any, late: Sequence[keras.callbacks.Callback], waits: Callable[[], bool]
+    ) -> None:
+        self._callbacks = callbacks
+        self._waits = waits
+        self._late = late
+        self._late_ids = frozenset(map(id, late))
+        self._kept: deque[tuple[int, Callable[[], None]]] = deque()
+
+    def epoch_begin(self, epoch: int) -> None:
+        """Calls `on_epoch_begin`."""
+        self._call(epoch, "on_epoch_begin", epoch, None)
+
+    def batch_begin(self, epoch: int, batch: int) -> None:
+        """Calls `on_train_batch_begin`."""
+        self._call(epoch, "on_train_batch_begin", batch, None)
+
+    def batch_end(self, epoch: int, batch: int, logs: Mapping[str, Any] | None) -> None:
+        """Calls `on_train_batch_end`."""
+        self._call(epoch, "on_train_batch_end", batch, logs)
+
+    def release(self, epoch: int) -> None:
+        """Calls what has been kept of the epochs up to one, whose predecessor has been delivered."""
+        while self._kept and self._kept[0][0] <= epoch:
+            self._kept.popleft()[1]()
+
+    def drop(self) -> None:
+        """Forgets what has been kept: the epochs are trained again, or never delivered."""
+        self._kept.clear()
+
+    def _call(self, epoch: int, hook: str, number: int, logs: Mapping[str, Any] | None) -> None:
+        if not self._late or not self._waits():
+            getattr(self._callbacks, hook)(number, logs)
+            return
+        values = None if logs is None else keras_metrics.python_logs(logs)
+        self._tell(
+            [c for c in self._callbacks.callbacks if id(c) not in self._late_ids], hook, number, values
+        )
+        self._kept.append((epoch, lambda: self._tell(self._late, hook, number, values)))
+
+    def _tell(
+        self,
+        callbacks: Sequence[keras.callbacks.Callback],
+        hook: str,
+        number: int,
+        logs: Mapping[str, Any] | None,
+    ) -> None:
+        """Calls a hook as a `CallbackList` does."""
+        logs = None if logs is None else dict(logs)
+        for callback in callbacks:
+            if hook == "on_epoch_begin":
+                callback.on_epoch_begin(number, logs)
+            else:
+                getattr(callback, hook)(number, logs=logs)

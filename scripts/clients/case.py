@@ -1,0 +1,76 @@
+"""What the scripts of the clients share: a small model, its data, and what comes of a training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import numpy as np
+
+from overlap_train import Trainer
+
+__all__ = ["ARGUMENTS", "VALIDATION", "Run", "X", "Y", "build", "in_step"]
+
+_IN_STEP = "validating in step with the training: "
+
+
+def _arrays(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, 8)).astype("float32")
+    return x, (x[:, 0] + 0.3 * rng.normal(size=rows) > 0).astype("int32")
+
+
+X, Y = _arrays(256, 0)
+VALIDATION = _arrays(96, 1)
+ARGUMENTS: dict[str, Any] = {
+    "epochs": 4,
+    "batch_size": 32,
+    "verbose": 0,
+    "validation_data": VALIDATION,
+}
+
+
+@dataclass
+class Run:
+    """What came of a training.
+
+    Attributes:
+        values: numbers by name, which are compared.
+        trainer: that made it; None under Keras.
+    """
+
+    values: Mapping[str, Any]
+    trainer: Trainer | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, model: keras.Model, trainer: Trainer | None = None) -> Run:
+        """Returns the weights and the history of a model that has been trained."""
+        weights = {f"weight {n}": np.asarray(w) for n, w in enumerate(model.variables)}
+        return cls({**model.history.history, **weights}, trainer)
+
+
+def build() -> keras.Model:
+    """Returns a small classifier, compiled, always with the same weights."""
+    keras.utils.set_random_seed(5)
+    model = keras.Sequential(
+        [
+            keras.Input((8,)),
+            keras.layers.Dense(16, activation="relu"),
+            keras.layers.Dropout(0.2),
+            keras.layers.Dense(2),
+        ],
+        name="classifier",
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"])
+    return model
+
+
+def in_step(trainer: Trainer) -> str | None:
+    """Returns why a training could not run ahead of its validation, or None."""
+    for message in trainer.messages:
+        if message.startswith(_IN_STEP):
+            return message.removeprefix(_IN_STEP)
+    return None

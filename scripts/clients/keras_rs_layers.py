@@ -1,0 +1,33 @@
+"""KerasRS: a model with its layers."""
+
+from __future__ import annotations
+
+import keras
+import keras_rs
+
+from overlap_train import Trainer
+from scripts.clients.case import ARGUMENTS, Run, X, Y
+
+
+def _model() -> keras.Model:
+    keras.utils.set_random_seed(5)
+    inputs = keras.Input((8,))
+    crossed = keras_rs.layers.FeatureCross()(inputs, inputs)
+    crossed = keras_rs.layers.FeatureCross(projection_dim=4)(inputs, crossed)
+    model = keras.Model(inputs, keras.layers.Dense(2)(crossed))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"])
+    return model
+
+
+def stock() -> Run:
+    model = _model()
+    model.fit(X, Y, **ARGUMENTS)
+    return Run.of(model)
+
+
+def ours() -> Run:
+    model = _model()
+    trainer = Trainer(model)
+    trainer.fit(X, Y, **ARGUMENTS)
+    return Run.of(model, trainer)

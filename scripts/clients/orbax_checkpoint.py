@@ -1,0 +1,31 @@
+"""Orbax: the checkpoint callback of Keras, which writes what each epoch's validation has seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import keras
+
+from overlap_train import Trainer
+from scripts.clients.case import ARGUMENTS, Run, X, Y, build
+
+
+def _callback(name: str) -> keras.callbacks.Callback:
+    return keras.callbacks.OrbaxCheckpoint(Path.cwd() / name, monitor="val_loss", save_best_only=True)
+
+
+def stock() -> Run:
+    model = build()
+    model.fit(X, Y, callbacks=[_callback("stock")], **ARGUMENTS)
+    return Run({**Run.of(model).values, "steps": _steps("stock")})
+
+
+def ours() -> Run:
+    model = build()
+    trainer = Trainer(model)
+    trainer.fit(X, Y, callbacks=[_callback("ours")], **ARGUMENTS)
+    return Run({**Run.of(model).values, "steps": _steps("ours")}, trainer)
+
+
+def _steps(name: str) -> list[int]:
+    return sorted(int(path.name) for path in Path(name).iterdir() if path.name.isdigit())

@@ -1,0 +1,95 @@
+"""The scripts of `scripts/clients.sh`, and the page that shows their lines."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "how_to" / "other_libraries.md").read_text()
+FOLDER = ROOT / "scripts" / "clients"
+CLIENTS = sorted(
+    path for path in FOLDER.glob("*.py") if path.stem not in ("__init__", "__main__", "case", "child")
+)
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def lines_of(code: str) -> str:
+    """Returns code without its white space, and without the comma that a formatter puts at a line's end."""
+    return re.sub(r",(?=[)\]}])", "", re.sub(r"\s+", "", code))
+
+
+SOURCES = [lines_of(path.read_text()) for path in CLIENTS]
+
+
+def test_there_is_a_client_for_every_library():
+    assert len(CLIENTS) >= 18
+    assert len(BLOCKS) >= 18
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.splitlines()[-1][:40])
+def test_the_page_shows_lines_that_a_client_runs(block):
+    ast.parse(textwrap.dedent(block) if "return" not in block else "def f():\n" + textwrap.indent(block, " "))
+    assert any(lines_of(block) in source for source in SOURCES)
+
+
+@pytest.mark.parametrize("path", CLIENTS, ids=lambda path: path.stem)
+def test_a_client_trains_with_and_without_us(path):
+    tree = ast.parse(path.read_text())
+    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    assert {"stock", "ours"} <= set(functions)
+    assert ast.get_docstring(tree)
+
+
+def test_the_libraries_of_the_clients_are_the_extra():
+    options = configparser.ConfigParser(interpolation=None)
+    options.read(ROOT / "setup.cfg")
+    extra = options["options.extras_require"]["clients"].split()
+    wanted = {re.split(r"[><=]", name)[0].replace("-", "_") for name in extra if "%" not in name}
+    imported = set()
+    for path in CLIENTS:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                imported.add(node.module.split(".")[0])
+    named = {"sklearn": "scikit_learn"}
+    known = set(sys.stdlib_module_names) | {"keras", "numpy", "overlap_train", "scripts", "tqdm"}
+    needed = {named.get(name, name) for name in imported - known}
+    assert needed <= wanted
+    # What Keras's own callback needs is imported by no script.
+    assert wanted - needed == {"orbax_checkpoint"}
+
+
+def test_a_library_that_is_absent_is_named(tmp_path):
+    """The child says what it lacks, and does not fail."""
+    sys.path.insert(0, str(ROOT))
+    try:
+        from scripts.clients import child
+    finally:
+        sys.path.remove(str(ROOT))
+    path = f"{tmp_path}:{ROOT}"
+    for name in ("comet_ml",):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('No module named comet_ml')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.clients.child", "comet_logger"],
+        env={
+            "PYTHONPATH": path,
+            "PATH": "/usr/bin:/bin",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "CUDA_VISIBLE_DEVICES": "",
+        },
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=170,
+    )
+    assert done.returncode == child.ABSENT, done.stderr
+    assert "not installed: No module named comet_ml" in done.stdout
