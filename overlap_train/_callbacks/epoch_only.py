@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.state import CallbackState, capture, restore
+from overlap_train._support.arguments import require_instance
 
 __all__ = ["EpochOnly"]
 
@@ -32,8 +33,7 @@ class EpochOnly(keras.callbacks.Callback):  # type: ignore[misc]
         Raises:
             TypeError: it is no Keras callback.
         """
-        if not isinstance(callback, keras.callbacks.Callback):
-            raise TypeError(f"EpochOnly takes a keras.callbacks.Callback; got {callback!r}")
+        require_instance("callback", callback, keras.callbacks.Callback, optional=False)
         super().__init__()
         self.callback = callback
 

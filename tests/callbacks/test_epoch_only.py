@@ -65,5 +65,5 @@ def test_it_is_called_under_keras_and_remembers():
 
 @pytest.mark.parametrize("value", [None, "loss", keras.callbacks.Callback])
 def test_anything_else_is_refused_by_name(value):
-    with pytest.raises(TypeError, match="EpochOnly takes a keras"):
+    with pytest.raises(TypeError, match="callback must be a Callback"):
         EpochOnly(value)
