@@ -60,7 +60,7 @@ def forget_process() -> None:
 
 @contextlib.contextmanager
 def only_known(missing: set[ConvKey]) -> Iterator[None]:
-    """Let this thread time nothing: a shape that has never been timed is noted and takes `ConvKey.untimed`."""
+    """Let this thread time nothing: a shape that was never timed is noted and takes `ConvKey.untimed`."""
     before = getattr(_local, "missing", None)
     _local.missing = missing
     try:
