@@ -60,7 +60,7 @@ def forget_process() -> None:
 
 @contextlib.contextmanager
 def only_known(missing: set[ConvKey]) -> Iterator[None]:
-    """Lets this thread time nothing: a shape that nobody has timed is noted and takes `ConvKey.untimed`."""
+    """Let this thread time nothing: a shape that was never timed is noted and takes `ConvKey.untimed`."""
     before = getattr(_local, "missing", None)
     _local.missing = missing
     try:

@@ -75,7 +75,7 @@ class ConvKey:
 
     @property
     def untimed(self) -> str:
-        """The algorithm where nobody has timed any: one that does not lose to `STOCK`, or that itself."""
+        """The algorithm where none has been timed: one that does not lose to `STOCK`, or that itself."""
         batch, height, width, _ = self.input_shape
         few = batch * height * width <= _FEW_PIXELS
         return MATMUL if few and MATMUL in self.algorithms else STOCK
