@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Kills and resumes a training at random moments (default 50), and one of two hosts at 20:
+# Kills and resumes a training at random moments (default 50), one of long epochs with checkpoints inside them at
+# as many, and one of two hosts at 20:
 #     scripts/kill_test.sh [KILLS] [SEED]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

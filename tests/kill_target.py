@@ -1,4 +1,9 @@
-"""A training that `test_kill.py` kills and starts again: `python -m tests.kill_target DIRECTORY`."""
+"""A training that `test_kill.py` kills and starts again.
+
+    python -m tests.kill_target DIRECTORY [STEPS]
+
+With STEPS its epochs are few and long, and so many steps lie between two checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +23,7 @@ from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
 from tests.networks import arrays, sequential
 
 EPOCHS = 40
+LONG_EPOCHS, LONG_STEPS = 4, 4000
 
 
 class Tell(keras.callbacks.Callback):
@@ -27,10 +33,12 @@ class Tell(keras.callbacks.Callback):
         print("begun", flush=True)
 
 
-def main(directory: Path) -> None:
+def main(directory: Path, every_steps: int | None = None) -> None:
     model = sequential(keras.optimizers.SGD(0.3, momentum=0.9))
     x, y = arrays(400)
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(400, seed=3).batch(16)
+    if every_steps is not None:
+        dataset = dataset.repeat()
     callbacks = [
         Tell(),
         keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.7, patience=2, min_delta=0.01),
@@ -44,10 +52,11 @@ def main(directory: Path) -> None:
     history = trainer.fit(
         dataset,
         validation_data=arrays(91, 1),
-        epochs=EPOCHS,
+        epochs=EPOCHS if every_steps is None else LONG_EPOCHS,
+        steps_per_epoch=None if every_steps is None else LONG_STEPS,
         callbacks=callbacks,
         verbose=0,
-        resume=CheckpointPolicy(directory=directory / "checkpoints"),
+        resume=CheckpointPolicy(directory=directory / "checkpoints", every_steps=every_steps),
     )
     np.savez(
         directory / "final.npz",
@@ -57,4 +66,4 @@ def main(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

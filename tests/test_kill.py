@@ -1,6 +1,7 @@
 """Contract C8: a run killed at any moment goes on to the result of the unbroken one.
 
-`scripts/kill_test.sh` kills at 50 random moments; the default suite does without.
+`scripts/kill_test.sh` kills at 50 random moments, in short epochs and inside long ones; the default suite at
+three of the latter.
 """
 
 from __future__ import annotations
@@ -19,19 +20,20 @@ import pytest
 
 from tests.differential import read_files
 
+EVERY_STEPS = "300"
 KILLS = int(os.environ.get("OVERLAP_TRAIN_KILLS", "50"))
 
 
-def start(directory: Path) -> subprocess.Popen:
-    command = [sys.executable, "-m", "tests.kill_target", str(directory)]
+def start(directory: Path, *arguments: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "tests.kill_target", str(directory), *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def run_to_the_end(directory: Path) -> float:
+def run_to_the_end(directory: Path, *arguments: str) -> float:
     """Returns the seconds from the beginning of the training to the end of the process."""
     import time
 
-    process = start(directory)
+    process = start(directory, *arguments)
     assert process.stdout is not None
     assert process.stdout.readline().strip() == "begun"
     began_s = time.monotonic()
@@ -40,9 +42,9 @@ def run_to_the_end(directory: Path) -> float:
     return time.monotonic() - began_s
 
 
-def kill_after(directory: Path, seconds: float) -> bool:
+def kill_after(directory: Path, seconds: float, *arguments: str) -> bool:
     """Kills a run so long after its training began; returns whether it was still alive."""
-    process = start(directory)
+    process = start(directory, *arguments)
     assert process.stdout is not None
     if process.stdout.readline().strip() != "begun":
         pytest.fail(f"the training ended before it began: exit code {process.wait()}")
@@ -74,24 +76,40 @@ def assert_same_result(actual: Path, expected: Path) -> None:
             )
 
 
+def kill_and_compare(directory: Path, most_kills: int, *arguments: str) -> None:
+    """Kills runs at random moments and compares their results with that of an unbroken one."""
+    unbroken = directory / "unbroken"
+    unbroken.mkdir()
+    duration_s = run_to_the_end(unbroken, *arguments)
+    rng = random.Random(int(os.environ.get("OVERLAP_TRAIN_SEED", "0")))
+    kills = run = 0
+    while kills < most_kills:
+        run += 1
+        broken = directory / f"run{run}"
+        broken.mkdir()
+        # Several kills in a row, so that resumed runs are killed too.
+        for _ in range(min(rng.randint(1, 4), most_kills - kills)):
+            if not kill_after(broken, rng.uniform(0, duration_s), *arguments):
+                break
+            kills += 1
+        if not (broken / "history.json").exists():
+            run_to_the_end(broken, *arguments)
+        assert_same_result(broken, unbroken)
+    print(f"{kills} kills in {run} runs of {duration_s:.1f} s: all ended as the unbroken one")
+
+
 @pytest.mark.kill
 @pytest.mark.timeout(7200)
 def test_killed_at_random_moments_the_result_is_that_of_the_unbroken_run(tmp_path):
-    unbroken = tmp_path / "unbroken"
-    unbroken.mkdir()
-    duration_s = run_to_the_end(unbroken)
-    rng = random.Random(int(os.environ.get("OVERLAP_TRAIN_SEED", "0")))
-    kills = run = 0
-    while kills < KILLS:
-        run += 1
-        directory = tmp_path / f"run{run}"
-        directory.mkdir()
-        # Several kills in a row, so that resumed runs are killed too.
-        for _ in range(rng.randint(1, 4)):
-            if not kill_after(directory, rng.uniform(0, duration_s)):
-                break
-            kills += 1
-        if not (directory / "history.json").exists():
-            run_to_the_end(directory)
-        assert_same_result(directory, unbroken)
-    print(f"{kills} kills in {run} runs of {duration_s:.1f} s: all ended as the unbroken one")
+    kill_and_compare(tmp_path, KILLS)
+
+
+@pytest.mark.kill
+@pytest.mark.timeout(7200)
+def test_killed_inside_long_epochs_the_result_is_that_of_the_unbroken_run(tmp_path):
+    kill_and_compare(tmp_path, KILLS, EVERY_STEPS)
+
+
+@pytest.mark.timeout(600)
+def test_killed_inside_long_epochs_three_times(tmp_path):
+    kill_and_compare(tmp_path, 3, EVERY_STEPS)

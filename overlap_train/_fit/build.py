@@ -12,11 +12,12 @@ from typing import Any
 import keras
 
 from overlap_train._data.cursor import Cursor
+from overlap_train._fit.agreement import agree_to_start
 from overlap_train._fit.checkpointing import build_resumer
 from overlap_train._fit.course import Course, Ledger
 from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.epoch_training import EpochTraining
-from overlap_train._fit.followers import AnyDelivery, AnyResumer, agree_to_start, deliver_together
+from overlap_train._fit.followers import AnyDelivery, AnyResumer, deliver_together
 from overlap_train._fit.idle_cores import IdleCores
 from overlap_train._fit.interrupts import Interrupted, Interrupts
 from overlap_train._fit.lag import LagControl, effective_lag
@@ -113,7 +114,10 @@ class FitBuilder:
         step, loop, pace = self._build_training()
         renewed = self._interrupts is not None
         state, suite, traced_with = self._build_validation(step)
-        lag, reason = effective_lag(settings.validation, request.feed, step, suite, self._callbacks.callbacks)
+        policy = settings.validation
+        if settings.hosts.count > 1:  # which would have to keep the same number of batches
+            policy = dataclasses.replace(policy, replay_bytes=0)
+        lag, reason = effective_lag(policy, request.feed, step, suite, self._callbacks.callbacks)
         callbacks, delivery = deliver_together(
             request, state, self._callbacks, suite, lambda: step.metrics.live
         )
@@ -134,6 +138,7 @@ class FitBuilder:
             cursor=self._cursor,
             suite=suite,
             stepwise=deliveries.stepwise,
+            resumer=self._resumer,
             lag=deliveries.lag,
             idle=self._idle,
             ledger=self.ledger,

@@ -27,7 +27,7 @@ __all__ = ["Deliveries"]
 
 @dataclass
 class Deliveries:
-    """AnyDelivery epochs in their order. On the training thread.
+    """Delivers epochs in their order. On the training thread.
 
     Attributes:
         callbacks: a Keras `CallbackList`, or one that several hosts share.
@@ -61,6 +61,7 @@ class Deliveries:
 
     def __post_init__(self) -> None:
         self._course = self.ledger.course
+        self._said_full = False
 
     def __len__(self) -> int:
         """Returns how many epochs wait."""
@@ -83,7 +84,7 @@ class Deliveries:
         return len(self.backlog) > 0 and self.hosts.all(self.backlog.ready())
 
     def deliver_ready(self) -> bool:
-        """AnyDelivery what is ready without waiting; returns whether that rolled the training back."""
+        """Delivers what is ready without waiting; returns whether that rolled the training back."""
         while self.ready():
             if self.deliver_oldest():
                 return True
@@ -96,8 +97,27 @@ class Deliveries:
                 return True
         return False
 
+    def make_room(self) -> bool:
+        """Lets go of batches that nobody will replay, and waits if too many are kept.
+
+        Returns:
+            Whether a delivery rolled the training back.
+        """
+        while self.cursor.feed.full and len(self.backlog):
+            if not self._said_full:
+                self._said_full = True
+                self.progress.message(
+                    "waiting for validations, because the batches that a rollback would replay take all of "
+                    "ValidationPolicy.replay_bytes"
+                )
+            if self.deliver_oldest():
+                return True
+        if not len(self.backlog):
+            self.cursor.forget_used()
+        return False
+
     def deliver_before(self, next_epoch: int, splits: int) -> None:
-        """AnyDelivery what is ready, and waits for what has to be delivered before an epoch may begin.
+        """Delivers what is ready, and waits for what has to be delivered before an epoch may begin.
 
         Args:
             next_epoch: that epoch.
@@ -140,15 +160,40 @@ class Deliveries:
         self.release_step_validations()
         return outcome.rolled_back
 
-    def deliver_until(self, deadline_s: float) -> None:
-        """AnyDelivery the epochs whose validations end in time, and gives the others up."""
+    def deliver_until(self, deadline_s: float) -> bool:
+        """Delivers the epochs whose validations end in time, and gives the others up.
+
+        Returns:
+            Whether the model now stands where the callbacks have been told that it does.
+        """
         if self.hosts.count > 1:
             self.backlog.drop()  # what ends in time on one host need not on another
+            return False
         try:
             while len(self.backlog) and not self._course.stopped:
                 self.deliver_oldest(timeout_s=max(0.05, deadline_s - time.monotonic()))
         except TimeoutError:
             self.backlog.drop()
+            return False
+        return not self._course.stopped
+
+    def checkpoint_due(self) -> bool:
+        """Whether a checkpoint inside the present epoch is to be written now."""
+        due = self.resumer is not None and self.resumer.due_inside(self._course.step)
+        return due and not len(self.backlog)
+
+    def checkpoint(self, snapshot: Snapshot) -> None:
+        """Writes a checkpoint of where the training stands, if it is to have any.
+
+        Args:
+            snapshot: of that; all earlier epochs have been delivered.
+        """
+        if self.resumer is None:
+            return
+        epoch, course, lag = snapshot.epoch, self._course, self.backlog.max_lag
+        logs = dict(course.logs.get(epoch - 1, {}))
+        point = StartPoint(epoch, snapshot.step, course.stopped, logs, lag, snapshot.position)
+        self.resumer.inside(point, snapshot.values, self.callbacks.callbacks)
 
     def finish_step_validations(self) -> None:
         """Waits for the validation inside an epoch that is under way."""
@@ -157,7 +202,7 @@ class Deliveries:
             self.release_step_validations()
 
     def release_step_validations(self) -> None:
-        """AnyDelivery the results of validations inside epochs that no rollback can undo."""
+        """Delivers the results of validations inside epochs that no rollback can undo."""
         if self.stepwise is not None:
             self.stepwise.release(self.backlog.oldest.epoch if len(self.backlog) else None)
 
@@ -205,9 +250,8 @@ class Deliveries:
             following = pending.epoch + 1
             logs, lag = dict(outcome.logs), self.backlog.max_lag
             self.resumer.delivered(
-                StartPoint(following, pending.snapshot.step, course.stopped, logs, lag),
+                StartPoint(following, pending.snapshot.step, course.stopped, logs, lag, position),
                 outcome.values,
-                position,
                 self.callbacks.callbacks,
                 last=course.stopped or following >= course.epochs,
             )
