@@ -40,6 +40,7 @@ class TrainingMeta:
         max_lag: how far the training ran ahead.
         files: the logs that the training had written, as `callbacks.rewind` describes them.
         data: what the training data has to be told, as `callbacks.packing.pack` describes it.
+        undelivered: the epochs that wait for their delivery, as `values.pack_undelivered` describes them.
         settings: what may change when the training goes on, but is to be told, by name.
     """
 
@@ -50,6 +51,7 @@ class TrainingMeta:
     max_lag: int
     files: list[Any] = field(default_factory=list)
     data: list[Any] = field(default_factory=list)
+    undelivered: list[Any] = field(default_factory=list)
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
@@ -82,12 +84,13 @@ class TrainingMeta:
         _require(texts, "meta['settings']", settings, "texts by name")
         return cls(
             callbacks=_of_type(meta, "callbacks", list),
-            cursor={name: cursor.get(name, default) for name, default in _CURSOR.items()},
+            cursor=_place(cursor),
             stopped=_of_type(meta, "stopped", bool),
             logs=logs,
             max_lag=int(meta["max_lag"]),
             files=_of_type(meta, "files", list),
             data=_of_type({"data": [], **meta}, "data", list),
+            undelivered=_undelivered(state, num_batches),
             settings=settings,
         )
 
@@ -97,6 +100,27 @@ def plain_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
     plain = {name: np.asarray(v).tolist() if hasattr(v, "__array__") else v for name, v in logs.items()}
     kept = (type(None), bool, int, float, str)
     return {name: value for name, value in plain.items() if type(value) in kept}
+
+
+def _place(cursor: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: cursor.get(name, default) for name, default in _CURSOR.items()}
+
+
+def _undelivered(state: CheckpointState, num_batches: int | None) -> list[dict[str, Any]]:
+    """Returns the epochs that wait: they lie right before the present one."""
+    entries = _of_type({"undelivered": [], **state.meta}, "undelivered", list)
+    first, checked = state.epoch - len(entries), []
+    for number, entry in enumerate(entries):
+        where = f"meta['undelivered'][{number}]"
+        fits = isinstance(entry, dict) and entry.get("epoch") == first + number >= 0
+        _require(fits and is_count(entry.get("step"), state.step), where, entry, f"epoch {first + number}")
+        cursor, parts = _of_type(entry, "cursor", dict), _of_type(entry, "parts", list)
+        end = CheckpointState(first + number + 1, entry["step"])
+        _check_cursor(cursor, end, num_batches)
+        _require(not cursor.get("within"), where, entry, "the end of an epoch")
+        step, place = int(entry["step"]), _place(cursor)
+        checked.append({"epoch": first + number, "step": step, "cursor": place, "parts": parts})
+    return checked
 
 
 def _check_cursor(cursor: Mapping[str, Any], state: CheckpointState, num_batches: int | None) -> None:

@@ -1,10 +1,10 @@
 """Resuming: after each delivery the training can go on from disk as if it had never been killed (C8).
 
 A checkpoint is the state right after the callbacks of an epoch's end, with the weights that they saw or
-set, or the state between two steps while no earlier epoch waits for its callbacks. What ran ahead of it,
-training and pending validations alike, is done again by the resumed run, from the same weights, random state
-and position in the data. The training thread hands each state to a writer thread; the next one waits until it
-is written.
+set: what ran ahead of it, training and pending validations alike, is done again by the resumed run, from the
+same weights, random state and position in the data. Or it is the state between two steps, with the snapshots
+of the epochs that wait for their callbacks. The training thread hands each state to a writer thread; the next
+one waits until it is written.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
-import tensorflow as tf
 
 from overlap_train._callbacks.packing import pack, unpack
 from overlap_train._callbacks.rewind import (
@@ -34,6 +32,15 @@ from overlap_train._callbacks.state import CallbackState, capture_all, check_all
 from overlap_train._checkpoint.meta import TrainingMeta, plain_logs
 from overlap_train._checkpoint.state import CheckpointState
 from overlap_train._checkpoint.store import CheckpointStore
+from overlap_train._checkpoint.values import (
+    Undelivered,
+    check_values,
+    pack_undelivered,
+    pack_values,
+    specs_of,
+    stored_values,
+    undelivered,
+)
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._snapshot import ModelState, Values
 from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
@@ -53,6 +60,7 @@ class StartPoint:
         logs: the logs of the last delivered epoch.
         max_lag: how far the training ran ahead when the checkpoint was written.
         position: in the data.
+        undelivered: the epochs before it that wait for their delivery, oldest first.
     """
 
     epoch: int
@@ -61,6 +69,7 @@ class StartPoint:
     logs: Mapping[str, float]
     max_lag: int
     position: CursorState
+    undelivered: tuple[Undelivered, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,6 +81,12 @@ class _Found:
     files: tuple[FileMark, ...]
     callbacks: tuple[CallbackState, ...]
     data: dict[str, Any]
+    undelivered: tuple[Undelivered, ...]
+
+    @property
+    def first_undelivered(self) -> int:
+        """The first epoch whose end no callback has seen."""
+        return self.undelivered[0].snapshot.epoch if self.undelivered else self.state.epoch
 
 
 class Resumer:
@@ -103,7 +118,7 @@ class Resumer:
             CheckpointMismatchError: the newest sound one belongs to another model, data or history.
         """
         self._policy = policy
-        self._specs = [(tuple(v.shape), np.dtype(v.dtype.as_numpy_dtype)) for v in variables.read().flat()]
+        self._variables, self._specs = variables, specs_of(variables)
         layout = "\n".join(f"{shape} {dtype}" for shape, dtype in self._specs)
         self._fingerprint = {**belongs_to, "variables": layout}
         self._num_batches = num_batches
@@ -136,7 +151,7 @@ class Resumer:
         self._files = files_of(listed)
         self._accept(listed)
         if self._found is not None:
-            rewind_files(listed, self._found.files, self._found.state.epoch)
+            rewind_files(listed, self._found.files, self._found.first_undelivered)
 
     def start(
         self,
@@ -166,7 +181,7 @@ class Resumer:
         found, self._found = self._found, None
         if found is None:
             return None
-        values = _stored_values(state, found.state.arrays)
+        values = stored_values(state, found.state.arrays)
         if found.meta.cursor["within"]:
             begin_epoch(found.state.epoch)
         restore_all(listed, found.callbacks)
@@ -189,7 +204,7 @@ class Resumer:
                 )
         self._written_step = found.state.step
         epoch, step = found.state.epoch, found.state.step
-        return StartPoint(epoch, step, meta.stopped, meta.logs, meta.max_lag, position)
+        return StartPoint(epoch, step, meta.stopped, meta.logs, meta.max_lag, position, found.undelivered)
 
     def steps_left(self, step: int) -> int | None:
         """Returns how many steps may follow `step` before a checkpoint is due; None if any."""
@@ -208,8 +223,6 @@ class Resumer:
         callbacks: Iterable[keras.callbacks.Callback],
     ) -> None:
         """Writes a checkpoint of where the training stands, unless one of this step has been written.
-
-        No earlier epoch may wait for its delivery.
 
         Raises:
             CheckpointError: an earlier one could not be written.
@@ -231,7 +244,9 @@ class Resumer:
             CheckpointError: an earlier one could not be written.
         """
         self._deliveries += 1
-        due = self._deliveries % self._policy.every_epochs == 0 and self._waited()
+        # A checkpoint inside a later epoch holds the snapshot of this one.
+        newer = point.step > self._written_step
+        due = newer and self._deliveries % self._policy.every_epochs == 0 and self._waited()
         if due or last:
             self._submit(point, values, callbacks)
 
@@ -280,16 +295,11 @@ class Resumer:
 
     def _understood(self, state: CheckpointState) -> _Found:
         meta = TrainingMeta.of(state, num_batches=self._num_batches)
-        for index, (shape, dtype) in enumerate(self._specs):
-            array = state.arrays.get(f"variables/{index}")
-            if array is None or (array.shape, array.dtype) != (shape, dtype):
-                found = "missing" if array is None else f"of shape {array.shape} and type {array.dtype}"
-                raise CheckpointCorruptError(
-                    f"its variable {index} is {found}, where one of shape {shape} and type {dtype} belongs"
-                )
+        check_values(state.arrays, self._specs)
+        waiting = undelivered(state.arrays, meta.undelivered, self._variables)
         data = [dict(part.values) for part in unpack(state.arrays, meta.data)]
         files, callbacks = read_marks(meta.files), unpack(state.arrays, meta.callbacks)
-        return _Found(state, meta, files, callbacks, data[0] if data else {})
+        return _Found(state, meta, files, callbacks, data[0] if data else {}, waiting)
 
     def _accept(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
         """Goes back to an older checkpoint if the newest makes no sense to the callbacks."""
@@ -310,11 +320,13 @@ class Resumer:
         arrays, described = pack(states)
         data_arrays, data = pack([CallbackState("data", point.position.data)], prefix="data")
         arrays |= data_arrays
-        arrays |= {f"variables/{i}": np.asarray(value) for i, value in enumerate(values.flat())}
+        waiting_arrays, waiting = pack_undelivered(point.undelivered)
+        arrays |= waiting_arrays | pack_values(values)
         meta = TrainingMeta(
             callbacks=described,
             cursor=point.position.place(),
             data=data,
+            undelivered=waiting,
             stopped=point.stopped,
             logs=plain_logs(point.logs),
             max_lag=point.max_lag,
@@ -325,23 +337,3 @@ class Resumer:
         return self._store.save(
             CheckpointState(point.epoch, point.step, arrays, meta.as_json(), self._fingerprint)
         )
-
-
-def _stored_values(state: ModelState, arrays: Mapping[str, Any]) -> Values:
-    expected = state.read().flat()
-    try:
-        flat = [
-            tf.convert_to_tensor(arrays[f"variables/{i}"], value.dtype) for i, value in enumerate(expected)
-        ]
-    except KeyError as error:
-        raise CheckpointMismatchError(
-            f"the checkpoint has no {error}; the model has {len(expected)} variables and metrics. Compile it "
-            "with the same metrics, or give another directory to start afresh."
-        ) from error
-    for index, (value, wanted) in enumerate(zip(flat, expected, strict=True)):
-        if value.shape != wanted.shape:
-            raise CheckpointMismatchError(
-                f"variable {index} has shape {value.shape} in the checkpoint, {wanted.shape} in this model; "
-                "compile it with the same metrics, or give another directory to start afresh"
-            )
-    return state.pack(flat)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from overlap_train._callbacks.delivery import Outcome
 from overlap_train._checkpoint.resume import StartPoint
+from overlap_train._checkpoint.values import Undelivered
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.course import Ledger
 from overlap_train._fit.followers import AnyDelivery, AnyResumer
@@ -160,39 +162,47 @@ class Deliveries:
         self.release_step_validations()
         return outcome.rolled_back
 
-    def deliver_until(self, deadline_s: float) -> bool:
-        """Delivers the epochs whose validations end in time, and gives the others up.
+    def begin_again(self, waiting: Undelivered) -> None:
+        """Begins the validation of an epoch that waited when a checkpoint was written."""
+        self.ledger.accounts.begin(waiting.snapshot.epoch)
+        self.begin(waiting.snapshot, waiting.logs, stops=False)
 
-        Returns:
-            Whether the model now stands where the callbacks have been told that it does.
-        """
+    def deliver_until(self, deadline_s: float) -> None:
+        """Delivers the epochs whose validations end in time."""
         if self.hosts.count > 1:
-            self.backlog.drop()  # what ends in time on one host need not on another
-            return False
-        try:
+            return  # what ends in time on one host need not on another
+        with suppress(TimeoutError):
             while len(self.backlog) and not self._course.stopped:
                 self.deliver_oldest(timeout_s=max(0.05, deadline_s - time.monotonic()))
-        except TimeoutError:
-            self.backlog.drop()
+
+    def may_checkpoint(self) -> bool:
+        """Whether a checkpoint can be written between two steps.
+
+        Where epochs wait, whose snapshots it would hold, the data must be able to go back to all of them.
+        """
+        if self.resumer is None or self.hosts.count > 1 or self._course.stopped:
             return False
-        return not self._course.stopped
+        if any(pending.stops for pending in self.backlog):
+            return False
+        return not len(self.backlog) or (self.backlog.blocks and self.cursor.feed.rewindable)
 
     def checkpoint_due(self) -> bool:
         """Whether a checkpoint inside the present epoch is to be written now."""
-        due = self.resumer is not None and self.resumer.due_inside(self._course.step)
-        return due and not len(self.backlog)
+        return (
+            self.resumer is not None and self.resumer.due_inside(self._course.step) and self.may_checkpoint()
+        )
 
     def checkpoint(self, snapshot: Snapshot) -> None:
-        """Writes a checkpoint of where the training stands, if it is to have any.
+        """Writes a checkpoint of where the training stands; see `may_checkpoint`.
 
         Args:
-            snapshot: of that; all earlier epochs have been delivered.
+            snapshot: of that.
         """
-        if self.resumer is None:
-            return
+        assert self.resumer is not None
         epoch, course, lag = snapshot.epoch, self._course, self.backlog.max_lag
-        logs = dict(course.logs.get(epoch - 1, {}))
-        point = StartPoint(epoch, snapshot.step, course.stopped, logs, lag, snapshot.position)
+        waiting = tuple(Undelivered(pending.snapshot, pending.train_logs) for pending in self.backlog)
+        logs = dict(course.logs.get(epoch - len(waiting) - 1, {}))
+        point = StartPoint(epoch, snapshot.step, course.stopped, logs, lag, snapshot.position, waiting)
         self.resumer.inside(point, snapshot.values, self.callbacks.callbacks)
 
     def finish_step_validations(self) -> None:

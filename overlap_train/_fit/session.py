@@ -105,7 +105,7 @@ class FitSession:
             return
         course.next_epoch, course.step, course.stopped = point.epoch, point.step, point.stopped
         if point.logs:
-            course.logs[point.epoch - 1] = point.logs
+            course.logs[point.epoch - len(point.undelivered) - 1] = point.logs
         self._epoch_begun = point.position.within
         self._model.stop_training = point.stopped
         backlog = parts.deliveries.backlog
@@ -114,6 +114,10 @@ class FitSession:
         if point.position.within:
             where = f"inside epoch {point.epoch + 1}, after {point.position.steps} of its steps"
         parts.training.progress.message(f"resumed {where}")
+        for waiting in point.undelivered:
+            parts.deliveries.begin_again(waiting)
+        if not point.position.within:
+            parts.deliveries.deliver_before(course.next_epoch, parts.training.loop.splits)
 
     def _train_epoch(self, epoch: int) -> None:
         """Trains an epoch to its end, or until a delivery rolls it back."""
@@ -233,7 +237,10 @@ class FitSession:
         self.ended = f"interrupted by {next(name for name in names if name)}"
         deadline_s = time.monotonic() + _GRACE_S
         parts.training.progress.message(f"{self.ended}: delivering what is finished within {_GRACE_S:g} s")
-        if parts.deliveries.deliver_until(deadline_s):
-            parts.deliveries.checkpoint(parts.training.take_snapshot(self._course.next_epoch))
-        if parts.deliveries.resumer is not None:
-            parts.deliveries.resumer.wait()
+        deliveries = parts.deliveries
+        deliveries.deliver_until(deadline_s)
+        if deliveries.may_checkpoint():
+            deliveries.checkpoint(parts.training.take_snapshot(self._course.next_epoch))
+        deliveries.backlog.drop()
+        if deliveries.resumer is not None:
+            deliveries.resumer.wait()

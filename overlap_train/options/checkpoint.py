@@ -17,14 +17,14 @@ __all__ = ["CheckpointPolicy", "checkpoint_policy"]
 class CheckpointPolicy:
     """Where, when and how many checkpoints are kept; pass it, or the directory alone, as `fit(resume=…)`.
 
-    When a fit on one host ends at a first Ctrl-C or SIGTERM, one more is written of where it stands, unless
-    the validation of an earlier epoch is not finished by then.
+    When a fit on one host ends at a first Ctrl-C or SIGTERM, one more is written of where it stands. While an
+    earlier epoch waits for its validation, nothing is written inside an epoch if Python makes the data or
+    `ValidationPolicy.backlog` is not "block".
 
     Attributes:
         directory: of this training alone; made if missing.
         every_epochs: write after so many delivered epochs.
-        every_steps: also write inside epochs, after so many training steps, as soon as all earlier epochs
-            have been delivered; None does not. For one host.
+        every_steps: also write inside epochs, after so many training steps; None does not. For one host.
         every_s: write only if so many seconds have passed since the last one; None does not wait.
         keep: how many checkpoints are kept; if the newest is damaged, the one before is used.
 

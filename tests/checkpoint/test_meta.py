@@ -49,6 +49,12 @@ CURSOR = {"drawn": 1, "seen": 3, "open": False}
         {"files": {}},
         {"files": [{}]},
         {"settings": {"a": 1}},
+        {"data": {}},
+        {"undelivered": {}},
+        {"undelivered": [1]},
+        {"undelivered": [{"epoch": 1, "step": 3, "cursor": CURSOR, "parts": []}]},
+        {"undelivered": [{"epoch": 0, "step": 4, "cursor": CURSOR, "parts": []}]},
+        {"undelivered": [{"epoch": 0, "step": 3, "cursor": CURSOR, "parts": []}]},
     ],
     ids=repr,
 )

@@ -89,8 +89,10 @@ def fit(source, resume, *, step=10**9, lag=1):
     return trainer
 
 
-@pytest.mark.parametrize("source", MADE)
-@pytest.mark.parametrize("every_steps", [None, 2])
+@pytest.mark.parametrize(
+    ("source", "every_steps"),
+    [*((source, 2) for source in MADE), ("in Keras's order", None), ("in parts", None), ("augmented", None)],
+)
 @pytest.mark.filterwarnings("ignore:the training data ran out")
 def test_killed_it_goes_on_with_the_batches_of_the_unbroken_run(tmp_path, source, every_steps):
     expected = fit(source, None)
