@@ -1,4 +1,4 @@
-"""The exceptions that overlap_train raises beside ValueError and TypeError for bad arguments.
+"""The exceptions that overlap_train raises besides ValueError and TypeError for bad arguments.
 
 OverlapTrainError
 ├── ValidationWorkerError     a validation worker failed; the cause is chained
@@ -168,7 +168,7 @@ class _Link(NamedTuple):
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """Returns the chain of causes, nearest first."""
+    """Return the chain of causes, nearest first."""
     chain = [error]
     while (cause := chain[-1].__cause__) is not None and not any(cause is known for known in chain):
         chain.append(cause)
@@ -183,7 +183,7 @@ def _portable_link(error: BaseException) -> Any:
 
 
 def _portable(value: Any) -> Any:
-    """Returns a value that can be pickled: itself, or what it says where it cannot be."""
+    """Return a value that can be pickled: itself, or what it says where it cannot be."""
     try:
         pickle.loads(pickle.dumps(value))
     except Exception:  # the classes of others raise anything here
@@ -194,7 +194,7 @@ def _portable(value: Any) -> Any:
 
 
 def _rebuilt(links: Sequence[Any], suppress_context: bool) -> Any:
-    """Makes an exception from its links, its own first, then those of its causes."""
+    """Make an exception from its links, its own first, then those of its causes."""
     chain = [link.rebuilt() if isinstance(link, _Link) else link for link in links]
     for effect, cause in itertools.pairwise(chain):
         # As context too: `concurrent.futures` and `multiprocessing` overwrite the cause.

@@ -49,6 +49,7 @@ class Span:
 
     @property
     def duration_s(self) -> float:
+        """Seconds from the beginning to the end."""
         return self.end_s - self.start_s
 
 
@@ -156,7 +157,7 @@ class ShardOutcome:
 
 
 def prefixed(results: Mapping[str, ValidationResult]) -> dict[str, Any]:
-    """Returns the metrics of all sets as they stand in an epoch's logs: `val_loss`, `val_clean_loss`.
+    """Return the metrics of all sets as they stand in an epoch's logs: `val_loss`, `val_clean_loss`.
 
     Raises:
         ValueError: a value of an evaluation function has the name of another one.

@@ -38,7 +38,7 @@ class Routing:
         execution: ExecutionPlan | None = None,
         resume: str | os.PathLike[str] | CheckpointPolicy | None = None,
     ) -> None:
-        """Takes what `routed` takes.
+        """Take what `routed` takes.
 
         Raises:
             TypeError: for an argument of the wrong type.
@@ -56,7 +56,7 @@ class Routing:
     def __call__(
         self, original: Callable[..., Any], model: keras.Model, name: str, *args: Any, **kwargs: Any
     ) -> Any:
-        """Does by `Trainer` what a call of a model's method asks for; see `routes.Handler`."""
+        """Do by `Trainer` what a call of a model's method asks for; see `routes.Handler`."""
         obstacle = _obstacle(model)
         trainer = None
         if obstacle is None:
@@ -73,7 +73,7 @@ class Routing:
         return trainer.fit(*args, **kwargs, resume=self._take_resume())
 
     def _take_resume(self) -> CheckpointPolicy | None:
-        """Returns where checkpoints go, once.
+        """Return where checkpoints go, once.
 
         Raises:
             ValueError: a training has been given them before; it would be taken for that one's continuation.
@@ -96,7 +96,7 @@ def routed(
     resume: str | os.PathLike[str] | CheckpointPolicy | None = None,
     all_threads: bool = False,
 ) -> Iterator[Routing]:
-    """Sends `keras.Model.fit` and `evaluate` of all models through `Trainer` while the block runs.
+    """Send `keras.Model.fit` and `evaluate` of all models through `Trainer` while the block runs.
 
     For libraries that call `fit` themselves, such as tuners and wrappers. Blocks may be nested: the innermost
     one counts. The methods keep their signatures and are Keras's own again after the last block.
@@ -128,7 +128,7 @@ _install_lock = threading.Lock()
 
 
 def install(*, validation: ValidationPolicy | None = None, execution: ExecutionPlan | None = None) -> Routing:
-    """Sends `keras.Model.fit` and `evaluate` through `Trainer`, on all threads, until `uninstall`.
+    """Send `keras.Model.fit` and `evaluate` through `Trainer`, on all threads, until `uninstall`.
 
     Called again, it takes the new arguments in place of the old ones. A block of `routed` counts before it.
 
@@ -151,7 +151,7 @@ def install(*, validation: ValidationPolicy | None = None, execution: ExecutionP
 
 
 def uninstall() -> None:
-    """Ends what `install` began. Idempotent; any thread."""
+    """End what `install` began. Idempotent; any thread."""
     with _install_lock:
         _remove_installed()
 
@@ -162,7 +162,7 @@ def _remove_installed() -> None:
 
 
 def _obstacle(model: keras.Model) -> str | None:
-    """Returns why a model is left to Keras, or None."""
+    """Return why a model is left to Keras, or None."""
     if not keras_models.is_trainer(model):
         return f"{type(model).__name__} is no Keras layer"
     if keras_methods.overrides(model, "make_train_function"):

@@ -57,7 +57,7 @@ class Trainer:
         preprocess: Preprocess | None = None,
         in_memory_bytes: int = 4 << 30,
     ) -> None:
-        """Wraps a model.
+        """Wrap a model.
 
         Args:
             model: a Keras model; compiled before `fit` or `evaluate` is called, built or not.
@@ -105,7 +105,7 @@ class Trainer:
 
     @property
     def messages(self) -> list[str]:
-        """What the last `fit` had to say beside its progress, whatever its `verbose`.
+        """What the last `fit` had to say besides its progress, whatever its `verbose`.
 
         The plan, rollbacks, why it validates in step.
         """
@@ -120,7 +120,7 @@ class Trainer:
         return self._outcome.ended
 
     def train_step(self, batch: Any) -> Mapping[str, Any]:
-        """One training step: updates the model's variables and returns logs of scalars by name.
+        """Make one training step: update the model's variables and return logs of scalars by name.
 
         Called while tracing, on the training thread. The default is the model's own `train_step`.
 
@@ -130,13 +130,13 @@ class Trainer:
         return self.model.train_step(batch)
 
     def validation_step(self, batch: Any) -> Mapping[str, Any]:
-        """One validation step: updates the metrics and returns logs of scalars by name.
+        """Make one validation step: update the metrics and return logs of scalars by name.
 
         Called while tracing, on the training thread, with every variable of the model replaced by a value
         of the snapshot. The default is the model's own `test_step`.
 
         Args:
-            batch: as for `train_step`.
+            batch: `x`, `(x, y)` or `(x, y, sample_weight)`, nested as the data is, the batch along axis 0.
         """
         return self.model.test_step(batch)
 
@@ -161,7 +161,7 @@ class Trainer:
         *,
         resume: str | os.PathLike[str] | CheckpointPolicy | None = None,
     ) -> keras.callbacks.History:
-        """Trains the model; takes the arguments of `keras.Model.fit` and means the same by them.
+        """Train the model; takes the arguments of `keras.Model.fit` and means the same by them.
 
         `validation_data` may also be a dict of several sets by name, such as
         `{"clean": (x, y), "noisy": ValidationSet(data=dataset, freq=5)}`, whose metrics are then called
@@ -179,12 +179,13 @@ class Trainer:
         Raises:
             ValueError: for an argument out of range, empty or mismatched data, or a model that is not
                 compiled; before anything starts.
-            TypeError: for an argument of the wrong type; likewise.
+            TypeError: for an argument of the wrong type; before anything starts.
             ValidationWorkerError: a worker failed; chained to what it raised.
             ValidationTimeoutError: a validation took longer than the policy's `timeout_s`.
             ClusterError: a training on several hosts, or the evaluator of one, cannot start or go on.
             CheckpointError: a checkpoint cannot be written, is damaged, or belongs to another training.
             KeyboardInterrupt: a second signal came before the first was obeyed.
+            RuntimeError: this process was forked from one that had used TensorFlow, which cannot go on here.
         """
         given = {name: value for name, value in locals().items() if name not in ("self", "resume")}
         if self._is_around("fit"):
@@ -195,7 +196,7 @@ class Trainer:
         return self.model.history
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
-        """Tells what `fit` would do with the same arguments, and trains nothing.
+        """Tell what `fit` would do with the same arguments, and train nothing.
 
         Everything is traced as for `fit`, and forgotten: `fit` traces what callbacks have set until then. No
         hook of a callback is called, no checkpoint is read; weights, metrics and the seeds of pipelines stay
@@ -203,15 +204,15 @@ class Trainer:
         batch that Keras looks at to learn what it gives.
 
         Args:
-            args: those of `fit`.
-            kwargs: those of `fit`.
+            args: the positional arguments of `fit`.
+            kwargs: the keyword arguments of `fit`.
 
         Returns:
             Whether it would overlap, why not, the plan, and what memory it would take.
 
         Raises:
-            ValueError: where `fit` would before it starts.
-            TypeError: likewise.
+            ValueError: where `fit` would raise it before it starts.
+            TypeError: where `fit` would raise it before it starts.
         """
         bound = inspect.signature(Trainer.fit).bind(self, *args, **kwargs)
         bound.apply_defaults()
@@ -224,7 +225,7 @@ class Trainer:
         return around is not None and not routes.is_within(self.model, name)
 
     def _fit_by_model(self, given: dict[str, Any], resume: Any) -> keras.callbacks.History:
-        """Calls a `fit` of the model's own, or one that a library has put in place of Keras's.
+        """Call a `fit` of the model's own, or one that a library has put in place of Keras's.
 
         What it passes on to `keras.Model.fit` comes back here.
 
@@ -262,7 +263,7 @@ class Trainer:
         callbacks: Any = None,
         return_dict: bool = False,
     ) -> Any:
-        """Evaluates the model as it is, with the same workers as `fit`; as `keras.Model.evaluate`.
+        """Evaluate the model as it is, with the same workers as `fit`; as `keras.Model.evaluate`.
 
         Returns:
             A dict of floats by metric name if `return_dict`, otherwise a list in Keras's order, or the
@@ -271,6 +272,7 @@ class Trainer:
         Raises:
             ValueError: for an argument out of range, empty data, or a model that is not compiled.
             TypeError: for an argument of the wrong type.
+            RuntimeError: in a fork, as for `fit`.
         """
         given = {name: value for name, value in locals().items() if name != "self"}
         if self._is_around("evaluate"):

@@ -13,8 +13,8 @@ if [ "${1:-}" = "--keras-nightly" ]; then
   PYTHONPATH="$PWD/.keras_nightly${PYTHONPATH:+:$PYTHONPATH}" .venv/bin/python -c \
     'import keras; print("Keras", keras.__version__)'
   if [ $# -eq 0 ]; then
-    set -- tests/test_parity.py tests/fit/test_contract.py tests/test_real_code.py tests/test_differential.py \
-      tests/keras
+    set -- tests/test_parity.py tests/test_parity_of_data.py tests/fit/test_contract.py \
+      tests/fit/test_first_hooks.py tests/test_real_code.py tests/test_differential.py tests/keras
   fi
   export PYTHONPATH="$PWD/.keras_nightly${PYTHONPATH:+:$PYTHONPATH}"
   PYTEST_MARKS="not nightly and not soak and not kill" exec scripts/test.sh "$@"

@@ -14,11 +14,18 @@ if ! grep -q "^## $version" CHANGELOG.md; then
   echo "release: CHANGELOG.md has no section for $version" >&2
   exit 1
 fi
+# 3: vulnerabilities could not be looked up here, which the person who releases has to do elsewhere.
+audited=0
+scripts/audit.sh || audited=$?
+if [ "$audited" -ne 0 ] && [ "$audited" -ne 3 ]; then
+  exit "$audited"
+fi
 rm -rf dist
 "$python" -c "from setuptools.build_meta import build_sdist; print(build_sdist('dist'))" > /dev/null
 scripts/wheel.sh
+"$python" scripts/supply.py sbom "dist/overlap_train-$version.cdx.json"
 if "$python" -m twine --version > /dev/null 2>&1; then
-  "$python" -m twine check --strict dist/*
+  "$python" -m twine check --strict dist/*.whl dist/*.tar.gz
 else
   echo "release: twine is not installed, so the metadata is not checked (pip install twine)" >&2
 fi
@@ -28,6 +35,7 @@ cat <<TEXT
 release: dist/ holds $version:
 $(ls -1 dist)
 What is left:
+$([ "$audited" -eq 0 ] || echo "  scripts/audit.sh, where pip-audit and its service can be reached")
   git tag -s v$version -m "overlap_train $version" && git push origin v$version
   python -m twine upload dist/*.whl dist/*.tar.gz
 TEXT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shutil
@@ -19,6 +20,16 @@ CACHE = os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="overlap_train-te
 os.environ.setdefault("OVERLAP_TRAIN_CACHE_DIR", CACHE + "/builds")
 
 import pytest
+
+
+def pytest_collection_finish():
+    """Spares the searches for garbage a million objects of TensorFlow's, which are imported by now.
+
+    And makes them rarer: tracing makes many objects, and what has to be found a test looks for itself.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def pytest_unconfigure():

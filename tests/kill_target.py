@@ -1,19 +1,14 @@
-"""A training that `test_kill.py` kills and starts again.
-
-    python -m tests.kill_target DIRECTORY [STEPS]
-
-With STEPS its epochs are few and long, and so many steps lie between two checkpoints.
-"""
+"""A training that `test_kill.py` kills and starts again, in processes of its own."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-import sys
+import signal
+from multiprocessing.connection import Connection
 from pathlib import Path
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+from typing import Any
 
 import keras
 import numpy as np
@@ -27,20 +22,46 @@ LONG_EPOCHS, LONG_STEPS = 4, 4000
 
 
 class Tell(keras.callbacks.Callback):
-    """Says on standard output that training has begun, so that the killer knows from when to count."""
+    """Says that training has begun, so that the killer knows from when to count."""
+
+    def __init__(self, killer: Connection) -> None:
+        super().__init__()
+        self._killer = killer
 
     def on_train_begin(self, logs=None):
-        print("begun", flush=True)
+        self._killer.send("begun")
 
 
-def main(directory: Path, every_steps: int | None = None) -> None:
+def main_killed_at(directory: Path, killer: Connection, at: int) -> None:
+    """Trains, and is killed at the n-th operation on files of its checkpoints; half of a write is done."""
+    folder, operations = str(directory / "checkpoints"), itertools.count(1)
+
+    def wrap(name: str, real: Any) -> Any:
+        def operation(first: Any, *arguments: Any, **options: Any) -> Any:
+            path = os.readlink(f"/proc/self/fd/{first}") if isinstance(first, int) else os.fspath(first)
+            ours = str(path).startswith(folder) and not str(path).endswith(".lock")
+            if ours and next(operations) == at:
+                if name == "write":
+                    real(first, memoryview(arguments[0])[: len(arguments[0]) // 2])
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(first, *arguments, **options)
+
+        return operation
+
+    for name in ("open", "write", "fsync", "replace", "unlink"):
+        setattr(os, name, wrap(name, getattr(os, name)))
+    main(directory, killer)
+
+
+def main(directory: Path, killer: Connection, every_steps: int | None = None) -> None:
+    """Trains; with `every_steps` few and long epochs, with a checkpoint after each so many steps."""
     model = sequential(keras.optimizers.SGD(0.3, momentum=0.9))
     x, y = arrays(400)
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(400, seed=3).batch(16)
     if every_steps is not None:
         dataset = dataset.repeat()
     callbacks = [
-        Tell(),
+        Tell(killer),
         keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.7, patience=2, min_delta=0.01),
         keras.callbacks.EarlyStopping("val_loss", patience=30, restore_best_weights=True),
         keras.callbacks.ModelCheckpoint(
@@ -63,7 +84,3 @@ def main(directory: Path, every_steps: int | None = None) -> None:
         **{str(i): np.asarray(v) for i, v in enumerate((*model.variables, *model.optimizer.variables))},
     )
     (directory / "history.json").write_text(json.dumps({"epoch": history.epoch, **history.history}))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import concurrent.futures
 import copy
 import importlib.util
-import multiprocessing
 import pickle
 import threading
 
 import pytest
 
 from overlap_train import errors
+from tests import interpreters
 
 KINDS = [getattr(errors, name) for name in errors.__all__]
 
@@ -133,8 +133,7 @@ def test_causes_in_a_circle_end():
 
 
 def test_every_error_leaves_a_pool_of_processes():
-    spawn = multiprocessing.get_context("spawn")
-    with spawn.Pool(1) as pool:
+    with interpreters.forkserver().Pool(1) as pool:
         waited = [(kind, pool.apply_async(raise_made, [kind.__name__])) for kind in KINDS]
         for kind, result in waited:
             with pytest.raises(kind) as raised:
@@ -143,8 +142,7 @@ def test_every_error_leaves_a_pool_of_processes():
 
 
 def test_every_error_leaves_an_executor_of_processes():
-    spawn = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, spawn) as executor:
+    with concurrent.futures.ProcessPoolExecutor(1, interpreters.forkserver()) as executor:
         waited = [(kind, executor.submit(raise_made, kind.__name__)) for kind in KINDS]
         for kind, future in waited:
             assert_whole_from_afar(future.exception(timeout=120), kind)

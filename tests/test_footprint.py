@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -15,64 +13,22 @@ import pytest
 
 from overlap_train import Trainer
 from overlap_train._training import plan_cache
+from tests import forked, limits_target
 from tests.networks import arrays, crossentropy
-
-ROOT = Path(__file__).parent.parent
-
-# Prints what this process opened for writing or made, as JSON, one event and path a line.
-WATCHED = """
-import json, os, sys
-paths = []
-def watch(event, arguments):
-    if event == "open":
-        path, mode, flags = arguments
-        written = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
-        if written and isinstance(path, (str, bytes)):
-            paths.append(os.path.abspath(os.fsdecode(path)))
-    elif event in ("os.mkdir", "os.rename", "os.link", "os.symlink", "shutil.copyfile"):
-        paths.extend(os.path.abspath(os.fsdecode(p)) for p in arguments[:2] if isinstance(p, (str, bytes)))
-import keras, numpy as np, tensorflow as tf
-sys.addaudithook(watch)
-import overlap_train
-def model():
-    network = keras.Sequential([
-        keras.Input((6, 6, 2)), keras.layers.Conv2D(3, 3), keras.layers.Flatten(), keras.layers.Dense(2)])
-    network.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    return network
-x, y = np.ones((64, 6, 6, 2), "float32"), np.zeros(64, "int32")
-overlap_train.Trainer(model()).fit(x, y, epochs=3, validation_data=(x, y), verbose=0)
-overlap_train.Trainer(model()).fit(x, y, epochs=2, validation_data=(x, y), resume=sys.argv[1], verbose=0)
-print(json.dumps(sorted(set(paths))))
-"""
 
 
 def watched_fit(tmp_path, **environment):
     """Returns what a process with two fits wrote to, as its audit hook saw it."""
-    for name in ("home", "cwd", "keras"):
+    for name in ("home", "cwd"):
         (tmp_path / name).mkdir()
     variables = {
-        **os.environ,
         "HOME": str(tmp_path / "home"),
-        # Where Keras and matplotlib, which Keras imports, keep their own settings.
-        "KERAS_HOME": str(tmp_path / "keras"),
-        "MPLCONFIGDIR": str(tmp_path / "keras"),
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
-        "PYTHONPATH": str(ROOT),
-        "PYTHONDONTWRITEBYTECODE": "1",
+        "OVERLAP_TRAIN_CACHE_DIR": "",
         **environment,
     }
-    variables.pop("OVERLAP_TRAIN_CACHE_DIR", None)
-    ran = subprocess.run(
-        [sys.executable, "-c", WATCHED, str(tmp_path / "checkpoints")],
-        cwd=tmp_path / "cwd",
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=170,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    return [Path(path) for path in json.loads(ran.stdout.splitlines()[-1])]
+    said = forked.run(limits_target.watched_fits, tmp_path, variables, said=tmp_path / "said")
+    return [Path(path) for path in json.loads(said.splitlines()[-1])]
 
 
 def test_a_fit_writes_nothing_outside_its_cache_and_the_given_directories(tmp_path):

@@ -6,55 +6,68 @@ three of the latter.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import multiprocessing
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests import forked, kill_target
 from tests.differential import read_files
 
-EVERY_STEPS = "300"
+EVERY_STEPS = 300
 KILLS = int(os.environ.get("OVERLAP_TRAIN_KILLS", "50"))
+KILLS_IN_WRITES = int(os.environ.get("OVERLAP_TRAIN_WRITE_KILLS", "20"))
+SEED = int(os.environ.get("OVERLAP_TRAIN_SEED", "0"))
 
 
-def start(directory: Path, *arguments: str) -> subprocess.Popen:
-    command = [sys.executable, "-m", "tests.kill_target", str(directory), *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+class Run:
+    """A training in a process of its own, which has begun."""
+
+    def __init__(self, function, directory: Path, *arguments) -> None:
+        self._said = directory.parent / f"{directory.name}.said"
+        hearing, telling = multiprocessing.Pipe(duplex=False)
+        self.process = forked.start(function, directory, telling, *arguments, said=self._said, limit_s=300)
+        telling.close()
+        with hearing, contextlib.suppress(EOFError):  # it was killed before
+            assert hearing.recv() == "begun"
+
+    def wait(self) -> int:
+        """Waits for its end and returns the exit code: 0, or minus that of a kill."""
+        self.process.join()
+        code = self.process.exitcode
+        assert code in (0, -signal.SIGKILL), self._said.read_text()[-4000:]
+        return code
 
 
-def run_to_the_end(directory: Path, *arguments: str) -> float:
+def run_to_the_end(directory: Path, *arguments) -> float:
     """Returns the seconds from the beginning of the training to the end of the process."""
-    import time
-
-    process = start(directory, *arguments)
-    assert process.stdout is not None
-    assert process.stdout.readline().strip() == "begun"
+    run = Run(kill_target.main, directory, *arguments)
     began_s = time.monotonic()
-    assert process.wait(timeout=300) == 0
-    process.stdout.close()
+    assert run.wait() == 0
     return time.monotonic() - began_s
 
 
-def kill_after(directory: Path, seconds: float, *arguments: str) -> bool:
+def kill_after(directory: Path, seconds: float, *arguments) -> bool:
     """Kills a run so long after its training began; returns whether it was still alive."""
-    process = start(directory, *arguments)
-    assert process.stdout is not None
-    if process.stdout.readline().strip() != "begun":
-        pytest.fail(f"the training ended before it began: exit code {process.wait()}")
-    timer = threading.Timer(seconds, process.send_signal, [signal.SIGKILL])
+    run = Run(kill_target.main, directory, *arguments)
+    timer = threading.Timer(seconds, run.process.kill)
     timer.start()
-    code = process.wait(timeout=300)
+    code = run.wait()
     timer.cancel()
-    process.stdout.close()
-    assert code in (0, -signal.SIGKILL)
     return code != 0
+
+
+def kill_in_a_write(directory: Path, at: int) -> bool:
+    """Kills a run at its n-th operation on files of checkpoints; returns whether it came so far."""
+    return Run(kill_target.main_killed_at, directory, at).wait() != 0
 
 
 def assert_same_result(actual: Path, expected: Path) -> None:
@@ -76,40 +89,74 @@ def assert_same_result(actual: Path, expected: Path) -> None:
             )
 
 
-def kill_and_compare(directory: Path, most_kills: int, *arguments: str) -> None:
-    """Kills runs at random moments and compares their results with that of an unbroken one."""
-    unbroken = directory / "unbroken"
-    unbroken.mkdir()
-    duration_s = run_to_the_end(unbroken, *arguments)
-    rng = random.Random(int(os.environ.get("OVERLAP_TRAIN_SEED", "0")))
-    kills = run = 0
-    while kills < most_kills:
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """Returns the directory of a run that nobody killed, and the seconds that it took."""
+    directory = tmp_path_factory.mktemp("unbroken")
+    return directory, run_to_the_end(directory)
+
+
+def end_as_unbroken(tmp_path, unbroken, kills, kill, *arguments):
+    """Kills runs, each several times in a row, until there were so many kills; compares their results."""
+    rng = random.Random(SEED)
+    done = run = 0
+    while done < kills:
         run += 1
-        broken = directory / f"run{run}"
-        broken.mkdir()
+        directory = tmp_path / f"run{run}"
+        directory.mkdir()
         # Several kills in a row, so that resumed runs are killed too.
-        for _ in range(min(rng.randint(1, 4), most_kills - kills)):
-            if not kill_after(broken, rng.uniform(0, duration_s), *arguments):
+        for _ in range(min(rng.randint(1, 4), kills - done)):
+            if not kill(directory, rng):
                 break
-            kills += 1
-        if not (broken / "history.json").exists():
-            run_to_the_end(broken, *arguments)
-        assert_same_result(broken, unbroken)
-    print(f"{kills} kills in {run} runs of {duration_s:.1f} s: all ended as the unbroken one")
+            done += 1
+        if not (directory / "history.json").exists():
+            run_to_the_end(directory, *arguments)
+        assert_same_result(directory, unbroken)
+    return f"{done} kills in {run} runs: all ended as the unbroken one"
 
 
 @pytest.mark.kill
 @pytest.mark.timeout(7200)
-def test_killed_at_random_moments_the_result_is_that_of_the_unbroken_run(tmp_path):
-    kill_and_compare(tmp_path, KILLS)
+def test_killed_at_random_moments_the_result_is_that_of_the_unbroken_run(tmp_path, unbroken):
+    directory, duration_s = unbroken
+    longest_s = [duration_s]
+
+    def kill(directory, rng):
+        at_s, whole = rng.uniform(0, longest_s[0]), not (directory / "checkpoints").exists()
+        killed = kill_after(directory, at_s)
+        if whole and not killed:  # on a machine that was slower at first, most kills would come too late
+            longest_s[0] = at_s
+        return killed
+
+    print(end_as_unbroken(tmp_path, directory, KILLS, kill))
+
+
+def kill_inside_epochs(tmp_path, kills):
+    unbroken = tmp_path / "unbroken"
+    unbroken.mkdir()
+    duration_s = run_to_the_end(unbroken, EVERY_STEPS)
+
+    def kill(directory, rng):
+        return kill_after(directory, rng.uniform(0, duration_s), EVERY_STEPS)
+
+    print("inside epochs:", end_as_unbroken(tmp_path, unbroken, kills, kill, EVERY_STEPS))
 
 
 @pytest.mark.kill
 @pytest.mark.timeout(7200)
 def test_killed_inside_long_epochs_the_result_is_that_of_the_unbroken_run(tmp_path):
-    kill_and_compare(tmp_path, KILLS, EVERY_STEPS)
+    kill_inside_epochs(tmp_path, KILLS)
 
 
 @pytest.mark.timeout(600)
 def test_killed_inside_long_epochs_three_times(tmp_path):
-    kill_and_compare(tmp_path, 3, EVERY_STEPS)
+    kill_inside_epochs(tmp_path, 3)
+
+
+@pytest.mark.kill
+@pytest.mark.timeout(7200)
+def test_killed_inside_a_write_of_a_checkpoint_the_result_is_that_of_the_unbroken_run(tmp_path, unbroken):
+    def kill(directory, rng):
+        return kill_in_a_write(directory, rng.randint(1, 150))
+
+    print("inside writes:", end_as_unbroken(tmp_path, unbroken[0], KILLS_IN_WRITES, kill))

@@ -137,6 +137,8 @@ def _parts_put_back(live: Any, value: Any, copy_arrays: bool) -> Any:
 
 
 def _copied_array(value: Any, copy_arrays: bool) -> Any:
+    if isinstance(value, (np.str_, np.bytes_)):
+        return value  # whose item has no size where the text is empty
     if value.dtype.kind in "OT" or value.dtype.fields is not None or value.dtype.itemsize == 0:
         raise Resource(f"array of dtype {value.dtype}")
     if isinstance(value, np.generic):

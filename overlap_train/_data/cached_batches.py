@@ -53,7 +53,7 @@ class CachedBatches:
 
     They are kept as lists of tensors that a compiled loop takes by number, and not as a cache of `tf.data`:
     a worker would walk through the batches before its own, and `Dataset.reduce` makes the workers wait for
-    each other (docs/performance.md).
+    each other (docs/results/2026-11-23-full-cores.md).
 
     Attributes:
         num_batches: known after `fill`.

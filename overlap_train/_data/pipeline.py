@@ -176,7 +176,8 @@ def _function_ops(stage: tf.data.Dataset) -> set[str]:
 def without_autotune(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Turns the autotune thread off unless the user set it.
 
-    Tearing an iterator down can wait for that thread's next period, up to seconds (docs/performance.md).
+    Tearing an iterator down can wait for that thread's next period, up to seconds:
+    docs/results/2026-11-24-epochs.md.
     """
     if not isinstance(dataset, tf.data.Dataset) or dataset.options().autotune.enabled is not None:
         return dataset

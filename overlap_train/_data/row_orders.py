@@ -74,11 +74,16 @@ class RowOrders:
 
 
 def in_background(function: Callable[[], _T], name: str) -> concurrent.futures.Future[_T]:
-    """Calls a function in a thread that ends with it."""
+    """Calls a function in a thread that ends with it, or at once where the system starts no more threads."""
     executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix=name)
-    future = executor.submit(function)
-    executor.shutdown(wait=False)
-    return future
+    try:
+        return executor.submit(function)
+    except RuntimeError:  # can't start new thread
+        future: concurrent.futures.Future[_T] = concurrent.futures.Future()
+        future.set_result(function())
+        return future
+    finally:
+        executor.shutdown(wait=False)
 
 
 def _draws_at_random() -> bool:

@@ -14,6 +14,7 @@ from overlap_train._data.feed import Feed
 from overlap_train._data.training_data import make_feed
 from overlap_train._fit.settings import TrainerSettings
 from overlap_train._keras import data as keras_data
+from overlap_train._keras import forks
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._support import fit_arguments
@@ -139,7 +140,9 @@ def make_request(
     Raises:
         TypeError: for an argument of the wrong type.
         ValueError: for an argument out of range, empty or mismatched data, or what these replicas cannot do.
+        RuntimeError: in a fork in which TensorFlow cannot run.
     """
+    forks.require_runtime()
     given.check()
     checkpoints = checkpoint_policy(resume)
     model = settings.model

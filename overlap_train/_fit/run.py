@@ -18,6 +18,7 @@ from overlap_train._fit.request import FitOutcome, FitRequest
 from overlap_train._fit.session import FitSession
 from overlap_train._fit.settings import TrainerSettings
 from overlap_train._fit.validation_building import SuiteBuilder
+from overlap_train._keras import forks
 from overlap_train._keras import training as keras_training
 from overlap_train.errors import HostLostError
 from overlap_train.monitoring.progress import ProgressReporter
@@ -60,7 +61,12 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
 
 
 def run_evaluate(settings: TrainerSettings, data: ValidationSet, callbacks: Any) -> dict[str, Any]:
-    """Evaluates the model as it is; returns its metrics by name. On the thread that called `evaluate`."""
+    """Evaluates the model as it is; returns its metrics by name. On the thread that called `evaluate`.
+
+    Raises:
+        RuntimeError: in a fork in which TensorFlow cannot run.
+    """
+    forks.require_runtime()
     with contextlib.ExitStack() as resources:
         callback_list = make_callback_list(
             settings.model, callbacks, verbose=0, epochs=1, steps=None, history=False

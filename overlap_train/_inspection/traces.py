@@ -1,5 +1,4 @@
-"""What has been traced of a model: kept as long as the model, dropped when Keras would trace anew (contract
-C11).
+"""What has been traced of a model: kept as long as the model, dropped when Keras would trace anew (C11).
 
 Traces and the loops built around them hold no data and no trainer, so that they serve every `fit`, `evaluate`
 and `Trainer` of the model. Keras's own train and test functions, which `compile` takes away and

@@ -1,4 +1,4 @@
-"""The one owner of how files are opened with care and replaced whole, and of where this package caches.
+"""The one owner of how files are opened with care and replaced whole.
 
 What lies at a path may have been put there by anyone, and a cache lies where other programs, other versions
 and other users write too. So what is read is a regular file of a sensible size or nothing, and a pipe in its
@@ -18,7 +18,6 @@ from pathlib import Path
 
 __all__ = [
     "IrregularFileError",
-    "cache_home",
     "open_regular",
     "processor_name",
     "read_regular",
@@ -35,18 +34,6 @@ _KINDS = (
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),
 )
-
-
-def cache_home() -> Path | None:
-    """Returns where this package caches, `$XDG_CACHE_HOME` or `~/.cache`; None where there is no home.
-
-    A relative `$XDG_CACHE_HOME` does not count, as the XDG Base Directory Specification asks.
-    """
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(base):
-        return Path(base) / "overlap_train"
-    home = os.path.expanduser("~") if os.environ.get("HOME") != "" else ""
-    return Path(home) / ".cache" / "overlap_train" if os.path.isabs(home) else None
 
 
 class IrregularFileError(OSError):

@@ -16,10 +16,11 @@ from overlap_train._keras import losses as keras_losses
 from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
+from overlap_train._support.caches import plan_times
 from overlap_train._training.loops import Loop, make_loop
 from overlap_train._training.obstacles import find_obstacle, unknown_layer
 from overlap_train._training.pace import Pace
-from overlap_train._training.plan_cache import Candidate, PlanCache, cache_directory, plan_key
+from overlap_train._training.plan_cache import Candidate, PlanCache, plan_key
 from overlap_train._training.planner import PlannedLoop
 from overlap_train._training.splitting import SplitStep
 from overlap_train._training.step import Step, StepFunction
@@ -139,7 +140,7 @@ def _planned_loop(
 ) -> PlannedLoop:
     """Returns the loop that becomes the fastest candidate's; loops that the model has traced serve again."""
     known, token, key = Traces.of(task.model), keras_training.begin_training(task.model), _loop_key(task)
-    directory = cache_directory() if len(candidates) > 1 else None
+    directory = plan_times() if len(candidates) > 1 else None
     path = directory / f"{_key(task)}.json" if directory is not None else None
     asked = len(candidates) == 1
 

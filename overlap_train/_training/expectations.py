@@ -12,8 +12,9 @@ _CALL_S = 0.1
 def hoped_gain(candidate: Candidate, best: Candidate, step_s: float) -> float:
     """Returns the part of a step's time that a candidate might save; 0 if it is not worth a try.
 
-    From experience on two cores (docs/performance.md): XLA saves the cost of starting operations, which
-    is all there is in steps below a millisecond and nothing in those of many; splitting is the reverse.
+    From experience on two cores (docs/results/2026-11-24-step-cost.md): XLA saves the cost of starting
+    operations, which is all there is in steps below a millisecond and nothing in those of many; splitting
+    is the reverse.
     Fast kernels save most in convolutions; from them there is no way back to be tried.
     """
     if candidate.fast and not best.fast:

@@ -105,7 +105,6 @@ class ArrayLoop(Loop):
         The tensors are arguments, so that the same function serves other arrays of such rows, however many;
         XLA wants to know how many.
         """
-
         step = self._step
 
         def many(tensors: Any, order: tf.Tensor, first: tf.Tensor, last: tf.Tensor) -> tuple[Any, ...]:

@@ -24,12 +24,12 @@ import tensorflow as tf
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._support.arguments import require_flag, require_text
-from overlap_train._support.files import cache_home, processor_name, read_regular, replace_content
+from overlap_train._support.files import processor_name, read_regular, replace_content
 from overlap_train._support.numbers import require_count, require_real
 from overlap_train._support.version import __version__
 from overlap_train.options.threads import available_cores
 
-__all__ = ["Candidate", "CandidateTiming", "Measurements", "PlanCache", "cache_directory", "plan_key"]
+__all__ = ["Candidate", "CandidateTiming", "Measurements", "PlanCache", "plan_key"]
 
 # What of a layer decides how long it takes, beside its variables.
 _ATTRIBUTES = (
@@ -171,12 +171,6 @@ def _parse(content: Any, key: str, *, most_runs: int) -> _Content:
             build_s, step_s, runs
         )
     return _Content(timings, require_count("runs", content["runs"], minimum=1, maximum=most_runs))
-
-
-def cache_directory() -> Path | None:
-    """Returns where plans are kept: below `XDG_CACHE_HOME` or `~/.cache`; None if there is no home."""
-    home = cache_home()
-    return None if home is None else home / "plans"
 
 
 def plan_key(model: keras.Model, element_spec: Any, *facts: Any) -> str:

@@ -13,7 +13,8 @@ class WarmUp:
     """Runs a compiled function on nothing, on a thread of its own.
 
     Optimising a graph and making its kernels takes TensorFlow as long as hundreds of steps, needs one core
-    and leaves Python alone. What goes wrong is not told: it comes again with the first true call.
+    and leaves Python alone. What goes wrong is not told: it comes again with the first true call. Where
+    the system starts no more threads, that call prepares it.
 
     Args:
         work: calls the function in a way that changes nothing.
@@ -23,11 +24,15 @@ class WarmUp:
         self._work: Callable[[], object] | None = work
         self._seconds = 0.0
         self._thread = threading.Thread(target=self._run, name="loop-warm-up", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # can't start new thread
+            self._work = None
 
     def wait(self) -> float:
         """Waits for its end; returns how long it took, in seconds."""
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         return self._seconds
 
     def _run(self) -> None:

@@ -14,7 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from overlap_train._support.files import cache_home, processor_name
+from overlap_train._support.caches import cache_home
+from overlap_train._support.files import processor_name
 from overlap_train._support.version import __version__
 from overlap_train.cli.report import Finding, Report, one_line, size
 from overlap_train.errors import NativeUnavailableError
@@ -45,7 +46,7 @@ def run(options: argparse.Namespace) -> Report:
 
 
 def _import(name: str) -> tuple[ModuleType | None, str]:
-    """Returns a module, or None and what went wrong, whatever that is."""
+    """Return a module, or None and what went wrong, whatever that is."""
     try:
         return importlib.import_module(name), ""
     except Exception as error:  # a library built for another machine raises anything
@@ -66,7 +67,7 @@ def _versions() -> list[Finding]:
 
 
 def _version(name: str, module_name: str) -> Finding:
-    """Returns the version of a required package, held against what this package asks for."""
+    """Return the version of a required package, held against what this package asks for."""
     asked = next((r for r in _requirements() if r.name == module_name), None)
     install = f'pip install "{module_name}{asked.specifier if asked is not None else ""}"'
     module, error = _import(module_name)
@@ -80,7 +81,7 @@ def _version(name: str, module_name: str) -> Finding:
 
 
 def _requirements() -> list[Any]:
-    """Returns what this package requires, as `packaging` reads it; nothing if it is not installed."""
+    """Return what this package requires, as `packaging` reads it; nothing if it is not installed."""
     from packaging.requirements import Requirement
 
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -105,7 +106,7 @@ def _devices() -> list[Finding]:
 
 
 def _missing_gpu() -> Finding:
-    """Returns what to say where TensorFlow has no GPU: there may be one that it cannot use."""
+    """Return what to say where TensorFlow has no GPU: there may be one that it cannot use."""
     count = _driver_gpus()
     if not count:
         return Finding("GPU", None, "none", "note")
@@ -118,7 +119,7 @@ def _missing_gpu() -> Finding:
 
 
 def _driver_gpus() -> int:
-    """Returns how many GPUs the driver has; 0 where there is none, or no driver."""
+    """Return how many GPUs the driver has; 0 where there is none, or no driver."""
     import pynvml
 
     try:
@@ -131,7 +132,7 @@ def _driver_gpus() -> int:
 
 
 def _convolution() -> list[Finding]:
-    """Returns whether convolutions are compiled; never compiles them."""
+    """Return whether convolutions are compiled; never compiles them."""
     from overlap_train.conv.library import has_cuda, instruction_set, is_built, is_switched_off
     from overlap_train.conv.toolchain import find_toolchain
 
@@ -226,7 +227,7 @@ def _size_bytes(directory: Path, without: Path | None) -> int:
 
 
 def _extras() -> list[Finding]:
-    """Returns, for each extra that users may want, what of it is missing."""
+    """Return, for each extra that users may want, what of it is missing."""
     found = []
     for extra in sorted(_extra_names()):
         missing = [r.name for r in _requirements() if _belongs(r, extra) and not _is_installed(r)]

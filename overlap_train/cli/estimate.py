@@ -59,7 +59,7 @@ def _time(reached: FirstFit, explanation: Explanation) -> list[Finding]:
 
 
 def _measured(reached: FirstFit, steps: int) -> tuple[float, float]:
-    """Returns how many seconds a fit of a few steps takes, and the steps in it.
+    """Return how many seconds a fit of a few steps takes, and the steps in it.
 
     The script has ended, so nobody misses the old weights.
     """

@@ -53,6 +53,6 @@ def explained(script: Path, reached: FirstFit) -> Explanation:
 
 
 def _split(told: str) -> tuple[str, str | None]:
-    """Returns what is so, and what would change it, which stands behind the last semicolon."""
+    """Return what is so, and what would change it, which stands behind the last semicolon."""
     reason, _, remedy = told.rpartition("; ")
     return (reason, remedy) if reason else (told, None)

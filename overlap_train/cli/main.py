@@ -29,10 +29,10 @@ class Command(Protocol):
     """A module that is a command."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declares the command's own arguments."""
+        """Declare the command's own arguments."""
 
     def run(self, options: argparse.Namespace) -> Report:
-        """Does what the command is for.
+        """Do what the command is for.
 
         Raises:
             UsageError: for arguments that cannot be meant.
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(command: Command, options: argparse.Namespace) -> int:
-    """Runs a command and shows what it found; returns the exit status."""
+    """Run a command and show what it found; returns the exit status."""
     try:
         report = command.run(options)
     except UsageError as error:

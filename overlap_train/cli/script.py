@@ -61,7 +61,7 @@ def first_fit(script: Path, arguments: Sequence[str]) -> FirstFit:
 
 @contextlib.contextmanager
 def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
-    """Gives a script its own arguments, and the modules beside it."""
+    """Give a script its own arguments, and the modules beside it."""
     argv, path = sys.argv, list(sys.path)
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))

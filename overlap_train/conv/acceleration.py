@@ -55,11 +55,11 @@ class AccelerationReport:
 
 
 def accelerate(model: keras.Model, *, batch_size: int | None = None, verbose: int = 1) -> keras.Model:
-    """Lets every Conv2D layer of a model, nested ones included, run on `tiled_conv2d`. Not while the model
-    trains.
+    """Let every Conv2D layer of a model, nested ones included, run on `tiled_conv2d`.
 
-    Layers that our operation cannot compute (dilated, grouped, channels_first), and subclasses of Conv2D with
-    a `call` of their own, stay as they are. Doing it again is harmless.
+    Do not call it while the model trains. Layers that our operation cannot compute (dilated, grouped,
+    channels_first), and subclasses of Conv2D with a `call` of their own, stay as they are. Doing it again is
+    harmless.
 
     Args:
         model: changed in place; built or not, compiled or not.
@@ -169,8 +169,7 @@ def _swap_call(layer: keras.layers.Conv2D, batch_size: int | None) -> None:
 
 
 def _time_layer(layer: keras.layers.Conv2D, batch_size: int) -> tuple[Timing, ...]:
-    """Times the shapes at which a Functional or Sequential model calls the layer; none in a subclassed
-    one."""
+    """Time the shapes at which a Functional or Sequential model calls the layer; none in a subclassed one."""
     rows: list[Timing] = []
     convolution = Convolution(
         tuple(layer.strides),

@@ -6,17 +6,15 @@ Frozen, so that it may be the key of its gradient; any thread may trace it.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-from overlap_train.conv import library, selection
-from overlap_train.conv.gradients import bias_gradient
-from overlap_train.conv.shapes import DIRECTIONS, STOCK, ConvKey, Timing
+from overlap_train.conv import library, pointwise, selection
+from overlap_train.conv.gradients import bias_gradient, record_gradient
+from overlap_train.conv.shapes import DIRECTIONS, MATMUL, STOCK, ConvKey, Timing
 
 __all__ = ["ASSUMED_BATCH", "Convolution"]
 
@@ -114,6 +112,8 @@ class Convolution:
         return {"strides": list(self.strides), "padding": self.padding, "share": self.share}
 
     def forward(self, algorithm: str, x: tf.Tensor, filters: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+        if algorithm == MATMUL:
+            return pointwise.forward(x, filters, bias if self.bias else None, relu=self.relu)
         if algorithm != STOCK:
             activation = "relu" if self.relu else "linear"
             return library.load().overlap_tiled_conv2d(
@@ -125,6 +125,8 @@ class Convolution:
         return tf.nn.relu(y) if self.relu else y
 
     def input_gradient(self, algorithm: str, shape: Any, filters: tf.Tensor, dz: tf.Tensor) -> tf.Tensor:
+        if algorithm == MATMUL:
+            return pointwise.input_gradient(shape, filters, dz)
         if algorithm != STOCK:
             return library.load().overlap_tiled_conv2d_backprop_input(
                 shape, filters, dz, algorithm=algorithm, **self._native
@@ -138,6 +140,8 @@ class Convolution:
         )
 
     def filter_gradient(self, algorithm: str, x: tf.Tensor, shape: Any, dz: tf.Tensor) -> tf.Tensor:
+        if algorithm == MATMUL:
+            return pointwise.filter_gradient(x, shape, dz)
         if algorithm != STOCK:
             return library.load().overlap_tiled_conv2d_backprop_filter(
                 x, shape, dz, algorithm=algorithm, **self._native
@@ -155,9 +159,10 @@ class Convolution:
         return dz, bias_gradient(dz) if self.bias else tf.zeros([0], dy.dtype)
 
     def gradients(
-        self, dy: tf.Tensor, y: tf.Tensor, x: tf.Tensor, filters: tf.Tensor
+        self, dy: tf.Tensor, y: tf.Tensor, x: tf.Tensor, filters: tf.Tensor, _: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """The gradients to input, filters and bias, each by the algorithm chosen for it."""
+        dy.set_shape(y.shape)  # which a gradient of somebody's own may have lost
         dz, dbias = self.epilogue_gradient(dy, y)
         by_input = self.choose("input_gradient", x.dtype, x.shape, filters.shape)
         by_filter = self.choose("filter_gradient", x.dtype, x.shape, filters.shape)
@@ -167,31 +172,8 @@ class Convolution:
     def __call__(self, x: tf.Tensor, filters: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
         """Computes the convolution, so that each direction runs the algorithm chosen for it."""
         y = self.forward(self.choose("forward", x.dtype, x.shape, filters.shape), x, filters, bias)
-        # In place of what the tape has noted for the operations in it. In a graph, tf.custom_gradient would
-        # register a function for each call, for ever, that keeps the graph alive.
-        tf.__internal__.record_gradient(_registered_gradient(self), (x, filters, bias), (), (y,))
+        record_gradient(self, (x, filters, bias), y)
         return y
-
-
-def _registered_gradient(convolution: Convolution) -> str:
-    """Returns the name under which TensorFlow knows the gradients to (x, filters, bias)."""
-    with _registering:
-        return _register_gradient(convolution)
-
-
-_registering = threading.Lock()
-
-
-@functools.cache
-def _register_gradient(convolution: Convolution) -> str:
-    name = f"OverlapTrain{convolution}"
-
-    def gradient(op: Any, dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        x, filters, _ = op.inputs
-        return convolution.gradients(dy, op.outputs[0], x, filters)
-
-    tf.RegisterGradient(name)(gradient)
-    return name
 
 
 def may_run_natively(dtype: tf.DType) -> bool:

@@ -20,7 +20,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from overlap_train._support.files import cache_home, read_regular
+from overlap_train._support.caches import convolution_builds
+from overlap_train._support.files import open_regular, read_regular
 from overlap_train.errors import NativeUnavailableError
 
 __all__ = ["LIBRARY_NAME", "MANIFEST", "cache_directory", "cache_path", "cached_library", "install", "locked"]
@@ -38,14 +39,13 @@ def cache_path() -> Path:
     Raises:
         NativeUnavailableError: there is no home directory to keep it in.
     """
-    chosen = os.environ.get("OVERLAP_TRAIN_CACHE_DIR")
-    home = Path(os.path.abspath(chosen)) if chosen else cache_home()
-    if home is None:
+    directory = convolution_builds()
+    if directory is None:
         raise NativeUnavailableError(
             "There is no home directory to keep the tiled convolution in; name a directory in "
             "OVERLAP_TRAIN_CACHE_DIR."
         )
-    return home / "conv"
+    return directory
 
 
 def cache_directory() -> Path:
@@ -116,12 +116,9 @@ def locked(path: Path, *, limit_s: float) -> Iterator[None]:
         NativeUnavailableError: the file cannot be locked, or not in time.
     """
     deadline_s = time.monotonic() + limit_s
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = -1
     try:
-        descriptor = os.open(path, flags, 0o600)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError("it is no regular file")
+        descriptor = open_regular(path, os.O_RDWR | os.O_CREAT, 0o600)
         while not _take(descriptor):
             if time.monotonic() > deadline_s:
                 raise OSError(f"another process has held it for {limit_s:g} s")

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 from overlap_train._support.arguments import require_items
 from overlap_train.conv import selection
-from overlap_train.conv.shapes import STOCK, Timing
+from overlap_train.conv.shapes import MATMUL, STOCK, Timing
 
 __all__ = ["format_report", "report"]
 
 
 def report() -> tuple[Timing, ...]:
-    """Every shape that algorithm="auto" has timed in this process, ours beside tf.nn.conv2d. Any thread."""
+    """Return what algorithm="auto" has timed here, ours and tf.nn.conv2d for each shape. Any thread."""
     return selection.timings()
 
 
@@ -25,7 +25,7 @@ def format_report(rows: Iterable[Timing] | None = None) -> str:
         rows: what to show; everything timed so far if None.
     """
     lines = [
-        f"{'convolution':<44} {'direction':<16} {'tf.nn':>9} {'winograd':>9} {'direct':>9}  "
+        f"{'convolution':<44} {'direction':<16} {'tf.nn':>9} {'winograd':>9} {'direct':>9} {'matmul':>9}  "
         f"{'chosen':<13} {'ratio':>5}"
     ]
     if rows is None:
@@ -37,7 +37,7 @@ def format_report(rows: Iterable[Timing] | None = None) -> str:
         window = f"{key.filter_shape[0]}×{key.filter_shape[1]}/{key.strides[0]} {key.padding}"
         times = [
             f"{row.milliseconds[n]:9.3f}" if n in row.milliseconds else " " * 9
-            for n in (STOCK, "winograd", "direct")
+            for n in (STOCK, "winograd", "direct", MATMUL)
         ]
         epilogue = "".join([" +bias" if key.bias else "", " +relu" if key.relu else ""])
         lines.append(

@@ -1,4 +1,4 @@
-"""algorithm="auto": times our algorithms beside TensorFlow's once for each shape, and takes the fastest.
+"""algorithm="auto": times our algorithms and TensorFlow's once for each shape, and takes the fastest.
 
 What one process has timed serves all others on the machine (`timing_cache.py`).
 
@@ -60,7 +60,7 @@ def forget_process() -> None:
 
 @contextlib.contextmanager
 def only_known(missing: set[ConvKey]) -> Iterator[None]:
-    """Lets this thread time nothing: a shape that no process has timed is TensorFlow's, and noted."""
+    """Lets this thread time nothing: a shape that nobody has timed is noted and takes `ConvKey.untimed`."""
     before = getattr(_local, "missing", None)
     _local.missing = missing
     try:
@@ -86,7 +86,7 @@ def choose(key: ConvKey, compute: Callable[[str], Callable[..., tf.Tensor]]) -> 
             return timing.chosen
         if missing is not None:
             missing.add(key)
-            return STOCK
+            return key.untimed
         if not tf.executing_eagerly():  # a graph of TensorFlow 1: nothing can be run now
             return key.algorithms[0]
         timing = _timings[key] = _measure(key, compute)
@@ -120,8 +120,11 @@ def operands(key: ConvKey) -> tuple[tf.Tensor, ...]:
 
 
 def _measure(key: ConvKey, compute: Callable[[str], Callable[..., tf.Tensor]]) -> Timing:
-    """Times all algorithms in rounds, so that a disturbance meets all of them, each round in an order of its
-    own, so that none has always the same one's caches; compiled, as a training step is."""
+    """Time all algorithms in rounds, compiled, as a training step is.
+
+    So a disturbance meets all of them. Each round has an order of its own, so that none has always the same
+    one's caches.
+    """
     names = (STOCK, *key.algorithms)
     arguments = operands(key)
     functions = {name: tf.function(compute(name), autograph=False) for name in names}

@@ -1,7 +1,7 @@
 """What convolutions have been timed on this machine, kept in the user's cache directory for other processes.
 
 One small JSON file for each combination of processor, threads and versions. A file that cannot be read or
-written, or that holds what nobody has measured, is as good as none: nothing here fails. Any thread.
+written, or that holds what was never measured, is as good as none: nothing here fails. Any thread.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import Any
 import tensorflow as tf
 
 from overlap_train._support.arguments import require_flag
-from overlap_train._support.files import cache_home, processor_name, read_regular, replace_content
+from overlap_train._support.caches import convolution_times
+from overlap_train._support.files import processor_name, read_regular, replace_content
 from overlap_train._support.numbers import require_real
 from overlap_train._support.version import __version__
 from overlap_train.conv.shapes import DIRECTIONS, STOCK, ConvKey, Timing
@@ -67,8 +68,8 @@ def remove() -> None:
 
 
 def _path() -> Path | None:
-    home = cache_home()
-    if home is None:
+    directory = convolution_times()
+    if directory is None:
         return None
     threading = tf.config.threading
     facts = [
@@ -78,7 +79,7 @@ def _path() -> Path | None:
         (threading.get_intra_op_parallelism_threads(), threading.get_inter_op_parallelism_threads()),
         (tf.__version__, __version__),
     ]
-    return home / "convolutions" / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.json"
+    return directory / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.json"
 
 
 def _timing(row: Any) -> Timing:

@@ -12,7 +12,7 @@ _SMALLEST = 63
 
 
 def alexnet(input_shape: tuple[int, int, int] = (227, 227, 3), classes: int = 1000) -> keras.Model:
-    """Builds AlexNet with random weights.
+    """Build AlexNet with random weights.
 
     Local response normalisation is left out and the two towers are one, as in the author's later
     "One weird trick" paper (2014), whose channel counts these are.

@@ -42,7 +42,7 @@ def inception_v1(
     seed: int = 0,
     weights: str | os.PathLike[str] | None = None,
 ) -> keras.Model:
-    """Returns the network, uncompiled: images `[N, H, W, C]` to probabilities `[N, classes]`, float32.
+    """Return the network, uncompiled: images `[N, H, W, C]` to probabilities `[N, classes]`, float32.
 
     Args:
         input_shape: `(H, W, C)`; the paper's is 224x224x3 with the mean subtracted.
@@ -105,6 +105,7 @@ class LocalResponseNormalization(keras.layers.Layer):  # type: ignore[misc]
         self.alpha, self.beta = require_real("alpha", alpha), require_real("beta", beta)
 
     def call(self, x: keras.KerasTensor) -> keras.KerasTensor:
+        """Normalise over neighbouring channels."""
         reach = self.depth // 2
         squares = keras.ops.pad(keras.ops.square(x), [(0, 0)] * (len(x.shape) - 1) + [(reach, reach)])
         channels = x.shape[-1]
@@ -112,6 +113,7 @@ class LocalResponseNormalization(keras.layers.Layer):  # type: ignore[misc]
         return x * keras.ops.power(1.0 + self.alpha / self.depth * energy, -self.beta)
 
     def get_config(self) -> dict[str, object]:
+        """Return what makes the layer anew."""
         return {"name": self.name, "depth": self.depth, "alpha": self.alpha, "beta": self.beta}
 
 

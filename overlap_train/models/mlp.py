@@ -14,7 +14,7 @@ __all__ = ["mlp"]
 
 
 def mlp(*, features: int = 32, hidden: Sequence[int] = (64, 64), num_classes: int = 10) -> keras.Sequential:
-    """Returns the network, uncompiled: float32 `[N, features]` to logits `[N, num_classes]`."""
+    """Return the network, uncompiled: float32 `[N, features]` to logits `[N, num_classes]`."""
     features = require_count("features", features, minimum=1)
     num_classes = require_count("num_classes", num_classes, minimum=1)
     expected = "a sequence of widths"

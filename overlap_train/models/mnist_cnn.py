@@ -11,7 +11,7 @@ __all__ = ["mnist_cnn"]
 
 
 def mnist_cnn(*, num_classes: int = 10, dropout: float = 0.5, from_uint8: bool = False) -> keras.Sequential:
-    """Returns the network, uncompiled; its outputs are logits, float32 `[N, num_classes]`.
+    """Return the network, uncompiled; its outputs are logits, float32 `[N, num_classes]`.
 
     Args:
         num_classes: how many digits there are.

@@ -81,7 +81,7 @@ class MnistArrays:
 def load_mnist(
     data_dir: str | os.PathLike[str] | None = None, *, download_timeout_s: float = 60.0
 ) -> MnistArrays:
-    """Returns MNIST, or scikit-learn's digits where there is neither a copy nor a network.
+    """Return MNIST, or scikit-learn's digits where there is neither a copy nor a network.
 
     Args:
         data_dir: a TFDS directory, one that holds `mnist/3.0.1`. Default: the environment variable
@@ -109,7 +109,7 @@ def load_mnist(
 
 
 def replicate_to(arrays: MnistArrays, size_bytes: int) -> MnistArrays:
-    """Returns `arrays` with the training part repeated until its images fill `size_bytes`.
+    """Return `arrays` with the training part repeated until its images fill `size_bytes`.
 
     As paper P1 does to make MNIST as large as 1 GB. The images are repeated in order, the last
     repetition as far as is needed; a size below that of one image set cuts nothing off.
@@ -133,7 +133,7 @@ def replicate_to(arrays: MnistArrays, size_bytes: int) -> MnistArrays:
 
 
 def parse_size(text: str) -> int:
-    """Returns the bytes that a size such as "1GiB", "500 MB" or "4096" stands for.
+    """Return the bytes that a size such as "1GiB", "500 MB" or "4096" stands for.
 
     Raises:
         TypeError: `text` is no string.
@@ -190,7 +190,7 @@ def _read(prepared: Path) -> MnistArrays:
 
 
 def _download(root: Path, *, timeout_s: float) -> str | None:
-    """Lets TFDS put MNIST under `root`, whole or not at all; returns None, or why it is not there."""
+    """Let TFDS put MNIST under `root`, whole or not at all; returns None, or why it is not there."""
     if timeout_s == 0:
         return "no MNIST on disk and no download wanted"
     existed = root.exists()
@@ -271,7 +271,7 @@ def _embedded_digits(reason: str) -> MnistArrays:
 
 
 def _resize(images: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
-    """Resizes images `[N, S, S]` of 0 to 255 to uint8 `[N, 28, 28, 1]`, bilinear between pixel centres."""
+    """Resize images `[N, S, S]` of 0 to 255 to uint8 `[N, 28, 28, 1]`, bilinear between pixel centres."""
     size = images.shape[1]
     centres = (np.arange(_SIDE) + 0.5) * size / _SIDE - 0.5
     # Row i holds the weights with which the old pixels make the new pixel i; the border repeats.

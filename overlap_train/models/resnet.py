@@ -17,7 +17,7 @@ def resnet(
     widths: Sequence[int] = (16, 32, 64),
     num_classes: int = 10,
 ) -> keras.Model:
-    """Returns the network, uncompiled: images in 0 to 1, float32 `[N, H, W, C]`, to logits.
+    """Return the network, uncompiled: images in 0 to 1, float32 `[N, H, W, C]`, to logits.
 
     The moving averages forget with a momentum of 0.9, so that they are of use after a short epoch too.
     One residual block for each of `widths`, every one but the first at half the resolution; the

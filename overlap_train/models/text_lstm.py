@@ -1,5 +1,6 @@
-"""A text classifier: an embedding, whose gradient touches few rows, and a recurrent layer, which cannot
-spread its time steps over cores.
+"""A text classifier of an embedding and a recurrent layer.
+
+The embedding's gradient touches few rows, and the recurrent layer cannot spread its time steps over cores.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ __all__ = ["text_lstm"]
 def text_lstm(
     *, vocabulary_size: int, sequence_length: int, width: int = 32, num_classes: int = 2
 ) -> keras.Sequential:
-    """Returns the network, uncompiled: token ids, int32 `[N, sequence_length]`, to logits.
+    """Return the network, uncompiled: token ids, int32 `[N, sequence_length]`, to logits.
 
     Token 0 is padding; it is masked, so that a short text is read to its own end.
     """

@@ -51,7 +51,7 @@ def unet(
     classes: int = 3,
     widths: Sequence[int] = (64, 128, 256, 512, 1024),
 ) -> keras.Model:
-    """Builds an uncompiled U-Net.
+    """Build an uncompiled U-Net.
 
     Args:
         input_shape: [height, width, channels]; height and width may be None, and of any parity.

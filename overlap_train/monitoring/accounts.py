@@ -35,11 +35,11 @@ class Accounts:
         self._recent: list[Span] = []
 
     def begin(self, epoch: int) -> None:
-        """Starts an epoch, or starts it again after a rollback."""
+        """Start an epoch, or start it again after a rollback."""
         self._open[epoch] = _Entry()
 
     def trained(self, span: Span, steps: int) -> None:
-        """Adds a training call."""
+        """Add a training call."""
         assert span.epoch is not None
         entry = self._open[span.epoch]
         entry.steps += steps
@@ -47,25 +47,25 @@ class Accounts:
         self._recent.append(span)
 
     def validated(self, epoch: int, spans: Sequence[Span]) -> None:
-        """Adds the workers' spans of an epoch."""
+        """Add the workers' spans of an epoch."""
         self._open[epoch].validated.extend(spans)
 
     def add(self, epoch: int, name: str, seconds: float) -> None:
-        """Adds seconds to one of `waited_s`, `snapshot_s`, `delivered_s` or `rolled_back_s`."""
+        """Add seconds to one of `waited_s`, `snapshot_s`, `delivered_s` or `rolled_back_s`."""
         seconds_by_name = self._open[epoch].seconds
         seconds_by_name[name] = seconds_by_name.get(name, 0.0) + seconds
 
     def slow_host(self, epoch: int, host: int, seconds: float) -> None:
-        """Notes for which host the others waited in an epoch, and how long."""
+        """Note for which host the others waited in an epoch, and how long."""
         self._open[epoch].slow_host = host
         self.add(epoch, "slow_host_s", seconds)
 
     def trained_s(self, epoch: int) -> float:
-        """Returns the seconds trained so far in an open epoch."""
+        """Return the seconds trained so far in an open epoch."""
         return sum(span.duration_s for span in self._open[epoch].trained)
 
     def close(self, epoch: int, *, skipped: bool = False) -> EpochAccount:
-        """Ends an epoch whose results are delivered, and returns its account."""
+        """End an epoch whose results are delivered, and return its account."""
         entry = self._open.pop(epoch)
         account = EpochAccount(
             epoch=epoch,
@@ -83,12 +83,12 @@ class Accounts:
         return account
 
     def drop_after(self, epoch: int) -> float:
-        """Forgets the open epochs later than this one and returns the seconds that they had trained."""
+        """Forget the open epochs later than this one and return the seconds that they had trained."""
         later = [self._open.pop(e) for e in list(self._open) if e > epoch]
         return sum(span.duration_s for entry in later for span in entry.trained)
 
     def closed(self) -> list[EpochAccount]:
-        """Returns the accounts of the delivered epochs, in order."""
+        """Return the accounts of the delivered epochs, in order."""
         return [self._closed[epoch] for epoch in sorted(self._closed)]
 
 

@@ -91,7 +91,7 @@ def measure(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[list[EnergyReading], list[Unavailable]]:
-    """Measures what some work costs beyond the idle machine.
+    """Measure what some work costs beyond the idle machine.
 
     The machine idles for one window, then the work is repeated for another one.
 
@@ -148,7 +148,7 @@ def _window(
     counters: Sequence[EnergyCounter],
     clock: Callable[[], float],
 ) -> tuple[int, float, list[float]]:
-    """Repeats work until a window is over; returns the runs, the seconds and the joules of each counter."""
+    """Repeat work until a window is over; returns the runs, the seconds and the joules of each counter."""
     before = [counter.read_j() for counter in counters]
     begin, runs = clock(), 0
     while True:

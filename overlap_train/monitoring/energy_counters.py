@@ -48,11 +48,11 @@ class EnergyCounter(Protocol):
     source: str
 
     def read_j(self) -> float:
-        """Returns joules since some fixed moment."""
+        """Return joules since some fixed moment."""
         ...
 
     def close(self) -> None:
-        """Lets go of threads and handles; idempotent."""
+        """Let go of threads and handles; idempotent."""
         ...
 
 
@@ -66,10 +66,11 @@ class Nvml:
         self.read_j()
 
     def read_j(self) -> float:
+        """Return the joules counted so far."""
         return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1e3
 
     def close(self) -> None:
-        pass
+        """Let go of the counter; idempotent."""
 
 
 class Rapl:
@@ -90,14 +91,14 @@ class Rapl:
         self.source = f"RAPL {(zone / 'name').read_text().strip()}"
 
     def read_j(self) -> float:
-        """Returns joules since this object was made; call it at least once in each wrap-around (minutes)."""
+        """Return joules since this object was made; call it at least once in each wrap-around (minutes)."""
         now = int(self._file.read_text())
         self._sum_uj += (now - self._last_uj) % (self._range_uj + 1)
         self._last_uj = now
         return self._sum_uj / 1e6
 
     def close(self) -> None:
-        pass
+        """Let go of the counter; idempotent."""
 
 
 class JetsonRails:
@@ -123,12 +124,13 @@ class JetsonRails:
         self._thread.start()
 
     def read_j(self) -> float:
-        """Returns joules since this object was made."""
+        """Return joules since this object was made."""
         self._advance()
         with self._lock:
             return self._joules
 
     def close(self) -> None:
+        """Let go of the counter; idempotent."""
         self._stop.set()
         self._thread.join(_STOP_TIMEOUT_S)
 
@@ -146,7 +148,7 @@ class JetsonRails:
 def find_counters(
     *, powercap: Path = _POWERCAP, hwmon: Path = _HWMON
 ) -> tuple[list[EnergyCounter], list[Unavailable]]:
-    """Returns the counters of this machine, and for each kind that it lacks the reason.
+    """Return the counters of this machine, and for each kind that it lacks the reason.
 
     Close each counter after use. The arguments are for tests.
     """

@@ -33,7 +33,7 @@ class AccountLog:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Opens or makes the file, and its folders, to append to it.
+        """Open or make the file, and its folders, to append to it.
 
         A last line that lacks its end, as a crash of the machine leaves it, is completed where it is whole
         JSON, and cut off, with a warning in the log, where it is not.
@@ -52,7 +52,7 @@ class AccountLog:
             raise
 
     def write(self, account: EpochAccount, metrics: Mapping[str, Any] | None = None) -> None:
-        """Appends one epoch; it is in the file when the call returns.
+        """Append one epoch; it is in the file when the call returns.
 
         Args:
             account: where the time of the epoch went.
@@ -73,7 +73,7 @@ class AccountLog:
             raise OSError(f"only {written} of {len(line)} bytes could be written to {self._path}: disk full?")
 
     def close(self) -> None:
-        """Closes the file; does nothing the second time."""
+        """Close the file; does nothing the second time."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -94,7 +94,7 @@ class AccountLog:
             )
 
     def _mend(self) -> None:
-        """Makes the file end with a line's end."""
+        """Make the file end with a line's end."""
         assert self._descriptor is not None
         contents = self._path.read_bytes()
         rest = contents.rpartition(b"\n")[2]
@@ -109,7 +109,7 @@ class AccountLog:
 
 
 def _json(value: Any) -> Any:
-    """Returns a value as JSON can hold it: numbers, lists of numbers, or else text."""
+    """Return a value as JSON can hold it: numbers, lists of numbers, or else text."""
     if value is None or isinstance(value, (int, str)):
         return value
     try:

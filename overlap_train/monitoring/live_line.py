@@ -26,10 +26,12 @@ class TolerantStream:
         self._broken = False
 
     def write(self, text: str) -> int:
+        """Write text, unless the stream has broken; returns its length."""
         self._attempt(self._stream.write, text)
         return len(text)
 
     def flush(self) -> None:
+        """Flush the stream, unless it has broken."""
         self._attempt(self._stream.flush)
 
     def _attempt(self, operation: Any, *args: str) -> None:
@@ -56,7 +58,7 @@ class TolerantStream:
 
 
 def is_terminal(stream: TextIO | TolerantStream) -> bool:
-    """Tells whether a line can be drawn again and again on `stream`.
+    """Tell whether a line can be drawn again and again on `stream`.
 
     A pseudo-terminal without a size, as containers and CI make them, is captured and not watched.
     """
@@ -69,7 +71,7 @@ def is_terminal(stream: TextIO | TolerantStream) -> bool:
 
 
 class LiveLine:
-    """A tqdm bar with text beside it, cut to the width of the terminal.
+    """A tqdm bar with text next to it, cut to the width of the terminal.
 
     It appears with the first `draw`. All methods belong to one thread.
     """
@@ -79,7 +81,7 @@ class LiveLine:
         self._bar: _Bar | None = None
 
     def draw(self, head: str, step: int, steps: int | None, tail: Sequence[str]) -> None:
-        """Draws the line.
+        """Draw the line.
 
         Args:
             head: what stands before the bar.
@@ -101,11 +103,11 @@ class LiveLine:
         bar.refresh()
 
     def say(self, text: str) -> None:
-        """Writes a line that stays above this one, and above other tqdm bars on the terminal."""
+        """Write a line that stays above this one, and above other tqdm bars on the terminal."""
         _Bar.write(text, file=self._stream)
 
     def close(self) -> None:
-        """Takes the line away for good; does nothing the second time."""
+        """Take the line away for good; does nothing the second time."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
@@ -119,7 +121,7 @@ class _Bar(tqdm):  # type: ignore[misc]  # tqdm is not typed
 
 
 def _fitting(parts: Sequence[str], room: int) -> str:
-    """Joins the first parts that fit into `room` characters, the separator before each counted."""
+    """Join the first parts that fit into `room` characters, the separator before each counted."""
     fitting: list[str] = []
     for part in parts:
         room -= len(_SEPARATOR) + len(part)

@@ -31,7 +31,7 @@ _REDRAW_S = 0.1
 
 
 class ProgressReporter:
-    """Shows training with the pending validations beside it, in the manner that suits the stream.
+    """Shows training and the pending validations, in the manner that suits the stream.
 
     - `verbose=1` on a terminal: one live line; each epoch leaves one line when its validation has arrived.
     - `verbose=1` elsewhere: plain lines. One for each trained epoch, one for each validation, and one to show
@@ -56,7 +56,7 @@ class ProgressReporter:
         clock: Callable[[], float] = time.monotonic,
         heartbeat_s: float = 30.0,
     ) -> None:
-        """Makes a reporter that has not said anything.
+        """Make a reporter that has not said anything.
 
         Args:
             total_epochs: the epoch to stop at, as `epochs` of `fit`.
@@ -147,12 +147,12 @@ class ProgressReporter:
         self._release_lines()
 
     def message(self, text: str) -> None:
-        """Says one thing on a line of its own, such as the plan, a rollback or a notice."""
+        """Say one thing on a line of its own, such as the plan, a rollback or a notice."""
         self.messages.append(" ".join(text.split()))
         self._say(self.messages[-1])
 
     def close(self) -> None:
-        """Writes the lines held back and takes the live line away; does nothing the second time."""
+        """Write the lines held back and take the live line away; does nothing the second time."""
         for held in self._held.values():
             held.waits = False
         self._release_lines()
@@ -173,7 +173,7 @@ class ProgressReporter:
         return f"epoch {epoch + 1:>{len(total)}}/{total}"
 
     def _show(self, *, now: bool = False) -> None:
-        """Redraws the live line, or shows that the run is alive, where either is due."""
+        """Redraw the live line, or show that the run is alive, where either is due."""
         if self._silent:
             return
         now_s = self._clock()
@@ -189,7 +189,7 @@ class ProgressReporter:
         return self._name(self._epoch) if self._epoch is not None else "waiting"
 
     def _tail(self) -> list[str]:
-        """Returns what stands beside the bar, the most important first."""
+        """Return what stands beside the bar, the most important first."""
         parts = []
         if self._pending:
             shards = ", ".join(f"{epoch + 1}: {done}/{total}" for epoch, done, total in self._pending)
@@ -201,7 +201,7 @@ class ProgressReporter:
         return parts
 
     def _release_lines(self) -> None:
-        """Writes the epochs' lines in order, up to the first that still waits."""
+        """Write the epochs' lines in order, up to the first that still waits."""
         for epoch, held in list(self._held.items()):
             if held.waits:
                 break
@@ -232,7 +232,7 @@ def _described(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def _pace(seconds: float, steps: int) -> str:
-    """Says how long one step took, in the unit that gives a readable number."""
+    """Say how long one step took, in the unit that gives a readable number."""
     if not steps:
         return ""
     each_s = seconds / steps

@@ -40,7 +40,7 @@ class OpenSpan:
         self._details = details
 
     def note(self, **details: Any) -> None:
-        """Adds facts that are known only once the work is under way, such as `steps`."""
+        """Add facts that are known only once the work is under way, such as `steps`."""
         self._details.update(details)
 
     def __enter__(self) -> OpenSpan:
@@ -74,7 +74,7 @@ class SpanRecorder:
     """
 
     def __init__(self, max_spans: int = 200_000, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Makes an empty recorder.
+        """Make an empty recorder.
 
         Args:
             max_spans: how many spans are kept, some 400 bytes each; 0 keeps none.
@@ -95,7 +95,7 @@ class SpanRecorder:
     def span(
         self, name: str, /, *, epoch: int | None = None, step: int | None = None, **details: Any
     ) -> OpenSpan:
-        """Returns a context manager that records the time spent in its body on the calling thread.
+        """Return a context manager that records the time spent in its body on the calling thread.
 
         Args:
             name: what is done; see `Span.name`.
@@ -106,7 +106,7 @@ class SpanRecorder:
         return OpenSpan(self, name, epoch, step, details)
 
     def add(self, span: Span) -> None:
-        """Keeps a span that was timed elsewhere, or counts it as dropped."""
+        """Keep a span that was timed elsewhere, or count it as dropped."""
         with self._lock:
             if len(self._spans) < self._max_spans:
                 self._spans.append(span)
@@ -114,7 +114,7 @@ class SpanRecorder:
                 self._dropped += 1
 
     def spans(self) -> tuple[Span, ...]:
-        """Returns what was recorded so far, in order of start; spans still open are not among it."""
+        """Return what was recorded so far, in order of start; spans still open are not among it."""
         with self._lock:
             kept = self._spans.copy()
         kept.sort(key=_start)
@@ -127,19 +127,19 @@ class SpanRecorder:
             return self._dropped
 
     def clear(self) -> None:
-        """Forgets all spans and the count of dropped ones."""
+        """Forget all spans and the count of dropped ones."""
         with self._lock:
             self._spans = []
             self._dropped = 0
 
 
 def union_s(spans: Iterable[Span]) -> float:
-    """Returns the seconds during which at least one of `spans` ran. O(n log n)."""
+    """Return the seconds during which at least one of `spans` ran. O(n log n)."""
     return sum(end - start for start, end in _union("spans", spans))
 
 
 def overlap_s(spans_a: Iterable[Span], spans_b: Iterable[Span]) -> float:
-    """Returns the seconds during which some span of a and some span of b both ran. O(n log n).
+    """Return the seconds during which some span of a and some span of b both ran. O(n log n).
 
     Spans of one side that overlap each other, such as those of several workers, count once.
     """
@@ -155,7 +155,7 @@ def overlap_s(spans_a: Iterable[Span], spans_b: Iterable[Span]) -> float:
 
 
 def _union(name: str, spans: Iterable[Span]) -> list[tuple[float, float]]:
-    """Merges spans into disjoint (start_s, end_s), in order."""
+    """Merge spans into disjoint (start_s, end_s), in order."""
     merged: list[tuple[float, float]] = []
     kept = require_items(name, spans, Span, expected="a collection of Span")
     for span in sorted(kept, key=_start):

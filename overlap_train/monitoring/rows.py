@@ -32,7 +32,7 @@ class Bar:
 
 
 def thread_order(spans: Iterable[Span]) -> list[str]:
-    """Returns the threads, those that train first, the others by name with worker-2 before worker-10."""
+    """Return the threads, those that train first, the others by name with worker-2 before worker-10."""
     trains: dict[str, bool] = {}
     for span in spans:
         trains[span.thread] = trains.get(span.thread, False) or span.name == "train"
@@ -40,7 +40,7 @@ def thread_order(spans: Iterable[Span]) -> list[str]:
 
 
 def merged_bars(spans: Iterable[Span], *, pixel_s: float) -> dict[str, list[Bar]]:
-    """Arranges each thread's spans into bars, in the order of `thread_order`.
+    """Arrange each thread's spans into bars, in the order of `thread_order`.
 
     Neighbours of one name and epoch become one bar where the gap between them is narrower than a pixel:
     the picture is the same, and many short spans cost no more than the pixels that they cover.
@@ -78,5 +78,5 @@ def _bars_of_thread(spans: Sequence[Span], pixel_s: float) -> list[Bar]:
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
-    """Makes a sorting key in which numbers inside a name count as numbers."""
+    """Make a sorting key in which numbers inside a name count as numbers."""
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name)]

@@ -38,7 +38,7 @@ class LoadMeter:
         self._process.cpu_percent()  # begins the first interval; its own value means nothing
 
     def __call__(self) -> Sample:
-        """Returns the CPU load since the call before, and memory and GPUs as they are now.
+        """Return the CPU load since the call before, and memory and GPUs as they are now.
 
         With GPUs a call takes some 0.1 s for each of them: gpustat sleeps while it queries.
         """
@@ -65,7 +65,7 @@ class Sampler:
     def __init__(
         self, interval_s: float = 0.2, max_samples: int = 16_384, *, meter: Callable[[], Sample] | None = None
     ) -> None:
-        """Starts sampling.
+        """Start sampling.
 
         Args:
             interval_s: seconds between two samples, at first.
@@ -95,11 +95,11 @@ class Sampler:
         return self._samples.interval_s
 
     def samples(self) -> tuple[Sample, ...]:
-        """Returns the samples so far, oldest first; also after `close`."""
+        """Return the samples so far, oldest first; also after `close`."""
         return self._samples.copy()
 
     def close(self) -> None:
-        """Takes a last sample and ends the thread; does nothing the second time."""
+        """Take a last sample and end the thread; does nothing the second time."""
         self._stop.set()
         if self._thread is not threading.current_thread():
             self._thread.join()
@@ -162,7 +162,7 @@ def _sample_until(stop: threading.Event, samples: _Samples, meter: Callable[[], 
 
 
 def _merge(earlier: Sample, later: Sample) -> Sample:
-    """Makes one sample of two neighbours: the loads averaged, the memory at its higher value."""
+    """Make one sample of two neighbours: the loads averaged, the memory at its higher value."""
     same_gpus = len(earlier.gpu_percent) == len(later.gpu_percent)
     pairs = zip(earlier.gpu_percent, later.gpu_percent, strict=False)
     sizes = zip(earlier.gpu_memory_bytes, later.gpu_memory_bytes, strict=False)
@@ -176,7 +176,7 @@ def _merge(earlier: Sample, later: Sample) -> Sample:
 
 
 def _read_gpus() -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """Returns the utilisation in percent (NaN where the driver gives none) and the bytes in use, per GPU.
+    """Return the utilisation in percent (NaN where the driver gives none) and the bytes in use, per GPU.
 
     Once no GPU answered, none is asked again in this process.
     """

@@ -38,7 +38,7 @@ class _Column:
 
 
 def format_epoch_table(rows: Iterable[EpochRow], *, width: int = 100) -> str:
-    """Lays out one row for each epoch: its metrics, and the seconds that it cost.
+    """Lay out one row for each epoch: its metrics, and the seconds that it cost.
 
     Metrics stand in the order of their first appearance, those of training before those of validation
     (`val_…`). Time rolled back and slow hosts have a column only where there were some; that of a slow host
@@ -69,7 +69,7 @@ def format_epoch_table(rows: Iterable[EpochRow], *, width: int = 100) -> str:
 
 
 def format_metric(value: Any) -> str:
-    """Writes a metric for people, whatever it is: reporting must not end a training.
+    """Write a metric for people, whatever it is: reporting must not end a training.
 
     A number has four decimals, or stands in scientific notation where that would hide it. Of several numbers
     the first ones stand in brackets, and how many there are. Anything else is shortened text.
@@ -138,7 +138,7 @@ def _line_width(columns: Sequence[_Column]) -> int:
 
 
 def _parts(columns: Sequence[_Column], first: _Column, width: int) -> Iterator[list[_Column]]:
-    """Cuts columns into parts that fit beside `first`, at least one column in each."""
+    """Cut columns into parts that fit beside `first`, at least one column in each."""
     part: list[_Column] = []
     for column in columns:
         if part and _line_width([first, *part, column]) > width:

@@ -31,7 +31,7 @@ class AccountWriter:
     """
 
     def __init__(self, log_dir: str | os.PathLike[str]) -> None:
-        """Makes the folder and its event file.
+        """Make the folder and its event file.
 
         Raises:
             TypeError, ValueError: `log_dir` is no path.
@@ -48,11 +48,11 @@ class AccountWriter:
         self._writer: Any = tf.summary.create_file_writer(self._log_dir)
 
     def write(self, account: EpochAccount, metrics: Mapping[str, Any] | None = None, *, step: int) -> None:
-        """Writes one epoch and flushes it to the file.
+        """Write one epoch and flush it to the file.
 
         Args:
             account: where the time of the epoch went.
-            metrics: validation metrics to write beside it; each number of one that has several has a tag of
+            metrics: validation metrics to write with it; each number of one that has several has a tag of
                 its own, and what is no number is left out.
             step: the point on TensorBoard's axis: that of the validated epoch, not of the training that has
                 gone on since.
@@ -71,7 +71,7 @@ class AccountWriter:
         self._writer.flush()
 
     def close(self) -> None:
-        """Closes the event file; does nothing the second time."""
+        """Close the event file; does nothing the second time."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -63,7 +63,7 @@ class _Scale:
 def save_timeline(
     path: str | os.PathLike[str], spans: Iterable[Span], samples: Iterable[Sample] = (), title: str = ""
 ) -> Path:
-    """Draws one row for each thread, the training thread first, and the load below on the same time axis.
+    """Draw one row for each thread, the training thread first, and the load below on the same time axis.
 
     Numbers on the training row are epochs, counted from 1; the epochs' shades alternate, in all rows alike.
     What is shorter than a pixel is drawn wide enough to be seen.
@@ -129,7 +129,7 @@ def _scale(spans: Sequence[Span], samples: Sequence[Sample]) -> _Scale:
 
 
 def _colours(spans: Iterable[Span]) -> dict[str, str]:
-    """Gives each span name its colour: the known ones first, in their order, then the others by name."""
+    """Give each span name its colour: the known ones first, in their order, then the others by name."""
     names = {span.name for span in spans}
     others = sorted(names - _COLOURS.keys())
     known = {name: colour for name, colour in _COLOURS.items() if name in names}
@@ -166,7 +166,7 @@ def _draw_rows(
 def _write_epochs(
     axis: Any, row: int, bars: Iterable[Bar], colours: Mapping[str, str], scale: _Scale
 ) -> None:
-    """Writes the number of each epoch on its training, or of each fifth, tenth … where they are narrow.
+    """Write the number of each epoch on its training, or of each fifth, tenth … where they are narrow.
 
     Validations have theirs where it fits.
     """
@@ -195,7 +195,7 @@ def _write_epochs(
 
 
 def _label_step(epoch_s: float, last_epoch: int, scale: _Scale) -> int:
-    """Returns 1 where each epoch has room for its number, else the smallest round step that has."""
+    """Return 1 where each epoch has room for its number, else the smallest round step that has."""
     room = epoch_s / scale.pixel_s
     wanted = _DIGIT_PIXELS * len(str(last_epoch + 1)) + 4
     steps = (factor * 10**power for power in range(7) for factor in (1, 2, 5))
@@ -235,7 +235,7 @@ def _draw_gpus(axis: Any, samples: Sequence[Sample], scale: _Scale) -> None:
 
 
 def _head(figure: Any, uppermost: Any, spans: Sequence[Span], colours: Mapping[str, str], title: str) -> None:
-    """Writes the heading, and the legend with the seconds of each kind of work."""
+    """Write the heading, and the legend with the seconds of each kind of work."""
     from matplotlib.patches import Patch
 
     of_name = {name: [span for span in spans if span.name == name] for name in colours}
@@ -252,7 +252,7 @@ def _head(figure: Any, uppermost: Any, spans: Sequence[Span], colours: Mapping[s
         )
     validated_s = union_s(of_name.get("validate", ()))
     hidden_s = overlap_s(of_name.get("validate", ()), of_name.get("train", ()))
-    hidden = [f"{hidden_s / validated_s:.0%} of the validation ran beside training"] if validated_s else []
+    hidden = [f"{hidden_s / validated_s:.0%} of the validation ran during training"] if validated_s else []
     heading = " · ".join([*filter(None, [title]), *hidden])
     figure.suptitle(heading, fontsize=11, x=0.008, ha="left").set_parse_math(False)
 
@@ -269,7 +269,7 @@ def _gpus(samples: Sequence[Sample]) -> int:
 
 
 def _shade(colour: str, bar: Bar) -> tuple[float, ...]:
-    """Lightens training and validation of every second epoch, so that neighbours are told apart."""
+    """Lighten training and validation of every second epoch, so that neighbours are told apart."""
     from matplotlib.colors import to_rgb
 
     second = bar.name in _NUMBERED and bar.epoch is not None and bar.epoch % 2

@@ -26,10 +26,10 @@ _MIB = 1 << 20
 def save_chrome_trace(
     path: str | os.PathLike[str], spans: Iterable[Span], samples: Iterable[Sample] = ()
 ) -> Path:
-    """Writes the trace; an older file at `path` is replaced at the end, at once.
+    """Write the trace; an older file at `path` is replaced at the end, at once.
 
     Times are microseconds from the first span or sample on. Epochs count from 0, as in the records. Spans of
-    one thread should lie inside or beside each other, as those of `SpanRecorder.span` do: viewers draw no
+    one thread should lie inside or next to each other, as those of `SpanRecorder.span` do: viewers draw no
     others.
 
     Args:
@@ -97,7 +97,7 @@ def _microseconds(seconds: float) -> float:
 
 
 def _plain(details: Mapping[str, Any]) -> dict[str, Any]:
-    """Turns what JSON does not know into text, so that a detail never costs the trace."""
+    """Turn what JSON does not know into text, so that a detail never costs the trace."""
     return {
         str(key): value
         if value is None

@@ -23,9 +23,10 @@ class CheckpointPolicy:
 
     Attributes:
         directory: of this training alone; made if missing.
-        every_epochs: write after so many delivered epochs.
-        every_steps: also write inside epochs, after so many training steps; None does not. For one host.
-        every_s: write only if so many seconds have passed since the last one; None does not wait.
+        every_epochs: write after this number of delivered epochs.
+        every_steps: also write inside epochs, after this number of training steps; None does not. For one
+            host.
+        every_s: seconds that must have passed since the last one; None does not wait.
         keep: how many checkpoints are kept; if the newest is damaged, the one before is used.
 
     Raises:
@@ -56,7 +57,7 @@ class CheckpointPolicy:
 
 
 def checkpoint_policy(resume: Any) -> CheckpointPolicy | None:
-    """Returns what the argument `resume` of `fit` means, with an absolute directory.
+    """Return what the argument `resume` of `fit` means, with an absolute directory.
 
     So it stays where it is though a callback changes the working directory.
 

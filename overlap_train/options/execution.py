@@ -29,7 +29,7 @@ class ExecutionPlan:
             for a debugger. "auto" holds what fits.
         steps_per_call: training steps in one compiled call; "auto" makes calls of `call_s`.
         batch_splits: parts of a batch that run side by side on the cores of a CPU; 1 does not split. A
-            number above 1 vouches for layers of the user's own: each row of their outputs has to depend on
+            number above 1 vouches for custom layers: each row of their outputs has to depend on
             its own row of the inputs only. "auto" splits after `overlap_train.configure()` only.
         jit: whether XLA compiles the steps: the whole loop for arrays in memory, else each step. "auto" does
             what `model.compile(jit_compile=...)` says, and may use XLA for small models on a CPU. XLA draws
@@ -71,7 +71,7 @@ class ExecutionPlan:
         self._check_together()
 
     def _check_together(self) -> None:
-        """Raises ValueError for two choices that exclude each other."""
+        """Raise ValueError for two choices that exclude each other."""
         if self.splits and self.jit is True:
             raise ValueError(
                 f"batch_splits={self.batch_splits} and jit=True exclude each other: XLA does not run the "

@@ -67,7 +67,7 @@ class EvaluationFunction:
 
 
 def require_functions(name: str, value: Any) -> Mapping[str, EvaluationFunction]:
-    """Returns evaluation functions by name, plain functions wrapped, or raises TypeError or ValueError."""
+    """Return evaluation functions by name, plain functions wrapped, or raise TypeError or ValueError."""
     if value is None:
         return {}
     expected = "a mapping of names to functions, or None"
@@ -88,7 +88,7 @@ def require_functions(name: str, value: Any) -> Mapping[str, EvaluationFunction]
 def split_functions(
     validation_data: Any, functions: Mapping[str, Any] | None, is_set: Callable[[Any], bool]
 ) -> tuple[Any, dict[str, EvaluationFunction]]:
-    """Takes the evaluation functions out of `fit`'s `validation_data`.
+    """Take the evaluation functions out of `fit`'s `validation_data`.
 
     Args:
         validation_data: as `fit` got it.
@@ -99,7 +99,7 @@ def split_functions(
         The data that is left, None if there is none; and all functions by name, those of the policy first.
 
     Raises:
-        TypeError: a function has no name, or stands beside what is no validation set.
+        TypeError: a function has no name, or stands among values that are no validation sets.
         ValueError: a name is given twice.
     """
     if isinstance(validation_data, EvaluationFunction):
@@ -115,7 +115,7 @@ def split_functions(
     for name, value in data.items() if named else ():
         if not is_set(value):
             raise TypeError(
-                f"validation_data[{shown(name)}] stands beside an EvaluationFunction and must be a "
+                f"validation_data[{shown(name)}] stands with an EvaluationFunction and must be a "
                 f"validation set: a tuple of arrays, a dataset or a ValidationSet; got {shown(value)}"
             )
     sets = set(data) if isinstance(data, dict) and data and all(map(is_set, data.values())) else set()
@@ -126,7 +126,7 @@ def split_functions(
 
 
 def metric_values(returned: Any) -> dict[str, float]:
-    """Returns what an evaluation function returned as numbers by name; a single number has the name "".
+    """Return what an evaluation function returned as numbers by name; a single number has the name "".
 
     Nested dicts are flattened, the names joined by "_".
 
@@ -159,7 +159,7 @@ def _collect(value: Any, name: str, values: dict[str, float]) -> None:
 
 
 def _as_float(value: Any) -> float | None:
-    """Returns a scalar of Python, NumPy, TensorFlow or Keras as a float, None for anything else."""
+    """Return a scalar of Python, NumPy, TensorFlow or Keras as a float, None for anything else."""
     if value is None or isinstance(value, (str, bytes, list, tuple, set)):
         return None
     try:

@@ -44,7 +44,7 @@ class ThreadSettings:
 def configure(
     *, cores: int | None = None, intra_op_threads: int | None = None, inter_op_threads: int | None = None
 ) -> ThreadSettings:
-    """Sizes TensorFlow's thread pools so that `Trainer.fit` may split batches over the cores of a CPU.
+    """Size TensorFlow's thread pools so that `Trainer.fit` may split batches over the cores of a CPU.
 
     Call it once, right after the imports: before the first tensor, layer or dataset. Calling it again with
     the same values does nothing. It has no use where a GPU does the arithmetic.
@@ -59,7 +59,7 @@ def configure(
 
     Raises:
         TypeError: if a number is not an integer.
-        ValueError: if a number is below 1, or no machine has so many.
+        ValueError: if a number is below 1, or more than any machine has.
 
     Warns:
         RuntimeWarning: if TensorFlow has started already, so that the pools stay as they are.
@@ -91,7 +91,7 @@ def _threads(name: str, value: int | None, *, default: int) -> int:
 
 
 def available_cores() -> int:
-    """Returns the number of cores that this process may run on."""
+    """Return the number of cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -104,7 +104,7 @@ def splits_pay() -> bool:
 
 
 def splits_would_pay() -> bool:
-    """Whether they could if `configure` had been called: nobody has sized the pools."""
+    """Whether they could if `configure` had been called: the pools have their default sizes."""
     present = _present()
     if os.environ.get("TF_NUM_INTRAOP_THREADS") or os.environ.get("TF_NUM_INTEROP_THREADS"):
         return False

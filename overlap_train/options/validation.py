@@ -26,18 +26,18 @@ _SKIPPED = 8  # epochs without a validation that may wait for an older one to be
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationPolicy:
-    """How the validation runs beside the training.
+    """How the validation runs during the training.
 
     Attributes:
         workers: validation threads; each evaluates its part of the validation set. None takes two, or one
-            on a single core. Beside training on the CPU as many begin as it leaves cores idle, at least
-            one; while it waits for them, all.
+            on a single core. During training on the CPU only as many begin as the training leaves cores
+            idle, at least one. While the training waits for them, all begin.
         max_lag: how many later epochs may have begun when an epoch's validation is delivered to the
             callbacks; 0 is what `keras.Model.fit` does.
-        overlap: `"auto"` measures whether training beside a validation pays, and validates in step where it
-            does not, or where the two share the cores, the training leaves less than half a core idle, and
-            its batches are not split or come from a pipeline; `"always"` does not ask. Only with
-            `backlog="block"`.
+        overlap: `"auto"` measures whether training during a validation pays, and validates in step where it
+            does not. It does not wait for that measurement where the two share the cores, the training
+            leaves less than half a core idle, and its batches are not split or come from a pipeline: then
+            it validates in step at once. `"always"` does not ask. Only with `backlog="block"`.
         backlog: what happens at the end of an epoch while as many validations as `max_lag` allows (one at
             least) are still under way. `"block"` waits. `"skip"` leaves this epoch without a validation.
             `"latest"` gives up the waiting ones for this epoch's. An epoch without its validation has no
@@ -52,11 +52,12 @@ class ValidationPolicy:
         functions: evaluation functions by name, such as `{"bleu": fn}`: called with a model of each
             snapshot's weights; what they return stands in the epoch's logs as `val_bleu`. A value may be an
             `EvaluationFunction`, which says more.
-        every_steps: also validate a snapshot after each so many training steps; the results go to
+        every_steps: also validate a snapshot each time after this number of training steps; the results go to
             `Trainer.step_validations`, and to callbacks that have a method `on_step_validation(step, logs)`.
             None does not.
-        every_seconds: also validate a snapshot when so many seconds have passed since the last validation
-            inside an epoch was begun; the results go where those of `every_steps` go. None does not.
+        every_seconds: also validate a snapshot when this number of seconds has passed since the last
+            validation inside an epoch was begun; the results go where those of `every_steps` go. None does
+            not.
         sanity_check: evaluate one batch before the first epoch, so that an error in the validation shows
             before an epoch has been trained. Data made by Python is left out, since that batch would be lost.
         devices: that the workers take in turn, such as `("GPU:1",)`; None spreads them over the replicas of

@@ -39,7 +39,7 @@ def join_cluster(
     tls_key: str | os.PathLike[str] | None = None,
     tls_authority: str | os.PathLike[str] | None = None,
 ) -> tf.distribute.Strategy:
-    """Returns the strategy of all hosts; call it first in the program, on each of them.
+    """Return the strategy of all hosts; call it first in the program, on each of them.
 
     `TF_CONFIG` may name one `evaluator` next to the hosts that train. It gets a strategy of its own, under
     which `Trainer.fit` does not train: it validates what the chief sends until the training ends. The
@@ -97,7 +97,7 @@ def join_cluster(
 
 
 def program_digest() -> str:
-    """Returns a digest of the program's main file, or "" where there is none, as in a notebook."""
+    """Return a digest of the program's main file, or "" where there is none, as in a notebook."""
     path = getattr(sys.modules.get("__main__"), "__file__", None)
     if path is None or not Path(path).is_file():
         return ""
@@ -105,7 +105,7 @@ def program_digest() -> str:
 
 
 def _check_return(value: object, timeout_s: float) -> float:
-    """Returns how long an evaluator that was lost is waited for."""
+    """Return how long an evaluator that was lost is waited for."""
     if value is None:
         return timeout_s
     if not isinstance(value, bool) and value == 0:
@@ -125,7 +125,7 @@ def _check_bind_address(value: object) -> None:
 
 
 def _check_door(place: EvaluatorPlace, credentials: Credentials) -> None:
-    """Raises ClusterConfigError if the evaluator could not listen, or must not without a key."""
+    """Raise ClusterConfigError if the evaluator could not listen, or must not without a key."""
     if credentials.tls is not None:
         credentials.tls.server_context()
     endpoint = parse_endpoint(place.address)
@@ -137,7 +137,7 @@ def _check_door(place: EvaluatorPlace, credentials: Credentials) -> None:
 
 
 def _check_way(address: str, credentials: Credentials) -> None:
-    """Raises ClusterConfigError if this host must not connect to the evaluator."""
+    """Raise ClusterConfigError if this host must not connect to the evaluator."""
     if credentials.tls is not None:
         credentials.tls.client_context()
     try:
@@ -148,7 +148,7 @@ def _check_way(address: str, credentials: Credentials) -> None:
 
 
 def _require_free(address: str, task: str) -> None:
-    """Raises ClusterConfigError if TensorFlow could not listen at the port of this host's own task."""
+    """Raise ClusterConfigError if TensorFlow could not listen at the port of this host's own task."""
     port = parse_endpoint(address).port
     for family, everywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:

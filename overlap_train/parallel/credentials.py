@@ -38,7 +38,7 @@ class TLSFiles:
     authority: Path
 
     def server_context(self) -> ssl.SSLContext:
-        """Returns what the evaluator speaks TLS with.
+        """Return what the evaluator speaks TLS with.
 
         Raises:
             ClusterConfigError: if a file cannot be used.
@@ -56,7 +56,7 @@ class TLSFiles:
         return context
 
     def client_context(self) -> ssl.SSLContext:
-        """Returns what the chief speaks TLS with.
+        """Return what the chief speaks TLS with.
 
         Raises:
             ClusterConfigError: if the file cannot be used.
@@ -88,7 +88,7 @@ class Credentials:
     tls: TLSFiles | None = None
 
     def check_place(self, place: str, *, loopback: bool) -> None:
-        """Makes sure that a connection at a place is authenticated, or needs not be.
+        """Make sure that a connection at a place is authenticated, or needs not be.
 
         Raises:
             ClusterConfigError: if there is no key, and others than this machine's programs can connect.
@@ -108,7 +108,7 @@ def read_credentials(
     tls_key: object = None,
     tls_authority: object = None,
 ) -> Credentials:
-    """Returns the credentials that arguments and the environment name; a file given wins.
+    """Return the credentials that arguments and the environment name; a file given wins.
 
     Args:
         key_file: holds the key; None reads `OVERLAP_TRAIN_CLUSTER_KEY`, which is the key itself, or
@@ -137,7 +137,7 @@ def read_credentials(
 
 
 def _read_key(key_file: Path | None) -> bytes | None:
-    """Returns the key of a file, or of the environment; None if neither names one."""
+    """Return the key of a file, or of the environment; None if neither names one."""
     named, name = key_file, "key_file"
     if named is None and _FILE_VARIABLE in os.environ:
         if KEY_VARIABLE in os.environ:
@@ -158,7 +158,7 @@ def _read_key(key_file: Path | None) -> bytes | None:
 
 
 def _read_private(path: Path, name: str) -> bytes:
-    """Returns the content of a small file that no other user can read or change."""
+    """Return the content of a small file that no other user can read or change."""
     try:
         descriptor = open_regular(path, os.O_RDONLY, follow_links=True)
     except IrregularFileError as error:
@@ -177,7 +177,7 @@ def _read_private(path: Path, name: str) -> bytes:
 
 
 def _check_private(found: os.stat_result, path: Path, name: str) -> None:
-    """Raises ClusterConfigError unless a file is one that only this user can read and change."""
+    """Raise ClusterConfigError unless a file is one that only this user can read and change."""
     mode = stat.S_IMODE(found.st_mode)
     if mode & ~(stat.S_IRUSR | stat.S_IWUSR):
         raise ClusterConfigError(
@@ -199,5 +199,5 @@ def _path(name: str, value: object) -> Path:
 
 
 def _refuse_password() -> str:
-    """Stands for the prompt with which OpenSSL would hold the program up."""
+    """Stand for the prompt with which OpenSSL would hold the program up."""
     raise ValueError("the private key is encrypted")

@@ -42,7 +42,7 @@ class Door(Generic[_T]):
         most: int = 16,
         greeting_s: float = 10.0,
     ) -> None:
-        """Takes over sockets.
+        """Take over sockets.
 
         Args:
             listeners: that listen; closed with the door.
@@ -64,7 +64,7 @@ class Door(Generic[_T]):
         self._woken, self._wake = socket.socketpair()
 
     def wait(self, timeout_s: float) -> _T | None:
-        """Returns what `greet` did for the first peer that was let in, or None if nobody was in that time."""
+        """Return what `greet` did for the first peer that was let in, or None if none was in time."""
         deadline = time.monotonic() + timeout_s
         with selectors.DefaultSelector() as selector:
             selector.register(self._woken, selectors.EVENT_READ)
@@ -83,7 +83,7 @@ class Door(Generic[_T]):
             return self._let_in[0] if self._let_in else None
 
     def close(self) -> None:
-        """Stops listening and ends the greetings that are under way. Idempotent."""
+        """Stop listening and end the greetings that are under way. Idempotent."""
         for listener in self._listeners:
             listener.close()
         with self._lock:
@@ -103,7 +103,7 @@ class Door(Generic[_T]):
         self.close()
 
     def _answer(self, listener: socket.socket, deadline: float) -> None:
-        """Begins to greet the next one that has come to a listener."""
+        """Begin to greet the next one that has come to a listener."""
         try:
             connection, address = listener.accept()
         except BlockingIOError:  # it has gone again
@@ -132,7 +132,7 @@ class Door(Generic[_T]):
             self._turn_away(stream, address[0], error)
 
     def _end_oldest(self, most: int) -> None:
-        """Ends greetings until no more than `most` are left."""
+        """End greetings until no more than `most` are left."""
         with self._lock:
             greeted = list(self._greeted.items())
         for stream, thread in greeted[: max(0, len(greeted) - most)]:
@@ -140,7 +140,7 @@ class Door(Generic[_T]):
             thread.join()
 
     def _run(self, stream: Stream, address: str, deadline: float) -> None:
-        """Greets one. Runs on a thread of its own."""
+        """Greet one. Runs on a thread of its own."""
         try:
             result = self._greet(stream, deadline)
         except Exception as error:  # whatever a stranger sends, this host lives on

@@ -28,7 +28,7 @@ class Endpoint(NamedTuple):
 
 
 def parse_endpoint(address: object, name: str = "address") -> Endpoint:
-    """Returns the host and the port of `host:port` or `[IPv6]:port`.
+    """Return the host and the port of `host:port` or `[IPv6]:port`.
 
     Args:
         address: what the user gave.
@@ -51,7 +51,7 @@ def parse_endpoint(address: object, name: str = "address") -> Endpoint:
 
 
 def check_seconds(name: str, value: Any) -> float:
-    """Returns a number of seconds as a float.
+    """Return a number of seconds as a float.
 
     Raises:
         TypeError: if `value` is not a number.
@@ -69,7 +69,7 @@ def check_seconds(name: str, value: Any) -> float:
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether an IP address belongs to the loopback interface; a name does not count as one."""
+    """Return whether an IP address belongs to the loopback interface; a name does not count as one."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -80,7 +80,7 @@ def is_loopback(host: str) -> bool:
 
 
 def resolve(endpoint: Endpoint) -> list[tuple[int, Any]]:
-    """Returns the address families and socket addresses of an endpoint, in the system's order.
+    """Return the address families and socket addresses of an endpoint, in the system's order.
 
     Raises:
         OSError: if the name is unknown.
@@ -98,7 +98,7 @@ def resolve(endpoint: Endpoint) -> list[tuple[int, Any]]:
 
 
 def listen(endpoint: Endpoint, *, backlog: int = 128) -> list[socket.socket]:
-    """Returns sockets that listen at each of an endpoint's addresses that this host has.
+    """Return sockets that listen at each of an endpoint's addresses that this host has.
 
     Raises:
         ClusterConfigError: if the port is taken, or no address of the endpoint belongs to this host.
@@ -127,14 +127,14 @@ def listen(endpoint: Endpoint, *, backlog: int = 128) -> list[socket.socket]:
 
 
 def why(error: OSError) -> str:
-    """Returns what an error of a socket says, without the address that Python adds to it."""
+    """Return what an error of a socket says, without the address that Python adds to it."""
     if isinstance(error, socket.gaierror) or error.errno is None:
         return error.strerror or str(error)
     return os.strerror(error.errno)
 
 
 def _is_host(host: str) -> bool:
-    """Returns whether a string may name a host: a name, or an IP address without brackets."""
+    """Return whether a string may name a host: a name, or an IP address without brackets."""
     if ":" not in host:
         return _NAME.fullmatch(host) is not None
     try:

@@ -1,4 +1,4 @@
-"""The `evaluator` task: a host beside the training hosts, to which the chief sends what is to be validated.
+"""The `evaluator` task: a host that does not train, to which the chief sends what is to be validated.
 
 TensorFlow's convention: `TF_CONFIG` names it in the cluster, and it is not one of those that train together.
 """
@@ -60,12 +60,12 @@ class TrainingHosts(tf.distribute.cluster_resolver.TFConfigClusterResolver):  # 
         self.place = place
 
     def cluster_spec(self) -> tf.train.ClusterSpec:
-        """Returns the hosts that train."""
+        """Return the hosts that train."""
         jobs = super().cluster_spec().as_dict()
         return tf.train.ClusterSpec({job: hosts for job, hosts in jobs.items() if job != "evaluator"})
 
 
 def place_of(strategy: Any) -> EvaluatorPlace | None:
-    """Returns where the evaluator is that validates for the hosts of a strategy, or None."""
+    """Return where the evaluator is that validates for the hosts of a strategy, or None."""
     resolver = getattr(strategy, "cluster_resolver", None)
     return resolver.place if isinstance(resolver, TrainingHosts) else None

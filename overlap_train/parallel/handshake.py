@@ -1,9 +1,9 @@
 """Two hosts prove to each other that they know the cluster's key, before anything else is read.
 
 Each sends 32 random bytes, its nonce. Then the one that connected sends HMAC-SHA256 of the key over its role
-and both nonces, and after that has been checked the one that listens does. So nobody learns anything from the
-listening host without the key, an answer cannot be used again, and one's own cannot be sent back. All pieces
-have a fixed size: 36 bytes, four letters first.
+and both nonces, and after that has been checked the one that listens does. So a peer
+without the key learns nothing from the listening host, an answer cannot be used again, and one's own cannot
+be sent back. All pieces have a fixed size: 36 bytes, four letters first.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Stranger(Exception):
 
 
 def challenge(stream: Stream, key: bytes | None, deadline: float) -> bool:
-    """Lets whoever connected prove that it has the key, and proves the same.
+    """Let whoever connected prove that it has the key, and prove the same.
 
     Args:
         stream: newly connected.
@@ -62,7 +62,7 @@ def challenge(stream: Stream, key: bytes | None, deadline: float) -> bool:
 
 
 def prove(stream: Stream, key: bytes, peer: str, deadline: float) -> None:
-    """Proves to a host that listens that this one has the key, and has it prove the same.
+    """Prove to a host that listens that this one has the key, and have it prove the same.
 
     Args:
         stream: newly connected.
@@ -93,5 +93,5 @@ def _read_piece(stream: Stream, deadline: float) -> tuple[bytes, bytes]:
 
 
 def _digest(key: bytes, role: bytes, client_nonce: bytes, server_nonce: bytes) -> bytes:
-    """Returns HMAC-SHA256; all parts after the role have a fixed size, and no role begins another."""
+    """Return HMAC-SHA256; all parts after the role have a fixed size, and no role begins another."""
     return hmac.digest(key, role + client_nonce + server_nonce, "sha256")

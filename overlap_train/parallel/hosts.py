@@ -37,26 +37,27 @@ class Hosts(abc.ABC):
 
     @property
     def is_chief(self) -> bool:
+        """Whether this host is the one that runs callbacks and writes checkpoints."""
         return self.index == 0
 
     @abc.abstractmethod
     def gather(self, value: Any) -> list[Any]:
-        """Returns the values of all hosts, in their order; None, numbers, strings, lists and dicts."""
+        """Return the values of all hosts, in their order; None, numbers, strings, lists and dicts."""
 
     @abc.abstractmethod
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns the sums of tensors over the hosts."""
+        """Return the sums of tensors over the hosts."""
 
     @abc.abstractmethod
     def numbers(self, own: Sequence[float]) -> npt.NDArray[Any]:
-        """Returns a few numbers of each host, float64[hosts, n], faster than `gather`."""
+        """Return a few numbers of each host, float64[hosts, n], faster than `gather`."""
 
     def tensors_from_chief(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns the chief's tensors; the others pass some of the same shapes and dtypes."""
+        """Return the chief's tensors; the others pass some of the same shapes and dtypes."""
         return self.sum(list(tensors) if self.is_chief else [tf.zeros_like(t) for t in tensors])
 
     def from_chief(self, value: Any) -> Any:
-        """Returns the chief's value."""
+        """Return the chief's value."""
         return self.gather(value)[0]
 
     def any(self, flag: bool) -> bool:
@@ -68,7 +69,7 @@ class Hosts(abc.ABC):
         return bool(self.numbers([flag]).all())
 
     def check_same(self, description: Mapping[str, Any]) -> None:
-        """Compares what describes the training on each host with the chief's.
+        """Compare what describes the training on each host with the chief's.
 
         Raises:
             HostMismatchError: on every host, if any differs; names the host and what differs.
@@ -83,7 +84,7 @@ class Hosts(abc.ABC):
                     )
 
     def check_same_logs(self, epoch: int, logs: Mapping[str, float]) -> None:
-        """Makes sure that all hosts have trained an epoch on the same batches.
+        """Make sure that all hosts have trained an epoch on the same batches.
 
         Raises:
             HostMismatchError: on every host, if their logs differ by more than rounding.
@@ -100,12 +101,12 @@ class Hosts(abc.ABC):
                 )
 
     def begin_waits(self) -> None:
-        """Forgets how long the hosts have waited for each other so far."""
+        """Forget how long the hosts have waited for each other so far."""
         if self.waits is not None:
             self.waits.mark()
 
     def slow_host(self, trained_s: float) -> SlowHost | None:
-        """Returns the host that the others have waited for since `begin_waits`, the same on all hosts.
+        """Return the host that the others have waited for since `begin_waits`, the same on all hosts.
 
         Args:
             trained_s: seconds that training calls took on this host in that time; the chief's count.
@@ -116,7 +117,7 @@ class Hosts(abc.ABC):
         return find_slow_host(table[:, 0], table[0, 1])
 
     def chief_first(self, action: Callable[[], Any]) -> Any:
-        """Runs something on the chief and returns its result there, None elsewhere.
+        """Run something on the chief and return its result there, None elsewhere.
 
         Raises:
             HostMismatchError: on the other hosts, if it failed on the chief.
@@ -136,18 +137,21 @@ class Hosts(abc.ABC):
 
 
 class SingleHost(Hosts):
-    """A training on one host, which has nobody to ask."""
+    """A training on one host, which has no other to ask."""
 
     def __init__(self) -> None:
         super().__init__(1, 0)
 
     def gather(self, value: Any) -> list[Any]:
+        """Return the values of all hosts, in their order."""
         return [value]
 
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Return the sums of tensors over all hosts."""
         return list(tensors)
 
     def numbers(self, own: Sequence[float]) -> npt.NDArray[Any]:
+        """Return the numbers of all hosts, a row for each."""
         return np.asarray([own], float)
 
 
@@ -161,6 +165,7 @@ class ClusterHosts(Hosts):
         self._summing: dict[Any, Callable[..., Any]] = {}
 
     def gather(self, value: Any) -> list[Any]:
+        """Return the values of all hosts, in their order."""
         own = np.frombuffer(json.dumps(value).encode(), np.uint8)
         lengths = self._sum_array(np.eye(self.count)[self.index] * len(own)).astype(int)
         parts = np.split(np.zeros(lengths.sum()), np.cumsum(lengths)[:-1])
@@ -169,11 +174,13 @@ class ClusterHosts(Hosts):
         return [json.loads(part.tobytes()) for part in np.split(everything, np.cumsum(lengths)[:-1])]
 
     def numbers(self, own: Sequence[float]) -> npt.NDArray[Any]:
+        """Return the numbers of all hosts, a row for each."""
         table = np.zeros((self.count, len(own)))
         table[self.index] = own
         return self._sum_array(table.ravel()).reshape(table.shape)
 
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Return the sums of tensors over all hosts."""
         if not tensors:
             return []
         wide = [t if t.dtype in _SUMMED else tf.cast(t, tf.int64) for t in tensors]
@@ -207,7 +214,7 @@ _SUMMED = (tf.float32, tf.float64, tf.float16, tf.bfloat16, tf.int32, tf.int64)
 
 
 def make_hosts(strategy: tf.distribute.Strategy) -> Hosts:
-    """Returns the hosts of a strategy (`extended._num_workers`, `extended._id_in_cluster`)."""
+    """Return the hosts of a strategy (`extended._num_workers`, `extended._id_in_cluster`)."""
     count = int(getattr(strategy.extended, "_num_workers", 1))
     if count == 1:
         return SingleHost()

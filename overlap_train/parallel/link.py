@@ -57,7 +57,7 @@ class Link:
     """One end of a connection. One thread at a time may use it; `abort` may come from any."""
 
     def __init__(self, connection: socket.socket | Stream, peer: str) -> None:
-        """Takes over a socket.
+        """Take over a socket.
 
         Args:
             connection: connected.
@@ -73,7 +73,7 @@ class Link:
         *,
         timeout_s: float | None = None,
     ) -> None:
-        """Sends a message and the bytes of arrays.
+        """Send a message and the bytes of arrays.
 
         Args:
             message: of what JSON knows, and of numbers.
@@ -105,7 +105,7 @@ class Link:
         timeout_s: float | None = None,
         longest_header: int = _LONGEST_HEADER,
     ) -> tuple[dict[str, Any], list[memoryview]]:
-        """Waits for a message.
+        """Wait for a message.
 
         Args:
             sizes: in bytes, of the parts that may come with it.
@@ -146,7 +146,7 @@ class Link:
         return message, [body[end - size : end] for size, end in zip(expected, ends, strict=True)]
 
     def turn_away(self, reason: str) -> None:
-        """Tells the peer why it is turned away, if it listens, and says nothing more."""
+        """Tell the peer why it is turned away, if it listens, and say nothing more."""
         deadline = time.monotonic() + _REFUSAL_S
         try:
             self.send({"kind": "refused", "error": reason}, timeout_s=_REFUSAL_S)
@@ -155,11 +155,11 @@ class Link:
         self._stream.drain(_LONGEST_HELLO, deadline)
 
     def abort(self) -> None:
-        """Ends the connection under a thread that waits for the peer; that one gets HostLostError."""
+        """End the connection under a thread that waits for the peer; that one gets HostLostError."""
         self._stream.abort()
 
     def close(self) -> None:
-        """Closes the connection. Idempotent."""
+        """Close the connection. Idempotent."""
         self._stream.close()
 
     def __enter__(self) -> Link:
@@ -177,7 +177,7 @@ def connect(
     credentials: Credentials | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Link:
-    """Connects to a host, which may be started later, and proves who this one is if there is a key.
+    """Connect to a host, which may be started later, and prove who this one is if there is a key.
 
     Args:
         address: `host:port`.
@@ -221,7 +221,7 @@ def accept(
     bind_address: str | None = None,
     check: Check | None = None,
 ) -> tuple[Link, dict[str, Any]]:
-    """Waits for a host that connects to this one, proves that it has the key, and sends a message.
+    """Wait for a host that connects to this one, proves that it has the key, and sends a message.
 
     Whoever connects and does something else is turned away. Several are greeted at once, each for ten
     seconds at most.
@@ -275,13 +275,13 @@ def accept(
 
 
 def _open(host: str, port: int, peer: str, credentials: Credentials, timeout_s: float) -> Stream:
-    """Connects once, and agrees on TLS and the key."""
+    """Connect once, and agree on TLS and the key."""
     deadline = time.monotonic() + timeout_s
     connection = socket.create_connection((host, port), timeout=timeout_s)
     try:
         # Where no program listens at a port of this machine, TCP may connect a socket with itself.
         if connection.getsockname() == connection.getpeername():
-            raise ConnectionRefusedError("nobody listens there")
+            raise ConnectionRefusedError("no program listens there")
         there = connection.getpeername()[0]
         credentials.check_place(f"{there}, where the {peer} is,", loopback=is_loopback(there))
         stream = Stream(connection)
@@ -312,7 +312,7 @@ def _secure(stream: Stream, host: str, peer: str, context: ssl.SSLContext, deadl
 def _greet(
     stream: Stream, peer: str, key: bytes | None, check: Check | None, deadline: float
 ) -> tuple[Link, dict[str, Any], Exception | None]:
-    """Returns the connection to a host, its first message, and what to end the wait with, or raises."""
+    """Return the connection to a host, its first message, and what to end the wait with, or raise."""
     link = Link(stream, peer)
     try:
         authenticated = challenge(stream, key, deadline)
@@ -325,17 +325,17 @@ def _greet(
 
 
 def _allowed_s(size: int) -> float:
-    """Returns how long a message of that many bytes may take."""
+    """Return how long a message of that many bytes may take."""
     return _MESSAGE_S + size / _SLOWEST_BYTES_PER_S
 
 
 def _is_deadline(error: Exception) -> bool:
-    """Returns whether a deadline of this host has passed, rather than TCP's own, which has a number."""
+    """Return whether a deadline of this host has passed, rather than TCP's own, which has a number."""
     return isinstance(error, TimeoutError) and error.errno is None
 
 
 def _parse(header: memoryview, sizes: Sequence[int]) -> tuple[dict[str, Any], Sequence[int]]:
-    """Returns the message of a header and the sizes of its parts, which are none or the expected ones."""
+    """Return the message of a header and the sizes of its parts, which are none or the expected ones."""
     content = json.loads(str(header, "utf-8"))
     message, found = content["message"], content["sizes"]
     if not isinstance(message, dict) or found not in ([], list(sizes)):

@@ -32,7 +32,7 @@ def judge(
     description: Mapping[str, str],
     in_step: str | None,
 ) -> Exception | None:
-    """Compares a first message with this host's description. Called on threads that greet.
+    """Compare a first message with this host's description. Called on threads that greet.
 
     Args:
         hello: what came first from whoever connected.
@@ -70,7 +70,7 @@ def judge(
 
 
 def is_request(message: Mapping[str, Any]) -> bool:
-    """Returns whether a message is one that a chief sends after its first."""
+    """Return whether a message is one that a chief sends after its first."""
     kind = message.get("kind")
     if kind in ("validate", "check"):
         return isinstance(message.get("set"), str)
@@ -86,7 +86,7 @@ def is_request(message: Mapping[str, Any]) -> bool:
 
 
 def is_answer(answer: Mapping[str, Any], *, with_metrics: bool) -> bool:
-    """Returns whether a message is one that an evaluator sends."""
+    """Return whether a message is one that an evaluator sends."""
     if answer.get("kind") != "result":
         return answer.get("kind") == "error"
     running = answer.get("running")
@@ -95,12 +95,12 @@ def is_answer(answer: Mapping[str, Any], *, with_metrics: bool) -> bool:
 
 
 def is_list(value: object, kind: type) -> TypeGuard[list[Any]]:
-    """Returns whether a value is a list of items of a kind."""
+    """Return whether a value is a list of items of a kind."""
     return isinstance(value, list) and all(isinstance(item, kind) for item in value)
 
 
 def shortened(text: str) -> str:
-    """Returns a text, or the beginning and a digest of one that is too long for a first message."""
+    """Return a text, or the beginning and a digest of one that is too long for a first message."""
     if len(json.dumps(text)) <= _LONGEST_PART:
         return text
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
@@ -108,7 +108,7 @@ def shortened(text: str) -> str:
 
 
 def _first_difference(mine: str, theirs: str) -> Sequence[str]:
-    """Returns the first line in which two texts differ, as it is in each."""
+    """Return the first line in which two texts differ, as it is in each."""
     own, other = mine.split("\n"), theirs.split("\n")
     length = max(len(own), len(other))
     own, other = (lines + ["nothing"] * (length - len(lines)) for lines in (own, other))
@@ -117,7 +117,7 @@ def _first_difference(mine: str, theirs: str) -> Sequence[str]:
 
 
 def plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns metrics as JSON has them: what has several values as lists."""
+    """Return metrics as JSON has them: what has several values as lists."""
     return {name: _plain(value) for name, value in metrics.items()}
 
 
@@ -128,7 +128,7 @@ def _plain(value: Any) -> Any:
 
 
 def unplain(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns metrics from what `plain` made of them: lists as arrays."""
+    """Return metrics from what `plain` made of them: lists as arrays."""
     return {n: np.asarray(v) if isinstance(v, list) else v for n, v in metrics.items()}
 
 

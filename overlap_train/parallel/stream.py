@@ -24,7 +24,7 @@ class Stream:
     """Bytes from and to a peer. A deadline is a time of `time.monotonic()`; None is no deadline."""
 
     def __init__(self, connection: socket.socket) -> None:
-        """Takes over a connected socket."""
+        """Take over a connected socket."""
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _PROBES.items():
@@ -38,7 +38,7 @@ class Stream:
     def secure(
         self, context: ssl.SSLContext, deadline: float | None, *, server_name: str | None = None
     ) -> None:
-        """Agrees with the peer on TLS; a name makes this end the client, which checks the certificate.
+        """Agree with the peer on TLS; a name makes this end the client, which checks the certificate.
 
         Raises:
             OSError: if the peer does not agree in time, has gone, or has another certificate.
@@ -57,7 +57,7 @@ class Stream:
         secured.do_handshake()
 
     def read(self, size: int, deadline: float | None) -> memoryview:
-        """Returns exactly `size` bytes.
+        """Return exactly `size` bytes.
 
         Raises:
             TimeoutError: if not all have come by the deadline, however few were missing.
@@ -76,11 +76,11 @@ class Stream:
         return buffer
 
     def unread(self, data: bytes) -> None:
-        """Puts bytes back, to be read again."""
+        """Put bytes back, to be read again."""
         self._unread = data + self._unread
 
     def write(self, data: bytes | memoryview, deadline: float | None) -> None:
-        """Sends bytes.
+        """Send bytes.
 
         Raises:
             TimeoutError: if the peer has not taken all of them by the deadline.
@@ -92,7 +92,7 @@ class Stream:
             left = left[self._socket.send(left[:_WRITTEN_AT_ONCE]) :]
 
     def drain(self, most: int, deadline: float) -> None:
-        """Says that nothing more is written, and reads on until the peer has closed too.
+        """Say that nothing more is written, and read on until the peer has closed too.
 
         Bytes that are left unread when a socket is closed make the system drop what was written last.
         """
@@ -104,13 +104,13 @@ class Stream:
                 most = most - count if count else 0
 
     def abort(self) -> None:
-        """Ends the connection under a thread that reads or writes; that one gets EOFError or OSError."""
+        """End the connection under a thread that reads or writes; that one gets EOFError or OSError."""
         with self._lock, contextlib.suppress(OSError):  # it may have ended already
             self._aborted = True
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Closes the connection. Idempotent."""
+        """Close the connection. Idempotent."""
         self._socket.close()
 
     def _set_timeout(self, deadline: float | None) -> None:

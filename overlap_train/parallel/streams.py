@@ -27,7 +27,7 @@ def split_gpu(
     *,
     gpu: int = 0,
 ) -> tuple[str, ...]:
-    """Divides a GPU into logical ones; call it before TensorFlow uses the GPU.
+    """Divide a GPU into logical ones; call it before TensorFlow uses the GPU.
 
     Args:
         parts: into how many.

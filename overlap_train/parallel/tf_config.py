@@ -15,7 +15,7 @@ __all__ = ["read_resolver", "read_tf_config"]
 
 
 def read_tf_config() -> tuple[dict[str, list[str]], str, int]:
-    """Returns the cluster, and the type and the index of this host's task, as `TF_CONFIG` has them.
+    """Return the cluster, and the type and the index of this host's task, as `TF_CONFIG` has them.
 
     Raises:
         ClusterConfigError: a ValueError, if it is missing or wrong.
@@ -37,7 +37,7 @@ def read_tf_config() -> tuple[dict[str, list[str]], str, int]:
 
 
 def read_resolver(resolver: Any) -> tuple[dict[str, list[str]], str, int]:
-    """Returns the cluster, and the type and the index of this host's task, as a resolver has them.
+    """Return the cluster, and the type and the index of this host's task, as a resolver has them.
 
     Raises:
         TypeError: if it is not a resolver.
@@ -55,7 +55,7 @@ def read_resolver(resolver: Any) -> tuple[dict[str, list[str]], str, int]:
 def _checked(
     source: str, cluster: object, kind: object, index: object
 ) -> tuple[dict[str, list[str]], str, int]:
-    """Returns a cluster and the place of this host in it, if they are what they have to be."""
+    """Return a cluster and the place of this host in it, if they are what they have to be."""
     if not isinstance(cluster, dict) or not all(isinstance(hosts, list) for hosts in cluster.values()):
         raise ClusterConfigError(
             f"{source} needs a 'cluster' with lists of 'host:port' by task type; got {_short(cluster)}"
@@ -66,7 +66,7 @@ def _checked(
     if unknown or not set(cluster) - {"evaluator"}:
         raise ClusterConfigError(
             f"{source} has tasks of type {', '.join(unknown or cluster) or 'none'}; use 'worker' or "
-            "'chief', and beside them 'evaluator'"
+            "'chief', and besides them 'evaluator'"
         )
     for single in ("chief", "evaluator"):
         if len(cluster.get(single, "1")) != 1:
@@ -79,7 +79,7 @@ def _checked(
 
 
 def _checked_task(source: str, cluster: dict[str, list[str]], kind: object, index: object) -> tuple[str, int]:
-    """Returns the type and the index of a task, if the cluster has it."""
+    """Return the type and the index of a task, if the cluster has it."""
     if not isinstance(kind, str) or kind not in cluster:
         raise ClusterConfigError(f"{source} says that this is a {_short(kind)}, which is not in its cluster")
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(cluster[kind]):
@@ -91,7 +91,7 @@ def _checked_task(source: str, cluster: dict[str, list[str]], kind: object, inde
 
 
 def _check_addresses(source: str, job: str, hosts: list[Any]) -> None:
-    """Raises ClusterConfigError unless each address of a task type is `host:port`."""
+    """Raise ClusterConfigError unless each address of a task type is `host:port`."""
     for number, address in enumerate(hosts):
         try:
             parse_endpoint(address, f"{job} {number}")

@@ -29,7 +29,7 @@ class SlowHost(NamedTuple):
 
 
 def find_slow_host(waits_s: Sequence[float] | npt.NDArray[Any], trained_s: float) -> SlowHost | None:
-    """Returns the host that the others waited for, or None if no host stands out.
+    """Return the host that the others waited for, or None if no host stands out.
 
     It is the one with the shortest wait. It stands out if the others waited longer than it, in the median
     of them, by 0.2 s and by a tenth of the epoch.
@@ -54,7 +54,7 @@ class CollectiveWaits:
     """
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
-        """Makes the variable that holds the sum; on all hosts at the same point of the program."""
+        """Make the variable that holds the sum; on all hosts at the same point of the program."""
         with strategy.scope():
             self._total = tf.Variable(
                 0.0,
@@ -68,18 +68,18 @@ class CollectiveWaits:
         self._marked_s = 0.0
 
     def around(self, tensors: Sequence[Any], reduce: Callable[[], list[Any]]) -> list[Any]:
-        """Returns what `reduce` makes of tensors, and counts how long that takes. Called in a replica."""
+        """Return what `reduce` makes of tensors, and count how long that takes. Called in a replica."""
         before = _time_after(tensors)
         reduced = reduce()
         self._total.assign_add(_time_after(reduced) - before)
         return reduced
 
     def mark(self) -> None:
-        """Makes `since_mark` begin anew. Called on the training thread, as the next."""
+        """Make `since_mark` begin anew. Called on the training thread, as the next."""
         self._marked_s = self._read_s()
 
     def since_mark(self) -> float:
-        """Returns the seconds waited since `mark`, without asking the other hosts."""
+        """Return the seconds waited since `mark`, without asking the other hosts."""
         return self._read_s() - self._marked_s
 
     def _read_s(self) -> float:
@@ -87,6 +87,6 @@ class CollectiveWaits:
 
 
 def _time_after(tensors: Sequence[Any]) -> tf.Tensor:
-    """Returns the time, float64[] in seconds, at which all of the tensors are there."""
+    """Return the time, float64[] in seconds, at which all of the tensors are there."""
     with tf.control_dependencies(list(tensors)), tf.device("/device:CPU:0"):
         return tf.timestamp()

@@ -47,12 +47,13 @@ class MultiModelScheduler:
         max_pending: submissions that may wait for each model before `submit` blocks.
         aging_s: how much longer than others a request of one more priority counts as having waited.
         segments: "auto" merges layers where a call costs more than it gains, "layers" keeps every
-            layer, "whole" none; a number cuts into so many segments with as many layers each.
+            layer, "whole" none; a number cuts into that many segments of equally many layers.
         cut: convolutions with at least 2^26 FLOPs and dense layers with at least 2^20 weights can be run in
-            so many pieces beside each other, which each request does where that is sooner; what the profile
-            shows to gain little is not cut. For single examples on cores that would otherwise be idle. Needs
-            `segments` "auto" or "layers". Pieces count where `oracle` takes no graphs of more than ten
-            segments, and `earliest_finish` makes no plans for more than 24: it then places layer by layer.
+            this number of pieces at the same time, which each request does where that is sooner; what the
+            profile shows to gain little is not cut. For single examples on cores that would otherwise be
+            idle. Needs `segments` "auto" or "layers". Pieces count where `oracle` takes no graphs of more
+            than ten segments, and `earliest_finish` makes no plans for more than 24: it then places layer
+            by layer.
         longest_segment_s: no segment is merged beyond this.
         constant_weights: see `compile_segments`; faster, but blind to later changes of weights.
         profile: measure every layer on every device first, whole and in pieces; unless given, if there are
@@ -112,7 +113,7 @@ class MultiModelScheduler:
         max_pending: int | None = None,
         **build: Any,
     ) -> None:
-        """Takes a model into service: splits, profiles and compiles it on the calling thread.
+        """Take a model into service: split, profile and compile it on the calling thread.
 
         Args:
             name: by which `submit` knows it.
@@ -125,8 +126,12 @@ class MultiModelScheduler:
             TypeError: an argument has the wrong type.
             ValueError: the name is taken, a number is below 1, or the model cannot be split.
             SchedulerClosedError: the scheduler is closed.
+            RuntimeError: this process was forked from one that had used TensorFlow, which cannot go on here.
         """
+        from overlap_train._keras import forks
         from overlap_train._keras import models as keras_models
+
+        forks.require_runtime()
 
         name = require_text("name", name)
         keras_models.require_model(model)
@@ -140,7 +145,7 @@ class MultiModelScheduler:
         self._service.add(self._builder.build(name, model, pending, batch, **build))
 
     def remove(self, name: str, *, drain: bool = True) -> None:
-        """Takes a model out of service and waits until nothing of it runs.
+        """Take a model out of service and wait until nothing of it runs.
 
         Args:
             name: which.
@@ -160,7 +165,7 @@ class MultiModelScheduler:
         deadline_s: float | None = None,
         timeout_s: float | None = None,
     ) -> Future[Any]:
-        """Asks for `models[name](x)`.
+        """Ask for `models[name](x)`.
 
         Args:
             name: of the model.
@@ -179,7 +184,11 @@ class MultiModelScheduler:
             TypeError, ValueError: a number is none, or out of range.
             QueueFullError: there was no room for `timeout_s`.
             SchedulerClosedError: the scheduler or the model was closed.
+            RuntimeError: in a fork, as for `add`.
         """
+        from overlap_train._keras import forks  # here, as it imports TensorFlow
+
+        forks.require_runtime()
         arrival_s = time.monotonic()
         priority = require_priority("priority", priority)
         if deadline_s is not None:
@@ -201,7 +210,7 @@ class MultiModelScheduler:
         return submission.future
 
     def statistics(self) -> Statistics:
-        """Counts, latencies, missed deadlines and the use of devices so far."""
+        """Count, latencies, missed deadlines and the use of devices so far."""
         return self._service.statistics()
 
     def graph(self, name: str) -> LayerGraph:
@@ -213,11 +222,11 @@ class MultiModelScheduler:
         return self._service.model(name).graph
 
     def drain(self) -> None:
-        """Waits until everything submitted has ended."""
+        """Wait until everything submitted has ended."""
         self._service.drain()
 
     def close(self) -> None:
-        """Fails what is unfinished with SchedulerClosedError and ends the workers. May be called again."""
+        """Fail what is unfinished with SchedulerClosedError and end the workers. May be called again."""
         self._service.close()
 
     def __enter__(self) -> MultiModelScheduler:

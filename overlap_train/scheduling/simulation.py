@@ -134,6 +134,7 @@ class Simulation:
 
     @property
     def makespan_s(self) -> float:
+        """Seconds from the beginning to the end of the last request."""
         return max(self.finish_s)
 
 
@@ -147,7 +148,7 @@ def simulate(
     loads: Mapping[str, BackgroundLoad] | None = None,
     aging_s: float = 1.0,
 ) -> Simulation:
-    """Runs requests to completion on a virtual clock.
+    """Run requests to completion on a virtual clock.
 
     Args:
         arrivals: the requests.

@@ -22,6 +22,7 @@ _MOST_DIMENSIONS = 32  # NumPy's limit before version 2
 
 
 def checked_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
+    """Return a shape as a tuple, or raise TypeError or ValueError."""
     expected = "an integer or a sequence of them"
     if isinstance(shape, Sequence) and not isinstance(shape, (str, bytes)):
         checked = tuple(require_integer("shape", dimension, expected=expected) for dimension in shape)
@@ -37,6 +38,7 @@ def checked_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def checked_dtype(dtype: DTypeLike | tf.DType) -> np.dtype[Any]:
+    """Return the dtype of a buffer, or raise TypeError for one that cannot be shared."""
     checked = any_dtype(dtype)
     if checked not in SHARED_DTYPES:
         raise TypeError(f"dtype: a buffer holds one of {_names()} in native byte order, got {checked!r}")
@@ -44,7 +46,7 @@ def checked_dtype(dtype: DTypeLike | tf.DType) -> np.dtype[Any]:
 
 
 def any_dtype(dtype: DTypeLike | tf.DType) -> np.dtype[Any]:
-    """Returns what NumPy makes of a dtype; raises TypeError where that is nothing."""
+    """Return what NumPy makes of a dtype; raises TypeError where that is nothing."""
     try:
         return np.dtype(dtype.as_numpy_dtype if isinstance(dtype, tf.DType) else dtype)
     except Exception as error:
@@ -52,7 +54,7 @@ def any_dtype(dtype: DTypeLike | tf.DType) -> np.dtype[Any]:
 
 
 def checked_device(device: str) -> int | None:
-    """Returns the number of a GPU, or None for the CPU."""
+    """Return the number of a GPU, or None for the CPU."""
     if not isinstance(device, str):
         raise TypeError(f"device must be a name such as 'CPU:0', got {shown(device)}")
     kind, _, number = str(device).upper().rpartition("/DEVICE:")[2].lstrip("/").partition(":")

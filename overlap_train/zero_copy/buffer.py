@@ -63,7 +63,7 @@ class MappedBuffer:
         shape: the shape, or one dimension.
         dtype: a dtype of numbers or booleans.
         backend: "host", "cuda" (pinned and mapped into GPU 0), or "auto": "cuda" where there is one. A
-            `Pool` of one's own serves for another GPU.
+            custom `Pool` serves for another GPU.
 
     Raises:
         TypeError, ValueError: for a bad shape, dtype or backend.
@@ -91,14 +91,17 @@ class MappedBuffer:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of the array and of the tensor."""
         return self._shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        """The dtype of the array and of the tensor."""
         return self._dtype
 
     @property
     def size_bytes(self) -> int:
+        """The bytes of the content."""
         return self._size_bytes
 
     @property
@@ -108,6 +111,7 @@ class MappedBuffer:
 
     @property
     def turn(self) -> Turn:
+        """Whose turn it is: the writer's or the reader's."""
         return self._turn
 
     @property
@@ -116,7 +120,7 @@ class MappedBuffer:
         return sum(reader() is not None for reader in list(self._readers))
 
     def numpy(self) -> NDArray[Any]:
-        """Returns the writable array; takes the memory back from TensorFlow if it was lent.
+        """Return the writable array; takes the memory back from TensorFlow if it was lent.
 
         The same array is returned until the next hand-over, as long as somebody holds it.
 
@@ -142,7 +146,7 @@ class MappedBuffer:
             return array
 
     def tensor(self, device: str = "CPU:0", *, mode: Mode = "auto") -> tf.Tensor:
-        """Returns a tensor with the buffer's content, on its memory where that can be and pays.
+        """Return a tensor with the buffer's content, on its memory where that can be and pays.
 
         This begins the reading turn, in every mode: the array from `numpy()` becomes read-only for good.
 
@@ -177,7 +181,7 @@ class MappedBuffer:
             return self._copied(lease, gpu)
 
     def choice(self, device: str = "CPU:0", *, mode: Mode = "auto") -> Choice:
-        """Says whether `tensor` with the same arguments would share the memory, and why."""
+        """Say whether `tensor` with the same arguments would share the memory, and why."""
         check_mode(mode)
         gpu = checked_device(device)
         if mode == "copy":
@@ -203,7 +207,7 @@ class MappedBuffer:
         )
 
     def close(self) -> None:
-        """Lets go of the memory; idempotent. Arrays and tensors made before stay valid."""
+        """Let go of the memory; idempotent. Arrays and tensors made before stay valid."""
         with self._lock:
             self._lease = None
             self._root = np.empty(0)

@@ -57,7 +57,7 @@ def measure_crossover(
     kernel: Callable[[tf.Tensor], tf.Tensor] | None = None,
     keep: bool = True,
 ) -> Crossover:
-    """Measures on GPU 0 with a kernel that reads its input once, and stores the result for mode="auto".
+    """Measure on GPU 0 with a kernel that reads its input once, and store the result for mode="auto".
 
     Copy and sharing alternate, after a warm-up of each; the time ends when the result is on the host.
 
@@ -96,7 +96,7 @@ def _size(name: str, value: object) -> int:
 
 
 def find_crossover(timings: Sequence[SizeTiming]) -> int:
-    """Returns the largest size up to which sharing was quicker at every size measured, or 0."""
+    """Return the largest size up to which sharing was quicker at every size measured, or 0."""
     crossover = 0
     for timing in sorted(timings, key=lambda timing: timing.size_bytes):
         if timing.zero_copy_s >= timing.copy_s:

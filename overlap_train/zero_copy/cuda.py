@@ -103,7 +103,7 @@ class Driver:
             )
 
     def call(self, name: str, *arguments: object) -> None:
-        """Calls a function.
+        """Call a function.
 
         Raises:
             errors.BufferError: if it returns anything but success.
@@ -113,13 +113,13 @@ class Driver:
             raise errors.BufferError(f"{name} failed with {self._error_name(code)} ({code})")
 
     def integer(self, name: str, *arguments: object) -> int:
-        """Calls a function whose first parameter points to an `int` that it fills."""
+        """Call a function whose first parameter points to an `int` that it fills."""
         value = ctypes.c_int()
         self.call(name, ctypes.byref(value), *arguments)
         return value.value
 
     def pointer(self, name: str, *arguments: object) -> int:
-        """Calls a function whose first parameter points to a pointer that it fills."""
+        """Call a function whose first parameter points to a pointer that it fills."""
         value = ctypes.c_void_p()
         self.call(name, ctypes.byref(value), *arguments)
         return value.value or 0
@@ -164,7 +164,7 @@ class CudaBackend:
         self._context = self._driver.pointer("cuDevicePrimaryCtxRetain", self._device)
 
     def allocate(self, size_bytes: int) -> Block:
-        """Allocates a pinned, mapped block.
+        """Allocate a pinned, mapped block.
 
         Raises:
             errors.BufferError: if the driver has none left.
@@ -181,7 +181,7 @@ class CudaBackend:
         return Block(address, size_bytes, device_address=mapped, memory=address, pid=self._pid)
 
     def release(self, block: Block) -> None:
-        """Unpins and frees a block; a second call does nothing.
+        """Unpin and free a block; a second call does nothing.
 
         Raises:
             errors.BufferError: if the driver refuses; the block counts as freed then too.
@@ -199,7 +199,7 @@ class CudaBackend:
             self._count_out()
 
     def synchronize(self) -> None:
-        """Waits for all work of the device: TensorFlow does not show its streams, so nothing less is safe.
+        """Wait for all work of the device: TensorFlow does not show its streams, so nothing less is safe.
 
         Raises:
             errors.BufferError: if the device has failed meanwhile.
@@ -211,7 +211,7 @@ class CudaBackend:
             self._driver.call("cuCtxSynchronize")
 
     def close(self) -> None:
-        """Lets go of the device's context, once the last block is freed; idempotent.
+        """Let go of the device's context, once the last block is freed; idempotent.
 
         Blocks stay usable until then; no more are allocated.
         """
@@ -224,7 +224,7 @@ class CudaBackend:
             self._driver.call("cuDevicePrimaryCtxRelease_v2", self._device)
 
     def _allocate(self, size_bytes: int) -> tuple[int, int]:
-        """Returns where host and device find a new block."""
+        """Return where host and device find a new block."""
         with self._current():
             address = self._driver.pointer("cuMemHostAlloc", size_bytes, _PORTABLE_MAPPED)
             try:
@@ -236,7 +236,7 @@ class CudaBackend:
                 raise
 
     def _count_out(self) -> None:
-        """Counts one block less; lets go of the context after the last one of a closed backend."""
+        """Count one block less; lets go of the context after the last one of a closed backend."""
         with self._lock:
             self._live -= 1
             last = self._closed and self._live == 0

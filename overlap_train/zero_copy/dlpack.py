@@ -76,14 +76,14 @@ class Keeper:
 
 
 def view(keeper: Keeper) -> NDArray[Any]:
-    """Returns a C-contiguous array over the keeper's memory; it and its views keep the keeper alive."""
+    """Return a C-contiguous array over the keeper's memory; it and its views keep the keeper alive."""
     return np.asarray(keeper)
 
 
 def capsule(
     keeper: Keeper, *, bfloat16: bool = False, device: int = CPU, index: int = 0, address: int | None = None
 ) -> Any:
-    """Wraps the keeper's memory in an unused DLPack capsule.
+    """Wrap the keeper's memory in an unused DLPack capsule.
 
     Args:
         keeper: the memory, with the dtype in which NumPy knows it.
@@ -105,7 +105,7 @@ def capsule(
 
 
 def defuse(made: Any) -> None:
-    """Marks a capsule as used, so that its destructor does not call the deleter a second time.
+    """Mark a capsule as used, so that its destructor does not call the deleter a second time.
 
     For a consumer that refuses a capsule and has called the deleter nevertheless, as TensorFlow does with
     one for a device that it lacks.

@@ -28,7 +28,7 @@ _STOP_TIMEOUT_S = 5.0
 
 
 def drop_pages(array: NDArray[Any]) -> None:
-    """Lets the pages of a memory-mapped array leave this process's resident set. Its content stays.
+    """Let the pages of a memory-mapped array leave this process's resident set. Its content stays.
 
     Args:
         array: from `numpy.load(path, mmap_mode="r")` or "r+", or part of one. Whole pages within it go.
@@ -94,7 +94,7 @@ class ResidentLimit:
         self.close()
 
     def close(self) -> None:
-        """Stops the thread and lets go of the array; idempotent."""
+        """Stop the thread and let go of the array; idempotent."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(_STOP_TIMEOUT_S)
@@ -109,7 +109,7 @@ class ResidentLimit:
 
 
 def _mapped_pages(array: NDArray[Any]) -> tuple[int, int]:
-    """Returns the addresses of the first whole page of an array and behind the last, having checked it."""
+    """Return the addresses of the first whole page of an array and behind the last, having checked it."""
     if sys.platform != "linux":
         raise errors.NativeUnavailableError("pages can be dropped on Linux only")
     if not isinstance(array, np.ndarray):
@@ -125,7 +125,7 @@ def _mapped_pages(array: NDArray[Any]) -> tuple[int, int]:
 
 
 def _bounds(array: NDArray[Any]) -> tuple[int, int]:
-    """Returns the lowest address of an array's elements and the one behind the highest."""
+    """Return the lowest address of an array's elements and the one behind the highest."""
     low = high = array.__array_interface__["data"][0]
     if not array.size:
         return low, low

@@ -12,11 +12,11 @@ import json
 import os
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 from overlap_train._support.arguments import require_choice, require_path
-from overlap_train._support.files import cache_home, read_regular, replace_content
+from overlap_train._support.caches import copy_times
+from overlap_train._support.files import read_regular, replace_content
 from overlap_train._support.numbers import is_count, require_count
 
 _MOST_BYTES = 1 << 20
@@ -40,12 +40,12 @@ class Choice:
 
 
 def check_mode(mode: str) -> None:
-    """Raises ValueError unless `mode` is one of `Mode`."""
+    """Raise ValueError unless `mode` is one of `Mode`."""
     require_choice("mode", mode, get_args(Mode))
 
 
 def choose(mode: Mode, size_bytes: int, *, integrated: bool, crossover_bytes: int | None) -> Choice:
-    """Decides for an input that a GPU reads once.
+    """Decide for an input that a GPU reads once.
 
     Args:
         mode: what the user asked for.
@@ -77,19 +77,19 @@ class CrossoverCache:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        self._path = require_path("path", path) if path is not None else _default_path()
+        self._path = require_path("path", path) if path is not None else copy_times()
         self._lock = threading.Lock()
         self._entries: dict[str, int] | None = None
 
     def get(self, key: str) -> int | None:
-        """Returns the crossover in bytes that was stored for a device, or None."""
+        """Return the crossover in bytes that was stored for a device, or None."""
         with self._lock:
             if self._entries is None:
                 self._entries = self._read()
             return self._entries.get(key)
 
     def put(self, key: str, crossover_bytes: int) -> None:
-        """Stores a crossover, at once and atomically.
+        """Store a crossover, at once and atomically.
 
         Raises:
             OSError: if the file cannot be written; the value holds for this object nevertheless.
@@ -111,8 +111,3 @@ class CrossoverCache:
         if not isinstance(content, dict):
             return {}
         return {key: value for key, value in content.items() if is_count(value)}
-
-
-def _default_path() -> Path | None:
-    home = cache_home()
-    return None if home is None else home / "zero_copy.json"

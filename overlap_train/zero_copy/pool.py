@@ -64,11 +64,14 @@ class Backend(Protocol):
     name: str
     frees_anywhere: bool
 
-    def allocate(self, size_bytes: int) -> Block: ...
+    def allocate(self, size_bytes: int) -> Block:
+        """Allocate an aligned block of at least `size_bytes`."""
 
-    def release(self, block: Block) -> None: ...
+    def release(self, block: Block) -> None:
+        """Free a block; a second call does nothing."""
 
-    def synchronize(self) -> None: ...
+    def synchronize(self) -> None:
+        """Wait until the device has done what it was given."""
 
 
 class HostBackend:
@@ -78,7 +81,7 @@ class HostBackend:
     frees_anywhere = True
 
     def allocate(self, size_bytes: int) -> Block:
-        """Allocates an aligned block of at least `size_bytes`.
+        """Allocate an aligned block of at least `size_bytes`.
 
         Raises:
             errors.BufferError: if there is not enough memory.
@@ -91,11 +94,12 @@ class HostBackend:
         return Block(start + (-start) % ALIGNMENT, size_bytes, memory=memory, pid=os.getpid())
 
     def release(self, block: Block) -> None:
+        """Free a block; a second call does nothing."""
         block.memory = None
         block.released = True
 
     def synchronize(self) -> None:
-        pass
+        """Wait until the device has done what it was given."""
 
 
 class Lease:
@@ -158,7 +162,7 @@ class Pool:
         _pools.add(self)
 
     def lease(self, size_bytes: int) -> Lease:
-        """Leases a block of at least `size_bytes`, whose content is undefined.
+        """Lease a block of at least `size_bytes`, whose content is undefined.
 
         Raises:
             errors.BufferError: if the backend has no memory left, also after the cache was emptied.
@@ -172,13 +176,13 @@ class Pool:
         return Lease(self, block)
 
     def trim(self, limit_bytes: int = 0) -> None:
-        """Frees cached blocks until at most `limit_bytes` of them are left."""
+        """Free cached blocks until at most `limit_bytes` of them are left."""
         with self._lock:
             self._drain()
             self._shrink(limit_bytes)
 
     def statistics(self) -> PoolStatistics:
-        """Returns the counts so far."""
+        """Return the counts so far."""
         with self._lock:
             self._drain()
             return PoolStatistics(self._leases, self._reused, self._live_bytes, self._cached_bytes)
@@ -250,7 +254,7 @@ class Pool:
 
 
 def size_class(size_bytes: int) -> int:
-    """Rounds a size up: to `ALIGNMENT` while small, later to a quarter of the next power of two."""
+    """Round a size up: to `ALIGNMENT` while small, later to a quarter of the next power of two."""
     step = max(ALIGNMENT, 1 << max(0, (size_bytes - 1).bit_length() - 3))
     return max(ALIGNMENT, -(-size_bytes // step) * step)
 

@@ -71,12 +71,12 @@ _counts = Statistics()
 
 
 def statistics() -> Statistics:
-    """Returns the counts so far; the difference of two readings says what happened between them."""
+    """Return the counts so far; the difference of two readings says what happened between them."""
     return _counts
 
 
 def count(*, shared: int = 0, copied: int = 0, copied_bytes: int = 0) -> None:
-    """Adds to the counts of this process."""
+    """Add to the counts of this process."""
     global _counts
     with _counts_lock:
         _counts = Statistics(
@@ -85,7 +85,7 @@ def count(*, shared: int = 0, copied: int = 0, copied_bytes: int = 0) -> None:
 
 
 def explain(array: NDArray[Any]) -> Choice:
-    """Says whether `as_tensor` can share the memory of an array, and why or why not.
+    """Say whether `as_tensor` can share the memory of an array, and why or why not.
 
     Raises:
         TypeError: if `as_tensor` would refuse the array altogether because of its type.
@@ -113,9 +113,9 @@ def _explain(array: NDArray[Any]) -> Choice:
 
 
 def as_tensor(array: NDArray[Any], *, mode: Mode = "auto") -> tf.Tensor:
-    """Makes a CPU tensor on an array's own memory, or on a copy where that cannot be.
+    """Make a CPU tensor on an array's own memory, or on a copy where that cannot be.
 
-    A tensor is immutable to TensorFlow. So once an array is shared, nobody may write to it as long as a
+    A tensor is immutable to TensorFlow. So once an array is shared, do not write to it as long as a
     tensor made from it is alive, or one that TensorFlow derived without a copy: the value of a
     `tf.Variable` made from it, a reshaped tensor, a dataset. TensorFlow itself never writes to the memory
     either, so a read-only memory map may be shared; the deprecated `tf.raw_ops.Inplace*` operations alone do
@@ -162,7 +162,7 @@ def as_tensor(array: NDArray[Any], *, mode: Mode = "auto") -> tf.Tensor:
 
 
 def empty(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> NDArray[Any]:
-    """Returns an uninitialised array that `as_tensor` can share, which one of `numpy.empty` seldom is.
+    """Return an uninitialised array that `as_tensor` can share, which one of `numpy.empty` seldom is.
 
     Raises:
         errors.BufferError: if there is not enough memory.
@@ -190,7 +190,7 @@ def _empty(size_bytes: int) -> NDArray[np.uint8]:
 
 
 def as_array(tensor: tf.Tensor) -> NDArray[Any]:
-    """Returns a read-only array on a CPU tensor's own memory, which it keeps alive.
+    """Return a read-only array on a CPU tensor's own memory, which it keeps alive.
 
     Raises:
         TypeError: if it is no eager tensor of numbers or booleans.
@@ -224,7 +224,7 @@ def share(
     gpu: int | None = None,
     device_address: int | None = None,
 ) -> tuple[tf.Tensor, weakref.ref[dlpack.Keeper]]:
-    """Makes a tensor on memory that `owner` keeps; the caller answers for alignment, layout and size.
+    """Make a tensor on memory that `owner` keeps; the caller answers for alignment, layout and size.
 
     Args:
         address: where the host finds the memory.

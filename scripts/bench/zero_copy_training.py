@@ -214,7 +214,8 @@ def _by_dataset(
     else:
         dataset = tf.data.Dataset.from_tensor_slices((images, labels)).batch(BATCH, drop_remainder=True)
     options = tf.data.Options()
-    options.autotune.enabled = False  # its thread can stall the end of an epoch; see docs/performance.md
+    # Its thread can stall the end of an epoch: docs/results/2026-11-24-epochs.md.
+    options.autotune.enabled = False
     dataset = dataset.prefetch(2).with_options(options)
 
     def epoch() -> Any:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
 
+from tests import interpreters
+
 
 def printed(*options):
-    command = [sys.executable, "-m", "scripts.bench.hidden", *options]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.splitlines()
+    command = ["-m", "scripts.bench.hidden", *options]
+    return interpreters.run(command, env=environment, timeout=240, check=True).stdout.splitlines()
 
 
 @pytest.mark.parametrize("workload", ["mlp", pytest.param("input-bound", marks=pytest.mark.nightly)])

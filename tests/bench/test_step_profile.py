@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
 
 from scripts.bench.step_profile import Interval, occupation
+from tests import interpreters
 
 
 def test_overlaps_are_counted_by_threads_and_the_inner_operation_is_alone():
@@ -33,9 +32,8 @@ def test_a_profile_without_operations_is_refused():
 
 
 def test_the_command_names_the_operations():
-    command = [sys.executable, "-m", "scripts.bench.step_profile", "--workload=mlp", "--quick"]
+    command = ["-m", "scripts.bench.step_profile", "--workload=mlp", "--quick"]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240)
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = interpreters.run(command, env=environment, timeout=240, check=True)
     assert "share of the time with so many operations at once: 0: " in done.stdout
     assert len(done.stdout.splitlines()) > 2

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from overlap_train._callbacks.packing import pack, unpack
-from overlap_train._callbacks.state import capture
+from overlap_train._callbacks.state import capture, restore_all
 from overlap_train.errors import CheckpointCorruptError
 from tests.callbacks.strategies import VALUES
 
@@ -60,3 +60,19 @@ def test_a_packed_value_that_no_state_packs_is_corrupt(value):
     arrays = {"text": np.array(["a"]), "matrix": np.zeros((2, 2))}
     with pytest.raises(CheckpointCorruptError, match="makes no sense"):
         unpack(arrays, [{"kind": "a", "values": {"x": value}, "left_out": []}])
+
+
+@pytest.mark.parametrize(
+    "value", [np.str_(""), np.bytes_(b""), np.str_("a"), np.datetime64("2026-01-01", "D")]
+)
+def test_a_scalar_of_text_or_time_is_restored_from_disk(value):
+    """The item of an empty text has no size, unlike the array in which it is stored."""
+    remembering = keras.callbacks.Callback()
+    remembering.value = value
+    arrays, described = pack([capture(remembering)])
+    assert [array.itemsize > 0 for array in arrays.values()] == [True]
+    other = keras.callbacks.Callback()
+    other.value = None
+    restore_all([other], unpack(arrays, described))
+    assert other.value == value
+    assert type(other.value) is type(value)

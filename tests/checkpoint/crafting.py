@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import random
@@ -67,7 +68,8 @@ class Fuzzer:
             elif kind < 0.15:
                 yield sealed(self._chance.choice(TEXTS), self._chance.randbytes(self._chance.randrange(9)))
             else:
-                yield self._mutated()
+                with contextlib.suppress(RecursionError):  # nested deeper than JSON can be written
+                    yield self._mutated()
 
     def _damaged(self, content: bytes) -> bytes:
         """Flips, inserts, removes and repeats bytes, in half of the cases under a right checksum."""

@@ -192,7 +192,7 @@ def test_a_cache_that_cannot_be_made_is_told(monkeypatch, tmp_path):
 
 def test_without_a_home_directory_nothing_is_kept(monkeypatch):
     monkeypatch.setattr(doctor, "cache_home", lambda: None)
-    monkeypatch.setattr("overlap_train.conv.native_cache.cache_home", lambda: None)
+    monkeypatch.setattr("overlap_train._support.caches.cache_home", lambda: None)
     monkeypatch.delenv("OVERLAP_TRAIN_CACHE_DIR", raising=False)
     assert [finding.state for finding in doctor._caches()] == ["mend", "mend"]
 

@@ -44,9 +44,15 @@ def run(program: Path) -> str:
     return result.stdout
 
 
+@pytest.fixture(scope="module")
+def build_directory(tmp_path_factory) -> Path:
+    """What the targets without options share, which CMake describes once."""
+    return tmp_path_factory.mktemp("native")
+
+
 @pytest.mark.parametrize("target", ["cuda_emulator_test", "cuda_launch_test", "cuda_kernels_test"])
-def test_cuda_kernels_under_the_emulator(toolchain, tmp_path, target: str) -> None:
-    assert ": 0 of" in run(build(toolchain, tmp_path, target))
+def test_cuda_kernels_under_the_emulator(toolchain, build_directory, target: str) -> None:
+    assert ": 0 of" in run(build(toolchain, build_directory, target))
 
 
 # What is taken out of a kernel, and what the emulator must then say. Most of these give right results on the

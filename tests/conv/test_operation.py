@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from overlap_train.conv import convolution, library, selection, tiled_conv2d
+from tests import interpreters
 
 pytestmark = pytest.mark.usefixtures("native")
 
@@ -305,10 +304,7 @@ def test_without_the_library_auto_uses_tensorflow_and_says_so_once() -> None:
         "    raise SystemExit('no error')\n"
     )
     environment = os.environ | {"OVERLAP_TRAIN_CONV_DISABLE": "1"}
-    result = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr
+    result = interpreters.run(["-c", program], env=environment, check=True)
     assert result.stderr.count("tiled_conv2d uses tf.nn.conv2d") == 1
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
+
+from tests import interpreters
 
 # Three convolutions with both gradients, some side by side, while other operations come and go.
 PROGRAM = """
@@ -78,13 +78,6 @@ print("accepted", library.helps_accepted())
 
 @pytest.mark.parametrize("helpers", ["0", "1", "5"])
 def test_help_changes_no_bit_from_run_to_run(native, helpers: str) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env=os.environ | {"OVERLAP_TRAIN_CONV_HELPERS": helpers},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=150,
-    )
-    assert run.returncode == 0, run.stderr
+    environment = os.environ | {"OVERLAP_TRAIN_CONV_HELPERS": helpers}
+    run = interpreters.run(["-c", PROGRAM], env=environment, timeout=150, check=True)
     assert (run.stdout.split()[-1] == "0") == (helpers == "0")

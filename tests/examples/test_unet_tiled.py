@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from absl import flags
+
+from tests import interpreters
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "unet_tiled.py"
 
@@ -47,7 +48,6 @@ def test_drawn_shapes_are_what_their_masks_say(example) -> None:
 def test_example_runs_and_saves_its_picture(tmp_path) -> None:
     pytest.importorskip("overlap_train.trainer", reason="Trainer is not here yet")
     command = [
-        sys.executable,
         EXAMPLE,
         "--epochs=1",
         "--images=16",
@@ -55,14 +55,11 @@ def test_example_runs_and_saves_its_picture(tmp_path) -> None:
         "--width=31",
         "--widths=4,8",
     ]
-    result = subprocess.run(
+    result = interpreters.run(
         [*command, f"--output_dir={tmp_path}", f"--data_dir={tmp_path}"],
         env=os.environ | {"MPLBACKEND": "Agg"},
-        capture_output=True,
-        text=True,
-        check=False,
+        check=True,
     )
-    assert result.returncode == 0, result.stderr
     assert "mean IoU:" in result.stdout
     assert "drawn shapes" in result.stdout
     assert (tmp_path / "predictions.png").stat().st_size > 1000

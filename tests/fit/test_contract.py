@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import keras
 import numpy as np
 import pytest
@@ -28,69 +26,6 @@ def deep():
     return plain(keras.layers.Dense(5))
 
 
-class Told(kc.Callback):
-    """Notes every hook that is called, with the number of the epoch or batch."""
-
-    def __init__(self):
-        super().__init__()
-        self.hooks = []
-
-    def __getattribute__(self, name):
-        if name.startswith("on_") and name not in ("on_batch_begin", "on_batch_end"):
-            hooks = object.__getattribute__(self, "hooks")
-            return lambda *args, **kwargs: hooks.append((name, *[a for a in args if isinstance(a, int)]))
-        return object.__getattribute__(self, name)
-
-    def on_train_batch_end(self, batch, logs=None):
-        """Overridden, so that it counts as listening."""
-
-    def on_test_batch_end(self, batch, logs=None):
-        """Overridden likewise."""
-
-
-def hooks_of(fit, **arguments):
-    told = Told()
-    fit(X, Y, batch_size=16, callbacks=[told], verbose=0, validation_data=VALIDATION, **arguments)
-    return told.hooks
-
-
-@pytest.mark.parametrize("group", [1, 2, 4, 50])
-@pytest.mark.parametrize("run_eagerly", [False, True])
-def test_every_hook_is_called_where_keras_calls_it(group, run_eagerly):
-    build = dict(steps_per_execution=group, run_eagerly=run_eagerly)
-    asked = dict(epochs=2, validation_batch_size=8)
-    assert hooks_of(Trainer(plain(**build)).fit, **asked) == hooks_of(plain(**build).fit, **asked)
-
-
-@pytest.mark.filterwarnings("ignore:.*ran out")
-@pytest.mark.parametrize(("group", "steps", "validation_steps"), [(1, 3, 2), (2, 3, 3), (4, 2, 2), (3, 7, 9)])
-def test_an_epoch_has_whole_groups_of_steps(group, steps, validation_steps):
-    asked = dict(epochs=3, steps_per_epoch=steps, validation_steps=validation_steps, validation_batch_size=8)
-    models = [plain(steps_per_execution=group) for _ in range(2)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        expected = hooks_of(models[0].fit, **asked)
-    assert hooks_of(Trainer(models[1]).fit, **asked) == expected
-    assert int(models[0].optimizer.iterations) == int(models[1].optimizer.iterations)
-    assert_same_history(models[1].history.history, models[0].history.history)
-
-
-@pytest.mark.parametrize("where", ["on_train_begin", "on_epoch_begin"])
-@pytest.mark.parametrize("group", [1, 3])
-def test_a_training_told_to_stop_before_a_step_makes_one_call(where, group):
-    def run(model, fit):
-        stop = kc.Callback()
-        setattr(stop, where, lambda *args, **kwargs: setattr(model, "stop_training", True))
-        fit(X, Y, batch_size=16, epochs=3, verbose=0, validation_data=VALIDATION, callbacks=[stop])
-        return model
-
-    expected, model = plain(steps_per_execution=group), plain(steps_per_execution=group)
-    run(expected, expected.fit)
-    run(model, Trainer(model).fit)
-    assert int(model.optimizer.iterations) == int(expected.optimizer.iterations) == group
-    assert_same_history(model.history.history, expected.history.history)
-
-
 def test_the_caps_for_debugging_hold_and_are_told():
     keras.config.set_max_epochs(2)
     keras.config.set_max_steps_per_epoch(3)
@@ -103,14 +38,6 @@ def test_the_caps_for_debugging_hold_and_are_told():
     finally:
         keras.config.set_max_epochs(None)
         keras.config.set_max_steps_per_epoch(None)
-
-
-def test_no_epoch_at_all_trains_nothing_and_calls_the_hooks_of_the_training():
-    told = Told()
-    history = Trainer(plain()).fit(X, Y, epochs=2, initial_epoch=2, verbose=0, callbacks=[told])
-    assert history.history == {}
-    assert history.ended == "completed"
-    assert [hook for hook, *_ in told.hooks] == ["on_train_begin", "on_train_end"]
 
 
 def test_trainable_without_compile_changes_nothing():
@@ -164,34 +91,6 @@ def test_a_train_function_made_anew_in_a_callback_is_traced_anew(also):
         np.testing.assert_allclose(
             trainer.model.layers[0].kernel.numpy(), expected.layers[0].kernel.numpy(), rtol=1e-5
         )
-
-
-def test_what_a_callback_sets_in_its_first_hooks_is_in_the_trace():
-    class Staged(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.head, self.scale = keras.layers.Dense(CLASSES), 0.0
-
-        def call(self, x):
-            return self.head(x) * self.scale
-
-    class Set(kc.Callback):
-        def on_train_begin(self, logs=None):
-            self.model.scale = 2.0
-
-        def on_train_batch_begin(self, batch, logs=None):
-            self.model.scale = 3.0
-
-    def build():
-        keras.utils.set_random_seed(4)
-        model = Staged()
-        model.compile("sgd", crossentropy())
-        return model
-
-    expected, model = build(), build()
-    expected.fit(X, Y, epochs=2, verbose=0, shuffle=False, callbacks=[Set()])
-    Trainer(model).fit(X, Y, epochs=2, verbose=0, shuffle=False, callbacks=[Set()])
-    assert_same_history(model.history.history, expected.history.history)
 
 
 @pytest.mark.parametrize(("lag", "workers"), [(0, 1), (2, 3)])

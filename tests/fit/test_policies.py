@@ -1,22 +1,15 @@
-"""Contracts C6 and C7, and the schedules that Keras lacks: back-pressure, errors, interrupts, named sets."""
+"""Contracts C6 and C7, and the schedules that Keras lacks: back-pressure, errors, named sets."""
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
-import weakref
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy, ValidationSet
-from overlap_train._snapshot import Snapshot
 from overlap_train.errors import (
-    CheckpointCorruptError,
-    CheckpointMismatchError,
     ValidationTimeoutError,
     ValidationWorkerError,
 )
@@ -46,71 +39,6 @@ class Gate:
             return tf.ensure_shape(x2, spec[0].shape), tf.ensure_shape(y2, spec[1].shape)
 
         return data.map(held)
-
-
-class OpenAt(keras.callbacks.Callback):
-    """Opens a gate when an epoch begins."""
-
-    def __init__(self, gate: Gate, epoch: int) -> None:
-        super().__init__()
-        self.gate, self.epoch = gate, epoch
-
-    def on_epoch_begin(self, epoch, logs=None):
-        if epoch == 1:
-            assert self.gate.entered.wait(60)
-        if epoch == self.epoch:
-            self.gate.open.set()
-
-
-@pytest.mark.parametrize(
-    ("backlog", "validated"), [("skip", [0, 5]), ("latest", [0, 4, 5])], ids=["skip", "latest"]
-)
-def test_a_backlog_leaves_epochs_out_and_never_repeats_a_value(backlog, validated, monkeypatch):
-    live, most = weakref.WeakSet(), 0
-    created = Snapshot.__init__
-
-    def tracked(self, *args, **kwargs):
-        nonlocal most
-        created(self, *args, **kwargs)
-        live.add(self)
-        most = max(most, len(live))
-
-    monkeypatch.setattr(Snapshot, "__init__", tracked)
-    gate = Gate()
-    policy = ValidationPolicy(workers=1, max_lag=1, backlog=backlog, on_change="continue")
-    trainer = Trainer(sequential(), validation=policy)
-    history = trainer.fit(
-        *arrays(), epochs=6, validation_data=gate.dataset(), callbacks=[OpenAt(gate, 5)], verbose=0
-    )
-    assert history.epoch == list(range(6))
-    assert len(history.history["loss"]) == 6
-    assert len(history.history["val_loss"]) == len(validated)
-    assert len(set(history.history["val_loss"])) == len(validated)
-    assert [a.epoch for a in trainer.accounts if not a.skipped] == validated
-    assert most <= policy.max_snapshots
-    del history
-    assert not live
-
-
-def test_block_keeps_no_more_snapshots_than_it_says(monkeypatch):
-    live, most = weakref.WeakSet(), 0
-    created = Snapshot.__init__
-
-    def tracked(self, *args, **kwargs):
-        nonlocal most
-        created(self, *args, **kwargs)
-        live.add(self)
-        most = max(most, len(live))
-
-    monkeypatch.setattr(Snapshot, "__init__", tracked)
-    for max_lag in (0, 1, 2):
-        most = 0
-        policy = ValidationPolicy(max_lag=max_lag)
-        Trainer(sequential(), validation=policy).fit(
-            *arrays(), epochs=5, validation_data=VALIDATION, verbose=0
-        )
-        assert 1 <= most <= policy.max_snapshots == max_lag + 1
-        assert not live
 
 
 def test_a_validation_that_takes_too_long_ends_the_fit():
@@ -169,56 +97,6 @@ def test_retry_evaluates_the_same_snapshot_once_more():
         )
 
 
-class Signal(keras.callbacks.Callback):
-    """Sends signals to this process at the end of an epoch."""
-
-    def __init__(self, epoch: int, *signals: signal.Signals) -> None:
-        super().__init__()
-        self.epoch, self.signals = epoch, signals
-
-    def on_epoch_end(self, epoch, logs=None):
-        if epoch == self.epoch:
-            for number in self.signals:
-                os.kill(os.getpid(), number)
-
-
-@pytest.fixture
-def handlers():
-    """Python's own handlers, also where the tests run in the background and Ctrl-C is ignored."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_first_signal_returns_the_partial_history(number, handlers):
-    before = signal.getsignal(number)
-    trainer = Trainer(sequential())
-    history = trainer.fit(
-        *arrays(), epochs=50, validation_data=VALIDATION, callbacks=[Signal(1, number)], verbose=0
-    )
-    assert trainer.ended == history.ended == f"interrupted by {number.name}"
-    assert history.epoch[:2] == [0, 1]
-    assert 2 <= len(history.epoch) < 50
-    assert len(history.history["val_loss"]) == len(history.epoch)
-    assert signal.getsignal(number) is before
-
-
-def test_a_second_signal_ends_at_once(handlers):
-    trainer = Trainer(sequential())
-    with pytest.raises(KeyboardInterrupt, match="SIGINT, then SIGINT"):
-        trainer.fit(
-            *arrays(),
-            epochs=50,
-            validation_data=VALIDATION,
-            callbacks=[Signal(0, signal.SIGINT, signal.SIGINT)],
-            verbose=0,
-        )
-    assert trainer.ended == "failed"
-
-
 def test_several_validation_sets_by_name():
     x, y = VALIDATION
     noisy = tf.data.Dataset.from_tensor_slices((x + 1.0, y)).batch(7)
@@ -255,78 +133,6 @@ def test_a_sanity_check_finds_an_error_before_an_epoch_is_trained():
     with pytest.raises(tf.errors.InvalidArgumentError):
         trainer.fit(*arrays(), validation_data=wrong, verbose=0)
     assert int(model.optimizer.iterations) == 0
-
-
-def unbroken_and_resumed(tmp_path, break_at, **arguments):
-    """Fits once in one go, and once with a break; returns both histories and models."""
-
-    def callbacks():
-        return [
-            keras.callbacks.EarlyStopping("val_loss", patience=9, restore_best_weights=True),
-            keras.callbacks.ReduceLROnPlateau("val_loss", patience=0, min_delta=0.1),
-        ]
-
-    arguments = dict(validation_data=VALIDATION, batch_size=16, verbose=0) | arguments
-    whole = sequential()
-    expected = Trainer(whole).fit(*arrays(), epochs=6, callbacks=callbacks(), **arguments)
-    Trainer(sequential()).fit(*arrays(), epochs=break_at, callbacks=callbacks(), resume=tmp_path, **arguments)
-    model = sequential()
-    actual = Trainer(model).fit(*arrays(), epochs=6, callbacks=callbacks(), resume=tmp_path, **arguments)
-    return (model, actual), (whole, expected)
-
-
-def test_a_resumed_fit_has_the_result_of_the_unbroken_one(tmp_path):
-    (model, actual), (whole, expected) = unbroken_and_resumed(tmp_path, 3)
-    assert actual.epoch == expected.epoch
-    assert_same_history(actual.history, expected.history)
-    for a, b in zip(model.get_weights(), whole.get_weights(), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-6)
-
-
-def test_a_finished_fit_is_not_trained_again(tmp_path):
-    (model, _), _ = unbroken_and_resumed(tmp_path, 6)
-    assert int(model.optimizer.iterations) == 6 * 13
-
-
-def test_a_checkpoint_of_another_model_or_data_is_refused(tmp_path):
-    Trainer(sequential()).fit(*arrays(), epochs=1, resume=tmp_path, verbose=0)
-    with pytest.raises(CheckpointMismatchError, match="data"):
-        Trainer(sequential()).fit(*arrays(seed=5), epochs=2, resume=tmp_path, verbose=0)
-    with pytest.raises(CheckpointMismatchError, match="optimizer"):
-        Trainer(sequential("sgd")).fit(*arrays(), epochs=2, resume=tmp_path, verbose=0)
-
-
-def test_damaged_checkpoints_are_passed_over_and_all_damaged_is_an_error(tmp_path):
-    Trainer(sequential()).fit(*arrays(), epochs=3, resume=tmp_path, verbose=0)
-    *older, newest = sorted(tmp_path.glob("ckpt-*"))
-    content = bytearray(newest.read_bytes())
-    content[len(content) // 2] ^= 1
-    newest.write_bytes(content)
-    with pytest.warns(RuntimeWarning, match=newest.name):
-        history = Trainer(sequential()).fit(*arrays(), epochs=4, resume=tmp_path, verbose=0)
-    assert history.epoch == [0, 1, 2, 3]
-    for path in tmp_path.glob("ckpt-*"):
-        path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(CheckpointCorruptError):
-        Trainer(sequential()).fit(*arrays(), epochs=5, resume=tmp_path, verbose=0)
-    assert older
-
-
-def test_resuming_works_beside_backup_and_restore(tmp_path):
-    def fit(epochs, directory):
-        backup = keras.callbacks.BackupAndRestore(str(tmp_path / "backup"), delete_checkpoint=False)
-        return Trainer(sequential()).fit(
-            *arrays(),
-            epochs=epochs,
-            validation_data=VALIDATION,
-            callbacks=[backup],
-            resume=directory,
-            verbose=0,
-        )
-
-    expected = Trainer(sequential()).fit(*arrays(), epochs=4, validation_data=VALIDATION, verbose=0)
-    fit(2, tmp_path / "checkpoints")
-    assert_same_history(fit(4, tmp_path / "checkpoints").history, expected.history)
 
 
 BAD = [
@@ -394,12 +200,3 @@ def test_bad_values_of_policies(kind, arguments, error, message):
 def test_bad_values_of_fit(arguments, error, message):
     with pytest.raises(error, match=message):
         Trainer(sequential()).fit(*arrays(), verbose=0, **arguments)
-
-
-def test_resume_refuses_data_that_cannot_be_found_again(tmp_path):
-    def batches():
-        while True:
-            yield arrays(16)
-
-    with pytest.raises(ValueError, match="resume needs data whose position can be found again"):
-        Trainer(sequential()).fit(batches(), steps_per_epoch=2, resume=tmp_path, verbose=0)

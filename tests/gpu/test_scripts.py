@@ -58,11 +58,11 @@ def test_evidence_is_rehearsed_without_tensorflow_and_not_repeated(tmp_path) -> 
     first = run("gpu_evidence.sh", *arguments, PYTHONPATH=str(blocked))
     assert len(re.findall(r": done after", first)) == len(evidence.STAGES)
     check_emulated_page(output, len(evidence.STAGES))
-    again = run("gpu_evidence.sh", *arguments, PYTHONPATH=str(blocked))
-    assert len(re.findall(r": done before, skipped", again)) == len(evidence.STAGES)
     (directory,) = (path for path in output.iterdir() if path.is_dir())
     (directory / "streams.json").unlink()
-    assert len(re.findall(r"skipped", run("gpu_evidence.sh", *arguments))) == len(evidence.STAGES) - 1
+    again = run("gpu_evidence.sh", *arguments, PYTHONPATH=str(blocked))
+    assert len(re.findall(r": done before, skipped", again)) == len(evidence.STAGES) - 1
+    assert len(re.findall(r": done after", again)) == 1
 
 
 @needs_compiler

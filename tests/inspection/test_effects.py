@@ -104,10 +104,13 @@ SEQUENCES = [
 
 
 @pytest.mark.parametrize(
-    ("layers", "shape"),
-    [(IMAGES, (8, 8, 3)), (SEQUENCES, (4, 2)), ([kl.Embedding(9, 2), kl.Flatten()], (3,))],
+    ("layers", "shape", "optimizer"),
+    [
+        (IMAGES, (8, 8, 3), "sgd"),
+        (SEQUENCES, (4, 2), "adamw"),
+        ([kl.Embedding(9, 2), kl.Flatten()], (3,), "lion"),
+    ],
 )
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "lion"])
 def test_stock_layers_and_optimizers_do_nothing_such(layers, shape, optimizer):
     model = keras.Sequential([keras.Input(shape), *layers, kl.Dense(1)])
     model.compile(optimizer, "mse", metrics=["mae", keras.metrics.AUC()])

@@ -86,8 +86,14 @@ def test_the_trace_of_a_stock_model_is_the_only_one(monkeypatch):
     assert calls == [1]
 
 
-@pytest.mark.parametrize("owner", ["model", "layer", "loss", "metric"])
-@pytest.mark.parametrize("freq", [1, 2])
+OWNERS = ("model", "layer", "loss", "metric")
+SET = [*((owner, 1) for owner in OWNERS), ("model", 2)]
+MORE_SET = [(owner, 2) for owner in OWNERS[1:]]
+
+
+@pytest.mark.parametrize(
+    ("owner", "freq"), [*SET, *(pytest.param(*case, marks=pytest.mark.nightly) for case in MORE_SET)]
+)
 def test_what_is_set_before_the_first_validation_counts_as_by_keras(owner, freq):
     class Layer(keras.layers.Layer):
         scale = 1.0

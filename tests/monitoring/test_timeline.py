@@ -60,7 +60,7 @@ def test_picture_has_a_row_for_each_thread_and_the_load_below(tmp_path, figures)
     assert cpu.get_ylabel().startswith("CPU %")
     assert _legend(gpu) == ["GPU 0", "GPU 1"]
     assert (
-        figures[0].get_suptitle() == "three epochs · 67% of the validation ran beside training"
+        figures[0].get_suptitle() == "three epochs · 67% of the validation ran during training"
     )  # not the last
     assert gpu.get_xlabel() == "time (s)"
 

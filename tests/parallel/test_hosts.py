@@ -11,13 +11,13 @@ import random
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests import interpreters
 from tests.differential import assert_same_content, read_files
 from tests.networks import assert_same_history
 
@@ -35,14 +35,14 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-class Host(subprocess.Popen):
+class Host(interpreters.Interpreter):
     """A process of a training, which can be started again as it was."""
 
-    def __init__(self, command: list[str], environment: dict[str, str], errors: Path) -> None:
-        self._started_with = (command, environment, errors)
+    def __init__(self, arguments: list[str], environment: dict[str, str], errors: Path) -> None:
+        self._started_with = (arguments, environment, errors)
         pipe = subprocess.PIPE
         with errors.open("a") as file:
-            super().__init__(command, env=environment, stdin=pipe, stdout=pipe, stderr=file, text=True)
+            super().__init__(arguments, env=environment, stdin=pipe, stdout=pipe, stderr=file)
 
     def again(self) -> Host:
         return Host(*self._started_with)
@@ -56,19 +56,19 @@ def start(directory: Path, hosts: int = 2, **case) -> list[Host]:
     cluster = {case.get("job", "worker"): addresses[:hosts]} | (
         {"evaluator": addresses[hosts:]} if apart else {}
     )
-    command = [sys.executable, "-m", "tests.parallel.hosts_target"]
-    command += [json.dumps({"hosts": hosts, **case}), str(directory)]
+    arguments = ["-m", "tests.parallel.hosts_target"]
+    arguments += [json.dumps({"hosts": hosts, **case}), str(directory)]
     processes = []
     for index, (kind, number) in enumerate((k, n) for k in cluster for n in range(len(cluster[k]))):
         config = {"cluster": cluster, "task": {"type": kind, "index": number}}
         more = {"TF_CONFIG": json.dumps(config)} if len(addresses) > 1 else {}
         environment = {**os.environ, **more}
         (directory / f"errors{index}.txt").unlink(missing_ok=True)
-        processes.append(Host(command, environment, directory / f"errors{index}.txt"))
+        processes.append(Host(arguments, environment, directory / f"errors{index}.txt"))
     return processes
 
 
-def finish(directory: Path, processes: list[subprocess.Popen], timeout_s: float = 300) -> list[int]:
+def finish(directory: Path, processes: list[Host], timeout_s: float = 300) -> list[int]:
     """Waits for all hosts and returns their exit codes; ends those that hang."""
     try:
         for process in processes:

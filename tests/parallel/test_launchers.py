@@ -2,44 +2,86 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
+from absl import flags
+
+from tests import interpreters
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+# The example with the digits of scikit-learn in place of MNIST.
+SMALL = """
+import runpy, sys
+from overlap_train.models import mnist_data
+mnist_data.load_mnist = lambda *_: mnist_data._embedded_digits("a test needs no more")
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "TF_CONFIG"}
+
+
+def accuracies(printed: str) -> dict[str, str]:
+    return dict(re.findall(r"((?:worker|evaluator) \d): val_accuracy ([\d.]+)", printed))
+
+
+@pytest.mark.timeout(300)
+def test_two_processes_in_one_command_agree(tmp_path, monkeypatch):
+    """Each is a fork of one that has TensorFlow imported; the nightly form runs the command itself."""
+    before = set(flags.FLAGS)
+    spec = importlib.util.spec_from_file_location("multi_worker", EXAMPLES / "multi_worker.py")
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    for name in set(flags.FLAGS) - before:
+        delattr(flags.FLAGS, name)
+    with (tmp_path / "printed").open("w") as file:
+
+        def start(command, env):
+            assert command[0] == sys.executable
+            return interpreters.start(["-c", SMALL, *command[1:]], env=env, stdout=file)
+
+        monkeypatch.setattr(example, "subprocess", types.SimpleNamespace(Popen=start))
+        monkeypatch.setattr(sys, "argv", [spec.origin, "--hosts=2", "--epochs=1", "--rows=300"])
+        monkeypatch.delenv("TF_CONFIG", raising=False)
+        assert example.start_hosts(2, 0) == 0
+    found = accuracies((tmp_path / "printed").read_text())
+    assert sorted(found) == ["worker 0", "worker 1"]
+    assert len(set(found.values())) == 1
+
+
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("options", "tasks"),
     [
         (["--hosts=2"], ["worker 0", "worker 1"]),
-        # test_evaluator.py shows in every run that an evaluator works; here it is the example's option.
-        pytest.param(["--hosts=1", "--evaluator"], ["evaluator 0", "worker 0"], marks=pytest.mark.nightly),
+        (["--hosts=1", "--evaluator"], ["evaluator 0", "worker 0"]),
     ],
 )
-def test_two_processes_in_one_command_agree(options, tasks):
+def test_two_processes_in_one_command_agree_nightly(options, tasks):
     command = [sys.executable, str(EXAMPLES / "multi_worker.py"), *options, "--epochs=1", "--rows=500"]
-    environment = {k: v for k, v in os.environ.items() if k != "TF_CONFIG"}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
-    found = re.findall(r"((?:worker|evaluator) \d): val_accuracy ([\d.]+)", result.stdout)
-    assert sorted(host for host, _ in found) == tasks
-    assert len({accuracy for _, accuracy in found}) == 1
+    found = accuracies(result.stdout)
+    assert sorted(found) == tasks
+    assert len(set(found.values())) == 1
 
 
 @pytest.mark.timeout(400)
 def test_ray_trains_on_two_workers(tmp_path):
     pytest.importorskip("ray.train", reason="needs the extra [ray]")
     command = [sys.executable, str(EXAMPLES / "ray_train.py"), "--workers=2", "--epochs=1", "--rows=500"]
-    environment = {k: v for k, v in os.environ.items() if k != "TF_CONFIG"}
     result = subprocess.run(
-        [*command, f"--output_dir={tmp_path}"], env=environment, capture_output=True, text=True, check=False
+        [*command, f"--output_dir={tmp_path}"], env=ENVIRONMENT, capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stderr[-3000:]
     assert re.search(r"^val_accuracy 0\.\d+", result.stdout, re.MULTILINE)

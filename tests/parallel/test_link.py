@@ -185,7 +185,7 @@ def test_a_connection_with_itself_is_none(address, monkeypatch):
 
     mirror = Mirror()
     monkeypatch.setattr(link.socket, "create_connection", lambda *_, **__: mirror)
-    with pytest.raises(HostLostError, match="nobody listens there"):
+    with pytest.raises(HostLostError, match="no program listens there"):
         connect(address, "evaluator", timeout_s=0.01)
     assert mirror.closed
 

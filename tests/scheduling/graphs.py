@@ -10,6 +10,10 @@ from overlap_train.scheduling import Device, Platform, Policy, Transfer
 from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Work
 
 
+def layer(name, *inputs, outputs=(0,)):
+    return Layer(name, Work("conv"), tuple(inputs), outputs)
+
+
 class Tensor:
     """What a layer makes, and whose end can be seen."""
 

@@ -27,7 +27,6 @@ TEN_MORE = (
     "MobileNetV3Small",
     "VGG19",
 )
-IN_EVERY_RUN = ("AlexNet", "MobileNetV3Small")
 # The smallest images that these take, and for the paper's what all four take.
 SIZES = dict.fromkeys(PAPERS, 64) | {
     "NASNetMobile": 64,
@@ -47,24 +46,33 @@ def network(name):
     return getattr(keras.applications, name)(weights=None, input_shape=(size, size, 3), classes=10)
 
 
-def cases(names):
-    return [pytest.param(n, marks=() if n in IN_EVERY_RUN else (pytest.mark.nightly,)) for n in names]
-
-
-@pytest.mark.parametrize("name", cases(PAPERS + TEN_MORE))
-@pytest.mark.timeout(1800)
-def test_a_network_split_equals_its_whole_under_every_policy(name):
+def check(name, policies):
     """The oracle gets eight segments, the others forty."""
     model = network(name)
     # Those that rescale by themselves expect bytes' range.
     high = 255 if name.startswith(("EfficientNet", "MobileNetV3", "ConvNeXt")) else 1
     x = np.random.default_rng(0).random((2, *model.input_shape[1:]), "float32") * np.float32(high)
     want = model(x, training=False).numpy()
-    for policy in sorted(POLICIES):
+    for policy in sorted(policies):
         options = {"policy": policy, "segments": 8 if policy == "oracle" else 40, "profile": False}
         with MultiModelScheduler({name: model}, devices=TWO, **options) as scheduler:
             for future in [scheduler.submit(name, x) for _ in range(2)]:
                 np.testing.assert_allclose(future.result(300), want, atol=1e-5, err_msg=policy)
+
+
+@pytest.mark.parametrize(
+    ("name", "policies"), [("AlexNet", POLICIES), ("MobileNetV3Small", ("paper", "earliest_finish"))]
+)
+def test_a_network_split_equals_its_whole(name, policies):
+    """A chain under every policy, and a graph with branches; all networks under all policies are nightly."""
+    check(name, policies)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", [*PAPERS, *TEN_MORE])
+@pytest.mark.timeout(1800)
+def test_a_network_split_equals_its_whole_under_every_policy(name):
+    check(name, POLICIES)
 
 
 @pytest.mark.parametrize("name", ["AlexNet", "VGG16", "ResNet50V2", "InceptionV3"])

@@ -29,9 +29,8 @@ from overlap_train.scheduling.policies.placement import exhaustive_placement
 from overlap_train.scheduling.policies.planning import Problem, optimistic_costs
 from overlap_train.scheduling.runtime.controller import LayerController
 from overlap_train.scheduling.runtime.segments import choose_segments, merge_layers
-
-from .graphs import Tensor, forms, in_pieces, random_costs, random_graph, random_platform
-from .test_engine import Anywhere, Watch
+from tests.scheduling.graphs import Tensor, forms, in_pieces, random_costs, random_graph, random_platform
+from tests.scheduling.runtime.test_engine import Anywhere, Watch
 
 CORES = Platform((Device("cpu", "cpu", slots=4), Device("gpu", "gpu")))
 

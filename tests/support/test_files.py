@@ -92,34 +92,6 @@ def test_a_failed_replacement_leaves_nothing_behind(short_path):
     assert os.listdir() == ["entry"]
 
 
-@pytest.mark.parametrize(
-    ("xdg", "home", "expected"),
-    [
-        ("/xdg", "/home/u", "/xdg/overlap_train"),
-        (None, "/home/u", "/home/u/.cache/overlap_train"),
-        ("", "/home/u", "/home/u/.cache/overlap_train"),
-        ("relative", "/home/u", "/home/u/.cache/overlap_train"),
-        (None, "relative", None),
-        (None, "", None),
-    ],
-)
-def test_the_cache_lies_at_an_absolute_place_or_nowhere(monkeypatch, xdg, home, expected):
-    for name, value in (("XDG_CACHE_HOME", xdg), ("HOME", home)):
-        if value is None:
-            monkeypatch.delenv(name, raising=False)
-        else:
-            monkeypatch.setenv(name, value)
-    found = files.cache_home()
-    assert (None if found is None else str(found)) == expected
-
-
-def test_a_user_whom_the_system_does_not_know_has_no_cache(monkeypatch):
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.delenv("HOME")
-    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
-    assert files.cache_home() is None
-
-
 def test_old_file_stays_until_the_new_one_is_whole(tmp_path):
     path = tmp_path / "new" / "file.txt"
     path.parent.mkdir()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
+import types
 
 import numpy as np
 import pytest
 
 from overlap_train import EvaluationFunction
+from overlap_train._validation import function_process
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
+from tests import interpreters
 from tests.networks import subclassed
 from tests.validation.calling import (
     ROUNDING,
@@ -29,9 +33,9 @@ def says_no(model):
     raise ArithmeticError(f"no in {os.getpid()}")
 
 
-def dies_once(model):
-    if not os.path.exists(os.environ["DIED"]):
-        open(os.environ["DIED"], "w").close()
+def dies_once(path, model):
+    if not os.path.exists(path):
+        open(path, "w").close()
         os._exit(7)
     return 1.0
 
@@ -55,27 +59,34 @@ def test_a_process_gives_the_same_values():
     assert history["val_f_pid"][0] != os.getpid()
 
 
-def test_a_process_makes_a_subclassed_model_by_clone():
+@pytest.fixture
+def forked(monkeypatch):
+    """Forks the processes from one that has TensorFlow imported; the test above spawns its own."""
+    forkserver = types.SimpleNamespace(get_context=lambda kind: interpreters.forkserver())
+    monkeypatch.setattr(function_process, "multiprocessing", forkserver)
+
+
+def test_a_process_makes_a_subclassed_model_by_clone(forked):
     functions = in_process(mean_output, clone=make_subclassed)
     history = fit(subclassed(), functions).model.history.history
     np.testing.assert_allclose(history["val_f"], expected_values(subclassed, mean_output), **ROUNDING)
 
 
-def test_what_is_raised_in_a_process_reaches_fit_with_its_traceback():
+def test_what_is_raised_in_a_process_reaches_fit_with_its_traceback(forked):
     with pytest.raises(ValidationWorkerError, match="no in") as caught:
         fit(simple(), in_process(says_no))
     assert isinstance(caught.value.__cause__, ArithmeticError)
     assert "says_no" in str(caught.value.__cause__.__cause__)
 
 
-def test_a_process_that_dies_is_an_error_and_is_started_again(tmp_path, monkeypatch):
-    monkeypatch.setenv("DIED", str(tmp_path / "died"))
+def test_a_process_that_dies_is_an_error_and_is_started_again(tmp_path, forked):
+    function = functools.partial(dies_once, str(tmp_path / "died"))
     with pytest.warns(RuntimeWarning, match="exit code 7"):
-        trainer = fit(simple(), in_process(dies_once), epochs=2, on_error="warn")
+        trainer = fit(simple(), in_process(function), epochs=2, on_error="warn")
     assert trainer.model.history.history["val_f"] == [1.0]
 
 
-def test_a_process_that_hangs_is_ended_with_the_fit():
+def test_a_process_that_hangs_is_ended_with_the_fit(forked):
     before = time.monotonic()
     with pytest.raises(ValidationTimeoutError):
         fit(simple(), in_process(sleeps), timeout_s=0.2)

@@ -1,15 +1,15 @@
 """Interpreter exit, fork and spawn with live buffers."""
 
-import multiprocessing
-
 import numpy as np
 
 from overlap_train import zero_copy
+from tests import interpreters
 
 EXIT = """
 import threading
 import numpy as np, tensorflow as tf
 from overlap_train import zero_copy
+from tests import interpreters
 buffer = zero_copy.MappedBuffer(1000)
 buffer.numpy()[...] = 1
 tensor = buffer.tensor()
@@ -39,7 +39,7 @@ def fill(queue, count):
 
 
 def test_spawned_process_has_buffers_of_its_own():
-    context = multiprocessing.get_context("spawn")
+    context = interpreters.forkserver()
     queue = context.SimpleQueue()
     process = context.Process(target=fill, args=(queue, 100))
     process.start()

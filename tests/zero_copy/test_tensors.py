@@ -291,7 +291,7 @@ def test_tensorflow_never_writes_to_memory_that_it_was_lent(cases, tmp_path, wri
     np.save(tmp_path / "x.npy", np.zeros((64, 16), np.float32))
     code = "last = [zero_copy.as_tensor(np.load(path, mmap_mode='r'), mode='zero_copy')].pop\n"
     code += WRITERS[writer]
-    assert cases.run(code, path=str(tmp_path / "x.npy")) == ("returned", None)
+    assert cases.run(code, [{"path": str(tmp_path / "x.npy")}]) == ("returned", [None])
 
 
 def test_writing_to_a_read_only_page_does_end_a_process(cases, tmp_path):
@@ -302,4 +302,4 @@ def test_writing_to_a_read_only_page_does_end_a_process(cases, tmp_path):
         "x = np.load(path, mmap_mode='r')\n"
         "dlpack.view(dlpack.Keeper(x.ctypes.data, x.shape, x.dtype, x))[0] = 1\n"
     )
-    assert cases.run(code, path=str(tmp_path / "x.npy"))[0] == "killed"
+    assert cases.run(code, [{"path": str(tmp_path / "x.npy")}])[0] == "killed"

@@ -1,6 +1,7 @@
 """Stock layers and optimizers on faster operations than Keras's, while a training step is traced.
 
 Conv2D runs on `overlap_train.conv`, whose kernels are timed beside TensorFlow's shape by shape;
+DepthwiseConv2D takes the gradient of its filters from there, where they are many or larger than 3×3;
 BatchNormalization and Adam on TensorFlow's fused operations, where Keras composes them of a dozen or two that
 each go through the whole batch or all weights; LSTM and GRU in loops of fewer operations. They compute the
 same in another order, so results differ by rounding. Layers and optimizer are the same before and after, and
@@ -23,6 +24,7 @@ import tensorflow as tf
 
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import optimizers as keras_optimizers
+from overlap_train._training.kernels.depthwise import convolve_depthwise, has_slow_gradient
 from overlap_train._training.kernels.recurrent import is_stock_recurrence, recur
 from overlap_train.conv import layers, library, selection
 from overlap_train.conv.acceleration import stock_convolutions
@@ -111,6 +113,11 @@ def _layers(model: keras.Model, *, build: bool) -> dict[str, list[_Swap]]:
         found["convolution"] = [
             (layer, "call", functools.partial(_convolution, layer)) for layer in convolutions
         ]
+    depthwise = [layer for layer in keras_models.flat_layers(model) if has_slow_gradient(layer)]
+    if depthwise and (build or library.is_built()):
+        found["depthwise convolution"] = [
+            (layer, "call", functools.partial(_depthwise, layer)) for layer in depthwise
+        ]
     normalizations = [layer for layer in keras_models.flat_layers(model) if _is_stock_normalization(layer)]
     if normalizations:
         found["normalization"] = [
@@ -169,6 +176,10 @@ def _float32_convolutions(model: keras.Model) -> list[keras.layers.Conv2D]:
 
 def _convolution(layer: keras.layers.Conv2D, rows: int | None) -> _Call:
     return functools.partial(layers.convolve, layer, batch_hint=rows)
+
+
+def _depthwise(layer: keras.layers.DepthwiseConv2D, _: int | None) -> _Call:
+    return convolve_depthwise(layer)
 
 
 def _recurrence(layer: keras.layers.RNN, _: int | None) -> _Call:

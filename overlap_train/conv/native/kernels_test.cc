@@ -109,6 +109,7 @@ class Checker {
            [&](T* out) { return table.direct_input_gradient(s, dy.data(), w.data(), out, runtime_); });
     Verify(test, "direct filter gradient", Direct(), nw, dw,
            [&](T* out) { return table.direct_filter_gradient(s, x.data(), dy.data(), out, runtime_); });
+    CheckDepthwiseFilterGradient(test, x);
     if (!WinogradApplies(s)) return;
     Verify(test, "winograd forward", Winograd(), ny, y,
            [&](T* out) { return table.winograd_forward(s, x.data(), w.data(), epilogue, out, runtime_); });
@@ -118,6 +119,21 @@ class Checker {
            [&](T* out) { return table.winograd_input_gradient(s, dy.data(), w.data(), out, runtime_); });
     Verify(test, "winograd filter gradient", Winograd(), nw, dw,
            [&](T* out) { return table.winograd_filter_gradient(s, x.data(), dy.data(), out, runtime_); });
+  }
+
+  // Of the shape's input and window, with one filter for each channel.
+  void CheckDepthwiseFilterGradient(const Case& test, const std::vector<T>& x) {
+    ConvShape s = test.shape;
+    s.out_c = s.in_c;
+    const auto dy = Normal<T>(s.batch * s.out_h * s.out_w * s.out_c, 7);
+    std::vector<double> dw(s.k_h * s.k_w * s.in_c);
+    ForEachProduct(s, [&](Index i, Index f, Index o) {
+      const Index from = f / s.out_c % s.in_c, to = f % s.out_c;
+      if (from == to) dw[f / (s.in_c * s.out_c) * s.in_c + from] += double(x[i]) * dy[o];
+    });
+    Verify(test, "depthwise filter gradient", Direct(), static_cast<Index>(dw.size()), dw, [&](T* out) {
+      return Kernels<T>().depthwise_filter_gradient(s, x.data(), dy.data(), out, runtime_);
+    });
   }
 
   void CheckEpilogueGradient(Index pixels, Index channels) {

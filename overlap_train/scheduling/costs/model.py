@@ -31,11 +31,11 @@ class Costs(Protocol):
         """Expected run time of `layer` on one slot of `device`, for `examples` times its batch."""
 
     def observe(self, layer: Layer, device: Device, seconds: float, examples: float = 1.0) -> None:
-        """Reports how long it took."""
+        """Report how long it took."""
 
 
 def check_costs(costs: object) -> None:
-    """Raises TypeError unless `costs` is None or answers what `Costs` asks."""
+    """Raise TypeError unless `costs` is None or answers what `Costs` asks."""
     missing = [name for name in ("version", "seconds", "observe") if not hasattr(costs, name)]
     if costs is not None and missing:
         raise TypeError(f"costs must be a CostModel, or another Costs, or None; got {shown(costs)}")
@@ -51,10 +51,11 @@ class FixedCosts:
         self._seconds = seconds
 
     def seconds(self, layer: Layer, device: Device, examples: float = 1.0) -> float:
+        """Return the seconds that a layer takes on a device, for `examples` times its own batch."""
         return self._seconds(layer, device) * examples
 
     def observe(self, layer: Layer, device: Device, seconds: float, examples: float = 1.0) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
 
 class CostModel:
@@ -66,7 +67,7 @@ class CostModel:
     slower correction for each layer takes up what is particular to it.
 
     Args:
-        memory_s: a device's factor is that of the last so many seconds of work, at least: shorter
+        memory_s: a device's factor is that of at least this many seconds of work, the last ones: shorter
             than the load changes, longer than its duty cycle.
         layer_rate: weight of a new observation in a layer's own correction, 0 to 1.
         default_s: the answer when nothing at all is known.
@@ -94,10 +95,11 @@ class CostModel:
 
     @property
     def version(self) -> int:
+        """Changes whenever an answer may have changed by more than a few percent."""
         return self._version
 
     def add_profile(self, measured: Iterable[tuple[Layer, Device, float]]) -> None:
-        """Adds measured run times in seconds, each for the batch of its layer, and refits the regression.
+        """Add measured run times in seconds, each for the batch of its layer, and refit the regression.
 
         Raises:
             ValueError: a time that is not positive and finite.
@@ -114,12 +116,14 @@ class CostModel:
             self._version += 1
 
     def seconds(self, layer: Layer, device: Device, examples: float = 1.0) -> float:
+        """Return the seconds that a layer takes on a device, for `examples` times its own batch."""
         with self._lock:
             factor = self._published.get(device.name, 1.0)
             own = self._layer_factor.get((layer.name, device.name), 1.0)
             return self._unloaded_s(layer, device) * examples * factor * own
 
     def observe(self, layer: Layer, device: Device, seconds: float, examples: float = 1.0) -> None:
+        """Take in how many seconds a layer took, from which the load is learned."""
         key = (layer.name, device.name)
         with self._lock:
             unloaded_s = self._unloaded_s(layer, device) * examples

@@ -45,7 +45,7 @@ class WorkRegression:
 
     @classmethod
     def fit(cls, samples: Sequence[tuple[Work, float]]) -> WorkRegression:
-        """Fits to (work, seconds) pairs of one device.
+        """Fit to (work, seconds) pairs of one device.
 
         Raises:
             ValueError: no samples.

@@ -70,7 +70,7 @@ class Call:
 
 
 def calls_of(functional: Any) -> list[Call]:
-    """Returns the calls of a functional model in the order in which Keras makes them."""
+    """Return the calls of a functional model in the order in which Keras makes them."""
     return [
         Call(
             node.operation.name,

@@ -1,4 +1,4 @@
-"""Large convolutions and dense layers in pieces that run beside each other, on several cores or devices.
+"""Large convolutions and dense layers in pieces that run at the same time, on several cores or devices.
 
 A request that is alone keeps one core busy, since its network has no other layer ready. In pieces a layer is
 moldable (Feitelson and Rudolph 1996): whether it runs whole or in pieces, and where, is decided when it
@@ -66,7 +66,7 @@ def _value(variable: Any) -> np.ndarray:
 
 
 def cut_call(call: Call, pieces: int) -> list[Call]:
-    """Cuts a call of a large layer.
+    """Cut a call of a large layer.
 
     Args:
         call: of any layer.
@@ -128,7 +128,7 @@ class _Cut(ABC):
         (self._y,) = call.outputs
 
     def calls(self) -> list[Call]:
-        """Returns the pieces and the call that joins them, or the call itself if there is but one piece."""
+        """Return the pieces and the call that joins them, or the call itself if there is but one piece."""
         call = self._call
         if len(self._bounds) < 2:
             return [call]
@@ -164,7 +164,7 @@ class _Cut(ABC):
 
     @abstractmethod
     def _piece(self, first: int, stop: int, values: Sequence[Any]) -> Sequence[Any]:
-        """Computes a piece from the values of the call's inputs."""
+        """Compute a piece from the values of the call's inputs."""
 
     @abstractmethod
     def _join_work(self) -> Work:
@@ -172,7 +172,7 @@ class _Cut(ABC):
 
     @abstractmethod
     def _join(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Computes the call's output from those of the pieces."""
+        """Compute the call's output from those of the pieces."""
 
 
 class _DenseCut(_Cut):
@@ -213,7 +213,7 @@ class _DenseCut(_Cut):
 
 
 def rows_of(kernel: Any, first: int, stop: int) -> tf.Tensor:
-    """Returns rows of a kernel, on its own memory if they begin and end at multiples of 64 bytes.
+    """Return rows of a kernel, on its own memory if they begin and end at multiples of 64 bytes.
 
     Of a matrix TensorFlow would copy them if the columns were not a multiple of 16; of a vector it looks at
     where they begin and end. They are taken where the variable is, so that no more than they go elsewhere.

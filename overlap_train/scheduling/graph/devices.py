@@ -63,6 +63,7 @@ class Transfer:
         )
 
     def seconds(self, size_bytes: float) -> float:
+        """Return the seconds that a transfer of `size_bytes` takes."""
         return self.latency_s + size_bytes / self.bytes_per_s
 
 
@@ -119,6 +120,7 @@ class Platform:
         raise KeyError(f"no device is named {name!r}; the devices are {[d.name for d in self.devices]}")
 
     def of_kind(self, kind: str) -> tuple[Device, ...]:
+        """Return the devices of a kind, such as "gpu"."""
         return tuple(device for device in self.devices if device.kind == kind)
 
     def transfer_s(self, source: str, target: str, size_bytes: float) -> float:

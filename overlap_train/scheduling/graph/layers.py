@@ -52,6 +52,7 @@ class Work:
     parts: tuple[Work, ...] = ()
 
     def single_parts(self) -> tuple[Work, ...]:
+        """Return the parts that were merged, or the work itself."""
         return self.parts or (self,)
 
 
@@ -82,7 +83,7 @@ class Layer:
         output_bytes: the size of each output for `work.batch` examples.
         runs: the callable that computes the layer, by the name or the kind of a device. The simulator
             needs none.
-        alone: not to be merged with its neighbours, beside which it is meant to run.
+        alone: not to be merged with its neighbours, which are meant to run at the same time.
         whole: for a layer that joins what pieces of a layer made: the same outputs from the layer in one
             piece, which may run instead of the pieces and the join. It has a name of its own.
     """

@@ -1,7 +1,7 @@
 """Any Keras model as a `LayerGraph` of its layers.
 
 Functional and Sequential models are split at every layer; what cannot be split (a subclassed model, or
-a network whose layers pass masks beside their tensors) becomes a graph of one layer.
+a network whose layers pass masks with their tensors) becomes a graph of one layer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SplitModel(ABC):
     def function(
         self, reads: Sequence[Port], members: range, returns: Sequence[Port], whole: bool
     ) -> Callable[..., list[Any]]:
-        """Returns the Python function of a segment, to be traced.
+        """Return the Python function of a segment, to be traced.
 
         Args:
             reads: the tensors that it is given.
@@ -49,7 +49,7 @@ class SplitModel(ABC):
 
     @abstractmethod
     def spec(self, port: Port) -> tf.TensorSpec:
-        """Returns the shape, with None for the batch, and the dtype of a tensor of the graph."""
+        """Return the shape, with None for the batch, and the dtype of a tensor of the graph."""
 
 
 def split_model(
@@ -60,7 +60,7 @@ def split_model(
     cut: int = 1,
     only: Container[str] | None = None,
 ) -> SplitModel:
-    """Splits a model into layers.
+    """Split a model into layers.
 
     Args:
         model: a built Keras model.
@@ -97,7 +97,7 @@ def _has_masks(model: Any) -> bool:
 
 
 def _named_apart(calls: Sequence[Call]) -> Iterator[Call]:
-    """Numbers the calls of a layer that is called more than once."""
+    """Number the calls of a layer that is called more than once."""
     counts: Counter[str] = Counter()
     for call in calls:
         counts[call.name] += 1

@@ -80,7 +80,7 @@ class Job:
 
 
 def require_priority(name: str, value: object) -> int:
-    """Returns a priority as an int; raises TypeError, or ValueError where it cannot be weighed as a time."""
+    """Return a priority as an int; raises TypeError, or ValueError where it cannot be weighed as a time."""
     return require_count(name, value, minimum=-_LARGEST_PRIORITY, maximum=_LARGEST_PRIORITY)
 
 
@@ -89,7 +89,7 @@ def urgency(request: Request, *, remaining_s: float, aging_s: float) -> float:
 
     A unit of priority counts as having waited `aging_s` longer; a deadline ranks a request as if it
     had arrived at the last moment at which it can start and still meet it, if that is earlier. Since
-    later requests get later values without bound, nobody starves.
+    later requests get later values without bound, none starves.
     """
     rank_s = request.arrival_s - request.priority * aging_s
     if request.deadline_s is not None:

@@ -55,7 +55,7 @@ class Policy(ABC):
         return _whole_is_sooner(self, request, index, places, board)
 
     def tail_s(self, request: Request, index: int, device: Device, board: Board) -> float:
-        """Seconds from the end of a layer on `device` to that of the request; 0 where nobody looks ahead."""
+        """Seconds from a layer's end on `device` to the request's; 0 for policies that do not look ahead."""
         return 0.0
 
     def may_move(self, request: Request) -> bool:
@@ -63,7 +63,7 @@ class Policy(ABC):
         return False
 
     def rank(self, request: Request, index: int, board: Board) -> float:
-        """Orders layers of requests that are equally urgent; the larger goes first."""
+        """Order layers of requests that are equally urgent; the larger goes first."""
         return 0.0
 
     def release(self, request: Request) -> None:
@@ -87,7 +87,7 @@ def of_kind(platform: Platform, kind: str) -> Sequence[Device]:
 def _whole_is_sooner(
     policy: Policy, request: Request, index: int, places: dict[int, str], board: Board
 ) -> bool:
-    """Compares both forms of layer `index`, each part put where the policy would put it.
+    """Compare both forms of layer `index`, each part put where the policy would put it.
 
     What counts is when the request is done by the policy's estimate, plus what the form takes from every
     other request. Equal forms, such as ones of which nothing is known, run whole.

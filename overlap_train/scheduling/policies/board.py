@@ -41,10 +41,11 @@ class Board:
         return other
 
     def queued(self, job: Job) -> None:
+        """Count a job that waits for its device."""
         self.expect(job.device, job.predicted_s)
 
     def expect(self, device: Device, seconds: float) -> None:
-        """One more job of so many seconds waits for `device`."""
+        """One more job of `seconds` waits for `device`."""
         self._waiting[device.name] += 1
         self._waiting_s[device.name] += seconds
 
@@ -55,10 +56,12 @@ class Board:
         self._waiting_s[name] = self._waiting_s[name] - job.predicted_s if self._waiting[name] else 0.0
 
     def started(self, job: Job) -> None:
+        """Move a job from those that wait to those that run."""
         self.dropped(job)
         self._ends_s[job.device.name][id(job)] = self.now_s + job.predicted_s
 
     def ended(self, job: Job) -> None:
+        """Forget a job that ran."""
         self._ends_s[job.device.name].pop(id(job), None)
 
     def free_s(self, device: Device) -> float:

@@ -16,6 +16,7 @@ class GpuOnly(Policy):
     name = "gpu_only"
 
     def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
+        """Return the device on which a layer is to run."""
         return earliest(of_kind(board.platform, "gpu"), request, index, places, board)
 
 
@@ -25,6 +26,7 @@ class CpuOnly(Policy):
     name = "cpu_only"
 
     def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
+        """Return the device on which a layer is to run."""
         return earliest(of_kind(board.platform, "cpu"), request, index, places, board)
 
 
@@ -34,5 +36,6 @@ class Paper(Policy):
     name = "paper"
 
     def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
+        """Return the device on which a layer is to run."""
         kind = "gpu" if request.layer(index).work.kind in ("conv", "depthwise") else "cpu"
         return earliest(of_kind(board.platform, kind), request, index, places, board)

@@ -53,7 +53,7 @@ def exhaustive_placement(
     Args:
         problem: what to plan.
         max_layers: the largest graph that is accepted.
-        max_steps: stop after so many steps with the best found till then; None for never.
+        max_steps: stop after this number of steps with the best found till then; None for never.
         first: see `search_placement`, whose answer the search begins with.
 
     Raises:

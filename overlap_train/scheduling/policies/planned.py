@@ -65,6 +65,7 @@ class Heft(_Planned):
     name = "heft"
 
     def plan(self, problem: Problem, whole: bool) -> Plan:
+        """Return the places and the order of all segments of a request."""
         placement = heft_placement(problem)
         return list_schedule(problem, upward_ranks(problem), lambda index, free_s, chosen: placement[index])
 
@@ -75,6 +76,7 @@ class Oracle(_Planned):
     name = "oracle"
 
     def plan(self, problem: Problem, whole: bool) -> Plan:
+        """Return the places and the order of all segments of a request."""
         return exhaustive_placement(problem)
 
 
@@ -102,6 +104,7 @@ class EarliestFinish(Policy):
         self._planned: dict[int, Plan] = {}
 
     def prepare(self, graph: LayerGraph, board: Board) -> None:
+        """Plan for a graph before its first request comes."""
         request = Request(REQUEST, graph)
         if len(board.platform.devices) > 1:
             self._table(request, board)
@@ -109,6 +112,7 @@ class EarliestFinish(Policy):
                 self._plans.get(request, board, lambda: self._plan(request, board))
 
     def admit(self, request: Request, board: Board) -> Waits:
+        """Take in a request; returns the orderings that its plan adds."""
         several = len(board.platform.devices) > 1
         if several and board.active_requests == 1 and len(request.graph) <= self._PLANNED_LAYERS:
             plan = self._plans.get(request, board, lambda: self._plan(request, board))
@@ -117,6 +121,7 @@ class EarliestFinish(Policy):
         return ()
 
     def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
+        """Return the device on which a layer is to run."""
         devices = board.platform.devices
         if len(devices) == 1:
             return devices[0]
@@ -132,25 +137,30 @@ class EarliestFinish(Policy):
         return self._planned.get(request.number)
 
     def runs_whole(self, request: Request, index: int, places: dict[int, str], board: Board) -> bool:
+        """Whether a layer that exists in pieces is to run whole."""
         plan = self._followed(request, board)
         if plan is not None:
             return plan.whole
         return super().runs_whole(request, index, places, board)
 
     def may_move(self, request: Request) -> bool:
+        """Whether another device may take a layer that waits."""
         return request.number not in self._planned
 
     def tail_s(self, request: Request, index: int, device: Device, board: Board) -> float:
+        """Return the seconds from a layer's end on `device` to the request's."""
         devices = board.platform.devices
         return self._table(request, board)[index][devices.index(device)] if len(devices) > 1 else 0.0
 
     def rank(self, request: Request, index: int, board: Board) -> float:
+        """Return how urgent a layer is among those of its request; larger goes first."""
         plan = self._followed(request, board)
         if plan is not None:
             return plan.ranks[index]
         return 0.0 if len(board.platform.devices) == 1 else max(self._table(request, board)[index])
 
     def release(self, request: Request) -> None:
+        """Forget a request that has ended."""
         self._planned.pop(request.number, None)
 
     def _earliest(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:

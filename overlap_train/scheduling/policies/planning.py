@@ -121,7 +121,7 @@ class Problem:
 def _edges(
     graph: LayerGraph, layers: Sequence[Layer], left_out: Container[int], platform: Platform, examples: float
 ) -> _Edges:
-    """Returns what each layer reads and how long that takes to come; what is left out reads nothing."""
+    """Return what each layer reads and how long that takes to come; what is left out reads nothing."""
     names = [device.name for device in platform.devices]
 
     def between(size: float) -> _Times:
@@ -192,7 +192,7 @@ def optimistic_costs(problem: Problem) -> list[list[float]]:
 
 
 def list_schedule(problem: Problem, ranks: Sequence[float], choose: _Choose) -> Plan:
-    """Runs the request without idling a device that has a ready layer; larger ranks go first.
+    """Run the request without idling a device that has a ready layer; larger ranks go first.
 
     `choose(index, free_s, placement)` names the device of a layer when it becomes ready, given the
     seconds from now at which each device begins to be free.
@@ -228,7 +228,7 @@ class _Machine:
         self.now_s = 0.0
 
     def free_s(self) -> list[float]:
-        """Returns the seconds from now at which each device begins to be free."""
+        """Return the seconds from now at which each device begins to be free."""
         return [self._free_s(device, slots) for device, slots in enumerate(self._problem.slots)]
 
     def _free_s(self, device: int, slots: int) -> float:
@@ -238,13 +238,13 @@ class _Machine:
         return (sum(end_s - self.now_s for end_s in running) + self._waiting_s[device]) / slots
 
     def put(self, index: int, device: int) -> None:
-        """Lets a layer wait for a device."""
+        """Let a layer wait for a device."""
         self.placement[index] = device
         heappush(self._queues[device], (-self._ranks[index], index))
         self._waiting_s[device] += self._problem.run_s[index][device]
 
     def start(self) -> None:
-        """Begins what can begin now."""
+        """Begin what can begin now."""
         for device, queue in enumerate(self._queues):
             while queue and len(self._running[device]) < self._problem.slots[device]:
                 _, index = heappop(queue)
@@ -255,7 +255,7 @@ class _Machine:
                 heappush(self._events, (end_s, index, device))
 
     def next_end(self) -> int | None:
-        """Goes on to where the next layer ends and returns it; None if nothing runs."""
+        """Go on to where the next layer ends and return it; None if nothing runs."""
         if not self._events:
             return None
         self.now_s, index, device = heappop(self._events)
@@ -264,7 +264,7 @@ class _Machine:
 
 
 def sequence_schedule(problem: Problem, ranks: Sequence[float], placement: Sequence[int]) -> Plan:
-    """Begins layers strictly by rank (after those that they read), each in the slot that is free first."""
+    """Begin layers strictly by rank (after those that they read), each in the slot that is free first."""
     slots = [[(0.0, REQUEST)] * count for count in problem.slots]
     missing = [len({source for source, _ in edges} - {REQUEST}) for edges in problem.edges]
     ready = [(-ranks[index], index) for index, count in enumerate(missing) if count == 0]

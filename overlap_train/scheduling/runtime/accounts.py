@@ -29,11 +29,13 @@ class DeviceAccount:
     overhead_s: float = 0.0
 
     def book(self, job: Job, seconds: float) -> None:
+        """Add what one job or request took."""
         self.jobs += 1
         self.busy_s += seconds
         self.transfer_bytes += job.transfer_bytes
 
     def copy(self) -> DeviceAccount:
+        """Return a copy that does not change."""
         return replace(self)
 
 
@@ -104,6 +106,7 @@ class ModelAccount:
     latencies_s: deque[float] = field(default_factory=lambda: deque(maxlen=1024))
 
     def book(self, *, arrival_s: float, end_s: float, deadline_s: float | None, failed: bool) -> None:
+        """Add what one job or request took."""
         if failed:
             self.failed += 1
         else:
@@ -114,6 +117,7 @@ class ModelAccount:
             self.worst_lateness_s = max(self.worst_lateness_s, end_s - deadline_s)
 
     def statistics(self) -> ModelStatistics:
+        """Return the counts and the latencies so far."""
         latencies = np.array(self.latencies_s or [0.0])
         return ModelStatistics(
             self.submitted,

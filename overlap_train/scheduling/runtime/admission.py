@@ -98,7 +98,7 @@ class Model:
     removed: bool = False
 
     def take_waiting(self) -> list[Submission]:
-        """Takes out everything that waits."""
+        """Take out everything that waits."""
         taken, self.waiting = self.waiting, []
         return taken
 
@@ -120,7 +120,7 @@ class Waiting:
         return sum(len(model.waiting) for model in self.models.values())
 
     def next_batch(self) -> list[Submission]:
-        """Takes out the most urgent submission and those of its model that can run with it.
+        """Take out the most urgent submission and those of its model that can run with it.
 
         They are joined in order of urgency while their shapes agree beyond the batch and their
         examples are together at most `max_batch`, and at most each lane's part of what waits, so that

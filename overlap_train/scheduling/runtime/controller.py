@@ -28,7 +28,7 @@ class SyncChecker:
         self.left = len(graph)
 
     def hold(self, waits: Sequence[tuple[int, int]]) -> None:
-        """Adds orderings (before, after) that the graph does not ask for; before anything has run."""
+        """Add orderings (before, after) that the graph does not ask for; before anything has run."""
         for before, after in waits:
             self._held[before].append(after)
             self._missing[after] += 1
@@ -38,7 +38,7 @@ class SyncChecker:
         return [index for index, missing in enumerate(self._missing) if missing == 0]
 
     def complete(self, index: int) -> list[int]:
-        """Marks a layer as done and returns the layers that this releases.
+        """Mark a layer as done and return the layers that this releases.
 
         Raises:
             SchedulingError: the layer was done before, or is not released yet.
@@ -76,16 +76,17 @@ class LayerController:
         self.places: dict[int, str] = {}
 
     def start(self, waits: Sequence[tuple[int, int]] = ()) -> list[int]:
-        """The layers that may run at once, with the orderings `waits` kept beside the graph's own."""
+        """The layers that may run at once, with the orderings `waits` kept with the graph's own."""
         self._checker.hold(waits)
         return self._checker.first()
 
     @property
     def finished(self) -> bool:
+        """Whether all layers are done."""
         return self._checker.left == 0
 
     def place(self, index: int, device: str) -> None:
-        """Notes that layer `index` runs, and leaves its outputs, on `device`."""
+        """Note that layer `index` runs, and leaves its outputs, on `device`."""
         self.places[index] = device
 
     def inputs(self, index: int) -> tuple[Any, ...]:
@@ -107,7 +108,7 @@ class LayerController:
         return self.complete(index, None)
 
     def complete(self, index: int, outputs: Sequence[Any] | None) -> list[int]:
-        """Stores the outputs of a layer, drops what nobody reads any more, returns the layers released.
+        """Store the outputs of a layer, drop what no layer reads any more, return the layers released.
 
         Raises:
             SchedulingError: the number of outputs is not the number that the layer declares.

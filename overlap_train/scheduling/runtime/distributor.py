@@ -48,7 +48,7 @@ class LayerDistributor:
         self._queue = queue
 
     def prepare(self, graph: LayerGraph) -> None:
-        """Lets the policy plan for `graph` before its first request has to wait for that."""
+        """Let the policy plan for `graph` before its first request has to wait for that."""
         self._policy.prepare(graph, self._board)
 
     def admit(self, controller: LayerController) -> None:
@@ -65,7 +65,7 @@ class LayerDistributor:
         self.distribute(controller, controller.start(waits))
 
     def distribute(self, controller: LayerController, released: list[int]) -> None:
-        """Places layers whose inputs exist, or leaves out the pieces of a layer that runs whole."""
+        """Place layers whose inputs exist, or leave out the pieces of a layer that runs whole."""
         waiting = deque(released)
         while waiting:
             index = waiting.popleft()
@@ -76,7 +76,7 @@ class LayerDistributor:
             self._dispatch(controller, self._format(controller, index, device))
 
     def _format(self, controller: LayerController, index: int, device: Device) -> Job:
-        """Puts a layer, its inputs and their size together into a job for `device`."""
+        """Put a layer, its inputs and their size together into a job for `device`."""
         request, board = controller.request, self._board
         layer, home = request.layer(index), board.platform.home
         sizes = request.graph.edge_bytes(layer)
@@ -102,7 +102,7 @@ class LayerDistributor:
         self._board.queued(job)
 
     def rebalance(self) -> None:
-        """Gives idle devices what waits for others and would be done sooner on them (work stealing).
+        """Give idle devices what waits for others and would be done sooner on them (work stealing).
 
         Run times are predicted, and the load of a device changes; a layer that was put behind others need not
         wait for them when that turns out to take longer than it would take elsewhere.
@@ -113,7 +113,7 @@ class LayerDistributor:
                     break
 
     def _take_over(self, idle: Device) -> bool:
-        """Puts one waiting job on an idle device: the most urgent, and of those the one that gains most."""
+        """Put one waiting job on an idle device: the most urgent, and of those the one that gains most."""
         for *_, job in sorted(self._gains(idle), key=operator.itemgetter(0, 1)):
             controller = self._controllers[job.request.number]
             moved = self._format(controller, job.index, idle)

@@ -37,7 +37,8 @@ __all__ = ["Engine", "LayerWorker", "Recorder", "call_layer"]
 class Recorder(Protocol):
     """Takes spans for a timeline, such as the project's recorder; called from every worker."""
 
-    def add(self, span: Span) -> None: ...
+    def add(self, span: Span) -> None:
+        """Keep a span."""
 
 
 def call_layer(job: Job) -> Any:
@@ -60,6 +61,7 @@ class LayerWorker(threading.Thread):
         self._run_job = run
 
     def run(self) -> None:
+        """Run jobs until the queue is closed."""
         while job := self._queue.take(self._device):
             self._run_job(job)
             del job
@@ -119,7 +121,7 @@ class Engine:
         self._start_workers()
 
     def _start_workers(self) -> None:
-        """Starts all workers, or none."""
+        """Start all workers, or none."""
         for number, worker in enumerate(self._workers):
             try:
                 worker.start()
@@ -134,13 +136,13 @@ class Engine:
                 ) from error
 
     def prepare(self, graph: LayerGraph) -> None:
-        """Lets the policy plan for `graph` before its first request has to wait for that."""
+        """Let the policy plan for `graph` before its first request has to wait for that."""
         with self._lock:
             self._board.now_s = time.monotonic()
             self._distributor.prepare(graph)
 
     def start(self, request: Request) -> None:
-        """Releases the first layers of a request; `request.on_done` is called when it ends.
+        """Release the first layers of a request; `request.on_done` is called when it ends.
 
         Raises:
             SchedulerClosedError: the engine has been closed.
@@ -160,7 +162,7 @@ class Engine:
             self._accounts[self.platform.home].overhead_s += time.perf_counter() - began_s
 
     def abandon(self, unwanted: Callable[[Request], bool], error: BaseException) -> int:
-        """Ends the requests for which `unwanted` is true with `error`; returns how many.
+        """End the requests for which `unwanted` is true with `error`; returns how many.
 
         A layer of theirs that runs at the moment is let finish, and its result dropped.
         """
@@ -178,7 +180,7 @@ class Engine:
             return {name: account.copy() for name, account in self._accounts.items()}
 
     def close(self) -> None:
-        """Ends what is unfinished with SchedulerClosedError and joins the workers. May be called again."""
+        """End what is unfinished with SchedulerClosedError and join the workers. May be called again."""
         with self._lock:
             self._closed = True
         self.abandon(lambda request: True, SchedulerClosedError("the scheduler was closed"))
@@ -240,7 +242,7 @@ class Engine:
     def _finish(
         self, job: Job, outputs: Any, error: BaseException | None, start_s: float, end_s: float, ran: bool
     ) -> tuple[Any, ...] | None:
-        """Books a job; the request's outputs if this ended it, () if an error did, None if it goes on."""
+        """Book a job; the request's outputs if this ended it, () if an error did, None if it goes on."""
         request = job.request
         with self._lock:
             self._board.now_s = end_s

@@ -40,7 +40,7 @@ class JobQueue:
         self._closed = False
 
     def put(self, job: Job) -> None:
-        """Adds a job and wakes one worker of its device.
+        """Add a job and wake one worker of its device.
 
         Raises:
             SchedulerClosedError: the queue has been closed.
@@ -72,7 +72,7 @@ class JobQueue:
             return [entry.job for entry in heapq.nsmallest(count, self._heaps[device.name])]
 
     def remove(self, unwanted: Callable[[Job], bool]) -> list[Job]:
-        """Takes out all waiting jobs for which `unwanted` is true, and returns them."""
+        """Take out all waiting jobs for which `unwanted` is true, and return them."""
         removed: list[Job] = []
         with self._lock:
             for name, heap in self._heaps.items():
@@ -83,7 +83,7 @@ class JobQueue:
         return removed
 
     def close(self) -> list[Job]:
-        """Lets every worker go and returns the jobs that nobody took. May be called again."""
+        """Let every worker go and return the jobs that no worker took. May be called again."""
         left = self.remove(lambda job: True)
         with self._lock:
             self._closed = True

@@ -111,7 +111,7 @@ class ModelBuilder:
         *,
         input_specs: Sequence[tf.TensorSpec] = (),
     ) -> Model:
-        """Compiles a model; takes seconds for a large one.
+        """Compile a model; takes seconds for a large one.
 
         Raises:
             ValueError: the model cannot be split, see `split_model`.

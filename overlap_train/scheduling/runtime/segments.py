@@ -42,7 +42,7 @@ def choose_segments(
     call_s: float = 1e-4,
     longest_s: float = float("inf"),
 ) -> list[range]:
-    """Decides which neighbours to merge.
+    """Decide which neighbours to merge.
 
     Two neighbours are merged when, both on the device that is best for them together, they take at
     most `call_s` longer than each on its own best device: the call that is saved pays for it. Pairs
@@ -80,7 +80,7 @@ def choose_segments(
 def worth_cutting(graph: LayerGraph, platform: Platform, costs: Costs, *, call_s: float = 1e-4) -> set[str]:
     """Which layers that can run in pieces gain a quarter by it on some device that has nothing else to do.
 
-    Less is soon lost: pieces that run beside each other share caches and memory, which a profile of one after
+    Less is soon lost: pieces that run at the same time share caches and memory, which a profile of one after
     another does not show, and what is cut does not merge with its neighbours.
 
     Args:
@@ -108,7 +108,7 @@ def worth_cutting(graph: LayerGraph, platform: Platform, costs: Costs, *, call_s
 
 
 def merge_layers(graph: LayerGraph, groups: Sequence[range]) -> Segments:
-    """Builds the graph of segments.
+    """Build the graph of segments.
 
     Raises:
         ValueError: the groups do not cover the layers in order.
@@ -148,7 +148,7 @@ class _Merging:
         }
 
     def _wanted(self, groups: Sequence[range]) -> set[Port]:
-        """Returns the tensors that leave their group."""
+        """Return the tensors that leave their group."""
         home = {index: number for number, group in enumerate(groups) for index in group}
         wanted = set(self._graph.outputs)
         for index, layer in enumerate(self._graph.layers):
@@ -160,11 +160,11 @@ class _Merging:
         return [first.whole or first, *others]
 
     def rename(self, port: Port) -> Port:
-        """Returns what a tensor of the graph is called in the graph of segments."""
+        """Return what a tensor of the graph is called in the graph of segments."""
         return port if port.source == REQUEST else self._renamed[port]
 
     def layer(self, number: int) -> Layer:
-        """Returns the segment that a group becomes."""
+        """Return the segment that a group becomes."""
         layer = self._merge(self._members[number], self.inputs[number], self.outputs[number])
         if self._members[number][0].whole is None:
             return layer
@@ -184,7 +184,7 @@ class _Merging:
 
 
 def _inputs(members: Sequence[Layer], group: range) -> tuple[Port, ...]:
-    """Returns the tensors that come from outside a group, each once."""
+    """Return the tensors that come from outside a group, each once."""
     ports = (port for member in members for port in member.inputs if port.source not in group)
     return tuple(dict.fromkeys(ports))
 
@@ -194,7 +194,7 @@ _Group = tuple[range, list[list[float]]]
 
 
 def _merged_within(groups: list[_Group], alone: set[int], limit_s: float, longest_s: float) -> list[_Group]:
-    """Merges each group into the one before it while that loses at most `limit_s`."""
+    """Merge each group into the one before it while that loses at most `limit_s`."""
     merged: list[_Group] = []
     for group in groups:
         merged.append(group)

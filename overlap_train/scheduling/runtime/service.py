@@ -55,12 +55,12 @@ class Service:
         self.closed = False
 
     def require_free(self, name: str) -> None:
-        """Raises ValueError if a model of that name is in service, SchedulerClosedError after `close`."""
+        """Raise ValueError if a model of that name is in service, SchedulerClosedError after `close`."""
         with self._changed:
             self._require_free(name)
 
     def add(self, model: Model) -> None:
-        """Takes a model into service.
+        """Take a model into service.
 
         Raises:
             ValueError: its name is taken.
@@ -72,7 +72,7 @@ class Service:
             self._waiting.models[model.name] = model
 
     def model(self, name: str) -> Model:
-        """Returns a model in service.
+        """Return a model in service.
 
         Raises:
             KeyError: no model has that name.
@@ -85,7 +85,7 @@ class Service:
             return self._waiting.models[name]
 
     def remove(self, model: Model, *, drain: bool) -> None:
-        """Takes a model out of service and waits until nothing of it runs; see `MultiModelScheduler`."""
+        """Take a model out of service and wait until nothing of it runs; see `MultiModelScheduler`."""
         with self._changed:
             model.removed = True
             dropped = [] if drain else model.take_waiting()
@@ -102,7 +102,7 @@ class Service:
             self._changed.notify_all()
 
     def submit(self, submission: Submission, timeout_s: float | None) -> None:
-        """Lets a submission wait for its turn, as soon as its model's queue has room.
+        """Let a submission wait for its turn, as soon as its model's queue has room.
 
         Raises:
             QueueFullError: there was no room for `timeout_s`.
@@ -128,19 +128,19 @@ class Service:
         self._begin_what_can()
 
     def statistics(self) -> Statistics:
-        """Returns counts, latencies, missed deadlines and the use of devices so far."""
+        """Return counts, latencies, missed deadlines and the use of devices so far."""
         devices = self._engine.statistics()
         with self._changed:
             models = {name: model.account.statistics() for name, model in self._waiting.models.items()}
             return Statistics(models, devices, len(self._waiting), self._active)
 
     def drain(self) -> None:
-        """Waits until everything submitted has ended."""
+        """Wait until everything submitted has ended."""
         with self._changed:
             self._changed.wait_for(lambda: not self._active and not len(self._waiting))
 
     def close(self) -> None:
-        """Fails what is unfinished with SchedulerClosedError and closes the engine. May be called again."""
+        """Fail what is unfinished with SchedulerClosedError and close the engine. May be called again."""
         with self._changed:
             self.closed = True
             left = [s for model in self._waiting.models.values() for s in model.take_waiting()]
@@ -225,6 +225,6 @@ class Service:
 
 
 def _lanes(platform: Platform) -> int:
-    """Returns how many batches run side by side: on the GPUs, or where there is none on the cores."""
+    """Return how many batches run side by side: on the GPUs, or where there is none on the cores."""
     counted = platform.of_kind("gpu") or tuple(platform.devices)
     return sum(device.slots for device in counted)

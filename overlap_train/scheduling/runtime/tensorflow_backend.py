@@ -85,7 +85,7 @@ def compile_segments(
 def profile_layers(
     graph: LayerGraph, platform: Platform, *, repeats: int = 3
 ) -> list[tuple[Layer, Device, float]]:
-    """Measures each compiled layer on each device: the smallest of `repeats` times, after one warm-up.
+    """Measure each compiled layer on each device: the smallest of `repeats` times, after one warm-up.
 
     Layers are run in order on real tensors, so that data-dependent costs such as denormals are right.
     """

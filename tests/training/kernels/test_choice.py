@@ -64,15 +64,23 @@ def network(**options):
     return model
 
 
+# The last batch is smaller.
+ARGUMENTS = {"batch_size": 32, "epochs": 2, "verbose": 0, "validation_data": networks.arrays(50, 1)}
+
+
+@pytest.fixture(scope="module")
+def expected():
+    model = network()
+    model.fit(*networks.arrays(), **ARGUMENTS)
+    return model
+
+
 @pytest.mark.parametrize("loop", ["in_memory", "iterator"])
-def test_training_on_fast_kernels_is_that_of_keras(loop):
-    x, y = networks.arrays()  # the last batch is smaller
-    arguments = {"batch_size": 32, "epochs": 2, "verbose": 0, "validation_data": networks.arrays(50, 1)}
-    expected, actual = network(), network()
-    plain = expected.fit(x, y, **arguments)
+def test_training_on_fast_kernels_is_that_of_keras(loop, expected):
+    actual = network()
     plan = ExecutionPlan(loop=loop, kernels="fast")
-    history = Trainer(actual, execution=plan).fit(x, y, **arguments)
-    networks.assert_same_history(history.history, plain.history, rtol=1e-4)
+    history = Trainer(actual, execution=plan).fit(*networks.arrays(), **ARGUMENTS)
+    networks.assert_same_history(history.history, expected.history.history, rtol=1e-4)
     networks.assert_same_weights(actual, expected, rtol=1e-3)
 
 
@@ -160,24 +168,30 @@ def test_the_plan_names_them(capsys):
     assert "no XLA, fast convolution, normalization" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("wrap", [lambda o: o, keras.optimizers.LossScaleOptimizer], ids=["plain", "scaled"])
+ADAMS = {
+    "adam": lambda: keras.optimizers.Adam(0.01),
+    "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, clipnorm=0.5),
+    "schedule": lambda: keras.optimizers.Adam(
+        keras.optimizers.schedules.ExponentialDecay(0.05, 3, 0.5), beta_1=0.5, epsilon=1e-3, use_ema=True
+    ),
+}
+# Each once; the other combinations are nightly.
+EACH_ADAM = [("adam", False), ("adamw", True), ("schedule", False)]
+MORE_ADAMS = [(name, not scaled) for name, scaled in EACH_ADAM]
+
+
 @pytest.mark.parametrize(
-    "make",
-    [
-        lambda: keras.optimizers.Adam(0.01),
-        lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, clipnorm=0.5),
-        lambda: keras.optimizers.Adam(
-            keras.optimizers.schedules.ExponentialDecay(0.05, 3, 0.5), beta_1=0.5, epsilon=1e-3, use_ema=True
-        ),
-    ],
-    ids=["adam", "adamw", "schedule"],
+    ("name", "scaled"), [*EACH_ADAM, *(pytest.param(*case, marks=pytest.mark.nightly) for case in MORE_ADAMS)]
 )
-def test_training_with_fused_adam_is_that_of_keras(make, wrap):
+def test_training_with_fused_adam_is_that_of_keras(name, scaled):
+    def make():
+        return keras.optimizers.LossScaleOptimizer(ADAMS[name]()) if scaled else ADAMS[name]()
+
     results = []
     for choice in ("keras", "fast"):
         keras.utils.set_random_seed(3)
         model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(12000), keras.layers.Dense(4)])
-        model.compile(wrap(make()), networks.crossentropy())
+        model.compile(make(), networks.crossentropy())
         trainer = Trainer(model, execution=ExecutionPlan(kernels=choice, jit=False))
         trainer.fit(*networks.arrays(64), batch_size=16, verbose=0)
         variables = (*model.variables, *model.optimizer.variables)

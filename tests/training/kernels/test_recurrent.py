@@ -134,21 +134,35 @@ def possible(case):
     return case | changes
 
 
-@pytest.mark.timeout(400)
-@settings(
-    max_examples=12,
-    deadline=None,
-    derandomize=True,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+SETTINGS = {
+    "deadline": None,
+    "derandomize": True,
+    "phases": [Phase.explicit, Phase.generate],
+    "suppress_health_check": list(HealthCheck),
+}
+
+
+def check(case):
+    case = possible(case)
+    for ours, theirs in zip(pass_of(case, True), pass_of(case, False), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6)
+
+
+@settings(max_examples=4, **SETTINGS)
 @example(PLAIN | {"kind": "LSTM"})
 @example(PLAIN | {"kind": "GRU", "zero_output_for_mask": True, "return_sequences": False})
 @given(cases)
 def test_outputs_gradients_and_states_are_those_of_keras(case):
-    case = possible(case)
-    for ours, theirs in zip(pass_of(case, True), pass_of(case, False), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6)
+    """The nightly form draws more of the options."""
+    check(case)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+@settings(max_examples=60, **SETTINGS)
+@given(cases)
+def test_outputs_gradients_and_states_are_those_of_keras_nightly(case):
+    check(case)
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
@@ -241,14 +255,22 @@ def padded():
     return x, y
 
 
+ARGUMENTS = {"batch_size": 32, "epochs": 2, "verbose": 0, "validation_data": networks.arrays(50, 1)}
+
+
+@pytest.fixture(scope="module")
+def expected():
+    model = network(dropout=0.25)
+    model.fit(*padded(), **ARGUMENTS)
+    return model
+
+
 @pytest.mark.parametrize("loop", ["in_memory", "iterator"])
-def test_training_is_that_of_keras(loop):
-    arguments = {"batch_size": 32, "epochs": 2, "verbose": 0, "validation_data": networks.arrays(50, 1)}
-    expected, actual = network(dropout=0.25), network(dropout=0.25)
-    theirs = expected.fit(*padded(), **arguments)
+def test_training_is_that_of_keras(loop, expected):
+    actual = network(dropout=0.25)
     trainer = Trainer(actual, execution=ExecutionPlan(loop=loop, kernels="fast", jit=False))
-    ours = trainer.fit(*padded(), **arguments)
-    networks.assert_same_history(ours.history, theirs.history, rtol=1e-4)
+    ours = trainer.fit(*padded(), **ARGUMENTS)
+    networks.assert_same_history(ours.history, expected.history.history, rtol=1e-4)
     networks.assert_same_weights(actual, expected, rtol=1e-3)
     assert "fast recurrence" in " ".join(trainer.messages)
     assert not [layer for layer in keras_models.flat_layers(actual) if "inner_loop" in vars(layer)]

@@ -23,7 +23,7 @@ REPLICATED = BUILDERS | {
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore:.* conditioned on metric")  # of epochs without a validation
 @pytest.mark.filterwarnings("ignore:Can save best model only")
-@settings(max_examples=6, **SETTINGS)
+@settings(max_examples=3, **SETTINGS)
 @given(run=runs(REPLICATED))
 def test_any_run_on_two_replicas_equals_keras_on_one(run):
     check(run, REPLICATED, on_two)

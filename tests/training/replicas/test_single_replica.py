@@ -54,7 +54,10 @@ def trained(model, plan, data="arrays"):
         ("MirroredStrategy", "arrays", ExecutionPlan(), {}),
         ("MirroredStrategy", "arrays", ExecutionPlan(jit=True), {}),
         ("MirroredStrategy", "dataset", ExecutionPlan(), {"jit_compile": True}),
-        ("MirroredStrategy", "arrays", ExecutionPlan(batch_splits=2), {}),
+        # nightly: the two others with splits are of both kinds
+        pytest.param(
+            "MirroredStrategy", "arrays", ExecutionPlan(batch_splits=2), {}, marks=pytest.mark.nightly
+        ),
         # more parts than the last batch of 8 has rows
         ("MirroredStrategy", "dataset", ExecutionPlan(batch_splits=12), {}),
         ("MirroredStrategy", "arrays", ExecutionPlan(loop="eager"), {}),

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import interpreters
 
 HERE = Path(__file__).parent
 
 
 def run_cases(name: str, *options: str) -> None:
     """Runs a file of cases with pytest in another process, and fails with its output."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(HERE / name)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-2000:]
+    interpreters.run(["-m", "pytest", "-q", "-p", "no:cacheprovider", *options, HERE / name], check=True)
 
 
 @pytest.mark.timeout(900)

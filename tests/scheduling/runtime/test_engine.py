@@ -17,8 +17,7 @@ from overlap_train.errors import SchedulerClosedError, SchedulingError
 from overlap_train.scheduling import POLICIES, Device, Engine, Platform, Policy
 from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Work
 from overlap_train.scheduling.graph.requests import Request
-
-from .graphs import Movable, random_graph, random_platform
+from tests.scheduling.graphs import Movable, random_graph, random_platform
 
 
 class Anywhere(Policy):

@@ -31,8 +31,7 @@ from overlap_train.scheduling.runtime.controller import LayerController
 from overlap_train.scheduling.runtime.distributor import LayerDistributor
 from overlap_train.scheduling.runtime.job_queue import JobQueue
 from scripts.bench import scheduling_agreement as agreement
-
-from .graphs import Movable, random_costs, random_graph, random_platform
+from tests.scheduling.graphs import Movable, random_costs, random_graph, random_platform
 
 
 @settings(max_examples=60, deadline=None)

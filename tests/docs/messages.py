@@ -1,0 +1,96 @@
+"""The messages of the package, read from its sources: every text of some words that is no docstring."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "overlap_train"
+
+# What trains, validates and keeps checkpoints, and what users tell it. The companions have their own pages.
+ROOMS = (
+    *("_callbacks", "_checkpoint", "_data", "_fit", "_inspection", "_keras", "_snapshot.py", "_support"),
+    *("_training", "_validation", "options", "parallel", "records.py", "routing.py", "trainer.py"),
+)
+
+_WORD = re.compile(r"[A-Za-z][\w'.=()-]*")
+
+# Texts of some words that no user is shown: parts of digests and of patterns, and what values stand for.
+_NOT_SHOWN = (
+    ("_callbacks/origins.py", ""),
+    ("_checkpoint/fingerprints.py", ""),
+    ("_data/array_feed.py", "rows in batches of"),
+    ("_data/array_feed.py", "digest of 64 rows"),
+    ("_data/iterator_feed.py", " batches\n"),
+    ("_fit/checkpointing.py", "validation_step"),
+    ("_fit/checkpointing.py", ": freq"),
+    ("_fit/checkpointing.py", ", prepared by a function"),
+    ("_support/moved.py", "module"),
+    ("_support/lazy.py", "module"),
+    ("_validation/pending.py", "Graph execution error|"),
+)
+
+
+@dataclass(frozen=True)
+class Message:
+    """A text in the sources.
+
+    Attributes:
+        text: with "…" for each value that is put into it, and single spaces.
+        where: file and line.
+    """
+
+    text: str
+    where: str
+
+
+def messages(*, least_words: int = 3) -> list[Message]:
+    """Return every text of the rooms that has so many words, in the order of the sources."""
+    paths = [path for room in ROOMS for path in _sources(PACKAGE / room)]
+    return [message for path in paths for message in _of(path) if words(message.text) >= least_words]
+
+
+def normal(text: str) -> str:
+    """Return a text with single spaces, and values in a row as one."""
+    return re.sub(r"\s+", " ", re.sub(r"…(\s*…)+", "…", text)).strip()
+
+
+def words(text: str) -> int:
+    """Return the number of words in a text."""
+    return len(_WORD.findall(text))
+
+
+def _sources(room: Path) -> list[Path]:
+    return sorted(room.rglob("*.py")) if room.is_dir() else [room]
+
+
+def _of(path: Path) -> Iterator[Message]:
+    tree = ast.parse(path.read_text())
+    skipped = {id(part) for node in ast.walk(tree) for part in _not_said(node)}
+    file = path.relative_to(PACKAGE).as_posix()
+    for node in ast.walk(tree):
+        text = None if id(node) in skipped else _text(node)
+        if text is None or " " not in text.strip():
+            continue
+        if not any(file == name and part in text for name, part in _NOT_SHOWN):
+            yield Message(normal(text), f"{file}:{getattr(node, 'lineno', 0)}")
+
+
+def _text(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(p.value) if isinstance(p, ast.Constant) else "…" for p in node.values)
+    return None
+
+
+def _not_said(node: ast.AST) -> Iterator[ast.AST]:
+    """Returns what stands in a node and is no text of its own: docstrings, and the pieces of an f-string."""
+    if isinstance(node, ast.JoinedStr):
+        yield from (part for part in node.values if isinstance(part, ast.Constant))
+    body = getattr(node, "body", None)
+    if isinstance(body, list):
+        yield from (s.value for s in body if isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))

@@ -1,0 +1,73 @@
+"""Every block of code in the documentation does what its page says."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import overlap_train
+from tests.docs.pages import COMPILED, ROOT, RUN, SETUP, Block, blocks, name_of
+
+_VALUE = re.compile(r"# -> (?P<value>.+)$")
+
+
+@pytest.fixture
+def somewhere_else(tmp_path, monkeypatch):
+    """Runs a page in an empty folder, with digits at hand and the thread pools of the other tests."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(overlap_train, "configure", lambda **sizes: None)
+    rng = np.random.default_rng(0)
+    digits = [(rng.integers(0, 256, (n, 28, 28), np.uint8), rng.integers(0, 10, n)) for n in (512, 256)]
+    monkeypatch.setattr(keras.datasets.mnist, "load_data", lambda: digits)
+
+
+@pytest.mark.timeout(900)  # one page compiles the convolution, if no other test has
+@pytest.mark.parametrize("page", RUN, ids=name_of)
+def test_the_blocks_of_a_page_run_in_order(page, somewhere_else):
+    found = blocks(page, "python")
+    setup = [] if page in (SETUP, ROOT / "README.md") else blocks(SETUP, "python")[:1]
+    namespace: dict[str, Any] = {"__name__": "__page__"}
+    for block in [*setup, *found]:
+        if block.runs:
+            run(block, namespace)
+        else:
+            compile(block.padded, str(block.page), "exec")
+
+
+@pytest.mark.parametrize("page", COMPILED, ids=name_of)
+def test_the_blocks_of_a_page_are_python(page):
+    for block in blocks(page, "python"):
+        compile(block.padded, str(page), "exec")
+
+
+@pytest.mark.parametrize("page", [*RUN, *COMPILED], ids=name_of)
+def test_the_commands_of_a_page_exist(page):
+    from overlap_train.cli.main import _COMMANDS
+
+    for block in blocks(page, "sh", "console"):
+        for path in re.findall(r"(?<![\w/.-])(?:scripts|examples)/[\w/.-]+", block.code):
+            assert (ROOT / path).exists(), f"{page}: {path}"
+        for command in re.findall(r"^(?:\S*/)?overlap-train (\w+)", block.code, re.M):
+            assert command in _COMMANDS, f"{page}: overlap-train {command}"
+        for module in re.findall(r"python -m ((?:scripts|overlap_train)[\w.]+)", block.code):
+            path = ROOT.joinpath(*module.split("."))
+            assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), f"{page}: {module}"
+
+
+def run(block: Block, namespace: dict[str, Any]) -> None:
+    """Run a block; a statement with `# -> value` behind it has to have that value."""
+    lines = block.padded.splitlines()
+    for statement in ast.parse(block.padded, str(block.page)).body:
+        expected = _VALUE.search(lines[(statement.end_lineno or 1) - 1])
+        if expected is None or not isinstance(statement, ast.Expr):
+            exec(compile(ast.Module([statement], []), str(block.page), "exec"), namespace)
+            continue
+        value = eval(compile(ast.Expression(statement.value), str(block.page), "eval"), namespace)
+        where = f"{Path(block.page).name}:{statement.lineno}"
+        assert repr(value) == expected["value"], f"{where}: {value!r}"

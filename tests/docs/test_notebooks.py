@@ -1,0 +1,48 @@
+"""Each notebook runs from its first cell to its last, in one namespace, and is committed without output."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import overlap_train
+from tests.docs.pages import ROOT
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(overlap_train, "configure", lambda **sizes: None)
+    namespace = {"__name__": "__main__"}
+    for number, cell in enumerate(json.loads(path.read_text())["cells"]):
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), f"{path.name}[{number}]", "exec"), namespace)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_one_and_holds_no_output(path):
+    notebook = json.loads(path.read_text())
+    assert notebook["nbformat"] == 4
+    assert [
+        cell["outputs"] for cell in notebook["cells"] if cell["cell_type"] == "code" and cell["outputs"]
+    ] == []
+    assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
+
+
+def test_there_are_the_notebooks_that_the_pages_name():
+    assert [path.stem for path in NOTEBOOKS] == ["custom_evaluation", "five_minutes"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_a_page_of_the_site(path):
+    pytest.importorskip("mkdocs", reason="the extra [docs] is not installed")
+    from scripts import docs_hooks
+
+    page = docs_hooks._as_page(path)
+    assert page.startswith("# ")
+    assert page.count("```python\n") == sum(
+        cell["cell_type"] == "code" for cell in json.loads(path.read_text())["cells"]
+    )

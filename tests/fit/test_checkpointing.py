@@ -1,0 +1,96 @@
+"""Contract C8: a fit that is resumed has the result of the unbroken one, or is refused."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from overlap_train import Trainer
+from overlap_train.errors import (
+    CheckpointCorruptError,
+    CheckpointMismatchError,
+)
+from tests.networks import arrays, assert_same_history, sequential
+
+VALIDATION = arrays(40, 1)
+
+
+def fitted(epochs, resume=None):
+    model = sequential()
+    callbacks = [
+        keras.callbacks.EarlyStopping("val_loss", patience=9, restore_best_weights=True),
+        keras.callbacks.ReduceLROnPlateau("val_loss", patience=0, min_delta=0.1),
+    ]
+    Trainer(model).fit(
+        *arrays(),
+        validation_data=VALIDATION,
+        batch_size=16,
+        verbose=0,
+        epochs=epochs,
+        callbacks=callbacks,
+        resume=resume,
+    )
+    return model
+
+
+def test_a_resumed_fit_has_the_result_of_the_unbroken_one_and_is_not_trained_again(tmp_path):
+    unbroken = fitted(6)
+    fitted(3, resume=tmp_path)
+    for _ in range(2):  # the second finds a finished fit
+        resumed = fitted(6, resume=tmp_path)
+        assert resumed.history.epoch == unbroken.history.epoch
+        assert_same_history(resumed.history.history, unbroken.history.history)
+        for a, b in zip(resumed.get_weights(), unbroken.get_weights(), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-6)
+        assert int(resumed.optimizer.iterations) == 6 * 13
+
+
+def test_a_checkpoint_of_another_model_or_data_is_refused(tmp_path):
+    Trainer(sequential()).fit(*arrays(), epochs=1, resume=tmp_path, verbose=0)
+    with pytest.raises(CheckpointMismatchError, match="data"):
+        Trainer(sequential()).fit(*arrays(seed=5), epochs=2, resume=tmp_path, verbose=0)
+    with pytest.raises(CheckpointMismatchError, match="optimizer"):
+        Trainer(sequential("sgd")).fit(*arrays(), epochs=2, resume=tmp_path, verbose=0)
+
+
+def test_damaged_checkpoints_are_passed_over_and_all_damaged_is_an_error(tmp_path):
+    Trainer(sequential()).fit(*arrays(), epochs=3, resume=tmp_path, verbose=0)
+    *older, newest = sorted(tmp_path.glob("ckpt-*"))
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    with pytest.warns(RuntimeWarning, match=newest.name):
+        history = Trainer(sequential()).fit(*arrays(), epochs=4, resume=tmp_path, verbose=0)
+    assert history.epoch == [0, 1, 2, 3]
+    for path in tmp_path.glob("ckpt-*"):
+        path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(CheckpointCorruptError):
+        Trainer(sequential()).fit(*arrays(), epochs=5, resume=tmp_path, verbose=0)
+    assert older
+
+
+def test_resuming_works_beside_backup_and_restore(tmp_path):
+    def fit(epochs, directory):
+        backup = keras.callbacks.BackupAndRestore(str(tmp_path / "backup"), delete_checkpoint=False)
+        return Trainer(sequential()).fit(
+            *arrays(),
+            epochs=epochs,
+            validation_data=VALIDATION,
+            callbacks=[backup],
+            resume=directory,
+            verbose=0,
+        )
+
+    expected = Trainer(sequential()).fit(*arrays(), epochs=4, validation_data=VALIDATION, verbose=0)
+    fit(2, tmp_path / "checkpoints")
+    assert_same_history(fit(4, tmp_path / "checkpoints").history, expected.history)
+
+
+def test_resume_refuses_data_that_cannot_be_found_again(tmp_path):
+    def batches():
+        while True:
+            yield arrays(16)
+
+    with pytest.raises(ValueError, match="resume needs data whose position can be found again"):
+        Trainer(sequential()).fit(batches(), steps_per_epoch=2, resume=tmp_path, verbose=0)

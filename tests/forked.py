@@ -1,0 +1,62 @@
+"""Runs functions in forks of one clean process that has imported TensorFlow, each of which begins at once.
+
+A process that a test limits, kills or makes read-only must be one of its own, and an import of TensorFlow
+takes most of the time of a small one. TensorFlow can be forked as long as it has run nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["tests.preloaded"])
+
+
+def start(function: Callable[..., Any], *arguments: Any, said: Path, limit_s: float = 120) -> Any:
+    """Starts a process that calls a function of a module.
+
+    Args:
+        function: what to call.
+        *arguments: for it; must be picklable.
+        said: the file that gets what the process writes to standard output and error.
+        limit_s: seconds after which the process says where it stands and ends.
+
+    Returns:
+        A `multiprocessing.Process`; it has to be joined.
+    """
+    process = _context.Process(target=_run, args=(function, arguments, said, limit_s), daemon=True)
+    process.start()
+    return process
+
+
+def run(function: Callable[..., Any], *arguments: Any, said: Path, limit_s: float = 120) -> str:
+    """Runs a function in such a process and returns what it wrote; fails the test if it raises or hangs."""
+    process = start(function, *arguments, said=said, limit_s=limit_s)
+    process.join()
+    code = process.exitcode
+    process.close()
+    text = said.read_text(errors="replace")
+    if code:
+        pytest.fail(f"{function.__qualname__} ended with exit code {code}:\n{text[-4000:]}", pytrace=False)
+    return text
+
+
+def _run(function: Callable[..., Any], arguments: tuple[Any, ...], said: Path, limit_s: float) -> None:
+    with said.open("wb") as file:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.stdout, sys.stderr = (open(n, "w", closefd=False, buffering=1) for n in (1, 2))  # noqa: SIM115
+    faulthandler.dump_traceback_later(limit_s, exit=True, file=sys.stderr)
+    function(*arguments)

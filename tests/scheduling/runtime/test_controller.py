@@ -1,0 +1,49 @@
+"""The controller: no layer twice or too early, and no tensor held that nobody will read."""
+
+from __future__ import annotations
+
+import random
+import weakref
+
+import pytest
+
+from overlap_train.errors import SchedulingError
+from overlap_train.scheduling.graph.layers import LayerGraph, Port
+from overlap_train.scheduling.graph.requests import Request
+from overlap_train.scheduling.runtime.controller import LayerController, SyncChecker
+from tests.scheduling.graphs import Tensor, layer, random_graph
+
+
+def test_sync_checker_refuses_a_layer_twice_or_too_early():
+    checker = SyncChecker(random_graph(random.Random(0), 5))
+    with pytest.raises(SchedulingError, match="before its inputs"):
+        checker.complete(4)
+    first = checker.first()[0]
+    checker.complete(first)
+    with pytest.raises(SchedulingError, match="a second time"):
+        checker.complete(first)
+
+
+def test_sync_checker_keeps_orderings_beyond_the_graph():
+    graph = LayerGraph([layer("a", Port(-1)), layer("b", Port(-1))], [Port(0), Port(1)])
+    checker = SyncChecker(graph)
+    checker.hold([(1, 0)])
+    assert checker.first() == [1]
+    assert checker.complete(1) == [0]
+
+
+def test_a_controller_holds_no_tensor_that_nobody_will_read():
+    chain = LayerGraph([layer(str(i), Port(i - 1)) for i in range(5)], [Port(4)])
+    made = weakref.WeakValueDictionary()
+    made[-1] = x = Tensor()
+    controller = LayerController(Request(0, chain, (x,)))
+    controller.request.inputs = ()
+    del x
+    for index in range(5):
+        assert controller.inputs(index) == (made[index - 1],)
+        made[index] = tensor = Tensor()
+        controller.complete(index, (tensor,))
+        del tensor
+        assert set(made) == {index}
+    assert controller.finished
+    assert controller.outputs() == (made[4],)

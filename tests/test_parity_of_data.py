@@ -1,0 +1,143 @@
+"""Contract C2 over the kinds of data: pipelines, generators and datasets of rows give Keras's numbers."""
+
+from __future__ import annotations
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train import Trainer, ValidationPolicy
+from tests.networks import (
+    VALIDATION_ROWS,
+    arrays,
+    assert_same_history,
+    assert_same_weights,
+    sequential,
+)
+from tests.test_parity import fit_both
+
+
+def test_tf_data_with_reshuffling():
+    def data():
+        return tf.data.Dataset.from_tensor_slices(arrays()).shuffle(203, seed=5).batch(32)
+
+    validation = tf.data.Dataset.from_tensor_slices(arrays(VALIDATION_ROWS, 1)).batch(20)
+    expected = sequential()
+    expected.fit(data(), validation_data=validation, epochs=4, shuffle=False, verbose=0)
+    actual = sequential()
+    Trainer(actual).fit(data(), validation_data=validation, epochs=4, verbose=0)
+    assert_same_history(actual.history.history, expected.history.history)
+    assert_same_weights(actual, expected)
+
+
+@pytest.mark.parametrize("steps_per_epoch", [3, 7, 10])
+def test_steps_per_epoch_goes_on_where_the_last_epoch_stopped(steps_per_epoch):
+    x, y = arrays()
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(32).repeat()
+    fit_both(
+        sequential,
+        2,
+        dataset,
+        shuffle=False,
+        epochs=4,
+        steps_per_epoch=steps_per_epoch,
+        validation_data=arrays(40, 1),
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*ran out of data")
+@pytest.mark.filterwarnings("ignore:the training data ran out")
+def test_data_that_runs_out_before_the_epochs_do():
+    dataset = tf.data.Dataset.from_tensor_slices(arrays()).batch(32)
+    fit_both(
+        sequential, 2, dataset, shuffle=False, epochs=3, steps_per_epoch=5, validation_data=arrays(40, 1)
+    )
+
+
+def test_python_generator_for_training_and_validation():
+    def batches(seed):
+        rng = np.random.default_rng(seed)
+        while True:
+            x, y = arrays(16, int(rng.integers(1000)))
+            yield x, y
+
+    arguments = dict(epochs=3, steps_per_epoch=5, validation_steps=2, shuffle=False, verbose=0)
+    expected, drawn, validated = sequential(), batches(1), []
+
+    class Validate(keras.callbacks.Callback):
+        """On the batches that follow; Keras itself would lose those that it has fetched ahead."""
+
+        def on_epoch_end(self, epoch, logs=None):
+            rows = [np.concatenate(parts) for parts in zip(*(next(drawn) for _ in range(2)), strict=True)]
+            validated.append(self.model.evaluate(*rows, batch_size=16, verbose=0, return_dict=True))
+
+    training = {name: value for name, value in arguments.items() if name != "validation_steps"}
+    history = expected.fit(batches(0), callbacks=[Validate()], **training).history
+    history |= {f"val_{name}": [logs[name] for logs in validated] for name in validated[0]}
+    actual = sequential()
+    Trainer(actual).fit(batches(0), validation_data=batches(1), **arguments)
+    assert_same_history(actual.history.history, history)
+    assert_same_weights(actual, expected)
+
+
+class Rows(keras.utils.PyDataset):
+    """Batches whose order changes with each epoch."""
+
+    def __init__(self, rows, seed):
+        super().__init__()
+        self.x, self.y = arrays(rows, seed)
+        self.epochs_ended = 0
+
+    def __len__(self):
+        return -(-len(self.x) // 32)
+
+    def __getitem__(self, index):
+        part = slice(index * 32, index * 32 + 32)
+        return np.roll(self.x, self.epochs_ended, axis=0)[part], np.roll(self.y, self.epochs_ended)[part]
+
+    def on_epoch_end(self):
+        self.epochs_ended += 1
+
+
+def test_py_dataset():
+    expected, actual = sequential(), sequential()
+    expected.fit(Rows(203, 0), shuffle=False, epochs=3, validation_data=Rows(91, 1), verbose=0)
+    Trainer(actual).fit(Rows(203, 0), shuffle=False, epochs=3, validation_data=Rows(91, 1), verbose=0)
+    assert_same_history(actual.history.history, expected.history.history)
+    assert_same_weights(actual, expected)
+
+
+def test_evaluate_of_a_generator_begins_with_its_first_batch():
+    def batches():
+        for i in itertools.count():
+            yield np.full((4, 12), i, "float32"), np.zeros(4, "int64")
+
+    model = sequential()
+    expected = model.evaluate(batches(), steps=3, verbose=0)
+    assert Trainer(model).evaluate(batches(), steps=3, verbose=0) == pytest.approx(expected)
+
+
+def test_a_generator_for_validation_is_not_drawn_for_epochs_that_are_rolled_back():
+    """Validation data that cannot be rewound has to be validated in step."""
+
+    def batches():
+        for seed in itertools.count():
+            yield arrays(16, seed)
+
+    class Slower(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 1:
+                self.model.optimizer.learning_rate = 1e-3
+
+    histories = []
+    for lag in (0, 2):
+        model = sequential()
+        run = Trainer(model, validation=ValidationPolicy(max_lag=lag, overlap="always")).fit
+        data = tf.data.Dataset.from_tensor_slices(arrays()).batch(8)
+        arguments = {"validation_data": batches(), "validation_steps": 2, "shuffle": False, "verbose": 0}
+        run(data, epochs=5, callbacks=[Slower()], **arguments)
+        histories.append(model.history.history)
+    assert_same_history(histories[1], histories[0])

@@ -1,0 +1,80 @@
+"""Contract C6: what a backlog leaves out, and how many snapshots it keeps."""
+
+from __future__ import annotations
+
+import weakref
+
+import keras
+import pytest
+
+from overlap_train import Trainer, ValidationPolicy
+from overlap_train._snapshot import Snapshot
+from tests.fit.test_policies import Gate
+from tests.networks import arrays, sequential
+
+VALIDATION = arrays(40, 1)
+
+
+class OpenAt(keras.callbacks.Callback):
+    """Opens a gate when an epoch begins."""
+
+    def __init__(self, gate: Gate, epoch: int) -> None:
+        super().__init__()
+        self.gate, self.epoch = gate, epoch
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 1:
+            assert self.gate.entered.wait(60)
+        if epoch == self.epoch:
+            self.gate.open.set()
+
+
+@pytest.mark.parametrize(
+    ("backlog", "validated"), [("skip", [0, 5]), ("latest", [0, 4, 5])], ids=["skip", "latest"]
+)
+def test_a_backlog_leaves_epochs_out_and_never_repeats_a_value(backlog, validated, monkeypatch):
+    live, most = weakref.WeakSet(), 0
+    created = Snapshot.__init__
+
+    def tracked(self, *args, **kwargs):
+        nonlocal most
+        created(self, *args, **kwargs)
+        live.add(self)
+        most = max(most, len(live))
+
+    monkeypatch.setattr(Snapshot, "__init__", tracked)
+    gate = Gate()
+    policy = ValidationPolicy(workers=1, max_lag=1, backlog=backlog, on_change="continue")
+    trainer = Trainer(sequential(), validation=policy)
+    history = trainer.fit(
+        *arrays(), epochs=6, validation_data=gate.dataset(), callbacks=[OpenAt(gate, 5)], verbose=0
+    )
+    assert history.epoch == list(range(6))
+    assert len(history.history["loss"]) == 6
+    assert len(history.history["val_loss"]) == len(validated)
+    assert len(set(history.history["val_loss"])) == len(validated)
+    assert [a.epoch for a in trainer.accounts if not a.skipped] == validated
+    assert most <= policy.max_snapshots
+    del history
+    assert not live
+
+
+def test_block_keeps_no_more_snapshots_than_it_says(monkeypatch):
+    live, most = weakref.WeakSet(), 0
+    created = Snapshot.__init__
+
+    def tracked(self, *args, **kwargs):
+        nonlocal most
+        created(self, *args, **kwargs)
+        live.add(self)
+        most = max(most, len(live))
+
+    monkeypatch.setattr(Snapshot, "__init__", tracked)
+    for max_lag in (0, 1, 2):
+        most = 0
+        policy = ValidationPolicy(max_lag=max_lag)
+        Trainer(sequential(), validation=policy).fit(
+            *arrays(), epochs=5, validation_data=VALIDATION, verbose=0
+        )
+        assert 1 <= most <= policy.max_snapshots == max_lag + 1
+        assert not live
