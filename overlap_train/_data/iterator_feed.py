@@ -127,13 +127,13 @@ class IteratorFeed(Feed):
         if self._state is None:
             return {}
         if (self.drawn, begun) not in self._taken:
-            self._taken[self.drawn, begun] = self._state.take()
+            self._taken[self.drawn, begun] = {"begun": begun, **self._state.take()}
         return self._taken[self.drawn, begun]
 
     def recall(self, drawn: int, remembered: dict[str, Any]) -> Sequence[str]:
         if self._state is None:
             return ()
-        if not self._pipeline.restarts and drawn > 1:
+        if not self._pipeline.restarts and (drawn > 1 or not remembered.get("begun")):
             raise ValueError("it was written after a generator had ended, which cannot begin again")
         try:
             others = self._state.put_back(remembered)

@@ -63,7 +63,7 @@ MADE = {
         for name in ("generator", "in Keras's order", "in parts", "reshuffled", "augmented")
     },
     "speaks": (Speaks, None, True),
-    "spoken": (Spoken, 3, False),
+    "spoken": (Spoken, None, False),
     "passes": (Passes, None, False),
 }
 
