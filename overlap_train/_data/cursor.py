@@ -96,6 +96,11 @@ class Cursor:
         """Steps made in this epoch."""
         return self._steps
 
+    @property
+    def within(self) -> bool:
+        """Whether an epoch has begun that is not to be taken back."""
+        return self._within and self._rewound_to is None
+
     def begin_epoch(self) -> None:
         self._steps, goes_on = 0, False
         self._within = True

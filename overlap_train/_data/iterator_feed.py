@@ -137,7 +137,7 @@ class IteratorFeed(Feed):
             raise ValueError("it was written after a generator had ended, which cannot begin again")
         try:
             others = self._state.put_back(remembered)
-        except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        except (LookupError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"the state of its data makes no sense ({error!r:.160})") from error
         self._recalled = True
         return others

@@ -140,7 +140,9 @@ def _add(digest: Any, value: Any, above: tuple[int, ...]) -> bool:
             value = value[np.unique(np.linspace(0, len(value) - 1, rows).astype(np.int64))]
         digest.update(np.ascontiguousarray(value).tobytes())
         return True
-    if type(value) in _PLAIN or isinstance(value, np.generic):
+    # A list of a million file names is told in one piece.
+    flat = type(value) in (list, tuple) and set(map(type, value)).issubset(_PLAIN)
+    if flat or type(value) in _PLAIN or isinstance(value, np.generic):
         digest.update(repr(value).encode("utf-8", "surrogateescape"))
         return True
     if type(value) not in _CONTAINERS or id(value) in above:

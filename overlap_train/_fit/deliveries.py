@@ -146,7 +146,8 @@ class Deliveries:
 
         self.suite.admit(None)  # while callbacks run the training needs one core
         start_s = time.monotonic()
-        trained_on = self._course.step != pending.snapshot.step
+        # Also before an epoch's first step: its metrics have been reset.
+        trained_on = self._course.step != pending.snapshot.step or self.cursor.within
         self.lag.validated(pending.epoch, spans, alone=not trained_on)
         outcome = self.delivery.deliver(
             pending.snapshot, pending.train_logs, results, stops=pending.stops, trained_on=trained_on

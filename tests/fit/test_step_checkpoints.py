@@ -171,6 +171,41 @@ def test_epochs_that_wait_for_their_validation_are_in_it(tmp_path):
     same(trainer, fit_with_a_gate(None))
 
 
+class Terminates(keras.callbacks.Callback):
+    """Ends the fit as an epoch begins."""
+
+    overlap_safe = True
+
+    def __init__(self, epoch):
+        super().__init__()
+        self.epoch = epoch
+
+    def get_state(self):
+        return None
+
+    def set_state(self, state):
+        pass
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == self.epoch:
+            terminate()
+
+
+def test_terminated_before_an_epochs_first_step_its_metrics_are_its_own(tmp_path, no_handler):
+    def train(epoch, resume):
+        trainer = Trainer(sequential(), validation=ValidationPolicy(overlap="always"))
+        callbacks = [Terminates(epoch), keras.callbacks.ReduceLROnPlateau("val_loss", patience=9)]
+        arguments = {"epochs": 4, "validation_data": VALIDATION, "callbacks": callbacks, "resume": resume}
+        trainer.fit(X, Y, batch_size=16, verbose=0, **arguments)
+        return trainer
+
+    policy = CheckpointPolicy(directory=tmp_path / "run", every_epochs=9)
+    assert train(2, policy).ended == "interrupted by SIGTERM"
+    trainer = train(99, policy)
+    assert "resumed inside epoch 3, after 0 of its steps" in trainer.messages
+    same(trainer, train(99, None))
+
+
 def test_a_delivery_leaves_the_newer_checkpoint_the_newest(tmp_path):
     policy = CheckpointPolicy(directory=tmp_path / "run", every_steps=3, keep=99)
     trainer = Trainer(sequential(), validation=ValidationPolicy(overlap="always"))
