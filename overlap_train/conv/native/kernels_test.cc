@@ -123,13 +123,14 @@ class Checker {
 
   // Of the shape's input and window, with one filter for each channel.
   void CheckDepthwiseFilterGradient(const Case& test, const std::vector<T>& x) {
-    ConvShape s = test.shape;
-    s.out_c = s.in_c;
-    const auto dy = Normal<T>(s.batch * s.out_h * s.out_w * s.out_c, 7);
-    std::vector<double> dw(s.k_h * s.k_w * s.in_c);
-    ForEachProduct(s, [&](Index i, Index f, Index o) {
-      const Index from = f / s.out_c % s.in_c, to = f % s.out_c;
-      if (from == to) dw[f / (s.in_c * s.out_c) * s.in_c + from] += double(x[i]) * dy[o];
+    ConvShape s = test.shape, pixels = s;
+    const Index channels = s.out_c = s.in_c;
+    const auto dy = Normal<T>(s.batch * s.out_h * s.out_w * channels, 7);
+    std::vector<double> dw(s.k_h * s.k_w * channels);
+    pixels.in_c = pixels.out_c = 1;
+    ForEachProduct(pixels, [&](Index i, Index f, Index o) {
+      for (Index c = 0; c < channels; ++c)
+        dw[f * channels + c] += double(x[i * channels + c]) * dy[o * channels + c];
     });
     Verify(test, "depthwise filter gradient", Direct(), static_cast<Index>(dw.size()), dw, [&](T* out) {
       return Kernels<T>().depthwise_filter_gradient(s, x.data(), dy.data(), out, runtime_);
