@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Kills and resumes a training at random moments (default 50), inside the writes of checkpoints (20), one of two
-# hosts (20) and an evaluator, which is taken back (20):
+# Kills and resumes a training at random moments (default 50), one of long epochs with checkpoints inside them (as
+# many), inside the writes of checkpoints (20), one of two hosts (20) and an evaluator, which is taken back (20):
 #     scripts/kill_test.sh [KILLS] [SEED]
 # OVERLAP_TRAIN_WRITE_KILLS, OVERLAP_TRAIN_HOST_KILLS and OVERLAP_TRAIN_EVALUATOR_KILLS set the other numbers.
 set -euo pipefail

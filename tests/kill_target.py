@@ -18,6 +18,7 @@ from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
 from tests.networks import arrays, sequential
 
 EPOCHS = 40
+LONG_EPOCHS, LONG_STEPS = 4, 4000
 
 
 class Tell(keras.callbacks.Callback):
@@ -52,10 +53,13 @@ def main_killed_at(directory: Path, killer: Connection, at: int) -> None:
     main(directory, killer)
 
 
-def main(directory: Path, killer: Connection) -> None:
+def main(directory: Path, killer: Connection, every_steps: int | None = None) -> None:
+    """Trains; with `every_steps` few and long epochs, with a checkpoint after each so many steps."""
     model = sequential(keras.optimizers.SGD(0.3, momentum=0.9))
     x, y = arrays(400)
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(400, seed=3).batch(16)
+    if every_steps is not None:
+        dataset = dataset.repeat()
     callbacks = [
         Tell(killer),
         keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.7, patience=2, min_delta=0.01),
@@ -69,10 +73,11 @@ def main(directory: Path, killer: Connection) -> None:
     history = trainer.fit(
         dataset,
         validation_data=arrays(91, 1),
-        epochs=EPOCHS,
+        epochs=EPOCHS if every_steps is None else LONG_EPOCHS,
+        steps_per_epoch=None if every_steps is None else LONG_STEPS,
         callbacks=callbacks,
         verbose=0,
-        resume=CheckpointPolicy(directory=directory / "checkpoints"),
+        resume=CheckpointPolicy(directory=directory / "checkpoints", every_steps=every_steps),
     )
     np.savez(
         directory / "final.npz",

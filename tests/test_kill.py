@@ -1,6 +1,7 @@
 """Contract C8: a run killed at any moment goes on to the result of the unbroken one.
 
-`scripts/kill_test.sh` kills at 50 random moments; the default suite does without.
+`scripts/kill_test.sh` kills at 50 random moments, in short epochs and inside long ones; the default suite at
+three of the latter.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import pytest
 from tests import forked, kill_target
 from tests.differential import read_files
 
+EVERY_STEPS = 300
 KILLS = int(os.environ.get("OVERLAP_TRAIN_KILLS", "50"))
 KILLS_IN_WRITES = int(os.environ.get("OVERLAP_TRAIN_WRITE_KILLS", "20"))
 SEED = int(os.environ.get("OVERLAP_TRAIN_SEED", "0"))
@@ -45,17 +47,17 @@ class Run:
         return code
 
 
-def run_to_the_end(directory: Path) -> float:
+def run_to_the_end(directory: Path, *arguments) -> float:
     """Returns the seconds from the beginning of the training to the end of the process."""
-    run = Run(kill_target.main, directory)
+    run = Run(kill_target.main, directory, *arguments)
     began_s = time.monotonic()
     assert run.wait() == 0
     return time.monotonic() - began_s
 
 
-def kill_after(directory: Path, seconds: float) -> bool:
+def kill_after(directory: Path, seconds: float, *arguments) -> bool:
     """Kills a run so long after its training began; returns whether it was still alive."""
-    run = Run(kill_target.main, directory)
+    run = Run(kill_target.main, directory, *arguments)
     timer = threading.Timer(seconds, run.process.kill)
     timer.start()
     code = run.wait()
@@ -94,7 +96,7 @@ def unbroken(tmp_path_factory):
     return directory, run_to_the_end(directory)
 
 
-def end_as_unbroken(tmp_path, unbroken, kills, kill):
+def end_as_unbroken(tmp_path, unbroken, kills, kill, *arguments):
     """Kills runs, each several times in a row, until there were so many kills; compares their results."""
     rng = random.Random(SEED)
     done = run = 0
@@ -103,12 +105,12 @@ def end_as_unbroken(tmp_path, unbroken, kills, kill):
         directory = tmp_path / f"run{run}"
         directory.mkdir()
         # Several kills in a row, so that resumed runs are killed too.
-        for _ in range(rng.randint(1, 4)):
+        for _ in range(min(rng.randint(1, 4), kills - done)):
             if not kill(directory, rng):
                 break
             done += 1
         if not (directory / "history.json").exists():
-            run_to_the_end(directory)
+            run_to_the_end(directory, *arguments)
         assert_same_result(directory, unbroken)
     return f"{done} kills in {run} runs: all ended as the unbroken one"
 
@@ -127,6 +129,28 @@ def test_killed_at_random_moments_the_result_is_that_of_the_unbroken_run(tmp_pat
         return killed
 
     print(end_as_unbroken(tmp_path, directory, KILLS, kill))
+
+
+def kill_inside_epochs(tmp_path, kills):
+    unbroken = tmp_path / "unbroken"
+    unbroken.mkdir()
+    duration_s = run_to_the_end(unbroken, EVERY_STEPS)
+
+    def kill(directory, rng):
+        return kill_after(directory, rng.uniform(0, duration_s), EVERY_STEPS)
+
+    print("inside epochs:", end_as_unbroken(tmp_path, unbroken, kills, kill, EVERY_STEPS))
+
+
+@pytest.mark.kill
+@pytest.mark.timeout(7200)
+def test_killed_inside_long_epochs_the_result_is_that_of_the_unbroken_run(tmp_path):
+    kill_inside_epochs(tmp_path, KILLS)
+
+
+@pytest.mark.timeout(600)
+def test_killed_inside_long_epochs_three_times(tmp_path):
+    kill_inside_epochs(tmp_path, 3)
 
 
 @pytest.mark.kill

@@ -23,6 +23,7 @@ from overlap_train._keras import training as keras_training
 __all__ = [
     "TEST_HOOKS",
     "acts_in_test_batches",
+    "acts_on_model_only",
     "can_be_late",
     "is_declared_safe",
     "listens",
@@ -157,6 +158,16 @@ def may_change_training(callback: keras.callbacks.Callback) -> bool:
     own = [hook for hook in _WHILE_TRAINING if overrides(callback, hook)]
     reading = read_hooks(callback, own, watching=_WATCHING)
     return reading.users or reading.doing > Doing.ENDS
+
+
+def acts_on_model_only(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback is Keras's own and runs no function of the user's that is not pure.
+
+    Any other may also change what Python makes the data from.
+    """
+    if not keras_methods.is_stock_method(type(callback)) or not _is_stock(callback, _EVERY_HOOK):
+        return False
+    return not isinstance(callback, keras.callbacks.LearningRateScheduler) or is_pure(callback.schedule)
 
 
 def is_declared_safe(callback: keras.callbacks.Callback) -> bool:

@@ -10,17 +10,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import numpy as np
+
 from overlap_train._checkpoint.state import CheckpointState, shortened
 from overlap_train._support.numbers import is_count
 from overlap_train.errors import CheckpointCorruptError
 
-__all__ = ["TrainingMeta"]
+__all__ = ["TrainingMeta", "plain_logs"]
 
 _LARGEST_LAG = 2**31 - 1
 _DEEPEST_LOG = 8
 
 # An epoch makes at most two passes over the data that it does not use: one before it and one at its end.
 _UNUSED_PASSES = 3
+
+# What a cursor's state is made of, and what it is in checkpoints that do not say.
+_CURSOR = {"drawn": 0, "seen": 0, "open": False, "epochs": 0, "within": False, "steps": 0}
 
 
 @dataclass(frozen=True)
@@ -29,11 +34,13 @@ class TrainingMeta:
 
     Attributes:
         callbacks: their states, as `callbacks.packing.pack` describes them.
-        cursor: the position in the data: `drawn`, `seen` and `open`.
+        cursor: the position in the data: `drawn`, `seen`, `open`, `epochs`, `within`, `steps`.
         stopped: whether a callback had stopped the training.
         logs: of the last delivered epoch.
         max_lag: how far the training ran ahead.
         files: the logs that the training had written, as `callbacks.rewind` describes them.
+        data: what the training data has to be told, as `callbacks.packing.pack` describes it.
+        undelivered: the epochs that wait for their delivery, as `values.pack_undelivered` describes them.
         settings: what may change when the training goes on, but is to be told, by name.
     """
 
@@ -43,6 +50,8 @@ class TrainingMeta:
     logs: Mapping[str, Any]
     max_lag: int
     files: list[Any] = field(default_factory=list)
+    data: list[Any] = field(default_factory=list)
+    undelivered: list[Any] = field(default_factory=list)
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
@@ -61,8 +70,10 @@ class TrainingMeta:
             CheckpointCorruptError: a field is missing, or has a value that no training has written.
         """
         meta = state.meta
-        _require(state.epoch >= 1, "epoch", state.epoch, "an epoch after the first")
         cursor = _of_type(meta, "cursor", dict)
+        _require(
+            cursor.get("within") is True or state.epoch >= 1, "epoch", state.epoch, "an epoch after the first"
+        )
         _check_cursor(cursor, state, num_batches)
         logs = _of_type(meta, "logs", dict)
         _require(_is_log(list(logs.values())), "meta['logs']", logs, "numbers by name")
@@ -73,13 +84,43 @@ class TrainingMeta:
         _require(texts, "meta['settings']", settings, "texts by name")
         return cls(
             callbacks=_of_type(meta, "callbacks", list),
-            cursor={name: cursor[name] for name in ("drawn", "seen", "open")},
+            cursor=_place(cursor),
             stopped=_of_type(meta, "stopped", bool),
             logs=logs,
             max_lag=int(meta["max_lag"]),
             files=_of_type(meta, "files", list),
+            data=_of_type({"data": [], **meta}, "data", list),
+            undelivered=_undelivered(state, num_batches),
             settings=settings,
         )
+
+
+def plain_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the logs as JSON has them; callbacks may have added anything to them."""
+    plain = {name: np.asarray(v).tolist() if hasattr(v, "__array__") else v for name, v in logs.items()}
+    kept = (type(None), bool, int, float, str)
+    return {name: value for name, value in plain.items() if type(value) in kept}
+
+
+def _place(cursor: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: cursor.get(name, default) for name, default in _CURSOR.items()}
+
+
+def _undelivered(state: CheckpointState, num_batches: int | None) -> list[dict[str, Any]]:
+    """Returns the epochs that wait: they lie right before the present one."""
+    entries = _of_type({"undelivered": [], **state.meta}, "undelivered", list)
+    first, checked = state.epoch - len(entries), []
+    for number, entry in enumerate(entries):
+        where = f"meta['undelivered'][{number}]"
+        fits = isinstance(entry, dict) and entry.get("epoch") == first + number >= 0
+        _require(fits and is_count(entry.get("step"), state.step), where, entry, f"epoch {first + number}")
+        cursor, parts = _of_type(entry, "cursor", dict), _of_type(entry, "parts", list)
+        end = CheckpointState(first + number + 1, entry["step"])
+        _check_cursor(cursor, end, num_batches)
+        _require(not cursor.get("within"), where, entry, "the end of an epoch")
+        step, place = int(entry["step"]), _place(cursor)
+        checked.append({"epoch": first + number, "step": step, "cursor": place, "parts": parts})
+    return checked
 
 
 def _check_cursor(cursor: Mapping[str, Any], state: CheckpointState, num_batches: int | None) -> None:
@@ -92,6 +133,11 @@ def _check_cursor(cursor: Mapping[str, Any], state: CheckpointState, num_batches
     most_seen = state.step if num_batches is None else min(state.step, num_batches)
     _require(is_count(seen, most_seen), where, cursor, f"at most {most_seen} batches of a pass")
     _require(drawn > 0 or not is_open, where, cursor, "a pass that is open")  # type: ignore[operator]
+    epochs, within, steps = (cursor.get(name, _CURSOR[name]) for name in ("epochs", "within", "steps"))
+    _require(is_count(epochs, state.epoch), where, cursor, f"at most {state.epoch} epochs")
+    _require(isinstance(within, bool), where, cursor, "whether an epoch has begun")
+    made = is_count(steps, state.step) and ((within and is_open) or not steps)
+    _require(made, where, cursor, f"at most {state.step} steps, of an epoch that has begun")
 
 
 def _of_type(meta: Mapping[str, Any], name: str, kind: type) -> Any:

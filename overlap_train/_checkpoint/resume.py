@@ -1,9 +1,10 @@
 """Resuming: after each delivery the training can go on from disk as if it had never been killed (C8).
 
 A checkpoint is the state right after the callbacks of an epoch's end, with the weights that they saw or
-set. What ran ahead of it, training and pending validations alike, is done again by the resumed run, from
-the same weights, random state and position in the data. The training thread hands each state to a writer
-thread; the next one waits until it is written.
+set: what ran ahead of it, training and pending validations alike, is done again by the resumed run, from the
+same weights, random state and position in the data. Or it is the state between two steps, with the snapshots
+of the epochs that wait for their callbacks. The training thread hands each state to a writer thread; the next
+one waits until it is written.
 """
 
 from __future__ import annotations
@@ -17,8 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
-import tensorflow as tf
 
 from overlap_train._callbacks.packing import pack, unpack
 from overlap_train._callbacks.rewind import (
@@ -30,9 +29,18 @@ from overlap_train._callbacks.rewind import (
     sync_files,
 )
 from overlap_train._callbacks.state import CallbackState, capture_all, check_all, restore_all
-from overlap_train._checkpoint.meta import TrainingMeta
+from overlap_train._checkpoint.meta import TrainingMeta, plain_logs
 from overlap_train._checkpoint.state import CheckpointState
 from overlap_train._checkpoint.store import CheckpointStore
+from overlap_train._checkpoint.values import (
+    Undelivered,
+    check_values,
+    pack_undelivered,
+    pack_values,
+    specs_of,
+    stored_values,
+    undelivered,
+)
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._snapshot import ModelState, Values
 from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
@@ -51,6 +59,8 @@ class StartPoint:
         stopped: whether a callback had stopped the training.
         logs: the logs of the last delivered epoch.
         max_lag: how far the training ran ahead when the checkpoint was written.
+        position: in the data.
+        undelivered: the epochs before it that wait for their delivery, oldest first.
     """
 
     epoch: int
@@ -58,6 +68,8 @@ class StartPoint:
     stopped: bool
     logs: Mapping[str, float]
     max_lag: int
+    position: CursorState
+    undelivered: tuple[Undelivered, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,6 +80,13 @@ class _Found:
     meta: TrainingMeta
     files: tuple[FileMark, ...]
     callbacks: tuple[CallbackState, ...]
+    data: dict[str, Any]
+    undelivered: tuple[Undelivered, ...]
+
+    @property
+    def first_undelivered(self) -> int:
+        """The first epoch whose end no callback has seen."""
+        return self.undelivered[0].snapshot.epoch if self.undelivered else self.state.epoch
 
 
 class Resumer:
@@ -99,7 +118,7 @@ class Resumer:
             CheckpointMismatchError: the newest sound one belongs to another model, data or history.
         """
         self._policy = policy
-        self._specs = [(tuple(v.shape), np.dtype(v.dtype.as_numpy_dtype)) for v in variables.read().flat()]
+        self._variables, self._specs = variables, specs_of(variables)
         layout = "\n".join(f"{shape} {dtype}" for shape, dtype in self._specs)
         self._fingerprint = {**belongs_to, "variables": layout}
         self._num_batches = num_batches
@@ -116,7 +135,7 @@ class Resumer:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="overlap-checkpoint")
         self._writing: Future[Path] | None = None
         self._deliveries = 0
-        self._written_s = time.monotonic()
+        self._written_s, self._written_step = time.monotonic(), 0
 
     def rewind_files(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
         """Takes the callbacks' files back to the checkpoint, if that fits; call it before `on_train_begin`.
@@ -132,12 +151,23 @@ class Resumer:
         self._files = files_of(listed)
         self._accept(listed)
         if self._found is not None:
-            rewind_files(listed, self._found.files, self._found.state.epoch)
+            rewind_files(listed, self._found.files, self._found.first_undelivered)
 
     def start(
-        self, state: ModelState, cursor: Cursor, callbacks: Iterable[keras.callbacks.Callback]
+        self,
+        state: ModelState,
+        cursor: Cursor,
+        callbacks: Iterable[keras.callbacks.Callback],
+        begin_epoch: Callable[[int], None],
     ) -> StartPoint | None:
         """Puts everything back as the checkpoint has it; call it after `on_train_begin`.
+
+        Args:
+            state: the variables.
+            cursor: the position in the data.
+            callbacks: of the fit.
+            begin_epoch: calls their `on_epoch_begin`, for an epoch that goes on: what the callbacks set in
+                Python there is not in the checkpoint, and what they remember and change is.
 
         Returns:
             Where to go on, or None if there is no checkpoint.
@@ -151,23 +181,59 @@ class Resumer:
         found, self._found = self._found, None
         if found is None:
             return None
-        values = _stored_values(state, found.state.arrays)
+        values = stored_values(state, found.state.arrays)
+        if found.meta.cursor["within"]:
+            begin_epoch(found.state.epoch)
         restore_all(listed, found.callbacks)
         state.restore(values)
         meta = found.meta
-        cursor.restore(CursorState(**meta.cursor))
+        position = CursorState(**meta.cursor, data=found.data)
+        try:
+            others = cursor.resume(position)
+        except ValueError as error:
+            raise CheckpointMismatchError(
+                f"the checkpoint does not fit this training's data: {error}; give another directory to start "
+                "afresh"
+            ) from error
+        if others:
+            self._say(f"of the training data these attributes are others than before: {', '.join(others)}")
         for name, value in self._settings.items():
             if meta.settings.get(name, value) != value:
                 self._say(
                     f"{name} is {value} from here on; until the checkpoint it was {meta.settings[name]}"
                 )
-        return StartPoint(found.state.epoch, found.state.step, meta.stopped, meta.logs, meta.max_lag)
+        self._written_step = found.state.step
+        epoch, step = found.state.epoch, found.state.step
+        return StartPoint(epoch, step, meta.stopped, meta.logs, meta.max_lag, position, found.undelivered)
+
+    def steps_left(self, step: int) -> int | None:
+        """Returns how many steps may follow `step` before a checkpoint is due; None if any."""
+        every = self._policy.every_steps
+        return None if every is None else every - step % every
+
+    def due_inside(self, step: int) -> bool:
+        """Whether a checkpoint inside an epoch is due after `step` steps."""
+        every = self._policy.every_steps
+        return every is not None and step // every > self._written_step // every and self._waited()
+
+    def inside(
+        self,
+        point: StartPoint,
+        values: Values,
+        callbacks: Iterable[keras.callbacks.Callback],
+    ) -> None:
+        """Writes a checkpoint of where the training stands, unless one of this step has been written.
+
+        Raises:
+            CheckpointError: an earlier one could not be written.
+        """
+        if point.step != self._written_step:
+            self._submit(point, values, callbacks)
 
     def delivered(
         self,
         point: StartPoint,
         values: Values,
-        position: CursorState,
         callbacks: Iterable[keras.callbacks.Callback],
         *,
         last: bool,
@@ -178,15 +244,27 @@ class Resumer:
             CheckpointError: an earlier one could not be written.
         """
         self._deliveries += 1
-        waited_s = time.monotonic() - self._written_s
-        due = self._deliveries % self._policy.every_epochs == 0
-        due = due and (self._policy.every_s is None or waited_s >= self._policy.every_s)
-        if not due and not last:
-            return
-        self._written_s = time.monotonic()
+        # A checkpoint inside a later epoch holds the snapshot of this one.
+        newer = point.step > self._written_step
+        due = newer and self._deliveries % self._policy.every_epochs == 0 and self._waited()
+        if due or last:
+            self._submit(point, values, callbacks)
+
+    def _waited(self) -> bool:
+        """Whether the last checkpoint was long enough ago."""
+        every_s = self._policy.every_s
+        return every_s is None or time.monotonic() - self._written_s >= every_s
+
+    def _submit(
+        self,
+        point: StartPoint,
+        values: Values,
+        callbacks: Iterable[keras.callbacks.Callback],
+    ) -> None:
+        self._written_s, self._written_step = time.monotonic(), point.step
         self.wait()
         states, files = capture_all(callbacks), mark_files(self._files)
-        self._writing = self._writer.submit(self._write, point, values, position, states, files)
+        self._writing = self._writer.submit(self._write, point, values, states, files)
 
     def wait(self) -> None:
         """Waits for the writer, and raises what it raised."""
@@ -217,14 +295,11 @@ class Resumer:
 
     def _understood(self, state: CheckpointState) -> _Found:
         meta = TrainingMeta.of(state, num_batches=self._num_batches)
-        for index, (shape, dtype) in enumerate(self._specs):
-            array = state.arrays.get(f"variables/{index}")
-            if array is None or (array.shape, array.dtype) != (shape, dtype):
-                found = "missing" if array is None else f"of shape {array.shape} and type {array.dtype}"
-                raise CheckpointCorruptError(
-                    f"its variable {index} is {found}, where one of shape {shape} and type {dtype} belongs"
-                )
-        return _Found(state, meta, read_marks(meta.files), unpack(state.arrays, meta.callbacks))
+        check_values(state.arrays, self._specs)
+        waiting = undelivered(state.arrays, meta.undelivered, self._variables)
+        data = [dict(part.values) for part in unpack(state.arrays, meta.data)]
+        files, callbacks = read_marks(meta.files), unpack(state.arrays, meta.callbacks)
+        return _Found(state, meta, files, callbacks, data[0] if data else {}, waiting)
 
     def _accept(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
         """Goes back to an older checkpoint if the newest makes no sense to the callbacks."""
@@ -239,17 +314,21 @@ class Resumer:
         self,
         point: StartPoint,
         values: Values,
-        position: CursorState,
         states: tuple[CallbackState, ...],
         files: tuple[FileMark, ...],
     ) -> Path:
         arrays, described = pack(states)
-        arrays |= {f"variables/{i}": np.asarray(value) for i, value in enumerate(values.flat())}
+        data_arrays, data = pack([CallbackState("data", point.position.data)], prefix="data")
+        arrays |= data_arrays
+        waiting_arrays, waiting = pack_undelivered(point.undelivered)
+        arrays |= waiting_arrays | pack_values(values)
         meta = TrainingMeta(
             callbacks=described,
-            cursor=asdict(position),
+            cursor=point.position.place(),
+            data=data,
+            undelivered=waiting,
             stopped=point.stopped,
-            logs=_plain_logs(point.logs),
+            logs=plain_logs(point.logs),
             max_lag=point.max_lag,
             files=[asdict(mark) for mark in files],
             settings=self._settings,
@@ -258,30 +337,3 @@ class Resumer:
         return self._store.save(
             CheckpointState(point.epoch, point.step, arrays, meta.as_json(), self._fingerprint)
         )
-
-
-def _plain_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the logs as JSON has them; callbacks may have added anything to them."""
-    plain = {name: np.asarray(v).tolist() if hasattr(v, "__array__") else v for name, v in logs.items()}
-    kept = (type(None), bool, int, float, str)
-    return {name: value for name, value in plain.items() if type(value) in kept}
-
-
-def _stored_values(state: ModelState, arrays: Mapping[str, Any]) -> Values:
-    expected = state.read().flat()
-    try:
-        flat = [
-            tf.convert_to_tensor(arrays[f"variables/{i}"], value.dtype) for i, value in enumerate(expected)
-        ]
-    except KeyError as error:
-        raise CheckpointMismatchError(
-            f"the checkpoint has no {error}; the model has {len(expected)} variables and metrics. Compile it "
-            "with the same metrics, or give another directory to start afresh."
-        ) from error
-    for index, (value, wanted) in enumerate(zip(flat, expected, strict=True)):
-        if value.shape != wanted.shape:
-            raise CheckpointMismatchError(
-                f"variable {index} has shape {value.shape} in the checkpoint, {wanted.shape} in this model; "
-                "compile it with the same metrics, or give another directory to start afresh"
-            )
-    return state.pack(flat)

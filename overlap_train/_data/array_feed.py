@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from overlap_train._data.feed import Feed
@@ -94,5 +96,19 @@ class ArrayFeed(Feed):
     def rewind(self, drawn: int) -> None:
         self.drawn = drawn
 
-    def forget(self, drawn: int) -> None:
-        self._orders.forget(drawn)
+    def remembered(self, *, begun: bool) -> dict[str, Any]:
+        return {"order": self._orders[self.drawn - 1]} if begun and not self._orders.repeats else {}
+
+    def recall(self, drawn: int, remembered: dict[str, Any]) -> Sequence[str]:
+        if "order" not in remembered:
+            return ()
+        order = np.asarray(remembered["order"])
+        if order.dtype != np.int64 or order.shape != (self.num_samples,):
+            raise ValueError(f"the order of its rows is no int64[{self.num_samples}]")
+        if not np.array_equal(np.sort(order), np.arange(self.num_samples)):
+            raise ValueError("the order of its rows is no permutation")
+        self._orders.recall(drawn - 1, tf.constant(order))
+        return ()
+
+    def forget(self, drawn: int, seen: int = 0) -> None:
+        self._orders.forget(max(0, drawn - 1))

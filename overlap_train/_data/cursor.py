@@ -8,7 +8,8 @@ nobody could tell, as with arrays).
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from overlap_train._data.feed import Feed
@@ -18,17 +19,29 @@ __all__ = ["Cursor", "CursorState"]
 
 @dataclass(frozen=True, slots=True)
 class CursorState:
-    """Where a cursor stands between two epochs.
+    """Where a cursor stands, between two epochs or inside one.
 
     Attributes:
         drawn: passes made so far.
         seen: batches used of the current pass.
         open: whether the current pass goes on in the next epoch.
+        epochs: epochs that have ended.
+        within: whether an epoch has begun.
+        steps: made in that epoch.
+        data: what the feed has to be told in another process.
     """
 
     drawn: int
     seen: int
     open: bool
+    epochs: int = 0
+    within: bool = False
+    steps: int = 0
+    data: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def place(self) -> dict[str, int | bool]:
+        """Returns all but the data."""
+        return {part.name: getattr(self, part.name) for part in fields(self) if part.name != "data"}
 
 
 class Cursor:
@@ -55,7 +68,11 @@ class Cursor:
         self._pass: Any = None
         self._seen = 0
         self._steps = 0
+        self._within = False
         self._rewound_to: CursorState | None = None
+        self._epochs = self._marked = 0
+        # The user's data is told once of each epoch, also of one that is taken back and trained again.
+        self._told_begun = self._told_ended = 0
         if tells:
             feed.end_epoch()  # as Keras does before the first epoch
 
@@ -66,7 +83,8 @@ class Cursor:
 
     @property
     def current_pass(self) -> Any:
-        return self._pass
+        """What the next call draws from."""
+        return self.feed.source(self._pass)
 
     @property
     def seen(self) -> int:
@@ -78,14 +96,26 @@ class Cursor:
         """Steps made in this epoch."""
         return self._steps
 
+    @property
+    def within(self) -> bool:
+        """Whether an epoch has begun that is not to be taken back."""
+        return self._within and self._rewound_to is None
+
     def begin_epoch(self) -> None:
+        self._steps, goes_on = 0, False
+        self._within = True
         if self._rewound_to is not None:
+            goes_on = self._rewound_to.within
             self._redo(self._rewound_to)
             self._rewound_to = None
-        self.feed.begin_epoch()
-        self._steps = 0
-        if self._pass is None or not self._steps_per_epoch:
+        if self._told_begun <= self._epochs:
+            self.feed.begin_epoch()
+            self._told_begun = self._epochs + 1
+        if self._pass is None or not (self._steps_per_epoch or goes_on):
             self._new_pass()
+        if self._seen == 0:
+            self._marked = self._epochs
+            self.feed.mark()
 
     def remaining(self) -> int | None:
         """Steps that may follow in this epoch without a new pass; None if unknown."""
@@ -96,8 +126,14 @@ class Cursor:
             limits.append(self.feed.num_batches - self._seen)
         return min(limits) if limits else None
 
+    def most_steps(self) -> int | None:
+        """Returns how many steps the next call may have; None if any number."""
+        limits = [n for n in (self.remaining(), self.feed.most_steps(self._pass)) if n is not None]
+        return min(limits) if limits else None
+
     def advance(self, steps: int) -> None:
         """Counts steps that have been made."""
+        self.feed.used(self._pass, self._seen, steps)
         self._seen += steps
         self._steps += steps
 
@@ -123,21 +159,51 @@ class Cursor:
                 self._new_pass()
             else:
                 self._pass = None
-        self.feed.end_epoch()
+        self._epochs += 1
+        self._within = False
+        if self._told_ended < self._epochs:
+            self._told_ended = self._epochs
+            self.feed.end_epoch()
 
     def state(self) -> CursorState:
-        """Returns the position; call it between two epochs."""
+        """Returns the position; call it between two training calls."""
         if self._rewound_to is not None:
             return self._rewound_to
-        return CursorState(self.feed.drawn, self._seen, self._pass is not None)
+        steps = self._steps if self._within else 0
+        is_open = self._pass is not None
+        begun = is_open and (self._within or (bool(self._steps_per_epoch) and self._seen > 0))
+        data = self.feed.remembered(begun=begun)
+        if data and begun:
+            data = {**data, "marked": self._marked}
+        return CursorState(self.feed.drawn, self._seen, is_open, self._epochs, self._within, steps, data)
 
     def restore(self, state: CursorState) -> None:
         """Goes back to a position; the data is fetched again only if another epoch begins."""
         self._rewound_to = state
 
+    def resume(self, state: CursorState) -> Sequence[str]:
+        """Goes to a position of another process.
+
+        Returns:
+            The names of attributes of the user's data that are others than they were there.
+
+        Raises:
+            ValueError: the data cannot go on from there.
+        """
+        others = self.feed.recall(state.drawn, state.data)
+        self._marked = state.data.get("marked", state.epochs)
+        self._told_ended, self._told_begun = self._marked, self._marked + ("marked" in state.data)
+        self.restore(state)
+        return others
+
     def forget(self, state: CursorState) -> None:
         """Says that nobody will go back to before `state`."""
-        self.feed.forget(max(0, state.drawn - 1))
+        self.feed.forget(state.drawn, state.seen)
+
+    def forget_used(self) -> None:
+        """Says that nobody will go back at all."""
+        if self.feed.keeps and self._rewound_to is None:
+            self.feed.forget(self.feed.drawn, self._seen)
 
     def _new_pass(self) -> None:
         self._pass = self.feed.new_pass()
@@ -145,15 +211,19 @@ class Cursor:
 
     def _redo(self, state: CursorState) -> None:
         self._pass = None
-        if not (state.open and self._steps_per_epoch):
+        self._epochs, self._marked = state.epochs, state.data.get("marked", state.epochs)
+        self._steps = state.steps
+        if not (state.open and (self._steps_per_epoch or state.within)):
             self.feed.rewind(state.drawn)
             return
-        self.feed.rewind(state.drawn - 1)
-        self._new_pass()
-        if hasattr(self._pass, "get_next"):
-            for _ in range(state.seen):
-                next(self._pass)
+        self._pass = self.feed.reopen(state.drawn, state.seen)
         self._seen = state.seen
+        while self._told_ended < state.epochs:  # in another process, which has told nothing of them
+            if self._told_begun == self._told_ended:
+                self.feed.begin_epoch()
+            self.feed.end_epoch()
+            self._told_ended += 1
+            self._told_begun = self._told_ended
 
 
 def _warn_out_of_data() -> None:

@@ -59,7 +59,12 @@ class Feed(abc.ABC):
     @property
     @abc.abstractmethod
     def rewindable(self) -> bool:
-        """Whether `rewind` works."""
+        """Whether `rewind` works to wherever a training has been, in this process or another."""
+
+    @property
+    def runs_python(self) -> bool:
+        """Whether Python takes part in making a batch, so that others may change what it makes."""
+        return False
 
     @abc.abstractmethod
     def new_pass(self) -> Any:
@@ -67,10 +72,83 @@ class Feed(abc.ABC):
 
     @abc.abstractmethod
     def rewind(self, drawn: int) -> None:
-        """Makes the next pass be pass number `drawn` again."""
+        """Makes the next pass be the one behind `drawn` passes again."""
 
-    def forget(self, drawn: int) -> None:
-        """Says that nobody will rewind to before pass number `drawn`."""
+    def reopen(self, drawn: int, seen: int) -> Any:
+        """Makes pass number `drawn`, counted from 1, the current one again, at its batch `seen`."""
+        self.rewind(drawn - 1)
+        opened = self.new_pass()
+        if hasattr(opened, "get_next"):
+            for _ in range(seen):
+                next(opened)
+        return opened
+
+    def keep(self, limit_bytes: int) -> bool:
+        """Keeps batches from now on for a rollback; returns whether this data allows it.
+
+        Args:
+            limit_bytes: up to this size; then `full` says that the training has to wait.
+        """
+        return False
+
+    @property
+    def keeps(self) -> bool:
+        """Whether batches are kept for a rollback."""
+        return False
+
+    @property
+    def full(self) -> bool:
+        """Whether as many are kept as may be."""
+        return False
+
+    def source(self, opened: Any) -> Any:
+        """Returns what the next call draws from."""
+        return opened
+
+    def used(self, opened: Any, first: int, steps: int) -> None:
+        """Takes note of batches of a pass that have been drawn, from number `first` on."""
+
+    def most_steps(self, opened: Any) -> int | None:
+        """Returns how many batches the next call may draw; None if any number."""
+        return None
+
+    def forget(self, drawn: int, seen: int = 0) -> None:
+        """Says that nobody will go back to before batch `seen` of pass number `drawn`."""
+
+    def remember(self) -> bool:
+        """Prepares to tell where it stands, for another process; returns whether this data allows it."""
+        return self.rewindable
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        """The names of what no checkpoint holds of the data's state."""
+        return ()
+
+    def mark(self) -> None:
+        """Takes note that the first batch of the present pass is about to be drawn."""
+
+    def remembered(self, *, begun: bool) -> dict[str, Any]:
+        """Returns what another process has to be told besides the position, in values for a checkpoint.
+
+        Args:
+            begun: whether the present pass has begun and goes on.
+        """
+        return {}
+
+    def recall(self, drawn: int, remembered: dict[str, Any]) -> Sequence[str]:
+        """Takes what another process remembered; a `rewind` or `reopen` follows.
+
+        Args:
+            drawn: passes that it had made.
+            remembered: what it returned.
+
+        Returns:
+            The names of attributes of the data that are others than they were there.
+
+        Raises:
+            ValueError: this data cannot go on from there.
+        """
+        return ()
 
     @abc.abstractmethod
     def describe(self) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import concurrent.futures
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from overlap_train._data.feed import Feed
+from overlap_train._data.kept_batches import KeptBatches, KeptPass
 from overlap_train._data.pipeline import (
     calls_python,
     captured_by,
@@ -18,6 +20,7 @@ from overlap_train._data.pipeline import (
 )
 from overlap_train._data.preprocessing import Preprocess
 from overlap_train._data.row_orders import in_background
+from overlap_train._data.source_state import SourceState
 from overlap_train._keras.data import Pipeline
 
 __all__ = ["IteratorFeed"]
@@ -33,6 +36,7 @@ class IteratorFeed(Feed):
     the training functions are traced. Where Python makes the data there is no such state, and where the
     pipeline's functions write to variables (a `tf.random.Generator`) it is not in the iterator; nor are the
     seeds of a shuffle that draws them only with its first element, as under another shuffle or a repeat.
+    Such data can still go back to where somebody has said that it may have to: its batches are kept.
     """
 
     def __init__(self, pipeline: Pipeline, preprocess: Preprocess | None = None) -> None:
@@ -46,12 +50,16 @@ class IteratorFeed(Feed):
         self.acts_at_epochs = pipeline.acts_at_epochs
         self._first: Any = None
         self._origin: concurrent.futures.Future[tf.Tensor | None] | None = None
+        self._kept: KeptBatches | None = None
+        self._state: SourceState | None = None
+        self._taken: dict[tuple[int, bool], dict[str, Any]] = {}
+        self._recalled = False
 
     def prepare(self) -> None:
         """Makes the first iterator and begins to save its seeds."""
         if self._origin is not None:
             return
-        if not self._has_seeds():
+        if not self._has_seeds() or calls_python(self._dataset):
             self._origin = concurrent.futures.Future()
             self._origin.set_result(None)
             return
@@ -77,9 +85,105 @@ class IteratorFeed(Feed):
         self.prepare()
         return self._origin is not None and self._origin.result() is not None
 
+    @property
+    def runs_python(self) -> bool:
+        return not self._pipeline.is_dataset or calls_python(self._dataset)
+
+    @property
+    def keeps(self) -> bool:
+        return self._kept is not None
+
+    @property
+    def full(self) -> bool:
+        return self._kept is not None and self._kept.size_bytes >= self._kept.limit_bytes
+
+    def keep(self, limit_bytes: int) -> bool:
+        # What a pipeline reads and writes of variables is rolled back, while its iterators go on.
+        possible = isinstance(self._dataset, tf.data.Dataset) and not self.reads and limit_bytes > 0
+        begun = self.drawn > 0 or self._first is not None
+        if self._kept is None and possible and not begun:
+            self._kept = KeptBatches(self._dataset, limit_bytes, copies=self.runs_python)
+        return self._kept is not None
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        return () if self._state is None else self._state.left_out
+
+    def remember(self) -> bool:
+        if self._state is None and self._pipeline.resumable and isinstance(self._dataset, tf.data.Dataset):
+            self._state = SourceState(self._pipeline.stateful)
+        return self._state is not None or self.rewindable
+
+    def mark(self) -> None:
+        self._take(begun=True)
+
+    def remembered(self, *, begun: bool) -> dict[str, Any]:
+        return self._take(begun=begun)
+
+    def _take(self, *, begun: bool) -> dict[str, Any]:
+        """Returns the state before a pass's first batch, or behind the passes so far.
+
+        Taken when the training is first there: after a rollback the source stands further on.
+        """
+        if self._state is None:
+            return {}
+        if (self.drawn, begun) not in self._taken:
+            self._taken[self.drawn, begun] = {"begun": begun, **self._state.take()}
+        return self._taken[self.drawn, begun]
+
+    def recall(self, drawn: int, remembered: dict[str, Any]) -> Sequence[str]:
+        if self._state is None:
+            return ()
+        if not self._pipeline.restarts and (drawn > 1 or not remembered.get("begun")):
+            raise ValueError("it was written after a generator had ended, which cannot begin again")
+        try:
+            others = self._state.put_back(remembered)
+        except (LookupError, TypeError, AttributeError, OverflowError) as error:
+            raise ValueError(f"the state of its data makes no sense ({error!r:.160})") from error
+        self._recalled = True
+        return others
+
+    def source(self, opened: Any) -> Any:
+        return opened.iterator if isinstance(opened, KeptPass) else opened
+
+    def used(self, opened: Any, first: int, steps: int) -> None:
+        if self._kept is not None:
+            self._kept.used(opened, first, steps)
+
+    def most_steps(self, opened: Any) -> int | None:
+        return None if self._kept is None else self._kept.most_steps(opened)
+
+    def forget(self, drawn: int, seen: int = 0) -> None:
+        self._taken = {key: state for key, state in self._taken.items() if key[0] >= drawn}
+        if self._kept is not None:
+            self._kept.forget(drawn, seen)
+
+    def reopen(self, drawn: int, seen: int) -> Any:
+        if self._recalled:
+            return self._reopen_recalled(drawn, seen)
+        if self._kept is None:
+            return super().reopen(drawn, seen)
+        self._kept.rewind(drawn, seen)
+        self.drawn = drawn
+        return self._kept.open(drawn)
+
+    def _reopen_recalled(self, drawn: int, seen: int) -> Any:
+        """Draws a pass from its first batch on, as another process did."""
+        self._recalled, self.drawn = False, drawn - 1
+        opened = self.new_pass()
+        self.mark()
+        for _ in range(seen):
+            if next(self.source(opened), None) is None:
+                raise ValueError(f"the training data ended before batch {seen}, where the checkpoint stood")
+        self.used(opened, 0, seen)
+        self.forget(drawn, seen)
+        return opened
+
     def new_pass(self) -> Any:
         self.prepare()
         self.drawn += 1
+        if self._kept is not None:
+            return self._kept.open(self.drawn)
         if self._first is None:
             return iter(self._dataset)
         assert self._origin is not None
@@ -89,6 +193,13 @@ class IteratorFeed(Feed):
 
     def rewind(self, drawn: int) -> None:
         if drawn == self.drawn:
+            return
+        if self._recalled:
+            self._recalled, self.drawn = False, drawn
+            return
+        if self._kept is not None:
+            self._kept.rewind(drawn + 1, 0)
+            self.drawn = drawn
             return
         if not self.rewindable:
             raise RuntimeError(

@@ -55,6 +55,15 @@ class RowOrders:
         """How many are kept."""
         return len(self._kept)
 
+    @property
+    def repeats(self) -> bool:
+        """Whether all passes have the same order, which another process draws again."""
+        return self._repeats
+
+    def recall(self, number: int, order: tf.Tensor) -> None:
+        """Takes the order of a pass, counted from 0, as another process drew it."""
+        self._kept[number] = order
+
     def forget(self, number: int) -> None:
         """Says that no pass before this one will be made again."""
         for index in [i for i in self._kept if i < number]:

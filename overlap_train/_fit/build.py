@@ -13,11 +13,12 @@ import keras
 
 from overlap_train._callbacks.late import EpochHooks, late_callbacks
 from overlap_train._data.cursor import Cursor
+from overlap_train._fit.agreement import agree_to_start
 from overlap_train._fit.checkpointing import build_resumer
 from overlap_train._fit.course import Course, Ledger
 from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.epoch_training import EpochTraining
-from overlap_train._fit.followers import AnyDelivery, AnyResumer, agree_to_start, deliver_together
+from overlap_train._fit.followers import AnyDelivery, AnyResumer, deliver_together
 from overlap_train._fit.idle_cores import IdleCores
 from overlap_train._fit.interrupts import Interrupted, Interrupts
 from overlap_train._fit.lag import LagControl, effective_lag
@@ -136,6 +137,7 @@ class FitBuilder:
             cursor=self._cursor,
             suite=suite,
             stepwise=deliveries.stepwise,
+            resumer=self._resumer,
             lag=deliveries.lag,
             idle=self._idle,
             ledger=self.ledger,
@@ -157,10 +159,13 @@ class FitBuilder:
     ) -> tuple[int, str | None, list[keras.callbacks.Callback]]:
         """Returns how far the training may run ahead, why not, and the callbacks that are called late."""
         settings, feed, found = self._settings, self._request.feed, self._callbacks
+        policy = settings.validation
+        if settings.hosts.count > 1:  # which would have to keep the same number of batches
+            policy = dataclasses.replace(policy, replay_bytes=0)
         watched = suite.runs_python or not feed.rewindable
         late = late_callbacks(found, watched=watched) if settings.hosts.count == 1 else []
         lag, reason = effective_lag(
-            settings.validation,
+            policy,
             feed,
             step,
             suite,

@@ -35,10 +35,17 @@ def build_resumer(
     policy, feed, settings = request.checkpoints, request.feed, request.settings
     if policy is None:
         return None
-    if not feed.rewindable:
+    if policy.every_steps is not None and settings.hosts.count > 1:
+        raise ValueError("CheckpointPolicy(every_steps=...) is for one host; leave it out on several")
+    if not (feed.rewindable if settings.hosts.count > 1 else feed.remember()):
         raise ValueError(
-            "resume needs data whose position can be found again: arrays, or a tf.data.Dataset without "
-            "Python functions and state of its own; this data has one"
+            "resume needs data whose position can be found again: arrays, a PyDataset, a generator, Grain, "
+            "or a tf.data.Dataset without Python functions and state of its own; this data has one"
+        )
+    if feed.left_out:
+        say(
+            f"a resumed fit takes these attributes of its data as they then are: {', '.join(feed.left_out)}; "
+            "what they hold cannot be stored (get_state and set_state would say what can)"
         )
 
     def make() -> Resumer:

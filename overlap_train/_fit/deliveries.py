@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from overlap_train._callbacks.delivery import Outcome
 from overlap_train._callbacks.late import EpochHooks
 from overlap_train._checkpoint.resume import StartPoint
+from overlap_train._checkpoint.values import Undelivered
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.course import Ledger
 from overlap_train._fit.followers import AnyDelivery, AnyResumer
@@ -28,7 +30,7 @@ __all__ = ["Deliveries"]
 
 @dataclass
 class Deliveries:
-    """AnyDelivery epochs in their order. On the training thread.
+    """Delivers epochs in their order. On the training thread.
 
     Attributes:
         callbacks: a Keras `CallbackList`, or one that several hosts share.
@@ -64,6 +66,7 @@ class Deliveries:
 
     def __post_init__(self) -> None:
         self._course = self.ledger.course
+        self._said_full = False
 
     def __len__(self) -> int:
         """Returns how many epochs wait."""
@@ -86,7 +89,7 @@ class Deliveries:
         return len(self.backlog) > 0 and self.hosts.all(self.backlog.ready())
 
     def deliver_ready(self) -> bool:
-        """AnyDelivery what is ready without waiting; returns whether that rolled the training back."""
+        """Delivers what is ready without waiting; returns whether that rolled the training back."""
         while self.ready():
             if self.deliver_oldest():
                 return True
@@ -99,8 +102,27 @@ class Deliveries:
                 return True
         return False
 
+    def make_room(self) -> bool:
+        """Lets go of batches that nobody will replay, and waits if too many are kept.
+
+        Returns:
+            Whether a delivery rolled the training back.
+        """
+        while self.cursor.feed.full and len(self.backlog):
+            if not self._said_full:
+                self._said_full = True
+                self.progress.message(
+                    "waiting for validations, because the batches that a rollback would replay take all of "
+                    "ValidationPolicy.replay_bytes"
+                )
+            if self.deliver_oldest():
+                return True
+        if not len(self.backlog):
+            self.cursor.forget_used()
+        return False
+
     def deliver_before(self, next_epoch: int, splits: int) -> None:
-        """AnyDelivery what is ready, and waits for what has to be delivered before an epoch may begin.
+        """Delivers what is ready, and waits for what has to be delivered before an epoch may begin.
 
         Args:
             next_epoch: that epoch.
@@ -127,7 +149,8 @@ class Deliveries:
 
         self.suite.admit(None)  # while callbacks run the training needs one core
         start_s = time.monotonic()
-        trained_on = self._course.step != pending.snapshot.step
+        # Also before an epoch's first step: its metrics have been reset.
+        trained_on = self._course.step != pending.snapshot.step or self.cursor.within
         self.lag.validated(pending.epoch, spans, alone=not trained_on)
         outcome = self.delivery.deliver(
             pending.snapshot, pending.train_logs, results, stops=pending.stops, trained_on=trained_on
@@ -147,15 +170,48 @@ class Deliveries:
         self.release_step_validations()
         return outcome.rolled_back
 
+    def begin_again(self, waiting: Undelivered) -> None:
+        """Begins the validation of an epoch that waited when a checkpoint was written."""
+        self.ledger.accounts.begin(waiting.snapshot.epoch)
+        self.begin(waiting.snapshot, waiting.logs, stops=False)
+
     def deliver_until(self, deadline_s: float) -> None:
-        """AnyDelivery the epochs whose validations end in time, and gives the others up."""
+        """Delivers the epochs whose validations end in time."""
         if self.hosts.count > 1:
-            self.backlog.drop()  # what ends in time on one host need not on another
-        try:
+            return  # what ends in time on one host need not on another
+        with suppress(TimeoutError):
             while len(self.backlog) and not self._course.stopped:
                 self.deliver_oldest(timeout_s=max(0.05, deadline_s - time.monotonic()))
-        except TimeoutError:
-            self.backlog.drop()
+
+    def may_checkpoint(self) -> bool:
+        """Whether a checkpoint can be written between two steps.
+
+        Where epochs wait, whose snapshots it would hold, the data must be able to go back to all of them.
+        """
+        if self.resumer is None or self.hosts.count > 1 or self._course.stopped:
+            return False
+        if any(pending.stops for pending in self.backlog):
+            return False
+        return not len(self.backlog) or (self.backlog.blocks and self.cursor.feed.rewindable)
+
+    def checkpoint_due(self) -> bool:
+        """Whether a checkpoint inside the present epoch is to be written now."""
+        return (
+            self.resumer is not None and self.resumer.due_inside(self._course.step) and self.may_checkpoint()
+        )
+
+    def checkpoint(self, snapshot: Snapshot) -> None:
+        """Writes a checkpoint of where the training stands; see `may_checkpoint`.
+
+        Args:
+            snapshot: of that.
+        """
+        assert self.resumer is not None
+        epoch, course, lag = snapshot.epoch, self._course, self.backlog.max_lag
+        waiting = tuple(Undelivered(pending.snapshot, pending.train_logs) for pending in self.backlog)
+        logs = dict(course.logs.get(epoch - len(waiting) - 1, {}))
+        point = StartPoint(epoch, snapshot.step, course.stopped, logs, lag, snapshot.position, waiting)
+        self.resumer.inside(point, snapshot.values, self.callbacks.callbacks)
 
     def finish_step_validations(self) -> None:
         """Waits for the validation inside an epoch that is under way."""
@@ -164,7 +220,7 @@ class Deliveries:
             self.release_step_validations()
 
     def release_step_validations(self) -> None:
-        """AnyDelivery the results of validations inside epochs that no rollback can undo."""
+        """Delivers the results of validations inside epochs that no rollback can undo."""
         if self.stepwise is not None:
             self.stepwise.release(self.backlog.oldest.epoch if len(self.backlog) else None)
 
@@ -212,9 +268,8 @@ class Deliveries:
             following = pending.epoch + 1
             logs, lag = dict(outcome.logs), self.backlog.max_lag
             self.resumer.delivered(
-                StartPoint(following, pending.snapshot.step, course.stopped, logs, lag),
+                StartPoint(following, pending.snapshot.step, course.stopped, logs, lag, position),
                 outcome.values,
-                position,
                 self.callbacks.callbacks,
                 last=course.stopped or following >= course.epochs,
             )

@@ -13,6 +13,7 @@ from overlap_train._callbacks.hooks import wants_train_batches
 from overlap_train._callbacks.late import EpochHooks
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.course import Ledger
+from overlap_train._fit.followers import AnyResumer
 from overlap_train._fit.idle_cores import IdleCores
 from overlap_train._fit.interrupts import Interrupted
 from overlap_train._fit.lag import LagControl
@@ -45,6 +46,7 @@ class EpochTraining:
         cursor: the position in the data.
         suite: whose workers run beside the calls.
         stepwise: validates inside epochs, or None.
+        resumer: writes checkpoints, or None.
         lag: learns what the calls cost beside the workers.
         idle: learns which cores the calls leave.
         ledger: where the time is written down.
@@ -64,6 +66,7 @@ class EpochTraining:
     cursor: Cursor
     suite: ValidationSuite
     stepwise: StepValidations | None
+    resumer: AnyResumer | None
     lag: LagControl
     idle: IdleCores
     ledger: Ledger
@@ -161,11 +164,14 @@ class EpochTraining:
 
     def _capped(self, steps: int) -> int:
         """Returns how many steps a call may have before something else is due."""
-        remaining = self.cursor.remaining()
-        if remaining is not None:
-            steps = min(steps, remaining)
-        if self.stepwise is not None and not self._batch_hooks:
-            steps = min(steps, self.stepwise.steps_left(self._course.step) or steps)
+        most = self.cursor.most_steps()
+        if most is not None:
+            steps = min(steps, most)
+        if self._batch_hooks:
+            return steps
+        for due in (self.stepwise, self.resumer):
+            if due is not None:
+                steps = min(steps, due.steps_left(self._course.step) or steps)
         return steps
 
     def _count(self, done: StepsDone, span: Span) -> None:

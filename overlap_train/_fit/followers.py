@@ -15,60 +15,17 @@ from typing import Any, TypeAlias
 import keras
 
 from overlap_train._callbacks.delivery import Delivery, Outcome
-from overlap_train._callbacks.hooks import wants_train_batches
-from overlap_train._checkpoint.fingerprints import fingerprint
 from overlap_train._checkpoint.resume import Resumer, StartPoint
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._fit.request import FitRequest
-from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values
-from overlap_train._support.version import __version__
-from overlap_train._training.replicas.strategy import Replicas
 from overlap_train._validation.suite import ValidationSuite
-from overlap_train.options.validation import ValidationPolicy
-from overlap_train.parallel.cluster import program_digest
+from overlap_train.errors import CheckpointMismatchError
 from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import ShardOutcome, ValidationResult
 
-__all__ = ["AnyDelivery", "AnyResumer", "agree_to_start", "deliver_together", "make_resumer"]
-
-
-def agree_to_start(
-    request: FitRequest, replicas: Replicas, callbacks: Iterable[keras.callbacks.Callback]
-) -> None:
-    """Checks that all replicas and hosts are about to do the same, and makes the model's variables.
-
-    Args:
-        request: what the fit is to do.
-        replicas: that share each batch.
-        callbacks: as the user passed them.
-
-    Raises:
-        ValueError: if something is asked for that is not possible.
-        HostMismatchError: if a host differs from the chief.
-    """
-    model, feed, policy = request.model, request.feed, request.settings.validation
-    replicas.check_batch(feed.full_batch)
-    if replicas.hosts.count > 1:
-        _check_shareable(policy, callbacks)
-        described = {
-            "batch size": feed.full_batch,
-            "number of epochs": request.epochs,
-            "ExecutionPlan": request.settings.execution,
-            "ValidationPolicy": policy,
-        }
-        replicas.hosts.check_same(
-            {
-                "version of overlap_train": __version__,
-                "program": program_digest(),
-                **{name: str(value) for name, value in described.items()},
-                "data": feed.describe(),
-                "structure of the model": [type(layer).__name__ for layer in keras_models.flat_layers(model)],
-            }
-        )
-    replicas.build(model, feed.element_spec)
-    replicas.hosts.check_same(fingerprint(model, feed))
+__all__ = ["AnyDelivery", "AnyResumer", "deliver_together", "make_resumer"]
 
 
 def deliver_together(
@@ -138,26 +95,6 @@ class _NoValidations:
         self, name: str, snapshot: Snapshot, callbacks: keras.callbacks.CallbackList
     ) -> ShardOutcome | None:
         return None
-
-
-def _check_shareable(policy: ValidationPolicy, callbacks: Iterable[keras.callbacks.Callback]) -> None:
-    """Refuses what would depend on one host's clock."""
-    for name in ("every_steps", "every_seconds"):
-        if getattr(policy, name) is not None:
-            raise ValueError(f"ValidationPolicy({name}=...) is for one host; leave it out on several")
-    if policy.backlog != "block":
-        raise ValueError(
-            f"ValidationPolicy(backlog={policy.backlog!r}) lets a host's clock decide what is validated; "
-            "use 'block' on several hosts"
-        )
-    for callback in callbacks:
-        if isinstance(callback, keras.callbacks.SwapEMAWeights):
-            raise ValueError("SwapEMAWeights changes weights before a validation; it is for one host")
-        if wants_train_batches(callback):
-            raise ValueError(
-                f"{type(callback).__name__} listens to training batches, which is for one host; leave it "
-                "out, or use a callback that works at the ends of epochs"
-            )
 
 
 class _Changes:
@@ -274,6 +211,13 @@ class SharedDelivery:
         return Outcome(logs, stop, tuple(changed), rolled_back, values)
 
 
+def _refuse_to_begin(epoch: int) -> None:
+    raise CheckpointMismatchError(
+        f"the checkpoint was written inside epoch {epoch + 1} of a training on one host; resume it there, or "
+        "give another directory to start afresh"
+    )
+
+
 class SharedResumer:
     """Reads and writes checkpoints on the chief; the other hosts get from it where to go on."""
 
@@ -287,35 +231,55 @@ class SharedResumer:
         self._hosts.chief_first(lambda: inner.rewind_files(callbacks) if inner else None)
 
     def start(
-        self, state: ModelState, cursor: Cursor, callbacks: Iterable[keras.callbacks.Callback]
+        self,
+        state: ModelState,
+        cursor: Cursor,
+        callbacks: Iterable[keras.callbacks.Callback],
+        begin_epoch: Callable[[int], None],
     ) -> StartPoint | None:
         inner = self._inner
-        own = self._hosts.chief_first(lambda: inner.start(state, cursor, callbacks) if inner else None)
+        own = self._hosts.chief_first(
+            lambda: inner.start(state, cursor, callbacks, _refuse_to_begin) if inner else None
+        )
         history = self._model.history
         told = None
         if own is not None:
-            told = [asdict(own), asdict(cursor.state()), history.epoch, history.history]
+            told = [asdict(own) | {"position": None}, cursor.state().place(), history.epoch, history.history]
         told = self._hosts.from_chief(told)
         if told is None:
             return None
         point, place, history.epoch, history.history = told
+        place = CursorState(**place)
         values = self._hosts.tensors_from_chief(state.read().flat())
         if not self._hosts.is_chief:
             state.restore(state.pack(values))
-            cursor.restore(CursorState(**place))
-        return StartPoint(**point)
+            cursor.restore(place)
+        return StartPoint(**{**point, "position": place})
 
     def delivered(
         self,
         point: StartPoint,
         values: Values,
-        position: CursorState,
         callbacks: Iterable[keras.callbacks.Callback],
         *,
         last: bool,
     ) -> None:
         if self._inner is not None:
-            self._inner.delivered(point, values, position, callbacks, last=last)
+            self._inner.delivered(point, values, callbacks, last=last)
+
+    def steps_left(self, step: int) -> int | None:
+        return None
+
+    def due_inside(self, step: int) -> bool:
+        return False
+
+    def inside(
+        self,
+        point: StartPoint,
+        values: Values,
+        callbacks: Iterable[keras.callbacks.Callback],
+    ) -> None:
+        """Writes nothing: an epoch's steps belong to all hosts."""
 
     def wait(self) -> None:
         if self._inner is not None:

@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM during a `fit`: the first asks, the second does not.
 
-The handlers are installed only in the main thread, where Python runs them, and put back afterwards.
+The handlers are installed only in the main thread, where Python runs them, and put back afterwards. A handler
+of the user's is called too; what it raises, such as SystemExit, is raised when the fit has ended in order.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Interrupts:
     def __init__(self) -> None:
         self.received: str | None = None
         self._previous: dict[signal.Signals, Any] = {}
+        self._raised: BaseException | None = None
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
@@ -39,12 +41,21 @@ class Interrupts:
                     self._previous[number] = signal.signal(number, self._handle)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous.clear()
+        raised, self._raised = self._raised, None
+        if raised is not None and kind is None:
+            raise raised
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
             raise KeyboardInterrupt(f"{self.received}, then {signal.Signals(number).name}")
         self.received = signal.Signals(number).name
+        handler = self._previous.get(signal.Signals(number))
+        if callable(handler) and handler is not signal.default_int_handler:
+            try:
+                handler(number, frame)
+            except BaseException as error:
+                self._raised = error

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import keras
 
-from overlap_train._callbacks.hooks import may_change_training, ordering_hooks
+from overlap_train._callbacks.hooks import acts_on_model_only, may_change_training, ordering_hooks
 from overlap_train._data.feed import Feed
 from overlap_train._fit.idle_cores import IdleCores
 from overlap_train._fit.overlap_gain import OverlapJudge
@@ -56,7 +56,7 @@ def effective_lag(
         return policy.max_lag, None
     reason = suite.in_step
     if reason is None and policy.on_change == "rollback":
-        reason = _kept_nowhere(feed, step) or _noticed(feed, suite, callbacks, late)
+        reason = _kept_nowhere(feed, step) or _noticed(policy, feed, suite, callbacks, late)
         if reason is None and validation_acts and feed.acts_at_epochs:
             reason = (
                 "the training and the validation data both do something at the end of an epoch "
@@ -76,6 +76,7 @@ def _kept_nowhere(feed: Feed, step: Step) -> str | None:
 
 
 def _noticed(
+    policy: ValidationPolicy,
     feed: Feed,
     suite: ValidationSuite,
     callbacks: Sequence[keras.callbacks.Callback],
@@ -93,18 +94,43 @@ def _noticed(
             name = type(callback).__name__
             without = "" if hook == "on_epoch_begin" else f", as would EpochOnly({name}), without its batches"
             return f"{name}.{hook} must not run for an epoch that may be undone; {_REMEDY}{without}"
-    acting = next((type(c).__name__ for c in callbacks if may_change_training(c)), None)
-    if acting is not None and not feed.rewindable:
-        return (
-            f"{acting} may change the training, whose data cannot be rewound (Python makes it, or its "
-            f"pipeline keeps a state); {_REMEDY}, or {acting}.overlap_safe = True if it changes nothing"
-        )
-    if acting is not None and not suite.rewindable:
+    changing = [callback for callback in callbacks if may_change_training(callback)]
+    if not changing:
+        return None
+    if not suite.rewindable:
+        acting = type(changing[0]).__name__
         return (
             f"{acting} may change the training, and the validation data comes from a generator and cannot be "
             f"rewound; {_REMEDY}, or {acting}.overlap_safe = True if it changes nothing"
         )
-    return None
+    return _lost(policy, feed, changing)
+
+
+def _lost(policy: ValidationPolicy, feed: Feed, changing: Sequence[keras.callbacks.Callback]) -> str | None:
+    """Returns why the training data could not be trained again, or None.
+
+    Args:
+        policy: says how many batches may be kept.
+        feed: the data.
+        changing: the callbacks that may change the training.
+    """
+    if feed.rewindable:
+        return None
+    foreign = [callback for callback in changing if not acts_on_model_only(callback)]
+    if feed.runs_python and foreign:
+        acting = type(foreign[0]).__name__
+        return (
+            f"{acting} may change the training, whose data cannot be rewound, because Python makes it and "
+            f"{acting} may change what it makes; {_REMEDY}, or {acting}.overlap_safe = True if it changes "
+            "nothing"
+        )
+    if feed.keep(policy.replay_bytes):
+        return None
+    acting = type(changing[0]).__name__
+    return (
+        f"{acting} may change the training, whose data cannot be rewound (Python makes it, or its pipeline "
+        f"keeps a state) and is not kept; {_REMEDY}, or {acting}.overlap_safe = True if it changes nothing"
+    )
 
 
 class LagControl:

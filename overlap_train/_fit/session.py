@@ -49,7 +49,7 @@ class FitSession:
         self._model = settings.model
         self._parts = parts
         self._renew = renew
-        self._begun = opening.begun
+        self._begun = self._epoch_begun = opening.begun
         self._train_function = opening.train_function
         self._last_logs: Mapping[str, Any] = {}
         self._ledger: Ledger = parts.training.ledger
@@ -97,21 +97,36 @@ class FitSession:
         """Goes on from the newest checkpoint, if there is one."""
         parts, course = self._parts, self._course
         resumer, cursor = parts.deliveries.resumer, parts.training.cursor
-        point = None if resumer is None else resumer.start(parts.state, cursor, parts.callbacks.callbacks)
+        if resumer is None:
+            return
+        callbacks = parts.callbacks
+        point = resumer.start(parts.state, cursor, callbacks.callbacks, callbacks.on_epoch_begin)
         if point is None:
             return
         course.next_epoch, course.step, course.stopped = point.epoch, point.step, point.stopped
-        course.logs[point.epoch - 1] = point.logs
+        if point.logs:
+            course.logs[point.epoch - len(point.undelivered) - 1] = point.logs
+        self._epoch_begun = point.position.within
         self._model.stop_training = point.stopped
         backlog = parts.deliveries.backlog
         backlog.max_lag = min(backlog.max_lag, point.max_lag)
-        parts.training.progress.message(f"resumed after epoch {point.epoch}")
+        where = f"after epoch {point.epoch}"
+        if point.position.within:
+            where = f"inside epoch {point.epoch + 1}, after {point.position.steps} of its steps"
+        parts.training.progress.message(f"resumed {where}")
+        for waiting in point.undelivered:
+            parts.deliveries.begin_again(waiting)
+        if not point.position.within:
+            parts.deliveries.deliver_before(course.next_epoch, parts.training.loop.splits)
 
     def _train_epoch(self, epoch: int) -> None:
         """Trains an epoch to its end, or until a delivery rolls it back."""
         training = self._parts.training
-        training.begin_epoch(epoch, begun=self._begun)
+        training.begin_epoch(epoch, begun=self._epoch_begun)
+        self._epoch_begun = False
         while training.cursor.remaining() != 0:
+            if self._parts.deliveries.make_room():
+                return
             # A training that was told to stop before an epoch's first step makes one call all the same.
             done = self._train_call(epoch)
             if done.steps:  # the call that finds the end of the data may make none
@@ -120,6 +135,8 @@ class FitSession:
                 return
             if done.exhausted or self._model.stop_training:
                 break
+            if self._parts.deliveries.checkpoint_due() and training.cursor.remaining() != 0:
+                self._parts.deliveries.checkpoint(training.take_snapshot(epoch))
         self._end_epoch(epoch)
         self._course.next_epoch = epoch + 1
 
@@ -220,4 +237,10 @@ class FitSession:
         self.ended = f"interrupted by {next(name for name in names if name)}"
         deadline_s = time.monotonic() + _GRACE_S
         parts.training.progress.message(f"{self.ended}: delivering what is finished within {_GRACE_S:g} s")
-        parts.deliveries.deliver_until(deadline_s)
+        deliveries = parts.deliveries
+        deliveries.deliver_until(deadline_s)
+        if deliveries.may_checkpoint():
+            deliveries.checkpoint(parts.training.take_snapshot(self._course.next_epoch))
+        deliveries.backlog.drop()
+        if deliveries.resumer is not None:
+            deliveries.resumer.wait()

@@ -20,6 +20,8 @@ from keras.src.trainers.data_adapters import (
 )
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
+from keras.src.trainers.data_adapters.grain_dataset_adapter import GrainDatasetAdapter
+from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 __all__ = [
@@ -39,10 +41,15 @@ class Pipeline:
     Attributes:
         is_dataset: whether it is a dataset of the user's: a new iterator of it may advance a shuffle's seed.
         restarts: whether another iterator starts from the first batch again; a generator's goes on.
+        resumable: whether drawing again from a pass's first batch on, in another process and from the same
+            state of the source, is known to give the same batches: by index, from a generator, from Grain.
+        stateful: the user's object whose attributes are that state, if it has any.
     """
 
     is_dataset: bool
     restarts: bool
+    resumable: bool
+    stateful: Any
     _adapter: DataAdapter = field(repr=False)
 
     @functools.cached_property
@@ -158,11 +165,7 @@ def recognize(
         shuffle=shuffle if convertible or isinstance(x, keras.utils.PyDataset) else False,
         class_weight=class_weight,
     )
-    pipeline = Pipeline(
-        is_dataset=isinstance(adapter, TFDatasetAdapter),
-        restarts=not isinstance(adapter, GeneratorDataAdapter),
-        _adapter=adapter,
-    )
+    pipeline = _pipeline(adapter, x)
     if isinstance(adapter, ArrayDataAdapter):
         arrays = _arrays(adapter, shuffle, pipeline)
         if arrays.num_samples == 0:
@@ -183,6 +186,16 @@ def without_optionals(batch: Any) -> Any:
     """Turns the empty optionals by which `tf.data` carries a None back into None, as Keras does."""
     return keras.tree.map_structure(
         lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch
+    )
+
+
+def _pipeline(adapter: DataAdapter, x: Any) -> Pipeline:
+    return Pipeline(
+        is_dataset=isinstance(adapter, TFDatasetAdapter),
+        restarts=not isinstance(adapter, GeneratorDataAdapter),
+        resumable=isinstance(adapter, (GeneratorDataAdapter, GrainDatasetAdapter, PyDatasetAdapter)),
+        stateful=x if isinstance(adapter, PyDatasetAdapter) else None,
+        _adapter=adapter,
     )
 
 

@@ -26,6 +26,11 @@ class Backlog:
         self._queue: deque[PendingEpoch] = deque()
         self.max_lag = max_lag
 
+    @property
+    def blocks(self) -> bool:
+        """Whether every epoch gets its validation, whatever the clock says."""
+        return self._policy.backlog == "block"
+
     def __iter__(self) -> Iterator[PendingEpoch]:
         return iter(self._queue)
 

@@ -17,9 +17,15 @@ __all__ = ["CheckpointPolicy", "checkpoint_policy"]
 class CheckpointPolicy:
     """Where, when and how many checkpoints are kept; pass it, or the directory alone, as `fit(resume=…)`.
 
+    When a fit on one host ends at a first Ctrl-C or SIGTERM, one more is written of where it stands. While an
+    earlier epoch waits for its validation, nothing is written inside an epoch if Python makes the data or
+    `ValidationPolicy.backlog` is not "block".
+
     Attributes:
         directory: of this training alone; made if missing.
         every_epochs: write after this number of delivered epochs.
+        every_steps: also write inside epochs, after this number of training steps; None does not. For one
+            host.
         every_s: seconds that must have passed since the last one; None does not wait.
         keep: how many checkpoints are kept; if the newest is damaged, the one before is used.
 
@@ -30,6 +36,7 @@ class CheckpointPolicy:
 
     directory: str | os.PathLike[str]
     every_epochs: int = 1
+    every_steps: int | None = None
     every_s: float | None = None
     keep: int = 3
 
@@ -39,6 +46,9 @@ class CheckpointPolicy:
         freeze(
             self,
             every_epochs=require_count("every_epochs", self.every_epochs, minimum=1),
+            every_steps=None
+            if self.every_steps is None
+            else require_count("every_steps", self.every_steps, minimum=1, expected="an integer or None"),
             every_s=None
             if self.every_s is None
             else require_seconds("every_s", self.every_s, zero=True, expected=expected),

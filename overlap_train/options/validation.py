@@ -63,6 +63,10 @@ class ValidationPolicy:
         devices: that the workers take in turn, such as `("GPU:1",)`; None spreads them over the replicas of
             a strategy, and without one leaves them where TensorFlow puts them.
         cache_bytes: prepared validation batches of a dataset are kept in memory up to this size.
+        replay_bytes: training batches that cannot be drawn again (from Python, or from a pipeline with a
+            state) are kept up to this size, to be trained again after a rollback; when they take more,
+            training waits for validations. 0 keeps none: then such data is validated in step wherever a
+            callback may change the training.
         join_batches: evaluate several batches of arrays as one where the network is small and its loss and
             metrics are known to be sums over rows: the same numbers but for rounding, with fewer operations
             to start. False evaluates the batches as they are.
@@ -87,6 +91,7 @@ class ValidationPolicy:
     sanity_check: bool = False
     devices: Sequence[str] | None = None
     cache_bytes: int = 1 << 30
+    replay_bytes: int = 1 << 30
     join_batches: bool = True
 
     def __post_init__(self) -> None:
@@ -105,6 +110,7 @@ class ValidationPolicy:
             sanity_check=require_flag("sanity_check", self.sanity_check),
             devices=_devices_or_none(self.devices),
             cache_bytes=require_count("cache_bytes", self.cache_bytes, minimum=0),
+            replay_bytes=require_count("replay_bytes", self.replay_bytes, minimum=0),
             join_batches=require_flag("join_batches", self.join_batches),
         )
 

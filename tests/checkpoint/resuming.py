@@ -19,6 +19,7 @@ from overlap_train.errors import CheckpointError
 from overlap_train.options.checkpoint import CheckpointPolicy
 
 LOGS = {"loss": 0.5, "val_loss": 0.25}
+POSITION = CursorState(1, 3, False)
 
 
 class Remembering(keras.callbacks.Callback):
@@ -60,6 +61,7 @@ class Training:
         self.policy = CheckpointPolicy(directory=directory / "run")
         self.log = directory / "log.csv"
         self.initial = self.state.read()
+        self.begun: list[int] = []  # epochs inside which it went on
 
     def resumer(self) -> Resumer:
         belongs_to = fingerprint(self.model, self.feed)
@@ -86,10 +88,9 @@ class Training:
             for callback in callbacks:
                 getattr(callback, hook)(*([0, dict(LOGS)] if hook == "on_epoch_end" else [{}]))
             if hook == "on_epoch_end":
-                point = StartPoint(1, 3, False, logs, 1)
+                point = StartPoint(1, 3, False, logs, 1, POSITION)
                 for _ in range(2):
-                    position = CursorState(1, 3, False)
-                    resumer.delivered(point, self.state.read(), position, callbacks, last=True)
+                    resumer.delivered(point, self.state.read(), callbacks, last=True)
                     resumer.wait()
         resumer.close()
         return (Path(self.policy.directory) / "ckpt-000002.otck").read_bytes()
@@ -103,7 +104,7 @@ class Training:
                 callback.on_train_begin({})
             before = [repr(state) for state in capture_all(callbacks)]
             try:
-                point = resumer.start(self.state, Cursor(self.feed, None), callbacks)
+                point = resumer.start(self.state, Cursor(self.feed, None), callbacks, self.begun.append)
             except CheckpointError:
                 assert [repr(state) for state in capture_all(callbacks)] == before
                 raise

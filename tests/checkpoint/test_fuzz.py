@@ -13,7 +13,7 @@ import pytest
 from overlap_train._checkpoint.resume import StartPoint
 from overlap_train.errors import CheckpointMismatchError
 from tests.checkpoint.crafting import Fuzzer
-from tests.checkpoint.resuming import LOGS, Training
+from tests.checkpoint.resuming import LOGS, POSITION, Training
 
 
 def fuzz(directory: Path, count: int, seed: int) -> collections.Counter:
@@ -33,12 +33,12 @@ def fuzz(directory: Path, count: int, seed: int) -> collections.Counter:
             assert isinstance(point.epoch, int)
             assert isinstance(point.step, int)
             assert isinstance(point.max_lag, int)
-            assert point.epoch >= 1
+            assert point.epoch >= (not point.position.within)
             passed_over = [w for w in seen if newest.name in str(w.message)]
             others = [w for w in seen if w not in passed_over]
             assert not others, str(others[0])
             if passed_over:
-                assert point == StartPoint(1, 3, False, LOGS, 1)
+                assert point == StartPoint(1, 3, False, LOGS, 1, POSITION)
             outcomes["older" if passed_over else "taken"] += 1
         except CheckpointMismatchError:
             outcomes["refused"] += 1
@@ -69,10 +69,10 @@ def test_the_sound_file_of_the_fuzzer_is_taken(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", category=DeprecationWarning, module="keras")
-        assert training.resume() == StartPoint(1, 3, False, LOGS, 1)
+        assert training.resume() == StartPoint(1, 3, False, LOGS, 1, POSITION)
 
 
 def test_logs_of_other_kinds_do_not_hinder_a_checkpoint(tmp_path):
     training = Training(tmp_path)
     training.save({**LOGS, "loss": np.float32(0.5), "vector": np.ones(2), "what": object()})
-    assert training.resume() == StartPoint(1, 3, False, LOGS, 1)
+    assert training.resume() == StartPoint(1, 3, False, LOGS, 1, POSITION)

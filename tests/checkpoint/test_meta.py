@@ -12,7 +12,7 @@ import pytest
 from overlap_train._checkpoint import container
 from overlap_train._checkpoint.resume import StartPoint
 from tests.checkpoint.crafting import TEXTS, opened, sealed
-from tests.checkpoint.resuming import LOGS, Training
+from tests.checkpoint.resuming import LOGS, POSITION, Training
 
 # Keras's, when a callback looks at the learning rate.
 
@@ -33,6 +33,11 @@ CURSOR = {"drawn": 1, "seen": 3, "open": False}
         {"cursor": {**CURSOR, "seen": -1}},
         {"cursor": {**CURSOR, "open": 1}},
         {"cursor": {}},
+        {"cursor": {**CURSOR, "epochs": 2}},
+        {"cursor": {**CURSOR, "within": 1}},
+        {"cursor": {**CURSOR, "steps": 1}},
+        {"cursor": {**CURSOR, "within": True, "steps": 1}},
+        {"cursor": {**CURSOR, "open": True, "within": True, "steps": 4}},
         {"stopped": "no"},
         {"logs": {"loss": {}}},
         {"logs": [1]},
@@ -44,6 +49,12 @@ CURSOR = {"drawn": 1, "seen": 3, "open": False}
         {"files": {}},
         {"files": [{}]},
         {"settings": {"a": 1}},
+        {"data": {}},
+        {"undelivered": {}},
+        {"undelivered": [1]},
+        {"undelivered": [{"epoch": 1, "step": 3, "cursor": CURSOR, "parts": []}]},
+        {"undelivered": [{"epoch": 0, "step": 4, "cursor": CURSOR, "parts": []}]},
+        {"undelivered": [{"epoch": 0, "step": 3, "cursor": CURSOR, "parts": []}]},
     ],
     ids=repr,
 )
@@ -53,7 +64,7 @@ def test_a_meta_that_no_training_writes_is_passed_over(tmp_path, meta):
     newest = tmp_path / "run" / "ckpt-000002.otck"
     rewritten(newest, meta={**container.read(newest).meta, **meta})
     with pytest.warns(RuntimeWarning, match=r"Resuming from .*000001.*000002"):
-        assert training.resume() == StartPoint(1, 3, False, LOGS, 1)
+        assert training.resume() == StartPoint(1, 3, False, LOGS, 1, POSITION)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +85,7 @@ def test_variables_that_are_not_those_of_the_model_are_passed_over(tmp_path, cha
     changed = change(stored.pop("variables/0"))
     rewritten(newest, arrays=stored if changed is None else {**stored, "variables/0": changed})
     with pytest.warns(RuntimeWarning, match="variable 0 is"):
-        assert training.resume() == StartPoint(1, 3, False, LOGS, 1)
+        assert training.resume() == StartPoint(1, 3, False, LOGS, 1, POSITION)
 
 
 def test_values_of_callbacks_that_are_not_theirs_are_passed_over(tmp_path):
@@ -87,7 +98,7 @@ def test_values_of_callbacks_that_are_not_theirs_are_passed_over(tmp_path):
             callback["values"]["wait"] = "three"
     rewritten(newest, meta=meta)
     with pytest.warns(RuntimeWarning, match=r"000002.*EarlyStopping.wait is of type str"):
-        assert training.resume() == StartPoint(1, 3, False, LOGS, 1)
+        assert training.resume() == StartPoint(1, 3, False, LOGS, 1, POSITION)
 
 
 @pytest.mark.parametrize("epoch", [0, 2**63 - 1])
@@ -99,7 +110,7 @@ def test_an_epoch_is_in_range(tmp_path, epoch):
         assert training.resume().epoch == epoch
     else:
         with pytest.warns(RuntimeWarning, match="its epoch is 0"):
-            assert training.resume() == StartPoint(1, 3, False, LOGS, 1)
+            assert training.resume() == StartPoint(1, 3, False, LOGS, 1, POSITION)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +121,7 @@ def test_a_manifest_that_is_none_is_passed_over(tmp_path, text):
     training.save()
     (tmp_path / "run" / "ckpt-000002.otck").write_bytes(sealed(text))
     with pytest.warns(RuntimeWarning, match=r"000002.*makes no sense"):
-        assert training.resume() == StartPoint(1, 3, False, LOGS, 1)
+        assert training.resume() == StartPoint(1, 3, False, LOGS, 1, POSITION)
 
 
 @pytest.mark.parametrize("fingerprint", [{"model": 3}, []], ids=repr)
@@ -120,7 +131,7 @@ def test_a_fingerprint_that_is_none_is_passed_over(tmp_path, fingerprint):
     text = json.dumps({**manifest, "fingerprint": fingerprint}).encode()
     (tmp_path / "run" / "ckpt-000002.otck").write_bytes(sealed(text, data))
     with pytest.warns(RuntimeWarning, match=r"000002.*fingerprint"):
-        assert training.resume() == StartPoint(1, 3, False, LOGS, 1)
+        assert training.resume() == StartPoint(1, 3, False, LOGS, 1, POSITION)
 
 
 def test_a_log_is_durable_before_the_checkpoint_that_counts_on_it(tmp_path, monkeypatch):

@@ -168,6 +168,8 @@ BAD = [
     (ValidationSet, dict(data="x"), TypeError, "data must be a tuple of arrays"),
     (CheckpointPolicy, dict(directory=3), TypeError, "directory must be a path"),
     (CheckpointPolicy, dict(directory="d", every_epochs=0), ValueError, "every_epochs must be at least 1"),
+    (CheckpointPolicy, dict(directory="d", every_steps=0), ValueError, "every_steps must be at least 1"),
+    (CheckpointPolicy, dict(directory="d", every_steps="5"), TypeError, "every_steps must be an integer or"),
     (CheckpointPolicy, dict(directory="d", keep=1.0), TypeError, "keep must be an int"),
     (CheckpointPolicy, dict(directory="d", every_s=-1), ValueError, "every_s must be at least 0"),
 ]

@@ -44,6 +44,8 @@ def test_a_policy_does_not_change():
         ({"max_lag": -1}, ValueError, "max_lag must be at least 0; got -1"),
         ({"max_lag": None}, TypeError, "max_lag must be an integer; got None"),
         ({"cache_bytes": -1}, ValueError, "cache_bytes must be at least 0"),
+        ({"replay_bytes": -1}, ValueError, "replay_bytes must be at least 0"),
+        ({"replay_bytes": "1 GB"}, TypeError, "replay_bytes must be an integer"),
         ({"join_batches": 2}, TypeError, "join_batches must be True or False; got 2"),
         ({"backlog": "wait"}, ValueError, "backlog must be one of 'block'.*; got 'wait'"),
         ({"on_change": None}, ValueError, "on_change must be one of 'rollback', 'continue'; got None"),

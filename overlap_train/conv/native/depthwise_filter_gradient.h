@@ -156,20 +156,22 @@ class DepthwiseFilterGradient {
     }
   }
 
-  // Adds one tap in double precision: a unit has many pixels here.
+  // Adds one tap in double precision, a row's sum at a time: a unit has many pixels here.
   OT_NOINLINE void AddFewChannels(const Range& range, Index r, Index q, T* sums) const {
     double total[kLanes<T>] = {};
     for (Index image = range.image; image < range.images_end; ++image) {
       for (Index row = range.row; row < range.rows_end; ++row) {
         const Index y = row * s_.stride_h - s_.pad_top + r;
         if (y < 0 || y >= s_.in_h) continue;
+        double sum[kLanes<T>] = {};
         for (Index column = 0; column < s_.out_w; ++column) {
           const Index left = column * s_.stride_w - s_.pad_left + q;
           if (left < 0 || left >= s_.in_w) continue;
           const T* const x = x_ + ((image * s_.in_h + y) * s_.in_w + left) * s_.in_c;
           const T* const dy = dy_ + ((image * s_.out_h + row) * s_.out_w + column) * s_.in_c;
-          for (Index c = 0; c < s_.in_c; ++c) total[c] += double(x[c]) * dy[c];
+          for (Index c = 0; c < s_.in_c; ++c) sum[c] += double(x[c]) * dy[c];
         }
+        for (Index c = 0; c < s_.in_c; ++c) total[c] += sum[c];
       }
     }
     for (Index c = 0; c < s_.in_c; ++c) sums[c] += static_cast<T>(total[c]);

@@ -1,0 +1,120 @@
+"""The variables' values in a checkpoint: of where it stands, and of the epochs that wait for delivery."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from overlap_train._callbacks.packing import pack, unpack
+from overlap_train._callbacks.state import CallbackState
+from overlap_train._data.cursor import CursorState
+from overlap_train._snapshot import ModelState, Snapshot, Values
+from overlap_train.errors import CheckpointCorruptError
+
+__all__ = [
+    "Specs",
+    "Undelivered",
+    "check_values",
+    "pack_undelivered",
+    "pack_values",
+    "specs_of",
+    "stored_values",
+    "undelivered",
+]
+
+Arrays = dict[str, npt.NDArray[Any]]
+Specs = Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
+
+_HERE = "variables"
+
+
+@dataclass(frozen=True, eq=False)
+class Undelivered:
+    """An epoch that has been trained and not been delivered.
+
+    Attributes:
+        snapshot: its end.
+        logs: its training metrics.
+    """
+
+    snapshot: Snapshot
+    logs: Mapping[str, Any]
+
+
+def specs_of(state: ModelState) -> Specs:
+    """Returns the shape and dtype of each value, in the order of `Values.flat`."""
+    return [(tuple(v.shape), np.dtype(v.dtype.as_numpy_dtype)) for v in state.read().flat()]
+
+
+def pack_values(values: Values, prefix: str = _HERE) -> Arrays:
+    """Returns values as the arrays of a checkpoint."""
+    return {f"{prefix}/{i}": np.asarray(value) for i, value in enumerate(values.flat())}
+
+
+def check_values(arrays: Mapping[str, Any], specs: Specs, prefix: str = _HERE) -> None:
+    """Makes sure that a checkpoint holds values of the right shapes.
+
+    Raises:
+        CheckpointCorruptError: one is missing, or another.
+    """
+    for index, (shape, dtype) in enumerate(specs):
+        array = arrays.get(f"{prefix}/{index}")
+        if array is None or (array.shape, array.dtype) != (shape, dtype):
+            found = "missing" if array is None else f"of shape {array.shape} and type {array.dtype}"
+            raise CheckpointCorruptError(
+                f"its variable {index} is {found}, where one of shape {shape} and type {dtype} belongs"
+            )
+
+
+def stored_values(state: ModelState, arrays: Mapping[str, Any], prefix: str = _HERE) -> Values:
+    """Returns values that have been checked."""
+    expected = state.read().flat()
+    return state.pack(
+        [tf.convert_to_tensor(arrays[f"{prefix}/{i}"], value.dtype) for i, value in enumerate(expected)]
+    )
+
+
+def pack_undelivered(epochs: Iterable[Undelivered]) -> tuple[Arrays, list[Any]]:
+    """Splits epochs that wait into arrays and JSON."""
+    arrays: Arrays = {}
+    described = []
+    for number, waiting in enumerate(epochs):
+        snapshot, prefix = waiting.snapshot, f"undelivered/{number}"
+        parts = CallbackState("epoch", {"logs": dict(waiting.logs), "data": snapshot.position.data})
+        packed, texts = pack([parts], prefix=f"{prefix}/parts")
+        arrays |= packed | pack_values(snapshot.values, prefix)
+        place = snapshot.position.place()
+        described.append({"epoch": snapshot.epoch, "step": snapshot.step, "cursor": place, "parts": texts})
+    return arrays, described
+
+
+def undelivered(
+    arrays: Mapping[str, Any], described: Sequence[Mapping[str, Any]], state: ModelState
+) -> tuple[Undelivered, ...]:
+    """Puts epochs that wait together again.
+
+    Args:
+        arrays: of the checkpoint.
+        described: of which `TrainingMeta` has checked all but the parts.
+        state: the variables.
+
+    Raises:
+        CheckpointCorruptError: the parts do not fit together.
+    """
+    specs, epochs = specs_of(state), []
+    for number, entry in enumerate(described):
+        prefix = f"undelivered/{number}"
+        check_values(arrays, specs, prefix)
+        values = [part.values for part in unpack(arrays, entry["parts"])]
+        logs, data = (values[0].get(name) if values else None for name in ("logs", "data"))
+        if not isinstance(logs, dict) or not isinstance(data, dict):
+            raise CheckpointCorruptError(f"its epoch {entry['epoch']} that waits has no logs")
+        position = CursorState(**entry["cursor"], data=data)
+        stored = stored_values(state, arrays, prefix)
+        epochs.append(Undelivered(Snapshot(entry["epoch"], entry["step"], stored, position), logs))
+    return tuple(epochs)

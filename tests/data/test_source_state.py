@@ -1,0 +1,95 @@
+"""The state of a source goes into plain values and comes back in another object of its kind."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from overlap_train._data.source_state import SourceState
+
+
+class Source:
+    def __init__(self):
+        self.files = [f"{number}.png" for number in range(5)]
+        self.rng = np.random.default_rng(1)
+        self.old = np.random.RandomState(2)
+        self.python = random.Random(3)
+        self.order = np.arange(6)
+        self.nested = {"seen": {1, 2}, "pairs": [(1, "a"), (2, None)]}
+        self.lock = object()
+
+    def turn(self):
+        self.rng.shuffle(self.order)
+        self.nested["seen"].add(self.python.randrange(99))
+        self.files = self.files[::-1]
+        return self.rng.random(), self.old.uniform(), self.python.random(), self.order.tolist(), self.nested
+
+
+@pytest.fixture(autouse=True)
+def seeds():
+    state = random.getstate(), np.random.get_state()
+    yield
+    random.setstate(state[0])
+    np.random.set_state(state[1])
+
+
+def test_another_source_goes_on_where_the_first_stood():
+    first, second = Source(), Source()
+    kept, taker = SourceState(first), SourceState(second)
+    first.turn()
+    state = kept.take()
+    expected = repr(first.turn()), random.random(), np.random.rand()
+    assert taker.put_back(state) == []
+    assert (repr(second.turn()), random.random(), np.random.rand()) == expected
+
+
+def test_what_has_not_changed_is_not_in_it():
+    source = Source()
+    kept = SourceState(source)
+    source.order[0] = 9
+    state = kept.take()
+    assert list(state["attributes"]) == ["order"]
+    assert "files" in state["unchanged"]
+    source.order[0] = 5
+    assert state["attributes"]["order"][0] == 9
+
+
+def test_what_cannot_be_taken_is_left_out_and_left_alone():
+    source = Source()
+    kept, lock = SourceState(source), source.lock
+    assert kept.left_out == ["lock"]
+    kept.put_back(kept.take())
+    assert source.lock is lock
+
+
+def test_what_is_another_from_the_start_is_named():
+    first, second = Source(), Source()
+    second.files = ["other.png"]
+    state = SourceState(first).take()
+    assert SourceState(second).put_back(state) == ["files"]
+    assert second.files == ["other.png"]
+
+
+@pytest.mark.parametrize(
+    "change", [{"attributes": {"rng": {"bit_generator": "other"}}}, {"python": 3}, {"numpy": ()}]
+)
+def test_a_state_that_makes_no_sense_is_an_error(change):
+    state = SourceState(Source()).take()
+    with pytest.raises((TypeError, ValueError, LookupError)):
+        SourceState(Source()).put_back({**state, **change})
+
+
+def test_a_container_that_holds_itself_is_left_out():
+    source = Source()
+    source.nested["self"] = source.nested
+    assert "nested" in SourceState(source).left_out
+
+
+def test_a_source_without_attributes_has_the_global_seeds():
+    kept = SourceState(None)
+    state = kept.take()
+    expected = random.random(), np.random.rand()
+    kept.put_back(state)
+    assert (random.random(), np.random.rand()) == expected

@@ -1,0 +1,174 @@
+"""A training on data that Python makes goes on from its checkpoints to the result of the unbroken one."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
+from overlap_train.errors import CheckpointMismatchError
+from tests.fit.test_replay import SOURCES, VALIDATION, Indexed, callbacks, generator
+from tests.fit.test_step_checkpoints import Killed, Kills, kill, same
+from tests.networks import sequential
+
+
+class Speaks(Indexed):
+    """Tells its state itself; what it is in is nothing that could be stored."""
+
+    def __init__(self):
+        super().__init__()
+        self.where = [object()]
+
+    def on_epoch_end(self):
+        self.where.append(object())
+        self.order = np.roll(self.order, 3)
+
+    def get_state(self):
+        return {"epochs": len(self.where)}
+
+    def set_state(self, state):
+        self.where = [object() for _ in range(state["epochs"])]
+        self.order = np.roll(np.sort(self.order), 3 * (state["epochs"] - 1))
+
+
+class Spoken(Speaks):
+    """The same by the names of PyTorch and Hugging Face."""
+
+    get_state = set_state = None
+
+    def state_dict(self):
+        return Speaks.get_state(self)
+
+    def load_state_dict(self, state):
+        Speaks.set_state(self, state)
+
+
+class Passes(Indexed):
+    """Its seed is of Python's own kind, and its state in containers."""
+
+    def __init__(self):
+        super().__init__()
+        self.random, self.seen = random.Random(3), {"epochs": [0], "shifts": ()}
+
+    def on_epoch_begin(self):
+        self.seen["shifts"] = (*self.seen["shifts"], self.random.randrange(9))
+        self.order = np.roll(self.order, sum(self.seen["shifts"]))
+
+
+MADE = {
+    **{
+        name: SOURCES[name]
+        for name in ("generator", "in Keras's order", "in parts", "reshuffled", "augmented")
+    },
+    "speaks": (Speaks, None, True),
+    "spoken": (Spoken, None, False),
+    "passes": (Passes, None, False),
+}
+
+
+def fit(source, resume, *, step=10**9, lag=1):
+    make, steps, shuffle = MADE[source]
+    model = sequential()
+    random.seed(1)
+    np.random.seed(2)
+    trainer = Trainer(model, validation=ValidationPolicy(max_lag=lag, overlap="always"))
+    kills = Kills(step, kill)
+    kills.overlap_safe = True
+    trainer.fit(
+        make(),
+        epochs=5,
+        steps_per_epoch=steps,
+        shuffle=shuffle,
+        validation_data=VALIDATION,
+        callbacks=[kills, *callbacks()],
+        verbose=0,
+        resume=resume,
+    )
+    return trainer
+
+
+@pytest.mark.parametrize(
+    ("source", "every_steps"),
+    [*((source, 2) for source in MADE), ("in Keras's order", None), ("in parts", None), ("augmented", None)],
+)
+@pytest.mark.filterwarnings("ignore:the training data ran out")
+def test_killed_it_goes_on_with_the_batches_of_the_unbroken_run(tmp_path, source, every_steps):
+    expected = fit(source, None)
+    policy = CheckpointPolicy(directory=tmp_path / "run", every_steps=every_steps)
+    epoch = MADE[source][1] or 12
+    with pytest.raises(Killed):
+        fit(source, policy, step=2 * epoch + 3)
+    trainer = fit(source, policy)
+    assert any(message.startswith("resumed") for message in trainer.messages)
+    same(trainer, expected)
+
+
+def test_what_cannot_be_stored_is_named(tmp_path):
+    class Holds(Indexed):
+        def __init__(self):
+            super().__init__()
+            self.lock = object()
+
+    trainer = Trainer(sequential())
+    trainer.fit(Holds(), verbose=0, resume=tmp_path / "run")
+    assert any("takes these attributes of its data as they then are: lock" in m for m in trainer.messages)
+
+
+def test_a_generator_that_ended_cannot_be_found_again(tmp_path):
+    def short():
+        made = generator()
+        return (next(made) for _ in range(5))
+
+    with pytest.warns(UserWarning, match="ran out"):
+        Trainer(sequential()).fit(short(), steps_per_epoch=4, epochs=2, verbose=0, resume=tmp_path / "run")
+    with pytest.raises(CheckpointMismatchError, match="after a generator had ended"):
+        Trainer(sequential()).fit(short(), steps_per_epoch=4, epochs=3, verbose=0, resume=tmp_path / "run")
+
+
+def test_data_whose_state_is_nowhere_is_refused(tmp_path):
+    make, steps, _ = SOURCES["through python"]
+    with pytest.raises(ValueError, match="resume needs data whose position can be found again"):
+        Trainer(sequential()).fit(make(), steps_per_epoch=steps, verbose=0, resume=tmp_path / "run")
+
+
+def test_a_state_of_another_kind_is_refused(tmp_path):
+    class Wrong(Indexed):
+        def get_state(self):
+            return object()
+
+        def set_state(self, state):
+            pass
+
+    with pytest.raises(TypeError, match=r"Wrong\.get_state must return numbers, text, arrays"):
+        Trainer(sequential()).fit(Wrong(), verbose=0, resume=tmp_path / "run")
+
+
+def test_seeds_of_the_source_are_its_own_objects_after_a_resume(tmp_path):
+    made = []
+
+    class Shares(Indexed):
+        def __init__(self):
+            super().__init__()
+            self.random = np.random.default_rng(1)
+            made.append((self, self.random))
+
+        def on_epoch_end(self):
+            self.random.shuffle(self.order)
+
+    for epochs in (1, 2):
+        Trainer(sequential()).fit(Shares(), epochs=epochs, verbose=0, resume=tmp_path / "run")
+    assert all(source.random is rng for source, rng in made)
+
+
+def test_attributes_that_are_others_than_before_are_named(tmp_path):
+    class Unseeded(Indexed):
+        def __init__(self):
+            super().__init__()
+            self.order = np.random.default_rng().permutation(self.order)
+
+    Trainer(sequential()).fit(Unseeded(), verbose=0, resume=tmp_path / "run")
+    trainer = Trainer(sequential())
+    trainer.fit(Unseeded(), epochs=2, verbose=0, resume=tmp_path / "run")
+    assert "of the training data these attributes are others than before: order" in trainer.messages
