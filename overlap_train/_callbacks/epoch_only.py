@@ -14,7 +14,7 @@ __all__ = ["EpochOnly"]
 
 
 class EpochOnly(keras.callbacks.Callback):  # type: ignore[misc]
-    """Passes on to a callback what happens at the ends of epochs, and leaves out the batches.
+    """Pass on to a callback what happens at the ends of epochs, and leave out the batches.
 
     For a callback whose hooks of batches you can do without, such as a logger that writes a line for each of
     them: it is then no reason to train step by step, or in step with the validation. It can be used with
@@ -25,7 +25,7 @@ class EpochOnly(keras.callbacks.Callback):  # type: ignore[misc]
     """
 
     def __init__(self, callback: keras.callbacks.Callback) -> None:
-        """Wraps a callback.
+        """Wrap a callback.
 
         Args:
             callback: called at the beginnings and ends of trainings, epochs and validations.
