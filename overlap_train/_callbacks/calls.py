@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dis
 import functools
 import inspect
 import types
@@ -15,7 +14,8 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.doings import Doing
-from overlap_train._callbacks.origins import SIMPLE, Given, Known, Origin, Unclear, met, origin_of
+from overlap_train._callbacks.origins import SIMPLE, Given, Known, Origin, Unclear, asks, met, origin_of
+from overlap_train._callbacks.sources import assigned_in
 
 __all__ = ["Calls", "plain"]
 
@@ -39,6 +39,15 @@ _MEASURES = frozenset(
         str,
     }
 )
+# What these ask of their arguments, where it may be code of the user's.
+_ASKED: dict[Any, tuple[str, ...]] = {
+    **{
+        kind: (f"__{kind.__name__}__", "__index__", "__str__", "__repr__") for kind in (float, int, str, repr)
+    },
+    **{kind: (f"__{kind.__name__}__",) for kind in (abs, divmod, format, len, round)},
+    bool: ("__bool__", "__len__"),
+    hasattr: ("__getattr__", "__getattribute__"),
+}
 # And those that give what they are given, in another order or container.
 _PASSES = frozenset(
     {all, any, dict, enumerate, frozenset, iter, list, max, min, next, range, reversed, set, sorted, sum}
@@ -199,6 +208,8 @@ class Calls(ABC):
     def _call_type_or_builtin(self, function: Any, values: Sequence[Any]) -> Any:
         parts = any(value is Given.PART or isinstance(value, OfModel) for value in values)
         if function in _MEASURES:
+            if any(asks(value, *_ASKED.get(function, ())) for value in values):
+                raise Unclear
             self.does(Doing.LOOKS if parts else Doing.NOTHING)
             return Given.DATA
         if function in _PASSES:
@@ -272,6 +283,8 @@ class Calls(ABC):
     def _of_object(self, owner: Any, name: str) -> Any:
         live = getattr(owner, "__dict__", {})
         found = inspect.getattr_static(type(owner) if not isinstance(owner, type) else owner, name, None)
+        if asks(Known(owner), "__getattribute__") or _is_descriptor(found):
+            raise Unclear
         if isinstance(found, property):
             if not isinstance(found.fget, types.FunctionType):
                 raise Unclear
@@ -279,7 +292,7 @@ class Calls(ABC):
                 return Given.DATA
             return self.run(found.fget, [Known(owner)], {})
         if name in live and not isinstance(owner, type):
-            return met(live[name], fixed=name not in _assigned(_class_of(owner)))
+            return met(live[name], fixed=name not in assigned_in(_class_of(owner)))
         if isinstance(found, staticmethod):
             return Known(found.__func__)
         if isinstance(found, classmethod):
@@ -290,10 +303,18 @@ class Calls(ABC):
             return Given.DATA
         if found is None:
             raise Unclear
-        return met(found, fixed=name not in _assigned(_class_of(owner)))
+        return met(found, fixed=name not in assigned_in(_class_of(owner)))
 
     def _fail(self) -> Any:
         raise Unclear
+
+
+def _is_descriptor(found: Any) -> bool:
+    """Whether something in a class computes what an attribute is, other than Python's own kinds."""
+    own = (types.FunctionType, property, staticmethod, classmethod, type, types.BuiltinFunctionType)
+    slots = (types.MemberDescriptorType, types.GetSetDescriptorType, types.MethodDescriptorType)
+    known = (*own, *slots, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
+    return hasattr(type(found), "__get__") and not isinstance(found, known)
 
 
 def _class_of(owner: Any) -> Any:
@@ -308,34 +329,3 @@ def _is_around_users(function: types.FunctionType) -> bool:
             if isinstance(held, types.FunctionType) and origin_of(held) is not Origin.LIBRARY:
                 return True
     return False
-
-
-@functools.lru_cache(maxsize=1024)
-def _assigned(kind: Any) -> frozenset[str]:
-    """Returns the attributes that methods of a class set after `__init__`, on itself or another object."""
-    names: set[str] = set()
-    for base in inspect.getmro(kind):
-        for name, member in vars(base).items():
-            function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
-            if name == "__init__" or not isinstance(function, types.FunctionType):
-                continue
-            if {"setattr", "__dict__", "__setattr__"} & _read_in(function.__code__, names):
-                return _Everything()
-    return frozenset(names)
-
-
-class _Everything(frozenset[str]):
-    """Holds every name."""
-
-    def __contains__(self, name: object) -> bool:
-        return True
-
-
-def _read_in(code: types.CodeType, assigned: set[str]) -> set[str]:
-    """Adds the attributes that code assigns to a set; returns all names in it."""
-    names = set(code.co_names)
-    assigned |= {i.argval for i in dis.get_instructions(code) if i.opname == "STORE_ATTR"}
-    for value in code.co_consts:
-        if isinstance(value, types.CodeType):
-            names |= _read_in(value, assigned)
-    return names

@@ -14,7 +14,7 @@ import keras
 
 from overlap_train._callbacks.calls import Calls, plain
 from overlap_train._callbacks.doings import Doing
-from overlap_train._callbacks.origins import SIMPLE, Given, Known, Origin, Unclear, met, origin_of
+from overlap_train._callbacks.origins import SIMPLE, Given, Known, Origin, Unclear, asks, met, origin_of
 from overlap_train._callbacks.sources import Definition
 
 __all__ = ["Expressions", "Frame", "Inner", "either", "item_of", "merged", "truth"]
@@ -81,10 +81,10 @@ class Expressions(Calls):
         if isinstance(node, ast.Compare):
             return self._compare(node, frame)
         if isinstance(node, ast.UnaryOp):
-            known = self._truth(node.operand, frame)
+            known = self.condition(node.operand, frame)
             return Known(not known) if isinstance(node.op, ast.Not) and known is not None else Given.DATA
         if isinstance(node, ast.IfExp):
-            known = self._truth(node.test, frame)
+            known = self.condition(node.test, frame)
             ways = [node.body, node.orelse] if known is None else [node.body if known else node.orelse]
             return either([plain(self.value(way, frame)) for way in ways])
         if isinstance(node, ast.Lambda):
@@ -165,10 +165,15 @@ class Expressions(Calls):
             named |= value if isinstance(value, dict) else {keyword.arg or "**": value}
         return given, named
 
-    def _truth(self, node: ast.expr, frame: Frame) -> bool | None:
-        value = self.value(node, frame)
+    def condition(self, node: ast.expr, frame: Frame) -> bool | None:
+        """Reads what is asked whether it is true; returns whether it is, or None if that cannot be told."""
+        return self._truth(self.value(node, frame))
+
+    def _truth(self, value: Any) -> bool | None:
         if plain(value) is Given.PART:
             self.does(Doing.LOOKS)
+        if asks(value, "__bool__", "__len__"):
+            raise Unclear
         return truth(value)
 
     def _bool(self, node: ast.BoolOp, frame: Frame) -> Any:
@@ -176,7 +181,7 @@ class Expressions(Calls):
         values = []
         for part in node.values:
             values.append(plain(self.value(part, frame)))
-            known = truth(values[-1])
+            known = self._truth(values[-1])
             if known is ends:
                 break
             if known is not None and part is not node.values[-1]:
@@ -204,10 +209,12 @@ class Expressions(Calls):
         for generator in node.generators:
             items = item_of(plain(self.value(generator.iter, inner)))
             for name in ast.walk(generator.target):
+                if isinstance(name, (ast.Attribute, ast.Subscript)):
+                    raise Unclear
                 if isinstance(name, ast.Name):
                     inner.names[name.id] = items
             for test in generator.ifs:
-                self.value(test, inner)
+                self.condition(test, inner)
         parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
         values = [plain(self.value(part, inner)) for part in parts]
         if Given.PART in values:

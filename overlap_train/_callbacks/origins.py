@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import inspect
 import sys
 import types
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-__all__ = ["SIMPLE", "Given", "Known", "Origin", "Unclear", "Value", "met", "origin_of"]
+__all__ = ["SIMPLE", "Given", "Known", "Origin", "Unclear", "Value", "asks", "met", "origin_of"]
 
 SIMPLE = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
@@ -121,6 +122,15 @@ def met(value: Any, *, fixed: bool = True) -> Value:
     return Known(value, fixed)
 
 
+def asks(value: Value, *methods: str) -> bool:
+    """Whether one of Python's special methods is code that somebody wrote for the class of an object."""
+    if not isinstance(value, Known) or isinstance(value.value, (*SIMPLE, *_CALLABLE)):
+        return False
+    kind = type(value.value)
+    found = (inspect.getattr_static(kind, method, None) for method in methods)
+    return origin_of(kind) is not Origin.LIBRARY and any(isinstance(f, types.FunctionType) for f in found)
+
+
 def _module_of(thing: Any) -> str:
     """Returns the module in which something was written, whatever has been wrapped around it."""
     if isinstance(thing, types.ModuleType):
@@ -135,6 +145,9 @@ def _is_container(value: Any) -> bool:
 
 def _container(value: Any, above: tuple[int, ...]) -> Given:
     if len(value) > _MOST_ITEMS or len(above) > 3 or id(value) in above:
+        raise Unclear
+    factory = value.default_factory if isinstance(value, collections.defaultdict) else None
+    if isinstance(factory, types.FunctionType):
         raise Unclear
     items = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
     found = Given.DATA

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import sys
 import types
 from collections.abc import Sequence
@@ -12,8 +13,8 @@ import keras
 
 from overlap_train._callbacks.calls import plain
 from overlap_train._callbacks.doings import Doing
-from overlap_train._callbacks.expressions import Expressions, Frame, Inner, either, item_of, merged, truth
-from overlap_train._callbacks.origins import Given, Known, Origin, Unclear, met, origin_of
+from overlap_train._callbacks.expressions import Expressions, Frame, Inner, either, item_of, merged
+from overlap_train._callbacks.origins import Given, Known, Origin, Unclear, asks, met, origin_of
 from overlap_train._callbacks.sources import Definition, definition_of
 
 __all__ = ["Reader"]
@@ -73,11 +74,11 @@ class Reader(Expressions):
             self.does(Doing.ENDS)
 
     def _assert(self, node: ast.Assert, frame: Frame) -> None:
-        self.value(node.test, frame)
+        self.condition(node.test, frame)
         self.does(Doing.ENDS)
 
     def _if(self, node: ast.If, frame: Frame) -> bool:
-        known = truth(self.value(node.test, frame))
+        known = self.condition(node.test, frame)
         if known is not None:
             return self._block(node.body if known else node.orelse, frame)
         return self._ways(frame, node.body, node.orelse)
@@ -101,7 +102,7 @@ class Reader(Expressions):
 
     def _while(self, node: ast.While, frame: Frame) -> None:
         for _ in range(2):
-            self.value(node.test, frame)
+            self.condition(node.test, frame)
             self._ways(frame, node.body, ())
         self._ways(frame, node.orelse, ())
 
@@ -198,7 +199,24 @@ class Reader(Expressions):
             of_callback = isinstance(owner.value, keras.callbacks.Callback)
             if of_callback and name in ("model", "_model", "params"):
                 raise Unclear
+            if self._sets(owner, name, value):
+                return
         self.does(Doing.APART)
+
+    def _sets(self, owner: Known, name: str, value: Any) -> bool:
+        """Reads the property that an attribute is, if it is one; returns whether it is.
+
+        Raises:
+            Unclear: other code says what becomes of the value.
+        """
+        found = inspect.getattr_static(type(owner.value), name, None)
+        if isinstance(found, property) and isinstance(found.fset, types.FunctionType):
+            self.run(found.fset, [owner, value], {})
+            return True
+        slot = isinstance(found, types.MemberDescriptorType)
+        if asks(owner, "__setattr__") or (hasattr(type(found), "__set__") and not slot):
+            raise Unclear
+        return False
 
 
 def _met_again(*ways: Sequence[dict[str, Any]], otherwise: dict[str, Any]) -> dict[str, Any]:

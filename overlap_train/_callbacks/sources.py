@@ -1,14 +1,17 @@
-"""The syntax tree of a function that is at hand, if it is for certain that of the code that runs."""
+"""The syntax tree of a function, if it is for certain that of the code that runs, and what classes assign."""
 
 from __future__ import annotations
 
 import ast
+import dis
+import inspect
 import linecache
 import types
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Any
 
-__all__ = ["Definition", "definition_of"]
+__all__ = ["Definition", "assigned_in", "definition_of"]
 
 Definition = ast.FunctionDef | ast.Lambda
 
@@ -83,3 +86,34 @@ def _within(code: types.CodeType) -> Iterator[types.CodeType]:
     for value in code.co_consts:
         if isinstance(value, types.CodeType):
             yield from _within(value)
+
+
+@lru_cache(maxsize=1024)
+def assigned_in(kind: Any) -> frozenset[str]:
+    """Returns the attributes that methods of a class set after `__init__`, on itself or another object."""
+    names: set[str] = set()
+    for base in inspect.getmro(kind):
+        for name, member in vars(base).items():
+            function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+            if name == "__init__" or not isinstance(function, types.FunctionType):
+                continue
+            if {"setattr", "__dict__", "__setattr__"} & _read_in(function.__code__, names):
+                return _Everything()
+    return frozenset(names)
+
+
+class _Everything(frozenset[str]):
+    """Holds every name."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+def _read_in(code: types.CodeType, assigned: set[str]) -> set[str]:
+    """Adds the attributes that code assigns to a set; returns all names in it."""
+    names = set(code.co_names)
+    assigned |= {i.argval for i in dis.get_instructions(code) if i.opname == "STORE_ATTR"}
+    for value in code.co_consts:
+        if isinstance(value, types.CodeType):
+            names |= _read_in(value, assigned)
+    return names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import logging
 import random
@@ -166,6 +167,139 @@ def test_what_may_reach_the_training_is_anything(hook):
     assert ordering_hooks(callback) == ("on_train_batch_end",)
     assert not late(callback)
     assert may_change_training(callback)
+
+
+class Acts:
+    """Changes the training whenever Python asks it something by itself."""
+
+    def act(self, *_):
+        MODEL.trainable = False
+        return 1
+
+    def text(self, *_):
+        return str(self.act())
+
+    __bool__ = __len__ = __index__ = __eq__ = __iadd__ = __round__ = __abs__ = act
+    __enter__ = __iter__ = __getitem__ = __contains__ = __add__ = __hash__ = act
+    __format__ = __str__ = __repr__ = text
+
+    def __exit__(self, *_): ...
+
+
+class Descriptor(Acts):
+    def __get__(self, owner, kind=None):
+        return self.act() if owner is not None else self
+
+    def __set__(self, owner, value):
+        self.act()
+
+
+def enter(self, batch, logs=None):
+    with self.thing:
+        self.seen = batch
+
+
+def loop(self, batch, logs=None):
+    while self.thing:
+        self.seen = batch
+
+
+def branch(self, batch, logs=None):
+    if self.thing:
+        self.seen = batch
+
+
+def check(self, batch, logs=None):
+    assert self.thing
+
+
+def add(self, batch, logs=None):
+    self.thing += 1
+
+
+def put(self, batch, logs=None):
+    self.computed = batch
+
+
+ASKING = {
+    "set by a descriptor": put,
+    "set by a descriptor in turns": lambda self, batch, logs=None: [self.seen for self.computed in (1,)],
+    "read by a descriptor": lambda self, batch, logs=None: self.kept.append(self.computed),
+    "if": branch,
+    "while": loop,
+    "assert": check,
+    "with": enter,
+    "+=": add,
+    "not": lambda self, batch, logs=None: self.kept.append(not self.thing),
+    "and": lambda self, batch, logs=None: self.thing and self.kept.append(1),
+    "or": lambda self, batch, logs=None: self.kept.append(batch or self.thing or 1),
+    "conditional": lambda self, batch, logs=None: self.kept.append(1 if self.thing else 2),
+    "filter": lambda self, batch, logs=None: [n for n in (1, 2) if self.thing],
+    "==": lambda self, batch, logs=None: self.kept.append(self.thing == batch),
+    "in": lambda self, batch, logs=None: self.kept.append(batch in self.thing),
+    "+": lambda self, batch, logs=None: self.kept.append(self.thing + batch),
+    "item": lambda self, batch, logs=None: self.kept.append(self.thing[batch]),
+    "for": lambda self, batch, logs=None: [self.kept.append(n) for n in self.thing],
+    "text": lambda self, batch, logs=None: self.kept.append(f"{self.thing}"),
+    "len": lambda self, batch, logs=None: self.kept.append(len(self.thing)),
+    "bool": lambda self, batch, logs=None: self.kept.append(bool(self.thing)),
+    "int": lambda self, batch, logs=None: self.kept.append(int(self.thing)),
+    "str": lambda self, batch, logs=None: self.kept.append(str(self.thing)),
+    "round": lambda self, batch, logs=None: self.kept.append(round(self.thing)),
+    "print": lambda self, batch, logs=None: print(self.thing),
+    "missing key": lambda self, batch, logs=None: self.kept.append(self.made[batch]),
+}
+
+
+@pytest.mark.parametrize("hook", ASKING.values(), ids=ASKING)
+def test_what_python_asks_of_an_object_by_itself_is_anything(hook):
+    attributes = {"on_train_batch_end": hook, "computed": Descriptor()}
+    callback = type("Mine", (Callback,), attributes)()
+    callback.thing, callback.kept = Acts(), []
+    callback.made = collections.defaultdict(lambda: MODEL.reset_states())
+    assert doing_of(callback, ["on_train_batch_end"]) is Doing.ANYTHING
+    assert not late(callback)
+
+
+def test_a_property_is_what_its_functions_do():
+    class Sets(Callback):
+        def acts(self, value):
+            self.model.optimizer.learning_rate = value
+
+        def keeps(self, value):
+            self.kept = value
+
+        acting, keeping = property(fset=acts), property(fset=keeps)
+
+    class Acting(Sets):
+        def on_train_batch_end(self, batch, logs=None):
+            self.acting = batch
+
+    class Keeping(Sets):
+        def on_train_batch_end(self, batch, logs=None):
+            self.keeping = batch
+
+    class Overridden(Callback):
+        def __setattr__(self, name, value):
+            object.__setattr__(self, name, value)
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.kept = batch
+
+    class Read(Callback):
+        def __getattribute__(self, name):
+            return object.__getattribute__(self, name)
+
+        def on_train_batch_end(self, batch, logs=None):
+            print(self.kept)
+
+    expected = {
+        Acting: Doing.ANYTHING,
+        Keeping: Doing.APART,
+        Overridden: Doing.ANYTHING,
+        Read: Doing.ANYTHING,
+    }
+    assert {kind: doing_of(kind(), ["on_train_batch_end"]) for kind in expected} == expected
 
 
 def test_who_looks_at_the_clock_is_called_in_time():
