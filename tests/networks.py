@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 ROWS, VALIDATION_ROWS, FEATURES, CLASSES = 203, 91, 12, 4
+
+
+def drawn_in_python(x, y) -> tf.data.Dataset:
+    """Returns the rows, from a pipeline that calls Python, whose position no other process finds again."""
+    rows = tf.data.Dataset.from_tensor_slices((x, y))
+    return rows.map(lambda a, b: (tf.ensure_shape(tf.py_function(lambda v: v, [a], a.dtype), a.shape), b))
 
 
 def arrays(rows: int = ROWS, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

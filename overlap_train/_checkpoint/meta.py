@@ -10,13 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-import numpy as np
-
 from overlap_train._checkpoint.state import CheckpointState, shortened
 from overlap_train._support.numbers import is_count
 from overlap_train.errors import CheckpointCorruptError
 
-__all__ = ["TrainingMeta", "plain_logs"]
+__all__ = ["TrainingMeta"]
 
 _LARGEST_LAG = 2**31 - 1
 _DEEPEST_LOG = 8
@@ -93,13 +91,6 @@ class TrainingMeta:
             undelivered=_undelivered(state, num_batches),
             settings=settings,
         )
-
-
-def plain_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the logs as JSON has them; callbacks may have added anything to them."""
-    plain = {name: np.asarray(v).tolist() if hasattr(v, "__array__") else v for name, v in logs.items()}
-    kept = (type(None), bool, int, float, str)
-    return {name: value for name, value in plain.items() if type(value) in kept}
 
 
 def _place(cursor: Mapping[str, Any]) -> dict[str, Any]:

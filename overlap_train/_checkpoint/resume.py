@@ -29,7 +29,7 @@ from overlap_train._callbacks.rewind import (
     sync_files,
 )
 from overlap_train._callbacks.state import CallbackState, capture_all, check_all, restore_all
-from overlap_train._checkpoint.meta import TrainingMeta, plain_logs
+from overlap_train._checkpoint.meta import TrainingMeta
 from overlap_train._checkpoint.state import CheckpointState
 from overlap_train._checkpoint.store import CheckpointStore
 from overlap_train._checkpoint.values import (
@@ -37,6 +37,7 @@ from overlap_train._checkpoint.values import (
     check_values,
     pack_undelivered,
     pack_values,
+    plain_logs,
     specs_of,
     stored_values,
     undelivered,

@@ -22,6 +22,7 @@ __all__ = [
     "check_values",
     "pack_undelivered",
     "pack_values",
+    "plain_logs",
     "specs_of",
     "stored_values",
     "undelivered",
@@ -118,3 +119,10 @@ def undelivered(
         stored = stored_values(state, arrays, prefix)
         epochs.append(Undelivered(Snapshot(entry["epoch"], entry["step"], stored, position), logs))
     return tuple(epochs)
+
+
+def plain_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the logs as JSON has them; callbacks may have added anything to them."""
+    plain = {name: np.asarray(v).tolist() if hasattr(v, "__array__") else v for name, v in logs.items()}
+    kept = (type(None), bool, int, float, str)
+    return {name: value for name, value in plain.items() if type(value) in kept}

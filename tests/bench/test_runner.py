@@ -66,11 +66,11 @@ def test_hanging_child_and_its_own_children_are_ended(child, tmp_path):
 
 def test_interrupt_in_the_caller_ends_the_child(child, monkeypatch):
     child(SAY + "say('begun'); threading.Event().wait()")
-    seen = []
+    seen, others = [], set(psutil.Process().children())
 
     def interrupt(stream):
         next(iter(stream))
-        seen.extend(psutil.Process().children())
+        seen.extend(set(psutil.Process().children()) - others)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(runner, "_messages", interrupt)

@@ -11,7 +11,7 @@ from overlap_train.errors import (
     CheckpointCorruptError,
     CheckpointMismatchError,
 )
-from tests.networks import arrays, assert_same_history, sequential
+from tests.networks import arrays, assert_same_history, drawn_in_python, sequential
 
 VALIDATION = arrays(40, 1)
 
@@ -88,9 +88,6 @@ def test_resuming_works_beside_backup_and_restore(tmp_path):
 
 
 def test_resume_refuses_data_that_cannot_be_found_again(tmp_path):
-    def batches():
-        while True:
-            yield arrays(16)
-
+    rows = drawn_in_python(*arrays(32))
     with pytest.raises(ValueError, match="resume needs data whose position can be found again"):
-        Trainer(sequential()).fit(batches(), steps_per_epoch=2, resume=tmp_path, verbose=0)
+        Trainer(sequential()).fit(rows.batch(16), resume=tmp_path, verbose=0)

@@ -121,17 +121,19 @@ def test_neither_data_nor_callbacks_are_told(tmp_path):
     assert not (tmp_path / "board").exists()
 
 
-@pytest.mark.parametrize("python", [False, True])
-def test_it_tells_of_a_pipeline_what_the_fit_would_find_out_by_drawing(python):
+@pytest.mark.parametrize(("python", "kept"), [(False, 0), (True, 0), (True, 1 << 20)])
+def test_it_tells_of_a_pipeline_what_the_fit_would_find_out_by_drawing(python, kept):
     rows = tf.data.Dataset.from_tensor_slices((X, Y)).batch(16)
     if python:
         rows = rows.map(lambda x, y: (tf.ensure_shape(tf.py_function(lambda v: v, [x], x.dtype), x.shape), y))
     given = {"validation_data": VALIDATION, "callbacks": [keras.callbacks.ReduceLROnPlateau()]}
-    explanation = Trainer(plain_model()).explain(rows, **given)
-    trainer = Trainer(plain_model())
+    policy = ValidationPolicy(replay_bytes=kept)
+    explanation = Trainer(plain_model(), validation=policy).explain(rows, **given)
+    trainer = Trainer(plain_model(), validation=policy)
     trainer.fit(rows, verbose=0, **given)
-    assert explanation.overlaps is not python
-    assert any("validating in step" in message for message in trainer.messages) is python
+    in_step = python and not kept  # whose batches could not be trained again
+    assert explanation.overlaps is not in_step
+    assert any("validating in step" in message for message in trainer.messages) is in_step
 
 
 def test_it_says_what_the_fit_says():

@@ -29,9 +29,10 @@ class Signal(keras.callbacks.Callback):
 
 @pytest.fixture
 def handlers():
-    """Python's own handlers, also where the tests run in the background and Ctrl-C is ignored."""
+    """Python's own handlers, also where Ctrl-C is ignored in the background or another test has left some."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

@@ -209,8 +209,9 @@ def test_a_fit_that_cannot_be_assembled_tells_nothing_of_the_one_before(tmp_path
     trainer = Trainer(perceptron())
     trainer.fit(*networks.arrays(), batch_size=32, verbose=0)
     assert trainer.ended == "completed"
+    rows = networks.drawn_in_python(*networks.arrays())
     with pytest.raises(ValueError, match="resume needs data"):
-        trainer.fit((networks.arrays() for _ in range(3)), steps_per_epoch=1, resume=tmp_path, verbose=0)
+        trainer.fit(rows.batch(32), resume=tmp_path, verbose=0)
     assert (trainer.ended, trainer.accounts) == ("failed", [])
 
 
