@@ -36,11 +36,11 @@ class ExecutionPlan:
             other random numbers, and answers NaN or clamps where TensorFlow reports a label or an index that
             is out of range; layers that draw are therefore never compiled by "auto".
         kernels: `"keras"` computes all as Keras does; `"fast"` runs Conv2D on `overlap_train.conv`, which is
-            built if need be, BatchNormalization and Adam on TensorFlow's fused operations, and LSTM and GRU
-            in loops of fewer operations. "auto" does so
-            on a CPU, in models of many parts from the first step on, in others if the steps turn out to be
-            faster; with the convolution if it is built already and has been timed as faster. Training only;
-            validation is computed as by Keras.
+            built if need be, DepthwiseConv2D with its gradient of the filters, BatchNormalization and Adam on
+            TensorFlow's fused operations, and LSTM and GRU in loops of fewer operations. "auto" does so on a
+            CPU, in models of many parts from the first step on, in others if the steps turn out to be
+            faster; with the convolution if it is built already, for shapes on which it is known to be
+            faster. Training only; validation is computed as by Keras.
         call_s: how long a call should last, in seconds; progress, interrupts and deliveries wait for its end.
 
     Raises:
