@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from overlap_train._support.arguments import require_instance, require_path, require_text
+from overlap_train._support.arguments import require_instance, require_path, require_text, shown
 from overlap_train._support.extras import import_extra
 from overlap_train._support.numbers import require_count, require_seconds
 from overlap_train.errors import DataUnavailableError
@@ -149,16 +149,16 @@ def parse_size(text: str) -> int:
 
 
 def _prepared_dir(root: Path, *, named: str) -> Path:
-    if not root.is_dir():
+    if not os.path.isdir(root):  # which is False, too, for a name that the system cannot take
         raise DataUnavailableError(
-            f"the data directory {named!r} does not exist; name one that tensorflow-datasets prepared, "
+            f"the data directory {shown(named)} does not exist; name one that tensorflow-datasets prepared, "
             "or none to let MNIST be downloaded"
         )
     prepared = root / "mnist" / _VERSION
     if not (prepared / "dataset_info.json").is_file():
         raise DataUnavailableError(
-            f"the data directory {named!r} holds no mnist/{_VERSION}/dataset_info.json; name the directory "
-            "above 'mnist', or none to let MNIST be downloaded"
+            f"the data directory {shown(named)} holds no mnist/{_VERSION}/dataset_info.json; name the "
+            "directory above 'mnist', or none to let MNIST be downloaded"
         )
     return prepared
 

@@ -78,13 +78,20 @@ def format_metric(value: Any) -> str:
         return _MISSING
     try:
         numbers = np.asarray(value, float)
-    except (TypeError, ValueError):
-        text = " ".join(str(value).split())
+    except Exception:  # also one of the value's own
+        text = " ".join(_text(value).split())
         return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
     if numbers.size == 1:
         return _format_number(float(numbers.ravel()[0]))
     first = " ".join(_format_number(float(number)) for number in numbers.ravel()[:_SHOWN])
     return f"[{first}]" if numbers.size <= _SHOWN else f"[{first} ... {numbers.size} values]"
+
+
+def _text(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:
+        return shown(value)
 
 
 def _format_number(value: float) -> str:

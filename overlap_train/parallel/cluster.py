@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from overlap_train._support.arguments import shown
@@ -108,7 +109,7 @@ def _check_return(value: object, timeout_s: float) -> float:
     """Return how long an evaluator that was lost is waited for."""
     if value is None:
         return timeout_s
-    if not isinstance(value, bool) and value == 0:
+    if isinstance(value, (int, float, np.number)) and value == 0 and value is not False:
         return 0.0
     return check_seconds("evaluator_return_s", value)
 

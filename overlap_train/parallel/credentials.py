@@ -8,6 +8,7 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from overlap_train._support.arguments import shown
 from overlap_train._support.files import IrregularFileError, open_regular
 from overlap_train.errors import ClusterConfigError
 
@@ -123,7 +124,7 @@ def read_credentials(
         ClusterConfigError: a ValueError, if a key or a file cannot be used.
     """
     if not isinstance(allow_unauthenticated, bool):
-        raise TypeError(f"allow_unauthenticated must be True or False; got {allow_unauthenticated!r}")
+        raise TypeError(f"allow_unauthenticated must be True or False; got {shown(allow_unauthenticated)}")
     given = {"tls_certificate": tls_certificate, "tls_key": tls_key, "tls_authority": tls_authority}
     files = [_path(name, value) for name, value in given.items() if value is not None]
     if files and len(files) < len(given):
@@ -192,7 +193,7 @@ def _check_private(found: os.stat_result, path: Path, name: str) -> None:
 
 def _path(name: str, value: object) -> Path:
     if not isinstance(value, (str, os.PathLike)):
-        raise TypeError(f"{name} must be a path; got {value!r}")
+        raise TypeError(f"{name} must be a path; got {shown(value)}")
     if not os.fspath(value):
         raise ClusterConfigError(f"{name} must be a path; got ''")
     return Path(value)

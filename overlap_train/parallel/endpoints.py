@@ -11,6 +11,7 @@ import re
 import socket
 from typing import Any, NamedTuple
 
+from overlap_train._support.arguments import shown
 from overlap_train.errors import ClusterConfigError
 
 __all__ = ["Endpoint", "check_seconds", "is_loopback", "listen", "parse_endpoint", "resolve", "why"]
@@ -58,7 +59,7 @@ def check_seconds(name: str, value: Any) -> float:
         ValueError: if it is not positive and finite.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} must be a number of seconds; got {value!r}")
+        raise TypeError(f"{name} must be a number of seconds; got {shown(value)}")
     try:
         seconds = float(value)
     except OverflowError:

@@ -29,20 +29,33 @@ class OpenAt(keras.callbacks.Callback):
             self.gate.open.set()
 
 
+class Snapshots:
+    """Counts the snapshots that are alive, and how many were at once."""
+
+    def __init__(self) -> None:
+        self.live, self.most = weakref.WeakSet(), 0
+
+    def add(self, snapshot) -> None:
+        self.live.add(snapshot)
+        self.most = max(self.most, len(self.live))
+
+
+@pytest.fixture
+def snapshots(monkeypatch):
+    counted, created = Snapshots(), Snapshot.__init__
+
+    def tracked(self, *args, **kwargs):
+        created(self, *args, **kwargs)
+        counted.add(self)
+
+    monkeypatch.setattr(Snapshot, "__init__", tracked)
+    return counted
+
+
 @pytest.mark.parametrize(
     ("backlog", "validated"), [("skip", [0, 5]), ("latest", [0, 4, 5])], ids=["skip", "latest"]
 )
-def test_a_backlog_leaves_epochs_out_and_never_repeats_a_value(backlog, validated, monkeypatch):
-    live, most = weakref.WeakSet(), 0
-    created = Snapshot.__init__
-
-    def tracked(self, *args, **kwargs):
-        nonlocal most
-        created(self, *args, **kwargs)
-        live.add(self)
-        most = max(most, len(live))
-
-    monkeypatch.setattr(Snapshot, "__init__", tracked)
+def test_a_backlog_leaves_epochs_out_and_never_repeats_a_value(backlog, validated, snapshots):
     gate = Gate()
     policy = ValidationPolicy(workers=1, max_lag=1, backlog=backlog, on_change="continue")
     trainer = Trainer(sequential(), validation=policy)
@@ -54,27 +67,17 @@ def test_a_backlog_leaves_epochs_out_and_never_repeats_a_value(backlog, validate
     assert len(history.history["val_loss"]) == len(validated)
     assert len(set(history.history["val_loss"])) == len(validated)
     assert [a.epoch for a in trainer.accounts if not a.skipped] == validated
-    assert most <= policy.max_snapshots
+    assert snapshots.most <= policy.max_snapshots
     del history
-    assert not live
+    assert not snapshots.live
 
 
-def test_block_keeps_no_more_snapshots_than_it_says(monkeypatch):
-    live, most = weakref.WeakSet(), 0
-    created = Snapshot.__init__
-
-    def tracked(self, *args, **kwargs):
-        nonlocal most
-        created(self, *args, **kwargs)
-        live.add(self)
-        most = max(most, len(live))
-
-    monkeypatch.setattr(Snapshot, "__init__", tracked)
+def test_block_keeps_no_more_snapshots_than_it_says(snapshots):
     for max_lag in (0, 1, 2):
-        most = 0
+        snapshots.most = 0
         policy = ValidationPolicy(max_lag=max_lag)
         Trainer(sequential(), validation=policy).fit(
             *arrays(), epochs=5, validation_data=VALIDATION, verbose=0
         )
-        assert 1 <= most <= policy.max_snapshots == max_lag + 1
-        assert not live
+        assert 1 <= snapshots.most <= policy.max_snapshots == max_lag + 1
+        assert not snapshots.live
