@@ -7,4 +7,4 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 scripts/setup.sh
 export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES-}" TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-3}"
-PYTHONPATH="$PWD/scripts/bench" exec .venv/bin/python scripts/bench/start.py "$@"
+exec .venv/bin/python -m scripts.bench.start "$@"

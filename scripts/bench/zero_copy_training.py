@@ -7,6 +7,7 @@ the last losses must agree. The file is made for the purpose and deleted afterwa
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -61,7 +62,12 @@ class TrainingRun:
 
 
 def compare_training(
-    data_bytes: int, *, repeats: int = 1, ways: Sequence[str] = WAYS, folder: str | None = None
+    data_bytes: int,
+    *,
+    repeats: int = 1,
+    ways: Sequence[str] = WAYS,
+    folder: str | None = None,
+    kept: Callable[[str, Callable[[], TrainingRun]], TrainingRun] = lambda _, train: train(),
 ) -> list[TrainingRun]:
     """Runs all ways, alternating, each in a fresh process.
 
@@ -70,6 +76,7 @@ def compare_training(
         repeats: runs of each way.
         ways: some of `WAYS`.
         folder: where to put the file; the system's temporary folder if None.
+        kept: called for each run with its name and what does it; may return a run of an earlier call.
 
     Raises:
         MemoryError: if there is not enough memory for the ways that copy.
@@ -91,7 +98,11 @@ def compare_training(
     with tempfile.TemporaryDirectory(dir=folder, prefix="overlap_train-") as place:
         path = Path(place) / "images.npy"
         _write(path, data_bytes // (BATCH * FEATURES) * BATCH)
-        runs = [_run_child(way, path) for _ in range(repeats) for way in ways]
+        runs = [
+            kept(f"{way}/{repeat}", functools.partial(_run_child, way, path))
+            for repeat in range(repeats)
+            for way in ways
+        ]
     for alike in (BY_HAND, BY_FIT):
         losses = [run.loss for run in runs if run.way in alike]
         if losses and max(losses) - min(losses) > 1e-3 * max(1.0, abs(losses[0])):
