@@ -66,6 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             line.parser.error(str(error))
         return _end(found, line, options, "What else ran meanwhile is not known.")
     settings = _settings(line.parser, options)
+    if options.publish and settings.quick:
+        line.parser.error("--quick shows that all works; its figures are not published")
     if options.data_dir:
         os.environ["TFDS_DATA_DIR"] = os.path.abspath(options.data_dir)
     with (
