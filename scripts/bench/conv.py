@@ -40,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.directory:
         options.output_dir = options.directory
     options.directory = None
+    if options.publish and options.quick:
+        line.parser.error("--quick shows that all works; its figures are not published")
     output_dir = Path(options.output_dir)
     with line.journal(options) as journal:
         found = {}
@@ -52,8 +54,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         for title, cells in page.tables:
             print(f"\n{title}\n{layout(cells)}")
-        if options.publish and options.quick:
-            line.parser.error("--quick shows that all works; its figures are not published")
         if options.publish:
             print(f"Published: {publish(page, journal.machine, journal.others_line)}")
     return 0
