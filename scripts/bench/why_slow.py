@@ -1,4 +1,4 @@
-"""Small measured examples of what makes `keras.Model.fit` slow, and what helps; see docs/keras_is_slow.md.
+"""Small measured examples of what makes `keras.Model.fit` slow, and what helps; see docs/start/keras_is_slow.md.
 
     python -m scripts.bench.why_slow                     all cases, three minutes
     python -m scripts.bench.why_slow --cases=predict     one of them
@@ -33,7 +33,7 @@ TITLES = {
 }
 _WORDS = """\
 Small examples of what makes `keras.Model.fit` slow, and of what helps. Random data; each example is a
-process of its own. What each means is said in [Keras is slow because](../keras_is_slow.md)."""
+process of its own. What each means is said in [Keras is slow because](../start/keras_is_slow.md)."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
