@@ -130,9 +130,7 @@ def plan_round(settings: Settings, repeat: int, cache_dir: str) -> list[RunSpec]
     specs = []
     for workload in settings.workloads:
         chosen = [
-            RunSpec(
-                workload, name, threads, repeat, settings.epochs, settings.quick, cache_dir, settings.whole
-            )
+            spec(workload, name, threads)
             for name in settings.systems
             if SYSTEMS[name].obstacle(WORKLOADS[workload]) is None
             for threads in (settings.threads if SYSTEMS[name].uses_threads else (None,))

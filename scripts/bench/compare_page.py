@@ -15,7 +15,7 @@ from scripts.bench.table import PAPER_MACHINE, Cells, claim_cells, copy_cells, g
 __all__ = ["finding"]
 
 _WORDS = """\
-Whole epochs with their validation, after one epoch that is not timed. Each run is a process of its own.
+Whole epochs with their validation, {timed}. Each run is a process of its own.
 All systems take turns and who begins changes from repeat to repeat. Seconds are for one epoch: the
 median, then the fastest and the slowest run. *Floor* is the CPU seconds spread evenly over all cores,
 *idle* the time in which nothing ran, *hidden* the validation that ran during training."""
@@ -40,12 +40,14 @@ def finding(found: Results, *, series: str, command: str, folder: Path) -> Findi
         raise ValueError("--quick shows that all works; its figures are not published")
     if failed := [f"{run.workload}, {run.system}: {run.error}" for run in found.runs if run.error]:
         raise ValueError(f"{len(failed)} runs failed and nothing is published; the first: {failed[0]}")
+    whole = found.settings.get("whole")
+    timed = "the first one too, and all before it but the imports" if whole else "after one that is not timed"
     workloads = ", ".join(dict.fromkeys(run.workload for run in found.runs))
     return Finding(
         series=series,
         question=f"How long does an epoch take with its validation: {workloads}?",
         title=f"An epoch with its validation: {workloads}",
-        words="\n\n".join([_WORDS, _RATIOS, *_lines(found)]),
+        words="\n\n".join([_WORDS.format(timed=timed), _RATIOS, *_lines(found)]),
         command=command,
         tables=list(_tables(found)),
         pictures=plots.save_plots(found, folder, kind="svg"),

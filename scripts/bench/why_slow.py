@@ -1,4 +1,4 @@
-"""Small measured examples of what makes `keras.Model.fit` slow, and what helps; see docs/start/keras_is_slow.md.
+"""Small measured examples of what makes `keras.Model.fit` slow; see docs/start/keras_is_slow.md.
 
     python -m scripts.bench.why_slow                     all cases, three minutes
     python -m scripts.bench.why_slow --cases=predict     one of them

@@ -116,6 +116,10 @@ def test_the_page_of_a_comparison_shows_every_system_and_its_load(found, tmp_pat
     assert all("<svg" in path.read_text() for path in page.pictures.values())
     assert {row[0] for row in page.tables[1][1].body} == {run.system for run in found.runs}
     assert "`mnist`: MNIST <of a test>" in page.words
+    assert "after one that is not timed" in page.words
+    whole = replace(full, settings=full.settings | {"whole": True})
+    page = compare_page.finding(whole, series="epochs", command="c", folder=tmp_path)
+    assert "the first one too" in page.words
 
 
 def test_a_picture_is_the_same_each_time(found, tmp_path):
