@@ -16,7 +16,7 @@ __all__ = ["finding"]
 
 _WORDS = """\
 Whole epochs with their validation, {timed}. Each run is a process of its own.
-All systems take turns and who begins changes from repeat to repeat. Seconds are for one epoch: the
+All systems take turns, and another one begins in each repeat. Seconds are for one epoch: the
 median, then the fastest and the slowest run. *Floor* is the CPU seconds spread evenly over all cores,
 *idle* the time in which nothing ran, *hidden* the validation that ran during training."""
 _RATIOS = """\

@@ -32,6 +32,14 @@ COLOURS = {
 _OTHER_COLOUR = "#009E73"
 _INK, _FAINT = "#222222", "#D9D9D9"
 _COLUMNS = 2
+# What is white, black or faint on paper, in the dark; matplotlib writes colours into each shape's style.
+_DARK = """@media (prefers-color-scheme: dark) {
+  text { fill: #e6edf3 !important }
+  [style*="fill: #ffffff"] { fill: #11161d !important }
+  [style*="stroke: #000000"], [style*="stroke: #222222"] { stroke: #c9d1d9 !important }
+  [style*="fill: #222222"] { fill: #c9d1d9 !important }
+  [style*="stroke: #d9d9d9"] { stroke: #444c56 !important }
+}"""
 
 
 def save_plots(results: Results, folder: Path, *, kind: str = "png") -> dict[str, Path]:
@@ -61,10 +69,17 @@ def save_plots(results: Results, folder: Path, *, kind: str = "png") -> dict[str
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Writes a figure as PNG or SVG, by the file's name; an SVG has no date and no chance in it."""
+    """Writes a figure as PNG or SVG, by the file's name; an SVG has no date and no chance in it.
+
+    An SVG follows the reader's choice of light or dark, as the drawn pictures of the documentation do.
+    """
+    vector = path.suffix == ".svg"
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": path.stem}):
-        metadata = {"Date": None} if path.suffix == ".svg" else None
+        metadata = {"Date": None} if vector else None
         figure.savefig(path, dpi=144, bbox_inches="tight", facecolor="white", metadata=metadata)
+    if vector:
+        text = path.read_text(encoding="utf-8")
+        path.write_text(text.replace("<defs>", f"<style>{_DARK}</style>\n<defs>", 1), encoding="utf-8")
 
 
 def plot_epochs(groups: list[Group]) -> Figure:

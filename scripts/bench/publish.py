@@ -66,7 +66,7 @@ def publish(finding: Finding, machine: Mapping[str, Any], others: str, *, folder
     parts = [
         f"# {finding.title}, {_shown(date)}",
         finding.words,
-        f"    {finding.command}",
+        f"```sh\n{finding.command}\n```",
         f"{machines.one_line(dict(machine))}. {others}",
     ]
     for title, cells in finding.tables:

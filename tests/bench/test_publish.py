@@ -49,7 +49,9 @@ def test_a_page_has_its_command_machine_table_picture_and_data(results, finding,
     page = publish.publish(finding, machine, "Nothing else ran.", folder=results)
     assert page.name == "2026-01-01-size.md"
     text = page.read_text()
-    assert text.startswith("# Sizes, 1 January 2026\n\nSome words.\n\n    scripts/compare.sh --quick\n")
+    assert text.startswith(
+        "# Sizes, 1 January 2026\n\nSome words.\n\n```sh\nscripts/compare.sh --quick\n```\n"
+    )
     assert "2 cores of An Imagined CPU" in text
     assert "Nothing else ran." in text
     assert "| way | s |\n| --- | ---: |\n| a&#124;b | 1.0 |\n| c | 2.0 |" in text
@@ -113,7 +115,7 @@ def test_the_page_of_a_comparison_shows_every_system_and_its_load(found, tmp_pat
     assert titles[1:] == ["mnist, 6 threads: seconds", "mnist, 6 threads: time ÷ a baseline's",
                           "Handing the weights to validation"]  # fmt: skip
     assert {path.name for path in page.pictures.values()} == {"epochs.svg", "copies.svg", "load-mnist-6.svg"}
-    assert all("<svg" in path.read_text() for path in page.pictures.values())
+    assert all("prefers-color-scheme: dark" in path.read_text() for path in page.pictures.values())
     assert {row[0] for row in page.tables[1][1].body} == {run.system for run in found.runs}
     assert "`mnist`: MNIST <of a test>" in page.words
     assert "after one that is not timed" in page.words
