@@ -83,6 +83,28 @@ def compare_training(
         OSError: if the disk has not enough room for the file and 2 GiB more.
         RuntimeError: if a run fails, or the last losses differ.
     """
+    with tempfile.TemporaryDirectory(dir=folder, prefix="overlap_train-") as place:
+        path = Path(place) / "images.npy"
+
+        def train(way: str) -> TrainingRun:
+            if not path.exists():  # where all runs are read back, none needs it
+                _check_room(data_bytes, ways, folder)
+                _write(path, data_bytes // (BATCH * FEATURES) * BATCH)
+            return _run_child(way, path)
+
+        runs = [
+            kept(f"{way}/{repeat}", functools.partial(train, way))
+            for repeat in range(repeats)
+            for way in ways
+        ]
+    for alike in (BY_HAND, BY_FIT):
+        losses = [run.loss for run in runs if run.way in alike]
+        if losses and max(losses) - min(losses) > 1e-3 * max(1.0, abs(losses[0])):
+            raise RuntimeError(f"the ways trained differently: losses {losses}")
+    return runs
+
+
+def _check_room(data_bytes: int, ways: Sequence[str], folder: str | None) -> None:
     room = shutil.disk_usage(folder or tempfile.gettempdir()).free
     if room < data_bytes + _SPARE_BYTES:
         raise OSError(
@@ -95,19 +117,6 @@ def compare_training(
             f"from_tensor_slices was seen to take {_COPIES} times the {data_bytes} bytes of data, and "
             f"{available} bytes are available; pass --data-gib with a smaller number"
         )
-    with tempfile.TemporaryDirectory(dir=folder, prefix="overlap_train-") as place:
-        path = Path(place) / "images.npy"
-        _write(path, data_bytes // (BATCH * FEATURES) * BATCH)
-        runs = [
-            kept(f"{way}/{repeat}", functools.partial(_run_child, way, path))
-            for repeat in range(repeats)
-            for way in ways
-        ]
-    for alike in (BY_HAND, BY_FIT):
-        losses = [run.loss for run in runs if run.way in alike]
-        if losses and max(losses) - min(losses) > 1e-3 * max(1.0, abs(losses[0])):
-            raise RuntimeError(f"the ways trained differently: losses {losses}")
-    return runs
 
 
 def _write(path: Path, examples: int) -> None:
