@@ -3,6 +3,7 @@
 #   scripts/compare_start.sh                                     all networks, two epochs of four steps: an hour
 #   scripts/compare_start.sh --networks mlp,lstm --repeats 3     some of them
 #   scripts/compare_start.sh --epochs 5 --steps 30               longer fits
+#   scripts/compare_start.sh --resume --publish                  go on after a cut; write a dated page
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 scripts/setup.sh
