@@ -16,6 +16,7 @@ from typing import Any
 
 from scripts.bench import command
 from scripts.bench.conv_plots import plot_ratios
+from scripts.bench.orphans import ENDS_WITH_PARENT
 from scripts.bench.publish import Finding, publish
 from scripts.bench.table import Cells, layout
 
@@ -102,7 +103,11 @@ def _work(key: str, job: list[str], output_dir: Path) -> Callable[[], Any]:
         lines = []
         arguments = [sys.executable, "-m", *job, "--output", str(path)]
         with subprocess.Popen(
-            arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            arguments,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            preexec_fn=ENDS_WITH_PARENT,
         ) as process:
             try:
                 for line in process.stdout or ():

@@ -22,6 +22,7 @@ from typing import Any
 
 from scripts.bench import command
 from scripts.bench.journal import Journal
+from scripts.bench.orphans import ENDS_WITH_PARENT
 from scripts.bench.publish import Finding, publish
 from scripts.bench.start_networks import NETWORKS
 from scripts.bench.table import Cells
@@ -100,7 +101,9 @@ def _run(system: str, network: str, epochs: int, cache: str, options: argparse.N
     # The compiled convolutions belong to the installation and stay; plans and timings are what a cache holds.
     builds = os.environ.get("OVERLAP_TRAIN_CACHE_DIR") or str(Path.home() / ".cache" / "overlap_train")
     environment = os.environ | {"XDG_CACHE_HOME": cache, "OVERLAP_TRAIN_CACHE_DIR": builds}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, check=False, preexec_fn=ENDS_WITH_PARENT
+    )
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.bench import command
+from scripts.bench.orphans import ENDS_WITH_PARENT
 from scripts.bench.publish import Finding, publish
 from scripts.bench.table import Cells, layout
 
@@ -67,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(case: str) -> list[dict[str, Any]]:
     """Returns the rows of a case, measured in a process of its own."""
     arguments = [sys.executable, "-m", "scripts.bench.why_slow_cases", case]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, preexec_fn=ENDS_WITH_PARENT)
     if done.returncode:
         raise RuntimeError(f"{case} ended with {done.returncode}:\n{done.stderr[-3000:]}")
     rows: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])

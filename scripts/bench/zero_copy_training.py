@@ -24,6 +24,8 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
+from scripts.bench.orphans import ENDS_WITH_PARENT
+
 __all__ = ["WAYS", "TrainingRun", "compare_training"]
 
 FEATURES = 3072  # bytes of a 32x32 colour image
@@ -143,6 +145,7 @@ def _run_child(way: str, path: Path) -> TrainingRun:
         timeout=_TIMEOUT_S,
         check=False,
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
+        preexec_fn=ENDS_WITH_PARENT,
     )
     if done.returncode:
         raise RuntimeError(f"training by {way} ended with {done.returncode}:\n{done.stderr[-2000:]}")
