@@ -79,8 +79,7 @@ class FitSession:
         while True:
             deliveries = self._parts.deliveries
             # An epoch that was told to stop is delivered first: what it tells may yet be undone.
-            over = course.stopped or any(pending.stops for pending in deliveries.backlog)
-            if course.next_epoch < course.epochs and not over:
+            if course.next_epoch < course.epochs and not deliveries.stops:
                 self._train_epoch(course.next_epoch)
                 self._parts.deliveries.deliver_before(course.next_epoch, self._parts.training.loop.splits)
             elif len(deliveries):
@@ -108,8 +107,7 @@ class FitSession:
             course.logs[point.epoch - len(point.undelivered) - 1] = point.logs
         self._epoch_begun = point.position.within
         self._model.stop_training = point.stopped
-        backlog = parts.deliveries.backlog
-        backlog.max_lag = min(backlog.max_lag, point.max_lag)
+        parts.deliveries.lag.resumed(point.max_lag)
         where = f"after epoch {point.epoch}"
         if point.position.within:
             where = f"inside epoch {point.epoch + 1}, after {point.position.steps} of its steps"
