@@ -219,7 +219,9 @@ class Trainer:
 
     def _is_around(self, name: str) -> bool:
         """Whether a method that is not Keras's own is to be called, and has not called us."""
-        around = keras_methods.overrides(self.model, name) or keras_methods.patched_by(self.model, name)
+        around = keras_methods.overriding_class(self.model, name) or keras_methods.patched_by(
+            self.model, name
+        )
         return around is not None and not routes.is_within(self.model, name)
 
     def _fit_by_model(self, given: dict[str, Any], resume: Any) -> keras.callbacks.History:
@@ -235,7 +237,7 @@ class Trainer:
         passed = {name: value for name, value in given.items() if value is not defaults[name].default}
         with routes.through(self.model, functools.partial(self.fit, resume=resume)) as route:
             history = self.model.fit(**passed)
-        owner = keras_methods.overrides(self.model, "fit")
+        owner = keras_methods.overriding_class(self.model, "fit")
         name = (
             f"{owner.__name__}.fit"
             if owner
