@@ -10,11 +10,11 @@ from typing import Any
 
 from overlap_train._callbacks.delivery import Outcome
 from overlap_train._callbacks.late import EpochHooks
-from overlap_train._checkpoint.resume import StartPoint
+from overlap_train._checkpoint.resume import Resumer, StartPoint
 from overlap_train._checkpoint.values import Undelivered
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.course import Ledger
-from overlap_train._fit.followers import AnyDelivery, AnyResumer
+from overlap_train._fit.followers import AnyDelivery
 from overlap_train._fit.lag import LagControl
 from overlap_train._snapshot import Snapshot
 from overlap_train._validation.backlog import Backlog
@@ -40,7 +40,7 @@ class Deliveries:
         delivery: calls the callbacks of an epoch's end.
         stepwise: validates inside epochs, or None.
         lag: learns what running ahead is worth.
-        resumer: writes checkpoints, or None.
+        resumer: writes checkpoints; None where there are none to write.
         cursor: the position in the data.
         ledger: where the time is written down.
         progress: shown to the user.
@@ -56,7 +56,7 @@ class Deliveries:
     delivery: AnyDelivery
     stepwise: StepValidations | None
     lag: LagControl
-    resumer: AnyResumer | None
+    resumer: Resumer | None
     cursor: Cursor
     ledger: Ledger
     progress: ProgressReporter

@@ -95,11 +95,10 @@ class FitSession:
     def _resume(self) -> None:
         """Goes on from the newest checkpoint, if there is one."""
         parts, course = self._parts, self._course
-        resumer, cursor = parts.deliveries.resumer, parts.training.cursor
-        if resumer is None:
+        if parts.resumption is None:
             return
-        callbacks = parts.callbacks
-        point = resumer.start(parts.state, cursor, callbacks.callbacks, callbacks.on_epoch_begin)
+        callbacks, cursor = parts.callbacks, parts.training.cursor
+        point = parts.resumption.start(parts.state, cursor, callbacks.callbacks, callbacks.on_epoch_begin)
         if point is None:
             return
         course.next_epoch, course.step, course.stopped = point.epoch, point.step, point.stopped
