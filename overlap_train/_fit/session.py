@@ -170,9 +170,7 @@ class FitSession:
         training, accounts = self._parts.training, self._ledger.accounts
         training.cursor.end_epoch()
         logs = training.logs(self._last_logs)
-        train_logs = keras_metrics.python_logs(
-            logs
-        )  # callbacks get them as they are: Keras sorts nested ones once
+        train_logs = keras_metrics.python_logs(logs)  # callbacks get `logs`: Keras sorts nested ones once
         self._settings.hosts.check_same_logs(
             epoch, {name: value for name, value in train_logs.items() if isinstance(value, float)}
         )
