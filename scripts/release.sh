@@ -35,7 +35,7 @@ else
   checked=0
   echo "release: twine cannot be installed here, so the metadata is not checked" >&2
 fi
-.venv/bin/python -m pytest -q tests/test_wheel.py tests/conv/test_bundled.py
+scripts/test.sh tests/test_wheel.py tests/conv/test_bundled.py
 (cd dist && sha256sum -- * > SHA256SUMS)
 cat <<TEXT
 release: dist/ holds $version:
