@@ -37,14 +37,16 @@ else
 fi
 scripts/test.sh tests/test_wheel.py tests/conv/test_bundled.py
 (cd dist && sha256sum -- * > SHA256SUMS)
-cat <<TEXT
-release: dist/ holds $version:
-$(ls -1 dist)
-What is left:
-$([ "$checked" -eq 1 ] || echo "  twine check --strict dist/*.whl dist/*.tar.gz, where twine can be installed")
-$([ "$audited" -eq 0 ] || echo "  scripts/audit.sh, where pip-audit and its service can be reached")
-  git tag -s v$version -m "overlap_train $version" && git push origin v$version
-  twine upload dist/*-none-any.whl dist/*.tar.gz
-  the other wheel holds the compiled convolution; PyPI takes none that is bound to TensorFlow's library, so it
-  goes to the page of the release, with SHA256SUMS and the bill of materials
-TEXT
+left=()
+[ "$checked" -eq 1 ] || left+=("twine check --strict dist/*.whl dist/*.tar.gz, where twine can be installed")
+[ "$audited" -eq 0 ] || left+=("scripts/audit.sh, where pip-audit and its service can be reached")
+left+=(
+  "git tag -s v$version -m 'overlap_train $version' && git push origin v$version"
+  "twine upload dist/*-none-any.whl dist/*.tar.gz"
+  "the other wheel holds the compiled convolution, and PyPI takes none that is bound to TensorFlow's library:"
+  "  it goes to the page of the release, with SHA256SUMS and the bill of materials"
+)
+echo "release: dist/ holds $version:"
+ls -1 dist
+echo "What is left:"
+printf '  %s\n' "${left[@]}"
