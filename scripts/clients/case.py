@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from overlap_train import Trainer
 
-__all__ = ["ARGUMENTS", "VALIDATION", "Run", "X", "Y", "build", "in_step"]
+__all__ = ["ARGUMENTS", "VALIDATION", "Run", "X", "Y", "both_ways", "build", "in_step"]
 
 _IN_STEP = "validating in step with the training: "
 
@@ -45,10 +45,12 @@ class Run:
     trainer: Trainer | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, model: keras.Model, trainer: Trainer | None = None) -> Run:
-        """Returns the weights and the history of a model that has been trained."""
+    def of(
+        cls, model: keras.Model, trainer: Trainer | None = None, more: Mapping[str, Any] | None = None
+    ) -> Run:
+        """Returns the weights and the history of a model that has been trained, and `more` values."""
         weights = {f"weight {n}": np.asarray(w) for n, w in enumerate(model.variables)}
-        return cls({**model.history.history, **weights}, trainer)
+        return cls({**model.history.history, **weights, **(more or {})}, trainer)
 
 
 def build() -> keras.Model:
@@ -66,6 +68,28 @@ def build() -> keras.Model:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"])
     return model
+
+
+def both_ways(
+    train: Callable[[Any], Mapping[str, Any] | None], make: Callable[[], keras.Model] = build
+) -> tuple[Callable[[], Run], Callable[[], Run]]:
+    """Returns the `stock` and `ours` of a client that trains by one call of `fit`.
+
+    Args:
+        train: calls the `fit` of what it is given, a model or a `Trainer`; may return more values by name.
+        make: returns the model.
+    """
+
+    def stock() -> Run:
+        model = make()
+        return Run.of(model, more=train(model))
+
+    def ours() -> Run:
+        model = make()
+        trainer = Trainer(model)
+        return Run.of(model, trainer, train(trainer))
+
+    return stock, ours
 
 
 def in_step(trainer: Trainer) -> str | None:

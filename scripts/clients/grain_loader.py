@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import grain
 
-from overlap_train import Trainer
-from scripts.clients.case import VALIDATION, Run, X, Y, build
+from scripts.clients.case import VALIDATION, X, Y, both_ways
 
 # Keras 3.15 makes a step too many in each pass over data whose length it does not know.
 STEPS = {"epochs": 4, "steps_per_epoch": 8, "validation_steps": 3, "verbose": 0}
@@ -16,14 +17,8 @@ def _dataset(x, y, seed: int | None = None) -> grain.MapDataset:
     return (rows if seed is None else rows.shuffle(seed)).batch(32).repeat().to_iter_dataset()
 
 
-def stock() -> Run:
-    model = build()
-    model.fit(_dataset(X, Y, 3), validation_data=_dataset(*VALIDATION), **STEPS)
-    return Run.of(model)
-
-
-def ours() -> Run:
-    model = build()
-    trainer = Trainer(model)
+def train(trainer: Any) -> None:
     trainer.fit(_dataset(X, Y, 3), validation_data=_dataset(*VALIDATION), **STEPS)
-    return Run.of(model, trainer)
+
+
+stock, ours = both_ways(train)
