@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Compares overlap_train with what one would run instead, on this machine; ends in a table and report.html.
 # scripts/compare.sh --quick (three minutes), scripts/compare.sh --workloads=mnist,mlp --threads=1,6 --repeats=5
+# Cut off, the same call with --resume goes on; --publish writes a dated page of docs/results. All compare_*.sh know both.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 scripts/setup.sh

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures zero-copy beside tf.convert_to_tensor, from_tensor_slices and, on a GPU, a pinned copy.
 # Needs 6 GiB of free disk for a while (--folder), 16 GiB of free memory for the ways that copy, and five
-# minutes. Smaller: --data-gib 0.5 --repeats 1
+# minutes. Smaller: --data-gib 0.5 --repeats 1; --resume goes on after a cut, --publish writes a dated page
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 scripts/setup.sh

@@ -167,4 +167,7 @@ def _show_rich(report: Report, stream: TextIO) -> None:
 
 def _summary(report: Report) -> str:
     count = len(report.to_mend)
-    return f"{count} to mend" if count else "nothing to mend"
+    if count:
+        return f"{count} to mend"
+    chosen = any(finding.remedy for findings in report.sections.values() for finding in findings)
+    return "nothing to mend" + (", and -> says what you may choose" if chosen else "")

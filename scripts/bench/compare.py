@@ -1,23 +1,25 @@
 """The comparison from the command line; scripts/compare.sh calls it.
 
 Every system trains every workload in processes of their own, taking turns. Ends in a table, pictures,
-`results.json` and `report.html`.
+`results.json` and `report.html`. The journal has each run as soon as it has ended; `--resume` goes on.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import os
-import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from scripts.bench import machine, plots, report, results, runner
+from scripts.bench import command, compare_page, plots, report, results, runner
+from scripts.bench.journal import Journal
+from scripts.bench.publish import publish
 from scripts.bench.records import RunRecord, RunSpec
 from scripts.bench.results import CopyCost, Results
 from scripts.bench.systems import DEFAULT_SYSTEMS, SYSTEMS
@@ -47,38 +49,55 @@ class Settings:
     whole: bool = False
 
 
+_EPILOG = """\
+The protocol of paper P1, whole (some hours; --resume goes on after a cut):
+  scripts/compare.sh --workloads=mnist,mnist-1gb --systems=keras-numpy,keras-tfdata,paper,overlap \\
+    --threads=1,6 --epochs=10 --repeats=3 --output_dir=results/paper-one --resume --publish=overlap-paper
+"""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the comparison, or shows an earlier one again; returns the exit status."""
-    parser = _parser()
-    arguments = parser.parse_args(argv)
-    output_dir = Path(arguments.output_dir)
-    if arguments.report:
+    line = _command()
+    options = line.parse(argv)
+    if options.report:
         try:
-            found = results.merge([results.load(Path(path)) for path in arguments.report])
+            found = results.merge([results.load(Path(path)) for path in options.report])
         except (OSError, ValueError, KeyError) as error:
-            parser.error(str(error))
-    else:
-        settings = _settings(parser, arguments)
-        if arguments.data_dir:
-            os.environ["TFDS_DATA_DIR"] = os.path.abspath(arguments.data_dir)
-        with tempfile.TemporaryDirectory(prefix="overlap_train-compare-") as cache_dir:
-            try:
-                found = compare(settings, cache_dir=cache_dir, say=print)
-            except runner.ChildFailedError as error:
-                print(f"compare: the data could not be prepared: {error}", file=sys.stderr)
-                return 1
-    _write(found, output_dir)
-    return 1 if any(run.error for run in found.runs) else 0
+            line.parser.error(str(error))
+        return _end(found, line, options, "What else ran meanwhile is not known.")
+    settings = _settings(line.parser, options)
+    if options.publish and settings.quick:
+        line.parser.error("--quick shows that all works; its figures are not published")
+    if options.data_dir:
+        os.environ["TFDS_DATA_DIR"] = os.path.abspath(options.data_dir)
+    with (
+        tempfile.TemporaryDirectory(prefix="overlap_train-compare-") as cache_dir,
+        line.journal(options, {**asdict(settings), "budget_s": None}) as journal,
+    ):
+        try:
+            found = compare(settings, journal, cache_dir=cache_dir, say=functools.partial(print, flush=True))
+        except runner.ChildFailedError as error:
+            print(f"compare: the data could not be prepared: {error}", file=sys.stderr)
+            return 1
+        except DataChangedError as error:
+            line.parser.error(str(error))
+        return _end(found, line, options, journal.others_line)
 
 
-def compare(settings: Settings, *, cache_dir: str, say: _Say) -> Results:
-    """Runs everything that `settings` asks for.
+class DataChangedError(ValueError):
+    """A comparison goes on with data that are not those of the runs before."""
+
+
+def compare(settings: Settings, journal: Journal, *, cache_dir: str, say: _Say) -> Results:
+    """Runs everything that `settings` asks for, but for what the journal holds.
 
     Raises:
         ChildFailedError: a workload's data could not be prepared.
+        DataChangedError: they are others than in the journal.
     """
     start_s = time.monotonic()
-    found = Results(machine.describe(), _recorded(settings), {}, notes=tuple(_obstacles(settings)))
+    found = Results(journal.machine, _recorded(settings), {}, notes=tuple(_obstacles(settings)))
     for note in found.notes:
         say(f"note: {note}")
     sources = {}
@@ -86,6 +105,9 @@ def compare(settings: Settings, *, cache_dir: str, say: _Say) -> Results:
         job = {"job": "prepare", "workload": workload, "cache_dir": cache_dir, "quick": settings.quick}
         data = runner.run_job(job, timeout_s=settings.timeout_s)
         sources[workload] = f"{data['source']}; {data['train']:,} + {data['validation']:,} examples"
+        before = journal.once(f"data/{workload}", functools.partial(str, sources[workload]))
+        if before != sources[workload]:
+            raise DataChangedError(f"{workload}: the data were {before!r}, and are {sources[workload]!r}")
         say(f"{workload}: {sources[workload]}")
     found = replace(found, sources=sources)
     if any(name.startswith("overlap") for name in settings.systems):
@@ -94,8 +116,8 @@ def compare(settings: Settings, *, cache_dir: str, say: _Say) -> Results:
         say(f"note: {note}")
         found = replace(found, notes=(*found.notes, note))
     if settings.copies and settings.workloads:
-        found = _measure_copies(found, settings, cache_dir, say)
-    return _run_rounds(found, settings, cache_dir, say, start_s)
+        found = _measure_copies(found, settings, journal, cache_dir, say)
+    return _run_rounds(found, settings, journal, cache_dir, say, start_s)
 
 
 def plan_round(settings: Settings, repeat: int, cache_dir: str) -> list[RunSpec]:
@@ -108,9 +130,7 @@ def plan_round(settings: Settings, repeat: int, cache_dir: str) -> list[RunSpec]
     specs = []
     for workload in settings.workloads:
         chosen = [
-            RunSpec(
-                workload, name, threads, repeat, settings.epochs, settings.quick, cache_dir, settings.whole
-            )
+            spec(workload, name, threads)
             for name in settings.systems
             if SYSTEMS[name].obstacle(WORKLOADS[workload]) is None
             for threads in (settings.threads if SYSTEMS[name].uses_threads else (None,))
@@ -120,7 +140,9 @@ def plan_round(settings: Settings, repeat: int, cache_dir: str) -> list[RunSpec]
     return specs
 
 
-def _run_rounds(found: Results, settings: Settings, cache_dir: str, say: _Say, start_s: float) -> Results:
+def _run_rounds(
+    found: Results, settings: Settings, journal: Journal, cache_dir: str, say: _Say, start_s: float
+) -> Results:
     runs: list[RunRecord] = []
     longest_s = 0.0
     for repeat in range(settings.repeats):
@@ -134,26 +156,56 @@ def _run_rounds(found: Results, settings: Settings, cache_dir: str, say: _Say, s
         round_start_s = time.monotonic()
         specs = plan_round(settings, repeat, cache_dir)
         for index, spec in enumerate(specs):
-            record = runner.run(spec, timeout_s=settings.timeout_s)
+            record = RunRecord.from_json(journal.once(_key(spec), _work(spec, settings), keep=_succeeded))
             runs.append(record)
             say(_line(record, f"{repeat + 1}/{settings.repeats}, {index + 1}/{len(specs)}"))
         longest_s = max(longest_s, time.monotonic() - round_start_s)
     return replace(found, runs=tuple(runs))
 
 
-def _measure_copies(found: Results, settings: Settings, cache_dir: str, say: _Say) -> Results:
+def _key(spec: RunSpec) -> str:
+    return f"run/{spec.workload}/{spec.system}/{spec.threads}/{spec.repeat}"
+
+
+def _work(spec: RunSpec, settings: Settings) -> Callable[[], Any]:
+    return lambda: runner.run(spec, timeout_s=settings.timeout_s).to_json()
+
+
+def _succeeded(record: Any) -> bool:
+    """A run that failed, for want of memory or of time, is tried again by --resume."""
+    return record["error"] is None
+
+
+def _measure_copies(
+    found: Results, settings: Settings, journal: Journal, cache_dir: str, say: _Say
+) -> Results:
     workload = next((name for name in settings.workloads if name == "mnist"), settings.workloads[0])
     if WORKLOADS[workload].decode is not None:
         return found
     job: dict[str, Any] = {"job": "copies", "workload": workload, "cache_dir": cache_dir}
     try:
         job["workers"] = _QUICK_COPY_WORKERS if settings.quick else _COPY_WORKERS
-        costs = runner.run_job(job, timeout_s=settings.timeout_s)
+        costs = journal.once(f"copies/{workload}", lambda: runner.run_job(job, timeout_s=settings.timeout_s))
     except runner.ChildFailedError as error:
         note = f"copies and snapshots not measured: {error}"
         say(f"note: {note}")
         return replace(found, notes=(*found.notes, note))
     return replace(found, copy_costs=tuple(CopyCost(workload, **cost) for cost in costs))
+
+
+def _end(found: Results, line: command.Command, options: argparse.Namespace, others: str) -> int:
+    """Writes and, if asked to, publishes; returns the exit status."""
+    output_dir = Path(options.output_dir)
+    _write(found, output_dir)
+    if options.publish:
+        pictures = output_dir / "published"
+        try:
+            page = compare_page.finding(found, series=options.publish, command=line.as_typed, folder=pictures)
+        except ValueError as error:
+            print(f"compare: not published: {error}", file=sys.stderr)
+            return 1
+        print(f"Published: {publish(page, found.machine, others)}")
+    return 1 if any(run.error for run in found.runs) else 0
 
 
 def _write(found: Results, output_dir: Path) -> None:
@@ -168,8 +220,12 @@ def _write(found: Results, output_dir: Path) -> None:
         print(f"  {output_dir / name}")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("scripts/compare.sh", description=__doc__.splitlines()[0])
+def _command() -> command.Command:
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0],
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add = parser.add_argument
     add("--workloads", default="mnist", help=f"of {', '.join(WORKLOADS)}; or all (default: mnist)")
     add("--systems", default="", help=f"of {', '.join(SYSTEMS)} (default: all that are installed)")
@@ -179,11 +235,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--whole", action="store_true", help="the first epoch counts, and all before it but the imports")
     add("--quick", action="store_true", help="shrunk data, three minutes in all on two cores")
     add("--data_dir", help="a directory that tensorflow-datasets prepared (default: TFDS_DATA_DIR)")
-    add("--output_dir", default="results/compare", help="where everything is written")
     add("--timeout_s", type=float, help="a run that takes longer is ended (default: 7200; quick: 120)")
     add("--no-copies", action="store_true", help="leave out the cost of copies for 6 to 48 workers")
     add("--report", nargs="+", metavar="RESULTS_JSON", help="run nothing: show these results, as one")
-    return parser
+    return command.Command(parser, script="scripts/compare.sh", series="epochs", output_dir="results/compare")
 
 
 def _settings(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Settings:
@@ -257,6 +312,4 @@ def _line(run: RunRecord, place: str) -> str:
 
 
 if __name__ == "__main__":
-    # A child is a session of its own and would outlive this process.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    sys.exit(main())
+    sys.exit(command.run(main))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -12,7 +13,7 @@ from scripts.bench.groups import Group, rows
 from scripts.bench.results import Results
 from scripts.bench.table import PAPER_COPY_SHARES, epoch_seconds
 
-__all__ = ["COLOURS", "plot_copies", "plot_epochs", "plot_load", "save_plots"]
+__all__ = ["COLOURS", "plot_copies", "plot_epochs", "plot_load", "save", "save_plots"]
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers; ours in blue, baselines in warm tones.
 COLOURS = {
@@ -31,10 +32,24 @@ COLOURS = {
 _OTHER_COLOUR = "#009E73"
 _INK, _FAINT = "#222222", "#D9D9D9"
 _COLUMNS = 2
+# What is white, black or faint on paper, in the dark; matplotlib writes colours into each shape's style.
+_DARK = """@media (prefers-color-scheme: dark) {
+  text { fill: #e6edf3 !important }
+  [style*="fill: #ffffff"] { fill: #11161d !important }
+  [style*="stroke: #000000"], [style*="stroke: #222222"] { stroke: #c9d1d9 !important }
+  [style*="fill: #222222"] { fill: #c9d1d9 !important }
+  [style*="stroke: #d9d9d9"] { stroke: #444c56 !important }
+}"""
 
 
-def save_plots(results: Results, folder: Path) -> dict[str, Path]:
-    """Draws every picture that the results allow; returns the files by title, in reading order."""
+def save_plots(results: Results, folder: Path, *, kind: str = "png") -> dict[str, Path]:
+    """Draws every picture that the results allow; returns the files by title, in reading order.
+
+    Args:
+        results: what to draw.
+        folder: for the files; made if need be.
+        kind: "png", or "svg", which is the same each time and holds its words as text.
+    """
     figures: dict[str, tuple[str, Figure]] = {}
     groups = [group for group in results.groups if any(run.error is None for run in group.runs)]
     if groups:
@@ -48,9 +63,23 @@ def save_plots(results: Results, folder: Path) -> dict[str, Path]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = {}
     for title, (name, figure) in figures.items():
-        paths[title] = folder / f"{name}.png"
-        figure.savefig(paths[title], dpi=144, bbox_inches="tight", facecolor="white")
+        paths[title] = folder / f"{name}.{kind}"
+        save(figure, paths[title])
     return paths
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Writes a figure as PNG or SVG, by the file's name; an SVG has no date and no chance in it.
+
+    An SVG follows the reader's choice of light or dark, as the drawn pictures of the documentation do.
+    """
+    vector = path.suffix == ".svg"
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": path.stem}):
+        metadata = {"Date": None} if vector else None
+        figure.savefig(path, dpi=144, bbox_inches="tight", facecolor="white", metadata=metadata)
+    if vector:
+        text = path.read_text(encoding="utf-8")
+        path.write_text(text.replace("<defs>", f"<style>{_DARK}</style>\n<defs>", 1), encoding="utf-8")
 
 
 def plot_epochs(groups: list[Group]) -> Figure:

@@ -59,9 +59,9 @@ class Results:
         """The runs as the tables show them."""
         return group_runs(self.runs)
 
-    def save(self, path: Path) -> None:
-        """Writes `results.json`, whole or not at all."""
-        content = {
+    def content(self) -> dict[str, Any]:
+        """Returns what `results.json` holds, as JSON values."""
+        return {
             "format": _FORMAT,
             "machine": self.machine,
             "settings": self.settings,
@@ -71,8 +71,11 @@ class Results:
             "ratios": [ratio.to_json() for group in self.groups for ratio in ratios(group)],
             "copy_costs": [vars(cost) for cost in self.copy_costs],
         }
+
+    def save(self, path: Path) -> None:
+        """Writes `results.json`, whole or not at all."""
         unfinished = path.with_suffix(".unfinished")
-        unfinished.write_text(json.dumps(content, indent=1))
+        unfinished.write_text(json.dumps(self.content(), indent=1))
         os.replace(unfinished, path)
 
 

@@ -74,7 +74,7 @@ def run_job(
     """
     process = subprocess.Popen(
         [sys.executable, "-m", f"{__package__}.child", json.dumps(job)],
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,  # its end tells the child that this process is gone, killed or not
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, **(environment or {})},

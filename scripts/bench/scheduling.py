@@ -1,8 +1,9 @@
 """The scheduler beside what a user would do: measured on this CPU, simulated for the paper's machine.
 
-    scripts/compare_scheduling.sh [--quick] [--parts simulated,costs] [--out results/scheduling]
+    scripts/compare_scheduling.sh [--quick] [--parts simulated,costs] [--output_dir results/scheduling]
 
-Writes `scheduling.json`, plots and timelines, and prints a table. Every row is marked *measured here*,
+Writes `scheduling.json`, plots and timelines, and prints a table. The journal has each part as soon as it has
+ended, and `--resume` goes on with the next. Every row is marked *measured here*,
 *simulated* or *paper's hardware*.
 """
 
@@ -12,132 +13,102 @@ import argparse
 import json
 import os
 import platform
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from overlap_train.monitoring import save_chrome_trace
-from scripts.bench import scheduling_agreement
+from scripts.bench import command, scheduling_agreement
 from scripts.bench import scheduling_measured as measured
 from scripts.bench import scheduling_simulated as simulated
+from scripts.bench.publish import publish
+from scripts.bench.scheduling_page import finding, show
 from scripts.bench.scheduling_report import plot_growth, plot_policies
 
 __all__ = ["main"]
 
+_Work = Callable[[], dict[str, Any]]
 PARTS = ("simulated", "agreement", "costs", "measured", "gpu")
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Runs the parts asked for; returns what was written as JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--parts", default=",".join(PARTS), help="comma-separated: " + ", ".join(PARTS))
-    parser.add_argument("--out", type=Path, default=Path("results/scheduling"))
-    parser.add_argument("--size", type=int, default=128, help="height and width of the measured images")
-    parser.add_argument("--requests", type=int, default=16, help="for each network and repeat")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--contenders", default=",".join(measured.DEFAULT))
-    parser.add_argument("--cpu-load", type=float, default=0.0, help="share of every core taken meanwhile")
-    parser.add_argument("--beside", default="", help="a program to run again and again meanwhile")
-    parser.add_argument("--quick", action="store_true", help="small sizes: a check that it runs, no figures")
-    options = parser.parse_args(arguments)
+    line = _command()
+    options = line.parse(arguments)
     parts = options.parts.split(",")
     if unknown := set(parts) - set(PARTS):
-        parser.error(f"unknown parts {sorted(unknown)}; the parts are {PARTS}")
+        line.parser.error(f"unknown parts {sorted(unknown)}; the parts are {PARTS}")
+    if options.publish and options.quick:
+        line.parser.error("--quick shows that all works; its figures are not published")
     if options.quick:
         options.size, options.requests, options.repeats = 64, 4, 1
-    options.out.mkdir(parents=True, exist_ok=True)
-    report: dict[str, Any] = {"machine": {"processor": _processor(), "cores": os.cpu_count()}}
-    if "costs" in parts:
-        import tensorflow as tf
+    output_dir = Path(options.output_dir)
+    with line.journal(options) as journal:
+        report: dict[str, Any] = {"machine": {"processor": _processor(), "cores": os.cpu_count()}}
+        if "costs" in parts:
+            import tensorflow as tf
 
-        # Before anything starts TensorFlow: layers are profiled as the scheduler runs them.
-        tf.config.threading.set_intra_op_parallelism_threads(1)
-    if {"simulated", "costs"} & set(parts):
-        _simulate(report, parts, options)
-    if "costs" in parts:
-        report["costs_measured"] = _held_out(64 if options.quick else 96)
-        print(f"cost model, layers held out, measured here: {report['costs_measured']}")
-    if "agreement" in parts:
-        report["agreement"] = scheduling_agreement.compare(1 if options.quick else 3)
-        ratios = [row["ratio"] for row in report["agreement"]]
-        print(f"threads to simulator, makespan: {min(ratios):.3f} to {max(ratios):.3f}")
-    if "measured" in parts:
-        report["measured"] = measured.measure(
-            size=options.size,
-            requests=options.requests,
-            repeats=options.repeats,
-            contenders=options.contenders.split(","),
-            cpu_load=options.cpu_load,
-            beside=options.beside,
-        )
-        _print_measured(report["measured"])
-    if "gpu" in parts:
-        report["gpu"] = _gpu()
-        print("on a GPU:", report["gpu"])
-    (options.out / "scheduling.json").write_text(json.dumps(report, indent=1))
+            # Before anything starts TensorFlow: layers are profiled as the scheduler runs them.
+            tf.config.threading.set_intra_op_parallelism_threads(1)
+        for part, (names, work) in _works(options, output_dir).items():
+            if part in parts:
+                found = journal.once(part, work)
+                report |= {name: found[name] for name in names}
+                show(part, found)
+        (output_dir / "scheduling.json").write_text(json.dumps(report, indent=1))
+        if options.publish:
+            page = finding(report, series=options.publish, command=line.as_typed, folder=output_dir)
+            print(f"Published: {publish(page, journal.machine, journal.others_line)}")
     return report
 
 
-def _simulate(report: dict[str, Any], parts: Sequence[str], options: argparse.Namespace) -> None:
+def _works(options: argparse.Namespace, output_dir: Path) -> dict[str, tuple[tuple[str, ...], _Work]]:
+    """Returns for each part the names of what it finds, and what finds it."""
+    return {
+        "simulated": (("simulated", "oracle"), lambda: _simulate(options, output_dir)),
+        "costs": (("costs_simulated", "costs_measured"), lambda: _costs(64 if options.quick else 96)),
+        "agreement": (
+            ("agreement",),
+            lambda: {"agreement": scheduling_agreement.compare(1 if options.quick else 3)},
+        ),
+        "measured": (("measured",), lambda: {"measured": _measure(options)}),
+        "gpu": (("gpu",), lambda: {"gpu": _gpu()}),
+    }
+
+
+def _simulate(options: argparse.Namespace, output_dir: Path) -> dict[str, Any]:
     graphs = simulated.paper_graphs()
-    if "simulated" in parts:
-        pieces = {count for _, count in simulated.COLUMNS.values()} - {1}
-        cut = {count: simulated.paper_graphs(count) for count in pieces}
-        rows = report["simulated"] = simulated.compare_policies(
-            {1: graphs} | cut, steady_s=0.0 if options.quick else simulated.STEADY_S
-        )
-        _print_simulated(rows)
-        report["oracle"] = simulated.oracle_ratio(50 if options.quick else 1000)
-        print(f"earliest_finish to the optimum on graphs of up to 8 layers, simulated: {report['oracle']}")
-        plot_policies(rows, options.out / "policies.png")
-        plot_growth(rows, options.out / "growth.png")
-        scenario = simulated.SCENARIOS[0]
-        costs = simulated.profiled([graphs[name] for name in set(scenario.networks)])
-        rounds = simulated.run(graphs, scenario.networks, "earliest_finish", scenario.loads["60%"], costs)
-        save_chrome_trace(options.out / "timeline_simulated.json", simulated.spans(rounds[-1]))
-    if "costs" in parts:
-        report["costs_simulated"] = simulated.compare_costs(graphs)
-        print(f"cost model, simulated: {report['costs_simulated']}")
-
-
-def _print_simulated(rows: Sequence[dict[str, Any]]) -> None:
-    policies = list(rows[0]["makespan_s"])
-    print("simulated, Xavier-like figures: makespan in ms (percent less than GPU only)")
-    print(
-        f"{'scenario':24}{'load':>32}"
-        + "".join(f"{policy:>20}" for policy in policies)
-        + "     bound     (cut)   paper's hardware"
+    pieces = {count for _, count in simulated.COLUMNS.values()} - {1}
+    cut = {count: simulated.paper_graphs(count) for count in pieces}
+    rows = simulated.compare_policies(
+        {1: graphs} | cut, steady_s=0.0 if options.quick else simulated.STEADY_S
     )
-    for row in rows:
-        cells = "".join(
-            f"{1e3 * row['makespan_s'][p]:12.1f} ({row['less_than_gpu_only_percent'][p]:4.0f}%)"
-            for p in policies
-        )
-        paper = row["papers_hardware_percent"]
-        print(
-            f"{row['scenario']:24}{row['load']:>32}{cells}{1e3 * row['lower_bound_s']:10.1f}"
-            + f"{1e3 * row['lower_bound_cut_s']:10.1f}"
-            + (f"{paper:18.1f}%" if paper else "")
-        )
-    worst = max(row["to_better_of_gpu_only_and_paper"] for row in rows)
-    print(f"earliest_finish to the better of gpu_only and paper, at most: {worst:.3f}")
+    plot_policies(rows, output_dir / "policies.png")
+    plot_growth(rows, output_dir / "growth.png")
+    scenario = simulated.SCENARIOS[0]
+    costs = simulated.profiled([graphs[name] for name in set(scenario.networks)])
+    rounds = simulated.run(graphs, scenario.networks, "earliest_finish", scenario.loads["60%"], costs)
+    save_chrome_trace(output_dir / "timeline_simulated.json", simulated.spans(rounds[-1]))
+    return {"simulated": rows, "oracle": simulated.oracle_ratio(50 if options.quick else 1000)}
 
 
-def _print_measured(rows: dict[str, dict[str, Any]]) -> None:
-    first = next(iter(rows.values()))
-    load = f", CPU load {first['cpu_load_achieved']:.0%}" if first["cpu_load"] else ""
-    print(
-        f"measured here: four networks at once on the CPU{load}"
-        + f" beside {first['beside']}" * bool(first["beside"])
+def _costs(size: int) -> dict[str, Any]:
+    graphs = simulated.paper_graphs()
+    return {"costs_simulated": simulated.compare_costs(graphs), "costs_measured": _held_out(size)}
+
+
+def _measure(options: argparse.Namespace) -> dict[str, Any]:
+    return measured.measure(
+        size=options.size,
+        requests=options.requests,
+        repeats=options.repeats,
+        contenders=options.contenders.split(","),
+        cpu_load=options.cpu_load,
+        beside=options.beside,
     )
-    thread = rows.get("thread_per_network", {}).get("requests_per_s")
-    for name, row in rows.items():
-        times = " ".join(f"{seconds:.2f}" for seconds in row["seconds"])
-        against = f"{row['requests_per_s'] / thread:6.2f} of a thread each" if thread else ""
-        overhead = f", scheduler's overhead {row['overhead']:.2%}" if name.startswith("ours") else ""
-        print(f"  {name:28} {row['requests_per_s']:8.2f} requests/s {against}  ({times} s){overhead}")
 
 
 def _held_out(size: int) -> dict[str, Any]:
@@ -187,6 +158,26 @@ def _gpu() -> dict[str, Any]:
     return measured_gpu
 
 
+def _command() -> command.Command:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    add = parser.add_argument
+    add("--parts", default=",".join(PARTS), help="comma-separated: " + ", ".join(PARTS))
+    add("--size", type=int, default=128, help="height and width of the measured images")
+    add("--requests", type=int, default=16, help="for each network and repeat")
+    add("--repeats", type=int, default=5)
+    add("--contenders", default=",".join(measured.DEFAULT))
+    add("--cpu-load", type=float, default=0.0, help="share of every core taken meanwhile")
+    add("--beside", default="", help="a program to run again and again meanwhile")
+    add("--quick", action="store_true", help="small sizes: a check that it runs, no figures")
+    return command.Command(
+        parser,
+        script="scripts/compare_scheduling.sh",
+        series="scheduling",
+        output_dir="results/scheduling",
+        also=("--out",),
+    )
+
+
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -196,4 +187,4 @@ def _processor() -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(command.run(lambda: 0 if main() else 1))

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from scripts.bench.plots import save
+
 __all__ = ["plot_growth", "plot_policies"]
 
 
@@ -24,7 +26,7 @@ def plot_policies(rows: Sequence[dict[str, Any]], path: Path) -> None:
     axes.set_ylim(0, 2)
     axes.set_title("60% GPU load, simulated with Xavier-like figures")
     axes.legend()
-    figure.savefig(path, dpi=120)
+    save(figure, path)
     plt.close(figure)
 
 
@@ -43,7 +45,7 @@ def plot_growth(rows: Sequence[dict[str, Any]], path: Path) -> None:
         axis.set_xlabel("GPU load")
     axes[0].set_ylabel("growth (simulated)")
     axes[0].legend()
-    figure.savefig(path, dpi=120)
+    save(figure, path)
     plt.close(figure)
 
 

@@ -9,6 +9,7 @@ with an empty cache of plans and algorithms, "warm" with the one that a run befo
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -19,51 +20,68 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from start_networks import NETWORKS
+from scripts.bench import command
+from scripts.bench.journal import Journal
+from scripts.bench.orphans import ENDS_WITH_PARENT
+from scripts.bench.publish import Finding, publish
+from scripts.bench.start_networks import NETWORKS
+from scripts.bench.table import Cells
 
 _COLUMNS = ("first", "second", "evaluate", "again", "new trainer", "five fits")
+_WORDS = """\
+Whole calls, from the call to its return: tracing, compiling, planning and the first validation included.
+Medians of the ratios of pairs, taken in turn in fresh processes, below 1 is faster; in brackets our
+median ÷ Keras's fastest run. Caches of plans and timings are empty, or warm from a run before; the
+compiled convolution is always there."""
 _HERE = Path(__file__).resolve().parent
 
 
-def main() -> None:
-    """Runs the comparison and prints its table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--networks", default=",".join(NETWORKS))
-    parser.add_argument("--epochs", default="2", help="of the first fit, separated by commas")
-    parser.add_argument("--steps", type=int, default=4, help="of an epoch")
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--caches", default="empty,warm")
-    parser.add_argument("--calls", default=",".join(_COLUMNS), help="to be timed, such as first,second")
-    parser.add_argument("--json", type=Path, help="where to write every run")
-    options = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the comparison and prints its table; returns 0."""
+    line = _command()
+    options = line.parse(argv)
     rows: list[dict[str, Any]] = []
     columns = options.calls.split(",")
     print(f"| network | epochs | caches | {' | '.join(columns)} | peak memory |")
     print("|" + "---|" * (len(columns) + 4))
-    for network in options.networks.split(","):
-        for epochs in map(int, options.epochs.split(",")):
-            for caches in options.caches.split(","):
-                pairs = _pairs(network, epochs, caches, options)
-                rows.append({"network": network, "epochs": epochs, "caches": caches, "pairs": pairs})
-                print(
-                    f"| {network} | {epochs} | {caches} | {' | '.join(_cells(pairs, columns))} |", flush=True
-                )
-                if options.json is not None:
-                    options.json.write_text(json.dumps(rows, indent=1))
+    with line.journal(options) as journal:
+        for network in options.networks.split(","):
+            for epochs in map(int, options.epochs.split(",")):
+                for caches in options.caches.split(","):
+                    pairs = _pairs(network, epochs, caches, options, journal)
+                    rows.append({"network": network, "epochs": epochs, "caches": caches, "pairs": pairs})
+                    print("| " + " | ".join(_row(rows[-1], columns)) + " |", flush=True)
+                    (Path(options.output_dir) / "start.json").write_text(json.dumps(rows, indent=1))
+        if options.json is not None:
+            options.json.write_text(json.dumps(rows, indent=1))
+        if options.publish:
+            page = _finding(rows, columns, options.publish, line.as_typed)
+            print(f"Published: {publish(page, journal.machine, journal.others_line)}")
+    return 0
 
 
-def _pairs(network: str, epochs: int, caches: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+def _pairs(
+    network: str, epochs: int, caches: str, options: argparse.Namespace, journal: Journal
+) -> list[dict[str, Any]]:
     """Runs Keras and ours in turn, the first of a pair changing."""
     pairs = []
     with tempfile.TemporaryDirectory() as kept:
-        if caches == "warm":
-            _run("ours", network, epochs, kept, options)
+        warmed = caches != "warm"
+
+        def work(system: str) -> dict[str, Any]:
+            nonlocal warmed
+            if not warmed:  # also where the run before was read back, whose cache is gone
+                _run("ours", network, epochs, kept, options)
+                warmed = True
+            with tempfile.TemporaryDirectory() as fresh:
+                return _run(system, network, epochs, kept if caches == "warm" else fresh, options)
+
         for repeat in range(options.repeats):
+            order = ("keras", "ours") if repeat % 2 else ("ours", "keras")
             pair = {}
-            for system in ("keras", "ours") if repeat % 2 else ("ours", "keras"):
-                with tempfile.TemporaryDirectory() as fresh:
-                    pair[system] = _run(system, network, epochs, kept if caches == "warm" else fresh, options)
+            for system in order:
+                key = f"{network}/{epochs}/{caches}/{repeat}/{system}"
+                pair[system] = journal.once(key, functools.partial(work, system))
             pairs.append(pair)
     return pairs
 
@@ -83,7 +101,9 @@ def _run(system: str, network: str, epochs: int, cache: str, options: argparse.N
     # The compiled convolutions belong to the installation and stay; plans and timings are what a cache holds.
     builds = os.environ.get("OVERLAP_TRAIN_CACHE_DIR") or str(Path.home() / ".cache" / "overlap_train")
     environment = os.environ | {"XDG_CACHE_HOME": cache, "OVERLAP_TRAIN_CACHE_DIR": builds}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, check=False, preexec_fn=ENDS_WITH_PARENT
+    )
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -102,5 +122,50 @@ def _cells(pairs: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> list[s
     return [*cells, cell([(p["ours"]["peak_mib"], p["keras"]["peak_mib"]) for p in pairs])]
 
 
+def _row(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
+    return (row["network"], str(row["epochs"]), row["caches"], *_cells(row["pairs"], columns))
+
+
+def _finding(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], series: str, typed: str) -> Finding:
+    """Returns the page: ratios, then seconds of both."""
+    first = ("network", "epochs", "caches")
+    ratios = Cells((*first, *columns, "peak memory"), tuple(_row(row, columns) for row in rows))
+    seconds = []
+    for row in rows:
+        medians = [
+            [statistics.median(pair[system]["seconds"][name] for pair in row["pairs"]) for name in columns]
+            for system in ("keras", "ours")
+        ]
+        shown = (f"{theirs:.2f} · {ours:.2f}" for theirs, ours in zip(*medians, strict=True))
+        seconds.append((row["network"], str(row["epochs"]), row["caches"], *shown))
+    return Finding(
+        series=series,
+        question="How long does a whole call take, from the first second on?",
+        title="Whole calls next to Keras's",
+        words=_WORDS,
+        command=typed,
+        tables=[
+            ("Ours ÷ Keras's", ratios),
+            ("Seconds, Keras · ours, medians", Cells((*first, *columns), tuple(seconds))),
+        ],
+        data=list(rows),
+    )
+
+
+def _command() -> command.Command:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--networks", default=",".join(NETWORKS))
+    parser.add_argument("--epochs", default="2", help="of the first fit, separated by commas")
+    parser.add_argument("--steps", type=int, default=4, help="of an epoch")
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--caches", default="empty,warm")
+    parser.add_argument("--calls", default=",".join(_COLUMNS), help="to be timed, such as first,second")
+    parser.add_argument("--json", type=Path, help="where to write every run, once more")
+    return command.Command(
+        parser, script="scripts/compare_start.sh", series="start", output_dir="results/start"
+    )
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(command.run(main))

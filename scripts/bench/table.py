@@ -9,7 +9,16 @@ from scripts.bench.groups import Group, Ratio, Row, ratios, rows
 from scripts.bench.results import Results
 from scripts.bench.systems import SYSTEMS
 
-__all__ = ["PAPER_CLAIMS", "Cells", "claim_cells", "copy_cells", "group_cells", "layout", "ratio_cells"]
+__all__ = [
+    "PAPER_CLAIMS",
+    "Cells",
+    "claim_cells",
+    "copy_cells",
+    "group_cells",
+    "layout",
+    "markdown",
+    "ratio_cells",
+]
 
 _NONE = "-"
 # Paper P1's own figures: title, share of time saved, and what of ours stands beside it.
@@ -89,6 +98,12 @@ def layout(cells: Cells) -> str:
     lines = [cells.head, *cells.body]
     widths = [max(len(line[column]) for line in lines) for column in range(len(cells.head))]
     return "\n".join(_aligned(line, widths) for line in (lines[0], ["─" * w for w in widths], *lines[1:]))
+
+
+def markdown(cells: Cells) -> str:
+    """Returns the table in Markdown, the first column to the left and the others to the right."""
+    lines = [cells.head, ("---", *["---:"] * (len(cells.head) - 1)), *cells.body]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
 
 
 def epoch_seconds(results: Results, workload: str) -> tuple[float | None, float | None]:

@@ -1,6 +1,6 @@
 """Zero-copy beside what a user would write without it, as JSON, Markdown and plots.
 
-    scripts/compare_zero_copy.sh --output results/zero_copy
+    scripts/compare_zero_copy.sh --output_dir results/zero_copy
 
 Three parts: the hand-over from NumPy to the first TensorFlow operation, 4 KiB to 64 MiB; one epoch from a
 memory-mapped array of 4 GiB; on a GPU, mapped memory beside a pinned copy.
@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import json
 import os
 import platform
-import signal
 import statistics
 import sys
-import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf
 
 from overlap_train import errors, zero_copy
+from scripts.bench import command
+from scripts.bench.journal import Journal
+from scripts.bench.publish import publish
 from scripts.bench.zero_copy_handover import SIZES, HandOver, measure_hand_overs
+from scripts.bench.zero_copy_page import finding
+from scripts.bench.zero_copy_page import report as _report
 from scripts.bench.zero_copy_plots import plot_hand_overs, plot_training
 from scripts.bench.zero_copy_training import WAYS, TrainingRun, compare_training
 
@@ -50,40 +54,61 @@ _COMPARED = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the comparison; returns 0, whatever it shows."""
-    options = _parser().parse_args(arguments)
-    # The mapped array is large: let its folder be removed also when somebody ends the comparison.
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    output = Path(options.output)
-    output.mkdir(parents=True, exist_ok=True)
-    hand_overs = measure_hand_overs(options.sizes, budget_s=options.budget_s)
-    training, skipped = _train(options)
-    results = {
-        "machine": _machine(),
-        "hand_overs": [asdict(entry) for entry in hand_overs],
-        "training": [asdict(run) for run in training],
-        "training_unavailable": skipped,
-        "gpu": _measure_gpu(options.sizes),
-        "measured_elsewhere": MEASURED_ELSEWHERE,
-        "summary": summarize(hand_overs, training),
-    }
-    (output / "zero_copy.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
-    plot_hand_overs(hand_overs, output / "hand_over.png")
-    if training:
-        plot_training(training, output / "training.png")
-    report = _report(results, hand_overs, training)
-    (output / "zero_copy.md").write_text(report, encoding="utf-8")
-    print(report)
+    line = _command()
+    options = line.parse(arguments)
+    output = Path(options.output_dir)
+    with line.journal(options) as journal:
+        hand_overs = _hand_overs(options, journal)
+        training, skipped = _train(options, journal)
+        results = {
+            "machine": _machine(),
+            "hand_overs": [asdict(entry) for entry in hand_overs],
+            "training": [asdict(run) for run in training],
+            "training_unavailable": skipped,
+            "gpu": journal.once("gpu", lambda: _measure_gpu(options.sizes)),
+            "measured_elsewhere": MEASURED_ELSEWHERE,
+            "summary": summarize(hand_overs, training),
+        }
+        (output / "zero_copy.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
+        for kind in ("png", "svg"):
+            plot_hand_overs(hand_overs, output / f"hand_over.{kind}")
+            if training:
+                plot_training(training, output / f"training.{kind}")
+        report = _report(results, hand_overs, training)
+        (output / "zero_copy.md").write_text(report, encoding="utf-8")
+        print(report)
+        if options.publish:
+            page = finding(results, series=options.publish, command=line.as_typed, folder=output)
+            print(f"Published: {publish(page, journal.machine, journal.others_line)}")
     return 0
 
 
-def _train(options: argparse.Namespace) -> tuple[list[TrainingRun], str | None]:
+def _hand_overs(options: argparse.Namespace, journal: Journal) -> list[HandOver]:
+    """Returns the hand-overs of all sizes, each size an entry of the journal."""
+
+    def measured(size: int) -> list[dict[str, Any]]:
+        return [asdict(entry) for entry in measure_hand_overs([size], budget_s=options.budget_s)]
+
+    return [
+        HandOver(**entry)
+        for size in options.sizes
+        for entry in journal.once(f"hand-over/{size}", functools.partial(measured, size))
+    ]
+
+
+def _train(options: argparse.Namespace, journal: Journal) -> tuple[list[TrainingRun], str | None]:
     """Returns the runs, or why there are none."""
     if not options.data_gib:
         return [], "--data-gib is 0"
+
+    def kept(key: str, train: Callable[[], TrainingRun]) -> TrainingRun:
+        return TrainingRun(**journal.once(f"training/{key}", lambda: asdict(train())))
+
     data_bytes = int(options.data_gib * (1 << 30))
     try:
-        runs = compare_training(data_bytes, repeats=options.repeats, ways=options.ways, folder=options.folder)
+        runs = compare_training(
+            data_bytes, repeats=options.repeats, ways=options.ways, folder=options.folder, kept=kept
+        )
     except (MemoryError, OSError) as error:
         return [], str(error)
     return runs, None
@@ -155,58 +180,24 @@ def _machine() -> dict[str, Any]:
     }
 
 
-def _report(results: dict[str, Any], hand_overs: Sequence[HandOver], training: Sequence[TrainingRun]) -> str:
-    machine = results["machine"]
-    lines = [
-        f"# Zero-copy, measured {machine['date']} on {machine['cores']} cores of {machine['cpu']}",
-        "",
-        "| size, KiB | way | median, µs | 10% to 90%, µs | to the first operation, µs | bytes copied |",
-        "|---:|---|---:|---:|---:|---:|",
-    ]
-    lines += [
-        f"| {entry.size_bytes >> 10} | {entry.way} | {entry.median_us:.1f} "
-        f"| {entry.p10_us:.1f} to {entry.p90_us:.1f} | {entry.first_operation_us:.1f} "
-        f"| {entry.bytes_copied} |"
-        for entry in hand_overs
-    ]
-    if training:
-        lines += ["", f"One epoch from {training[0].data_bytes / (1 << 30):.2f} GiB of synthetic images:", ""]
-        lines += [
-            "| way | seconds | peak RSS, MiB | of it before the data | last loss |",
-            "|---|---:|---:|---:|---:|",
-        ]
-        lines += [
-            f"| {run.way} | {run.seconds:.1f} | {run.peak_rss_bytes >> 20} | {run.start_rss_bytes >> 20} "
-            f"| {run.loss:.4f} |"
-            for run in training
-        ]
-    if results["training_unavailable"]:
-        lines += ["", f"No epoch was trained: {results['training_unavailable']}"]
-    lines += ["", "Ratios:", ""] + [f"- {name}: {value:.3g}" for name, value in results["summary"].items()]
-    gpu = results["gpu"]
-    lines += ["", f"GPU: {gpu.get('unavailable') or json.dumps(gpu)}"]
-    elsewhere = results["measured_elsewhere"]
-    lines += [
-        "",
-        f"Measured elsewhere, {elsewhere['source']}, {elsewhere['machine']}: "
-        "pinned copy 0.46 s and 0.58 mWh, mapped 0.41 s and 0.37 mWh.",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _parser() -> argparse.ArgumentParser:
+def _command() -> command.Command:
     plain = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
     add = parser.add_argument
-    add("--output", default="results/zero_copy", help="folder for the results (%(default)s)")
     add("--data-gib", type=float, default=4.0, help="size of the mapped array; 0: none (%(default)s)")
     add("--repeats", type=int, default=3, help="epochs of each way (%(default)s)")
     add("--ways", nargs="+", default=WAYS, choices=WAYS, help="which ways to train (all)")
     add("--folder", help="where to put the mapped array (the system's temporary folder)")
     add("--budget-s", type=float, default=1.0, help="seconds for each size of hand-over (%(default)s)")
     add("--sizes", type=int, nargs="+", default=SIZES, help="bytes of each hand-over")
-    return parser
+    return command.Command(
+        parser,
+        script="scripts/compare_zero_copy.sh",
+        series="zero-copy",
+        output_dir="results/zero_copy",
+        also=("--output",),
+    )
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(command.run(main))

@@ -10,6 +10,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from scripts.bench.plots import save
 from scripts.bench.zero_copy_handover import HandOver
 from scripts.bench.zero_copy_training import TrainingRun
 
@@ -48,5 +49,5 @@ def plot_training(training: Sequence[TrainingRun], path: Path) -> None:
 
 
 def _save(figure: matplotlib.figure.Figure, path: Path) -> None:
-    figure.savefig(path, dpi=150)
+    save(figure, path)
     plt.close(figure)

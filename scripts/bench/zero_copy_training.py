@@ -7,6 +7,7 @@ the last losses must agree. The file is made for the purpose and deleted afterwa
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -22,6 +23,8 @@ from typing import Any
 import numpy as np
 import psutil
 from numpy.typing import NDArray
+
+from scripts.bench.orphans import ENDS_WITH_PARENT
 
 __all__ = ["WAYS", "TrainingRun", "compare_training"]
 
@@ -61,7 +64,12 @@ class TrainingRun:
 
 
 def compare_training(
-    data_bytes: int, *, repeats: int = 1, ways: Sequence[str] = WAYS, folder: str | None = None
+    data_bytes: int,
+    *,
+    repeats: int = 1,
+    ways: Sequence[str] = WAYS,
+    folder: str | None = None,
+    kept: Callable[[str, Callable[[], TrainingRun]], TrainingRun] = lambda _, train: train(),
 ) -> list[TrainingRun]:
     """Runs all ways, alternating, each in a fresh process.
 
@@ -70,12 +78,35 @@ def compare_training(
         repeats: runs of each way.
         ways: some of `WAYS`.
         folder: where to put the file; the system's temporary folder if None.
+        kept: called for each run with its name and what does it; may return a run of an earlier call.
 
     Raises:
         MemoryError: if there is not enough memory for the ways that copy.
         OSError: if the disk has not enough room for the file and 2 GiB more.
         RuntimeError: if a run fails, or the last losses differ.
     """
+    with tempfile.TemporaryDirectory(dir=folder, prefix="overlap_train-") as place:
+        path = Path(place) / "images.npy"
+
+        def train(way: str) -> TrainingRun:
+            if not path.exists():  # where all runs are read back, none needs it
+                _check_room(data_bytes, ways, folder)
+                _write(path, data_bytes // (BATCH * FEATURES) * BATCH)
+            return _run_child(way, path)
+
+        runs = [
+            kept(f"{way}/{repeat}", functools.partial(train, way))
+            for repeat in range(repeats)
+            for way in ways
+        ]
+    for alike in (BY_HAND, BY_FIT):
+        losses = [run.loss for run in runs if run.way in alike]
+        if losses and max(losses) - min(losses) > 1e-3 * max(1.0, abs(losses[0])):
+            raise RuntimeError(f"the ways trained differently: losses {losses}")
+    return runs
+
+
+def _check_room(data_bytes: int, ways: Sequence[str], folder: str | None) -> None:
     room = shutil.disk_usage(folder or tempfile.gettempdir()).free
     if room < data_bytes + _SPARE_BYTES:
         raise OSError(
@@ -88,15 +119,6 @@ def compare_training(
             f"from_tensor_slices was seen to take {_COPIES} times the {data_bytes} bytes of data, and "
             f"{available} bytes are available; pass --data-gib with a smaller number"
         )
-    with tempfile.TemporaryDirectory(dir=folder, prefix="overlap_train-") as place:
-        path = Path(place) / "images.npy"
-        _write(path, data_bytes // (BATCH * FEATURES) * BATCH)
-        runs = [_run_child(way, path) for _ in range(repeats) for way in ways]
-    for alike in (BY_HAND, BY_FIT):
-        losses = [run.loss for run in runs if run.way in alike]
-        if losses and max(losses) - min(losses) > 1e-3 * max(1.0, abs(losses[0])):
-            raise RuntimeError(f"the ways trained differently: losses {losses}")
-    return runs
 
 
 def _write(path: Path, examples: int) -> None:
@@ -123,6 +145,7 @@ def _run_child(way: str, path: Path) -> TrainingRun:
         timeout=_TIMEOUT_S,
         check=False,
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
+        preexec_fn=ENDS_WITH_PARENT,
     )
     if done.returncode:
         raise RuntimeError(f"training by {way} ended with {done.returncode}:\n{done.stderr[-2000:]}")

@@ -181,3 +181,22 @@ def _has_worked(process):
         return process.cpu_times().user > 0.1
     except psutil.NoSuchProcess:
         return False
+
+
+def test_a_child_ends_when_its_parent_is_killed(tmp_path):
+    options = [
+        "--workloads=mlp",
+        "--systems=train-only",
+        "--quick",
+        "--no-copies",
+        f"--output_dir={tmp_path}",
+    ]
+    process = psutil.Popen([sys.executable, "-m", "scripts.bench.compare", *options])
+    children: list[psutil.Process] = []
+    while process.is_running() and not any(map(_has_worked, children)):
+        children = process.children(recursive=True)
+    process.kill()
+    process.wait(timeout=60)
+    _, alive = psutil.wait_procs(children, timeout=60)
+    assert children
+    assert not alive

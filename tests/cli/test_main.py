@@ -63,6 +63,12 @@ def test_nothing_to_mend_is_status_0(doctor, capsys):
     assert "nothing to mend" in capsys.readouterr().out
 
 
+def test_what_may_be_chosen_is_told_from_what_is_to_mend(doctor, capsys):
+    doctor(Finding("it", None, "in step", "note", "choose it"))
+    assert main(["doctor"]) == 0
+    assert "nothing to mend, and -> says what you may choose" in capsys.readouterr().out
+
+
 def test_something_to_mend_is_status_1(doctor, capsys):
     doctor(Finding("it", None, "gone", "mend", "get it"))
     assert main(["doctor"]) == 1

@@ -1,0 +1,109 @@
+"""What the commands of all comparisons share: --resume, --publish, and how they end when they are cut off."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from scripts.bench import machine
+from scripts.bench.journal import Journal
+
+__all__ = ["Command", "run"]
+
+# These say where something lies and what becomes of it; no figure depends on them.
+_PLACES = ("output_dir", "data_dir", "folder", "json")
+_OWN = ("resume", "publish", "report", *_PLACES)
+
+
+class Command:
+    """The command line of one comparison.
+
+    Args:
+        parser: without the options that all comparisons have; they are added.
+        script: the command, such as "scripts/compare.sh".
+        series: the name under which results are published, unless --publish gives another.
+        output_dir: the default.
+        also: other names of --output_dir that an older command line may hold.
+    """
+
+    def __init__(
+        self,
+        parser: argparse.ArgumentParser,
+        *,
+        script: str,
+        series: str,
+        output_dir: str,
+        also: Sequence[str] = (),
+    ) -> None:
+        parser.allow_abbrev = False
+        parser.prog = script
+        self.parser, self.script, self._series = parser, script, series
+        self._places = {f"--{name}" for name in _PLACES} | set(also)
+        add = parser.add_argument
+        add("--output_dir", *also, default=output_dir, help="where everything is written (%(default)s)")
+        add("--resume", action="store_true", help="go on where an earlier call of the same was cut off")
+        add(
+            "--publish",
+            nargs="?",
+            const=series,
+            metavar="SERIES",
+            help=f"write a dated page of docs/results; without a value it continues the series {series!r}",
+        )
+
+    def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
+        """Returns the arguments; a series has to be words of small letters with hyphens between."""
+        self._argv = list(sys.argv[1:] if argv is None else argv)
+        options = self.parser.parse_args(self._argv)
+        if options.publish is not None and not re.fullmatch(r"[a-z]+(-[a-z]+)*", options.publish):
+            self.parser.error(f"--publish takes a name such as {self._series}, got {options.publish!r}")
+        return options
+
+    def journal(self, options: argparse.Namespace, arguments: dict[str, Any] | None = None) -> Journal:
+        """Returns the journal in the output directory; ends the program with a message if that is refused.
+
+        Args:
+            options: of `parse`.
+            arguments: what the figures depend on, where that is not plainly the command line.
+        """
+        if arguments is None:
+            arguments = {name: value for name, value in vars(options).items() if name not in _OWN}
+        try:
+            journal = Journal(Path(options.output_dir), machine.describe(), arguments, resume=options.resume)
+        except ValueError as error:
+            self.parser.error(str(error))
+        if options.resume:
+            print(f"note: {journal.found} entries read back from {options.output_dir}", flush=True)
+        return journal
+
+    @property
+    def as_typed(self) -> str:
+        """The command without what says where files lie, whether it went on, and what became of it."""
+        kept: list[str] = []
+        waiting = list(self._argv)
+        while waiting:
+            argument = waiting.pop(0)
+            name, equals, _ = argument.partition("=")
+            if name in self._places and not equals:
+                del waiting[:1]
+            elif name == "--publish" and not equals and waiting and not waiting[0].startswith("-"):
+                del waiting[0]
+            elif name not in {"--resume", "--publish", *self._places}:
+                kept.append(argument)
+        return " ".join([self.script, *map(shlex.quote, kept)])
+
+
+def run(main: Callable[[], int]) -> int:
+    """Runs a comparison; returns its exit status, and says how to go on when it was cut off."""
+    # A child is a session of its own and would outlive this process.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        return main()
+    except KeyboardInterrupt:
+        print("\nInterrupted. The same command with --resume goes on from here.", file=sys.stderr)
+        return 128 + signal.SIGINT

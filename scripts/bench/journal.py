@@ -1,0 +1,205 @@
+"""The journal of a comparison: what each of its runs came to, so that one that was cut off can go on.
+
+`runs.jsonl` lies in the output directory: a line that says on what and with which arguments the comparison
+was begun, then a line for each finished run, forced to the disk before the next run begins. A line that a
+kill has torn is dropped. From one thread; one process at a time writes, which a lock ensures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import resource
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+
+__all__ = ["Journal", "OtherMachineError", "Others", "identity"]
+
+_NAME = "runs.jsonl"
+_BEFORE = "runs.before.jsonl"
+_FORMAT = 1
+_ROOT = Path(__file__).resolve().parents[2]
+_SOURCES = ("overlap_train/**/*.py", "overlap_train/conv/native/*", "scripts/bench/*.py")
+# Below this share of what we used ourselves, the system does not count the time of its processors.
+_COUNTED = 0.5
+
+
+class OtherMachineError(ValueError):
+    """A journal is of another machine, of other versions, or of other arguments; the message says which."""
+
+
+class Others:
+    """Cores that programs other than this one and its ended children used, since it was made."""
+
+    def __init__(self) -> None:
+        self._begin_s, self._busy_s, self._own_s = time.monotonic(), _busy_s(), _own_s()
+
+    def cores(self) -> float | None:
+        """Returns them, on average; None where the system does not say how busy it was."""
+        busy_s, own_s = _busy_s() - self._busy_s, _own_s() - self._own_s
+        if busy_s < _COUNTED * own_s:
+            return None
+        return max(0.0, busy_s - own_s) / max(1e-3, time.monotonic() - self._begin_s)
+
+
+def identity(machine: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what has to be the same when a comparison goes on, by names that a message can show.
+
+    Args:
+        machine: of `machine.describe`.
+        arguments: the values of the command line that the figures depend on.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(path for pattern in _SOURCES for path in _ROOT.glob(pattern) if path.is_file()):
+        digest.update(path.relative_to(_ROOT).as_posix().encode() + b"\0" + path.read_bytes())
+    values = {
+        "CPU": machine["cpu"],
+        "cores": machine["cores"],
+        "memory in GiB": round(machine["memory_bytes"] / 2**30),
+        "GPUs": machine["gpus"],
+        "system": machine["system"],
+        "Python": machine["python"],
+        **machine["versions"],
+        "the sources' digest": digest.hexdigest()[:12],
+        **{f"--{name}": value for name, value in arguments.items()},
+    }
+    return dict(json.loads(json.dumps(values, default=str)))
+
+
+class Journal:
+    """What the runs of one comparison came to, kept as they end. A context manager.
+
+    Args:
+        folder: where `runs.jsonl` lies or will lie; made if need be.
+        machine: of `machine.describe`, now.
+        arguments: the values of the command line that the figures depend on.
+        resume: whether to go on with what is there. Otherwise it is put aside, as `runs.before.jsonl`.
+
+    Attributes:
+        machine: that on which the comparison was begun, with its date.
+        found: how many finished runs were read back.
+
+    Raises:
+        OtherMachineError: what is there was begun elsewhere, or with something else.
+        ValueError: what is there is no journal, or another process writes it.
+    """
+
+    def __init__(
+        self, folder: Path, machine: Mapping[str, Any], arguments: Mapping[str, Any], *, resume: bool = False
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / _NAME
+        self._values: dict[str, Any] = {}
+        self._others: dict[str, float | None] = {}
+        self.machine = dict(machine)
+        self._file = self._locked()
+        try:
+            self._begin(identity(machine, arguments), resume)
+        except BaseException:
+            self._file.close()
+            raise
+        self.found = len(self._values)
+
+    def once(self, key: str, work: Callable[[], Any], *, keep: Callable[[Any], bool] | None = None) -> Any:
+        """Returns what the run came to: read back if it has finished, otherwise worked out and written.
+
+        Args:
+            key: names the run within the comparison.
+            work: returns JSON values.
+            keep: whether a value that was read back counts; by default each does.
+        """
+        if key in self._values and (keep is None or keep(self._values[key])):
+            return self._values[key]
+        others = Others()
+        value = json.loads(json.dumps(work()))
+        self._values[key], self._others[key] = value, others.cores()
+        self._append({"key": key, "value": value, "others": self._others[key]})
+        return value
+
+    @property
+    def others_line(self) -> str:
+        """What else ran on the machine meanwhile, in a sentence."""
+        known = [cores for cores in self._others.values() if cores is not None]
+        if not known or len(known) < len(self._others):
+            return "How busy other programs kept the machine is not known."
+        mean = sum(known) / len(known)
+        return f"Other programs used {mean:.2f} cores during a run on average, and {max(known):.2f} at most."
+
+    def close(self) -> None:
+        """Lets another process write."""
+        self._file.close()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _locked(self) -> IO[bytes]:
+        file = self._path.open("a+b")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            raise ValueError(f"another comparison is writing to {self._path.parent}") from None
+        return file
+
+    def _begin(self, now: dict[str, Any], resume: bool) -> None:
+        self._file.seek(0)
+        lines = self._file.read().split(b"\n")
+        whole = lines[:-1]  # behind the last line break is nothing, or what a kill has left of a line
+        if whole and resume:
+            self._read(whole, now)
+            self._file.truncate(sum(len(line) + 1 for line in whole))
+            return
+        if len(whole) > 1:
+            (self._path.parent / _BEFORE).write_bytes(b"\n".join(whole) + b"\n")
+        self._file.truncate(0)
+        self._append({"format": _FORMAT, "identity": now, "machine": self.machine})
+
+    def _read(self, lines: list[bytes], now: dict[str, Any]) -> None:
+        try:
+            head, *entries = [json.loads(line) for line in lines]
+            begun, self.machine = head["identity"], head["machine"]
+            for entry in entries:
+                self._values[entry["key"]] = entry["value"]
+                self._others[entry["key"]] = entry["others"]
+            known = head["format"] == _FORMAT
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{self._path} is no journal of a comparison: {error!r}") from error
+        if not known:
+            raise ValueError(f"{self._path} has format {head['format']}; this is {_FORMAT}")
+        names = [name for name in {**begun, **now} if begun.get(name) != now.get(name)]
+        if names:
+            what = "; ".join(f"{name} was {begun.get(name)!r}, is {now.get(name)!r}" for name in names)
+            raise OtherMachineError(
+                f"{self._path.parent} holds runs that do not belong together with new ones: {what}. "
+                "Go on as they were begun, or begin anew without --resume"
+            )
+
+    def _append(self, line: dict[str, Any]) -> None:
+        self._file.write(json.dumps(line).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+def _busy_s() -> float:
+    times = psutil.cpu_times()
+    counted = ("user", "nice", "system", "irq", "softirq")
+    return sum(float(getattr(times, name, 0.0)) for name in counted)
+
+
+def _own_s() -> float:
+    used = 0.0
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        with contextlib.suppress(OSError):
+            usage = resource.getrusage(who)
+            used += usage.ru_utime + usage.ru_stime
+    return used

@@ -1,0 +1,162 @@
+"""Hazards of going on: a torn line, runs of another machine, a run done twice, two writers."""
+
+import itertools
+import json
+
+import pytest
+
+from scripts.bench import journal as journals
+from scripts.bench.journal import Journal, OtherMachineError
+
+ARGUMENTS = {"epochs": 2, "systems": ("a", "b")}
+
+
+@pytest.fixture
+def begin(tmp_path, machine):
+    """Opens the journal of one folder."""
+    return lambda **changes: Journal(
+        tmp_path,
+        machine | changes.pop("machine", {}),
+        ARGUMENTS | changes.pop("arguments", {}),
+        resume=changes.pop("resume", True),
+    )
+
+
+def counted():
+    """Returns what counts how often it is called."""
+    numbers = itertools.count(1)
+    return lambda: next(numbers)
+
+
+def test_a_finished_run_is_read_back_and_not_run_again(begin):
+    work = counted()
+    with begin() as first:
+        assert [first.once(key, work) for key in ("one", "two", "one")] == [1, 2, 1]
+    with begin() as again:
+        assert again.found == 2
+        assert [again.once(key, work) for key in ("two", "three", "one")] == [2, 3, 1]
+
+
+@pytest.mark.parametrize("left", [b'{"key": "two", "val', b"{", b'{"key": "two", "value": 2, "others": 0.0}'])
+def test_a_line_that_a_kill_has_torn_is_dropped(begin, tmp_path, left):
+    work = counted()
+    with begin() as first:
+        first.once("one", work)
+    with (tmp_path / "runs.jsonl").open("ab") as file:
+        file.write(left)
+    with begin() as again:
+        assert [again.once(key, work) for key in ("one", "two")] == [1, 2]
+    with begin() as third:
+        assert third.found == 2
+
+
+def test_a_run_that_was_cut_off_leaves_nothing(begin):
+    def cut():
+        raise KeyboardInterrupt
+
+    with begin() as first, pytest.raises(KeyboardInterrupt):
+        first.once("one", cut)
+    with begin() as again:
+        assert again.found == 0
+        assert again.once("one", counted()) == 1
+
+
+def test_a_value_that_does_not_count_is_worked_out_again_and_the_new_one_kept(begin):
+    work = counted()
+    with begin() as first:
+        first.once("one", work)
+    with begin() as again:
+        assert again.once("one", work, keep=lambda value: value > 1) == 2
+    with begin() as third:
+        assert third.once("one", work, keep=lambda value: value > 1) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"machine": {"cores": 6}}, "cores was 2, is 6"),
+        ({"machine": {"cpu": "Another"}}, "CPU was 'An Imagined CPU', is 'Another'"),
+        ({"machine": {"versions": {"tensorflow": "2.22.0"}}}, "tensorflow was '2.21.0', is '2.22.0'"),
+        ({"machine": {"versions": {}}}, "tensorflow was '2.21.0', is None"),
+        ({"arguments": {"epochs": 3}}, "--epochs was 2, is 3"),
+        ({"arguments": {"systems": ("a",)}}, "--systems was"),
+        ({"arguments": {"new": 1}}, "--new was None, is 1"),
+    ],
+)
+def test_runs_that_do_not_belong_together_are_refused_by_name(begin, tmp_path, changes, named):
+    with begin() as first:
+        first.once("one", counted())
+    before = (tmp_path / "runs.jsonl").read_bytes()
+    with pytest.raises(OtherMachineError, match="without --resume") as refused:
+        begin(**changes)
+    assert named in str(refused.value)
+    assert (tmp_path / "runs.jsonl").read_bytes() == before
+
+
+def test_other_sources_are_refused(begin, tmp_path, monkeypatch):
+    begin().close()
+    (tmp_path / "overlap_train").mkdir()
+    (tmp_path / "overlap_train" / "step.py").write_text("")
+    monkeypatch.setattr(journals, "_ROOT", tmp_path)
+    with pytest.raises(OtherMachineError, match="the sources' digest was"):
+        begin()
+
+
+def test_the_date_of_the_first_call_stays(begin):
+    begin().close()
+    with begin(machine={"date": "2027-02-03 00:00 UTC"}) as again:
+        assert again.machine["date"] == "2026-01-01 00:00 UTC"
+
+
+def test_beginning_anew_puts_the_finished_runs_aside(begin, tmp_path):
+    with begin() as first:
+        first.once("one", counted())
+    kept = (tmp_path / "runs.jsonl").read_bytes()
+    with begin(resume=False) as anew:
+        assert anew.found == 0
+    assert (tmp_path / "runs.before.jsonl").read_bytes() == kept
+    begin(resume=False).close()  # one without a finished run is nothing to keep
+    assert (tmp_path / "runs.before.jsonl").read_bytes() == kept
+
+
+@pytest.mark.parametrize("content", ["[]\n", "{}\n", "no JSON\n", '{"format": 1}\n{"key": 1}\n'])
+def test_what_is_no_journal_is_refused_and_left_alone(begin, tmp_path, content):
+    (tmp_path / "runs.jsonl").write_text(content)
+    with pytest.raises(ValueError, match="is no journal of a comparison"):
+        begin()
+    assert (tmp_path / "runs.jsonl").read_text() == content
+
+
+def test_another_format_is_refused(begin, tmp_path):
+    begin().close()
+    head = json.loads((tmp_path / "runs.jsonl").read_text())
+    (tmp_path / "runs.jsonl").write_text(json.dumps(head | {"format": 2}) + "\n")
+    with pytest.raises(ValueError, match="has format 2; this is 1"):
+        begin()
+
+
+def test_two_processes_do_not_write_into_one_folder(begin):
+    with begin(), pytest.raises(ValueError, match="another comparison is writing"):
+        begin()
+    begin().close()
+
+
+@pytest.mark.parametrize(
+    ("busy_s", "line"),
+    [(3.5, "used 1.25 cores during a run on average, and 1.25 at most"), (0.0, "is not known")],
+)
+def test_what_else_ran_is_said_or_said_to_be_unknown(begin, monkeypatch, busy_s, line):
+    clock = {"s": 0.0}
+    monkeypatch.setattr(journals.time, "monotonic", lambda: 2 * clock["s"])
+    monkeypatch.setattr(journals, "_own_s", lambda: clock["s"])
+    monkeypatch.setattr(journals, "_busy_s", lambda: busy_s * clock["s"])
+
+    def work():
+        clock["s"] += 1.0
+
+    with begin() as first:
+        assert first.others_line == "How busy other programs kept the machine is not known."
+        first.once("one", work)
+        assert line in first.others_line
+    with begin() as again:
+        assert line in again.others_line
