@@ -36,6 +36,7 @@ class Outcome:
         values: what the variables held right after the callbacks.
         results: of each validation set by its name.
         spans: of validations that were made meanwhile.
+        unsettled: whether callbacks have to be called otherwise from now on.
     """
 
     logs: Mapping[str, Any]
@@ -45,6 +46,7 @@ class Outcome:
     values: Values
     results: Mapping[str, ValidationResult] = field(default_factory=dict)
     spans: tuple[Span, ...] = ()
+    unsettled: bool = False
 
 
 class Validations(Protocol):
@@ -76,6 +78,7 @@ class Delivery:
         suite: makes validations now.
         group: `steps_per_execution`, for the numbers of the batches.
         live_metrics: returns the metrics whose result is a variable itself.
+        settled: returns whether callbacks are still to be called as has been decided.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class Delivery:
         suite: Validations,
         group: int = 1,
         live_metrics: Callable[[], frozenset[str]] = frozenset,
+        settled: Callable[[], bool] = lambda: True,
     ) -> None:
         self._model = model
         self._state = state
@@ -96,6 +100,7 @@ class Delivery:
         self._suite = suite
         self._group = group
         self._live_metrics = live_metrics
+        self._settled = settled
         self._wants_test = listens(callbacks.callbacks, *TEST_HOOKS)
 
     def deliver(
@@ -131,9 +136,10 @@ class Delivery:
         stop = bool(self._model.stop_training)
         values = self._state.read()
         changed = self._state.differing(snapshot.values, values)
-        rolled_back = False
+        rolled_back, unsettled = False, not self._settled()
         if aside is not None:
-            acts = bool(changed) or stop or keras_training.train_function(self._model) is not function
+            compiled = keras_training.train_function(self._model) is not function
+            acts = bool(changed) or stop or compiled or unsettled
             rolled_back = acts and self._on_change == "rollback"
             if not rolled_back:
                 flat = values.flat()
@@ -141,7 +147,9 @@ class Delivery:
                 self._state.set_some(changed, [flat[index] for index in changed])
                 self._model.stop_training = stop_training or stop
         names = tuple(self._state.variables[index].name for index in changed)
-        return Outcome(keras_metrics.python_logs(logs), stop, names, rolled_back, values, tested, spans)
+        return Outcome(
+            keras_metrics.python_logs(logs), stop, names, rolled_back, values, tested, spans, unsettled
+        )
 
     def _deliver_unseen(
         self,

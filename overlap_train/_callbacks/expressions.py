@@ -288,7 +288,8 @@ class Expressions(Calls):
         base = next((base for base in above if name in vars(base)), None)
         given, named = self._arguments(node, frame)
         if (
-            base in self.watching
+            base is not None
+            and base in self.watching
             and base is not keras.callbacks.Callback
             and not _replaces(owner.value, base)
         ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import threading
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,8 @@ __all__ = ["met"]
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _FACTORIES = (bool, int, float, complex, str, list, tuple, dict, set, collections.deque, collections.Counter)
-_MOST_ITEMS = 10_000
+# Of longer containers the first and the last items are looked at: a list of losses grows with the training.
+_MOST_ITEMS = 1_000
 # Objects that only keep what they are given, or write it.
 _KEEPERS = frozenset({"_csv", "_io", "csv", "datetime", "decimal", "io", "logging", "pathlib"})
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
@@ -59,14 +61,13 @@ def _is_container(value: Any) -> bool:
 
 
 def _container(value: Any, above: tuple[int, ...]) -> Given:
-    if len(value) > _MOST_ITEMS or len(above) > 3 or id(value) in above:
+    if len(above) > 3 or id(value) in above:
         raise Unclear
     factory = value.default_factory if isinstance(value, collections.defaultdict) else None
     if factory is not None and not any(factory is kind for kind in _FACTORIES):
         raise Unclear
-    items = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
     found = Given.DATA
-    for item in items:
+    for item in _items(value):
         if type(item) in SIMPLE:
             continue
         inner = _container(item, (*above, id(value))) if _is_container(item) else met(item)
@@ -75,3 +76,14 @@ def _container(value: Any, above: tuple[int, ...]) -> Given:
         elif isinstance(inner, Known) and not isinstance(inner.value, SIMPLE):
             raise Unclear
     return found
+
+
+def _items(value: Any) -> list[Any]:
+    """Returns what is in a container, of a long one from both its ends."""
+    parts = (value.keys(), value.values()) if isinstance(value, dict) else (value,)
+    items: list[Any] = []
+    for part in parts:
+        items += islice(part, _MOST_ITEMS)
+        if len(part) > _MOST_ITEMS and hasattr(part, "__reversed__"):
+            items += islice(reversed(part), _MOST_ITEMS)
+    return items

@@ -49,6 +49,7 @@ def read_hooks(
     *,
     watching: tuple[Any, ...] = (),
     later: bool = False,
+    unfixed: frozenset[str] = frozenset(),
 ) -> Reading:
     """Returns what the code of hooks does, with the callback's settings as they are.
 
@@ -57,11 +58,11 @@ def read_hooks(
         hooks: names of its methods.
         watching: classes of Keras's own whose hooks at most end the training.
         later: whether `on_epoch_begin` is only asked about for epochs after the first.
+        unfixed: names of attributes and variables that may be set before.
     """
     unreadable = Reading(Doing.ANYTHING, users=True)
     if inspect.getattr_static(type(callback), "__getattribute__") is not object.__getattribute__:
         return unreadable
-    unfixed: frozenset[str] = frozenset()
     # Reading asks objects of any class for attributes, lengths and hashes; what they raise is no reason to
     # fail, only that they cannot be read.
     with contextlib.suppress(Exception):

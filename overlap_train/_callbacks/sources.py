@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-__all__ = ["Definition", "assigned_in", "definition_of"]
+__all__ = ["EVERYTHING", "Definition", "assigned_in", "definition_of"]
 
 Definition = ast.FunctionDef | ast.Lambda
 _PARTS = (
@@ -23,6 +23,19 @@ _STORING = ("STORE_ATTR", "DELETE_ATTR")
 _SETTING = frozenset(
     {"__delattr__", "__dict__", "__init__", "__setattr__", "delattr", "exec", "setattr", "vars"}
 )
+
+
+class _Everything(frozenset[str]):
+    """Holds every name."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __or__(self, other: object) -> Any:
+        return self
+
+
+EVERYTHING: frozenset[str] = _Everything()
 
 
 @lru_cache(maxsize=1024)
@@ -102,8 +115,8 @@ def assigned_in(kind: Any) -> frozenset[str]:
         for name, member in vars(base).items():
             for function in () if name == "__init__" else _functions_in(member):
                 if _SETTING & _read_in(function.__code__, names):
-                    return _Everything()
-    return _Everything() if "__class__" in names else frozenset(names)
+                    return EVERYTHING
+    return EVERYTHING if "__class__" in names else frozenset(names)
 
 
 def _functions_in(member: Any) -> Iterator[types.FunctionType]:
@@ -128,13 +141,6 @@ def _is_filled(cell: types.CellType) -> bool:
         return cell.cell_contents is not None
     except ValueError:
         return False
-
-
-class _Everything(frozenset[str]):
-    """Holds every name."""
-
-    def __contains__(self, name: object) -> bool:
-        return True
 
 
 def _read_in(code: types.CodeType, assigned: set[str]) -> set[str]:

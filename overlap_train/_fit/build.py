@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 
+from overlap_train._callbacks.grounds import Grounds
 from overlap_train._callbacks.late import EpochHooks, late_callbacks
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.agreement import agree_to_start
@@ -55,6 +56,7 @@ class FitParts:
         deliveries: validates and delivers them.
         callbacks: a Keras `CallbackList`, or one that several hosts share.
         interrupts: the signals that have come.
+        grounds: for how the callbacks are called.
         traced_with: what the validation was traced with, where Keras would not have traced it before its
             first validation.
         in_step: why the training waits for each validation although the policy would let it run ahead.
@@ -65,6 +67,7 @@ class FitParts:
     deliveries: Deliveries
     callbacks: Any
     interrupts: Interrupts
+    grounds: Grounds
     traced_with: PythonState | None = None
     in_step: str | None = None
 
@@ -117,8 +120,9 @@ class FitBuilder:
         renewed = self._interrupts is not None
         state, suite, traced_with = self._build_validation(step)
         lag, reason, late = self._lag(step, suite)
+        grounds = Grounds(self._callbacks)
         callbacks, delivery = deliver_together(
-            request, state, self._callbacks, suite, lambda: step.metrics.live
+            request, state, self._callbacks, suite, lambda: step.metrics.live, grounds.hold
         )
         backlog = Backlog(settings.validation, suite, max_lag=lag)
         self._resources.callback(backlog.drop)
@@ -147,7 +151,9 @@ class FitBuilder:
             take_snapshot=functools.partial(self._take_snapshot, state),
         )
         traced_with = None if renewed else traced_with
-        return FitParts(state, training, deliveries, callbacks, self._interrupts, traced_with, reason)
+        return FitParts(
+            state, training, deliveries, callbacks, self._interrupts, grounds, traced_with, reason
+        )
 
     def rewind_files(self) -> None:
         """Takes back what the callbacks' files hold beyond the checkpoint from which the fit goes on."""

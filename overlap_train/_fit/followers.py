@@ -34,6 +34,7 @@ def deliver_together(
     callbacks: keras.callbacks.CallbackList,
     suite: ValidationSuite,
     live_metrics: Callable[[], frozenset[str]],
+    settled: Callable[[], bool],
 ) -> tuple[Any, AnyDelivery]:
     """Returns the callbacks and the delivery of a `fit`: the plain ones on one host, else shared ones.
 
@@ -43,6 +44,7 @@ def deliver_together(
         callbacks: the user's, and the history.
         suite: makes validations.
         live_metrics: returns the metrics whose result is a variable itself.
+        settled: returns whether callbacks are still to be called as has been decided.
 
     Raises:
         ValueError: for a validation in step on several hosts.
@@ -58,6 +60,7 @@ def deliver_together(
             suite=suite,
             group=keras_training.steps_per_execution(model),
             live_metrics=live_metrics,
+            settled=settled,
         )
     if suite.in_step is not None:
         raise ValueError(f"{suite.in_step}; that is for one host")
