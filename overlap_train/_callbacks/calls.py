@@ -13,6 +13,7 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.doings import Doing
+from overlap_train._callbacks.facts import Fact, look_up
 from overlap_train._callbacks.held import met
 from overlap_train._callbacks.leads import is_apart, leads_on
 from overlap_train._callbacks.origins import CALLABLE, SIMPLE, Given, Known, Origin, Unclear, asks, origin_of
@@ -65,6 +66,7 @@ class Calls(ABC):
         fails: whether it may raise an exception, such as one for a missing key.
         sets: names of the attributes that it sets.
         relied_on: names of attributes and variables whose present values have been relied upon.
+        facts: what has been found in objects and variables.
     """
 
     def __init__(self, watching: tuple[Any, ...] = (), unfixed: frozenset[str] = frozenset()) -> None:
@@ -74,6 +76,7 @@ class Calls(ABC):
         self.fails = False
         self.sets: set[str] = set()
         self.relied_on: set[str] = set()
+        self.facts: list[Fact] = []
 
     @abstractmethod
     def run(self, function: types.FunctionType, given: Sequence[Any], named: dict[str, Any]) -> Any:
@@ -246,9 +249,9 @@ class Calls(ABC):
                 self.fails = True
                 return Given.DATA
             raise Unclear
-        return self.held(name, vars(module)[name], fixed=False)
+        return self.held(module.__dict__, name, vars(module)[name], fixed=False)
 
-    def held(self, name: str, value: Any, *, fixed: bool) -> Any:
+    def held(self, owner: Any, name: str, value: Any, *, fixed: bool) -> Any:
         """Returns what is found under a name, and notes that what it is has been relied upon.
 
         Raises:
@@ -259,8 +262,10 @@ class Calls(ABC):
             simple = isinstance(found.value, SIMPLE)
             if name in self.unfixed and not simple:
                 raise Unclear
-            if found.fixed or not simple:
-                self.relied_on.add(name)
+            if simple and not found.fixed:
+                return found
+            self.relied_on.add(name)
+        self.facts.append(Fact.of(owner, name, value, found))
         return found
 
     def _of_object(self, owner: Any, name: str) -> Any:
@@ -269,6 +274,7 @@ class Calls(ABC):
         if asks(Known(owner), "__getattribute__") or _is_descriptor(found):
             raise Unclear
         if isinstance(found, property):
+            self.facts.append(Fact(type(owner), name, found))
             if not isinstance(found.fget, types.FunctionType):
                 raise Unclear
             if is_apart(owner):
@@ -276,9 +282,13 @@ class Calls(ABC):
                 return Given.DATA
             return self.run(found.fget, [Known(owner)], {})
         if isinstance(found, types.MemberDescriptorType) and not isinstance(owner, type):
-            return self.held(name, found.__get__(owner), fixed=name not in assigned_in(_class_of(owner)))
+            return self.held(
+                owner, name, found.__get__(owner), fixed=name not in assigned_in(_class_of(owner))
+            )
         if name in live and not isinstance(owner, type):
-            return self.held(name, live[name], fixed=name not in assigned_in(_class_of(owner)))
+            return self.held(owner, name, live[name], fixed=name not in assigned_in(_class_of(owner)))
+        if isinstance(found, (staticmethod, classmethod, types.FunctionType)):
+            self.facts.append(Fact(owner, name, look_up(owner, name)))
         if isinstance(found, staticmethod):
             return Known(found.__func__)
         if isinstance(found, classmethod):
@@ -290,7 +300,7 @@ class Calls(ABC):
             return Given.DATA
         if found is None:
             raise Unclear
-        return self.held(name, found, fixed=name not in assigned_in(_class_of(owner)))
+        return self.held(owner, name, found, fixed=name not in assigned_in(_class_of(owner)))
 
     def _fail(self) -> Any:
         raise Unclear

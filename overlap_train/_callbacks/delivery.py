@@ -20,7 +20,9 @@ from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train.records import ShardOutcome, Span, ValidationResult, prefixed
 
-__all__ = ["Delivery", "Outcome", "Validations", "evaluate_now"]
+__all__ = ["Delivery", "Outcome", "ValidateAnew", "Validations", "evaluate_now"]
+
+ValidateAnew = Callable[[str], ValidationResult | None]
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Outcome:
         values: what the variables held right after the callbacks.
         results: of each validation set by its name.
         spans: of validations that were made meanwhile.
-        unsettled: whether callbacks have to be called otherwise from now on.
+        unsettled: why callbacks have to be called otherwise from now on, in words, or None.
     """
 
     logs: Mapping[str, Any]
@@ -46,7 +48,7 @@ class Outcome:
     values: Values
     results: Mapping[str, ValidationResult] = field(default_factory=dict)
     spans: tuple[Span, ...] = ()
-    unsettled: bool = False
+    unsettled: str | None = None
 
 
 class Validations(Protocol):
@@ -78,7 +80,9 @@ class Delivery:
         suite: makes validations now.
         group: `steps_per_execution`, for the numbers of the batches.
         live_metrics: returns the metrics whose result is a variable itself.
-        settled: returns whether callbacks are still to be called as has been decided.
+        unsettled: returns why callbacks are to be called otherwise than has been decided, or None.
+        validate_anew: called when `on_test_begin` of a validation has been, with the name of the set; returns
+            its result if the validation had to be traced anew, or None.
     """
 
     def __init__(
@@ -91,7 +95,8 @@ class Delivery:
         suite: Validations,
         group: int = 1,
         live_metrics: Callable[[], frozenset[str]] = frozenset,
-        settled: Callable[[], bool] = lambda: True,
+        unsettled: Callable[[], str | None] = lambda: None,
+        validate_anew: ValidateAnew = lambda name: None,
     ) -> None:
         self._model = model
         self._state = state
@@ -100,7 +105,8 @@ class Delivery:
         self._suite = suite
         self._group = group
         self._live_metrics = live_metrics
-        self._settled = settled
+        self._unsettled = unsettled
+        self._validate_anew = validate_anew
         self._wants_test = listens(callbacks.callbacks, *TEST_HOOKS)
 
     def deliver(
@@ -136,10 +142,10 @@ class Delivery:
         stop = bool(self._model.stop_training)
         values = self._state.read()
         changed = self._state.differing(snapshot.values, values)
-        rolled_back, unsettled = False, not self._settled()
+        rolled_back, unsettled = False, self._unsettled()
         if aside is not None:
             compiled = keras_training.train_function(self._model) is not function
-            acts = bool(changed) or stop or compiled or unsettled
+            acts = bool(changed) or stop or compiled or unsettled is not None
             rolled_back = acts and self._on_change == "rollback"
             if not rolled_back:
                 flat = values.flat()
@@ -212,7 +218,10 @@ class Delivery:
                 "a callback's on_test_begin set stop_evaluating, and the validation has been made already: "
                 "set it in on_test_batch_end, which is called between the batches"
             )
-        if self._state.changed(snapshot.values):
+        anew = self._validate_anew(name)
+        if anew is not None:
+            result = anew
+        elif self._state.changed(snapshot.values):
             # Such as SwapEMAWeights: validation is to see other weights than those trained.
             result = self._suite.evaluate(name, self._state.read())
         for number, running in enumerate(result.running):
@@ -247,7 +256,10 @@ class Delivery:
 
 
 def evaluate_now(
-    state: ModelState, suite: Validations, callbacks: keras.callbacks.CallbackList
+    state: ModelState,
+    suite: Validations,
+    callbacks: keras.callbacks.CallbackList,
+    validate_anew: ValidateAnew = lambda name: None,
 ) -> dict[str, Any]:
     """Evaluates the model as it is on the only set of a suite, as `keras.Model.evaluate` does.
 
@@ -262,7 +274,7 @@ def evaluate_now(
     for name in suite.live_sets(0):
         return dict(suite.evaluate_live(name, callbacks).metrics)
     callbacks.on_test_begin()
-    result = suite.evaluate("", state.read())
+    result = validate_anew("") or suite.evaluate("", state.read())
     for number, running in enumerate(result.running):
         callbacks.on_test_batch_begin(number)
         callbacks.on_test_batch_end(number, running.logs)

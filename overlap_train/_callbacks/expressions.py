@@ -5,7 +5,6 @@ import __future__
 
 import ast
 import builtins
-import inspect
 import types
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ import keras
 
 from overlap_train._callbacks.calls import Calls, plain
 from overlap_train._callbacks.doings import Doing
+from overlap_train._callbacks.facts import MISSING, Fact, look_up
 from overlap_train._callbacks.flow import (
     UNCLEAR,
     Frame,
@@ -146,11 +146,11 @@ class Expressions(Calls):
         if name in function.__code__.co_freevars:
             cell = (function.__closure__ or ())[function.__code__.co_freevars.index(name)]
             try:
-                return self.held(name, cell.cell_contents, fixed=False)
+                return self.held(cell, name, cell.cell_contents, fixed=False)
             except ValueError:
                 raise Unclear from None
         if name in function.__globals__:
-            return self.held(name, function.__globals__[name], fixed=False)
+            return self.held(function.__globals__, name, function.__globals__[name], fixed=False)
         if hasattr(builtins, name):
             return Known(getattr(builtins, name))
         raise Unclear
@@ -190,7 +190,10 @@ class Expressions(Calls):
         """Whether an object has no attribute of a name, as far as can be told without asking it."""
         if asks(owner, "__getattr__", "__getattribute__") or isinstance(owner.value, types.ModuleType):
             return False
-        return inspect.getattr_static(owner.value, name, None) is None and not is_apart(owner.value)
+        lacks = look_up(owner.value, name) is MISSING and not is_apart(owner.value)
+        if lacks:
+            self.facts.append(Fact(owner.value, name, MISSING))
+        return lacks
 
     def _arguments(self, node: ast.Call, frame: Frame) -> tuple[list[Any], dict[str, Any]]:
         given: list[Any] = []
@@ -298,6 +301,7 @@ class Expressions(Calls):
         function = None if base is None else vars(base)[name]
         if not isinstance(function, types.FunctionType):
             raise Unclear
+        self.facts.append(Fact(base, name, function))
         return self.run(function, [owner, *given], named)
 
     def _super_class(self, node: ast.Call, frame: Frame) -> type:

@@ -27,6 +27,7 @@ __all__ = ["met"]
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _FACTORIES = (bool, int, float, complex, str, list, tuple, dict, set, collections.deque, collections.Counter)
+_SIMPLE = frozenset(SIMPLE)
 # Of longer containers the first and the last items are looked at: a list of losses grows with the training.
 _MOST_ITEMS = 1_000
 # Objects that only keep what they are given, or write it.
@@ -66,9 +67,11 @@ def _container(value: Any, above: tuple[int, ...]) -> Given:
     factory = value.default_factory if isinstance(value, collections.defaultdict) else None
     if factory is not None and not any(factory is kind for kind in _FACTORIES):
         raise Unclear
-    found = Given.DATA
-    for item in _items(value):
-        if type(item) in SIMPLE:
+    found, items = Given.DATA, _items(value)
+    if _SIMPLE.issuperset(map(type, items)):
+        return found
+    for item in items:
+        if type(item) in _SIMPLE:
             continue
         inner = _container(item, (*above, id(value))) if _is_container(item) else met(item)
         if inner is Given.PART:

@@ -12,6 +12,7 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.doings import Doing
+from overlap_train._callbacks.facts import Fact
 from overlap_train._callbacks.origins import Given, Known, Unclear
 from overlap_train._callbacks.reader import Reader
 
@@ -28,12 +29,14 @@ class Reading:
             generator, may look at what it keeps.
         sets: names of the attributes that it sets.
         relied_on: names of the attributes and variables whose present values have been relied upon.
+        facts: what has been found in objects and variables.
     """
 
     doing: Doing
     users: bool
     sets: frozenset[str] = frozenset()
     relied_on: frozenset[str] = frozenset()
+    facts: tuple[Fact, ...] = ()
 
 
 def doing_of(
@@ -74,7 +77,8 @@ def read_hooks(
             found = unfixed | (reader.sets & reader.relied_on)
             if found == unfixed:
                 doing = max(reader.doing, Doing.APART if reader.fails else Doing.NOTHING)
-                return Reading(doing, reader.users, frozenset(reader.sets), frozenset(reader.relied_on))
+                names = frozenset(reader.sets), frozenset(reader.relied_on)
+                return Reading(doing, reader.users, *names, tuple(reader.facts))
             unfixed = found
     return unreadable
 

@@ -34,6 +34,7 @@ __all__ = [
     "ordering_hooks",
     "overrides",
     "readings_inside",
+    "readings_of",
     "wants_test_batches",
     "wants_train_batches",
 ]
@@ -154,6 +155,15 @@ def readings_inside(callback: keras.callbacks.Callback) -> tuple[Reading, Readin
     if inside.sets & begins.relied_on:
         begins = read_hooks(callback, ["on_epoch_begin"], watching=_WATCHING, later=True, unfixed=inside.sets)
     return inside, begins
+
+
+def readings_of(callback: keras.callbacks.Callback) -> list[Reading]:
+    """Returns all that has been read of a callback to decide how it is called during a training."""
+    own = [hook for hook in (*_INSIDE_EPOCHS, *TEST_HOOKS) if overrides(callback, hook)]
+    if not own:
+        return []
+    each = (read_hooks(callback, [hook], watching=_WATCHING) for hook in own)
+    return [*readings_inside(callback), *each]
 
 
 def may_change_training(callback: keras.callbacks.Callback) -> bool:

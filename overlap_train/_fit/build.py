@@ -19,6 +19,7 @@ from overlap_train._fit.checkpointing import build_resumer
 from overlap_train._fit.course import Course, Ledger
 from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.epoch_training import EpochTraining
+from overlap_train._fit.first_validation import FirstValidation
 from overlap_train._fit.followers import AnyDelivery, AnyResumer, deliver_together
 from overlap_train._fit.idle_cores import IdleCores
 from overlap_train._fit.interrupts import Interrupted, Interrupts
@@ -122,7 +123,13 @@ class FitBuilder:
         lag, reason, late = self._lag(step, suite)
         grounds = Grounds(self._callbacks)
         callbacks, delivery = deliver_together(
-            request, state, self._callbacks, suite, lambda: step.metrics.live, grounds.hold
+            request,
+            state,
+            self._callbacks,
+            suite,
+            lambda: step.metrics.live,
+            grounds.changed,
+            self._first_validation(step, traced_with, grounds),
         )
         backlog = Backlog(settings.validation, suite, max_lag=lag)
         self._resources.callback(backlog.drop)
@@ -218,6 +225,19 @@ class FitBuilder:
         if settings.validation.sanity_check:
             suite.sanity_check(state.read())
         return state, suite, PythonState(model) if anew and suite else None
+
+    def _first_validation(
+        self, step: Step, traced_with: PythonState | None, grounds: Grounds
+    ) -> FirstValidation:
+        """Returns what makes the first validation again if its trace was made too early."""
+        request = self._request
+
+        def build(resources: contextlib.ExitStack) -> tuple[ModelState, ValidationSuite]:
+            grounds.give_up("the validation was traced again")  # which the epochs that follow need, too
+            builder = SuiteBuilder(self._settings, request.sets, self._callbacks, resources)
+            return builder.build_beside(request.feed, step)
+
+        return FirstValidation(traced_with, build, self._progress.message)
 
     def _deliveries(
         self,

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import keras
 
-from overlap_train._callbacks.delivery import Delivery, Outcome
+from overlap_train._callbacks.delivery import Delivery, Outcome, ValidateAnew
 from overlap_train._checkpoint.resume import Resumer, StartPoint
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._fit.request import FitRequest
@@ -34,7 +34,8 @@ def deliver_together(
     callbacks: keras.callbacks.CallbackList,
     suite: ValidationSuite,
     live_metrics: Callable[[], frozenset[str]],
-    settled: Callable[[], bool],
+    unsettled: Callable[[], str | None],
+    validate_anew: ValidateAnew,
 ) -> tuple[Any, AnyDelivery]:
     """Returns the callbacks and the delivery of a `fit`: the plain ones on one host, else shared ones.
 
@@ -44,7 +45,8 @@ def deliver_together(
         callbacks: the user's, and the history.
         suite: makes validations.
         live_metrics: returns the metrics whose result is a variable itself.
-        settled: returns whether callbacks are still to be called as has been decided.
+        unsettled: see `Delivery`.
+        validate_anew: see `Delivery`.
 
     Raises:
         ValueError: for a validation in step on several hosts.
@@ -60,7 +62,8 @@ def deliver_together(
             suite=suite,
             group=keras_training.steps_per_execution(model),
             live_metrics=live_metrics,
-            settled=settled,
+            unsettled=unsettled,
+            validate_anew=validate_anew,
         )
     if suite.in_step is not None:
         raise ValueError(f"{suite.in_step}; that is for one host")

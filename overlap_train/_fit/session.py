@@ -215,11 +215,12 @@ class FitSession:
         Returns:
             Whether what had to be delivered first rolled this epoch back.
         """
-        if self._settings.hosts.count > 1 or self._parts.grounds.hold():
+        changed = None if self._settings.hosts.count > 1 else self._parts.grounds.changed()
+        if changed is None:
             return False
         if self._parts.deliveries.deliver_all():
             return True
-        self._build_anew("a callback was given other methods, functions or settings; called as these are")
+        self._build_anew(f"built again: {changed}")
         return False
 
     def _renew_if_set_since(self, epoch: int) -> None:
