@@ -20,7 +20,7 @@ from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train.records import ShardOutcome, Span, ValidationResult, prefixed
 
-__all__ = ["Delivery", "Outcome", "ValidateAnew", "Validations", "evaluate_now"]
+__all__ = ["Checks", "Delivery", "Outcome", "ValidateAnew", "Validations", "evaluate_now"]
 
 ValidateAnew = Callable[[str], ValidationResult | None]
 
@@ -51,6 +51,22 @@ class Outcome:
     unsettled: str | None = None
 
 
+@dataclass(frozen=True)
+class Checks:
+    """What a delivery asks while it goes on.
+
+    Attributes:
+        live_metrics: returns the metrics whose result is a variable itself.
+        unsettled: returns why callbacks are to be called otherwise than has been decided, or None.
+        validate_anew: called when `on_test_begin` of a validation has been, with the name of the set; returns
+            its result if the validation had to be traced anew, or None.
+    """
+
+    live_metrics: Callable[[], frozenset[str]] = frozenset
+    unsettled: Callable[[], str | None] = lambda: None
+    validate_anew: ValidateAnew = lambda name: None
+
+
 class Validations(Protocol):
     """What the delivery needs of a `ValidationSuite`."""
 
@@ -79,10 +95,7 @@ class Delivery:
         on_change: as in `ValidationPolicy`.
         suite: makes validations now.
         group: `steps_per_execution`, for the numbers of the batches.
-        live_metrics: returns the metrics whose result is a variable itself.
-        unsettled: returns why callbacks are to be called otherwise than has been decided, or None.
-        validate_anew: called when `on_test_begin` of a validation has been, with the name of the set; returns
-            its result if the validation had to be traced anew, or None.
+        checks: asked meanwhile.
     """
 
     def __init__(
@@ -94,9 +107,7 @@ class Delivery:
         on_change: str,
         suite: Validations,
         group: int = 1,
-        live_metrics: Callable[[], frozenset[str]] = frozenset,
-        unsettled: Callable[[], str | None] = lambda: None,
-        validate_anew: ValidateAnew = lambda name: None,
+        checks: Checks = Checks(),
     ) -> None:
         self._model = model
         self._state = state
@@ -104,9 +115,7 @@ class Delivery:
         self._on_change = on_change
         self._suite = suite
         self._group = group
-        self._live_metrics = live_metrics
-        self._unsettled = unsettled
-        self._validate_anew = validate_anew
+        self._checks = checks
         self._wants_test = listens(callbacks.callbacks, *TEST_HOOKS)
 
     def deliver(
@@ -142,7 +151,7 @@ class Delivery:
         stop = bool(self._model.stop_training)
         values = self._state.read()
         changed = self._state.differing(snapshot.values, values)
-        rolled_back, unsettled = False, self._unsettled()
+        rolled_back, unsettled = False, self._checks.unsettled()
         if aside is not None:
             compiled = keras_training.train_function(self._model) is not function
             acts = bool(changed) or stop or compiled or unsettled is not None
@@ -197,7 +206,9 @@ class Delivery:
         for result in results.values():
             if result.of_function:
                 continue
-            own |= {name: result.metrics[name] for name in self._live_metrics() if name in result.metrics}
+            own |= {
+                name: result.metrics[name] for name in self._checks.live_metrics() if name in result.metrics
+            }
         return {**own, **prefixed(results)}
 
     def _show_metrics(self, results: Mapping[str, ValidationResult]) -> None:
@@ -218,7 +229,7 @@ class Delivery:
                 "a callback's on_test_begin set stop_evaluating, and the validation has been made already: "
                 "set it in on_test_batch_end, which is called between the batches"
             )
-        anew = self._validate_anew(name)
+        anew = self._checks.validate_anew(name)
         if anew is not None:
             result = anew
         elif self._state.changed(snapshot.values):

@@ -16,7 +16,7 @@ from overlap_train._callbacks.facts import Fact
 from overlap_train._callbacks.origins import Given, Known, Unclear
 from overlap_train._callbacks.reader import Reader
 
-__all__ = ["Reading", "doing_of", "read_hooks"]
+__all__ = ["Reading", "read_hooks"]
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,6 @@ class Reading:
     sets: frozenset[str] = frozenset()
     relied_on: frozenset[str] = frozenset()
     facts: tuple[Fact, ...] = ()
-
-
-def doing_of(
-    callback: keras.callbacks.Callback, hooks: Collection[str], *, watching: tuple[Any, ...] = ()
-) -> Doing:
-    """Returns the least that can be said of hooks; see `read_hooks`."""
-    return read_hooks(callback, hooks, watching=watching).doing
 
 
 def read_hooks(

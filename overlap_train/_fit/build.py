@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 
+from overlap_train._callbacks.delivery import Checks
 from overlap_train._callbacks.grounds import Grounds
 from overlap_train._callbacks.late import EpochHooks, late_callbacks
 from overlap_train._data.cursor import Cursor
@@ -122,15 +123,9 @@ class FitBuilder:
         state, suite, traced_with = self._build_validation(step)
         lag, reason, late = self._lag(step, suite)
         grounds = Grounds(self._callbacks)
-        callbacks, delivery = deliver_together(
-            request,
-            state,
-            self._callbacks,
-            suite,
-            lambda: step.metrics.live,
-            grounds.changed,
-            self._first_validation(step, traced_with, grounds),
-        )
+        anew = self._first_validation(step, traced_with, grounds)
+        checks = Checks(lambda: step.metrics.live, grounds.changed, anew)
+        callbacks, delivery = deliver_together(request, state, self._callbacks, suite, checks)
         backlog = Backlog(settings.validation, suite, max_lag=lag)
         self._resources.callback(backlog.drop)
         if self._interrupts is None:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import keras
 
-from overlap_train._callbacks.delivery import Delivery, Outcome, ValidateAnew
+from overlap_train._callbacks.delivery import Checks, Delivery, Outcome
 from overlap_train._checkpoint.resume import Resumer, StartPoint
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._fit.request import FitRequest
@@ -33,9 +33,7 @@ def deliver_together(
     state: ModelState,
     callbacks: keras.callbacks.CallbackList,
     suite: ValidationSuite,
-    live_metrics: Callable[[], frozenset[str]],
-    unsettled: Callable[[], str | None],
-    validate_anew: ValidateAnew,
+    checks: Checks,
 ) -> tuple[Any, AnyDelivery]:
     """Returns the callbacks and the delivery of a `fit`: the plain ones on one host, else shared ones.
 
@@ -44,9 +42,7 @@ def deliver_together(
         state: the variables of the model, and those that its steps use besides.
         callbacks: the user's, and the history.
         suite: makes validations.
-        live_metrics: returns the metrics whose result is a variable itself.
-        unsettled: see `Delivery`.
-        validate_anew: see `Delivery`.
+        checks: asked at each delivery, on one host.
 
     Raises:
         ValueError: for a validation in step on several hosts.
@@ -61,9 +57,7 @@ def deliver_together(
             on_change=on_change,
             suite=suite,
             group=keras_training.steps_per_execution(model),
-            live_metrics=live_metrics,
-            unsettled=unsettled,
-            validate_anew=validate_anew,
+            checks=checks,
         )
     if suite.in_step is not None:
         raise ValueError(f"{suite.in_step}; that is for one host")
