@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -42,6 +43,7 @@ __all__ = [
     "StepByStep",
     "Validates",
     "eager_step",
+    "is_of_hook",
     "late_step",
     "live_failure",
     "traced_step",
@@ -128,6 +130,13 @@ class LiveRunner:
     def close(self) -> None:
         """Ends what the data began."""
         self._close()
+
+
+def is_of_hook(error: BaseException) -> bool:
+    """Whether an exception comes from a callback, which may raise it for its own caller, as one that prunes."""
+    hooks = ("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end")
+    codes = [getattr(keras.callbacks.CallbackList, hook).__code__ for hook in hooks]
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def live_failure(name: str, epoch: int, error: BaseException) -> ValidationWorkerError:

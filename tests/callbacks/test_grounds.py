@@ -1,7 +1,8 @@
-"""Callbacks that are changed while they train: by themselves, by others, by name, in a class, a list or a cell."""
+"""Callbacks that are changed while they train: by themselves or by others, in a class, a list or a global."""
 
 from __future__ import annotations
 
+import functools
 import types
 
 import keras
@@ -19,7 +20,7 @@ RATE = 0.1
 def quiet(callback): ...
 
 
-def loud(callback):
+def loud(callback, *_):
     callback.model.optimizer.learning_rate.assign(0.3)
 
 
@@ -43,7 +44,7 @@ class Asks(Callback):
         self.hook(self)
         HOOK(self)
         for hook in self.hooks:
-            hook(self)
+            hook(batch)
         if self.config.enabled:
             loud(self)
 
@@ -57,7 +58,7 @@ def attribute(callback):
 
 
 def listed(callback):
-    callback.hooks.append(loud)
+    callback.hooks.append(functools.partial(loud, callback))
 
 
 def method(callback):
