@@ -200,6 +200,11 @@ class SetsGain(Callback):
         self.model.layers[-1].gain = 3.0
 
 
+class SetsGainAndActs(SetsGain):
+    def on_test_batch_end(self, batch, logs=None):
+        self.model.optimizer.learning_rate = 0.01
+
+
 def gained():
     keras.utils.set_random_seed(7)
     model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(1), Gain()])
@@ -207,7 +212,8 @@ def gained():
     return model
 
 
-def test_the_first_validation_sees_what_on_test_begin_sets():
+@pytest.mark.parametrize("kind", [SetsGain, SetsGainAndActs])
+def test_the_first_validation_sees_what_on_test_begin_sets(kind):
     models = [gained(), gained()]
     fits = [models[0].fit, Trainer(models[1], validation=ValidationPolicy(overlap="always")).fit]
     for fit in fits:
@@ -216,7 +222,7 @@ def test_the_first_validation_sees_what_on_test_begin_sets():
             epochs=3,
             batch_size=32,
             verbose=0,
-            callbacks=[SetsGain()],
+            callbacks=[kind()],
             validation_data=arrays(32, 1),
         )
     assert_same_history(models[1].history.history, models[0].history.history)
@@ -226,3 +232,18 @@ def test_the_first_evaluation_sees_what_on_test_begin_sets():
     expected = gained().evaluate(*arrays(32), verbose=0, callbacks=[SetsGain()])
     actual = Trainer(gained()).evaluate(*arrays(32), callbacks=[SetsGain()])
     assert float(actual) == pytest.approx(float(expected), rel=1e-5)
+
+
+class Pruned(Exception):
+    pass
+
+
+class Prunes(Callback):
+    def on_test_batch_end(self, batch, logs=None):
+        raise Pruned
+
+
+def test_what_a_callback_raises_in_a_validation_is_raised_as_it_is():
+    trainer = Trainer(gained())
+    with pytest.raises(Pruned):
+        trainer.fit(*arrays(64), verbose=0, callbacks=[Prunes()], validation_data=arrays(32, 1))
