@@ -220,7 +220,7 @@ class FitSession:
             return False
         if self._parts.deliveries.deliver_all():
             return True
-        self._build_anew(f"built again: {changed}")
+        self._build_anew(f"built again, because {changed}")
         return False
 
     def _renew_if_set_since(self, epoch: int) -> None:
