@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import types
@@ -14,79 +13,23 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.doings import Doing
-from overlap_train._callbacks.origins import SIMPLE, Given, Known, Origin, Unclear, asks, met, origin_of
+from overlap_train._callbacks.facts import Fact, look_up
+from overlap_train._callbacks.held import met
+from overlap_train._callbacks.leads import is_apart, leads_on
+from overlap_train._callbacks.origins import CALLABLE, SIMPLE, Given, Known, Origin, Unclear, asks, origin_of
 from overlap_train._callbacks.sources import assigned_in
+from overlap_train._callbacks.vocabulary import (
+    ASKED,
+    LEAVES,
+    MEASURES,
+    PASSES,
+    PURE_METHODS,
+    READING,
+    STANDARD_APART,
+    STANDARD_LOOKS,
+)
 
 __all__ = ["Calls", "plain"]
-
-# Of Python's own functions and types: those that give numbers or text, even of a part of the model.
-_MEASURES = frozenset(
-    {
-        abs,
-        bool,
-        callable,
-        divmod,
-        float,
-        format,
-        hasattr,
-        id,
-        int,
-        isinstance,
-        issubclass,
-        len,
-        repr,
-        round,
-        str,
-    }
-)
-# What these ask of their arguments, where it may be code of the user's.
-_ASKED: dict[Any, tuple[str, ...]] = {
-    **{
-        kind: (f"__{kind.__name__}__", "__index__", "__str__", "__repr__") for kind in (float, int, str, repr)
-    },
-    **{kind: (f"__{kind.__name__}__",) for kind in (abs, divmod, format, len, round)},
-    bool: ("__bool__", "__len__"),
-    hasattr: ("__getattr__", "__getattribute__"),
-}
-# And those that give what they are given, in another order or container.
-_PASSES = frozenset(
-    {all, any, dict, enumerate, frozenset, iter, list, max, min, next, range, reversed, set, sorted, sum}
-    | {tuple, zip}
-)
-_STANDARD_APART = frozenset(
-    {
-        "_csv",
-        "_io",
-        "_json",
-        "cmath",
-        "collections",
-        "copy",
-        "csv",
-        "io",
-        "json",
-        "logging",
-        "math",
-        "numbers",
-    }
-    | {"operator", "posixpath", "statistics", "string", "textwrap", "warnings", "_warnings", "_operator"}
-    | {"_collections", "genericpath", "pathlib"}
-)
-_STANDARD_LOOKS = {
-    **dict.fromkeys(("datetime", "time"), Doing.TIMES),
-    **dict.fromkeys(("os", "posix", "shutil", "tempfile"), Doing.LOOKS),
-}
-# What reads a model and leaves it as it is, with whether a number, a text or an array comes back.
-_READING = {
-    **dict.fromkeys(
-        ("count_params", "get_config", "get_weights", "item", "numpy", "save", "save_weights"), True
-    ),
-    **dict.fromkeys(("get", "get_layer", "items", "keys", "values"), False),
-    **dict.fromkeys(("summary", "to_json"), True),
-}
-_LEAVES = frozenset(
-    {"__class__", "built", "distribute_strategy", "dtype", "metrics_names", "name", "path", "shape"}
-)
-_PURE_METHODS = frozenset({"copy", "format", "get", "items", "join", "keys", "lower", "split", "values"})
 
 
 @dataclass(frozen=True)
@@ -116,13 +59,24 @@ class Calls(ABC):
     Args:
         watching: classes of Keras's own whose hooks at most end the training.
 
+        unfixed: names of attributes and variables whose values may be others when the code runs.
+
     Attributes:
         doing: what the code that has been read does.
+        fails: whether it may raise an exception, such as one for a missing key.
+        sets: names of the attributes that it sets.
+        relied_on: names of attributes and variables whose present values have been relied upon.
+        facts: what has been found in objects and variables.
     """
 
-    def __init__(self, watching: tuple[Any, ...] = ()) -> None:
+    def __init__(self, watching: tuple[Any, ...] = (), unfixed: frozenset[str] = frozenset()) -> None:
         self.watching = watching
+        self.unfixed = unfixed
         self.doing = Doing.NOTHING
+        self.fails = False
+        self.sets: set[str] = set()
+        self.relied_on: set[str] = set()
+        self.facts: list[Fact] = []
 
     @abstractmethod
     def run(self, function: types.FunctionType, given: Sequence[Any], named: dict[str, Any]) -> Any:
@@ -140,10 +94,12 @@ class Calls(ABC):
         """
         if owner is Given.PART:
             self.does(Doing.LOOKS)
-            return Given.DATA if name in _LEAVES else OfModel(name)
+            self.fails = True
+            return Given.DATA if name in LEAVES else OfModel(name)
         if isinstance(owner, OfModel):
             return self.attribute(Given.PART, name)
         if not isinstance(owner, Known) or isinstance(owner.value, SIMPLE):
+            self.fails = True
             return OfData(name)
         if isinstance(owner.value, types.ModuleType):
             return self._of_module(owner.value, name)
@@ -160,8 +116,8 @@ class Calls(ABC):
         values = [*given, *named.values()]
         if isinstance(callee, OfModel):
             return self._call_model(callee.name, values)
-        if isinstance(callee, OfData) or callee in (Given.DATA, Given.LATER):
-            return self._call_apart(values, pure=getattr(callee, "name", "") in _PURE_METHODS)
+        if isinstance(callee, OfData) or (isinstance(callee, Given) and callee is not Given.PART):
+            return self._call_apart(values, pure=getattr(callee, "name", "") in PURE_METHODS)
         if not isinstance(callee, Known):
             raise Unclear
         return self._call_known(callee.value, given, named)
@@ -178,7 +134,7 @@ class Calls(ABC):
             return self._call_function(function, given, named)
         if isinstance(function, (type, types.BuiltinFunctionType)):
             return self._call_type_or_builtin(function, values)
-        if origin_of(type(function)) is Origin.LIBRARY:
+        if is_apart(function):
             return self._call_apart(values)
         method = inspect.getattr_static(type(function), "__call__", None)
         if not isinstance(method, types.FunctionType):
@@ -191,7 +147,7 @@ class Calls(ABC):
         if function.__module__ != function.__globals__["__name__"] == "contextlib":  # a `contextmanager`
             function = function.__wrapped__  # type: ignore[attr-defined]
         values, origin = [*given, *named.values()], origin_of(function)
-        if origin is Origin.LIBRARY and not (any(map(self._reaches, values)) or _is_around_users(function)):
+        if origin is Origin.LIBRARY and not (any(map(self._reaches, values)) or leads_on(function)):
             return self._call_apart(values)
         if origin is Origin.STANDARD:
             return self._call_standard(function.__globals__["__name__"], values)
@@ -207,12 +163,15 @@ class Calls(ABC):
 
     def _call_type_or_builtin(self, function: Any, values: Sequence[Any]) -> Any:
         parts = any(value is Given.PART or isinstance(value, OfModel) for value in values)
-        if function in _MEASURES:
-            if any(asks(value, *_ASKED.get(function, ())) for value in values):
+        self.fails = True
+        if function in (isinstance, issubclass):
+            return self._check_type(values)
+        if function in MEASURES:
+            if any(asks(value, *ASKED.get(function, ())) for value in values):
                 raise Unclear
             self.does(Doing.LOOKS if parts else Doing.NOTHING)
             return Given.DATA
-        if function in _PASSES:
+        if function in PASSES:
             self._require_apart([value for value in values if value is not Given.PART])
             return Given.PART if parts else Given.DATA
         if function in (print, open):
@@ -221,7 +180,7 @@ class Calls(ABC):
         if holder is not None and not isinstance(holder, types.ModuleType):
             return self._call_apart(values) if met(holder) is Given.DATA else self._fail()
         origin = origin_of(function)
-        if isinstance(function, type) and issubclass(function, BaseException):
+        if isinstance(function, type) and issubclass(function, BaseException) and not _is_written(function):
             return self._call_apart(values)
         if origin is Origin.STANDARD:
             return self._call_standard(str(function.__module__), values)
@@ -229,11 +188,21 @@ class Calls(ABC):
             raise Unclear
         return self._call_apart(values)
 
+    def _check_type(self, values: Sequence[Any]) -> Given:
+        """Reads `isinstance` and `issubclass`, which a metaclass may answer."""
+        for value in values:
+            kind = value.value if isinstance(value, Known) else None
+            if isinstance(kind, type) and type(kind) is not type and origin_of(kind) is Origin.USER:
+                raise Unclear
+        parts = any(value is Given.PART or isinstance(value, OfModel) for value in values)
+        self.does(Doing.LOOKS if parts else Doing.NOTHING)
+        return Given.ANSWER
+
     def _call_standard(self, module: str, values: Sequence[Any]) -> Any:
         name = module.split(".")[0]
-        if name in _STANDARD_LOOKS:
-            self.does(_STANDARD_LOOKS[name])
-        elif name not in _STANDARD_APART:
+        if name in STANDARD_LOOKS:
+            self.does(STANDARD_LOOKS[name])
+        elif name not in STANDARD_APART:
             raise Unclear
         return self._call_apart(values)
 
@@ -243,12 +212,13 @@ class Calls(ABC):
         self.does(Doing.LOOKS)
         if name == "learning_rate":  # a schedule, called with a step
             return Given.DATA
-        if name not in _READING:
+        if name not in READING:
             raise Unclear
-        return Given.DATA if _READING[name] else Given.PART
+        return Given.DATA if READING[name] else Given.PART
 
     def _call_apart(self, values: Sequence[Any], *, pure: bool = False) -> Given:
         self._require_apart(values)
+        self.fails = True
         self.does(Doing.NOTHING if pure else Doing.APART)
         return Given.DATA
 
@@ -256,10 +226,9 @@ class Calls(ABC):
         """Makes sure that nobody is handed what leads to the training."""
         for value in values:
             if isinstance(value, Known):
-                simple = isinstance(value.value, (*SIMPLE, type, types.ModuleType))
-                if self._reaches(value) or not (simple or origin_of(type(value.value)) is Origin.LIBRARY):
+                if not _is_harmless(value.value):
                     raise Unclear
-            elif not isinstance(value, OfData) and value not in (Given.DATA, Given.LATER):
+            elif not isinstance(value, (OfData, Given)) or value is Given.PART:
                 raise Unclear
 
     def _watches(self, given: Sequence[Any]) -> bool:
@@ -270,15 +239,34 @@ class Calls(ABC):
     def _reaches(self, value: Any) -> bool:
         """Whether a value leads to the training."""
         if isinstance(value, Known):
-            return isinstance(value.value, keras.callbacks.Callback)
+            simple = isinstance(value.value, (*SIMPLE, *CALLABLE))
+            return not simple and (isinstance(value.value, keras.callbacks.Callback) or leads_on(value.value))
         return value is Given.PART or isinstance(value, OfModel)
 
     def _of_module(self, module: types.ModuleType, name: str) -> Any:
         if name not in vars(module):
             if origin_of(module) is Origin.LIBRARY:
+                self.fails = True
                 return Given.DATA
             raise Unclear
-        return met(vars(module)[name], fixed=False)
+        return self.held(module.__dict__, name, vars(module)[name], fixed=False)
+
+    def held(self, owner: Any, name: str, value: Any, *, fixed: bool) -> Any:
+        """Returns what is found under a name, and notes that what it is has been relied upon.
+
+        Raises:
+            Unclear: it may be something else when the code runs, and is no number or text.
+        """
+        found = met(value, fixed=fixed and name not in self.unfixed)
+        if isinstance(found, Known):
+            simple = isinstance(found.value, SIMPLE)
+            if name in self.unfixed and not simple:
+                raise Unclear
+            if simple and not found.fixed:
+                return found
+            self.relied_on.add(name)
+        self.facts.append(Fact.of(owner, name, value, found))
+        return found
 
     def _of_object(self, owner: Any, name: str) -> Any:
         live = getattr(owner, "__dict__", {})
@@ -286,24 +274,33 @@ class Calls(ABC):
         if asks(Known(owner), "__getattribute__") or _is_descriptor(found):
             raise Unclear
         if isinstance(found, property):
+            self.facts.append(Fact(type(owner), name, found))
             if not isinstance(found.fget, types.FunctionType):
                 raise Unclear
-            if origin_of(type(owner)) is Origin.LIBRARY and not self._reaches(Known(owner)):
+            if is_apart(owner):
+                self.fails = True
                 return Given.DATA
             return self.run(found.fget, [Known(owner)], {})
+        if isinstance(found, types.MemberDescriptorType) and not isinstance(owner, type):
+            return self.held(
+                owner, name, found.__get__(owner), fixed=name not in assigned_in(_class_of(owner))
+            )
         if name in live and not isinstance(owner, type):
-            return met(live[name], fixed=name not in assigned_in(_class_of(owner)))
+            return self.held(owner, name, live[name], fixed=name not in assigned_in(_class_of(owner)))
+        if isinstance(found, (staticmethod, classmethod, types.FunctionType)):
+            self.facts.append(Fact(owner, name, look_up(owner, name)))
         if isinstance(found, staticmethod):
             return Known(found.__func__)
         if isinstance(found, classmethod):
             return Known(types.MethodType(found.__func__, owner if isinstance(owner, type) else type(owner)))
         if isinstance(found, types.FunctionType):
             return Known(found if isinstance(owner, type) else types.MethodType(found, owner))
-        if origin_of(type(owner)) is Origin.LIBRARY and not self._reaches(Known(owner)):
+        if is_apart(owner):
+            self.fails = True
             return Given.DATA
         if found is None:
             raise Unclear
-        return met(found, fixed=name not in assigned_in(_class_of(owner)))
+        return self.held(owner, name, found, fixed=name not in assigned_in(_class_of(owner)))
 
     def _fail(self) -> Any:
         raise Unclear
@@ -321,11 +318,19 @@ def _class_of(owner: Any) -> Any:
     return type(owner)
 
 
-def _is_around_users(function: types.FunctionType) -> bool:
-    """Whether a library has put a function around one of the user's."""
-    for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):
-            held = cell.cell_contents
-            if isinstance(held, types.FunctionType) and origin_of(held) is not Origin.LIBRARY:
-                return True
-    return False
+def _is_harmless(thing: Any) -> bool:
+    """Whether an object can be handed to anybody: numbers, text, and what is of libraries alone."""
+    if isinstance(thing, SIMPLE):
+        return True
+    if isinstance(thing, (type, types.ModuleType)):
+        return origin_of(thing) in (Origin.STANDARD, Origin.LIBRARY)
+    return not isinstance(thing, keras.callbacks.Callback) and is_apart(thing)
+
+
+def _is_written(kind: type) -> bool:
+    """Whether making an object of a class runs code of the user's."""
+    made = (inspect.getattr_static(kind, name, None) for name in ("__init__", "__new__"))
+    return type(kind) is not type or any(
+        isinstance(f, types.FunctionType) and origin_of(f) is Origin.USER
+        for f in (getattr(m, "__func__", m) for m in made)
+    )

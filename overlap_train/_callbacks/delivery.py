@@ -20,7 +20,9 @@ from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train.records import ShardOutcome, Span, ValidationResult, prefixed
 
-__all__ = ["Delivery", "Outcome", "Validations", "evaluate_now"]
+__all__ = ["Checks", "Delivery", "Outcome", "ValidateAnew", "Validations", "evaluate_now"]
+
+ValidateAnew = Callable[[str], ValidationResult | None]
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Outcome:
         values: what the variables held right after the callbacks.
         results: of each validation set by its name.
         spans: of validations that were made meanwhile.
+        unsettled: why callbacks have to be called otherwise from now on, in words, or None.
     """
 
     logs: Mapping[str, Any]
@@ -45,6 +48,23 @@ class Outcome:
     values: Values
     results: Mapping[str, ValidationResult] = field(default_factory=dict)
     spans: tuple[Span, ...] = ()
+    unsettled: str | None = None
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What a delivery asks while it goes on.
+
+    Attributes:
+        live_metrics: returns the metrics whose result is a variable itself.
+        unsettled: returns why callbacks are to be called otherwise than has been decided, or None.
+        validate_anew: called when `on_test_begin` of a validation has been, with the name of the set; returns
+            its result if the validation had to be traced anew, or None.
+    """
+
+    live_metrics: Callable[[], frozenset[str]] = frozenset
+    unsettled: Callable[[], str | None] = lambda: None
+    validate_anew: ValidateAnew = lambda name: None
 
 
 class Validations(Protocol):
@@ -75,7 +95,7 @@ class Delivery:
         on_change: as in `ValidationPolicy`.
         suite: makes validations now.
         group: `steps_per_execution`, for the numbers of the batches.
-        live_metrics: returns the metrics whose result is a variable itself.
+        checks: asked meanwhile.
     """
 
     def __init__(
@@ -87,7 +107,7 @@ class Delivery:
         on_change: str,
         suite: Validations,
         group: int = 1,
-        live_metrics: Callable[[], frozenset[str]] = frozenset,
+        checks: Checks = Checks(),
     ) -> None:
         self._model = model
         self._state = state
@@ -95,7 +115,7 @@ class Delivery:
         self._on_change = on_change
         self._suite = suite
         self._group = group
-        self._live_metrics = live_metrics
+        self._checks = checks
         self._wants_test = listens(callbacks.callbacks, *TEST_HOOKS)
 
     def deliver(
@@ -131,9 +151,10 @@ class Delivery:
         stop = bool(self._model.stop_training)
         values = self._state.read()
         changed = self._state.differing(snapshot.values, values)
-        rolled_back = False
+        rolled_back, unsettled = False, self._checks.unsettled()
         if aside is not None:
-            acts = bool(changed) or stop or keras_training.train_function(self._model) is not function
+            compiled = keras_training.train_function(self._model) is not function
+            acts = bool(changed) or stop or compiled or unsettled is not None
             rolled_back = acts and self._on_change == "rollback"
             if not rolled_back:
                 flat = values.flat()
@@ -141,7 +162,9 @@ class Delivery:
                 self._state.set_some(changed, [flat[index] for index in changed])
                 self._model.stop_training = stop_training or stop
         names = tuple(self._state.variables[index].name for index in changed)
-        return Outcome(keras_metrics.python_logs(logs), stop, names, rolled_back, values, tested, spans)
+        return Outcome(
+            keras_metrics.python_logs(logs), stop, names, rolled_back, values, tested, spans, unsettled
+        )
 
     def _deliver_unseen(
         self,
@@ -183,7 +206,9 @@ class Delivery:
         for result in results.values():
             if result.of_function:
                 continue
-            own |= {name: result.metrics[name] for name in self._live_metrics() if name in result.metrics}
+            own |= {
+                name: result.metrics[name] for name in self._checks.live_metrics() if name in result.metrics
+            }
         return {**own, **prefixed(results)}
 
     def _show_metrics(self, results: Mapping[str, ValidationResult]) -> None:
@@ -204,7 +229,10 @@ class Delivery:
                 "a callback's on_test_begin set stop_evaluating, and the validation has been made already: "
                 "set it in on_test_batch_end, which is called between the batches"
             )
-        if self._state.changed(snapshot.values):
+        anew = self._checks.validate_anew(name)
+        if anew is not None:
+            result = anew
+        elif self._state.changed(snapshot.values):
             # Such as SwapEMAWeights: validation is to see other weights than those trained.
             result = self._suite.evaluate(name, self._state.read())
         for number, running in enumerate(result.running):
@@ -239,7 +267,10 @@ class Delivery:
 
 
 def evaluate_now(
-    state: ModelState, suite: Validations, callbacks: keras.callbacks.CallbackList
+    state: ModelState,
+    suite: Validations,
+    callbacks: keras.callbacks.CallbackList,
+    validate_anew: ValidateAnew = lambda name: None,
 ) -> dict[str, Any]:
     """Evaluates the model as it is on the only set of a suite, as `keras.Model.evaluate` does.
 
@@ -254,7 +285,7 @@ def evaluate_now(
     for name in suite.live_sets(0):
         return dict(suite.evaluate_live(name, callbacks).metrics)
     callbacks.on_test_begin()
-    result = suite.evaluate("", state.read())
+    result = validate_anew("") or suite.evaluate("", state.read())
     for number, running in enumerate(result.running):
         callbacks.on_test_batch_begin(number)
         callbacks.on_test_batch_end(number, running.logs)

@@ -1,50 +1,39 @@
 """Reads the expressions of a callback's code: what their values are, and what it takes to have them."""
 
 from __future__ import annotations
+import __future__
 
 import ast
 import builtins
 import types
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import keras
 
 from overlap_train._callbacks.calls import Calls, plain
 from overlap_train._callbacks.doings import Doing
-from overlap_train._callbacks.origins import SIMPLE, Given, Known, Origin, Unclear, asks, met, origin_of
+from overlap_train._callbacks.facts import MISSING, Fact, look_up
+from overlap_train._callbacks.flow import (
+    UNCLEAR,
+    Frame,
+    Inner,
+    either,
+    equal,
+    identical,
+    item_of,
+    merged,
+    truth,
+)
+from overlap_train._callbacks.leads import has_own_functions, is_apart
+from overlap_train._callbacks.origins import Given, Known, Unclear, asks
 from overlap_train._callbacks.sources import Definition
 
-__all__ = ["Expressions", "Frame", "Inner", "either", "item_of", "merged", "truth"]
+__all__ = ["Expressions"]
 
 _MOST_STEPS = 20_000
-UNCLEAR = object()
-"""Stands for a variable that may be one of several things."""
-
-
-@dataclass
-class Frame:
-    """One call that is being read.
-
-    Attributes:
-        function: whose globals its names are looked up in.
-        names: its variables.
-        returned: what it may return.
-    """
-
-    function: types.FunctionType
-    names: dict[str, Any]
-    returned: list[Any] = field(default_factory=list)
-
-
-@dataclass(frozen=True, eq=False)
-class Inner:
-    """A function that is defined inside another one."""
-
-    node: Definition
-    frame: Frame
+_ANNOTATIONS_AS_TEXT = __future__.annotations.compiler_flag
 
 
 class Expressions(Calls):
@@ -81,20 +70,54 @@ class Expressions(Calls):
         if isinstance(node, ast.Compare):
             return self._compare(node, frame)
         if isinstance(node, ast.UnaryOp):
-            known = self.condition(node.operand, frame)
-            return Known(not known) if isinstance(node.op, ast.Not) and known is not None else Given.DATA
+            return self._unary(node, frame)
         if isinstance(node, ast.IfExp):
-            known = self.condition(node.test, frame)
-            ways = [node.body, node.orelse] if known is None else [node.body if known else node.orelse]
-            return either([plain(self.value(way, frame)) for way in ways])
+            return self._conditional(node, frame)
         if isinstance(node, ast.Lambda):
+            self.defaults(node.args, frame)
             return Inner(node, frame)
         if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
             return self._comprehension(node, frame)
         if isinstance(node, ast.NamedExpr):
-            frame.names[node.target.id] = plain(self.value(node.value, frame))
+            frame.bind(node.target.id, plain(self.value(node.value, frame)))
             return frame.names[node.target.id]
         return self._composed(node, frame)
+
+    def defaults(self, parameters: ast.arguments, frame: Frame) -> None:
+        """Reads what a function's definition computes as it is reached."""
+        for default in (*parameters.defaults, *parameters.kw_defaults):
+            if default is not None:
+                self.value(default, frame)
+        if frame.function.__code__.co_flags & _ANNOTATIONS_AS_TEXT:
+            return
+        every = (*parameters.posonlyargs, *parameters.args, *parameters.kwonlyargs)
+        for parameter in (*every, parameters.vararg, parameters.kwarg):
+            if parameter is not None and parameter.annotation is not None:
+                self.value(parameter.annotation, frame)
+
+    def _unary(self, node: ast.UnaryOp, frame: Frame) -> Any:
+        if isinstance(node.op, ast.Not):
+            known = self.condition(node.operand, frame)
+            return Given.ANSWER if known is None else Known(not known)
+        value = plain(self.value(node.operand, frame))
+        self.fails = True
+        if value is Given.PART:
+            self.does(Doing.LOOKS)
+        else:
+            self._require_apart([value])
+        return Given.DATA
+
+    def _conditional(self, node: ast.IfExp, frame: Frame) -> Any:
+        known = self.condition(node.test, frame)
+        if known is not None:
+            return self.value(node.body if known else node.orelse, frame)
+        before, values, ways = frame.names, [], []
+        for way in (node.body, node.orelse):
+            frame.names = dict(before)
+            values.append(plain(self.value(way, frame)))
+            ways.append(frame.names)
+        frame.names = merged(ways)
+        return either(values)
 
     def _composed(self, node: ast.expr, frame: Frame) -> Any:
         """Reads what is made of values only: arithmetic, containers, text, items."""
@@ -102,6 +125,9 @@ class Expressions(Calls):
         if not isinstance(node, (*kinds, ast.FormattedValue, ast.Starred)):
             raise Unclear
         parts = [n for n in ast.iter_child_nodes(node) if isinstance(n, ast.expr)]
+        self.fails = self.fails or isinstance(
+            node, (ast.BinOp, ast.Subscript, ast.FormattedValue, ast.Starred)
+        )
         values = [plain(self.value(part, frame)) for part in parts]
         self._require_apart([value for value in values if value is not Given.PART])
         if not any(value is Given.PART for value in values):
@@ -120,11 +146,11 @@ class Expressions(Calls):
         if name in function.__code__.co_freevars:
             cell = (function.__closure__ or ())[function.__code__.co_freevars.index(name)]
             try:
-                return met(cell.cell_contents, fixed=False)
+                return self.held(cell, name, cell.cell_contents, fixed=False)
             except ValueError:
                 raise Unclear from None
         if name in function.__globals__:
-            return met(function.__globals__[name], fixed=False)
+            return self.held(function.__globals__, name, function.__globals__[name], fixed=False)
         if hasattr(builtins, name):
             return Known(getattr(builtins, name))
         raise Unclear
@@ -135,19 +161,39 @@ class Expressions(Calls):
         callee = self.value(node.func, frame)
         given, named = self._arguments(node, frame)
         if isinstance(callee, Known) and callee.value is getattr:
-            return self._getattr(node, given, frame)
+            return self._getattr(given)
+        if isinstance(callee, Known) and callee.value is hasattr:
+            return self._hasattr(given)
         if isinstance(callee, Inner):
             return self._call_inner(callee, given, named)
         return self.call(callee, given, named)
 
-    def _getattr(self, node: ast.Call, given: Sequence[Any], frame: Frame) -> Any:
+    def _getattr(self, given: Sequence[Any]) -> Any:
         name = given[1].value if len(given) > 1 and isinstance(given[1], Known) else None
         if not isinstance(name, str):
             raise Unclear
-        if isinstance(given[0], Known) and len(given) > 2 and not hasattr(given[0].value, name):
+        if isinstance(given[0], Known) and len(given) > 2 and self._lacks(given[0], name):
             return given[2]
         found = plain(self.attribute(given[0], name))
         return found if len(given) < 3 else either([found, given[2]])
+
+    def _hasattr(self, given: Sequence[Any]) -> Given:
+        """Reads `hasattr`, which computes a property."""
+        name = given[1].value if len(given) == 2 and isinstance(given[1], Known) else None
+        if not isinstance(name, str):
+            raise Unclear
+        if not (isinstance(given[0], Known) and self._lacks(given[0], name)):
+            self.attribute(given[0], name)
+        return Given.ANSWER
+
+    def _lacks(self, owner: Known, name: str) -> bool:
+        """Whether an object has no attribute of a name, as far as can be told without asking it."""
+        if asks(owner, "__getattr__", "__getattribute__") or isinstance(owner.value, types.ModuleType):
+            return False
+        lacks = look_up(owner.value, name) is MISSING and not is_apart(owner.value)
+        if lacks:
+            self.facts.append(Fact(owner.value, name, MISSING))
+        return lacks
 
     def _arguments(self, node: ast.Call, frame: Frame) -> tuple[list[Any], dict[str, Any]]:
         given: list[Any] = []
@@ -172,6 +218,8 @@ class Expressions(Calls):
     def _truth(self, value: Any) -> bool | None:
         if plain(value) is Given.PART:
             self.does(Doing.LOOKS)
+        if plain(value) in (Given.PART, Given.DATA):
+            self.fails = True  # an array of several elements is neither true nor false
         if asks(value, "__bool__", "__len__"):
             raise Unclear
         return truth(value)
@@ -180,7 +228,10 @@ class Expressions(Calls):
         ends = isinstance(node.op, ast.Or)  # with the first that is true
         values = []
         for part in node.values:
+            before = dict(frame.names)
             values.append(plain(self.value(part, frame)))
+            if part is not node.values[0]:
+                frame.names = merged([before, frame.names])  # an earlier one may have ended it
             known = self._truth(values[-1])
             if known is ends:
                 break
@@ -189,23 +240,31 @@ class Expressions(Calls):
         return either(values)
 
     def _compare(self, node: ast.Compare, frame: Frame) -> Any:
+        before = dict(frame.names)
         values = [plain(self.value(part, frame)) for part in (node.left, *node.comparators)]
+        if len(node.ops) > 1:
+            frame.names = merged([before, frame.names])
         if Given.PART in values:
             self.does(Doing.LOOKS)
         kind = type(node.ops[0])
         if len(node.ops) == 1 and kind in (ast.Is, ast.IsNot):
-            known = _identical(*values)
-            return Given.DATA if known is None else Known(known is (kind is ast.Is))
+            known = identical(*values)
+            return Given.ANSWER if known is None else Known(known is (kind is ast.Is))
         self._require_apart([value for value in values if value is not Given.PART])
         if len(node.ops) == 1 and kind in (ast.Eq, ast.NotEq):
-            known = _equal(*values)
-            return Given.DATA if known is None else Known(known is (kind is ast.Eq))
+            known = equal(*values)
+            if known is not None:
+                return Known(known is (kind is ast.Eq))
+        self.fails = True
         return Given.DATA
 
     def _comprehension(
         self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, frame: Frame
     ) -> Any:
+        if any(isinstance(each, ast.NamedExpr) for each in ast.walk(node)):
+            raise Unclear  # it sets variables of the function, perhaps, and turn by turn
         inner = Frame(frame.function, dict(frame.names))
+        self.fails = True
         for generator in node.generators:
             items = item_of(plain(self.value(generator.iter, inner)))
             for name in ast.walk(generator.target):
@@ -224,23 +283,44 @@ class Expressions(Calls):
 
     def _call_super(self, node: ast.Call, name: str, frame: Frame) -> Any:
         code = frame.function.__code__
-        if "__class__" not in code.co_freevars or not code.co_argcount:
-            raise Unclear
-        kind = (frame.function.__closure__ or ())[code.co_freevars.index("__class__")].cell_contents
-        owner = frame.names.get(code.co_varnames[0])
+        kind, owner = self._super_class(node, frame), frame.names.get(code.co_varnames[0])
         if not isinstance(owner, Known):
             raise Unclear
         mro = type(owner.value).__mro__
         above = mro[mro.index(kind) + 1 :]
         base = next((base for base in above if name in vars(base)), None)
         given, named = self._arguments(node, frame)
-        if base in self.watching and base is not keras.callbacks.Callback:
+        if (
+            base is not None
+            and base in self.watching
+            and base is not keras.callbacks.Callback
+            and not _replaces(owner.value, base)
+        ):
             self.does(Doing.ENDS)
             return Given.DATA
         function = None if base is None else vars(base)[name]
         if not isinstance(function, types.FunctionType):
             raise Unclear
+        self.facts.append(Fact(base, name, function))
         return self.run(function, [owner, *given], named)
+
+    def _super_class(self, node: ast.Call, frame: Frame) -> type:
+        """Returns the class above which `super()` or `super(Class, self)` looks."""
+        assert isinstance(node.func, ast.Attribute)
+        assert isinstance(node.func.value, ast.Call)
+        code, arguments = frame.function.__code__, node.func.value.args
+        if not code.co_argcount:
+            raise Unclear
+        if not arguments and "__class__" in code.co_freevars:
+            place = code.co_freevars.index("__class__")
+            return cast(type, (frame.function.__closure__ or ())[place].cell_contents)
+        kind = self.value(arguments[0], frame) if len(arguments) == 2 else None
+        own = (
+            isinstance(arguments[-1], ast.Name) and arguments[-1].id == code.co_varnames[0] if kind else False
+        )
+        if not (own and isinstance(kind, Known) and isinstance(kind.value, type)):
+            raise Unclear
+        return kind.value
 
     def _call_inner(self, callee: Inner, given: Sequence[Any], named: dict[str, Any]) -> Any:
         parameters = callee.node.args
@@ -251,85 +331,18 @@ class Expressions(Calls):
         return self.run_node(callee.node, Frame(callee.frame.function, names))
 
 
-def truth(value: Any) -> bool | None:
-    """Returns whether a value is true, or None if that may be the one or the other."""
-    if isinstance(value, Known) and value.fixed and isinstance(value.value, SIMPLE):
-        return bool(value.value)
-    return None
-
-
-def either(values: Sequence[Any]) -> Any:
-    """Returns what a value is that may be one of several.
-
-    Raises:
-        Unclear: they are too different.
-    """
-    first = values[0]
-    if all(_identical(first, value) is True or value is first for value in values):
-        return first
-    for value in values:
-        if not (_is_data(value) if isinstance(value, Known) else isinstance(value, Given)):
-            raise Unclear
-    return Given.PART if any(value is Given.PART for value in values) else Given.DATA
-
-
-def merged(ways: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the variables after several ways have met."""
-    names: dict[str, Any] = {}
-    for name in {name for way in ways for name in way}:
-        try:
-            names[name] = either([way[name] for way in ways if name in way])
-        except Unclear:
-            names[name] = UNCLEAR
-    return names
-
-
-def item_of(value: Any) -> Any:
-    """Returns what is in a value.
-
-    Raises:
-        Unclear: it cannot be told.
-    """
-    if isinstance(value, tuple):
-        return either(value) if value else Given.DATA
-    if value in (Given.PART, Given.DATA):
-        return value
-    if isinstance(value, Known) and _is_data(value):
-        return Given.DATA
-    raise Unclear
-
-
-def _is_data(known: Known) -> bool:
-    """Whether an object cannot lead to the training."""
-    if isinstance(known.value, (*SIMPLE, keras.callbacks.Callback)):
-        return isinstance(known.value, SIMPLE)
-    return origin_of(type(known.value)) is Origin.LIBRARY
-
-
-def _identical(left: Any, right: Any) -> bool | None:
-    """Returns whether two values are the same object, or None if that cannot be told."""
-    if isinstance(left, Known) and isinstance(right, Known) and left.fixed and right.fixed:
-        if left.value is right.value:
-            return True
-        known = (left.value is None) or (right.value is None)
-        return False if known else None
-    return None
-
-
-def _equal(left: Any, right: Any) -> bool | None:
-    """Returns whether two values are equal, or None if that cannot be told."""
-    if truth(left) is not None and truth(right) is not None:
-        return bool(left.value == right.value)
-    for one, other in ((left, right), (right, left)):
-        if one is Given.LATER and isinstance(other, Known) and type(other.value) is int and other.value <= 0:
-            return False
-    return None
-
-
 def _is_super(node: ast.expr) -> bool:
     return (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id == "super"
-        and not node.args
+        and not node.keywords
     )
+
+
+def _replaces(owner: Any, base: type) -> bool:
+    """Whether a callback has put methods of its own in the place of those that Keras's hooks call."""
+    names = [name for name, member in vars(base).items() if isinstance(member, types.FunctionType)]
+    called = [name for name in names if not name.startswith("on_") and name != "__init__"]
+    replaced = any(getattr(type(owner), name) is not vars(base)[name] for name in called)
+    return replaced or has_own_functions(owner)

@@ -15,8 +15,10 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.doings import Doing
-from overlap_train._callbacks.hook_doings import doing_of, read_hooks
+from overlap_train._callbacks.hook_doings import Reading, read_hooks
+from overlap_train._callbacks.leads import has_own_functions
 from overlap_train._callbacks.purity import is_pure
+from overlap_train._callbacks.sources import EVERYTHING
 from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import training as keras_training
 
@@ -31,6 +33,8 @@ __all__ = [
     "may_change_training",
     "ordering_hooks",
     "overrides",
+    "readings_inside",
+    "readings_of",
     "wants_test_batches",
     "wants_train_batches",
 ]
@@ -94,7 +98,7 @@ def wants_test_batches(callback: keras.callbacks.Callback) -> bool:
     """Whether a callback has to be called around each validation step."""
     if isinstance(callback, keras.callbacks.TensorBoard) and _is_stock(callback, _TEST_BATCH):
         return bool(callback.update_freq != "epoch")
-    return bool(_acting(callback, _TEST_BATCH))
+    return bool(_acting(callback, _TEST_BATCH, _set_before_tests(callback)))
 
 
 def acts_in_test_batches(callback: keras.callbacks.Callback) -> bool:
@@ -105,8 +109,9 @@ def acts_in_test_batches(callback: keras.callbacks.Callback) -> bool:
     """
     if is_declared_safe(callback):
         return False
-    acting = [hook for hook in _acting(callback, _TEST_BATCH) if not _is_stock(callback, (hook,))]
-    if acting and doing_of(callback, acting, watching=_WATCHING) > Doing.APART:
+    unfixed = _set_before_tests(callback)
+    acting = [hook for hook in _acting(callback, _TEST_BATCH, unfixed) if not _is_stock(callback, (hook,))]
+    if acting and read_hooks(callback, acting, watching=_WATCHING, unfixed=unfixed).doing > Doing.APART:
         return True
     return overrides(callback, "on_test_begin") and _mentions(callback, "stop_evaluating")
 
@@ -136,12 +141,29 @@ def can_be_late(callback: keras.callbacks.Callback, *, watched: bool) -> bool:
         watched: whether code of the user's takes part in the training or the validation, which may look at
             what other code of the user's keeps.
     """
-    batches = [hook for hook in _TRAIN_BATCH if overrides(callback, hook)]
-    inside = read_hooks(callback, batches, watching=_WATCHING)
-    begins = read_hooks(callback, ["on_epoch_begin"], watching=_WATCHING, later=True)
+    inside, begins = readings_inside(callback)
     if watched and (inside.users or begins.users):
         return False
     return inside.doing <= Doing.APART and begins.doing <= Doing.TIMES
+
+
+def readings_inside(callback: keras.callbacks.Callback) -> tuple[Reading, Reading]:
+    """Returns what a callback's hooks around steps and at the beginnings of epochs do."""
+    batches = [hook for hook in _TRAIN_BATCH if overrides(callback, hook)]
+    begins = read_hooks(callback, ["on_epoch_begin"], watching=_WATCHING, later=True)
+    inside = read_hooks(callback, batches, watching=_WATCHING, unfixed=begins.sets)
+    if inside.sets & begins.relied_on:
+        begins = read_hooks(callback, ["on_epoch_begin"], watching=_WATCHING, later=True, unfixed=inside.sets)
+    return inside, begins
+
+
+def readings_of(callback: keras.callbacks.Callback) -> list[Reading]:
+    """Returns all that has been read of a callback to decide how it is called during a training."""
+    own = [hook for hook in (*_INSIDE_EPOCHS, *TEST_HOOKS) if overrides(callback, hook)]
+    if not own:
+        return []
+    each = (read_hooks(callback, [hook], watching=_WATCHING) for hook in own)
+    return [*readings_inside(callback), *each]
 
 
 def may_change_training(callback: keras.callbacks.Callback) -> bool:
@@ -152,7 +174,8 @@ def may_change_training(callback: keras.callbacks.Callback) -> bool:
     """
     if is_declared_safe(callback):
         return False
-    if type(callback) in _WATCHING and _is_stock(callback, _EVERY_HOOK):
+    stock = type(callback) in _WATCHING and _is_stock(callback, _EVERY_HOOK)
+    if stock and not has_own_functions(callback):
         return False
     # A subclass may do anything in what the hooks call, such as `get_monitor_value`.
     own = [hook for hook in _WHILE_TRAINING if overrides(callback, hook)]
@@ -175,10 +198,21 @@ def is_declared_safe(callback: keras.callbacks.Callback) -> bool:
     return getattr(callback, "overlap_safe", False) is True
 
 
-def _acting(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> list[str]:
+def _acting(
+    callback: keras.callbacks.Callback, hooks: Iterable[str], unfixed: frozenset[str] = frozenset()
+) -> list[str]:
     """Returns those of the hooks that a callback overrides, and does something in."""
     own = [hook for hook in hooks if overrides(callback, hook)]
-    return [hook for hook in own if doing_of(callback, [hook], watching=_WATCHING) > Doing.NOTHING]
+    readings = {hook: read_hooks(callback, [hook], watching=_WATCHING, unfixed=unfixed) for hook in own}
+    return [hook for hook in own if readings[hook].doing > Doing.NOTHING]
+
+
+def _set_before_tests(callback: keras.callbacks.Callback) -> frozenset[str]:
+    """Returns what a callback sets as a validation begins."""
+    if not overrides(callback, "on_test_begin"):
+        return frozenset()
+    reading = read_hooks(callback, ["on_test_begin"], watching=_WATCHING)
+    return EVERYTHING if reading.doing is Doing.ANYTHING else reading.sets
 
 
 def _may_begin_again(callback: keras.callbacks.Callback) -> bool:

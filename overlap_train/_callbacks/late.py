@@ -14,7 +14,8 @@ from typing import Any
 
 import keras
 
-from overlap_train._callbacks.hooks import can_be_late, ordering_hooks
+from overlap_train._callbacks.hook_doings import Reading
+from overlap_train._callbacks.hooks import can_be_late, ordering_hooks, readings_inside
 from overlap_train._keras import metrics as keras_metrics
 
 __all__ = ["EpochHooks", "late_callbacks"]
@@ -27,8 +28,19 @@ def late_callbacks(callbacks: Any, *, watched: bool) -> list[keras.callbacks.Cal
         callbacks: a Keras `CallbackList`; none of another one are called late, as it calls them itself.
         watched: as for `can_be_late`.
     """
-    found = callbacks.callbacks if type(callbacks) is keras.callbacks.CallbackList else ()
-    return [c for c in found if ordering_hooks(c) and can_be_late(c, watched=watched)]
+    found = callbacks.callbacks if type(callbacks) is keras.callbacks.CallbackList else []
+    late = [c for c in found if ordering_hooks(c) and can_be_late(c, watched=watched)]
+    if len(found) == 1:
+        return late
+    inside = {id(c): readings_inside(c) for c in found if type(c) is not keras.callbacks.History}
+    return [c for c in late if not _sets_for_others(id(c), inside)]
+
+
+def _sets_for_others(one: int, inside: Mapping[int, tuple[Reading, Reading]]) -> bool:
+    """Whether the hooks of a callback inside epochs set what has been relied upon of another one's."""
+    sets = inside[one][0].sets | inside[one][1].sets
+    others = [reading for key, readings in inside.items() if key != one for reading in readings]
+    return any(sets & reading.relied_on for reading in others)
 
 
 class EpochHooks:

@@ -6,10 +6,11 @@ model or a part of it.
 
 from __future__ import annotations
 
-import collections
 import enum
+import functools
 import inspect
 import sys
+import sysconfig
 import types
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -19,13 +20,23 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-__all__ = ["SIMPLE", "Given", "Known", "Origin", "Unclear", "Value", "asks", "met", "origin_of"]
+__all__ = [
+    "CALLABLE",
+    "SIMPLE",
+    "TRAINING_OBJECTS",
+    "Given",
+    "Known",
+    "Origin",
+    "Unclear",
+    "Value",
+    "asks",
+    "module_of",
+    "origin_of",
+]
 
 SIMPLE = (bool, int, float, complex, str, bytes, type(None))
-_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
-_MOST_ITEMS = 10_000
-_CALLABLE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, type)
-_TRAINING_OBJECTS: tuple[Any, ...] = (
+CALLABLE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, type)
+TRAINING_OBJECTS: tuple[Any, ...] = (
     keras.KerasTensor,
     keras.Variable,
     keras.layers.Layer,
@@ -42,11 +53,9 @@ _TRAINING_OBJECTS: tuple[Any, ...] = (
     tf.Variable,
     tf.data.Dataset,
 )
+_HEAP_TYPE = 1 << 9
+_STANDARD_FOLDERS = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
 _TRAINING_PACKAGES = frozenset({"jax", "keras", "overlap_train", "tensorflow", "tf_keras", "torch"})
-# Objects that only keep what they are given, or write it.
-_STANDARD_KEEPERS = frozenset(
-    {"_csv", "_io", "collections", "csv", "datetime", "decimal", "io", "logging", "pathlib"}
-)
 
 
 class Unclear(Exception):
@@ -57,6 +66,8 @@ class Given(enum.Enum):
     """A value that is known by what it may be only."""
 
     DATA = "numbers, text, containers of these, or an object that cannot reach the training"
+    ANSWER = "True or False"
+    LOGS = "what Keras gives a hook: a number, or a dict of numbers or None"
     LATER = "the number of an epoch that is not the first"
     PART = "the model or what has been read from it"
 
@@ -89,74 +100,42 @@ class Origin(enum.Enum):
 
 def origin_of(thing: Any) -> Origin:
     """Returns whose a function, a class or a module is."""
-    name = _module_of(thing)
+    name = module_of(thing)
     package = name.split(".")[0]
+    if name == "builtins" and (isinstance(thing, types.FunctionType) or _is_made(thing)):
+        return Origin.USER  # by `exec` without a name
     if package in _TRAINING_PACKAGES or name.startswith(("numpy.random", "numpy.mtrand")):
         return Origin.TRAINING
-    if package in sys.stdlib_module_names:
-        return Origin.STANDARD
     module = sys.modules.get(name) or sys.modules.get(package)
-    parts = PurePath(getattr(module, "__file__", None) or "").parts
-    return Origin.LIBRARY if {"site-packages", "dist-packages"} & set(parts) else Origin.USER
+    return _origin_of_file(str(getattr(module, "__file__", None) or ""), package in sys.stdlib_module_names)
 
 
-def met(value: Any, *, fixed: bool = True) -> Value:
-    """Returns what an object is to a callback that holds it.
+def _is_made(thing: Any) -> bool:
+    """Whether something is a class that a statement has made, and not one of Python's own."""
+    return isinstance(thing, type) and bool(thing.__flags__ & _HEAP_TYPE)
 
-    Raises:
-        Unclear: a container holds what may do anything.
-    """
-    if isinstance(value, (*SIMPLE, *_CALLABLE)):
-        return Known(value, fixed)
-    if isinstance(value, _TRAINING_OBJECTS):
-        return Given.PART
-    if _is_container(value):
-        return _container(value, above=())
-    if isinstance(value, np.ndarray) and value.dtype.kind != "O":
-        return Given.DATA
-    if (
-        origin_of(type(value)) is Origin.STANDARD
-        and _module_of(type(value)).split(".")[0] in _STANDARD_KEEPERS
-    ):
-        return Given.DATA
-    return Known(value, fixed)
+
+@functools.cache
+def _origin_of_file(file: str, named_as_standard: bool) -> Origin:
+    if {"site-packages", "dist-packages"} & set(PurePath(file).parts):
+        return Origin.LIBRARY
+    # A file of the user's may be called `statistics.py`, too.
+    standard = not file or any(PurePath(file).is_relative_to(folder) for folder in _STANDARD_FOLDERS)
+    return Origin.STANDARD if named_as_standard and standard else Origin.USER
 
 
 def asks(value: Value, *methods: str) -> bool:
     """Whether one of Python's special methods is code that somebody wrote for the class of an object."""
-    if not isinstance(value, Known) or isinstance(value.value, (*SIMPLE, *_CALLABLE)):
+    if not isinstance(value, Known) or isinstance(value.value, (*SIMPLE, *CALLABLE)):
         return False
     kind = type(value.value)
     found = (inspect.getattr_static(kind, method, None) for method in methods)
     return origin_of(kind) is not Origin.LIBRARY and any(isinstance(f, types.FunctionType) for f in found)
 
 
-def _module_of(thing: Any) -> str:
+def module_of(thing: Any) -> str:
     """Returns the module in which something was written, whatever has been wrapped around it."""
     if isinstance(thing, types.ModuleType):
         return thing.__name__
     variables = thing.__globals__ if isinstance(thing, types.FunctionType) else {}
     return str(variables.get("__name__") or getattr(thing, "__module__", None) or "builtins")
-
-
-def _is_container(value: Any) -> bool:
-    return isinstance(value, _CONTAINERS) and origin_of(type(value)) is Origin.STANDARD
-
-
-def _container(value: Any, above: tuple[int, ...]) -> Given:
-    if len(value) > _MOST_ITEMS or len(above) > 3 or id(value) in above:
-        raise Unclear
-    factory = value.default_factory if isinstance(value, collections.defaultdict) else None
-    if isinstance(factory, types.FunctionType):
-        raise Unclear
-    items = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
-    found = Given.DATA
-    for item in items:
-        if type(item) in SIMPLE:
-            continue
-        inner = _container(item, (*above, id(value))) if _is_container(item) else met(item)
-        if inner is Given.PART:
-            found = Given.PART
-        elif isinstance(inner, Known) and not isinstance(inner.value, SIMPLE):
-            raise Unclear
-    return found

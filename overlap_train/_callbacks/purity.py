@@ -11,7 +11,7 @@ import keras
 
 from overlap_train._keras import methods as keras_methods
 
-__all__ = ["is_pure"]
+__all__ = ["is_pure", "looked_up"]
 
 _NUMBERS = (bool, int, float, complex, str, bytes, type(None))
 _BUILTINS = frozenset(
@@ -74,6 +74,21 @@ def is_pure(function: Any) -> bool:
     if isinstance(function, types.MethodType):
         return function.__name__ == "__call__" and is_pure(function.__self__)
     return isinstance(function, types.FunctionType) and _is_pure_code(function, frozenset())
+
+
+def looked_up(function: Any) -> tuple[str, ...]:
+    """Returns in words what a pure function finds besides its arguments, to tell whether that has changed."""
+    if isinstance(function, types.MethodType):
+        return looked_up(function.__self__)
+    if not isinstance(function, types.FunctionType):
+        return (repr(sorted(vars(function).items(), key=str)) if hasattr(function, "__dict__") else "",)
+    named = [function.__globals__.get(name) for name in function.__code__.co_names]
+    cells = [_content(cell) for cell in function.__closure__ or ()]
+    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    values = [value for value in (*named, *cells, *defaults) if value is not function]
+    functions = [value for value in values if isinstance(value, types.FunctionType)]
+    numbers = [repr(value) for value in values if not isinstance(value, types.FunctionType)]
+    return (repr(function.__code__), *numbers, *(text for inner in functions for text in looked_up(inner)))
 
 
 def _is_pure_code(function: types.FunctionType, above: frozenset[types.CodeType]) -> bool:

@@ -6,20 +6,26 @@ import ast
 import inspect
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 
 from overlap_train._callbacks.calls import plain
 from overlap_train._callbacks.doings import Doing
-from overlap_train._callbacks.expressions import Expressions, Frame, Inner, either, item_of, merged
-from overlap_train._callbacks.origins import Given, Known, Origin, Unclear, asks, met, origin_of
+from overlap_train._callbacks.expressions import Expressions
+from overlap_train._callbacks.flow import Frame, Inner, either, item_of, merged, same
+from overlap_train._callbacks.held import met
+from overlap_train._callbacks.origins import Given, Known, Origin, Unclear, asks, origin_of
 from overlap_train._callbacks.sources import Definition, definition_of
 
 __all__ = ["Reader"]
 
 _MOST_DEPTH = 16
+_MOST_TURNS = 32
+
+
+_LEAVING = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 
 
 class Reader(Expressions):
@@ -54,7 +60,7 @@ class Reader(Expressions):
             read = getattr(self, f"_{type(statement).__name__.lower()}", None)
             if read is None:
                 raise Unclear
-            if read(statement, frame) or isinstance(statement, (ast.Return, ast.Raise)):
+            if read(statement, frame) or isinstance(statement, _LEAVING):
                 return True
         return False
 
@@ -69,13 +75,23 @@ class Reader(Expressions):
         frame.returned.append(Known(None) if node.value is None else plain(self.value(node.value, frame)))
 
     def _raise(self, node: ast.Raise, frame: Frame) -> None:
-        if node.exc is not None:  # else it is what would have been raised anyway
-            self.value(node.exc, frame)
-            self.does(Doing.ENDS)
+        self.fails = True
+        for part in (node.exc, node.cause):
+            if part is not None:  # else it is what would have been raised anyway
+                self.value(part, frame)
+                self.does(Doing.ENDS)
 
     def _assert(self, node: ast.Assert, frame: Frame) -> None:
+        self.fails = True
         self.condition(node.test, frame)
+        if node.msg is not None:
+            self.value(node.msg, frame)
         self.does(Doing.ENDS)
+
+    def _break(self, node: ast.Break, frame: Frame) -> None:
+        frame.loops[-1].append(dict(frame.names))
+
+    _continue = _break
 
     def _if(self, node: ast.If, frame: Frame) -> bool:
         known = self.condition(node.test, frame)
@@ -95,43 +111,76 @@ class Reader(Expressions):
 
     def _for(self, node: ast.For, frame: Frame) -> None:
         items = plain(self.value(node.iter, frame))
-        for _ in range(2):  # what a first turn has set is seen by the next
-            self._assign_to(node.target, item_of(items), frame)
-            self._ways(frame, node.body, ())
-        self._ways(frame, node.orelse, ())
+        self.fails = True
+        self._loop(lambda: self._assign_to(node.target, item_of(items), frame), node, frame)
 
     def _while(self, node: ast.While, frame: Frame) -> None:
-        for _ in range(2):
-            self.condition(node.test, frame)
-            self._ways(frame, node.body, ())
+        self._loop(lambda: self.condition(node.test, frame), node, frame)
+
+    def _loop(self, begin: Callable[[], Any], node: ast.For | ast.While, frame: Frame) -> None:
+        """Reads turns until another one sees nothing that an earlier one has not seen.
+
+        Raises:
+            Unclear: that takes too long.
+        """
+        for _ in range(_MOST_TURNS):
+            before = dict(frame.names)
+            begin()
+            entered = dict(frame.names)
+            frame.loops.append([])
+            ended = self._block(node.body, frame)
+            ways = [before, entered, *frame.loops.pop(), *([] if ended else [frame.names])]
+            frame.names = merged(ways)
+            if same(frame.names, before):
+                break
+        else:
+            raise Unclear
         self._ways(frame, node.orelse, ())
 
-    def _with(self, node: ast.With, frame: Frame) -> bool:
+    def _with(self, node: ast.With, frame: Frame) -> None:
+        frame.begin_trail()
         for item in node.items:
             entered = plain(self.value(item.context_expr, frame))
             self._require_apart([entered])
+            self.fails = True
             self.does(Doing.APART)
             if item.optional_vars is not None:
                 self._assign_to(item.optional_vars, Given.DATA, frame)
-        return self._block(node.body, frame)
+        self._block(node.body, frame)
+        frame.names = frame.end_trail()  # an error ends the block anywhere, and may be suppressed
 
     def _try(self, node: ast.Try, frame: Frame) -> bool:
-        for handler in node.handlers:
-            if handler.name:
-                frame.names[handler.name] = Given.DATA
-        handlers = [handler.body for handler in node.handlers]
-        before, self.doing = self.doing, Doing.NOTHING
-        names = dict(frame.names)
+        before, self.fails = self.fails, False
+        frame.begin_trail()
         ended = self._block([*node.body, *node.orelse], frame)
-        failing, self.doing = self.doing is not Doing.NOTHING, max(self.doing, before)
+        left, after = frame.end_trail(), frame.names
+        failing, self.fails = self.fails, self.fails or before
         if failing:
-            after, frame.names = frame.names, names
-            handled = self._ways(frame, *handlers) if handlers else True
-            frame.names = _met_again(
-                [] if ended else [after], [] if handled else [frame.names], otherwise=names
-            )
-            ended = ended and handled
-        return self._block(node.finalbody, frame) or ended
+            frame.begin_trail()
+            ways = [] if ended else [after]
+            for handler in node.handlers:
+                ways += self._handled(handler, frame, left)
+            frame.names = merged([left, frame.end_trail()])
+            self._finally(node, frame)
+            if not ways:
+                return True
+            ended, frame.names = False, merged(ways)
+        return self._finally(node, frame) or ended
+
+    def _finally(self, node: ast.Try, frame: Frame) -> bool:
+        ended = self._block(node.finalbody, frame)
+        if node.finalbody and frame.loops:
+            frame.loops[-1].append(dict(frame.names))  # where the way is one out of a loop
+        return ended
+
+    def _handled(self, node: ast.ExceptHandler, frame: Frame, names: dict[str, Any]) -> list[dict[str, Any]]:
+        """Reads what is done about an error; returns the variables behind it, unless it ends there."""
+        frame.names = dict(names)
+        if node.type is not None:
+            self.value(node.type, frame)
+        if node.name:
+            frame.bind(node.name, Given.DATA)
+        return [] if self._block(node.body, frame) else [frame.names]
 
     def _assign(self, node: ast.Assign, frame: Frame) -> None:
         value = plain(self.value(node.value, frame))
@@ -139,12 +188,16 @@ class Reader(Expressions):
             self._assign_to(target, value, frame)
 
     def _annassign(self, node: ast.AnnAssign, frame: Frame) -> None:
-        if node.value is not None:
+        if node.value is None:
+            if not isinstance(node.target, ast.Name):
+                raise Unclear
+        else:
             self._assign_to(node.target, plain(self.value(node.value, frame)), frame)
 
     def _augassign(self, node: ast.AugAssign, frame: Frame) -> None:
         load = ast.copy_location(_as_load(node.target), node)
         self._require_apart([plain(self.value(load, frame)), plain(self.value(node.value, frame))])
+        self.fails = True
         self._assign_to(node.target, Given.DATA, frame)
 
     def _delete(self, node: ast.Delete, frame: Frame) -> None:
@@ -154,14 +207,14 @@ class Reader(Expressions):
     def _import(self, node: ast.Import, frame: Frame) -> None:
         for alias in node.names:
             name = alias.name if alias.asname else alias.name.split(".")[0]
-            frame.names[alias.asname or name] = self._imported(name)
+            frame.bind(alias.asname or name, self._imported(name))
 
     def _importfrom(self, node: ast.ImportFrom, frame: Frame) -> None:
         if node.level or node.module is None:
             raise Unclear
         module = self._imported(node.module)
         for alias in node.names:
-            frame.names[alias.asname or alias.name] = self.attribute(module, alias.name)
+            frame.bind(alias.asname or alias.name, self.attribute(module, alias.name))
 
     def _imported(self, name: str) -> Known:
         if name not in sys.modules:
@@ -169,12 +222,16 @@ class Reader(Expressions):
         return Known(sys.modules[name])
 
     def _functiondef(self, node: ast.FunctionDef, frame: Frame) -> None:
-        frame.names[node.name] = Inner(node, frame)
+        if node.decorator_list or (node.returns is not None and not isinstance(node.returns, ast.Constant)):
+            raise Unclear
+        self.defaults(node.args, frame)
+        frame.bind(node.name, Inner(node, frame))
 
     def _assign_to(self, target: ast.expr, value: Any, frame: Frame) -> None:
         if isinstance(target, ast.Name):
-            frame.names[target.id] = value
+            frame.bind(target.id, value)
         elif isinstance(target, (ast.Tuple, ast.List)):
+            self.fails = True
             for part in target.elts:
                 self._assign_to(part, item_of(value), frame)
         elif isinstance(target, ast.Starred):
@@ -182,11 +239,14 @@ class Reader(Expressions):
         elif isinstance(target, ast.Attribute):
             self._set(plain(self.value(target.value, frame)), target.attr, value)
         elif isinstance(target, ast.Subscript):
-            self._require_apart([plain(self.value(target.value, frame)), value])
+            parts = [plain(self.value(part, frame)) for part in (target.value, target.slice)]
+            self._require_apart([*parts, value])
+            self.fails = True
             self.does(Doing.APART)
 
     def _set(self, owner: Any, name: str, value: Any) -> None:
         """Reads that an attribute of a value is set."""
+        self.sets.add(name)
         if owner is Given.PART and name == "stop_training":
             self.does(Doing.ENDS)
             return
@@ -217,12 +277,6 @@ class Reader(Expressions):
         if asks(owner, "__setattr__") or (hasattr(type(found), "__set__") and not slot):
             raise Unclear
         return False
-
-
-def _met_again(*ways: Sequence[dict[str, Any]], otherwise: dict[str, Any]) -> dict[str, Any]:
-    """Returns the variables where ways meet that have not ended, if any has not."""
-    left = [names for way in ways for names in way]
-    return merged(left) if left else otherwise
 
 
 def _as_load(target: ast.expr) -> ast.expr:

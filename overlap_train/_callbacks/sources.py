@@ -11,9 +11,31 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-__all__ = ["Definition", "assigned_in", "definition_of"]
+__all__ = ["EVERYTHING", "Definition", "assigned_in", "definition_of"]
 
 Definition = ast.FunctionDef | ast.Lambda
+_PARTS = (
+    *("co_name", "co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_argcount"),
+    *("co_kwonlyargcount", "co_posonlyargcount", "co_flags", "co_exceptiontable"),
+)
+_STORING = ("STORE_ATTR", "DELETE_ATTR")
+# Names in the code of a method that may set any attribute.
+_SETTING = frozenset(
+    {"__delattr__", "__dict__", "__init__", "__setattr__", "delattr", "exec", "setattr", "vars"}
+)
+
+
+class _Everything(frozenset[str]):
+    """Holds every name."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __or__(self, other: object) -> Any:
+        return self
+
+
+EVERYTHING: frozenset[str] = _Everything()
 
 
 @lru_cache(maxsize=1024)
@@ -55,15 +77,12 @@ def _named_in(code: types.CodeType) -> set[str]:
 
 def _is_same(code: types.CodeType, other: types.CodeType) -> bool:
     """Whether two code objects do the same; constants are compared by type, as 1 equals True."""
-    return (
-        (code.co_name, code.co_code, code.co_names) == (other.co_name, other.co_code, other.co_names)
-        and (code.co_varnames, code.co_freevars) == (other.co_varnames, other.co_freevars)
-        and _constants(code) == _constants(other)
+    return all(getattr(code, name) == getattr(other, name) for name in _PARTS) and all(
+        _is_same(left, right)
+        if isinstance(left, types.CodeType) and isinstance(right, types.CodeType)
+        else repr(left) == repr(right)
+        for left, right in zip(code.co_consts, other.co_consts, strict=True)
     )
-
-
-def _constants(code: types.CodeType) -> list[str]:
-    return [repr(value) for value in code.co_consts if not isinstance(value, types.CodeType)]
 
 
 @lru_cache(maxsize=64)
@@ -94,25 +113,40 @@ def assigned_in(kind: Any) -> frozenset[str]:
     names: set[str] = set()
     for base in inspect.getmro(kind):
         for name, member in vars(base).items():
-            function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
-            if name == "__init__" or not isinstance(function, types.FunctionType):
-                continue
-            if {"setattr", "__dict__", "__setattr__"} & _read_in(function.__code__, names):
-                return _Everything()
-    return frozenset(names)
+            for function in () if name == "__init__" else _functions_in(member):
+                if _SETTING & _read_in(function.__code__, names):
+                    return EVERYTHING
+    return EVERYTHING if "__class__" in names else frozenset(names)
 
 
-class _Everything(frozenset[str]):
-    """Holds every name."""
+def _functions_in(member: Any) -> Iterator[types.FunctionType]:
+    """Returns the functions in a member of a class, and those that a decorator has wrapped."""
+    waiting: list[Any] = [member]
+    seen: list[Any] = []
+    while waiting:
+        each = waiting.pop()
+        if any(each is other for other in seen):
+            continue
+        seen.append(each)
+        if isinstance(each, types.FunctionType):
+            yield each
+            waiting += [cell.cell_contents for cell in each.__closure__ or () if _is_filled(cell)]
+        for name in ("__func__", "__wrapped__", "fget", "fset", "fdel", "func"):
+            found = inspect.getattr_static(each, name, None)
+            waiting += [getattr(each, name)] if found is not None else []
 
-    def __contains__(self, name: object) -> bool:
-        return True
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
 
 
 def _read_in(code: types.CodeType, assigned: set[str]) -> set[str]:
     """Adds the attributes that code assigns to a set; returns all names in it."""
     names = set(code.co_names)
-    assigned |= {i.argval for i in dis.get_instructions(code) if i.opname == "STORE_ATTR"}
+    assigned |= {i.argval for i in dis.get_instructions(code) if i.opname in _STORING}
     for value in code.co_consts:
         if isinstance(value, types.CodeType):
             names |= _read_in(value, assigned)

@@ -11,6 +11,8 @@ from typing import Any
 
 import keras
 
+from overlap_train._callbacks.delivery import Checks
+from overlap_train._callbacks.grounds import Grounds
 from overlap_train._callbacks.late import EpochHooks, late_callbacks
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
@@ -19,6 +21,7 @@ from overlap_train._fit.checkpointing import build_resumer, share_start
 from overlap_train._fit.course import Course, Ledger
 from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.epoch_training import EpochTraining
+from overlap_train._fit.first_validation import FirstValidation
 from overlap_train._fit.followers import AnyDelivery, AnyStart, deliver_together
 from overlap_train._fit.idle_cores import IdleCores
 from overlap_train._fit.interrupts import Interrupted, Interrupts
@@ -56,6 +59,7 @@ class FitParts:
         deliveries: validates and delivers them.
         callbacks: a Keras `CallbackList`, or one that several hosts share.
         interrupts: the signals that have come.
+        grounds: for how the callbacks are called.
         resumption: puts all where a checkpoint has it; None if the fit keeps none.
         traced_with: what the validation was traced with, where Keras would not have traced it before its
             first validation.
@@ -67,6 +71,7 @@ class FitParts:
     deliveries: Deliveries
     callbacks: Any
     interrupts: Interrupts
+    grounds: Grounds
     resumption: AnyStart | None = None
     traced_with: PythonState | None = None
     in_step: str | None = None
@@ -121,9 +126,10 @@ class FitBuilder:
         renewed = self._interrupts is not None
         state, suite, traced_with = self._build_validation(step)
         lag, reason, late = self._lag(step, suite)
-        callbacks, delivery = deliver_together(
-            request, state, self._callbacks, suite, lambda: step.metrics.live
-        )
+        grounds = Grounds(self._callbacks)
+        anew = self._first_validation(step, traced_with, grounds)
+        checks = Checks(lambda: step.metrics.live, grounds.changed, anew)
+        callbacks, delivery = deliver_together(request, state, self._callbacks, suite, checks)
         backlog = Backlog(settings.validation, suite, max_lag=lag)
         self._resources.callback(backlog.drop)
         if self._interrupts is None:
@@ -153,7 +159,15 @@ class FitBuilder:
         )
         traced_with = None if renewed else traced_with
         return FitParts(
-            state, training, deliveries, callbacks, self._interrupts, self._resumption, traced_with, reason
+            state,
+            training,
+            deliveries,
+            callbacks,
+            self._interrupts,
+            grounds,
+            self._resumption,
+            traced_with,
+            reason,
         )
 
     def rewind_files(self) -> None:
@@ -219,6 +233,19 @@ class FitBuilder:
         if settings.validation.sanity_check:
             suite.sanity_check(state.read())
         return state, suite, PythonState(model) if anew and suite else None
+
+    def _first_validation(
+        self, step: Step, traced_with: PythonState | None, grounds: Grounds
+    ) -> FirstValidation:
+        """Returns what makes the first validation again if its trace was made too early."""
+        request = self._request
+
+        def build(resources: contextlib.ExitStack) -> tuple[ModelState, ValidationSuite]:
+            grounds.give_up("the validation was traced again")  # which the epochs that follow need, too
+            builder = SuiteBuilder(self._settings, request.sets, self._callbacks, resources)
+            return builder.build_beside(request.feed, step)
+
+        return FirstValidation(traced_with, build, self._progress.message)
 
     def _deliveries(
         self,

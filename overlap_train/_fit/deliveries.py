@@ -261,6 +261,7 @@ class Deliveries:
         if self.stepwise is not None:
             self.stepwise.drop_after(course.step)
         reason = "a callback stopped the training" if outcome.stop else "a callback compiled the model anew"
+        reason = outcome.unsettled if outcome.unsettled is not None and not outcome.stop else reason
         reason = f"a callback set {outcome.changed[0]}" if outcome.changed and not outcome.stop else reason
         self.progress.message(
             f"back to the end of epoch {pending.epoch + 1}: {reason} ({seconds:.2f} s undone)"

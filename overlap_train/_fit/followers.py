@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import keras
 
-from overlap_train._callbacks.delivery import Delivery, Outcome
+from overlap_train._callbacks.delivery import Checks, Delivery, Outcome
 from overlap_train._checkpoint.resume import Resumer, StartPoint
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._fit.request import FitRequest
@@ -33,7 +33,7 @@ def deliver_together(
     state: ModelState,
     callbacks: keras.callbacks.CallbackList,
     suite: ValidationSuite,
-    live_metrics: Callable[[], frozenset[str]],
+    checks: Checks,
 ) -> tuple[Any, AnyDelivery]:
     """Returns the callbacks and the delivery of a `fit`: the plain ones on one host, else shared ones.
 
@@ -42,7 +42,7 @@ def deliver_together(
         state: the variables of the model, and those that its steps use besides.
         callbacks: the user's, and the history.
         suite: makes validations.
-        live_metrics: returns the metrics whose result is a variable itself.
+        checks: asked at each delivery, on one host.
 
     Raises:
         ValueError: for a validation in step on several hosts.
@@ -57,7 +57,7 @@ def deliver_together(
             on_change=on_change,
             suite=suite,
             group=keras_training.steps_per_execution(model),
-            live_metrics=live_metrics,
+            checks=checks,
         )
     if suite.in_step is not None:
         raise ValueError(f"{suite.in_step}; that is for one host")

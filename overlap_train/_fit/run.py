@@ -14,13 +14,19 @@ from overlap_train._fit.build import FitBuilder
 from overlap_train._fit.callback_list import listened_to, make_callback_list
 from overlap_train._fit.evaluator_host import describe, serve
 from overlap_train._fit.first_hooks import open_fit
+from overlap_train._fit.first_validation import FirstValidation
 from overlap_train._fit.outcome import FitOutcome
 from overlap_train._fit.request import FitRequest
 from overlap_train._fit.session import FitSession
 from overlap_train._fit.settings import TrainerSettings
 from overlap_train._fit.validation_building import SuiteBuilder
+from overlap_train._inspection.traces import Traces
+from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._keras import forks
 from overlap_train._keras import training as keras_training
+from overlap_train._snapshot import ModelState
+from overlap_train._validation.python_state import PythonState
+from overlap_train._validation.suite import ValidationSuite
 from overlap_train.errors import HostLostError
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.table import format_epoch_table
@@ -72,9 +78,15 @@ def run_evaluate(settings: TrainerSettings, data: ValidationSet, callbacks: Any)
         callback_list = make_callback_list(
             settings.model, callbacks, verbose=0, epochs=1, steps=None, history=False
         )
-        builder = SuiteBuilder(settings, {"": data}, callback_list, resources)
-        state, suite = builder.build(within_evaluate=True)
-        return evaluate_now(state, suite, callback_list)
+        model = settings.model
+        anew = not Traces.of(model).holds("test", keras_evaluation.test_function(model))
+
+        def build(held: contextlib.ExitStack) -> tuple[ModelState, ValidationSuite]:
+            return SuiteBuilder(settings, {"": data}, callback_list, held).build(within_evaluate=True)
+
+        state, suite = build(resources)
+        first = FirstValidation(PythonState(model) if anew else None, build, lambda text: None)
+        return evaluate_now(state, suite, callback_list, first)
 
 
 def _open(

@@ -121,6 +121,9 @@ class FitSession:
         training = self._parts.training
         training.begin_epoch(epoch, begun=self._epoch_begun)
         self._epoch_begun = False
+        if self._renew_if_unsettled():
+            return
+        training = self._parts.training
         while training.cursor.remaining() != 0:
             if self._parts.deliveries.make_room():
                 return
@@ -200,6 +203,20 @@ class FitSession:
             )
         self._train_function = function
         self._build_anew("a callback had the train function made anew; traced again")
+
+    def _renew_if_unsettled(self) -> bool:
+        """Has the parts built anew if callbacks are to be called otherwise than when that was decided.
+
+        Returns:
+            Whether what had to be delivered first rolled this epoch back.
+        """
+        changed = None if self._settings.hosts.count > 1 else self._parts.grounds.changed()
+        if changed is None:
+            return False
+        if self._parts.deliveries.deliver_all():
+            return True
+        self._build_anew(f"built again, because {changed}")
+        return False
 
     def _renew_if_set_since(self, epoch: int) -> None:
         """Has the parts built anew before the first validation if its trace holds what is true no more.

@@ -15,6 +15,8 @@ from overlap_train._fit.callback_list import listened_to
 from overlap_train._fit.evaluator_host import connect_suite
 from overlap_train._fit.settings import TrainerSettings
 from overlap_train._inspection.traced import CapturedVariable, union
+from overlap_train._inspection.traces import Traces
+from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._snapshot import ModelState
 from overlap_train._training.step import Step
 from overlap_train._validation.joining import rows_together
@@ -89,6 +91,7 @@ class SuiteBuilder:
             listened=listened_to(self._callbacks),
             within_evaluate=within_evaluate,
             acts=next((type(callback).__name__ for callback in acting), None),
+            first=not Traces.of(settings.model).holds("test", keras_evaluation.test_function(settings.model)),
             preprocess=settings.preprocess,
             most_rows=self._rows_together(),
             devices=settings.validation.devices or (replicas.spread if replicas is not None else ()),

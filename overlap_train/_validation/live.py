@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -31,6 +32,7 @@ from overlap_train._keras import routes
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._training.step import require_logs
+from overlap_train._validation.python_state import PythonState
 from overlap_train._validation.validation_step import ValidationStep
 from overlap_train.errors import ValidationWorkerError
 from overlap_train.records import ShardOutcome, Span, ValidationResult
@@ -42,6 +44,7 @@ __all__ = [
     "StepByStep",
     "Validates",
     "eager_step",
+    "is_of_hook",
     "late_step",
     "live_failure",
     "traced_step",
@@ -135,6 +138,13 @@ class LiveRunner:
         return ValidationResult(keras_metrics.python_logs(logs), (), self._state.read_metrics())
 
 
+def is_of_hook(error: BaseException) -> bool:
+    """Whether an exception comes from a callback, whose caller may wait for it, as for that of a pruner."""
+    hooks = ("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end")
+    codes = [getattr(keras.callbacks.CallbackList, hook).__code__ for hook in hooks]
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
 def live_failure(name: str, epoch: int, error: BaseException) -> ValidationWorkerError:
     """Returns what is raised for a live validation that failed."""
     where = f"on set {name!r} " if name else ""
@@ -222,6 +232,24 @@ def late_step(step: ValidationStep, trace: Callable[[], TracedFunction]) -> Live
     def run(batch: Any) -> Mapping[str, Any]:
         logs: Mapping[str, Any] = trace()(batch if step.preparation is None else step.preparation(batch))
         return logs
+
+    return run
+
+
+def chosen_step(traced: LiveSteps, late: LiveSteps, held: PythonState) -> LiveSteps:
+    """Returns the traced step, or the late one if `on_test_begin` has set what the trace holds.
+
+    Args:
+        traced: made before the first validation.
+        late: traced with its first batch.
+        held: by the trace.
+    """
+    chosen: list[LiveSteps] = []
+
+    def run(batch: Any) -> Mapping[str, Any]:
+        if not chosen:
+            chosen.append(traced if held.changed() is None else late)
+        return chosen[0](batch)
 
     return run
 

@@ -28,11 +28,13 @@ from overlap_train._validation.live import (
     OwnEvaluation,
     StepByStep,
     Validates,
+    chosen_step,
     eager_step,
     late_step,
     traced_step,
 )
 from overlap_train._validation.pool import WorkerPool
+from overlap_train._validation.python_state import PythonState
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train._validation.suite import NamedRunner, Runner, ValidationSuite
 from overlap_train._validation.validation_step import ValidationStep, trace_step, trace_validation
@@ -87,6 +89,7 @@ class SetRequest:
         listened: whether a callback is told of the batches of a validation.
         within_evaluate: whether this is a call of `evaluate`, which has reached the model's own already.
         acts: the name of a callback that may do anything between these batches, or None.
+        first: whether nothing has been traced of the validation before.
         preprocess: prepares a batch, or None.
         most_rows: returns how many rows of nested arrays may be evaluated as one batch; None leaves batches
             alone.
@@ -101,6 +104,7 @@ class SetRequest:
     policy: ValidationPolicy
     listened: bool = False
     acts: str | None = None
+    first: bool = False
     within_evaluate: bool = False
     preprocess: Preprocess | None = None
     most_rows: Callable[[Any], int] | None = None
@@ -268,18 +272,17 @@ def _live_runner(
 def _live_steps(request: SetRequest, each: PreparedSet) -> LiveSteps:
     if each.step is None or each.batches is None:
         return eager_step(request.function, request.preprocess)
-    if not each.step.writes_summaries:
-        return traced_step(each.step)
-    model, spec = request.model, each.batches.element_spec
-    return late_step(
+    model, spec, traced = request.model, each.batches.element_spec, traced_step(each.step)
+    token, key = keras_evaluation.test_function(model), ("late", Same(each.step))
+    late = late_step(
         each.step,
         lambda: Traces.of(model).get(
-            "test",
-            keras_evaluation.test_function(model),
-            ("late", Same(each.step)),
-            lambda: trace_step(model, request.function, spec, request.within),
+            "test", token, key, lambda: trace_step(model, request.function, spec, request.within)
         ),
     )
+    if each.step.writes_summaries or Traces.of(model).has("test", token, key):
+        return late
+    return chosen_step(traced, late, PythonState(model)) if request.first and request.acts else traced
 
 
 def _workers(

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import keras
 
 from overlap_train._snapshot import Snapshot, Values
-from overlap_train._validation.live import LiveRunner, live_failure
+from overlap_train._validation.live import LiveRunner, is_of_hook, live_failure
 from overlap_train._validation.pending import PendingEpoch, PendingValidation, merged_by_worker
 from overlap_train._validation.pool import WorkerPool
 from overlap_train.errors import ValidationWorkerError
@@ -189,6 +189,7 @@ class ValidationSuite:
 
         Raises:
             ValidationWorkerError: it failed and `on_error` does not say otherwise.
+            Exception: a callback raised it.
         """
         runner = self._sets[name].runner
         assert isinstance(runner, LiveRunner)
@@ -196,6 +197,8 @@ class ValidationSuite:
             try:
                 return runner.run(callbacks, snapshot)
             except Exception as error:
+                if is_of_hook(error):
+                    raise
                 if self._on_error == "retry" and attempt == 0:
                     continue
                 failed = live_failure(name, snapshot.epoch, error)

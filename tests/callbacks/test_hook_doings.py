@@ -16,7 +16,7 @@ import tensorflow as tf
 from tqdm.keras import TqdmCallback
 
 from overlap_train._callbacks.doings import Doing
-from overlap_train._callbacks.hook_doings import doing_of
+from overlap_train._callbacks.hook_doings import read_hooks
 from overlap_train._callbacks.hooks import (
     acts_in_test_batches,
     may_change_training,
@@ -42,6 +42,10 @@ LOGGER = logging.getLogger(__name__)
 MODEL = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
 MODELS = [MODEL]
 SCALE = tf.Variable(1.0)
+
+
+def doing_of(callback, hooks, **arguments):
+    return read_hooks(callback, hooks, **arguments).doing
 
 
 def late(callback, *, watched=False):

@@ -1,0 +1,249 @@
+"""Callbacks that are changed while they train: by themselves or by others, in a class, a list or a global."""
+
+from __future__ import annotations
+
+import functools
+import types
+
+import keras
+import pytest
+
+from overlap_train import Trainer, ValidationPolicy
+from overlap_train._callbacks.grounds import Grounds
+from overlap_train._callbacks.purity import is_pure
+from tests.networks import arrays, assert_same_history, assert_same_weights, sequential
+
+Callback = keras.callbacks.Callback
+RATE = 0.1
+
+
+def quiet(callback): ...
+
+
+def loud(callback, *_):
+    callback.model.optimizer.learning_rate.assign(0.3)
+
+
+class Config:
+    enabled = False
+
+
+HOOK = quiet
+
+
+class Asks(Callback):
+    """Acts at batches if it has been told to, in one of several ways."""
+
+    def __init__(self):
+        super().__init__()
+        self.config = Config()
+        self.hook = quiet
+        self.hooks = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.hook(self)
+        HOOK(self)
+        for hook in self.hooks:
+            hook(batch)
+        if self.config.enabled:
+            loud(self)
+
+
+def enabled(callback):
+    callback.config.enabled = True
+
+
+def attribute(callback):
+    callback.hook = loud
+
+
+def listed(callback):
+    callback.hooks.append(functools.partial(loud, callback))
+
+
+def method(callback):
+    callback.on_train_batch_end = types.MethodType(lambda self, batch, logs=None: loud(self), callback)
+
+
+def other_hook(callback):
+    callback.on_train_batch_begin = types.MethodType(lambda self, batch, logs=None: loud(self), callback)
+
+
+def of_the_class(callback):
+    type(callback).on_train_batch_end = lambda self, batch, logs=None: loud(self)
+
+
+def class_itself(callback):
+    callback.__class__ = type("Other", (Asks,), {"on_epoch_begin": lambda self, epoch, logs=None: loud(self)})
+
+
+def global_name(callback):
+    global HOOK
+    HOOK = loud
+
+
+WAYS = (enabled, attribute, listed, method, other_hook, of_the_class, class_itself, global_name)
+
+
+@pytest.fixture(autouse=True)
+def put_back(monkeypatch):
+    monkeypatch.setitem(globals(), "HOOK", quiet)
+    monkeypatch.setitem(globals(), "RATE", 0.1)
+
+
+def own_class():
+    return type("Own", (Asks,), {"on_train_batch_end": Asks.on_train_batch_end})
+
+
+@pytest.mark.parametrize("change", WAYS)
+def test_a_change_of_a_callback_is_noticed(change):
+    callback = own_class()()
+    grounds = Grounds(keras.callbacks.CallbackList([callback]))
+    assert grounds.changed() is None
+    callback.unrelated = 5
+    assert grounds.changed() is None
+    change(callback)
+    assert grounds.changed() is not None
+
+
+def test_a_change_that_makes_no_difference_is_none():
+    callback = own_class()()
+    grounds = Grounds(keras.callbacks.CallbackList([callback]))
+    callback.hooks = []
+    callback.config = Config()
+    callback.hook = lambda self: None
+    assert grounds.changed() is None
+
+
+def test_a_setting_of_a_stock_callback_is_noticed():
+    saver = keras.callbacks.ModelCheckpoint("m.keras")
+    grounds = Grounds(keras.callbacks.CallbackList([saver]))
+    saver.save_freq = 3
+    assert grounds.changed() is not None
+
+
+def test_a_number_that_a_schedule_looks_up_is_noticed():
+    global RATE
+    schedules = keras.callbacks.LearningRateScheduler(lambda epoch: RATE)
+    assert is_pure(schedules.schedule)
+    grounds = Grounds(keras.callbacks.CallbackList([schedules]))
+    assert grounds.changed() is None
+    RATE = 0.2
+    assert grounds.changed() is not None
+
+
+class Changes(Callback):
+    """Changes another callback at the end of the second epoch."""
+
+    def __init__(self, other, change):
+        super().__init__()
+        self.other, self.change = other, change
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 1:
+            self.change(self.other)
+
+
+def cut_rate(callback):
+    global RATE
+    RATE = 0.01
+
+
+def trained(fit, build_callbacks):
+    model = sequential(keras.optimizers.SGD(0.1))
+    fit(model)(
+        *arrays(96),
+        epochs=4,
+        batch_size=32,
+        verbose=0,
+        callbacks=build_callbacks(),
+        validation_data=arrays(32, 1),
+    )
+    return model
+
+
+def with_asks(change):
+    callback = own_class()()
+    return [callback, Changes(callback, change)]
+
+
+def with_schedule(change):
+    return [keras.callbacks.LearningRateScheduler(lambda epoch: RATE), Changes(None, change)]
+
+
+CASES = {
+    change.__name__: lambda change=change: with_asks(change) for change in (enabled, global_name, method)
+}
+CASES["schedule"] = lambda: with_schedule(cut_rate)
+
+
+@pytest.mark.parametrize("callbacks", CASES.values(), ids=CASES)
+def test_an_epoch_that_ran_ahead_of_a_change_is_trained_again(callbacks, monkeypatch):
+    policy = ValidationPolicy(max_lag=2, overlap="always")
+    expected = trained(lambda model: model.fit, callbacks)
+    monkeypatch.setitem(globals(), "HOOK", quiet)
+    monkeypatch.setitem(globals(), "RATE", 0.1)
+    actual = trained(lambda model: Trainer(model, validation=policy).fit, callbacks)
+    assert_same_history(actual.history.history, expected.history.history)
+    assert_same_weights(actual, expected)
+
+
+class Gain(keras.layers.Layer):
+    gain = 1.0
+
+    def call(self, x):
+        return x * self.gain
+
+
+class SetsGain(Callback):
+    def on_test_begin(self, logs=None):
+        self.model.layers[-1].gain = 3.0
+
+
+class SetsGainAndActs(SetsGain):
+    def on_test_batch_end(self, batch, logs=None):
+        self.model.optimizer.learning_rate = 0.01
+
+
+def gained():
+    keras.utils.set_random_seed(7)
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(1), Gain()])
+    model.compile("sgd", "mse")
+    return model
+
+
+@pytest.mark.parametrize("kind", [SetsGain, SetsGainAndActs])
+def test_the_first_validation_sees_what_on_test_begin_sets(kind):
+    models = [gained(), gained()]
+    fits = [models[0].fit, Trainer(models[1], validation=ValidationPolicy(overlap="always")).fit]
+    for fit in fits:
+        fit(
+            *arrays(64),
+            epochs=3,
+            batch_size=32,
+            verbose=0,
+            callbacks=[kind()],
+            validation_data=arrays(32, 1),
+        )
+    assert_same_history(models[1].history.history, models[0].history.history)
+
+
+def test_the_first_evaluation_sees_what_on_test_begin_sets():
+    expected = gained().evaluate(*arrays(32), verbose=0, callbacks=[SetsGain()])
+    actual = Trainer(gained()).evaluate(*arrays(32), callbacks=[SetsGain()])
+    assert float(actual) == pytest.approx(float(expected), rel=1e-5)
+
+
+class Pruned(Exception):
+    pass
+
+
+class Prunes(Callback):
+    def on_test_batch_end(self, batch, logs=None):
+        raise Pruned
+
+
+def test_what_a_callback_raises_in_a_validation_is_raised_as_it_is():
+    trainer = Trainer(gained())
+    with pytest.raises(Pruned):
+        trainer.fit(*arrays(64), verbose=0, callbacks=[Prunes()], validation_data=arrays(32, 1))
