@@ -71,8 +71,18 @@ def test_killed_it_goes_on_to_the_result_of_the_unbroken_run(tmp_path, source, e
 
 
 @needs_datasets
-@pytest.mark.nightly
-def test_rows_that_processes_of_hugging_face_draw_go_on_in_their_order(tmp_path):
+def test_rows_that_processes_of_hugging_face_draw_go_on_in_their_order(tmp_path, monkeypatch):
+    """Its processes take minutes to start on a machine under load; here the rows are drawn in this one."""
+    from datasets.utils.tf_utils import NumpyMultiprocessingGenerator
+
+    def drawn(self):
+        order = np.arange(len(self.dataset))
+        np.random.shuffle(order)
+        for first in range(0, len(order), self.batch_size):
+            rows = self.dataset[order[first : first + self.batch_size]]
+            yield {name: rows[name].astype(kind) for name, kind in self.columns_to_np_types.items()}
+
+    monkeypatch.setattr(NumpyMultiprocessingGenerator, "__iter__", drawn)
     make = library_sources.workers
     same(killed_and_resumed(make, None, tmp_path / "run", 2), fit(make, None, None))
 
