@@ -65,6 +65,7 @@ class LiveRunner:
     """
 
     live = True
+    computes_here = True
     runs_python = True
 
     def __init__(
