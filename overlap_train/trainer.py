@@ -11,11 +11,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._data.preprocessing import Preprocess
-from overlap_train._fit.explain import explain_fit
-from overlap_train._fit.request import FitArguments, FitOutcome, make_request
-from overlap_train._fit.run import run_evaluate, run_fit
-from overlap_train._fit.settings import TrainerSettings
+from overlap_train import _fit
+from overlap_train._fit.outcome import FitOutcome
 from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
@@ -54,7 +51,7 @@ class Trainer:
         execution: ExecutionPlan | None = None,
         strategy: tf.distribute.Strategy | None = None,
         recorder: SpanRecorder | None = None,
-        preprocess: Preprocess | None = None,
+        preprocess: fit_arguments.Preprocess | None = None,
         in_memory_bytes: int = 4 << 30,
     ) -> None:
         """Wrap a model.
@@ -190,9 +187,9 @@ class Trainer:
         given = {name: value for name, value in locals().items() if name not in ("self", "resume")}
         if self._is_around("fit"):
             return self._fit_by_model(given, resume)
-        request = make_request(self._settings(), FitArguments(**given), resume)
+        request = _fit.make_request(self._settings(), _fit.FitArguments(**given), resume)
         self._outcome = FitOutcome()
-        run_fit(request, self._outcome)
+        _fit.run_fit(request, self._outcome)
         return self.model.history
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
@@ -217,7 +214,8 @@ class Trainer:
         bound = inspect.signature(Trainer.fit).bind(self, *args, **kwargs)
         bound.apply_defaults()
         given = {name: value for name, value in bound.arguments.items() if name not in ("self", "resume")}
-        return explain_fit(make_request(self._settings(), FitArguments(**given), bound.arguments["resume"]))
+        request = _fit.make_request(self._settings(), _fit.FitArguments(**given), bound.arguments["resume"])
+        return _fit.explain_fit(request)
 
     def _is_around(self, name: str) -> bool:
         """Whether a method that is not Keras's own is to be called, and has not called us."""
@@ -284,11 +282,11 @@ class Trainer:
         keras_models.require_compiled(self.model)
 
         data = ValidationSet(data=(x, y, sample_weight), steps=steps, batch_size=batch_size)
-        logs = run_evaluate(self._settings(), data, callbacks)
+        logs = _fit.run_evaluate(self._settings(), data, callbacks)
         return logs if return_dict else keras_metrics.flatten_logs(self.model, logs)
 
-    def _settings(self) -> TrainerSettings:
-        return TrainerSettings(
+    def _settings(self) -> _fit.TrainerSettings:
+        return _fit.TrainerSettings(
             self.model,
             self.train_step,
             self.validation_step,

@@ -244,6 +244,7 @@ def _main() -> None:
     import keras  # noqa: F401
     import tensorflow  # noqa: F401
 
+    import overlap_train._fit.run
     import overlap_train.trainer  # noqa: F401
 
     gc.freeze()  # a child that looked for garbage among what was imported would copy it

@@ -38,7 +38,7 @@ ROOMS = {
     ),
     "trainer": _room(
         "`Trainer`: what a user calls and subclasses",
-        "_data _fit _keras _support _training monitoring options records",
+        "_fit _keras _support _training monitoring options records",
     ),
     "_fit": _room(
         "one `fit`: built, run epoch by epoch, delivered; the only room that knows all stages",
@@ -61,7 +61,7 @@ ROOMS = {
         "who listens to what, delivery, the state of callbacks", "_keras _snapshot _support errors records"
     ),
     "_data": _room(
-        "arrays, pipelines and generators; positions in them; shards", "_inspection _keras zero_copy"
+        "arrays, pipelines and generators; positions in them; shards", "_inspection _keras _support zero_copy"
     ),
     "conv": _room("the tiled convolution, compiled for CPU and CUDA", "_keras _support errors options"),
     "scheduling": _room(

@@ -84,11 +84,15 @@ def test_the_package_says_that_it_is_typed():
     assert resources.files(overlap_train).joinpath("py.typed").is_file()
 
 
-def test_an_import_starts_no_thread_and_traces_nothing():
+def test_an_import_starts_no_thread_traces_nothing_and_leaves_to_fit_what_only_fit_needs():
     code = (
-        "import threading; before = threading.active_count(); import overlap_train; import tensorflow as tf; "
+        "import sys, threading; before = threading.active_count(); import overlap_train; import keras; "
+        "others = set(sys.modules); from overlap_train import Trainer; "
         "assert threading.active_count() == before, threading.enumerate(); "
         "from tensorflow.python.eager import context; assert context.context()._context_handle is None, "
-        "'importing the package initialised the devices'"
+        "'importing the package initialised the devices'; "
+        "loaded = set(sys.modules) - others; foreign = {n for n in loaded if n[:13] != 'overlap_train'}; "
+        "late = [f'overlap_train.{n}' for n in ('_fit.run', '_validation', '_data', '_callbacks', 'conv')]; "
+        "assert not foreign, foreign; assert not loaded & set(late), loaded & set(late)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=150)

@@ -8,18 +8,15 @@ the snapshots, and what no snapshot can hold, such as `tf.random`, is validated 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import tensorflow as tf
 
 from overlap_train._inspection.traced import TracedFunction
 from overlap_train._keras import data as keras_data
+from overlap_train._support.fit_arguments import Preprocess
 
 __all__ = ["Preprocess", "prepare", "trace_preprocess"]
-
-Preprocess: TypeAlias = Callable[..., Any]
-"""Takes and returns the parts of a batch, `x`, `x, y` or `x, y, sample_weight`, as for `Dataset.map`."""
 
 
 def prepare(preprocess: Preprocess | None, batch: Any) -> Any:

@@ -1,10 +1,10 @@
-"""One call of `fit`, checked and understood; and what came of it."""
+"""One call of `fit`, checked and understood."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -22,9 +22,8 @@ from overlap_train._validation.sets import is_set, named_sets
 from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
 from overlap_train.options.functions import EvaluationFunction, split_functions
 from overlap_train.options.validation import ValidationSet
-from overlap_train.records import EpochAccount, StepValidation
 
-__all__ = ["FitArguments", "FitOutcome", "FitRequest", "make_request"]
+__all__ = ["FitArguments", "FitRequest", "make_request"]
 
 
 @dataclass(frozen=True)
@@ -104,25 +103,6 @@ class FitRequest:
     def streamed(self) -> bool:
         """Whether a pipeline prepares the batches while others are trained."""
         return not isinstance(self.feed, ArrayFeed)
-
-
-@dataclass
-class FitOutcome:
-    """What one `fit` has to tell; its lists are filled while it runs.
-
-    Attributes:
-        ended: "completed", "stopped" by a callback, "interrupted by" a signal, or "failed"; None before.
-        accounts: where the time of each epoch went.
-        epoch_logs: of each delivered epoch.
-        step_validations: the results of validations inside epochs.
-        messages: what was said beside the progress.
-    """
-
-    ended: str | None = "failed"
-    accounts: list[EpochAccount] = field(default_factory=list)
-    epoch_logs: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    step_validations: list[StepValidation] = field(default_factory=list)
-    messages: list[str] = field(default_factory=list)
 
 
 def make_request(

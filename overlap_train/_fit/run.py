@@ -14,7 +14,8 @@ from overlap_train._fit.build import FitBuilder
 from overlap_train._fit.callback_list import listened_to, make_callback_list
 from overlap_train._fit.evaluator_host import describe, serve
 from overlap_train._fit.first_hooks import open_fit
-from overlap_train._fit.request import FitOutcome, FitRequest
+from overlap_train._fit.outcome import FitOutcome
+from overlap_train._fit.request import FitRequest
 from overlap_train._fit.session import FitSession
 from overlap_train._fit.settings import TrainerSettings
 from overlap_train._fit.validation_building import SuiteBuilder

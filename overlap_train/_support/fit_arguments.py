@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from overlap_train._support.arguments import require_flag, shown
 from overlap_train._support.numbers import require_count, require_real
 
+Preprocess: TypeAlias = Callable[..., Any]
+"""Takes and returns the parts of a batch, `x`, `x, y` or `x, y, sample_weight`, as for `Dataset.map`."""
+
 Verbosity = Literal["auto", 0, 1, 2]
 
-__all__ = ["Verbosity", "check_evaluate", "check_fit", "epoch_selector", "require_verbosity"]
+__all__ = ["Preprocess", "Verbosity", "check_evaluate", "check_fit", "epoch_selector", "require_verbosity"]
 
 
 def check_fit(

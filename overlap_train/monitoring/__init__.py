@@ -1,13 +1,20 @@
 """What a run did and what it cost: spans, load, timeline, tables, progress."""
 
-from overlap_train.monitoring.jsonl import AccountLog
-from overlap_train.monitoring.progress import PendingValidation, ProgressReporter, RunningMetrics
-from overlap_train.monitoring.recorder import OpenSpan, SpanRecorder, overlap_s, union_s
-from overlap_train.monitoring.sampler import LoadMeter, Sampler
-from overlap_train.monitoring.table import EpochRow, format_epoch_table, format_metric
-from overlap_train.monitoring.tensorboard import AccountWriter
-from overlap_train.monitoring.timeline import save_timeline
-from overlap_train.monitoring.trace import save_chrome_trace
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from overlap_train._support.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from overlap_train.monitoring.jsonl import AccountLog
+    from overlap_train.monitoring.progress import PendingValidation, ProgressReporter, RunningMetrics
+    from overlap_train.monitoring.recorder import OpenSpan, SpanRecorder, overlap_s, union_s
+    from overlap_train.monitoring.sampler import LoadMeter, Sampler
+    from overlap_train.monitoring.table import EpochRow, format_epoch_table, format_metric
+    from overlap_train.monitoring.tensorboard import AccountWriter
+    from overlap_train.monitoring.timeline import save_timeline
+    from overlap_train.monitoring.trace import save_chrome_trace
 
 __all__ = [
     "AccountLog",
@@ -27,3 +34,24 @@ __all__ = [
     "save_timeline",
     "union_s",
 ]
+
+_HOMES = {
+    "AccountLog": "jsonl",
+    "AccountWriter": "tensorboard",
+    "EpochRow": "table",
+    "LoadMeter": "sampler",
+    "OpenSpan": "recorder",
+    "PendingValidation": "progress",
+    "ProgressReporter": "progress",
+    "RunningMetrics": "progress",
+    "Sampler": "sampler",
+    "SpanRecorder": "recorder",
+    "format_epoch_table": "table",
+    "format_metric": "table",
+    "overlap_s": "recorder",
+    "save_chrome_trace": "trace",
+    "save_timeline": "timeline",
+    "union_s": "recorder",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

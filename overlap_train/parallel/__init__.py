@@ -1,6 +1,20 @@
 """Data parallelism: one model on several devices and hosts, and logical GPUs with streams of their own."""
 
-from overlap_train.parallel.cluster import join_cluster
-from overlap_train.parallel.streams import split_gpu
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from overlap_train._support.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from overlap_train.parallel.cluster import join_cluster
+    from overlap_train.parallel.streams import split_gpu
 
 __all__ = ["join_cluster", "split_gpu"]
+
+_HOMES = {
+    "join_cluster": "cluster",
+    "split_gpu": "streams",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

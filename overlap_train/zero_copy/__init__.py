@@ -4,13 +4,20 @@
 take turns; `ResidentLimit` bounds how much of a memory-mapped file stays resident while it is read.
 """
 
-from overlap_train.zero_copy.buffer import MappedBuffer, Turn
-from overlap_train.zero_copy.crossover import Crossover, measure_crossover
-from overlap_train.zero_copy.pages import ResidentLimit, drop_pages
-from overlap_train.zero_copy.policy import Choice, Mode
-from overlap_train.zero_copy.pool import Pool, PoolStatistics
-from overlap_train.zero_copy.pools import shared_pool
-from overlap_train.zero_copy.tensors import Statistics, as_array, as_tensor, empty, explain, statistics
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from overlap_train._support.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from overlap_train.zero_copy.buffer import MappedBuffer, Turn
+    from overlap_train.zero_copy.crossover import Crossover, measure_crossover
+    from overlap_train.zero_copy.pages import ResidentLimit, drop_pages
+    from overlap_train.zero_copy.policy import Choice, Mode
+    from overlap_train.zero_copy.pool import Pool, PoolStatistics
+    from overlap_train.zero_copy.pools import shared_pool
+    from overlap_train.zero_copy.tensors import Statistics, as_array, as_tensor, empty, explain, statistics
 
 __all__ = [
     "Choice",
@@ -31,3 +38,25 @@ __all__ = [
     "shared_pool",
     "statistics",
 ]
+
+_HOMES = {
+    "Choice": "policy",
+    "Crossover": "crossover",
+    "MappedBuffer": "buffer",
+    "Mode": "policy",
+    "Pool": "pool",
+    "PoolStatistics": "pool",
+    "ResidentLimit": "pages",
+    "Statistics": "tensors",
+    "Turn": "buffer",
+    "as_array": "tensors",
+    "as_tensor": "tensors",
+    "drop_pages": "pages",
+    "empty": "tensors",
+    "explain": "tensors",
+    "measure_crossover": "crossover",
+    "shared_pool": "pools",
+    "statistics": "tensors",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

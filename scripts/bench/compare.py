@@ -44,6 +44,7 @@ class Settings:
     timeout_s: float
     copies: bool
     budget_s: float | None = None
+    whole: bool = False
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -99,10 +100,17 @@ def compare(settings: Settings, *, cache_dir: str, say: _Say) -> Results:
 
 def plan_round(settings: Settings, repeat: int, cache_dir: str) -> list[RunSpec]:
     """Returns the runs of one repeat, workload by workload, beginning with another system each time."""
+
+    def spec(workload: str, system: str, threads: int | None) -> RunSpec:
+        epochs, quick, whole = settings.epochs, settings.quick, settings.whole
+        return RunSpec(workload, system, threads, repeat, epochs, quick, cache_dir, whole)
+
     specs = []
     for workload in settings.workloads:
         chosen = [
-            RunSpec(workload, name, threads, repeat, settings.epochs, settings.quick, cache_dir)
+            RunSpec(
+                workload, name, threads, repeat, settings.epochs, settings.quick, cache_dir, settings.whole
+            )
             for name in settings.systems
             if SYSTEMS[name].obstacle(WORKLOADS[workload]) is None
             for threads in (settings.threads if SYSTEMS[name].uses_threads else (None,))
@@ -168,6 +176,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--threads", default="", help="validation workers and num_parallel_calls (default: 1,6; quick: 6)")
     add("--epochs", type=int, help="timed epochs of a run (default: 10; quick: 2)")
     add("--repeats", type=int, help="runs of each system (default: 3; quick: as many as fit)")
+    add("--whole", action="store_true", help="the first epoch counts, and all before it but the imports")
     add("--quick", action="store_true", help="shrunk data, three minutes in all on two cores")
     add("--data_dir", help="a directory that tensorflow-datasets prepared (default: TFDS_DATA_DIR)")
     add("--output_dir", default="results/compare", help="where everything is written")
@@ -199,6 +208,7 @@ def _settings(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
         _default(arguments.timeout_s, 120.0 if quick else 7200.0),
         copies=not arguments.no_copies,
         budget_s=_QUICK_BUDGET_S if quick and arguments.repeats is None else None,
+        whole=arguments.whole,
     )
     for option, smallest in (("epochs", settings.epochs), ("repeats", settings.repeats)):
         if smallest < 1:
@@ -224,7 +234,7 @@ def _installed_optional() -> list[str]:
 
 
 def _recorded(settings: Settings) -> dict[str, Any]:
-    names = ("workloads", "systems", "threads", "epochs", "repeats", "quick")
+    names = ("workloads", "systems", "threads", "epochs", "repeats", "quick", "whole")
     values = {name: getattr(settings, name) for name in names}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 

@@ -25,6 +25,7 @@ class RunSpec:
         epochs: how many are timed, after one that is not.
         quick: whether the workload is shrunk to its quick size.
         cache_dir: where prepared data lies between runs.
+        whole: whether the first epoch and all that comes before it, but for the imports, is timed too.
     """
 
     workload: str
@@ -34,6 +35,7 @@ class RunSpec:
     epochs: int
     quick: bool
     cache_dir: str
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,4 +186,5 @@ def _picture(title: str, path: Path) -> str:
 
 def _what(results: Results, group: Group) -> str:
     title = WORKLOADS[group.workload].title if group.workload in WORKLOADS else group.workload
-    return f"{title}; data: {results.sources.get(group.workload, 'not recorded')}"
+    timed = "from the first epoch on" if results.settings.get("whole") else "after one epoch"
+    return f"{title}; data: {results.sources.get(group.workload, 'not recorded')}; timed {timed}"

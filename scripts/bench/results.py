@@ -99,7 +99,7 @@ def merge(parts: Sequence[Results]) -> Results:
     """Returns several comparisons of one machine as one; their repeats are counted on.
 
     Raises:
-        ValueError: there is none, they ran on different machines, or at quick and at full size.
+        ValueError: there is none, they ran on different machines, or timed other things.
     """
     if not parts:
         raise ValueError("there are no results to merge")
@@ -116,6 +116,8 @@ def merge(parts: Sequence[Results]) -> Results:
                 )
         if part.settings["quick"] != first.settings["quick"]:
             raise ValueError("results of --quick and of full size do not belong into one table")
+        if part.settings.get("whole", False) != first.settings.get("whole", False):
+            raise ValueError("results of --whole and without the first epoch do not belong into one table")
         offset = 1 + max((run.repeat for run in runs), default=-1)
         runs += [replace(run, repeat=run.repeat + offset) for run in part.runs]
         sources.update(part.sources)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from scripts.bench import machine
-from scripts.bench.tasks import Task
 from scripts.bench.workloads import Workload
 
 if TYPE_CHECKING:
@@ -48,11 +47,11 @@ class System:
     environment: Mapping[str, str] = field(default_factory=dict)
     configures: bool = False
 
-    def build(self, workload: Workload, task: Task, threads: int) -> Contender:
-        """Returns the system, ready to train."""
+    def load(self) -> type[Contender]:
+        """Imports what does the work; its instances are systems ready to train."""
         module, name = self.contender.split(".")
         contender: type[Contender] = getattr(importlib.import_module(f"{__package__}.{module}"), name)
-        return contender(workload, task, threads)
+        return contender
 
     def missing(self) -> list[str]:
         """Returns which modules that it needs are not installed."""
@@ -84,6 +83,16 @@ _ALL = (
         "keras.Model.fit from tf.data, tuned by hand",
         "contenders.KerasTfDataTuned",
         baseline=True,
+    ),
+    System(
+        "keras-xla",
+        "keras.Model.fit from tf.data, tuned by hand, compiled by XLA for the widest vectors",
+        "contenders.KerasXla",
+        baseline=True,
+        environment={
+            "XLA_FLAGS": "--xla_cpu_prefer_vector_width=512 --xla_cpu_enable_fast_math=true "
+            "--xla_cpu_multi_thread_eigen=true"
+        },
     ),
     System("paper", "the scheme of paper P1, taken literally", "contenders.Paper", baseline=True),
     System("overlap", "overlap_train.Trainer", "contenders.Overlap", configures=True),
@@ -157,11 +166,29 @@ _OPTIONAL = (
         needs=("torch",),
         preloads=("torch._dynamo",),  # its optimizers import it, and its LLVM must come before TensorFlow's
     ),
+    System(
+        "torch-compiled",
+        "a PyTorch loop under torch.compile, channels last",
+        "torch_loop.TorchCompiled",
+        uses_threads=False,
+        baseline=True,
+        needs=("torch",),
+        preloads=("torch._dynamo",),
+    ),
+    System(
+        "keras-zentf",
+        "keras.Model.fit from tf.data, tuned by hand, on AMD's operations",
+        "contenders.KerasTfDataTuned",
+        baseline=True,
+        needs=("zentf",),
+        environment={"TF_ENABLE_ZENDNN_OPTS": "1"},
+    ),
 )
 
 SYSTEMS: dict[str, System] = {system.name: system for system in (*_ALL, *_OPTIONAL)}
 # What takes `overlap` apart is run when it is asked for.
 _ON_REQUEST = (
+    "keras-xla",
     "overlap-accelerated",
     "overlap-keras-kernels",
     "overlap-unhelped",

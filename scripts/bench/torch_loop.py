@@ -16,7 +16,7 @@ from scripts.bench.tasks import Examples, Task
 from scripts.bench.torch_networks import NETWORKS
 from scripts.bench.workloads import Workload
 
-__all__ = ["TorchLoop"]
+__all__ = ["TorchCompiled", "TorchLoop"]
 
 
 class _Rows:
@@ -98,3 +98,15 @@ class TorchLoop(Contender):
                 right = (logits > 0) == (y > 0.5) if self.workload.binary else logits.argmax(-1) == y
                 correct, labels, rows = correct + int(right.sum()), labels + right.numel(), rows + len(y)
         self._val_loss, self._val_accuracy = loss / rows, correct / labels
+
+
+class TorchCompiled(TorchLoop):
+    """The same compiled by `torch.compile`, images and filters with their channels last."""
+
+    def __init__(self, workload: Workload, task: Task, threads: int) -> None:
+        super().__init__(workload, task, threads)
+        self._network = torch.compile(self._network.to(memory_format=torch.channels_last))
+
+    def _tensor(self, array: npt.NDArray[Any]) -> Any:
+        tensor = super()._tensor(array)
+        return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor

@@ -1,5 +1,6 @@
 """Hazards of unequal contests: a system that learns nothing, sees other data, or keeps no score."""
 
+import time
 from dataclasses import replace
 
 import keras
@@ -48,7 +49,7 @@ def test_each_system_trains_validates_and_keeps_score(system, tmp_path):
 
 
 def test_trainer_is_timed_for_as_many_validations_as_trainings(tmp_path):
-    contender = SYSTEMS["overlap"].build(
+    contender = SYSTEMS["overlap"].load()(
         WORKLOADS["mlp"], WORKLOADS["mlp"].task(tmp_path, quick=True), threads=2
     )
     window = contender.measure(2)
@@ -59,9 +60,27 @@ def test_trainer_is_timed_for_as_many_validations_as_trainings(tmp_path):
     assert any(note.startswith("plan: ") for note in contender.outcome().notes)
 
 
+def test_a_whole_run_is_timed_from_before_the_system_is_built(tmp_path, monkeypatch):
+    built_s, contender = [], SYSTEMS["overlap"].load()
+    monkeypatch.setattr(contender, "__init__", _noted(contender.__init__, built_s))
+    spec = RunSpec("mlp", "overlap", 2, 0, 2, True, str(tmp_path), whole=True)
+    record, begin_s, end_s = child.train(spec)
+    assert begin_s <= built_s[0] < end_s
+    assert end_s - begin_s == pytest.approx(record.wall_s)
+    assert record.hidden_s is not None
+
+
+def _noted(method, times_s):
+    def noted(*args, **kwargs):
+        times_s.append(time.monotonic())
+        return method(*args, **kwargs)
+
+    return noted
+
+
 def test_papers_scheme_scores_the_weights_that_its_epoch_ended_with(tmp_path):
     workload = replace(WORKLOADS["mlp"], quick_sizes=(1_280, 320))
-    contender = SYSTEMS["paper"].build(workload, workload.task(tmp_path, quick=True), threads=2)
+    contender = SYSTEMS["paper"].load()(workload, workload.task(tmp_path, quick=True), threads=2)
     contender.measure(2)
     outcome = contender.outcome()
     # Parts of equal size, so that the plain average is the right one.
