@@ -26,7 +26,7 @@ import numpy as np
 import tensorflow as tf
 
 from overlap_train.monitoring import SpanRecorder, save_chrome_trace
-from overlap_train.scheduling import MultiModelScheduler, Statistics
+from overlap_train.scheduling import MultiModelScheduler, SchedulerStatistics
 
 
 def serve(
@@ -38,7 +38,7 @@ def serve(
     *,
     one_at_a_time: bool = False,
     **options: object,
-) -> Statistics:
+) -> SchedulerStatistics:
     """Sends `requests` images to every model, the first model's with priority and a deadline.
 
     With `one_at_a_time` each waits for the one before, as from a camera.
@@ -60,7 +60,7 @@ def serve(
         return scheduler.statistics()
 
 
-def report(statistics: Statistics) -> None:
+def report(statistics: SchedulerStatistics) -> None:
     for name, model in statistics.models.items():
         print(
             f"{name:16} {model.completed:4} done in {model.batches:4} runs, "
@@ -72,7 +72,7 @@ def report(statistics: Statistics) -> None:
     print(f"the scheduler's own time: {statistics.overhead:.2%} of the work")
 
 
-def main(arguments: Sequence[str] | None = None) -> Statistics:
+def main(arguments: Sequence[str] | None = None) -> SchedulerStatistics:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--networks", nargs="+", default=["MobileNetV2", "MobileNetV3Small", "DenseNet121"])
     parser.add_argument("--size", type=int, default=96)

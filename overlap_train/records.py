@@ -209,6 +209,12 @@ class Explanation:
         """Whether epochs would be validated while later ones are trained."""
         return self.validates and self.max_lag > 0
 
+    @property
+    def remedy(self) -> str | None:
+        """What would make it overlap: in `in_step`, what stands behind the last semicolon."""
+        reason, _, remedy = (self.in_step or "").rpartition("; ")
+        return remedy if reason else None
+
     def __str__(self) -> str:
         first = f"in step: {self.in_step}"
         if self.overlaps:

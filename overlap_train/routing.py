@@ -165,6 +165,6 @@ def _obstacle(model: keras.Model) -> str | None:
     """Return why a model is left to Keras, or None."""
     if not keras_models.is_trainer(model):
         return f"{type(model).__name__} is no Keras layer"
-    if keras_methods.overrides(model, "make_train_function"):
+    if keras_methods.overriding_class(model, "make_train_function"):
         return f"{type(model).__name__} makes its train function itself (make_train_function)"
     return None

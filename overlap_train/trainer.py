@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -219,7 +219,9 @@ class Trainer:
 
     def _is_around(self, name: str) -> bool:
         """Whether a method that is not Keras's own is to be called, and has not called us."""
-        around = keras_methods.overrides(self.model, name) or keras_methods.patched_by(self.model, name)
+        around = keras_methods.overriding_class(self.model, name) or keras_methods.patched_by(
+            self.model, name
+        )
         return around is not None and not routes.is_within(self.model, name)
 
     def _fit_by_model(self, given: dict[str, Any], resume: Any) -> keras.callbacks.History:
@@ -231,16 +233,13 @@ class Trainer:
             given: the arguments of `fit`.
             resume: as for `fit`.
         """
-        defaults = inspect.signature(Trainer.fit).parameters
-        passed = {name: value for name, value in given.items() if value is not defaults[name].default}
         with routes.through(self.model, functools.partial(self.fit, resume=resume)) as route:
-            history = self.model.fit(**passed)
-        owner = keras_methods.overrides(self.model, "fit")
-        name = (
-            f"{owner.__name__}.fit"
-            if owner
-            else f"keras.Model.fit of {keras_methods.patched_by(self.model, 'fit')}"
-        )
+            history = self.model.fit(**_asked_for(Trainer.fit, given))
+        owner = keras_methods.overriding_class(self.model, "fit")
+        if owner is not None:
+            name = f"{owner.__name__}.fit"
+        else:
+            name = f"keras.Model.fit of {keras_methods.patched_by(self.model, 'fit')}"
         if not route.used:
             self._outcome = FitOutcome(ended="completed")
             self.messages.append(
@@ -274,10 +273,8 @@ class Trainer:
         """
         given = {name: value for name, value in locals().items() if name != "self"}
         if self._is_around("evaluate"):
-            defaults = inspect.signature(Trainer.evaluate).parameters
-            passed = {name: value for name, value in given.items() if value is not defaults[name].default}
             with routes.through(self.model, self.evaluate, name="evaluate"):
-                return self.model.evaluate(**passed)
+                return self.model.evaluate(**_asked_for(Trainer.evaluate, given))
         fit_arguments.check_evaluate(batch_size=batch_size, steps=steps, verbose=verbose)
         keras_models.require_compiled(self.model)
 
@@ -299,3 +296,9 @@ class Trainer:
             stock=getattr(self.train_step, "__func__", None) is Trainer.train_step,
             stock_validation=getattr(self.validation_step, "__func__", None) is Trainer.validation_step,
         )
+
+
+def _asked_for(method: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments whose values are not the defaults: a method of the user's may not know others."""
+    defaults = inspect.signature(method).parameters
+    return {name: value for name, value in given.items() if value is not defaults[name].default}

@@ -23,19 +23,30 @@ fi
 rm -rf dist
 "$python" -c "from setuptools.build_meta import build_sdist; print(build_sdist('dist'))" > /dev/null
 scripts/wheel.sh
+scripts/wheel.sh --pure > /dev/null
 "$python" scripts/supply.py sbom "dist/overlap_train-$version.cdx.json"
-if "$python" -m twine --version > /dev/null 2>&1; then
-  "$python" -m twine check --strict dist/*.whl dist/*.tar.gz
+# In an environment of its own: the lock is for what trains and tests.
+checked=1
+tools=$(mktemp -d)
+trap 'rm -rf "$tools"' EXIT
+if "$python" -m venv "$tools" && "$tools/bin/python" -m pip install --quiet --disable-pip-version-check twine; then
+  "$tools/bin/python" -m twine check --strict dist/*.whl dist/*.tar.gz
 else
-  echo "release: twine is not installed, so the metadata is not checked (pip install twine)" >&2
+  checked=0
+  echo "release: twine cannot be installed here, so the metadata is not checked" >&2
 fi
-.venv/bin/python -m pytest -q tests/test_wheel.py tests/conv/test_bundled.py
+scripts/test.sh tests/test_wheel.py tests/conv/test_bundled.py
 (cd dist && sha256sum -- * > SHA256SUMS)
-cat <<TEXT
-release: dist/ holds $version:
-$(ls -1 dist)
-What is left:
-$([ "$audited" -eq 0 ] || echo "  scripts/audit.sh, where pip-audit and its service can be reached")
-  git tag -s v$version -m "overlap_train $version" && git push origin v$version
-  python -m twine upload dist/*.whl dist/*.tar.gz
-TEXT
+left=()
+[ "$checked" -eq 1 ] || left+=("twine check --strict dist/*.whl dist/*.tar.gz, where twine can be installed")
+[ "$audited" -eq 0 ] || left+=("scripts/audit.sh, where pip-audit and its service can be reached")
+left+=(
+  "git tag -s v$version -m 'overlap_train $version' && git push origin v$version"
+  "twine upload dist/*-none-any.whl dist/*.tar.gz"
+  "the other wheel holds the compiled convolution, and PyPI takes none that is bound to TensorFlow's library:"
+  "  it goes to the page of the release, with SHA256SUMS and the bill of materials"
+)
+echo "release: dist/ holds $version:"
+ls -1 dist
+echo "What is left:"
+printf '  %s\n' "${left[@]}"

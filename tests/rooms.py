@@ -77,7 +77,7 @@ ROOMS = {
     "models": _room("networks and data of the examples and benchmarks", "_support errors"),
     "_inspection": _room("what a traced function reads, writes, draws and does besides; kept traces"),
     "_keras": _room("the only door to Keras's private names"),
-    "_support": _room("checks of arguments, cached files, extras, names that moved"),
+    "_support": _room("checks of arguments, files and locks, caches, closing, extras, names that moved"),
     "errors": _room("the exceptions"),
     "records": _room("frozen records that cross threads"),
 }

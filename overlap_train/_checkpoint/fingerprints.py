@@ -20,11 +20,9 @@ import tensorflow as tf
 
 from overlap_train._checkpoint.state import layout
 from overlap_train._data.feed import Feed
+from overlap_train._data.source_state import rows_that_tell
 
 __all__ = ["describe_data", "describe_loss", "describe_metrics", "describe_sets", "fingerprint"]
-
-# Arrays up to this size are read whole, of larger ones as many rows as fit into it.
-_DIGEST_BYTES = 1 << 26
 
 # Of a serialised function only its name counts: where it was imported from says nothing about what it does.
 _LEFT_OUT = ("module", "registered_name", "dtype")
@@ -127,9 +125,7 @@ def _sources(dataset: Any) -> Iterator[npt.NDArray[Any]]:
 
 
 def _content(array: npt.NDArray[Any]) -> bytes:
-    if array.ndim and array.nbytes > _DIGEST_BYTES:
-        rows = max(2, _DIGEST_BYTES // max(1, array.nbytes // len(array)))
-        array = array[np.unique(np.linspace(0, len(array) - 1, rows).astype(np.int64))]
+    array = rows_that_tell(array)
     if array.dtype.hasobject:
         plain = (str, bytes, int, float)
         return repr([v if isinstance(v, plain) else type(v).__name__ for v in array.ravel()]).encode(

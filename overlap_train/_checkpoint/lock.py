@@ -1,21 +1,20 @@
 """The lock that lets one process write into a directory.
 
-The lock is `flock` on a file that stays: the kernel drops it when its holder ends, however that happens, so
-there is no stale lock. POSIX systems only. The file is written to, so it is used only if it can be nobody
-else's: a regular file of one name, which holds nothing or the number of a process.
+Its file is written to, so it is used only if it can be nobody else's: a regular file of one name, which holds
+nothing or the number of a process.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import warnings
 import weakref
 from contextlib import suppress
 from pathlib import Path
 
-from overlap_train._support.files import IrregularFileError, open_regular
+from overlap_train._support.files import IrregularFileError
+from overlap_train._support.locks import open_lock, try_lock
 from overlap_train.errors import CheckpointError
 
 __all__ = ["DirectoryLock"]
@@ -45,7 +44,7 @@ class DirectoryLock:
             return
         path = self._directory / ".lock"
         try:
-            descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
+            descriptor = open_lock(path)
         except IrregularFileError as error:
             raise CheckpointError(_not_a_lock(path, str(error))) from error
         try:
@@ -73,13 +72,7 @@ class DirectoryLock:
 
     def _lock(self, descriptor: int) -> None:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.pread(descriptor, _LONGEST_CONTENT, 0).decode("ascii", "replace").strip() or "unknown"
-            raise CheckpointError(
-                f"Another training (process {holder}) writes its checkpoints into {self._directory}. Wait "
-                "until it has ended, or give this one another directory."
-            ) from error
+            locked = try_lock(descriptor)
         except OSError as error:
             if error.errno not in _NO_LOCKS_HERE:
                 raise
@@ -88,6 +81,13 @@ class DirectoryLock:
                 "writing its checkpoints there.",
                 RuntimeWarning,
                 stacklevel=5,
+            )
+            locked = True
+        if not locked:
+            holder = os.pread(descriptor, _LONGEST_CONTENT, 0).decode("ascii", "replace").strip() or "unknown"
+            raise CheckpointError(
+                f"Another training (process {holder}) writes its checkpoints into {self._directory}. Wait "
+                "until it has ended, or give this one another directory."
             )
         with suppress(OSError):  # who holds it is for the message only
             os.ftruncate(descriptor, 0)

@@ -200,9 +200,7 @@ class Resumer:
             self._say(f"of the training data these attributes are others than before: {', '.join(others)}")
         for name, value in self._settings.items():
             if meta.settings.get(name, value) != value:
-                self._say(
-                    f"{name} is {value} from here on; until the checkpoint it was {meta.settings[name]}"
-                )
+                self._say(f"{name} is {value}; until the checkpoint it was {meta.settings[name]}")
         self._written_step = found.state.step
         epoch, step = found.state.epoch, found.state.step
         return StartPoint(epoch, step, meta.stopped, meta.logs, meta.max_lag, position, found.undelivered)

@@ -14,13 +14,13 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from overlap_train._checkpoint import container
 from overlap_train._checkpoint.disk import explain, sync, sync_directory
 from overlap_train._checkpoint.lock import DirectoryLock
 from overlap_train._checkpoint.state import CheckpointState
 from overlap_train._support.arguments import require_path
+from overlap_train._support.closing import Closing
 from overlap_train._support.files import IrregularFileError, open_regular, taking_the_place_of
 from overlap_train._support.numbers import require_count
 from overlap_train.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError
@@ -34,7 +34,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _LARGEST_WRITE_BYTES = 1 << 26
 
 
-class CheckpointStore:
+class CheckpointStore(Closing):
     """Saves and loads the checkpoints of one training in one directory.
 
     Checkpoints are numbered in the order of their writing, `ckpt-000012.otck`, and not by epoch: a rollback
@@ -192,14 +192,6 @@ class CheckpointStore:
     def __enter__(self) -> CheckpointStore:
         self.acquire()
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _write(self, path: Path, pieces: Sequence[container.Bytes]) -> None:
         temporary = path.with_name(f".{path.name}.tmp")

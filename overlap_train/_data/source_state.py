@@ -13,12 +13,12 @@ import random
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-__all__ = ["SourceState", "begun_at", "state_at"]
+__all__ = ["SourceState", "begun_at", "rows_that_tell", "state_at"]
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _CONTAINERS = (list, tuple, set, frozenset, dict)
-# Of larger arrays as many rows are looked at as fit into it, to find out whether they have changed.
 _DIGEST_BYTES = 1 << 26
 _METHODS = (("get_state", "set_state"), ("state_dict", "load_state_dict"))
 
@@ -120,6 +120,17 @@ def begun_at(source: Any, count: int, state: dict[str, Any]) -> Any:
     return begun
 
 
+def rows_that_tell(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Returns the rows of an array by which it is told from others: all, or of a large one 64 MiB of them.
+
+    These lie evenly over the whole, the first and the last among them.
+    """
+    if not array.ndim or array.nbytes <= _DIGEST_BYTES:
+        return array
+    count = max(2, _DIGEST_BYTES // max(1, array.nbytes // len(array)))
+    return array[np.unique(np.linspace(0, len(array) - 1, count).astype(np.int64))]
+
+
 def _speaking_methods(source: Any) -> tuple[str, str] | None:
     """Returns the names of the methods by which a source tells and takes its state, if it has both."""
     for pair in _METHODS:
@@ -173,10 +184,7 @@ def _add(digest: Any, value: Any, above: tuple[int, ...]) -> bool:
         if value.dtype.hasobject or value.dtype.fields is not None:
             return False
         digest.update(f"{value.shape} {value.dtype}".encode())
-        if value.ndim and value.nbytes > _DIGEST_BYTES:
-            rows = max(2, _DIGEST_BYTES // max(1, value.nbytes // len(value)))
-            value = value[np.unique(np.linspace(0, len(value) - 1, rows).astype(np.int64))]
-        digest.update(np.ascontiguousarray(value).tobytes())
+        digest.update(np.ascontiguousarray(rows_that_tell(value)).tobytes())
         return True
     # A list of a million file names is told in one piece.
     flat = type(value) in (list, tuple) and set(map(type, value)).issubset(_PLAIN)

@@ -12,13 +12,14 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.late import EpochHooks, late_callbacks
+from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.agreement import agree_to_start
-from overlap_train._fit.checkpointing import build_resumer
+from overlap_train._fit.checkpointing import build_resumer, share_start
 from overlap_train._fit.course import Course, Ledger
 from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.epoch_training import EpochTraining
-from overlap_train._fit.followers import AnyDelivery, AnyResumer, deliver_together
+from overlap_train._fit.followers import AnyDelivery, AnyStart, deliver_together
 from overlap_train._fit.idle_cores import IdleCores
 from overlap_train._fit.interrupts import Interrupted, Interrupts
 from overlap_train._fit.lag import LagControl, effective_lag
@@ -55,6 +56,7 @@ class FitParts:
         deliveries: validates and delivers them.
         callbacks: a Keras `CallbackList`, or one that several hosts share.
         interrupts: the signals that have come.
+        resumption: puts all where a checkpoint has it; None if the fit keeps none.
         traced_with: what the validation was traced with, where Keras would not have traced it before its
             first validation.
         in_step: why the training waits for each validation although the policy would let it run ahead.
@@ -65,6 +67,7 @@ class FitParts:
     deliveries: Deliveries
     callbacks: Any
     interrupts: Interrupts
+    resumption: AnyStart | None = None
     traced_with: PythonState | None = None
     in_step: str | None = None
 
@@ -106,7 +109,8 @@ class FitBuilder:
         self._keep = keep
         self._idle = IdleCores(available_cores())
         self._interrupts: Interrupts | None = None
-        self._resumer: AnyResumer | None = None
+        self._resumer: Resumer | None = None
+        self._resumption: AnyStart | None = None
         course = Course(request.epochs, request.initial_epoch)
         self.ledger = Ledger(request.settings.recorder, Accounts(), course)
 
@@ -125,6 +129,7 @@ class FitBuilder:
         if self._interrupts is None:
             self._interrupts = self._resources.enter_context(Interrupts())
             self._resumer = build_resumer(request, state, self._progress.message, self._resources)
+            self._resumption = share_start(request, self._resumer)
         hooks = EpochHooks(callbacks, late, lambda: len(backlog) > 0)
         deliveries = self._deliveries(hooks, callbacks, suite, backlog, delivery)
         training = EpochTraining(
@@ -147,12 +152,14 @@ class FitBuilder:
             take_snapshot=functools.partial(self._take_snapshot, state),
         )
         traced_with = None if renewed else traced_with
-        return FitParts(state, training, deliveries, callbacks, self._interrupts, traced_with, reason)
+        return FitParts(
+            state, training, deliveries, callbacks, self._interrupts, self._resumption, traced_with, reason
+        )
 
     def rewind_files(self) -> None:
         """Takes back what the callbacks' files hold beyond the checkpoint from which the fit goes on."""
-        if self._resumer is not None:
-            self._resumer.rewind_files(self._callbacks.callbacks)
+        if self._resumption is not None:
+            self._resumption.rewind_files(self._callbacks.callbacks)
 
     def _lag(
         self, step: Step, suite: ValidationSuite

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from overlap_train._checkpoint.fingerprints import describe_sets, fingerprint
 from overlap_train._checkpoint.resume import Resumer
-from overlap_train._fit.followers import AnyResumer, make_resumer
+from overlap_train._fit.followers import AnyStart, SharedStart
 from overlap_train._fit.request import FitRequest
 from overlap_train._snapshot import ModelState
 
-__all__ = ["build_resumer"]
+__all__ = ["build_resumer", "share_start"]
 
 # What of a `ValidationPolicy` a history may depend on.
 _SAID = ("backlog", "on_change", "on_error", "every_steps", "every_seconds", "join_batches")
@@ -19,8 +19,10 @@ _SAID = ("backlog", "on_change", "on_error", "every_steps", "every_seconds", "jo
 
 def build_resumer(
     request: FitRequest, state: ModelState, say: Callable[[str], None], resources: contextlib.ExitStack
-) -> AnyResumer | None:
-    """Returns what writes the checkpoints of a `fit` and starts it from the newest, if it is to have any.
+) -> Resumer | None:
+    """Returns what writes the checkpoints of a `fit` and reads the newest, if it is to have any.
+
+    They belong to the chief: on other hosts there is none.
 
     Args:
         request: of the fit.
@@ -59,9 +61,23 @@ def build_resumer(
             say=say,
         )
 
-    resumer = make_resumer(settings.hosts, request.model, make)
-    resources.callback(resumer.close)
+    resumer: Resumer | None = settings.hosts.chief_first(make)
+    if resumer is not None:
+        resources.callback(resumer.close)
     return resumer
+
+
+def share_start(request: FitRequest, resumer: Resumer | None) -> AnyStart | None:
+    """Returns what starts a `fit` from the newest checkpoint, on all of its hosts; None if it keeps none.
+
+    Args:
+        request: of the fit.
+        resumer: as `build_resumer` returns it.
+    """
+    hosts = request.settings.hosts
+    if request.checkpoints is None or hosts.count == 1:
+        return resumer
+    return SharedStart(hosts, request.model, resumer)
 
 
 def _describe_validation(request: FitRequest) -> str:

@@ -10,11 +10,11 @@ from typing import Any
 
 from overlap_train._callbacks.delivery import Outcome
 from overlap_train._callbacks.late import EpochHooks
-from overlap_train._checkpoint.resume import StartPoint
+from overlap_train._checkpoint.resume import Resumer, StartPoint
 from overlap_train._checkpoint.values import Undelivered
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.course import Ledger
-from overlap_train._fit.followers import AnyDelivery, AnyResumer
+from overlap_train._fit.followers import AnyDelivery
 from overlap_train._fit.lag import LagControl
 from overlap_train._snapshot import Snapshot
 from overlap_train._validation.backlog import Backlog
@@ -40,7 +40,7 @@ class Deliveries:
         delivery: calls the callbacks of an epoch's end.
         stepwise: validates inside epochs, or None.
         lag: learns what running ahead is worth.
-        resumer: writes checkpoints, or None.
+        resumer: writes checkpoints; None where there are none to write.
         cursor: the position in the data.
         ledger: where the time is written down.
         progress: shown to the user.
@@ -56,7 +56,7 @@ class Deliveries:
     delivery: AnyDelivery
     stepwise: StepValidations | None
     lag: LagControl
-    resumer: AnyResumer | None
+    resumer: Resumer | None
     cursor: Cursor
     ledger: Ledger
     progress: ProgressReporter
@@ -121,6 +121,11 @@ class Deliveries:
             self.cursor.forget_used()
         return False
 
+    @property
+    def stops(self) -> bool:
+        """Whether the training has been told to stop; a delivery may yet undo what an epoch was told."""
+        return self._course.stopped or any(pending.stops for pending in self.backlog)
+
     def deliver_before(self, next_epoch: int, splits: int) -> None:
         """Delivers what is ready, and waits for what has to be delivered before an epoch may begin.
 
@@ -128,9 +133,10 @@ class Deliveries:
             next_epoch: that epoch.
             splits: parts of a batch that the training runs side by side.
         """
-        follows = next_epoch < self._course.epochs and any(p.validations for p in self.backlog)
-        alone = follows and self.lag.wants_alone(next_epoch - 1, splits)
+        alone = self._follows(next_epoch) and self.lag.wants_alone(next_epoch - 1, splits)
         while len(self.backlog) and (alone or self.backlog.must_wait(next_epoch) or self.ready()):
+            if self._follows(next_epoch):
+                self.lag.waits_for(next_epoch - 1)
             if self.deliver_oldest():
                 break
 
@@ -151,7 +157,7 @@ class Deliveries:
         start_s = time.monotonic()
         # Also before an epoch's first step: its metrics have been reset.
         trained_on = self._course.step != pending.snapshot.step or self.cursor.within
-        self.lag.validated(pending.epoch, spans, alone=not trained_on, cpu_s=cpu_s)
+        self.lag.validated(spans, alone=not trained_on, cpu_s=cpu_s)
         outcome = self.delivery.deliver(
             pending.snapshot, pending.train_logs, results, stops=pending.stops, trained_on=trained_on
         )
@@ -188,9 +194,7 @@ class Deliveries:
 
         Where epochs wait, whose snapshots it would hold, the data must be able to go back to all of them.
         """
-        if self.resumer is None or self.hosts.count > 1 or self._course.stopped:
-            return False
-        if any(pending.stops for pending in self.backlog):
+        if self.resumer is None or self.hosts.count > 1 or self.stops:
             return False
         return not len(self.backlog) or (self.backlog.blocks and self.cursor.feed.rewindable)
 
@@ -229,6 +233,11 @@ class Deliveries:
         self.progress.validation_pending(
             [(p.epoch, sum(f.done() for f in p.shards), len(p.shards)) for p in self.backlog if p.shards]
         )
+
+    def _follows(self, next_epoch: int) -> bool:
+        """Whether an epoch will be trained, as far as is known, after those that are being validated."""
+        due = next_epoch < self._course.epochs and not self.stops
+        return due and any(pending.validations for pending in self.backlog)
 
     def _wait(self, pending: PendingEpoch, timeout_s: float | None) -> float | None:
         """Returns the processor seconds of the wait, or None if they are not all that a validation takes."""

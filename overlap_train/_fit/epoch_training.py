@@ -11,9 +11,9 @@ import keras
 
 from overlap_train._callbacks.hooks import wants_train_batches
 from overlap_train._callbacks.late import EpochHooks
+from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.course import Ledger
-from overlap_train._fit.followers import AnyResumer
 from overlap_train._fit.idle_cores import IdleCores
 from overlap_train._fit.interrupts import Interrupted
 from overlap_train._fit.lag import LagControl
@@ -46,7 +46,7 @@ class EpochTraining:
         cursor: the position in the data.
         suite: whose workers run beside the calls.
         stepwise: validates inside epochs, or None.
-        resumer: writes checkpoints, or None.
+        resumer: writes checkpoints; None where there are none to write.
         lag: learns what the calls cost beside the workers.
         idle: learns which cores the calls leave.
         ledger: where the time is written down.
@@ -66,7 +66,7 @@ class EpochTraining:
     cursor: Cursor
     suite: ValidationSuite
     stepwise: StepValidations | None
-    resumer: AnyResumer | None
+    resumer: Resumer | None
     lag: LagControl
     idle: IdleCores
     ledger: Ledger

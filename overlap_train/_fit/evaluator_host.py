@@ -36,7 +36,7 @@ from overlap_train.options.validation import ValidationPolicy, ValidationSet
 from overlap_train.parallel.cluster import program_digest
 from overlap_train.parallel.evaluator import EvaluatorPlace
 from overlap_train.parallel.link import Link, MisunderstoodError, accept, connect
-from overlap_train.parallel.protocol import is_list, is_request, judge, plain, shortened
+from overlap_train.parallel.protocol import abridged, as_json, is_list, is_request, judge
 
 __all__ = ["connect_suite", "describe", "serve"]
 
@@ -76,7 +76,7 @@ def describe(
         "model": layout(model.variables),
         "listening to test batches": str(batch_by_batch),
     }
-    return {part: shortened(text) for part, text in description.items()}
+    return {part: abridged(text) for part, text in description.items()}
 
 
 def connect_suite(
@@ -253,8 +253,8 @@ def _answer(message: Mapping[str, Any], values: Values, suite: ValidationSuite) 
             suite.check(message["set"], values)
             return {"kind": "result"}
         result = suite.evaluate(message["set"], values)
-        running = [plain(keras_metrics.python_logs(each.logs)) for each in result.running]
-        return {"kind": "result", "metrics": plain(result.metrics), "running": running}
+        running = [as_json(keras_metrics.python_logs(each.logs)) for each in result.running]
+        return {"kind": "result", "metrics": as_json(result.metrics), "running": running}
     except Exception as error:
         return {"kind": "error", "error": f"{type(error).__name__}: {error}"}
 
@@ -276,7 +276,7 @@ def _telling(remote: RemoteEvaluator, state: ModelState, model: keras.Model) -> 
         remote.end({"kind": "failed", "error": f"{type(error).__name__}: {error}"})
         raise
     history = model.history
-    message = {"epoch": history.epoch, "history": plain(history.history), "ended": history.ended}
+    message = {"epoch": history.epoch, "history": as_json(history.history), "ended": history.ended}
     remote.end({"kind": "end", **message}, state.read())
 
 

@@ -51,7 +51,9 @@ def open_fit(
     """
     model.stop_training = False
     function = keras_training.begin_training(model)
-    if keras_methods.overrides(model, "make_train_function") or not keras_methods.is_stock_method(function):
+    if keras_methods.overriding_class(model, "make_train_function") or not keras_methods.is_stock_method(
+        function
+    ):
         raise ValueError(
             f"{type(model).__name__} makes its train function itself (make_train_function), while Trainer "
             "makes one from train_step: override train_step instead, or train with keras.Model.fit"

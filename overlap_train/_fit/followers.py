@@ -25,7 +25,7 @@ from overlap_train.errors import CheckpointMismatchError
 from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import ShardOutcome, ValidationResult
 
-__all__ = ["AnyDelivery", "AnyResumer", "deliver_together", "make_resumer"]
+__all__ = ["AnyDelivery", "AnyStart", "SharedStart", "deliver_together"]
 
 
 def deliver_together(
@@ -70,11 +70,6 @@ def deliver_together(
         SharedCallbacks(hosts, model, state, callbacks),
         SharedDelivery(hosts, model, state, callbacks, inner),
     )
-
-
-def make_resumer(hosts: Hosts, model: keras.Model, make: Callable[[], Resumer]) -> AnyResumer:
-    """Returns what `make` returns, or on several hosts one that shares the chief's."""
-    return make() if hosts.count == 1 else SharedResumer(hosts, model, make)
 
 
 class _NoValidations:
@@ -218,17 +213,23 @@ def _refuse_to_begin(epoch: int) -> None:
     )
 
 
-class SharedResumer:
-    """Reads and writes checkpoints on the chief; the other hosts get from it where to go on."""
+class SharedStart:
+    """Starts all hosts from the checkpoint that the chief has found.
 
-    def __init__(self, hosts: Hosts, model: keras.Model, make: Callable[[], Resumer]) -> None:
+    Args:
+        hosts: that train together.
+        model: the model.
+        resumer: of the chief; None on the other hosts.
+    """
+
+    def __init__(self, hosts: Hosts, model: keras.Model, resumer: Resumer | None) -> None:
         self._hosts = hosts
         self._model = model
-        self._inner: Resumer | None = hosts.chief_first(make)
+        self._resumer = resumer
 
     def rewind_files(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
-        inner = self._inner
-        self._hosts.chief_first(lambda: inner.rewind_files(callbacks) if inner else None)
+        resumer = self._resumer
+        self._hosts.chief_first(lambda: resumer.rewind_files(callbacks) if resumer else None)
 
     def start(
         self,
@@ -237,9 +238,9 @@ class SharedResumer:
         callbacks: Iterable[keras.callbacks.Callback],
         begin_epoch: Callable[[int], None],
     ) -> StartPoint | None:
-        inner = self._inner
+        resumer = self._resumer
         own = self._hosts.chief_first(
-            lambda: inner.start(state, cursor, callbacks, _refuse_to_begin) if inner else None
+            lambda: resumer.start(state, cursor, callbacks, _refuse_to_begin) if resumer else None
         )
         history = self._model.history
         told = None
@@ -256,40 +257,7 @@ class SharedResumer:
             cursor.restore(place)
         return StartPoint(**{**point, "position": place})
 
-    def delivered(
-        self,
-        point: StartPoint,
-        values: Values,
-        callbacks: Iterable[keras.callbacks.Callback],
-        *,
-        last: bool,
-    ) -> None:
-        if self._inner is not None:
-            self._inner.delivered(point, values, callbacks, last=last)
-
-    def steps_left(self, step: int) -> int | None:
-        return None
-
-    def due_inside(self, step: int) -> bool:
-        return False
-
-    def inside(
-        self,
-        point: StartPoint,
-        values: Values,
-        callbacks: Iterable[keras.callbacks.Callback],
-    ) -> None:
-        """Writes nothing: an epoch's steps belong to all hosts."""
-
-    def wait(self) -> None:
-        if self._inner is not None:
-            self._inner.wait()
-
-    def close(self) -> None:
-        if self._inner is not None:
-            self._inner.close()
-
 
 # On one host, or on several that share the chief's: the same methods.
 AnyDelivery: TypeAlias = Delivery | SharedDelivery
-AnyResumer: TypeAlias = Resumer | SharedResumer
+AnyStart: TypeAlias = Resumer | SharedStart

@@ -160,6 +160,7 @@ class LagControl:
         self._say = say
         self._judge = OverlapJudge() if judges_overlap else None
         self._said_full = False
+        self._untold: str | None = None
         self._calls: list[tuple[Span, int]] = []
         self._rolled_back: list[bool] = []
 
@@ -191,13 +192,10 @@ class LagControl:
         """Takes in a training call that traced nothing."""
         self._calls.append((span, steps))
 
-    def validated(
-        self, epoch: int, spans: Sequence[Span], *, alone: bool, cpu_s: float | None = None
-    ) -> None:
+    def validated(self, spans: Sequence[Span], *, alone: bool, cpu_s: float | None = None) -> None:
         """Takes in the workers' spans of an epoch, and whether the training waited for them.
 
         Args:
-            epoch: which.
             spans: of its validation.
             alone: whether nothing was trained meanwhile.
             cpu_s: the processor seconds of that wait, or None if they do not tell what a validation takes.
@@ -211,19 +209,31 @@ class LagControl:
             self._judge.observe_beside(self._calls, spans)
         self._calls.clear()
         if self._judge.pays() is False and self._backlog.max_lag:
-            self._backlog.max_lag = 0
-            self._say(
-                f"validating in step with the training from epoch {epoch + 2} on: running ahead makes "
-                "training slower by what a validation takes"
-            )
+            self._end("running ahead makes training slower by what a validation takes")
             self._judge = None
 
     def delivered(self, *, rolled_back: bool) -> None:
         """Takes in whether a delivery rolled the training back."""
         self._rolled_back = [*self._rolled_back, rolled_back][-_DELIVERIES:]
         if self._backlog.max_lag and sum(self._rolled_back) >= _ROLLBACKS:
-            self._backlog.max_lag = 0
-            self._say(
-                f"validating in step with the training from here on: {_ROLLBACKS} of the last "
-                f"{len(self._rolled_back)} epochs were rolled back"
-            )
+            self._end(f"{_ROLLBACKS} of the last {len(self._rolled_back)} epochs were rolled back")
+
+    def resumed(self, max_lag: int) -> None:
+        """Goes on as far ahead as when a checkpoint was written, and no further."""
+        if max_lag < self._backlog.max_lag:
+            self._backlog.max_lag = max_lag
+            self._untold = None if max_lag else "so it was when the checkpoint was written"
+
+    def waits_for(self, epoch: int) -> None:
+        """Takes in that an epoch will follow, and waits for the validation of this one; tells why, once.
+
+        It is told no sooner, because the epoch that was to follow may not come: the last one has been
+        trained, or a callback stops the training.
+        """
+        reason, self._untold = self._untold, None
+        if reason is not None:
+            self._say(f"validating in step with the training from epoch {epoch + 1} on: {reason}")
+
+    def _end(self, reason: str) -> None:
+        self._backlog.max_lag = 0
+        self._untold = reason

@@ -79,8 +79,7 @@ class FitSession:
         while True:
             deliveries = self._parts.deliveries
             # An epoch that was told to stop is delivered first: what it tells may yet be undone.
-            over = course.stopped or any(pending.stops for pending in deliveries.backlog)
-            if course.next_epoch < course.epochs and not over:
+            if course.next_epoch < course.epochs and not deliveries.stops:
                 self._train_epoch(course.next_epoch)
                 self._parts.deliveries.deliver_before(course.next_epoch, self._parts.training.loop.splits)
             elif len(deliveries):
@@ -96,11 +95,10 @@ class FitSession:
     def _resume(self) -> None:
         """Goes on from the newest checkpoint, if there is one."""
         parts, course = self._parts, self._course
-        resumer, cursor = parts.deliveries.resumer, parts.training.cursor
-        if resumer is None:
+        if parts.resumption is None:
             return
-        callbacks = parts.callbacks
-        point = resumer.start(parts.state, cursor, callbacks.callbacks, callbacks.on_epoch_begin)
+        callbacks, cursor = parts.callbacks, parts.training.cursor
+        point = parts.resumption.start(parts.state, cursor, callbacks.callbacks, callbacks.on_epoch_begin)
         if point is None:
             return
         course.next_epoch, course.step, course.stopped = point.epoch, point.step, point.stopped
@@ -108,8 +106,7 @@ class FitSession:
             course.logs[point.epoch - len(point.undelivered) - 1] = point.logs
         self._epoch_begun = point.position.within
         self._model.stop_training = point.stopped
-        backlog = parts.deliveries.backlog
-        backlog.max_lag = min(backlog.max_lag, point.max_lag)
+        parts.deliveries.lag.resumed(point.max_lag)
         where = f"after epoch {point.epoch}"
         if point.position.within:
             where = f"inside epoch {point.epoch + 1}, after {point.position.steps} of its steps"
@@ -173,9 +170,7 @@ class FitSession:
         training, accounts = self._parts.training, self._ledger.accounts
         training.cursor.end_epoch()
         logs = training.logs(self._last_logs)
-        train_logs = keras_metrics.python_logs(
-            logs
-        )  # callbacks get them as they are: Keras sorts nested ones once
+        train_logs = keras_metrics.python_logs(logs)  # callbacks get `logs`: Keras sorts nested ones once
         self._settings.hosts.check_same_logs(
             epoch, {name: value for name, value in train_logs.items() if isinstance(value, float)}
         )

@@ -24,7 +24,7 @@ def evaluate_as_in_fit(
     x, y, sample_weight = data
     evaluate = (
         model.evaluate
-        if methods.overrides(model, "evaluate")
+        if methods.overriding_class(model, "evaluate")
         else functools.partial(methods.STOCK_EVALUATE, model)
     )
     if getattr(model, "_eval_epoch_iterator", None) is None:
@@ -58,7 +58,7 @@ def forget_evaluation(model: keras.Model) -> None:
 
 def has_own_test_function(model: keras.Model) -> bool:
     """Whether a validation runs what a user has made, and not `test_step` (`make_test_function`)."""
-    if methods.overrides(model, "make_test_function"):
+    if methods.overriding_class(model, "make_test_function"):
         return True
     return model.test_function is not None and not methods.is_stock_method(model.test_function)
 

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer as KerasTrainer
 
-__all__ = ["KerasTrainer", "is_stock_method", "method_cell", "overrides", "patched_by"]
+__all__ = ["KerasTrainer", "is_stock_method", "method_cell", "overriding_class", "patched_by"]
 
 
 # As Keras made it, whatever a library puts in its place later.
@@ -21,7 +21,7 @@ STOCK_EVALUATE = KerasTrainer.evaluate
 _STOCK: dict[str, Any] = {"fit": KerasTrainer.fit, "evaluate": STOCK_EVALUATE}
 
 
-def overrides(model: keras.Model, name: str) -> type | None:
+def overriding_class(model: keras.Model, name: str) -> type | None:
     """Returns the class of a user's that has a method of its own in place of Keras's; None for Keras's.
 
     A function that a library puts into Keras's own class, as loggers do, is no override.

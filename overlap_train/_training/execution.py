@@ -294,18 +294,13 @@ def _checked_splits(task: Task, splits: int) -> int:
 def _may_time(task: Task) -> bool:
     """Whether ways to execute the step may be tried: it is Keras's own, and the CPU computes it.
 
-    Nor where results must repeat bit by bit.
+    They may not where results must repeat bit by bit.
     """
-    stock = task.stock and keras_methods.is_stock_method(task.model.train_step)
-    keeps = (
-        task.step.traced is None or not task.step.traced.effects
-    )  # else each way would draw numbers of its own
-    return (
-        stock
-        and keeps
-        and not keras_training.is_deterministic()
-        and not tf.config.list_logical_devices("GPU")
-    )
+    if not task.stock or not keras_methods.is_stock_method(task.model.train_step):
+        return False
+    if task.step.traced is not None and task.step.traced.effects:
+        return False  # each way would draw random numbers of its own
+    return not keras_training.is_deterministic() and not tf.config.list_logical_devices("GPU")
 
 
 def _misses_configure(task: Task, plan: ExecutionPlan) -> bool:

@@ -89,18 +89,20 @@ class ArrayLoop(Loop):
 
     name = "in_memory"
 
-    def __init__(self, feed: ArrayFeed, step: Step) -> None:
+    def __init__(self, feed: ArrayFeed, step: Step, *, compiled: bool = False) -> None:
         self._step = step
-        self._many = self._trace(feed, full=False, jit=False)
+        self._many = self._trace(feed, compiled=compiled)
 
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
-        return self._call(self._many, cursor, max_steps)
+        return self._call(cursor, max_steps)
 
     def on_nothing(self, feed: Feed) -> Callable[[], object]:
-        return self._on_nothing(self._many, feed)
+        assert isinstance(feed, ArrayFeed)
+        zero, order = tf.constant(0, tf.int64), tf.zeros([feed.num_samples], tf.int64)
+        return functools.partial(self._many, feed.tensors, order, zero, zero)
 
-    def _trace(self, feed: ArrayFeed, *, full: bool, jit: bool) -> Callable[..., Any]:
-        """Traces the loop; `full` says that it will be called for full batches only.
+    def _trace(self, feed: ArrayFeed, *, compiled: bool) -> Callable[..., Any]:
+        """Traces the loop; if XLA compiles it, for full batches only.
 
         The tensors are arguments, so that the same function serves other arrays of such rows, however many;
         XLA wants to know how many.
@@ -109,7 +111,7 @@ class ArrayLoop(Loop):
 
         def many(tensors: Any, order: tf.Tensor, first: tf.Tensor, last: tf.Tensor) -> tuple[Any, ...]:
             def body(index: tf.Tensor, *_: Any) -> tuple[Any, ...]:
-                return (index + 1, *step.run_and_check(feed.batch(order, index, tensors, full=full)))
+                return (index + 1, *step.run_and_check(feed.batch(order, index, tensors, full=compiled)))
 
             done: tuple[Any, ...] = tf.while_loop(
                 lambda index, finite, _: tf.logical_and(index < last, finite),
@@ -120,21 +122,16 @@ class ArrayLoop(Loop):
             )
             return done
 
-        rows = feed.num_samples if jit else None
+        rows = feed.num_samples if compiled else None
         specs = keras.tree.map_structure(lambda t: tf.TensorSpec([rows, *t.shape[1:]], t.dtype), feed.tensors)
         order, number = tf.TensorSpec([rows], tf.int64), tf.TensorSpec([], tf.int64)
-        function = tf.function(many, autograph=False, jit_compile=jit or None)
+        function = tf.function(many, autograph=False, jit_compile=compiled or None)
         concrete: Callable[..., Any] = function.get_concrete_function(specs, order, number, number)
         return concrete
 
-    def _on_nothing(self, many: Callable[..., Any], feed: Feed) -> Callable[[], object]:
-        assert isinstance(feed, ArrayFeed)
-        zero, order = tf.constant(0, tf.int64), tf.zeros([feed.num_samples], tf.int64)
-        return functools.partial(many, feed.tensors, order, zero, zero)
-
-    def _call(self, many: Callable[..., Any], cursor: Cursor, steps: int) -> StepsDone:
+    def _call(self, cursor: Cursor, steps: int) -> StepsDone:
         first, last = (tf.constant(n, tf.int64) for n in (cursor.seen, cursor.seen + steps))
-        reached, finite, logs = many(_arrays(cursor).tensors, cursor.current_pass, first, last)
+        reached, finite, logs = self._many(_arrays(cursor).tensors, cursor.current_pass, first, last)
         steps = int(reached) - cursor.seen
         cursor.advance(steps)
         return StepsDone(steps, halted=not bool(finite), logs=_last_logs(self._step, steps, logs))
@@ -149,10 +146,9 @@ class CompiledArrayLoop(ArrayLoop):
     """
 
     def __init__(self, feed: ArrayFeed, step: Step, last_step: Step) -> None:
-        self._step = step
+        super().__init__(feed, step, compiled=True)
         self._last_step = last_step
         self._last: ArrayLoop | None = None
-        self._full = self._trace(feed, full=True, jit=True)
 
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
         feed = _arrays(cursor)
@@ -160,14 +156,11 @@ class CompiledArrayLoop(ArrayLoop):
         left = min(max_steps, full_batches - cursor.seen)
         if left <= 0:
             return self._run_last(cursor, max_steps)
-        done = self._call(self._full, cursor, left)
+        done = self._call(cursor, left)
         if done.halted or done.steps == max_steps:
             return done
         rest = self._run_last(cursor, max_steps - done.steps)
         return StepsDone(done.steps + rest.steps, halted=rest.halted, logs=rest.logs)
-
-    def on_nothing(self, feed: Feed) -> Callable[[], object]:
-        return self._on_nothing(self._full, feed)
 
     def _run_last(self, cursor: Cursor, max_steps: int) -> StepsDone:
         if self._last is None:

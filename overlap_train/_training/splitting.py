@@ -37,6 +37,7 @@ from overlap_train._keras import training as keras_training
 from overlap_train._training.dropout import Masks, whole_batch_dropout
 from overlap_train._training.obstacles import rows_correspond
 from overlap_train._training.outputs import Outputs
+from overlap_train._training.rows import leaves_of, row_count
 from overlap_train._training.step import Batch, Logs, StepFunction
 
 __all__ = ["SplitStep"]
@@ -86,7 +87,7 @@ class SplitStep:
 
     def __call__(self, batch: Batch) -> Logs:
         """Makes one step."""
-        leaf = _leaves(batch)[0]
+        leaf = leaves_of(batch)[0]
         if leaf.shape[0] is not None:
             return self._split(batch) if leaf.shape[0] >= self._parts else self._whole(batch)
         enough = tf.shape(leaf)[0] >= self._parts
@@ -98,7 +99,7 @@ class SplitStep:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         parts = self._forward(x)
         outputs = [
-            _concatenate(tensors, _leaves(x)[0])
+            _concatenate(tensors, leaves_of(x)[0])
             for tensors in zip(*(part.outputs.tensors for part in parts), strict=True)
         ]
         y_pred = parts[0].outputs.of(outputs)
@@ -115,7 +116,7 @@ class SplitStep:
     def _forward(self, x: Any) -> list[_Part]:
         parts = []
         masks: Masks = {}
-        bounds = self._bounds(_leaves(x)[0])
+        bounds = self._bounds(leaves_of(x)[0])
         with whole_batch_dropout(self._model) as begin_part:
             for begin, end in itertools.pairwise(bounds):
                 begin_part(bounds[-1], begin, end, masks)
@@ -177,12 +178,8 @@ class SplitStep:
         return rows_correspond(*shapes, classes=name == "sparse_categorical_crossentropy")
 
     def _bounds(self, leaf: tf.Tensor) -> list[Any]:
-        rows = leaf.shape[0] if leaf.shape[0] is not None else tf.shape(leaf)[0]
+        rows = row_count(leaf)
         return [rows * index // self._parts for index in range(self._parts + 1)]
-
-
-def _leaves(structure: Any) -> list[tf.Tensor]:
-    return [leaf for leaf in keras.tree.flatten(structure) if leaf is not None]
 
 
 def _rows(structure: Any, begin: Any, end: Any) -> Any:

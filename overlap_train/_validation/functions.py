@@ -96,11 +96,11 @@ def add_functions(
         validates = fit_arguments.epoch_selector(
             request.validation_freq if function.freq is None else function.freq, name="freq"
         )
-        call = _make_call(name, function, request, resources)
-        if isinstance(call, str):
-            suite.add_function(
-                NamedRunner(name, LiveFunction(name, function, call, request), validates), None
-            )
+        try:
+            call = _make_call(name, function, request, resources)
+        except CopyRefusedError as error:
+            live = LiveFunction(name, function, str(error), request)
+            suite.add_function(NamedRunner(name, live, validates), None)
             continue
         pool = resources.enter_context(WorkerPool(1, name=f"validation-{name}"))
         if isinstance(call, FunctionProcess):
@@ -110,10 +110,15 @@ def add_functions(
 
 def _make_call(
     name: str, function: EvaluationFunction, request: FunctionRequest, resources: contextlib.ExitStack
-) -> FunctionCall | str:
-    """Returns what calls a function beside the training, or why nothing can."""
+) -> FunctionCall:
+    """Returns what calls a function beside the training.
+
+    Raises:
+        CopyRefusedError: nothing can, and why.
+        ValueError: a `clone` makes another model than the one that is trained.
+    """
     if keras_models.runs_eagerly(request.model):
-        return "the model runs eagerly (run_eagerly=True)"
+        raise CopyRefusedError("the model runs eagerly (run_eagerly=True)")
     try:
         if function.clone is None:
             require_no_outside(request.state)
@@ -122,11 +127,11 @@ def _make_call(
             return FunctionProcess(name, function, request.model, request.x_spec, places, resources)
         private = make_private_model(request.model, request.state, request.x_spec, function.clone)
     except CopyRefusedError as error:
-        if function.clone is not None:
-            raise ValueError(
-                f"the clone of evaluation function {name!r} is no copy of the model: {error}"
-            ) from error
-        return str(error)
+        if function.clone is None:
+            raise
+        raise ValueError(
+            f"the clone of evaluation function {name!r} is no copy of the model: {error}"
+        ) from error
     return PrivateCall(name, function.function, private)
 
 
@@ -144,14 +149,9 @@ class PrivateCall:
         """Calls the function; see `FunctionCall`."""
         keras.config.set_dtype_policy(self._dtype_policy)  # which is a thread's own
         self._private.adopt(values)
-        process = os.getpid()
-        try:
-            with routes.suspended():  # or `install` would evaluate its model by workers of its own
-                returned = self._function(self._private.model)
-        finally:
-            if os.getpid() != process:
-                _end_fork(self._name)
-        return metric_values(returned), self._private.changed(values)
+        with routes.suspended():  # or `install` would evaluate its model by workers of its own
+            metrics = _called(self._name, self._function, self._private.model)
+        return metrics, self._private.changed(values)
 
 
 class FunctionRunner:
@@ -236,34 +236,29 @@ class LiveFunction(LiveRunner):
         self, name: str, function: EvaluationFunction, reason: str, request: FunctionRequest
     ) -> None:
         """Takes a function and why it is called in step with the training."""
-        self._name = name
-        self._function = function.function
-        self._model = request.model
         why = (
             f"the evaluation function {name!r} needs the model itself: {reason}; "
             "EvaluationFunction(..., clone=...) with a function that makes the model anew would overlap"
         )
-        super().__init__(lambda callbacks: {}, why, request.state, request.on_span)
 
-    def run(self, callbacks: keras.callbacks.CallbackList, snapshot: Snapshot | None) -> ShardOutcome:
-        """Calls the function; no hook is called."""
-        start_s = time.monotonic()
-        process = os.getpid()
-        try:
-            returned = self._function(self._model)
-        finally:
-            if os.getpid() != process:
-                _end_fork(self._name)
-        result = ValidationResult(metric_values(returned), of_function=True)
-        thread = threading.current_thread().name
-        epoch, step = (snapshot.epoch, snapshot.step) if snapshot is not None else (None, None)
-        span = Span("validate", thread, start_s, time.monotonic(), epoch, step, {"function": self._name})
-        self._on_span(span)
-        return ShardOutcome(result, span, result)
+        def call(callbacks: keras.callbacks.CallbackList) -> Mapping[str, float]:
+            return _called(name, function.function, request.model)
+
+        super().__init__(call, why, request.state, request.on_span)
+        self.details = {"function": name}
+
+    def _result(self, logs: Mapping[str, Any]) -> ValidationResult:
+        return ValidationResult(logs, of_function=True)
 
 
-def _end_fork(name: str) -> None:
-    """Ends a process that a function forked and that came back: it would go on as a second training."""
-    # Past Python's buffers, whose locks another thread may have held at the fork.
-    os.write(2, f"evaluation function {name!r}: a forked process returned, and is ended\n".encode())
-    os._exit(1)
+def _called(name: str, function: Callable[[keras.Model], Any], model: keras.Model) -> Mapping[str, float]:
+    """Returns a function's values by name; a process that it forked ends where it comes back."""
+    process = os.getpid()
+    try:
+        returned = function(model)
+    finally:
+        if os.getpid() != process:  # it would go on as a second training
+            # Past Python's buffers, whose locks another thread may have held at the fork.
+            os.write(2, f"evaluation function {name!r}: a forked process returned, and is ended\n".encode())
+            os._exit(1)
+    return metric_values(returned)

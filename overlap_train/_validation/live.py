@@ -60,6 +60,7 @@ class LiveRunner:
 
     Attributes:
         in_step: why it is.
+        details: of its spans.
         rewindable: whether a validation can be made again.
         runs_python: it may; the training waits for it.
     """
@@ -83,6 +84,7 @@ class LiveRunner:
         self._on_span = on_span
         self._close = close
         self.in_step: str | None = reason
+        self.details: Mapping[str, Any] = {"shard": 0}
         self.rewindable = rewindable
 
     def run(self, callbacks: keras.callbacks.CallbackList, snapshot: Snapshot | None) -> ShardOutcome:
@@ -96,9 +98,9 @@ class LiveRunner:
         logs = self._validate(callbacks)
         thread = threading.current_thread().name
         epoch, step = (snapshot.epoch, snapshot.step) if snapshot is not None else (None, None)
-        span = Span("validate", thread, start_s, time.monotonic(), epoch, step, {"shard": 0})
+        span = Span("validate", thread, start_s, time.monotonic(), epoch, step, self.details)
         self._on_span(span)
-        result = ValidationResult(keras_metrics.python_logs(logs), (), self._state.read_metrics())
+        result = self._result(logs)
         return ShardOutcome(result, span, result)
 
     def run_alone(self) -> ValidationResult:
@@ -129,6 +131,9 @@ class LiveRunner:
     def close(self) -> None:
         """Ends what the data began."""
         self._close()
+
+    def _result(self, logs: Mapping[str, Any]) -> ValidationResult:
+        return ValidationResult(keras_metrics.python_logs(logs), (), self._state.read_metrics())
 
 
 def live_failure(name: str, epoch: int, error: BaseException) -> ValidationWorkerError:

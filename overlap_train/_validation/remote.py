@@ -22,7 +22,7 @@ from overlap_train._validation.pool import WorkerPool
 from overlap_train.errors import HostLostError
 from overlap_train.parallel.hosts import Hosts
 from overlap_train.parallel.link import Link, MisunderstoodError
-from overlap_train.parallel.protocol import is_answer, plain, unplain
+from overlap_train.parallel.protocol import as_json, from_json, is_answer
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
 __all__ = ["RemoteEvaluator", "RemoteRunner", "TakeBack"]
@@ -110,8 +110,8 @@ class RemoteEvaluator:
         thread = threading.current_thread().name
         span = Span("validate", thread, start_s, time.monotonic(), snapshot.epoch, snapshot.step)
         self._on_span(span)
-        running = tuple(Running(unplain(logs), ()) for logs in answer["running"])
-        return ShardOutcome(ValidationResult(unplain(answer["metrics"]), running), span)
+        running = tuple(Running(from_json(logs), ()) for logs in answer["running"])
+        return ShardOutcome(ValidationResult(from_json(answer["metrics"]), running), span)
 
     def _ask(self, message: Mapping[str, Any], values: Values) -> dict[str, Any]:
         arrays = _arrays(values)
@@ -211,9 +211,11 @@ class RemoteRunner:
 
     def merge(self, results: Sequence[ValidationResult], values: Values) -> ValidationResult:
         """Returns the chief's result on all hosts."""
-        own = [plain(results[0].metrics), [plain(r.logs) for r in results[0].running]] if results else None
+        own = (
+            [as_json(results[0].metrics), [as_json(r.logs) for r in results[0].running]] if results else None
+        )
         metrics, running = self._hosts.from_chief(own)
-        return ValidationResult(unplain(metrics), tuple(Running(unplain(logs), ()) for logs in running))
+        return ValidationResult(from_json(metrics), tuple(Running(from_json(logs), ()) for logs in running))
 
     def close(self) -> None:
         """Nothing: whoever made the connection closes it."""

@@ -194,7 +194,7 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
     if keras_evaluation.has_own_test_function(model):
         reason = f"{type(model).__name__} makes its test function itself"
         return PreparedSet(name, chosen, None, None, reason)
-    owner = keras_methods.overrides(model, "evaluate")
+    owner = keras_methods.overriding_class(model, "evaluate")
     if owner is not None and not request.within_evaluate:
         return PreparedSet(
             name, chosen, None, None, f"{owner.__name__} has an evaluate of its own, which validates"

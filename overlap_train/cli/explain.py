@@ -27,8 +27,8 @@ def run(options: argparse.Namespace) -> Report:
     reached = first_fit(options.script, [a for a in options.rest if a != "--"])
     explanation = explained(options.script, reached)
     state: State = "ok" if explanation.overlaps else "note"
-    told, remedy = _split(str(explanation).splitlines()[0])
-    findings = [Finding("overlap", explanation.overlaps, told, state, remedy)]
+    told = str(explanation).splitlines()[0].removesuffix(f"; {explanation.remedy}")
+    findings = [Finding("overlap", explanation.overlaps, told, state, explanation.remedy)]
     if reached.by_keras:
         findings.insert(0, Finding("called", "keras.Model.fit", "", "note", _TRAINER))
     plan = explanation.plan or "nothing to choose"
@@ -50,9 +50,3 @@ def explained(script: Path, reached: FirstFit) -> Explanation:
         told = one_line(f"{type(error).__name__}: {error}")
         raise UsageError(f"the fit of {script} would raise {told}") from error
     return explanation
-
-
-def _split(told: str) -> tuple[str, str | None]:
-    """Return what is so, and what would change it, which stands behind the last semicolon."""
-    reason, _, remedy = told.rpartition("; ")
-    return (reason, remedy) if reason else (told, None)

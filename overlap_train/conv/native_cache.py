@@ -10,18 +10,17 @@ Reading makes and opens nothing for writing, so a build in a read-only image ser
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import stat
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from overlap_train._support.caches import convolution_builds
-from overlap_train._support.files import open_regular, read_regular
+from overlap_train._support.files import read_regular
+from overlap_train._support.locks import wait_for_lock
 from overlap_train.errors import NativeUnavailableError
 
 __all__ = ["LIBRARY_NAME", "MANIFEST", "cache_directory", "cache_path", "cached_library", "install", "locked"]
@@ -30,7 +29,6 @@ LIBRARY_NAME = "liboverlap_conv.so"
 MANIFEST = "manifest.json"
 _MOST_MANIFEST_BYTES, _MOST_LIBRARY_BYTES = 1 << 16, 1 << 28
 _REMEDY = "name another directory in OVERLAP_TRAIN_CACHE_DIR"
-_POLL_S = 0.1
 
 
 def cache_path() -> Path:
@@ -106,7 +104,7 @@ def _read(path: Path, most_bytes: int) -> bytes:
 
 @contextlib.contextmanager
 def locked(path: Path, *, limit_s: float) -> Iterator[None]:
-    """Holds an exclusive lock between processes; the kernel drops it when its holder dies.
+    """Holds a lock between processes while the block runs.
 
     Args:
         path: of the file to lock, made if need be.
@@ -115,31 +113,14 @@ def locked(path: Path, *, limit_s: float) -> Iterator[None]:
     Raises:
         NativeUnavailableError: the file cannot be locked, or not in time.
     """
-    deadline_s = time.monotonic() + limit_s
-    descriptor = -1
     try:
-        descriptor = open_regular(path, os.O_RDWR | os.O_CREAT, 0o600)
-        while not _take(descriptor):
-            if time.monotonic() > deadline_s:
-                raise OSError(f"another process has held it for {limit_s:g} s")
-            time.sleep(_POLL_S)
+        descriptor = wait_for_lock(path, 0o600, limit_s=limit_s)
     except OSError as error:
-        if descriptor >= 0:
-            os.close(descriptor)
         raise NativeUnavailableError(f"{path} cannot be locked for a build ({error}); {_REMEDY}.") from error
     try:
         yield
     finally:
         os.close(descriptor)
-
-
-def _take(descriptor: int) -> bool:
-    """Returns whether the lock is ours now."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def install(library: Path, directory: Path, key: str) -> Path:

@@ -9,12 +9,12 @@ import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from overlap_train._support.arguments import require_path
+from overlap_train._support.closing import Closing
 from overlap_train.records import EpochAccount
 
 __all__ = ["AccountLog"]
@@ -22,7 +22,7 @@ __all__ = ["AccountLog"]
 _logger = logging.getLogger(__name__)
 
 
-class AccountLog:
+class AccountLog(Closing):
     """Appends one JSON line for each epoch.
 
     A line holds the fields of `EpochAccount`, epochs counted from 0, and `metrics`. NaN and infinity, which
@@ -77,14 +77,6 @@ class AccountLog:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-
-    def __enter__(self) -> AccountLog:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         if getattr(self, "_descriptor", None) is not None:

@@ -10,10 +10,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Literal, TextIO
 
 from overlap_train._support.arguments import require_callable, shown
+from overlap_train._support.closing import Closing
 from overlap_train._support.fit_arguments import require_verbosity
 from overlap_train._support.numbers import require_count, require_real
 from overlap_train.monitoring.live_line import LiveLine, TolerantStream, is_terminal
@@ -30,7 +30,7 @@ PendingValidation = tuple[int, int, int]
 _REDRAW_S = 0.1
 
 
-class ProgressReporter:
+class ProgressReporter(Closing):
     """Shows training and the pending validations, in the manner that suits the stream.
 
     - `verbose=1` on a terminal: one live line; each epoch leaves one line when its validation has arrived.
@@ -159,14 +159,6 @@ class ProgressReporter:
         if self._live is not None:
             self._live.close()
             self._live = None
-
-    def __enter__(self) -> ProgressReporter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _name(self, epoch: int) -> str:
         total = str(self._total_epochs)

@@ -13,11 +13,11 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from types import TracebackType
 
 import psutil
 
 from overlap_train._support.arguments import require_callable
+from overlap_train._support.closing import Closing
 from overlap_train._support.numbers import require_count, require_seconds
 from overlap_train.records import Sample
 
@@ -49,7 +49,7 @@ class LoadMeter:
         return Sample(time_s, cpu_percent, rss_bytes, gpu_percent, gpu_memory_bytes)
 
 
-class Sampler:
+class Sampler(Closing):
     """A thread that reads the load every `interval_s` until it is closed.
 
     Memory is bounded: when `max_samples` are kept, each two neighbours become one (loads averaged, memory at
@@ -103,14 +103,6 @@ class Sampler:
         self._stop.set()
         if self._thread is not threading.current_thread():
             self._thread.join()
-
-    def __enter__(self) -> Sampler:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         stop = getattr(self, "_stop", None)  # absent where __init__ refused its arguments

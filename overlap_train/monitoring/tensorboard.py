@@ -6,12 +6,12 @@ import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import fields
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from overlap_train._support.arguments import require_path
+from overlap_train._support.closing import Closing
 from overlap_train._support.extras import import_extra
 from overlap_train.records import EpochAccount
 
@@ -20,7 +20,7 @@ __all__ = ["AccountWriter"]
 _SECONDS = tuple(item.name for item in fields(EpochAccount) if item.name.endswith("_s"))
 
 
-class AccountWriter:
+class AccountWriter(Closing):
     """Writes each epoch's seconds, and its validation metrics, as TensorBoard scalars.
 
     The seconds are called `account/trained_s` and so on, the metrics `validation/<name>`. The calling
@@ -75,14 +75,6 @@ class AccountWriter:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-
-    def __enter__(self) -> AccountWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         if getattr(self, "_writer", None) is not None:

@@ -15,13 +15,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from overlap_train._support.arguments import shown
+from overlap_train._support.numbers import require_seconds
 from overlap_train.errors import ClusterConfigError
 from overlap_train.parallel.credentials import Credentials, read_credentials
-from overlap_train.parallel.endpoints import check_seconds, is_loopback, listen, parse_endpoint, resolve, why
+from overlap_train.parallel.endpoints import is_loopback, listen, parse_endpoint, resolve, why
 from overlap_train.parallel.evaluator import EvaluatorPlace, EvaluatorTask, TrainingHosts
 from overlap_train.parallel.tf_config import read_resolver, read_tf_config
 
@@ -67,11 +67,11 @@ def join_cluster(
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if a time-out is not positive and finite.
+        ValueError: if a time-out is out of range.
         ClusterConfigError: a ValueError, if `TF_CONFIG` or the resolver's cluster is missing or wrong, this
             host's port is taken, a key or a file cannot be used, or there is no key and needs to be one.
     """
-    timeout_s = check_seconds("evaluator_timeout_s", evaluator_timeout_s)
+    timeout_s = require_seconds("evaluator_timeout_s", evaluator_timeout_s)
     return_s = _check_return(evaluator_return_s, timeout_s)
     if bind_address is not None:
         _check_bind_address(bind_address)
@@ -107,11 +107,7 @@ def program_digest() -> str:
 
 def _check_return(value: object, timeout_s: float) -> float:
     """Return how long an evaluator that was lost is waited for."""
-    if value is None:
-        return timeout_s
-    if isinstance(value, (int, float, np.number)) and value == 0 and value is not False:
-        return 0.0
-    return check_seconds("evaluator_return_s", value)
+    return timeout_s if value is None else require_seconds("evaluator_return_s", value, zero=True)
 
 
 def _check_bind_address(value: object) -> None:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from overlap_train._support.closing import Closing
 from overlap_train.parallel.stream import Stream
 
 __all__ = ["Door"]
@@ -26,7 +27,7 @@ _PAUSE_S, _LONGEST_WAIT_S = 0.1, 3600.0
 _log = logging.getLogger(__name__)
 
 
-class Door(Generic[_T]):
+class Door(Generic[_T], Closing):
     """Greets whoever connects until one is let in. Belongs to the thread that waits.
 
     Attributes:
@@ -95,12 +96,6 @@ class Door(Generic[_T]):
             thread.join()
         self._woken.close()
         self._wake.close()
-
-    def __enter__(self) -> Door[_T]:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _answer(self, listener: socket.socket, deadline: float) -> None:
         """Begin to greet the next one that has come to a listener."""

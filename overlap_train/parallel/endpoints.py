@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-import math
-import numbers
 import os
 import re
 import socket
 from typing import Any, NamedTuple
 
-from overlap_train._support.arguments import shown
 from overlap_train.errors import ClusterConfigError
 
-__all__ = ["Endpoint", "check_seconds", "is_loopback", "listen", "parse_endpoint", "resolve", "why"]
+__all__ = ["Endpoint", "is_loopback", "listen", "parse_endpoint", "resolve", "why"]
 
 _NAME = re.compile(r"[^\s/@\[\]:%\x00-\x1f\x7f]{1,253}")
 # A host without IPv6, a name with an address of another machine: the next address may do.
@@ -49,24 +46,6 @@ def parse_endpoint(address: object, name: str = "address") -> Endpoint:
     if len(digits) > 5 or not 1 <= int(digits) <= 65535:
         raise ClusterConfigError(f"the port of {name} must be from 1 to 65535; got {address[:300]!r}")
     return Endpoint(host, int(digits))
-
-
-def check_seconds(name: str, value: Any) -> float:
-    """Return a number of seconds as a float.
-
-    Raises:
-        TypeError: if `value` is not a number.
-        ValueError: if it is not positive and finite.
-    """
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} must be a number of seconds; got {shown(value)}")
-    try:
-        seconds = float(value)
-    except OverflowError:
-        seconds = math.inf
-    if not 0 < seconds < math.inf:
-        raise ValueError(f"{name} must be positive and finite; got {seconds:g}")
-    return seconds
 
 
 def is_loopback(host: str) -> bool:

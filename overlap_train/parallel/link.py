@@ -23,10 +23,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from overlap_train._support.closing import Closing
+from overlap_train._support.numbers import require_seconds
 from overlap_train.errors import HostLostError, HostMismatchError
 from overlap_train.parallel.credentials import Credentials, read_credentials
 from overlap_train.parallel.door import Door
-from overlap_train.parallel.endpoints import check_seconds, is_loopback, listen, parse_endpoint
+from overlap_train.parallel.endpoints import is_loopback, listen, parse_endpoint
 from overlap_train.parallel.handshake import Stranger, challenge, prove
 from overlap_train.parallel.stream import Stream
 
@@ -53,7 +55,7 @@ class Refusal(Exception):
 Check = Callable[[Mapping[str, Any], bool], Exception | None]
 
 
-class Link:
+class Link(Closing):
     """One end of a connection. One thread at a time may use it; `abort` may come from any."""
 
     def __init__(self, connection: socket.socket | Stream, peer: str) -> None:
@@ -162,12 +164,6 @@ class Link:
         """Close the connection. Idempotent."""
         self._stream.close()
 
-    def __enter__(self) -> Link:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def connect(
     address: str,
@@ -193,7 +189,7 @@ def connect(
             on this machine.
     """
     endpoint = parse_endpoint(address)
-    timeout_s = check_seconds("timeout_s", timeout_s)
+    timeout_s = require_seconds("timeout_s", timeout_s)
     credentials = credentials if credentials is not None else read_credentials()
     deadline = time.monotonic() + timeout_s
     while True:
@@ -244,7 +240,7 @@ def accept(
         Exception: what `check` returned.
     """
     endpoint = parse_endpoint(address)
-    timeout_s = check_seconds("timeout_s", timeout_s)
+    timeout_s = require_seconds("timeout_s", timeout_s)
     credentials = credentials if credentials is not None else read_credentials()
     context = credentials.tls.server_context() if credentials.tls is not None else None
     listeners = listen(endpoint if bind_address is None else endpoint._replace(host=bind_address))

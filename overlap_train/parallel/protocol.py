@@ -17,7 +17,7 @@ import numpy as np
 from overlap_train.errors import HostMismatchError
 from overlap_train.parallel.link import Refusal
 
-__all__ = ["is_answer", "is_list", "is_request", "judge", "plain", "shortened", "unplain"]
+__all__ = ["abridged", "as_json", "from_json", "is_answer", "is_list", "is_request", "judge"]
 
 # Nine parts of this size are shorter than the longest first message that an evaluator takes.
 _LONGEST_PART, _LONGEST_START = 100_000, 8_000
@@ -99,7 +99,7 @@ def is_list(value: object, kind: type) -> TypeGuard[list[Any]]:
     return isinstance(value, list) and all(isinstance(item, kind) for item in value)
 
 
-def shortened(text: str) -> str:
+def abridged(text: str) -> str:
     """Return a text, or the beginning and a digest of one that is too long for a first message."""
     if len(json.dumps(text)) <= _LONGEST_PART:
         return text
@@ -116,19 +116,19 @@ def _first_difference(mine: str, theirs: str) -> Sequence[str]:
     return [line[:300] for line in pairs[0]]
 
 
-def plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
+def as_json(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Return metrics as JSON has them: what has several values as lists."""
-    return {name: _plain(value) for name, value in metrics.items()}
+    return {name: _as_json(value) for name, value in metrics.items()}
 
 
-def _plain(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     if isinstance(value, list):
-        return [_plain(part) for part in value]
+        return [_as_json(part) for part in value]
     return np.asarray(value).tolist() if hasattr(value, "__array__") else value
 
 
-def unplain(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metrics from what `plain` made of them: lists as arrays."""
+def from_json(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metrics from what `as_json` made of them: lists as arrays."""
     return {n: np.asarray(v) if isinstance(v, list) else v for n, v in metrics.items()}
 
 

@@ -17,7 +17,7 @@ from overlap_train.scheduling.costs.model import CostModel
 from overlap_train.scheduling.graph.devices import Device, Platform, Transfer
 from overlap_train.scheduling.policies.base import Policy
 from overlap_train.scheduling.policies.planned import POLICIES
-from overlap_train.scheduling.runtime.accounts import Statistics
+from overlap_train.scheduling.runtime.accounts import SchedulerStatistics
 from overlap_train.scheduling.runtime.engine import Engine
 from overlap_train.scheduling.scheduler import MultiModelScheduler
 from overlap_train.scheduling.simulation import Arrival, BackgroundLoad, simulate
@@ -32,7 +32,7 @@ __all__ = [
     "MultiModelScheduler",
     "Platform",
     "Policy",
-    "Statistics",
+    "SchedulerStatistics",
     "Transfer",
     "simulate",
 ]
@@ -52,5 +52,7 @@ _MOVED = {
 }
 
 __getattr__ = moved_names(
-    __name__, {name: f"{__name__}.{home}.{name}" for home, names in _MOVED.items() for name in names}
+    __name__,
+    {name: f"{__name__}.{home}.{name}" for home, names in _MOVED.items() for name in names}
+    | {"Statistics": f"{__name__}.runtime.accounts.SchedulerStatistics"},
 )

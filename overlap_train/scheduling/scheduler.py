@@ -16,13 +16,14 @@ from concurrent.futures import Future
 from typing import Any
 
 from overlap_train._support.arguments import require_mapping, require_text
+from overlap_train._support.closing import Closing
 from overlap_train._support.numbers import require_count, require_real, require_seconds
 from overlap_train.scheduling.costs.model import Costs
 from overlap_train.scheduling.graph.devices import Device, Platform
 from overlap_train.scheduling.graph.layers import LayerGraph
 from overlap_train.scheduling.graph.requests import require_priority
 from overlap_train.scheduling.policies.base import Policy
-from overlap_train.scheduling.runtime.accounts import Statistics
+from overlap_train.scheduling.runtime.accounts import SchedulerStatistics
 from overlap_train.scheduling.runtime.admission import Limits, Submission
 from overlap_train.scheduling.runtime.engine import Engine, Recorder
 from overlap_train.scheduling.runtime.service import Service
@@ -30,7 +31,7 @@ from overlap_train.scheduling.runtime.service import Service
 __all__ = ["MultiModelScheduler"]
 
 
-class MultiModelScheduler:
+class MultiModelScheduler(Closing):
     """Runs requests for several models, layer by layer, where and when that is best.
 
     Args:
@@ -209,7 +210,7 @@ class MultiModelScheduler:
         self._service.submit(submission, timeout_s)
         return submission.future
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> SchedulerStatistics:
         """Count, latencies, missed deadlines and the use of devices so far."""
         return self._service.statistics()
 
@@ -228,9 +229,6 @@ class MultiModelScheduler:
     def close(self) -> None:
         """Fail what is unfinished with SchedulerClosedError and end the workers. May be called again."""
         self._service.close()
-
-    def __enter__(self) -> MultiModelScheduler:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
         if kind is None and not self._service.closed:

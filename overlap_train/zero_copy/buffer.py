@@ -22,7 +22,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
@@ -30,10 +29,11 @@ import tensorflow as tf
 from numpy.typing import DTypeLike, NDArray
 
 from overlap_train import errors
+from overlap_train._support.closing import Closing
 from overlap_train.zero_copy import dlpack, tensors
 from overlap_train.zero_copy.arguments import checked_device, checked_dtype, checked_shape
 from overlap_train.zero_copy.cuda import CudaBackend, DeviceAttributes
-from overlap_train.zero_copy.policy import Choice, CrossoverCache, Mode, check_mode, choose
+from overlap_train.zero_copy.policy import Choice, CrossoverCache, Mode, check_mode, choose_sharing
 from overlap_train.zero_copy.pool import Lease, Pool
 from overlap_train.zero_copy.pools import shared_pool
 
@@ -49,7 +49,7 @@ class Turn(enum.Enum):
     READ = "read"
 
 
-class MappedBuffer:
+class MappedBuffer(Closing):
     """Host memory, 256-byte aligned and pooled, that NumPy, TensorFlow and a GPU see without a copy.
 
     The memory is held by the buffer, by the arrays and by the tensors made from it, and goes back to its
@@ -153,7 +153,7 @@ class MappedBuffer:
         Args:
             device: "CPU:0", or a GPU such as "GPU:0".
             mode: "zero_copy" shares or raises, "copy" never shares, "auto" shares on the CPU, and on a GPU by
-                `policy.choose`. `choice` returns the reason.
+                `policy.choose_sharing`. `choice` returns the reason.
 
         Raises:
             errors.BufferStateError: if an array derived from `numpy()` is still alive (as it could still be
@@ -199,7 +199,7 @@ class MappedBuffer:
                 False, f"of {len(visible)} GPUs and {len(logical)} logical ones, none is surely GPU {gpu}"
             )
         key = crossover_key(backend.attributes)
-        return choose(
+        return choose_sharing(
             mode,
             self._size_bytes,
             integrated=backend.attributes.integrated,
@@ -211,17 +211,6 @@ class MappedBuffer:
         with self._lock:
             self._lease = None
             self._root = np.empty(0)
-
-    def __enter__(self) -> MappedBuffer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._lease is None else self._turn.value

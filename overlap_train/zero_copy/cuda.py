@@ -29,7 +29,6 @@ MINIMUM_DRIVER = 12000  # CUDA 12.0: the oldest driver that the CUDA 12 of Tenso
 _PORTABLE_MAPPED = 0x01 | 0x02  # CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP
 _INTEGRATED = 18  # CU_DEVICE_ATTRIBUTE_INTEGRATED
 _CAN_MAP_HOST_MEMORY = 19
-_UNIFIED_ADDRESSING = 41
 _int_p = ctypes.POINTER(ctypes.c_int)
 _pointer_p = ctypes.POINTER(ctypes.c_void_p)
 _SIGNATURES: dict[str, Sequence[object]] = {
@@ -59,14 +58,12 @@ class DeviceAttributes:
         name: as the driver calls it, such as "NVIDIA H200".
         integrated: whether the GPU shares its memory with the CPU, as on a Jetson.
         can_map: whether it can read host memory in place.
-        unified: whether host and device use the same addresses for it.
         driver_version: such as 12040 for CUDA 12.4.
     """
 
     name: str
     integrated: bool
     can_map: bool
-    unified: bool
     driver_version: int
 
 
@@ -260,7 +257,6 @@ class CudaBackend:
             name=name.value.decode(errors="replace"),
             integrated=attribute(_INTEGRATED),
             can_map=attribute(_CAN_MAP_HOST_MEMORY),
-            unified=attribute(_UNIFIED_ADDRESSING),
             driver_version=self._driver.version,
         )
 

@@ -12,13 +12,13 @@ import mmap
 import os
 import sys
 import threading
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from overlap_train import errors
+from overlap_train._support.closing import Closing
 from overlap_train._support.numbers import require_count
 
 __all__ = ["ResidentLimit", "drop_pages"]
@@ -42,7 +42,7 @@ def drop_pages(array: NDArray[Any]) -> None:
     _drop(first, end)
 
 
-class ResidentLimit:
+class ResidentLimit(Closing):
     """Keeps the resident pages of mapped files in this process near a limit while a block of code runs.
 
     A thread, started by `with`, watches the process and drops the array's pages whenever the limit is
@@ -84,14 +84,6 @@ class ResidentLimit:
         self._thread = threading.Thread(target=self._watch, name="zero_copy-resident-limit", daemon=True)
         self._thread.start()
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Stop the thread and let go of the array; idempotent."""

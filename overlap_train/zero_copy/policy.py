@@ -21,7 +21,7 @@ from overlap_train._support.numbers import is_count, require_count
 
 _MOST_BYTES = 1 << 20
 
-__all__ = ["Choice", "CrossoverCache", "Mode", "check_mode", "choose"]
+__all__ = ["Choice", "CrossoverCache", "Mode", "check_mode", "choose_sharing"]
 
 Mode = Literal["auto", "copy", "zero_copy"]
 
@@ -44,7 +44,7 @@ def check_mode(mode: str) -> None:
     require_choice("mode", mode, get_args(Mode))
 
 
-def choose(mode: Mode, size_bytes: int, *, integrated: bool, crossover_bytes: int | None) -> Choice:
+def choose_sharing(mode: Mode, size_bytes: int, *, integrated: bool, crossover_bytes: int | None) -> Choice:
     """Decide for an input that a GPU reads once.
 
     Args:

@@ -11,23 +11,18 @@ from typing import Any
 
 import psutil
 
-__all__ = ["cores", "describe", "gpu_names", "one_line"]
+from overlap_train.options.threads import available_cores
+
+__all__ = ["describe", "gpu_names", "one_line"]
 
 _PACKAGES = ("overlap_train", "tensorflow", "keras", "numpy", "tensorflow-datasets", "jax", "torch")
-
-
-def cores() -> int:
-    """Returns how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def describe() -> dict[str, Any]:
     """Returns CPU, cores, memory, GPUs, system, versions and date, as JSON values."""
     return {
         "cpu": _cpu_model(),
-        "cores": cores(),
+        "cores": available_cores(),
         "memory_bytes": psutil.virtual_memory().total,
         "gpus": gpu_names(),
         "system": f"{platform.system()} {platform.machine()}",

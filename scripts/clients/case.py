@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from overlap_train import Trainer
 
-__all__ = ["ARGUMENTS", "VALIDATION", "Run", "X", "Y", "build", "in_step", "plateau"]
+__all__ = ["ARGUMENTS", "VALIDATION", "Run", "X", "Y", "both_ways", "build", "in_step", "plateau"]
 
 _IN_STEP = "validating in step with the training: "
 
@@ -45,10 +45,12 @@ class Run:
     trainer: Trainer | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, model: keras.Model, trainer: Trainer | None = None) -> Run:
-        """Returns the weights and the history of a model that has been trained."""
+    def of(
+        cls, model: keras.Model, trainer: Trainer | None = None, more: Mapping[str, Any] | None = None
+    ) -> Run:
+        """Returns the weights and the history of a model that has been trained, and `more` values."""
         weights = {f"weight {n}": np.asarray(w) for n, w in enumerate(model.variables)}
-        return cls({**model.history.history, **weights}, trainer)
+        return cls({**model.history.history, **weights, **(more or {})}, trainer)
 
 
 def build() -> keras.Model:
@@ -71,6 +73,28 @@ def build() -> keras.Model:
 def plateau() -> keras.callbacks.Callback:
     """Returns a callback that changes the training at its second epoch, so that one is trained again."""
     return keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.5, patience=1, min_delta=10.0)
+
+
+def both_ways(
+    train: Callable[[Any], Mapping[str, Any] | None], make: Callable[[], keras.Model] = build
+) -> tuple[Callable[[], Run], Callable[[], Run]]:
+    """Returns the `stock` and `ours` of a client that trains by one call of `fit`.
+
+    Args:
+        train: calls the `fit` of what it is given, a model or a `Trainer`; may return more values by name.
+        make: returns the model.
+    """
+
+    def stock() -> Run:
+        model = make()
+        return Run.of(model, more=train(model))
+
+    def ours() -> Run:
+        model = make()
+        trainer = Trainer(model)
+        return Run.of(model, trainer, train(trainer))
+
+    return stock, ours
 
 
 def in_step(trainer: Trainer) -> str | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 from clearml import Task
 
-from overlap_train import Trainer
-from scripts.clients.case import ARGUMENTS, Run, X, Y, build
+from scripts.clients.case import ARGUMENTS, X, Y, both_ways
 
 
 def _task() -> Task:
@@ -14,18 +15,10 @@ def _task() -> Task:
     return Task.init("clients", "training", auto_resource_monitoring=False)
 
 
-def stock() -> Run:
+def train(trainer: Any) -> None:
     task = _task()
-    model = build()
-    model.fit(X, Y, callbacks=[keras.callbacks.TensorBoard("logs")], **ARGUMENTS)
-    task.close()
-    return Run.of(model)
-
-
-def ours() -> Run:
-    task = _task()
-    model = build()
-    trainer = Trainer(model)
     trainer.fit(X, Y, callbacks=[keras.callbacks.TensorBoard("logs")], **ARGUMENTS)
     task.close()
-    return Run.of(model, trainer)
+
+
+stock, ours = both_ways(train)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import keras_hub
 import numpy as np
 
-from overlap_train import Trainer
-from scripts.clients.case import ARGUMENTS, Run
+from scripts.clients.case import ARGUMENTS, both_ways
 
 
 def _task() -> keras_hub.models.BertTextClassifier:
@@ -42,14 +43,8 @@ X, Y = _data(128, 0)
 DATA = {**ARGUMENTS, "validation_data": _data(64, 1)}
 
 
-def stock() -> Run:
-    task = _task()
-    task.fit(X, Y, **DATA)
-    return Run.of(task)
-
-
-def ours() -> Run:
-    task = _task()
-    trainer = Trainer(task)
+def train(trainer: Any) -> None:
     trainer.fit(X, Y, **DATA)
-    return Run.of(task, trainer)
+
+
+stock, ours = both_ways(train, _task)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import keras_rs
 
-from overlap_train import Trainer
-from scripts.clients.case import ARGUMENTS, Run, X, Y
+from scripts.clients.case import ARGUMENTS, X, Y, both_ways
 
 
 def _model() -> keras.Model:
@@ -20,14 +21,8 @@ def _model() -> keras.Model:
     return model
 
 
-def stock() -> Run:
-    model = _model()
-    model.fit(X, Y, **ARGUMENTS)
-    return Run.of(model)
-
-
-def ours() -> Run:
-    model = _model()
-    trainer = Trainer(model)
+def train(trainer: Any) -> None:
     trainer.fit(X, Y, **ARGUMENTS)
-    return Run.of(model, trainer)
+
+
+stock, ours = both_ways(train, _model)

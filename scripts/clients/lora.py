@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 
-from overlap_train import Trainer
-from scripts.clients.case import ARGUMENTS, Run, X, Y, build
+from scripts.clients.case import ARGUMENTS, X, Y, both_ways, build
 
 
 def _model() -> keras.Model:
@@ -15,14 +16,8 @@ def _model() -> keras.Model:
     return model
 
 
-def stock() -> Run:
-    model = _model()
-    model.fit(X, Y, **ARGUMENTS)
-    return Run.of(model)
-
-
-def ours() -> Run:
-    model = _model()
-    trainer = Trainer(model)
+def train(trainer: Any) -> None:
     trainer.fit(X, Y, **ARGUMENTS)
-    return Run.of(model, trainer)
+
+
+stock, ours = both_ways(train, _model)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 
-from overlap_train import Trainer
-from scripts.clients.case import ARGUMENTS, VALIDATION, Run, X, Y, build
+from scripts.clients.case import ARGUMENTS, VALIDATION, X, Y, both_ways, build
 
 
 def _quantized() -> keras.Model:
@@ -16,14 +17,9 @@ def _quantized() -> keras.Model:
     return model
 
 
-def stock() -> Run:
-    model = _quantized()
-    model.fit(X, Y, **ARGUMENTS)
-    return Run({**Run.of(model).values, "evaluated": model.evaluate(*VALIDATION, verbose=0)})
-
-
-def ours() -> Run:
-    model = _quantized()
-    trainer = Trainer(model)
+def train(trainer: Any) -> dict[str, object]:
     trainer.fit(X, Y, **ARGUMENTS)
-    return Run({**Run.of(model).values, "evaluated": trainer.evaluate(*VALIDATION, verbose=0)}, trainer)
+    return {"evaluated": trainer.evaluate(*VALIDATION, verbose=0)}
+
+
+stock, ours = both_ways(train, _quantized)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tqdm.keras import TqdmCallback
 
-from overlap_train import Trainer
-from scripts.clients.case import ARGUMENTS, Run, X, Y, build
+from scripts.clients.case import ARGUMENTS, X, Y, both_ways
 
 
-def stock() -> Run:
-    model = build()
-    model.fit(X, Y, callbacks=[TqdmCallback()], **ARGUMENTS)
-    return Run.of(model)
-
-
-def ours() -> Run:
-    model = build()
-    trainer = Trainer(model)
+def train(trainer: Any) -> None:
     trainer.fit(X, Y, callbacks=[TqdmCallback()], **ARGUMENTS)
-    return Run.of(model, trainer)
+
+
+stock, ours = both_ways(train)

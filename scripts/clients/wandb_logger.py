@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import wandb
 from wandb.integration.keras import WandbMetricsLogger
 
-from overlap_train import Trainer
-from scripts.clients.case import ARGUMENTS, Run, X, Y, build
+from scripts.clients.case import ARGUMENTS, X, Y, both_ways
 
 
-def stock() -> Run:
+def train(trainer: Any) -> None:
     wandb.init(project="clients")
-    model = build()
-    model.fit(X, Y, callbacks=[WandbMetricsLogger()], **ARGUMENTS)
-    wandb.finish()
-    return Run.of(model)
-
-
-def ours() -> Run:
-    wandb.init(project="clients")
-    model = build()
-    trainer = Trainer(model)
     trainer.fit(X, Y, callbacks=[WandbMetricsLogger()], **ARGUMENTS)
     wandb.finish()
-    return Run.of(model, trainer)
+
+
+stock, ours = both_ways(train)

@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.page
         else run.go(again=options.again)
     )
-    page.write(plot_all(_records(directory, card, options.emulate), directory, emulated=options.emulate))
+    page.write(plot_all(_Records(directory, card, options.emulate), directory, emulated=options.emulate))
     print(f"page: {directory}.md")
     return verdict(states, [run.record(stage) for stage in stages])
 
@@ -98,7 +98,7 @@ def _body(options: argparse.Namespace) -> int:
     directory, card, name, limit_s = options.body
     stage = next(stage for stage in STAGES if stage.name == name)
     context = Context(
-        _records(Path(directory), card, options.emulate)(name),
+        _Records(Path(directory), card, options.emulate)(name),
         Path(directory),
         emulate=options.emulate,
         quick=options.quick,
@@ -107,7 +107,7 @@ def _body(options: argparse.Namespace) -> int:
     return run_body(stage, context)
 
 
-class _records:
+class _Records:
     """Gives the record of a stage by its name."""
 
     def __init__(self, directory: Path, card: str, emulate: bool) -> None:
@@ -126,7 +126,7 @@ def _page(directory: Path, card: str, *, emulate: bool) -> Page:
         f"scripts/gpu_evidence.sh{' --emulate' if emulate else ''}",
         emulated=emulate,
         sections=SECTIONS,
-        record=_records(directory, card, emulate),
+        record=_Records(directory, card, emulate),
         facts=machine.facts(card, emulate=emulate),
     )
 

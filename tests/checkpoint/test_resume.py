@@ -190,9 +190,7 @@ def test_other_settings_of_the_validation_are_said(tmp_path):
     going_on = trainer(on_change="continue", max_lag=2)
     going_on.fit(X, Y, batch_size=16, epochs=2, verbose=0, validation_data=(VX, VY), resume=tmp_path)
     (said,) = [message for message in going_on.messages if "ValidationPolicy" in message]
-    assert said == (
-        "ValidationPolicy.on_change is 'continue' from here on; until the checkpoint it was 'rollback'"
-    )
+    assert said == ("ValidationPolicy.on_change is 'continue'; until the checkpoint it was 'rollback'")
 
 
 # Where it lies.

@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from overlap_train._data import source_state
 from overlap_train._data.source_state import SourceState, begun_at, state_at
 
 
@@ -139,3 +140,18 @@ def test_a_source_that_refuses_a_state_leaves_the_seeds_alone(error):
     random.setstate(state["python"])
     assert begun_at(other, 3, state) is None
     assert random.random() == expected
+
+
+@pytest.mark.parametrize("rows", [1, 4, 5, 400])
+def test_a_large_array_is_told_by_rows_over_all_of_it(rows, monkeypatch):
+    monkeypatch.setattr(source_state, "_DIGEST_BYTES", 64)
+    array = np.arange(2.0 * rows).reshape(rows, 2)  # 16 bytes a row
+    taken = source_state.rows_that_tell(array)
+    assert len(taken) == min(rows, 4)
+    np.testing.assert_array_equal(taken[[0, -1]], array[[0, -1]])
+    assert len(np.unique(taken[:, 0])) == len(taken)
+
+
+@pytest.mark.parametrize("array", [np.float64(3).reshape(()), np.zeros((0, 2)), np.zeros((9, 0))])
+def test_arrays_without_rows_to_choose_from_are_taken_whole(array):
+    assert source_state.rows_that_tell(array).shape == array.shape

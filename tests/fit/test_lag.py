@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import keras
 import pytest
 
+from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
+from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.idle_cores import IdleCores
 from overlap_train._fit.lag import LagControl
+from overlap_train._fit.overlap_gain import OverlapJudge
+from tests.networks import arrays, sequential
 
 CORES = 2
 
@@ -73,3 +78,90 @@ def test_parts_of_a_batch_in_memory_bear_a_validation_beside_them(streamed, spli
     lag, idle, _ = control(streamed=streamed)
     train(idle, 1.9)
     assert lag.wants_alone(0, splits) is waits
+
+
+IN_STEP = "validating in step with the training from epoch {} on: "
+SLOWER = IN_STEP + "running ahead makes training slower by what a validation takes"
+
+
+@pytest.fixture
+def fit(monkeypatch):
+    """Trains where running ahead does not pay; each epoch is delivered as late as its lag allows.
+
+    Returns what the fit says of that.
+    """
+    monkeypatch.setattr(OverlapJudge, "pays", lambda _: False)
+    monkeypatch.setattr(Deliveries, "ready", lambda _: False)
+
+    def run(epochs, *, callbacks=(), resume=None, **policy):
+        trainer = Trainer(sequential(), validation=ValidationPolicy(workers=1, **policy))
+        data = dict(validation_data=arrays(40, 1), callbacks=list(callbacks), resume=resume)
+        trainer.fit(*arrays(), epochs=epochs, verbose=0, **data)
+        return [message for message in trainer.messages if "validating in step" in message]
+
+    return run
+
+
+class StopsAtBatch(keras.callbacks.Callback):
+    """Stops the training inside an epoch."""
+
+    def __init__(self, epoch):
+        super().__init__()
+        self.last, self.epoch = epoch, None
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.epoch == self.last:
+            self.model.stop_training = True
+
+
+class StopsAtEnd(StopsAtBatch):
+    """Stops the training at an epoch's end."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        pass
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == self.last:
+            self.model.stop_training = True
+
+
+@pytest.mark.parametrize(("epochs", "said"), [(1, []), (2, []), (3, [SLOWER.format(2)])])
+def test_the_end_of_running_ahead_is_told_only_if_an_epoch_follows(fit, epochs, said):
+    assert fit(epochs) == said
+
+
+@pytest.mark.parametrize("on_change", ["rollback", "continue"])
+@pytest.mark.parametrize("stops", [StopsAtEnd(0), StopsAtBatch(1)])
+def test_the_end_of_running_ahead_is_not_told_of_a_training_that_is_stopped(fit, on_change, stops):
+    """Epochs that were asked for, and that do not come."""
+    said = fit(9, callbacks=[stops], on_change=on_change)
+    assert not [message for message in said if message.startswith(IN_STEP.partition("{")[0])]
+
+
+def test_epochs_that_are_rolled_back_end_running_ahead_only_if_another_is_trained():
+    lag, _, said = control()
+    for _ in range(3):
+        lag.delivered(rolled_back=True)
+    assert not said
+    lag.waits_for(4)
+    lag.waits_for(5)
+    assert said == [IN_STEP.format(5) + "3 of the last 3 epochs were rolled back"]
+
+
+def test_a_resumed_training_says_that_it_goes_on_in_step_if_it_goes_on(fit, tmp_path):
+    fit(2, max_lag=0, resume=tmp_path)
+    assert fit(2, resume=tmp_path) == []
+    assert fit(4, resume=tmp_path) == [IN_STEP.format(3) + "so it was when the checkpoint was written"]
+
+
+def test_a_training_that_was_stopped_inside_its_last_epoch_waits_for_no_core(monkeypatch):
+    """Nothing is trained any more that a validation could slow down."""
+    monkeypatch.setattr(IdleCores, "left", property(lambda _: 0.1))
+    monkeypatch.setattr(Deliveries, "ready", lambda _: False)
+    policy = ValidationPolicy(workers=1, on_change="continue")
+    trainer = Trainer(sequential(), validation=policy, execution=ExecutionPlan(batch_splits=1))
+    trainer.fit(*arrays(), epochs=9, validation_data=arrays(40, 1), verbose=0, callbacks=[StopsAtBatch(0)])
+    assert not [message for message in trainer.messages if "of a core idle" in message]

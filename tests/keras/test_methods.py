@@ -30,19 +30,19 @@ def test_an_override_is_the_users_and_not_what_a_library_puts_into_keras_s_class
     class Own(Middle):
         pass
 
-    assert keras_methods.overrides(Own(), "fit") is Middle
-    assert keras_methods.overrides(Own(), "evaluate") is None
-    assert keras_methods.overrides(Own(), "no_such_method") is None
-    assert keras_methods.overrides(sequential(), "fit") is None
+    assert keras_methods.overriding_class(Own(), "fit") is Middle
+    assert keras_methods.overriding_class(Own(), "evaluate") is None
+    assert keras_methods.overriding_class(Own(), "no_such_method") is None
+    assert keras_methods.overriding_class(sequential(), "fit") is None
     instance = sequential()
     instance.fit = lambda *arguments, **options: None
-    assert keras_methods.overrides(instance, "fit") is type(instance)
+    assert keras_methods.overriding_class(instance, "fit") is type(instance)
     stock = keras_methods.KerasTrainer.fit
     monkeypatch.setattr(
         keras_methods.KerasTrainer, "fit", lambda *arguments, **options: stock(*arguments, **options)
     )
-    assert keras_methods.overrides(sequential(), "fit") is None
-    assert keras_methods.overrides(Own(), "fit") is Middle
+    assert keras_methods.overriding_class(sequential(), "fit") is None
+    assert keras_methods.overriding_class(Own(), "fit") is Middle
 
 
 def test_classes_of_keras_s_are_told_from_those_of_its_own_tests():

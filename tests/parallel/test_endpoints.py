@@ -6,12 +6,11 @@ import errno
 import os
 import socket
 
-import numpy as np
 import pytest
 
 from overlap_train.errors import ClusterConfigError
 from overlap_train.parallel import endpoints
-from overlap_train.parallel.endpoints import Endpoint, check_seconds, is_loopback, listen, parse_endpoint
+from overlap_train.parallel.endpoints import Endpoint, is_loopback, listen, parse_endpoint
 from tests.parallel.test_hosts import free_ports
 
 
@@ -50,25 +49,6 @@ def test_a_port_out_of_range_is_refused_by_name(port):
 def test_an_address_of_another_type_is_refused_by_name(address):
     with pytest.raises(TypeError, match="worker 1 must be a string 'host:port'"):
         parse_endpoint(address, "worker 1")
-
-
-@pytest.mark.parametrize(
-    "value", [0, -1, float("nan"), float("inf"), float("-inf"), 10**400, np.float32("inf")]
-)
-def test_a_time_out_that_is_not_positive_and_finite_is_refused_by_name(value):
-    with pytest.raises(ValueError, match="some_s must be positive and finite"):
-        check_seconds("some_s", value)
-
-
-@pytest.mark.parametrize("value", [None, "1", True, np.bool_(True), 1j, [1.0], np.ones(1)])
-def test_a_time_out_that_is_no_number_is_refused_by_name(value):
-    with pytest.raises(TypeError, match="some_s must be a number of seconds"):
-        check_seconds("some_s", value)
-
-
-def test_numbers_of_numpy_are_taken():
-    assert check_seconds("some_s", np.float32(0.5)) == 0.5
-    assert check_seconds("some_s", np.int64(3)) == 3.0
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "::ffff:127.0.0.1"])

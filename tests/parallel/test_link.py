@@ -313,7 +313,7 @@ def test_all_interfaces_need_a_key(address, monkeypatch):
 @pytest.mark.parametrize("timeout_s", [0, -1.0, float("nan"), float("inf")])
 def test_a_time_out_that_cannot_be_meant_is_refused(timeout_s, address):
     for meet in (accept, connect):
-        with pytest.raises(ValueError, match="timeout_s must be positive and finite"):
+        with pytest.raises(ValueError, match="timeout_s must be"):
             meet(address, "chief", timeout_s=timeout_s)
 
 

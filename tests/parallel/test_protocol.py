@@ -8,7 +8,7 @@ import pytest
 
 from overlap_train.errors import HostMismatchError
 from overlap_train.parallel.link import _LONGEST_HELLO, Refusal
-from overlap_train.parallel.protocol import is_answer, is_request, judge, shortened
+from overlap_train.parallel.protocol import abridged, is_answer, is_request, judge
 
 DESCRIPTION = {"version of overlap_train": "1", "cluster": "{}", "program": "ab", "model": "a\nb\n"}
 
@@ -115,7 +115,7 @@ def test_answers_are_known():
 def test_the_longest_description_fits_into_a_first_message():
     texts = ("\U0001f600" * 100_000, "\n".join(f"layer {i}" for i in range(100_000)), "x" * 99_000)
     for text in texts:
-        described = {str(part): shortened(text) for part in range(9)}
+        described = {str(part): abridged(text) for part in range(9)}
         message = {"message": {"kind": "hello", "description": described}, "sizes": []}
         assert len(json.dumps(message).encode()) < _LONGEST_HELLO
-    assert shortened("x" * 200_000) != shortened("x" * 199_999 + "y")
+    assert abridged("x" * 200_000) != abridged("x" * 199_999 + "y")

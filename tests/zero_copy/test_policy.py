@@ -5,7 +5,7 @@ import json
 import pytest
 
 from overlap_train.zero_copy.crossover import SizeTiming, find_crossover
-from overlap_train.zero_copy.policy import CrossoverCache, choose
+from overlap_train.zero_copy.policy import CrossoverCache, choose_sharing
 
 
 @pytest.mark.parametrize(
@@ -20,14 +20,14 @@ from overlap_train.zero_copy.policy import CrossoverCache, choose
     ],
 )
 def test_choice_follows_mode_device_size_and_crossover(mode, size, integrated, crossover, shared, reason):
-    choice = choose(mode, size, integrated=integrated, crossover_bytes=crossover)
+    choice = choose_sharing(mode, size, integrated=integrated, crossover_bytes=crossover)
     assert choice.zero_copy is shared
     assert reason in choice.reason
 
 
 def test_unknown_mode_is_refused():
     with pytest.raises(ValueError, match="got 'best'"):
-        choose("best", 1, integrated=False, crossover_bytes=None)
+        choose_sharing("best", 1, integrated=False, crossover_bytes=None)
 
 
 def test_crossover_survives_the_process(tmp_path):

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-__all__ = ["Share", "add_shared", "leaves_of", "number_type", "rows_between", "rows_of"]
+__all__ = ["Share", "add_shared", "number_type", "rows_between"]
 
 
 class Share:
@@ -58,14 +58,6 @@ def add_shared(gradients: tuple[Any, Any], count: int) -> Any:
         return own
     part = tf.convert_to_tensor(direct) / tf.cast(count, direct.dtype)
     return part if own is None else tf.convert_to_tensor(own) + part
-
-
-def leaves_of(structure: Any) -> list[tf.Tensor]:
-    return [leaf for leaf in keras.tree.flatten(structure) if leaf is not None]
-
-
-def rows_of(leaf: tf.Tensor) -> Any:
-    return leaf.shape[0] if leaf.shape[0] is not None else tf.shape(leaf)[0]
 
 
 def rows_between(structure: Any, begin: Any, end: Any) -> Any:

@@ -32,12 +32,11 @@ from overlap_train._training.outputs import Outputs
 from overlap_train._training.replicas.shares import (
     Share,
     add_shared,
-    leaves_of,
     number_type,
     rows_between,
-    rows_of,
 )
 from overlap_train._training.replicas.strategy import Replicas
+from overlap_train._training.rows import leaves_of, row_count
 from overlap_train._training.step import Batch, Logs, StepFunction
 
 __all__ = ["OwnReplicaStep", "ReplicaStep", "SingleReplicaStep", "make_step"]
@@ -101,7 +100,7 @@ class OwnReplicaStep:
     def __call__(self, batch: Batch) -> Logs:
         """Makes one step. Called while tracing, on the training thread, outside any replica."""
         strategy = self.replicas.strategy
-        shares = self.replicas.own_shares(rows_of(leaves_of(batch)[0]))
+        shares = self.replicas.own_shares(row_count(leaves_of(batch)[0]))
         parts = {r: rows_between(batch, begin, begin + size) for r, (begin, size) in shares.items()}
 
         def run() -> Logs:
@@ -125,8 +124,8 @@ class ReplicaStep:
         """Makes one step. Called while tracing, on the training thread, outside any replica."""
         model, strategy = self.model, self.replicas.strategy
         x = keras.utils.unpack_x_y_sample_weight(batch)[0]
-        shares = self.replicas.own_shares(rows_of(leaves_of(x)[0]))
-        rows = rows_of(leaves_of(x)[0])
+        shares = self.replicas.own_shares(row_count(leaves_of(x)[0]))
+        rows = row_count(leaves_of(x)[0])
         logs: list[Logs] = []
         with contextlib.ExitStack() as patches:
             begin_part = patches.enter_context(whole_batch_dropout(model))

@@ -195,7 +195,7 @@ class _DenseCut(_Cut):
         if _constant.get():
             kernel = tf.constant(_value(layer.kernel)[first:stop], dtype)
         else:
-            kernel = tf.cast(rows_of(layer.kernel, first, stop), dtype)
+            kernel = tf.cast(kernel_rows(layer.kernel, first, stop), dtype)
         return [keras.ops.matmul(tf.cast(values[0], dtype)[..., first:stop], kernel)]
 
     def _join_work(self) -> Work:
@@ -212,7 +212,7 @@ class _DenseCut(_Cut):
         return [layer.activation(total) if layer.activation is not None else total]
 
 
-def rows_of(kernel: Any, first: int, stop: int) -> tf.Tensor:
+def kernel_rows(kernel: Any, first: int, stop: int) -> tf.Tensor:
     """Return rows of a kernel, on its own memory if they begin and end at multiples of 64 bytes.
 
     Of a matrix TensorFlow would copy them if the columns were not a multiple of 16; of a vector it looks at

@@ -9,7 +9,7 @@ import numpy as np
 
 from overlap_train.scheduling.graph.requests import Job
 
-__all__ = ["DeviceAccount", "ModelAccount", "ModelStatistics", "Statistics"]
+__all__ = ["DeviceAccount", "ModelAccount", "ModelStatistics", "SchedulerStatistics"]
 
 
 @dataclass
@@ -69,7 +69,7 @@ class ModelStatistics:
 
 
 @dataclass(frozen=True)
-class Statistics:
+class SchedulerStatistics:
     """A moment's view of a scheduler.
 
     Attributes:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from overlap_train._support.arguments import require_callable, require_instance, shown
+from overlap_train._support.closing import Closing
 from overlap_train._support.numbers import require_count, require_real
 from overlap_train.errors import SchedulerClosedError
 from overlap_train.records import Span
@@ -67,7 +68,7 @@ class LayerWorker(threading.Thread):
             del job
 
 
-class Engine:
+class Engine(Closing):
     """Runs requests, layer by layer, on the devices of a platform.
 
     Args:
@@ -188,12 +189,6 @@ class Engine:
         for worker in self._workers:
             if worker is not threading.current_thread():
                 worker.join()
-
-    def __enter__(self) -> Engine:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def _forget(self, request: Request) -> None:
         """Under the lock: takes a request and its waiting jobs out of everything."""

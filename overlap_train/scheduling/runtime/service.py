@@ -15,7 +15,7 @@ from typing import Any
 from overlap_train.errors import QueueFullError, SchedulerClosedError
 from overlap_train.scheduling.graph.devices import Platform
 from overlap_train.scheduling.graph.requests import Request
-from overlap_train.scheduling.runtime.accounts import Statistics
+from overlap_train.scheduling.runtime.accounts import SchedulerStatistics
 from overlap_train.scheduling.runtime.admission import (
     Limits,
     Model,
@@ -127,12 +127,12 @@ class Service:
             model.waiting.append(submission)
         self._begin_what_can()
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> SchedulerStatistics:
         """Return counts, latencies, missed deadlines and the use of devices so far."""
         devices = self._engine.statistics()
         with self._changed:
             models = {name: model.account.statistics() for name, model in self._waiting.models.items()}
-            return Statistics(models, devices, len(self._waiting), self._active)
+            return SchedulerStatistics(models, devices, len(self._waiting), self._active)
 
     def drain(self) -> None:
         """Wait until everything submitted has ended."""

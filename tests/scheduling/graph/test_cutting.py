@@ -19,7 +19,7 @@ keras = pytest.importorskip("keras", reason="needs Keras")
 tf = pytest.importorskip("tensorflow", reason="needs TensorFlow")
 np = pytest.importorskip("numpy")
 
-from overlap_train.scheduling.graph.cutting import _bounds, rows_of
+from overlap_train.scheduling.graph.cutting import _bounds, kernel_rows
 from overlap_train.scheduling.graph.model_splitting import split_model
 from overlap_train.scheduling.runtime.tensorflow_backend import compile_segments
 
@@ -104,7 +104,7 @@ def test_pieces_are_read_in_place(rows, columns):
     layer.build((None, rows))
     whole = tf.function(lambda: tf.convert_to_tensor(layer.kernel))()
     for first, stop in itertools.pairwise(_bounds(rows, 4)):
-        piece = tf.function(lambda first=first, stop=stop: rows_of(layer.kernel, first, stop))()
+        piece = tf.function(lambda first=first, stop=stop: kernel_rows(layer.kernel, first, stop))()
         np.testing.assert_array_equal(piece, whole[first:stop])
         if stop * columns % 16 == 0:  # the last rows need not end there
             assert address(piece) == address(whole) + 4 * first * columns
@@ -116,7 +116,7 @@ def test_rows_are_taken_where_the_weights_are():
 
     def elsewhere():  # traced and not run: there need be no GPU
         with tf.device("/device:GPU:0"):
-            return tf.identity(rows_of(layer.kernel, 0, 544), name="elsewhere")
+            return tf.identity(kernel_rows(layer.kernel, 0, 544), name="elsewhere")
 
     graph = tf.function(elsewhere).get_concrete_function().graph
     assert "GPU:0" in graph.get_operation_by_name("elsewhere").device

@@ -1,0 +1,27 @@
+"""The one owner of how what has a `close` is used in a `with` statement."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import TypeVar
+
+__all__ = ["Closing"]
+
+_Self = TypeVar("_Self", bound="Closing")
+
+
+class Closing(ABC):
+    """A context manager that returns itself and is closed at the end of the block, whatever happens in it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what is held; does nothing the second time."""
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        self.close()
