@@ -96,7 +96,7 @@ class ArrayFeed(Feed):
     def rewind(self, drawn: int) -> None:
         self.drawn = drawn
 
-    def remembered(self, *, begun: bool) -> dict[str, Any]:
+    def remembered(self, *, begun: bool, seen: int) -> dict[str, Any]:
         return {"order": self._orders[self.drawn - 1]} if begun and not self._orders.repeats else {}
 
     def recall(self, drawn: int, remembered: dict[str, Any]) -> Sequence[str]:

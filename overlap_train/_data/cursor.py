@@ -172,7 +172,7 @@ class Cursor:
         steps = self._steps if self._within else 0
         is_open = self._pass is not None
         begun = is_open and (self._within or (bool(self._steps_per_epoch) and self._seen > 0))
-        data = self.feed.remembered(begun=begun)
+        data = self.feed.remembered(begun=begun, seen=self._seen)
         if data and begun:
             data = {**data, "marked": self._marked}
         return CursorState(self.feed.drawn, self._seen, is_open, self._epochs, self._within, steps, data)

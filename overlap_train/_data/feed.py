@@ -127,11 +127,12 @@ class Feed(abc.ABC):
     def mark(self) -> None:
         """Takes note that the first batch of the present pass is about to be drawn."""
 
-    def remembered(self, *, begun: bool) -> dict[str, Any]:
+    def remembered(self, *, begun: bool, seen: int) -> dict[str, Any]:
         """Returns what another process has to be told besides the position, in values for a checkpoint.
 
         Args:
             begun: whether the present pass has begun and goes on.
+            seen: batches used of it.
         """
         return {}
 

@@ -14,13 +14,16 @@ from overlap_train._data.pipeline import (
     calls_python,
     captured_by,
     draws_lazily,
+    draws_orders,
     keeps_state,
+    looks_up_rows,
     prepared_batches,
+    python_draws_at_pass,
     read_by,
 )
 from overlap_train._data.preprocessing import Preprocess
 from overlap_train._data.row_orders import in_background
-from overlap_train._data.source_state import SourceState
+from overlap_train._data.source_state import SourceState, begun_at, state_at
 from overlap_train._keras.data import Pipeline
 
 __all__ = ["IteratorFeed"]
@@ -54,6 +57,8 @@ class IteratorFeed(Feed):
         self._state: SourceState | None = None
         self._taken: dict[tuple[int, bool], dict[str, Any]] = {}
         self._recalled = False
+        self._position: dict[str, Any] | None = None
+        self._telling: dict[int, Any] = {}
 
     def prepare(self) -> None:
         """Makes the first iterator and begins to save its seeds."""
@@ -64,8 +69,8 @@ class IteratorFeed(Feed):
             self._origin.set_result(None)
             return
         self._first = iter(self._dataset)
-        first = self._first
-        self._origin = in_background(lambda: _save_iterator(first), "overlap-seeds")
+        first, known = self._first, looks_up_rows(self._dataset)
+        self._origin = in_background(lambda: _save_iterator(first, known_python=known), "overlap-seeds")
 
     def look_only(self) -> None:
         # An iterator would draw from the user's seeds; the pipeline's operations tell nearly as much.
@@ -78,7 +83,8 @@ class IteratorFeed(Feed):
         """Whether the state of a new iterator is all that the passes from it on depend on."""
         if not self._pipeline.is_dataset or not isinstance(self._dataset, tf.data.Dataset):
             return False
-        return not keeps_state(self._dataset) and not draws_lazily(self._dataset)
+        dataset = self._dataset
+        return not keeps_state(dataset) and not draws_lazily(dataset) and not draws_orders(dataset)
 
     @property
     def rewindable(self) -> bool:
@@ -110,15 +116,19 @@ class IteratorFeed(Feed):
         return () if self._state is None else self._state.left_out
 
     def remember(self) -> bool:
-        if self._state is None and self._pipeline.resumable and isinstance(self._dataset, tf.data.Dataset):
-            self._state = SourceState(self._pipeline.stateful)
+        if self._state is None and isinstance(self._dataset, tf.data.Dataset):
+            alike = self._pipeline.is_dataset and python_draws_at_pass(self._dataset)
+            if self._pipeline.resumable or (alike and not self.rewindable):
+                self._state = SourceState(self._pipeline.stateful)
         return self._state is not None or self.rewindable
 
     def mark(self) -> None:
         self._take(begun=True)
 
-    def remembered(self, *, begun: bool) -> dict[str, Any]:
-        return self._take(begun=begun)
+    def remembered(self, *, begun: bool, seen: int) -> dict[str, Any]:
+        taken = self._take(begun=begun)
+        position = state_at(self._telling.get(self.drawn), seen) if taken and begun else None
+        return taken if position is None else {**taken, "position": position}
 
     def _take(self, *, begun: bool) -> dict[str, Any]:
         """Returns the state before a pass's first batch, or behind the passes so far.
@@ -140,13 +150,15 @@ class IteratorFeed(Feed):
             others = self._state.put_back(remembered)
         except (LookupError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"the state of its data makes no sense ({error!r:.160})") from error
-        self._recalled = True
+        self._recalled, self._position = True, remembered.get("position")
         return others
 
     def source(self, opened: Any) -> Any:
         return opened.iterator if isinstance(opened, KeptPass) else opened
 
     def used(self, opened: Any, first: int, steps: int) -> None:
+        if self._pipeline.told is not None and steps:
+            self._telling.setdefault(self.drawn, self._pipeline.told.newest)
         if self._kept is not None:
             self._kept.used(opened, first, steps)
 
@@ -155,6 +167,7 @@ class IteratorFeed(Feed):
 
     def forget(self, drawn: int, seen: int = 0) -> None:
         self._taken = {key: state for key, state in self._taken.items() if key[0] >= drawn}
+        self._telling = {number: each for number, each in self._telling.items() if number >= drawn}
         if self._kept is not None:
             self._kept.forget(drawn, seen)
 
@@ -168,10 +181,15 @@ class IteratorFeed(Feed):
         return self._kept.open(drawn)
 
     def _reopen_recalled(self, drawn: int, seen: int) -> Any:
-        """Draws a pass from its first batch on, as another process did."""
+        """Makes a pass go on as another process left it: by its state, or drawn from its first batch on."""
         self._recalled, self.drawn = False, drawn - 1
         opened = self.new_pass()
         self.mark()
+        told, position = self._pipeline.told, self._position
+        begun = begun_at(told, seen, position) if told is not None and position is not None else None
+        if begun is not None:
+            self._telling[drawn] = begun
+            return opened
         for _ in range(seen):
             if next(self.source(opened), None) is None:
                 raise ValueError(f"the training data ended before batch {seen}, where the checkpoint stood")
@@ -225,8 +243,13 @@ class IteratorFeed(Feed):
         self._pipeline.end_epoch()
 
 
-def _save_iterator(iterator: Any) -> tf.Tensor | None:
-    """Returns the state of a `tf.data` iterator, variant[n], or None if Python takes part in it."""
+def _save_iterator(iterator: Any, *, known_python: bool) -> tf.Tensor | None:
+    """Returns the state of a `tf.data` iterator, variant[n], or None if Python takes part in it.
+
+    Args:
+        iterator: before its first element.
+        known_python: whether the Python in it keeps no state.
+    """
     resource = iterator._iterator_resource
     refuse, ignore = 2, 1
     try:
@@ -234,7 +257,7 @@ def _save_iterator(iterator: Any) -> tf.Tensor | None:
     except tf.errors.FailedPreconditionError as error:
         # Random operations are made anew with each iterator and need no state; Python functions have one
         # that nobody can see.
-        if "PyFunc" in str(error):
+        if "PyFunc" in str(error) and not known_python:
             return None
     except tf.errors.OpError:
         return None

@@ -11,7 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from overlap_train._data.hugging_face import is_lookup, makes_passes_alike
 from overlap_train._data.preprocessing import Preprocess, prepare
+from overlap_train._inspection.graph import python_function
 from overlap_train._inspection.tables import find_tables
 from overlap_train._inspection.traced import CapturedVariable, captured_variables
 
@@ -19,9 +21,12 @@ __all__ = [
     "calls_python",
     "captured_by",
     "draws_lazily",
+    "draws_orders",
     "is_repeatable",
     "keeps_state",
+    "looks_up_rows",
     "prepared_batches",
+    "python_draws_at_pass",
     "read_by",
     "reorders",
     "without_autotune",
@@ -125,9 +130,35 @@ def keeps_state(dataset: Any) -> bool:
     return any(op.startswith(_WRITING_OPS) for stage in _stages(dataset) for op in _function_ops(stage))
 
 
+def draws_orders(dataset: Any) -> bool:
+    """Whether a `scan` draws from a seed that nobody knows, which then decides on the rest of the pass.
+
+    So does the shuffle of Hugging Face's `to_tf_dataset` unless TensorFlow has a global seed.
+    """
+    scans = [stage for stage in _stages(dataset) if type(stage).__name__ == "_ScanDataset"]
+    draws = [node for scan in scans for node in _function_nodes(scan) if "seed2" in node.attr]
+    return any(node.attr["seed"].i == 0 and node.attr["seed2"].i == 0 for node in draws)
+
+
 def calls_python(dataset: Any) -> bool:
-    """Whether Python takes part in a pipeline, as in `py_function` and `from_generator`."""
-    return any("PyFunc" in op for stage in _stages(dataset) for op in _function_ops(stage))
+    """Whether Python takes part in a pipeline, as in `py_function` and `from_generator`.
+
+    A function that only looks rows up by their number does not count.
+    """
+    return not all(map(is_lookup, _python_functions(dataset)))
+
+
+def looks_up_rows(dataset: Any) -> bool:
+    """Whether Python takes part in a pipeline and only looks rows up by their number."""
+    return not calls_python(dataset) and bool(_python_functions(dataset))
+
+
+def python_draws_at_pass(dataset: Any) -> bool:
+    """Whether the Python in a pipeline depends on nothing but global seeds as a pass begins."""
+    functions = _python_functions(dataset)
+    alike = all(is_lookup(function) or makes_passes_alike(function) for function in functions)
+    kept = reorders(dataset) or keeps_state(dataset) or draws_orders(dataset) or bool(read_by(dataset))
+    return bool(functions) and alike and not kept
 
 
 def captured_by(dataset: Any) -> list[CapturedVariable]:
@@ -165,12 +196,22 @@ def _stages(dataset: Any) -> Iterator[tf.data.Dataset]:
 
 def _function_ops(stage: tf.data.Dataset) -> set[str]:
     """Returns the types of all operations in the functions of one stage and in those that they call."""
-    ops: set[str] = set()
+    return {node.op for node in _function_nodes(stage)}
+
+
+def _function_nodes(stage: tf.data.Dataset) -> Iterator[Any]:
+    """Yields all operations in the functions of one stage and in those that they call."""
     for function in stage._functions():
         graph = function.function.graph.as_graph_def()
-        ops |= {node.op for node in graph.node}
-        ops |= {node.op for inner in graph.library.function for node in inner.node_def}
-    return ops
+        yield from graph.node
+        for inner in graph.library.function:
+            yield from inner.node_def
+
+
+def _python_functions(dataset: Any) -> list[Any]:
+    """Returns the functions that a pipeline calls in Python; None for each that cannot be found."""
+    nodes = [node for stage in _stages(dataset) for node in _function_nodes(stage) if "PyFunc" in node.op]
+    return [python_function(node.attr["token"].s) for node in nodes]
 
 
 def without_autotune(dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["SourceState", "rows_that_tell"]
+__all__ = ["SourceState", "begun_at", "rows_that_tell", "state_at"]
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _CONTAINERS = (list, tuple, set, frozenset, dict)
@@ -80,6 +80,44 @@ class SourceState:
         return [
             name for name, digest in state.get("unchanged", {}).items() if digest != self._digests.get(name)
         ]
+
+
+def state_at(iterator: Any, count: int) -> dict[str, Any] | None:
+    """Returns the state of a source as its iterator stands, for `begun_at`.
+
+    Args:
+        iterator: has `count` and `get_state`; None if there is none.
+        count: elements that have been used.
+
+    Returns:
+        None if the iterator has drawn others ahead, or has a state that no checkpoint can hold.
+    """
+    if iterator is None or iterator.count != count:
+        return None
+    try:
+        return SourceState(iterator).take()
+    except TypeError:
+        return None
+
+
+def begun_at(source: Any, count: int, state: dict[str, Any]) -> Any:
+    """Makes a source begin its next pass where another process stood.
+
+    Args:
+        source: has `begin_at`.
+        count: elements that had been used.
+        state: of `state_at`.
+
+    Returns:
+        The iterator of that pass, or None if the source does not take the state: its elements have to be
+        drawn.
+    """
+    try:
+        begun = source.begin_at(count, _copied(state["spoken"]))
+    except (AttributeError, LookupError, TypeError, ValueError):
+        return None
+    SourceState(None).put_back(state)
+    return begun
 
 
 def rows_that_tell(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

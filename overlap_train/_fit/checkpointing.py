@@ -42,7 +42,8 @@ def build_resumer(
     if not (feed.rewindable if settings.hosts.count > 1 else feed.remember()):
         raise ValueError(
             "resume needs data whose position can be found again: arrays, a PyDataset, a generator, Grain, "
-            "or a tf.data.Dataset without Python functions and state of its own; this data has one"
+            "or a tf.data.Dataset without Python functions and state of its own (Hugging Face's "
+            "to_tf_dataset(shuffle=True) needs keras.utils.set_random_seed before it); this data has one"
         )
     if feed.left_out:
         say(

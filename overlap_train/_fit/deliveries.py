@@ -147,7 +147,7 @@ class Deliveries:
             timeout_s: how long to wait without looking for signals; None means as long as it may take.
         """
         pending = self.backlog.oldest
-        self._wait(pending, timeout_s)
+        cpu_s = self._wait(pending, timeout_s)
         results, spans = self.suite.collect(pending)
         accounts = self.ledger.accounts
         accounts.validated(pending.epoch, spans)
@@ -157,7 +157,7 @@ class Deliveries:
         start_s = time.monotonic()
         # Also before an epoch's first step: its metrics have been reset.
         trained_on = self._course.step != pending.snapshot.step or self.cursor.within
-        self.lag.validated(spans, alone=not trained_on)
+        self.lag.validated(spans, alone=not trained_on, cpu_s=cpu_s)
         outcome = self.delivery.deliver(
             pending.snapshot, pending.train_logs, results, stops=pending.stops, trained_on=trained_on
         )
@@ -239,16 +239,18 @@ class Deliveries:
         due = next_epoch < self._course.epochs and not self.stops
         return due and any(pending.validations for pending in self.backlog)
 
-    def _wait(self, pending: PendingEpoch, timeout_s: float | None) -> None:
+    def _wait(self, pending: PendingEpoch, timeout_s: float | None) -> float | None:
+        """Returns the processor seconds of the wait, or None if they are not all that a validation takes."""
         if pending.ready():
-            return
+            return None
         self.suite.admit(None)
-        start_s = time.monotonic()
+        start_s, start_cpu_s = time.monotonic(), time.process_time()
         if timeout_s is None:
             pending.wait(self.timeout_s, self.check_interrupted)
         else:
             pending.wait(timeout_s, lambda: None)
         self.ledger.charge("wait", start_s, pending.epoch, "waited_s")
+        return time.process_time() - start_cpu_s if self.suite.computes_here else None
 
     def _roll_back(self, pending: PendingEpoch, outcome: Outcome) -> None:
         """Forgets what was trained after a snapshot; its values are already in the model."""

@@ -192,12 +192,19 @@ class LagControl:
         """Takes in a training call that traced nothing."""
         self._calls.append((span, steps))
 
-    def validated(self, spans: Sequence[Span], *, alone: bool) -> None:
-        """Takes in the workers' spans of an epoch, and whether the training waited for them."""
+    def validated(self, spans: Sequence[Span], *, alone: bool, cpu_s: float | None = None) -> None:
+        """Takes in the workers' spans of an epoch, and whether the training waited for them.
+
+        Args:
+            spans: of its validation.
+            alone: whether nothing was trained meanwhile.
+            cpu_s: the processor seconds of that wait, or None if they do not tell what a validation takes.
+        """
         if self._judge is None or not spans:
             return
         if alone:
-            self._judge.observe_alone(max(s.end_s for s in spans) - min(s.start_s for s in spans))
+            seconds = max(s.end_s for s in spans) - min(s.start_s for s in spans)
+            self._judge.observe_alone(seconds, cpu_s)
         else:
             self._judge.observe_beside(self._calls, spans)
         self._calls.clear()

@@ -16,6 +16,10 @@ from overlap_train.records import Span
 
 __all__ = ["OverlapGain", "OverlapJudge"]
 
+# Seconds by which a training is slower for each processor second taken from it: the threads of an operation
+# wait for the slowest of them, and share the caches.
+_MOST_PAID = 1.5
+
 
 @dataclass(frozen=True, slots=True)
 class OverlapGain:
@@ -49,6 +53,7 @@ class OverlapJudge:
         self._disturbed: list[list[tuple[float, int]]] = []
         self._undisturbed: list[float] = []
         self._alone: list[float] = []
+        self._cpu: list[float] = []
 
     @property
     def wants_alone(self) -> bool:
@@ -74,9 +79,17 @@ class OverlapJudge:
         if disturbed:
             self._disturbed.append(disturbed)
 
-    def observe_alone(self, seconds: float) -> None:
-        """Takes in how long a validation took while the training waited for it."""
+    def observe_alone(self, seconds: float, cpu_s: float | None = None) -> None:
+        """Takes in how long a validation took while the training waited for it.
+
+        Args:
+            seconds: by the clock.
+            cpu_s: the processor seconds of the whole process meanwhile; None if the validation computes
+                elsewhere too.
+        """
         self._alone.append(seconds)
+        if cpu_s is not None:
+            self._cpu.append(cpu_s)
 
     def gain(self) -> OverlapGain | None:
         """Returns what overlapping is worth, or None while there is nothing to compare."""
@@ -84,7 +97,11 @@ class OverlapJudge:
             return None
         step_s = statistics.median(self._undisturbed)
         paid = [sum(duration_s - steps * step_s for duration_s, steps in calls) for calls in self._disturbed]
-        return OverlapGain(statistics.median(self._alone), statistics.median(paid))
+        paid_s = statistics.median(paid)
+        if self._cpu:
+            # What hardly computes cannot slow the training: then somebody else did.
+            paid_s = min(paid_s, _MOST_PAID * statistics.median(self._cpu))
+        return OverlapGain(statistics.median(self._alone), paid_s)
 
     def pays(self) -> bool | None:
         """Whether to go on overlapping; None as long as too little has been seen to say."""

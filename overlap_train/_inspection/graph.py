@@ -10,12 +10,14 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps_utils
+from tensorflow.python.ops import script_ops
 
 __all__ = [
     "call_with",
     "computation",
     "handle_spec",
     "nested_operations",
+    "python_function",
     "signatures_of",
     "written_inputs",
 ]
@@ -62,6 +64,19 @@ def nested_operations(graph: Any) -> Iterator[tuple[str, str, Any]]:
     for function in graph.as_graph_def().library.function:
         for node in function.node_def:
             yield node.op, node.name, None
+
+
+def python_function(token: bytes) -> Any:
+    """Returns the Python function that an operation with this token calls, or None (`script_ops._py_funcs`).
+
+    TensorFlow wraps it for `py_function` (`EagerFunc._func`) and against AutoGraph (`do_not_convert`).
+    """
+    found = script_ops._py_funcs.get(token.decode())
+    found = getattr(found, "_func", found)
+    wrapped = getattr(found, "__wrapped__", None)
+    if wrapped is None and hasattr(found, "autograph_info__"):
+        wrapped = next((cell.cell_contents for cell in found.__closure__ or ()), None)
+    return found if wrapped is None else wrapped
 
 
 def signatures_of(graph: Any, kind: str, attributes: Sequence[str]) -> set[tuple[int, ...]]:

@@ -24,10 +24,13 @@ from keras.src.trainers.data_adapters.grain_dataset_adapter import GrainDatasetA
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
+from overlap_train._keras.grain_data import told
+
 __all__ = [
     "Arrays",
     "Pipeline",
     "acts_at_epochs",
+    "hugging_face_kind",
     "recognize",
     "split_validation",
     "without_optionals",
@@ -44,12 +47,14 @@ class Pipeline:
         resumable: whether drawing again from a pass's first batch on, in another process and from the same
             state of the source, is known to give the same batches: by index, from a generator, from Grain.
         stateful: the user's object whose attributes are that state, if it has any.
+        told: a dataset of Grain's that tells where it stands; see `grain_data`.
     """
 
     is_dataset: bool
     restarts: bool
     resumable: bool
     stateful: Any
+    told: Any
     _adapter: DataAdapter = field(repr=False)
 
     @functools.cached_property
@@ -150,14 +155,17 @@ def recognize(
     Raises:
         ValueError: as Keras, for data that it does not know, empty data or mismatched lengths.
     """
+    for part in (x, y, sample_weight):
+        _refuse_hugging_face(part, role)
     if x is None:
         raise ValueError(
             f"there is no {role} data: x is None; pass arrays, a tf.data.Dataset, a keras.utils.PyDataset "
             "or a generator of batches"
         )
     convertible = array_data_adapter.can_convert_arrays((x, y, sample_weight))
+    telling = told(x)
     adapter = get_data_adapter(
-        x=x,
+        x=x if telling is None else telling,
         y=y,
         sample_weight=sample_weight,
         batch_size=batch_size,
@@ -165,7 +173,7 @@ def recognize(
         shuffle=shuffle if convertible or isinstance(x, keras.utils.PyDataset) else False,
         class_weight=class_weight,
     )
-    pipeline = _pipeline(adapter, x)
+    pipeline = _pipeline(adapter, x, telling)
     if isinstance(adapter, ArrayDataAdapter):
         arrays = _arrays(adapter, shuffle, pipeline)
         if arrays.num_samples == 0:
@@ -174,6 +182,33 @@ def recognize(
     if pipeline.num_batches == 0:
         raise ValueError(f"the {role} data is empty: its dataset has no batch; pass at least one")
     return pipeline
+
+
+def hugging_face_kind(data: Any) -> str | None:
+    """Returns which class of Hugging Face's `datasets` data belongs to, or None if to none."""
+    names = [cls.__name__ for cls in type(data).__mro__ if cls.__module__.split(".")[0] == "datasets"]
+    return next((name for name in names if name in _INSTEAD), None)
+
+
+_INSTEAD = {
+    "Dataset": "data.to_tf_dataset(columns=..., label_cols=..., batch_size=...)",
+    "IterableDataset": (
+        'a generator of batches, such as ((b["x"], b["y"]) for b in data.with_format("numpy").iter(32)), and '
+        "the number of steps"
+    ),
+    "DatasetDict": 'one of its splits, such as data["train"].to_tf_dataset(columns=..., batch_size=...)',
+    "IterableDatasetDict": "a generator of the batches of one of its splits, and the number of steps",
+    "Column": 'an array, data.with_format("numpy")["x"][:]',
+}
+
+
+def _refuse_hugging_face(data: Any, role: str) -> None:
+    """Raises a ValueError that says what Keras takes in place of a dataset of Hugging Face's."""
+    kind = hugging_face_kind(data)
+    if kind is not None:
+        raise ValueError(
+            f"the {role} data is a Hugging Face {kind}, which Keras does not take; pass {_INSTEAD[kind]}"
+        )
 
 
 def split_validation(arrays: Any, fraction: float) -> tuple[Any, Any]:
@@ -189,12 +224,13 @@ def without_optionals(batch: Any) -> Any:
     )
 
 
-def _pipeline(adapter: DataAdapter, x: Any) -> Pipeline:
+def _pipeline(adapter: DataAdapter, x: Any, telling: Any) -> Pipeline:
     return Pipeline(
         is_dataset=isinstance(adapter, TFDatasetAdapter),
         restarts=not isinstance(adapter, GeneratorDataAdapter),
         resumable=isinstance(adapter, (GeneratorDataAdapter, GrainDatasetAdapter, PyDatasetAdapter)),
         stateful=x if isinstance(adapter, PyDatasetAdapter) else None,
+        told=telling,
         _adapter=adapter,
     )
 

@@ -161,6 +161,7 @@ class FunctionRunner:
         in_step: None: what must not run beside the training is a `LiveFunction`.
         rewindable: a function may be called for an epoch again.
         runs_python: the function.
+        computes_here: whether the function runs in this process.
     """
 
     in_step: str | None = None
@@ -172,6 +173,7 @@ class FunctionRunner:
         """Takes what calls the function, and its thread."""
         self._name = name
         self._call = call
+        self.computes_here = not isinstance(call, FunctionProcess)
         self._pool = pool
         self._on_span = request.on_span
         self._say = request.say

@@ -69,6 +69,7 @@ class LiveRunner:
     """
 
     live = True
+    computes_here = True
     runs_python = True
 
     def __init__(

@@ -166,6 +166,7 @@ class RemoteRunner:
 
     in_step: str | None = None
     live = False
+    computes_here = False
     runs_python = False  # another process sees nothing of the callbacks
 
     def __init__(self, name: str, remote: RemoteEvaluator | None, hosts: Hosts, *, rewindable: bool) -> None:

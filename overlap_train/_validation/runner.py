@@ -35,6 +35,7 @@ class ValidationRunner:
 
     in_step: str | None = None
     live = False
+    computes_here = True
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import keras
+import tensorflow as tf
 
 from overlap_train._snapshot import Snapshot, Values
 from overlap_train._validation.live import LiveRunner, is_of_hook, live_failure
@@ -47,6 +48,10 @@ class Runner(Protocol):
     @property
     def live(self) -> bool:
         """Whether it evaluates the model as it is, at delivery, and not snapshots: a `LiveRunner`."""
+
+    @property
+    def computes_here(self) -> bool:
+        """Whether the processors that a validation takes are this process's."""
 
     def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
         """Begins to evaluate a snapshot; the futures are in the order of the parts."""
@@ -165,6 +170,12 @@ class ValidationSuite:
         They do not if they have devices of their own. Of evaluation functions nobody knows: they may wait.
         """
         return self._pool is not None and not self._function_pools
+
+    @property
+    def computes_here(self) -> bool:
+        """Whether this process's processors do all that the validations take."""
+        runners = [named.runner for named in self._sets.values()]
+        return all(runner.computes_here for runner in runners) and not tf.config.list_logical_devices("GPU")
 
     @property
     def idle(self) -> bool:

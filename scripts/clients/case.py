@@ -11,7 +11,7 @@ import numpy as np
 
 from overlap_train import Trainer
 
-__all__ = ["ARGUMENTS", "VALIDATION", "Run", "X", "Y", "both_ways", "build", "in_step"]
+__all__ = ["ARGUMENTS", "VALIDATION", "Run", "X", "Y", "both_ways", "build", "in_step", "plateau"]
 
 _IN_STEP = "validating in step with the training: "
 
@@ -68,6 +68,11 @@ def build() -> keras.Model:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"])
     return model
+
+
+def plateau() -> keras.callbacks.Callback:
+    """Returns a callback that changes the training at its second epoch, so that one is trained again."""
+    return keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.5, patience=1, min_delta=10.0)
 
 
 def both_ways(

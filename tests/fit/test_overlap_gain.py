@@ -46,6 +46,16 @@ def test_part_of_the_cost_hidden_pays():
     assert judge(1.25, alone_s=1.0).pays() is True
 
 
+@pytest.mark.parametrize(("cpu_s", "pays"), [(0.01, True), (0.5, True), (0.95, False), (None, False)])
+def test_what_hardly_computes_is_not_blamed_for_a_slower_training(cpu_s, pays):
+    """Where others use the machine, calls beside a validation that waits may be slower by chance."""
+    result = judge(3.0, alone_s=None)
+    result.observe_alone(1.0, cpu_s)
+    assert result.pays() is pays
+    expected = 4.0 if cpu_s is None else min(4.0, 1.5 * cpu_s)
+    assert result.gain().paid_s == pytest.approx(expected)
+
+
 def test_one_stalled_epoch_does_not_decide():
     result = judge(1.1, epochs=4)
     result.observe_beside(*epoch(50.0))

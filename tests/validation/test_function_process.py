@@ -14,7 +14,7 @@ from overlap_train import EvaluationFunction
 from overlap_train._validation import function_process
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
 from tests import interpreters
-from tests.networks import subclassed
+from tests.networks import assert_same_weights, subclassed
 from tests.validation.calling import (
     ROUNDING,
     WAIT_S,
@@ -42,6 +42,19 @@ def dies_once(path, model):
 
 def sleeps(model):
     time.sleep(WAIT_S)
+
+
+def changes(model):
+    model.layers[-1].kernel.assign(0.0 * model.layers[-1].kernel)
+    return 1.0
+
+
+def forks(model):
+    child = os.fork()
+    if not child:
+        return 0.0
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
 
 
 def make_subclassed():
@@ -84,6 +97,18 @@ def test_a_process_that_dies_is_an_error_and_is_started_again(tmp_path, forked):
     with pytest.warns(RuntimeWarning, match="exit code 7"):
         trainer = fit(simple(), in_process(function), epochs=2, on_error="warn")
     assert trainer.model.history.history["val_f"] == [1.0]
+
+
+def test_what_a_function_changes_in_a_process_is_said_and_reaches_nothing_else(forked):
+    trainer = fit(simple(), in_process(changes))
+    plain = fit(simple(), {})
+    assert_same_weights(trainer.model, plain.model)
+    (said,) = [message for message in trainer.messages if "changed its model" in message]
+    assert "kernel" in said
+
+
+def test_a_fork_of_a_process_that_comes_back_is_ended(forked):
+    assert fit(simple(), in_process(forks), epochs=2).model.history.history["val_f"] == [1, 1]
 
 
 def test_a_process_that_hangs_is_ended_with_the_fit(forked):

@@ -1,0 +1,157 @@
+"""Hugging Face's and Grain's data overlaps, rolls back and resumes as arrays do."""
+
+from __future__ import annotations
+
+import random
+
+import keras
+import numpy as np
+import pytest
+
+from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
+from tests.fit import library_sources
+from tests.fit.library_sources import BATCH, INSTALLED, SOURCES, X, Y
+from tests.fit.test_replay import VALIDATION, callbacks
+from tests.fit.test_step_checkpoints import Killed, Kills, kill, same
+from tests.networks import assert_same_history, assert_same_weights, sequential
+
+pytestmark = [
+    pytest.mark.skipif(not SOURCES, reason="lacks datasets and grain"),
+    pytest.mark.filterwarnings("ignore:::(datasets|grain|fsspec|multiprocess|dill).*"),
+]
+RESUMABLE = [name for name, (_, _, resumable) in SOURCES.items() if resumable]
+needs_datasets = pytest.mark.skipif(not INSTALLED["datasets"], reason="lacks datasets")
+needs_grain = pytest.mark.skipif(not INSTALLED["grain"], reason="lacks grain")
+
+
+def arguments(make, steps, epochs):
+    random.seed(1)
+    np.random.seed(2)
+    return dict(
+        x=make(), epochs=epochs, steps_per_epoch=steps, shuffle=False, validation_data=VALIDATION, verbose=0
+    )
+
+
+@pytest.mark.parametrize("lag", [1, 3])
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_rollback_gives_the_numbers_of_keras(source, lag):
+    make, steps, _ = SOURCES[source]
+    expected = sequential()
+    expected.fit(**arguments(make, steps, 8), callbacks=callbacks())
+    trainer = Trainer(sequential(), validation=ValidationPolicy(max_lag=lag, overlap="always"))
+    trainer.fit(**arguments(make, steps, 8), callbacks=callbacks())
+    assert not any("in step with the training:" in message for message in trainer.messages)
+    assert any("back to the end of epoch" in message for message in trainer.messages)
+    assert_same_history(trainer.model.history.history, expected.history.history)
+    assert_same_weights(trainer.model, expected)
+
+
+def fit(make, steps, resume, *, step=10**9):
+    kills = Kills(step, kill)
+    kills.overlap_safe = True
+    trainer = Trainer(sequential(), validation=ValidationPolicy(max_lag=1, overlap="always"))
+    trainer.fit(**arguments(make, steps, 5), callbacks=[kills, *callbacks()], resume=resume)
+    return trainer
+
+
+def killed_and_resumed(make, steps, directory, every_steps):
+    policy = CheckpointPolicy(directory=directory, every_steps=every_steps)
+    with pytest.raises(Killed):
+        fit(make, steps, policy, step=2 * (steps or 12) + 3)
+    trainer = fit(make, steps, policy)
+    assert any(message.startswith("resumed") for message in trainer.messages)
+    return trainer
+
+
+@pytest.mark.parametrize("every_steps", [2, None])
+@pytest.mark.parametrize("source", RESUMABLE)
+def test_killed_it_goes_on_to_the_result_of_the_unbroken_run(tmp_path, source, every_steps):
+    make, steps, _ = SOURCES[source]
+    same(killed_and_resumed(make, steps, tmp_path / "run", every_steps), fit(make, steps, None))
+
+
+@needs_datasets
+def test_rows_that_processes_of_hugging_face_draw_go_on_in_their_order(tmp_path, monkeypatch):
+    """Its processes take minutes to start on a machine under load; here the rows are drawn in this one."""
+    from datasets.utils.tf_utils import NumpyMultiprocessingGenerator
+
+    def drawn(self):
+        order = np.arange(len(self.dataset))
+        np.random.shuffle(order)
+        for first in range(0, len(order), self.batch_size):
+            rows = self.dataset[order[first : first + self.batch_size]]
+            yield {name: rows[name].astype(kind) for name, kind in self.columns_to_np_types.items()}
+
+    monkeypatch.setattr(NumpyMultiprocessingGenerator, "__iter__", drawn)
+    make = library_sources.workers
+    same(killed_and_resumed(make, None, tmp_path / "run", 2), fit(make, None, None))
+
+
+@needs_datasets
+@pytest.mark.parametrize("source", ["hugging face in order", "hugging face shuffled"])
+def test_a_callback_that_may_do_anything_overlaps_with_rows_that_are_looked_up(source):
+    calls = [keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None)]
+    keras.utils.set_random_seed(1)
+    explained = Trainer(sequential()).explain(
+        SOURCES[source][0](), validation_data=VALIDATION, callbacks=calls
+    )
+    assert explained.in_step is None
+
+
+@needs_datasets
+@pytest.mark.parametrize("name", ["collated", "transformed"])
+def test_functions_of_the_user_that_make_rows_are_not_resumed(tmp_path, name):
+    with pytest.raises(ValueError, match="resume needs data whose position can be found again"):
+        Trainer(sequential()).fit(getattr(library_sources, name)(), verbose=0, resume=tmp_path / "run")
+
+
+@needs_grain
+@pytest.mark.parametrize("name", ["by_state", "loader"])
+def test_grain_goes_on_without_drawing_again(tmp_path, name):
+    drawn = []
+
+    def counted():
+        import grain
+
+        class Count(grain.transforms.Map):
+            def map(self, row):
+                drawn.append(1)
+                return row
+
+        read = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+        rows = list(zip(X, Y, strict=True))
+        if name == "by_state":
+            made = grain.MapDataset.source(rows).shuffle(seed=3).repeat().to_iter_dataset(read)
+            return made.map(Count()).batch(BATCH)
+        sampler = grain.samplers.IndexSampler(num_records=len(X), shuffle=True, seed=2)
+        batch = grain.transforms.Batch(BATCH, drop_remainder=True)
+        return grain.DataLoader(
+            data_source=rows, sampler=sampler, operations=[Count(), batch], worker_count=0, read_options=read
+        )
+
+    counts = []
+    for epochs in (4, 5):
+        drawn.clear()
+        trainer = Trainer(sequential())
+        trainer.fit(**arguments(counted, 5, epochs), resume=tmp_path / "run")
+        counts.append(len(drawn) // BATCH)
+    specs = counts[0] - 20
+    assert counts[1] == 5 + specs
+
+
+@needs_datasets
+@pytest.mark.parametrize(
+    ("make", "remedy"),
+    [
+        (lambda rows: rows, r"data\.to_tf_dataset\(columns="),
+        (lambda rows: rows.with_format("numpy"), r"data\.to_tf_dataset\(columns="),
+        (lambda rows: rows.to_iterable_dataset(), "a generator of batches"),
+        (lambda rows: rows["x"], "an array"),
+    ],
+)
+@pytest.mark.parametrize("role", ["training", "validation"])
+def test_a_dataset_that_keras_does_not_take_is_refused_with_what_it_takes(make, remedy, role):
+    data = make(library_sources.rows())
+    given = {"x": data} if role == "training" else {"x": X, "y": Y, "validation_data": data}
+    with pytest.raises((ValueError, TypeError), match=f"{role} data is a Hugging Face .*{remedy}"):
+        Trainer(sequential()).fit(**given, verbose=0)
