@@ -15,7 +15,8 @@ from overlap_train import ExecutionPlan, Trainer, ValidationPolicy, install, rou
 from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import routes
 from overlap_train.errors import ValidationWorkerError
-from tests.networks import arrays, assert_same_history, assert_same_weights, sequential
+from tests.networks import arrays, assert_same_history, assert_same_weights
+from tests.pools import sequential
 
 X, Y = arrays(64)
 VALIDATION = arrays(30, 1)
