@@ -1,8 +1,8 @@
 """Models that are traced once, and fitted from their first state again and again.
 
-Tracing is most of what a small fit costs. `pooled(build)` stands for a function that makes models, where it is
-not the first fit of a model that is tested; what a pool gives out was fitted before, perhaps, and has the values
-of a new one. What would not be as in a new one makes a comparison with Keras fail.
+Tracing is most of what a small fit costs. `pooled(build)` stands for a function that makes models, where it
+is not the first fit of one that is tested: what a pool gives was fitted by other tests, perhaps, and has the
+values of a new model. What was not put back as it was makes a comparison fail.
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ _POOLS: dict[object, _Pool] = {}
 def pooled(build: Build) -> Build:
     """Returns a function that gives a model as `build` makes it, with known shapes, for the rest of a test.
 
-    Objects as arguments, which two models would share, make a new model each time.
+    Objects as arguments, which two models would share, and named ones make a new model each time.
     """
 
     @functools.wraps(build)
-    def give(*arguments: object) -> keras.Model:
-        if not all(isinstance(argument, str | int | float) for argument in arguments):
-            return build(*arguments)
+    def give(*arguments: object, **options: object) -> keras.Model:
+        if options or not all(isinstance(argument, str | int | float) for argument in arguments):
+            return build(*arguments, **options)
         key = (build, arguments)
         if key not in _POOLS:
             _POOLS[key] = _Pool(functools.partial(build, *arguments))
