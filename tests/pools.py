@@ -8,6 +8,7 @@ values of a new model. What was not put back as it was makes a comparison fail.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 
 import keras
@@ -62,6 +63,7 @@ class _Pool:
         self._build = build
         self._models: list[_Kept] = []
         self.given = 0
+        self.lock = threading.Lock()
 
     def give(self) -> keras.Model:
         self.given += 1
@@ -91,9 +93,9 @@ def pooled(build: Build) -> Build:
         if options or not all(isinstance(argument, str | int | float) for argument in arguments):
             return build(*arguments, **options)
         key = (build, arguments)
-        if key not in _POOLS:
-            _POOLS[key] = _Pool(functools.partial(build, *arguments))
-        return _POOLS[key].give()
+        pool = _POOLS.setdefault(key, _Pool(functools.partial(build, *arguments)))
+        with pool.lock:
+            return pool.give()
 
     return give
 

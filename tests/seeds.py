@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from unittest import mock
 
 import keras
-from tensorflow.python.eager import context
+from tensorflow.python import pywrap_tfe
+
+_LOCK = threading.RLock()
 
 
 @contextlib.contextmanager
@@ -17,8 +20,7 @@ def kernels_are_kept() -> Iterator[None]:
     It also forgets all kernels, so that operations that draw eagerly begin anew; then every function that is
     called next is optimised and instantiated once more, which takes half a second for a small `fit`.
     """
-    kept = mock.Mock(wraps=context.pywrap_tfe, TFE_ContextClearCaches=lambda handle: None)
-    with mock.patch.object(context, "pywrap_tfe", kept):
+    with _LOCK, mock.patch.object(pywrap_tfe, "TFE_ContextClearCaches", lambda handle: None):
         yield
 
 
