@@ -50,7 +50,7 @@ def trained(model, plan, data="arrays"):
     ("strategy", "data", "plan", "options"),
     [
         ("OneDeviceStrategy", "arrays", ExecutionPlan(), {}),
-        # nightly: the one with 12 splits has more parts than rows, too, and "jit" what a compiled model asks for
+        # nightly: the one with 12 splits stands for all with splits, "jit" for compiled models
         pytest.param(
             "OneDeviceStrategy", "dataset", ExecutionPlan(batch_splits=2), {}, marks=pytest.mark.nightly
         ),
