@@ -11,8 +11,7 @@ import pytest
 
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._callbacks.hooks import may_change_training, ordering_hooks
-from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, assert_same_weights
-from tests.pools import sequential
+from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, assert_same_weights, sequential
 
 X, Y = arrays()
 VALIDATION = arrays(VALIDATION_ROWS, 1)

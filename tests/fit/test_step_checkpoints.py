@@ -15,8 +15,7 @@ import tensorflow as tf
 from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
 from overlap_train._checkpoint import container
 from overlap_train._checkpoint.store import CheckpointStore
-from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, assert_same_weights
-from tests.pools import sequential
+from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, assert_same_weights, sequential
 
 X, Y = arrays()
 VALIDATION = arrays(VALIDATION_ROWS, 1)
