@@ -9,6 +9,8 @@ if [ -z "${TFDS_DATA_DIR:-}" ] && [ -d ../shared/data/tensorflow_datasets ]; the
   TFDS_DATA_DIR=$(cd ../shared/data/tensorflow_datasets && pwd)
   export TFDS_DATA_DIR
 fi
+# Tests begin many interpreters, each of which would compile this package, and pytest all tests, anew.
+unset PYTHONDONTWRITEBYTECODE
 # The convolution that setup.sh has compiled serves the tests too: a build lies under a digest of its sources.
 if [ -z "${OVERLAP_TRAIN_CACHE_DIR:-}" ] && [ -n "${XDG_CACHE_HOME:-${HOME:-}}" ]; then
   export OVERLAP_TRAIN_CACHE_DIR="${XDG_CACHE_HOME:-$HOME/.cache}/overlap_train"

@@ -6,6 +6,7 @@ import gc
 import os
 import re
 import shutil
+import sys
 import tempfile
 import threading
 
@@ -34,6 +35,12 @@ def pytest_collection_finish():
 
 def pytest_unconfigure():
     shutil.rmtree(CACHE, ignore_errors=True)
+
+
+def pytest_runtest_teardown():
+    pools = sys.modules.get("tests.pools")  # imports Keras, which not every process needs
+    if pools is not None:
+        pools.take_back()
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
@@ -18,7 +19,15 @@ from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
 from tests.networks import arrays, sequential
 
 EPOCHS = 40
-LONG_EPOCHS, LONG_STEPS = 4, 4000
+
+
+@dataclasses.dataclass(frozen=True)
+class LongEpochs:
+    """Four epochs with checkpoints inside them."""
+
+    steps: int
+    every_steps: int
+    count: int = 4
 
 
 class Tell(keras.callbacks.Callback):
@@ -53,12 +62,12 @@ def main_killed_at(directory: Path, killer: Connection, at: int) -> None:
     main(directory, killer)
 
 
-def main(directory: Path, killer: Connection, every_steps: int | None = None) -> None:
-    """Trains; with `every_steps` few and long epochs, with a checkpoint after each so many steps."""
+def main(directory: Path, killer: Connection, long: LongEpochs | None = None) -> None:
+    """Trains for many epochs, or for the given few and long ones."""
     model = sequential(keras.optimizers.SGD(0.3, momentum=0.9))
     x, y = arrays(400)
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(400, seed=3).batch(16)
-    if every_steps is not None:
+    if long is not None:
         dataset = dataset.repeat()
     callbacks = [
         Tell(killer),
@@ -73,11 +82,13 @@ def main(directory: Path, killer: Connection, every_steps: int | None = None) ->
     history = trainer.fit(
         dataset,
         validation_data=arrays(91, 1),
-        epochs=EPOCHS if every_steps is None else LONG_EPOCHS,
-        steps_per_epoch=None if every_steps is None else LONG_STEPS,
+        epochs=EPOCHS if long is None else long.count,
+        steps_per_epoch=None if long is None else long.steps,
         callbacks=callbacks,
         verbose=0,
-        resume=CheckpointPolicy(directory=directory / "checkpoints", every_steps=every_steps),
+        resume=CheckpointPolicy(
+            directory=directory / "checkpoints", every_steps=None if long is None else long.every_steps
+        ),
     )
     np.savez(
         directory / "final.npz",

@@ -6,6 +6,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tests.seeds import set_random_seed
+
 ROWS, VALIDATION_ROWS, FEATURES, CLASSES = 203, 91, 12, 4
 
 
@@ -27,7 +29,7 @@ def crossentropy() -> keras.losses.Loss:
 
 
 def sequential(optimizer="adam", metrics=("accuracy",), **compile_arguments) -> keras.Model:
-    keras.utils.set_random_seed(7)
+    set_random_seed(7)
     model = keras.Sequential(
         [
             keras.Input((FEATURES,)),
@@ -43,7 +45,7 @@ def sequential(optimizer="adam", metrics=("accuracy",), **compile_arguments) -> 
 
 def functional(rate: float = 0.05) -> keras.Model:
     """Two inputs, two outputs with a loss and metrics each."""
-    keras.utils.set_random_seed(7)
+    set_random_seed(7)
     left, right = keras.Input((8,), name="left"), keras.Input((4,), name="right")
     hidden = keras.layers.Concatenate()([keras.layers.Dense(8, activation="relu")(left), right])
     label = keras.layers.Dense(CLASSES, name="label")(hidden)
@@ -80,7 +82,7 @@ class Awkward(keras.Model):
 
 
 def subclassed(optimizer="adam", norm=keras.layers.BatchNormalization) -> keras.Model:
-    keras.utils.set_random_seed(7)
+    set_random_seed(7)
     model = Awkward(norm)
     model.compile(optimizer, crossentropy(), metrics=["accuracy"], weighted_metrics=["accuracy"])
     return model

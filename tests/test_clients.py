@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import configparser
 import re
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+
+from tests import interpreters
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "how_to" / "other_libraries.md").read_text()
@@ -78,21 +79,10 @@ def test_a_library_that_is_absent_is_named(tmp_path):
         from scripts.clients import child
     finally:
         sys.path.remove(str(ROOT))
-    path = f"{tmp_path}:{ROOT}"
     for name in ("comet_ml",):
         (tmp_path / f"{name}.py").write_text("raise ImportError('No module named comet_ml')\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "scripts.clients.child", "comet_logger"],
-        env={
-            "PYTHONPATH": path,
-            "PATH": "/usr/bin:/bin",
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-            "CUDA_VISIBLE_DEVICES": "",
-        },
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=170,
-    )
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+    program += "import runpy; runpy.run_module('scripts.clients.child', run_name='__main__', alter_sys=True)"
+    done = interpreters.run(["-c", program, "comet_logger"], cwd=ROOT, timeout=170)
     assert done.returncode == child.ABSENT, done.stderr
     assert "not installed: No module named comet_ml" in done.stdout

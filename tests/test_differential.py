@@ -2,7 +2,7 @@
 
 The models are stock ones and those of `real_code.py`: state outside the model, losses, metrics and optimizers
 of one's own, nested and vector logs, eager steps, `steps_per_execution`. `scripts/nightly.sh` runs 300 of
-them, the default suite 8. A run that is validated in step must say why.
+them, the default suite 6. A run that is validated in step must say why.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ SETTINGS = dict(
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore:.* conditioned on metric")  # of epochs without a validation
 @pytest.mark.filterwarnings("ignore:Can save best model only")
-@settings(max_examples=8, **SETTINGS)
+@settings(max_examples=6, **SETTINGS)
 @given(run=runs(ALL))
 def test_any_run_equals_keras(run):
     check(run, ALL)

@@ -22,7 +22,8 @@ import pytest
 from tests import forked, kill_target
 from tests.differential import read_files
 
-EVERY_STEPS = 300
+LONG = kill_target.LongEpochs(steps=4000, every_steps=300)
+SHORTER = kill_target.LongEpochs(steps=800, every_steps=60)
 KILLS = int(os.environ.get("OVERLAP_TRAIN_KILLS", "50"))
 KILLS_IN_WRITES = int(os.environ.get("OVERLAP_TRAIN_WRITE_KILLS", "20"))
 SEED = int(os.environ.get("OVERLAP_TRAIN_SEED", "0"))
@@ -131,26 +132,26 @@ def test_killed_at_random_moments_the_result_is_that_of_the_unbroken_run(tmp_pat
     print(end_as_unbroken(tmp_path, directory, KILLS, kill))
 
 
-def kill_inside_epochs(tmp_path, kills):
+def kill_inside_epochs(tmp_path, kills, epochs):
     unbroken = tmp_path / "unbroken"
     unbroken.mkdir()
-    duration_s = run_to_the_end(unbroken, EVERY_STEPS)
+    duration_s = run_to_the_end(unbroken, epochs)
 
     def kill(directory, rng):
-        return kill_after(directory, rng.uniform(0, duration_s), EVERY_STEPS)
+        return kill_after(directory, rng.uniform(0, duration_s), epochs)
 
-    print("inside epochs:", end_as_unbroken(tmp_path, unbroken, kills, kill, EVERY_STEPS))
+    print("inside epochs:", end_as_unbroken(tmp_path, unbroken, kills, kill, epochs))
 
 
 @pytest.mark.kill
 @pytest.mark.timeout(7200)
 def test_killed_inside_long_epochs_the_result_is_that_of_the_unbroken_run(tmp_path):
-    kill_inside_epochs(tmp_path, KILLS)
+    kill_inside_epochs(tmp_path, KILLS, LONG)
 
 
 @pytest.mark.timeout(600)
 def test_killed_inside_long_epochs_three_times(tmp_path):
-    kill_inside_epochs(tmp_path, 3)
+    kill_inside_epochs(tmp_path, 3, SHORTER)
 
 
 @pytest.mark.kill

@@ -22,13 +22,14 @@ from tests.networks import (
     sequential,
     subclassed,
 )
+from tests.pools import pooled
 
 WORKERS = (2, 7)  # the other tests have one and three
 
 
 def fit_both(build, workers, *args, max_lag=1, **arguments):
     """Fits two models from the same seed, one with Keras and one with us, and compares everything."""
-    expected = build()
+    expected = pooled(build)() if build in (sequential, functional) else build()
     expected.fit(*args, verbose=0, **arguments)
     actual = build()
     policy = ValidationPolicy(workers=workers, max_lag=max_lag)
@@ -122,7 +123,7 @@ def test_mnist_with_any_number_of_workers_equals_keras(build, mnist):
 def test_lag_does_not_change_the_numbers():
     x, y = arrays()
     arguments = dict(epochs=5, batch_size=32, validation_data=arrays(VALIDATION_ROWS, 1), verbose=0)
-    expected = sequential()
+    expected = pooled(sequential)()
     expected.fit(x, y, **arguments)
     for max_lag in (0, 1, 3):
         actual = sequential()
@@ -172,7 +173,7 @@ def test_validation_frequency_leaves_gaps():
 
 def test_initial_epoch_and_fitting_twice():
     x, y = arrays()
-    expected, actual = sequential(), sequential()
+    expected, actual = pooled(sequential)(), sequential()
     trainer = Trainer(actual)
     for model, fit in ((expected, expected.fit), (actual, trainer.fit)):
         fit(x, y, epochs=2, shuffle=False, validation_split=0.2, verbose=0)
@@ -316,7 +317,7 @@ def test_a_stop_inside_an_epoch_begins_no_other_epoch():
         "validation_data": arrays(40, 1),
         "verbose": 0,
     }
-    models = [sequential(), sequential()]
+    models = [pooled(sequential)(), sequential()]
     for run in (models[0].fit, Trainer(models[1]).fit):
         run(x, y, callbacks=[keras.callbacks.TerminateOnNaN()], **arguments)
     assert models[1].history.epoch == models[0].history.epoch == [0]

@@ -15,8 +15,8 @@ from tests.networks import (
     arrays,
     assert_same_history,
     assert_same_weights,
-    sequential,
 )
+from tests.pools import sequential
 from tests.test_parity import fit_both
 
 

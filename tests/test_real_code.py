@@ -70,7 +70,9 @@ def test_a_rollback_takes_what_is_outside_the_model_back(name):
     assert any("back to the end" in message for message in trainer.messages)
 
 
-@pytest.mark.parametrize("name", ["raw_variable", "two_optimizers", "closure_loss"])
+@pytest.mark.parametrize(
+    "name", ["raw_variable", "two_optimizers", pytest.param("closure_loss", marks=pytest.mark.nightly)]
+)
 def test_a_resumed_training_has_what_is_outside_the_model(name, tmp_path):
     def fit(epochs, directory):
         model = BUILDERS[name]()

@@ -15,7 +15,9 @@ from overlap_train import ExecutionPlan, Trainer, ValidationPolicy, install, rou
 from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import routes
 from overlap_train.errors import ValidationWorkerError
-from tests.networks import arrays, assert_same_history, assert_same_weights, sequential
+from tests import networks
+from tests.networks import arrays, assert_same_history, assert_same_weights
+from tests.pools import sequential
 
 X, Y = arrays(64)
 VALIDATION = arrays(30, 1)
@@ -225,7 +227,7 @@ def test_a_wrapper_with_a_plain_build_function_is_routed_in_one_line(fits):
 
 def test_the_wrappers_of_keras_are_routed(fits):
     def build(X, y):
-        model = sequential()
+        model = networks.sequential()
         model.compile("adam", "categorical_crossentropy")  # the wrapper makes one-hot labels
         return model
 

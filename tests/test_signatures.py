@@ -28,6 +28,7 @@ import tensorflow as tf
 import overlap_train
 from overlap_train._support import fit_arguments
 from overlap_train.conv import library
+from overlap_train.models import mnist_data
 from overlap_train.models.mnist_data import MnistArrays
 from overlap_train.records import EpochAccount, Span
 from overlap_train.scheduling import Arrival, CostModel, Device, Platform
@@ -353,12 +354,16 @@ def walk(name, chosen):
 
 @pytest.fixture(autouse=True)
 def somewhere_else(tmp_path, monkeypatch):
-    """Relative paths lead nowhere, no call builds the convolution, and none can size the thread pools."""
+    """Relative paths lead nowhere, no call builds the convolution, and none can size the thread pools.
+
+    Nor does one decode seventy thousand images.
+    """
     tf.config.list_logical_devices()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OVERLAP_TRAIN_CONV_DISABLE", "1")
     monkeypatch.setattr(library, "_state", library._State())
     monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.setattr(mnist_data, "_read", lambda directory: few_digits())
     yield
     overlap_train.uninstall()
 

@@ -9,6 +9,7 @@ import pytest
 from overlap_train import Trainer, ValidationPolicy
 from tests.differential import assert_same_run, run_keras, run_ours
 from tests.networks import VALIDATION_ROWS, arrays, sequential
+from tests.pools import pooled
 
 kc = keras.callbacks
 
@@ -72,13 +73,15 @@ STOCK = {
 @pytest.mark.parametrize("name", STOCK)
 def test_stock_callbacks_do_what_they_do_under_keras(name, max_lag, tmp_path):
     build = ema_model if "ema" in name else fast_learner
+    theirs = pooled(build)
+    ours = build if name == "all_together" else theirs
     data = arrays(120)
     arguments = dict(epochs=6, batch_size=16, validation_data=arrays(VALIDATION_ROWS, 1))
     (tmp_path / "keras").mkdir()
     (tmp_path / "ours").mkdir()
-    expected = run_keras(build, STOCK[name], tmp_path / "keras", data, **arguments)
+    expected = run_keras(theirs, STOCK[name], tmp_path / "keras", data, **arguments)
     policy = ValidationPolicy(workers=2, max_lag=max_lag, overlap="always")
-    actual, _ = run_ours(build, STOCK[name], tmp_path / "ours", data, policy, **arguments)
+    actual, _ = run_ours(ours, STOCK[name], tmp_path / "ours", data, policy, **arguments)
     assert_same_run(actual, expected)
 
 
@@ -116,7 +119,7 @@ def test_a_callback_sees_the_events_and_numbers_of_keras(hooks):
     x, y = arrays(70)
     arguments = dict(epochs=3, batch_size=16, validation_data=arrays(40, 1), verbose=0)
     expected, actual = Listener(*hooks), Listener(*hooks)
-    sequential().fit(x, y, callbacks=[expected], **arguments)
+    pooled(sequential)().fit(x, y, callbacks=[expected], **arguments)
     Trainer(sequential()).fit(x, y, callbacks=[actual], **arguments)
     assert [event[:-2] for event in actual.events] == [event[:-2] for event in expected.events]
     for ours, keras_event in zip(actual.events, expected.events, strict=True):
@@ -130,7 +133,7 @@ def test_a_loss_that_is_no_longer_finite_ends_the_training_at_the_same_step(tmp_
     x, y = arrays(120)
     x[70, 0] = np.inf  # all of them infinite would cancel to NaN, which relu turns into 0
     arguments = dict(epochs=3, batch_size=8, shuffle=False, validation_data=arrays(40, 1))
-    expected = run_keras(sequential, STOCK["nan"], tmp_path, (x, y), **arguments)
+    expected = run_keras(pooled(sequential), STOCK["nan"], tmp_path, (x, y), **arguments)
     actual, trainer = run_ours(sequential, STOCK["nan"], tmp_path, (x, y), ValidationPolicy(), **arguments)
     assert_same_run(actual, expected)
     assert trainer.ended == "stopped"

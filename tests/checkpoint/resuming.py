@@ -22,6 +22,22 @@ LOGS = {"loss": 0.5, "val_loss": 0.25}
 POSITION = CursorState(1, 3, False)
 
 
+class Directory:
+    """A directory whose files are put back as they were."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._files = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+    def restore(self) -> Path:
+        for file in self.path.rglob("*"):
+            if file.is_file() and file not in self._files:
+                file.unlink()
+        for file, content in self._files.items():
+            file.write_bytes(content)
+        return self.path
+
+
 class Remembering(keras.callbacks.Callback):
     """Remembers a value of each kind."""
 

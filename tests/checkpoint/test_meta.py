@@ -12,9 +12,28 @@ import pytest
 from overlap_train._checkpoint import container
 from overlap_train._checkpoint.resume import StartPoint
 from tests.checkpoint.crafting import TEXTS, opened, sealed
-from tests.checkpoint.resuming import LOGS, POSITION, Training
+from tests.checkpoint.resuming import LOGS, POSITION, Directory, Training
 
-# Keras's, when a callback looks at the learning rate.
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("saved")
+    training = Training(directory)
+    training.save()
+    return training, Directory(directory)
+
+
+@pytest.fixture
+def training(saved):
+    """Returns a training with two checkpoints of which no test has changed anything."""
+    training, directory = saved
+    directory.restore()
+    return training
+
+
+@pytest.fixture
+def newest(training):
+    return Path(training.policy.directory) / "ckpt-000002.otck"
 
 
 def rewritten(path: Path, **changes) -> None:
@@ -58,10 +77,7 @@ CURSOR = {"drawn": 1, "seen": 3, "open": False}
     ],
     ids=repr,
 )
-def test_a_meta_that_no_training_writes_is_passed_over(tmp_path, meta):
-    training = Training(tmp_path)
-    training.save()
-    newest = tmp_path / "run" / "ckpt-000002.otck"
+def test_a_meta_that_no_training_writes_is_passed_over(training, newest, meta):
     rewritten(newest, meta={**container.read(newest).meta, **meta})
     with pytest.warns(RuntimeWarning, match=r"Resuming from .*000001.*000002"):
         assert training.resume() == StartPoint(1, 3, False, LOGS, 1, POSITION)
@@ -77,10 +93,7 @@ def test_a_meta_that_no_training_writes_is_passed_over(tmp_path, meta):
     ],
     ids=["missing", "of another shape", "of another dtype", "of text"],
 )
-def test_variables_that_are_not_those_of_the_model_are_passed_over(tmp_path, change):
-    training = Training(tmp_path)
-    training.save()
-    newest = tmp_path / "run" / "ckpt-000002.otck"
+def test_variables_that_are_not_those_of_the_model_are_passed_over(training, newest, change):
     stored = dict(container.read(newest).arrays)
     changed = change(stored.pop("variables/0"))
     rewritten(newest, arrays=stored if changed is None else {**stored, "variables/0": changed})
@@ -88,10 +101,7 @@ def test_variables_that_are_not_those_of_the_model_are_passed_over(tmp_path, cha
         assert training.resume() == StartPoint(1, 3, False, LOGS, 1, POSITION)
 
 
-def test_values_of_callbacks_that_are_not_theirs_are_passed_over(tmp_path):
-    training = Training(tmp_path)
-    training.save()
-    newest = tmp_path / "run" / "ckpt-000002.otck"
+def test_values_of_callbacks_that_are_not_theirs_are_passed_over(training, newest):
     meta = dict(container.read(newest).meta)
     for callback in meta["callbacks"]:
         if callback["kind"] == "EarlyStopping":
@@ -102,10 +112,8 @@ def test_values_of_callbacks_that_are_not_theirs_are_passed_over(tmp_path):
 
 
 @pytest.mark.parametrize("epoch", [0, 2**63 - 1])
-def test_an_epoch_is_in_range(tmp_path, epoch):
-    training = Training(tmp_path)
-    training.save()
-    rewritten(tmp_path / "run" / "ckpt-000002.otck", epoch=epoch)
+def test_an_epoch_is_in_range(training, newest, epoch):
+    rewritten(newest, epoch=epoch)
     if epoch:
         assert training.resume().epoch == epoch
     else:
@@ -116,20 +124,17 @@ def test_an_epoch_is_in_range(tmp_path, epoch):
 @pytest.mark.parametrize(
     "text", [text for text in TEXTS if b"arrays" not in text], ids=lambda text: f"{text!r:.30}"
 )
-def test_a_manifest_that_is_none_is_passed_over(tmp_path, text):
-    training = Training(tmp_path)
-    training.save()
-    (tmp_path / "run" / "ckpt-000002.otck").write_bytes(sealed(text))
+def test_a_manifest_that_is_none_is_passed_over(training, newest, text):
+    newest.write_bytes(sealed(text))
     with pytest.warns(RuntimeWarning, match=r"000002.*makes no sense"):
         assert training.resume() == StartPoint(1, 3, False, LOGS, 1, POSITION)
 
 
 @pytest.mark.parametrize("fingerprint", [{"model": 3}, []], ids=repr)
-def test_a_fingerprint_that_is_none_is_passed_over(tmp_path, fingerprint):
-    training = Training(tmp_path)
-    manifest, data = opened(training.save())
+def test_a_fingerprint_that_is_none_is_passed_over(training, newest, fingerprint):
+    manifest, data = opened(newest.read_bytes())
     text = json.dumps({**manifest, "fingerprint": fingerprint}).encode()
-    (tmp_path / "run" / "ckpt-000002.otck").write_bytes(sealed(text, data))
+    newest.write_bytes(sealed(text, data))
     with pytest.warns(RuntimeWarning, match=r"000002.*fingerprint"):
         assert training.resume() == StartPoint(1, 3, False, LOGS, 1, POSITION)
 

@@ -12,16 +12,20 @@ import tensorflow as tf
 
 from overlap_train import CheckpointPolicy, ExecutionPlan, Trainer, ValidationPolicy, ValidationSet
 from overlap_train.errors import CheckpointMismatchError
+from tests.checkpoint.resuming import Directory
 from tests.networks import CLASSES, FEATURES, arrays, crossentropy
+from tests.pools import pooled
+from tests.seeds import set_random_seed
 
 X, Y = arrays(32)
 VX, VY = arrays(20, seed=1)
 
 
-def model(metrics=("accuracy",), loss=None) -> keras.Model:
-    keras.utils.set_random_seed(1)
+@pooled
+def model(metrics="accuracy", loss=None) -> keras.Model:
+    set_random_seed(1)
     made = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
-    made.compile("sgd", loss or crossentropy(), metrics=list(metrics))
+    made.compile("sgd", loss or crossentropy(), metrics=metrics.split())
     return made
 
 
@@ -64,6 +68,19 @@ def killed_with_log(directory: Path, *, append: bool = False) -> CheckpointPolic
     return policy
 
 
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("killed")
+    return killed_with_log(directory), Directory(directory)
+
+
+@pytest.fixture
+def policy_and_log(killed):
+    """Returns the policy of a training that was killed, and the path of its log, both as it left them."""
+    policy, directory = killed
+    return policy, directory.restore() / "log.csv"
+
+
 # What a refusal leaves alone.
 
 
@@ -73,13 +90,13 @@ def killed_with_log(directory: Path, *, append: bool = False) -> CheckpointPolic
         {"callbacks": [keras.callbacks.EarlyStopping()]},
         {"callbacks": []},
         {"validation_data": (VX + 1, VY)},
-        {"made": lambda: model(metrics=["accuracy", "sparse_top_k_categorical_accuracy"])},
+        {"made": lambda: model("accuracy sparse_top_k_categorical_accuracy")},
     ],
     ids=["other callbacks", "no other callback", "another validation set", "other metrics"],
 )
-def test_a_refused_resume_leaves_the_log_as_it_was(tmp_path, changes):
-    policy, log = killed_with_log(tmp_path), tmp_path / "log.csv"
-    before, directory = log.read_bytes(), sorted(os.listdir(tmp_path / "run"))
+def test_a_refused_resume_leaves_the_log_as_it_was(policy_and_log, changes):
+    policy, log = policy_and_log
+    before, directory = log.read_bytes(), sorted(os.listdir(policy.directory))
     changes = dict(changes)
     made = changes.pop("made", model)()
     initial = made.get_weights()
@@ -89,7 +106,7 @@ def test_a_refused_resume_leaves_the_log_as_it_was(tmp_path, changes):
         fit(policy, epochs=8, made=made, callbacks=callbacks, **changes)
     assert log.read_bytes() == before
     assert not logger.append
-    assert sorted(os.listdir(tmp_path / "run")) == directory
+    assert sorted(os.listdir(policy.directory)) == directory
     for value, kept in zip(made.get_weights(), initial, strict=True):
         np.testing.assert_array_equal(value, kept)
 
@@ -107,14 +124,21 @@ def test_an_accepted_resume_writes_each_row_once(tmp_path, append):
     assert callbacks[0].append is append
 
 
-def test_the_log_of_another_training_is_appended_to(tmp_path):
-    policy, other = killed_with_log(tmp_path), tmp_path / "other.csv"
+def test_the_log_of_another_training_is_appended_to(policy_and_log, tmp_path):
+    (policy, _), other = policy_and_log, tmp_path / "other.csv"
     other.write_text("epoch,loss\n" + "".join(f"{epoch},0.1\n" for epoch in range(10)))
     fit(policy, epochs=4, callbacks=[keras.callbacks.CSVLogger(other), killer(99)])
     assert epochs_in(other) == [*map(str, range(10)), "3"]
 
 
 # One history, of one kind.
+
+
+@pytest.fixture(scope="module")
+def an_epoch(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("an_epoch")
+    fit(directory, epochs=1)
+    return Directory(directory)
 
 
 def dataset(x, y):
@@ -133,18 +157,18 @@ def dataset(x, y):
         ({"validation_freq": 2}, "validation"),
         ({"validation_steps": 1}, "validation"),
         ({"validation_batch_size": 5}, "validation"),
-        ({"made": lambda: model(metrics=["sparse_top_k_categorical_accuracy"])}, "metrics"),
-        ({"made": lambda: model(metrics=[])}, "metrics"),
-        ({"made": lambda: model(loss=keras.losses.SparseCategoricalCrossentropy())}, "loss"),
+        ({"made": lambda: model("sparse_top_k_categorical_accuracy")}, "metrics"),
+        ({"made": lambda: model("")}, "metrics"),
+        ({"made": lambda: model("accuracy", keras.losses.SparseCategoricalCrossentropy())}, "loss"),
     ],
 )
-def test_another_history_is_refused(tmp_path, changes, part):
-    fit(tmp_path, epochs=1)
+def test_another_history_is_refused(an_epoch, changes, part):
+    directory = an_epoch.restore()
     changes = dict(changes)
     made = changes.pop("made", model)()
     with pytest.raises(CheckpointMismatchError, match=f"{part}: "):
-        fit(tmp_path, made=made, **changes)
-    assert fit(tmp_path).epoch == [0, 1]
+        fit(directory, made=made, **changes)
+    assert fit(directory).epoch == [0, 1]
 
 
 @pytest.mark.parametrize("scale", [1.0, 2.0])

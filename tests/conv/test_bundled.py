@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,11 +13,15 @@ import overlap_train
 from overlap_train.conv import bundled, library
 from overlap_train.conv.build import build
 from overlap_train.conv.bundled import bundle, bundled_library
+from tests import interpreters
 
 PACKAGE = Path(overlap_train.__file__).parent
 
+# The process is a fork of one that has imported the checkout's package with TensorFlow.
 PROGRAM = """
 import sys
+for name in [name for name in sys.modules if name.split(".")[0] == "overlap_train"]:
+    del sys.modules[name]
 sys.path.insert(0, sys.argv[1])
 import overlap_train
 from overlap_train.conv import library
@@ -42,14 +44,7 @@ def run(installed, cache):
     """Returns whether a process without compiler and cache has the convolution, and has it loaded."""
     tools = dict.fromkeys(("CXX", "CMAKE", "PATH"), "/nonexistent")
     environment = os.environ | tools | {"OVERLAP_TRAIN_CACHE_DIR": str(cache), "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(installed)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=100,
-    )
+    done = interpreters.run(["-c", PROGRAM, str(installed)], env=environment, check=True, timeout=100)
     return done.stdout.split()[-2:]
 
 

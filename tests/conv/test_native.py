@@ -38,8 +38,8 @@ def build(toolchain: conv_build.Toolchain, directory: Path, target: str, *option
     return directory / target
 
 
-def run(program: Path) -> str:
-    result = subprocess.run([program], capture_output=True, text=True, check=False)
+def run(program: Path, *options: str) -> str:
+    result = subprocess.run([program, *options], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 
@@ -50,9 +50,18 @@ def build_directory(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("native")
 
 
-@pytest.mark.parametrize("target", ["cuda_emulator_test", "cuda_launch_test", "cuda_kernels_test"])
-def test_cuda_kernels_under_the_emulator(toolchain, build_directory, target: str) -> None:
-    assert ": 0 of" in run(build(toolchain, build_directory, target))
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [
+        ("cuda_emulator_test", ()),
+        ("cuda_launch_test", ()),
+        ("cuda_kernels_test", ("--quick",)),
+        # nightly: the kernels on more shapes
+        pytest.param("cuda_kernels_test", (), marks=pytest.mark.nightly),
+    ],
+)
+def test_cuda_kernels_under_the_emulator(toolchain, build_directory, target: str, options) -> None:
+    assert ": 0 of" in run(build(toolchain, build_directory, target), *options)
 
 
 # What is taken out of a kernel, and what the emulator must then say. Most of these give right results on the
@@ -176,7 +185,7 @@ def test_cuda_kernels_test_compiles_for_a_gpu(tmp_path) -> None:
     subprocess.run([*command, "-o", str(tmp_path / "test.o")], check=True)
 
 
-@pytest.mark.parametrize("architecture", ["75", "80", "90"])
+@pytest.mark.parametrize("architecture", ["75", pytest.param("80", marks=pytest.mark.nightly), "90"])
 def test_cuda_kernels_compile_without_spills(tmp_path, architecture: str) -> None:
     nvcc = shutil.which("nvcc")
     if nvcc is None:

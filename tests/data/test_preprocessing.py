@@ -10,6 +10,8 @@ import tensorflow as tf
 from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
 from overlap_train._data.preprocessing import prepare, trace_preprocess
 from tests.networks import assert_same_history
+from tests.pools import pooled
+from tests.seeds import set_random_seed
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (44, 6), np.uint8)
@@ -22,8 +24,9 @@ def scale(x, y, sample_weight=None):
     return (x, y) if sample_weight is None else (x, y, sample_weight * 2.0)
 
 
+@pooled
 def build():
-    keras.utils.set_random_seed(4)
+    set_random_seed(4)
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(3)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("sgd", loss, metrics=["accuracy"], weighted_metrics=["accuracy"])

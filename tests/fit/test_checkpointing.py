@@ -11,7 +11,8 @@ from overlap_train.errors import (
     CheckpointCorruptError,
     CheckpointMismatchError,
 )
-from tests.networks import arrays, assert_same_history, drawn_in_python, sequential
+from tests.networks import arrays, assert_same_history, drawn_in_python
+from tests.pools import sequential
 
 VALIDATION = arrays(40, 1)
 

@@ -9,19 +9,23 @@ import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
 from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, crossentropy
+from tests.pools import pooled
+from tests.seeds import set_random_seed
 
 kc = keras.callbacks
 X, Y = arrays(70)
 VALIDATION = arrays(33, 1)
 
 
+@pooled
 def plain(*layers, **arguments):
-    keras.utils.set_random_seed(4)
+    set_random_seed(4)
     model = keras.Sequential([keras.Input((FEATURES,)), *layers, keras.layers.Dense(CLASSES)])
     model.compile("sgd", crossentropy(), **arguments)
     return model
 
 
+@pooled
 def deep():
     return plain(keras.layers.Dense(5))
 

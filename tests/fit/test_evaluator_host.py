@@ -25,6 +25,7 @@ from overlap_train.errors import (
 )
 from overlap_train.parallel.evaluator import EvaluatorPlace, EvaluatorTask
 from overlap_train.parallel.link import Link
+from tests import pools
 from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, sequential
 from tests.parallel.test_hosts import free_ports
 
@@ -83,7 +84,7 @@ def together(monkeypatch):
 
 def alone(policy=None, callbacks=list, **arguments):
     common = {"batch_size": 32, "epochs": 4, "verbose": 0, "validation_data": CLEAN} | arguments
-    trainer = Trainer(sequential(), validation=policy)
+    trainer = Trainer(pools.sequential(), validation=policy)
     trainer.fit(X, Y, callbacks=callbacks(), **common)
     return trainer
 

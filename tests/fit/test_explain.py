@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import overlap_train
 from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
+from tests import pools
 from tests.networks import VALIDATION_ROWS, arrays
 from tests.networks import sequential as plain_model
 
@@ -115,7 +116,7 @@ def test_neither_data_nor_callbacks_are_told(tmp_path):
             self.ended += 1
 
     rows, board = Rows(), keras.callbacks.TensorBoard(str(tmp_path / "board"))
-    Trainer(plain_model()).explain(rows, validation_data=VALIDATION, callbacks=[board])
+    Trainer(pools.sequential()).explain(rows, validation_data=VALIDATION, callbacks=[board])
     assert rows.ended == 0
     assert board.model is None
     assert not (tmp_path / "board").exists()
@@ -128,8 +129,8 @@ def test_it_tells_of_a_pipeline_what_the_fit_would_find_out_by_drawing(python, k
         rows = rows.map(lambda x, y: (tf.ensure_shape(tf.py_function(lambda v: v, [x], x.dtype), x.shape), y))
     given = {"validation_data": VALIDATION, "callbacks": [keras.callbacks.ReduceLROnPlateau()]}
     policy = ValidationPolicy(replay_bytes=kept)
-    explanation = Trainer(plain_model(), validation=policy).explain(rows, **given)
-    trainer = Trainer(plain_model(), validation=policy)
+    explanation = Trainer(pools.sequential(), validation=policy).explain(rows, **given)
+    trainer = Trainer(pools.sequential(), validation=policy)
     trainer.fit(rows, verbose=0, **given)
     in_step = python and not kept  # whose batches could not be trained again
     assert explanation.overlaps is not in_step
@@ -158,13 +159,13 @@ def test_it_says_what_the_fit_says():
     ],
 )
 def test_why_not_has_an_answer_in_every_case(policy, data, told):
-    explanation = Trainer(plain_model(), validation=policy).explain(X, Y, validation_data=data)
+    explanation = Trainer(pools.sequential(), validation=policy).explain(X, Y, validation_data=data)
     assert not explanation.overlaps
     assert told in explanation.in_step
 
 
 def test_memory_and_steps_are_counted():
-    model = plain_model()
+    model = pools.sequential()
     arrays = Trainer(model).explain(X, Y, batch_size=16, validation_data=VALIDATION)
     assert arrays.data_bytes == X.nbytes + Y.nbytes
     assert arrays.steps_per_epoch == -(-len(X) // 16)
@@ -175,10 +176,10 @@ def test_memory_and_steps_are_counted():
 
 def test_what_fit_refuses_it_refuses():
     with pytest.raises(ValueError, match="epochs"):
-        Trainer(plain_model()).explain(X, Y, epochs=-1)
+        Trainer(pools.sequential()).explain(X, Y, epochs=-1)
     with pytest.raises(TypeError, match="no_such"):
-        Trainer(plain_model()).explain(X, Y, no_such=1)
+        Trainer(pools.sequential()).explain(X, Y, no_such=1)
 
 
 def test_an_explanation_is_public():
-    assert isinstance(Trainer(plain_model()).explain(X, Y), overlap_train.Explanation)
+    assert isinstance(Trainer(pools.sequential()).explain(X, Y), overlap_train.Explanation)

@@ -8,7 +8,8 @@ import pytest
 
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._callbacks.late import EpochHooks
-from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, assert_same_weights, sequential
+from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, assert_same_weights
+from tests.pools import sequential
 
 X, Y = arrays(64)
 VALIDATION = arrays(VALIDATION_ROWS, 1)

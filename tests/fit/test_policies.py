@@ -13,7 +13,8 @@ from overlap_train.errors import (
     ValidationTimeoutError,
     ValidationWorkerError,
 )
-from tests.networks import arrays, assert_same_history, sequential
+from tests.networks import arrays, assert_same_history
+from tests.pools import sequential
 
 VALIDATION = arrays(40, 1)
 

@@ -10,7 +10,8 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
-from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, assert_same_weights, sequential
+from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, assert_same_weights
+from tests.pools import sequential
 
 X, Y = arrays()
 VALIDATION = arrays(VALIDATION_ROWS, 1)

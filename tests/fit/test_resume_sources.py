@@ -11,7 +11,7 @@ from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
 from overlap_train.errors import CheckpointMismatchError
 from tests.fit.test_replay import SOURCES, VALIDATION, Indexed, callbacks, generator
 from tests.fit.test_step_checkpoints import Killed, Kills, kill, same
-from tests.networks import sequential
+from tests.pools import sequential
 
 
 class Speaks(Indexed):

@@ -10,7 +10,8 @@ from overlap_train import Trainer, ValidationPolicy
 from overlap_train._data.validation_data import make_batches
 from overlap_train._keras.data import recognize
 from overlap_train._validation.joining import rows_together
-from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, crossentropy, sequential
+from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, crossentropy
+from tests.pools import sequential
 
 ROWS = 3001
 

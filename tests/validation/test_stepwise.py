@@ -7,7 +7,8 @@ import pytest
 
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._validation.stepwise import StepSchedule
-from tests.networks import arrays, sequential
+from tests.networks import arrays
+from tests.pools import sequential
 
 X, Y = arrays(64)
 

@@ -24,6 +24,7 @@ from tests.networks import (
     sequential,
     subclassed,
 )
+from tests.pools import pooled
 
 OPTIMIZERS = {
     "sgd": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
@@ -32,10 +33,14 @@ OPTIMIZERS = {
 }
 
 
+sequential_on_two = pooled(on_two(sequential))
+
+
 def fit_both(build, *data, rtol=1e-5, policy=None, execution=None, **arguments):
     """Fits with Keras on one device and with us on two, and compares everything."""
-    arguments = {"batch_size": 32, "epochs": 3, "verbose": 0} | arguments
-    expected, actual = build(), on_two(build)()
+    arguments = {"batch_size": 32, "epochs": 2, "verbose": 0} | arguments
+    expected = pooled(build)() if build is sequential else build()
+    actual = sequential_on_two() if build is sequential else on_two(build)()
     expected.fit(*data, **arguments)
     trainer = Trainer(actual, validation=policy, execution=execution)
     trainer.fit(*data, **arguments)
@@ -94,7 +99,7 @@ def test_tf_data_with_batches_of_an_unknown_size_and_a_single_last_row():
     def data():
         return tf.data.Dataset.from_tensor_slices(arrays(65)).shuffle(65, seed=3).batch(16)
 
-    expected, actual = sequential(), on_two(sequential)()
+    expected, actual = pooled(sequential)(), sequential_on_two()
     arguments = dict(epochs=3, shuffle=False, validation_data=arrays(40, 1), verbose=0)
     expected.fit(data(), **arguments)
     Trainer(actual).fit(data(), **arguments)
@@ -193,7 +198,7 @@ def test_masked_sequences_and_an_embedding():
             [
                 keras.Input((7,), dtype="int32"),
                 keras.layers.Embedding(20, 6, mask_zero=True),
-                keras.layers.LSTM(5, return_sequences=True),
+                keras.layers.SimpleRNN(5, return_sequences=True),
                 keras.layers.Dense(3),
             ]
         )
@@ -249,7 +254,7 @@ def test_operation_by_operation():
 
 
 def test_inside_the_scope_and_out_of_it():
-    expected, actual = sequential(), on_two(sequential)()
+    expected, actual = pooled(sequential)(), sequential_on_two()
     arguments = dict(epochs=2, validation_data=arrays(40, 1), verbose=0)
     expected.fit(*arrays(), **arguments)
     with STRATEGY.scope():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.training.replicas.two_cpus import on_two  # isort: skip  # before anything starts TensorFlow
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
 from overlap_train._inspection.traces import Traces
 from overlap_train._validation.evaluation import SnapshotEvaluator
 from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, assert_same_weights, sequential
+from tests.pools import pooled
 
 ALWAYS = ValidationPolicy(max_lag=1, overlap="always")
 
@@ -32,9 +35,17 @@ def fit(model, trainer=None, **arguments):
     return model
 
 
+@functools.cache
+def plateaued_with_keras():
+    return fit(momentum(), callbacks=[slower()])
+
+
+momentum_on_two = pooled(on_two(momentum))
+
+
 def test_a_rollback_puts_both_replicas_back():
-    expected = fit(momentum(), callbacks=[slower()])
-    actual = on_two(momentum)()
+    expected = plateaued_with_keras()
+    actual = momentum_on_two()
     trainer = Trainer(actual, validation=ALWAYS)
     fit(actual, trainer, callbacks=[slower()])
     assert any(account.rolled_back_s > 0 for account in trainer.accounts)
@@ -60,7 +71,7 @@ def test_a_strategy_with_one_replica(kind, explicit):
         if kind == "one device"
         else tf.distribute.MirroredStrategy(["CPU:1"])
     )
-    expected = fit(momentum(), callbacks=[slower()])
+    expected = plateaued_with_keras()
     with strategy.scope():
         actual = momentum()
     trainer = Trainer(actual, strategy=strategy if explicit else None, validation=ALWAYS)
@@ -89,13 +100,13 @@ class Killer(keras.callbacks.Callback):
 @pytest.mark.parametrize("then", ["two", "one"])
 def test_a_run_that_was_cut_off_goes_on_to_the_same_result(tmp_path, then):
     """On two replicas again, or on one device: a checkpoint does not say on how many it was written."""
-    expected = fit(momentum(), callbacks=[slower()])
+    expected = plateaued_with_keras()
     policy = CheckpointPolicy(directory=tmp_path)
     KILL_AT[:] = [4]
-    first = on_two(momentum)()
+    first = momentum_on_two()
     with pytest.raises(Killed):
         fit(first, Trainer(first, validation=ALWAYS), callbacks=[slower(), Killer()], resume=policy)
-    second = on_two(momentum)() if then == "two" else momentum()
+    second = momentum_on_two() if then == "two" else momentum()
     fit(second, Trainer(second, validation=ALWAYS), callbacks=[slower(), Killer()], resume=policy)
     assert second.history.epoch == expected.history.epoch
     assert_same_history(second.history.history, expected.history.history)
@@ -103,7 +114,7 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_result(tmp_path, then):
 
 
 def test_continue_takes_a_callbacks_change_over_on_both():
-    model = on_two(momentum)()
+    model = momentum_on_two()
     policy = ValidationPolicy(on_change="continue", overlap="always")
 
     class Halve(keras.callbacks.Callback):

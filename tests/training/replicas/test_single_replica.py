@@ -50,11 +50,15 @@ def trained(model, plan, data="arrays"):
     ("strategy", "data", "plan", "options"),
     [
         ("OneDeviceStrategy", "arrays", ExecutionPlan(), {}),
-        ("OneDeviceStrategy", "dataset", ExecutionPlan(batch_splits=2), {}),
+        # nightly: the one with 12 splits stands for all with splits, "jit" for compiled models
+        pytest.param(
+            "OneDeviceStrategy", "dataset", ExecutionPlan(batch_splits=2), {}, marks=pytest.mark.nightly
+        ),
         ("MirroredStrategy", "arrays", ExecutionPlan(), {}),
         ("MirroredStrategy", "arrays", ExecutionPlan(jit=True), {}),
-        ("MirroredStrategy", "dataset", ExecutionPlan(), {"jit_compile": True}),
-        # nightly: the two others with splits are of both kinds
+        pytest.param(
+            "MirroredStrategy", "dataset", ExecutionPlan(), {"jit_compile": True}, marks=pytest.mark.nightly
+        ),
         pytest.param(
             "MirroredStrategy", "arrays", ExecutionPlan(batch_splits=2), {}, marks=pytest.mark.nightly
         ),

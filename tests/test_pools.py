@@ -1,0 +1,89 @@
+"""What pools give is as new, whatever the tests before have done to it."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests import networks, pools
+from tests.networks import arrays
+
+X, Y = arrays(64)
+
+
+@pytest.fixture
+def give():
+    """Returns a pool of its own, whose models a test can give back before it ends."""
+
+    def build(optimizer="adam"):
+        return networks.sequential(optimizer)
+
+    yield pools.pooled(build)
+    for key in [key for key in pools._POOLS if key[0] is build]:
+        del pools._POOLS[key]
+
+
+def fitted(model):
+    history = model.fit(X, Y, batch_size=16, epochs=2, validation_split=0.2, verbose=0)
+    return history.history
+
+
+def test_a_model_comes_back_as_it_was_and_traced(give):
+    first = give()
+    new = [variable.numpy() for variable in first.trainable_variables]
+    expected, function = fitted(first), first.train_function
+    pools.take_back()
+    again = give()
+    assert again is first
+    for variable, value in zip(again.trainable_variables, new, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+    assert int(again.optimizer.iterations) == 0
+    assert fitted(again) == expected
+    assert again.train_function is function
+    pools.take_back()
+    for ours, new in zip(give().get_weights(), networks.sequential().get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, new)
+
+
+def test_a_test_gets_each_model_once(give):
+    models = [give(), give(), give("sgd")]
+    assert len({id(model) for model in models}) == 3
+    pools.take_back()
+    assert [give(), give(), give("sgd")] == models
+
+
+def test_objects_are_shared_by_no_two_models(give):
+    pools.take_back()
+    optimizer = keras.optimizers.SGD()
+    first = give(optimizer)
+    pools.take_back()
+    assert give(optimizer) is not first
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model.compile("sgd", "mse"),
+        lambda model: setattr(model, "train_step", lambda data: {}),
+        lambda model: setattr(model.layers[0], "trainable", False),
+        lambda model: setattr(model, "run_eagerly", True),
+    ],
+    ids=["compiled", "a step of its own", "frozen", "eager"],
+)
+def test_a_model_that_became_another_is_given_to_nobody(give, change):
+    model = give()
+    change(model)
+    pools.take_back()
+    assert give() is not model
+
+
+def test_a_model_of_a_pool_draws_as_a_new_one_does(give):
+    def drawn(build):
+        build()
+        return np.random.random(), float(tf.random.uniform(())), keras.random.uniform(()).numpy()
+
+    give()
+    pools.take_back()
+    assert drawn(give)[::2] == drawn(networks.sequential)[::2]
