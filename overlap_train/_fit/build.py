@@ -132,10 +132,7 @@ class FitBuilder:
         callbacks, delivery = deliver_together(request, state, self._callbacks, suite, checks)
         backlog = Backlog(settings.validation, suite, max_lag=lag)
         self._resources.callback(backlog.drop)
-        if self._interrupts is None:
-            self._interrupts = self._resources.enter_context(Interrupts())
-            self._resumer = build_resumer(request, state, self._progress.message, self._resources)
-            self._resumption = share_start(request, self._resumer)
+        interrupts = self._keep_all_along(state)
         hooks = EpochHooks(callbacks, late, lambda: len(backlog) > 0)
         deliveries = self._deliveries(hooks, callbacks, suite, backlog, delivery)
         training = EpochTraining(
@@ -163,12 +160,20 @@ class FitBuilder:
             training,
             deliveries,
             callbacks,
-            self._interrupts,
+            interrupts,
             grounds,
             self._resumption,
             traced_with,
             reason,
         )
+
+    def _keep_all_along(self, state: ModelState) -> Interrupts:
+        """Opens what the fit keeps all along, if it is the first time; returns the signals that have come."""
+        if self._interrupts is None:
+            self._interrupts = self._resources.enter_context(Interrupts())
+            self._resumer = build_resumer(self._request, state, self._progress.message, self._resources)
+            self._resumption = share_start(self._request, self._resumer)
+        return self._interrupts
 
     def rewind_files(self) -> None:
         """Takes back what the callbacks' files hold beyond the checkpoint from which the fit goes on."""

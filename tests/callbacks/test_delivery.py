@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._callbacks.delivery import Delivery
+from overlap_train._callbacks.delivery import Checks, Delivery
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._validation.evaluation import Running
 from overlap_train.records import ShardOutcome, Span, ValidationResult
@@ -191,9 +191,8 @@ def test_a_metric_that_is_a_variable_shows_the_validations_value_in_the_training
     model.stop_training = False
     callbacks = keras.callbacks.CallbackList([callback := Act()], model=model)
     state = ModelState(model)
-    delivery = Delivery(
-        model, state, callbacks, on_change="rollback", suite=Suite(), live_metrics=lambda: frozenset(["seen"])
-    )
+    checks = Checks(live_metrics=lambda: frozenset(["seen"]))
+    delivery = Delivery(model, state, callbacks, on_change="rollback", suite=Suite(), checks=checks)
     results = {"": ValidationResult({"loss": 0.25, "seen": 7.0})}
     snapshot, logs = Snapshot(0, 1, state.read()), {"loss": 0.5, "seen": 3.0}
     delivery.deliver(snapshot, logs, results, stops=False, trained_on=False)
