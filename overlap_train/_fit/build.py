@@ -155,17 +155,8 @@ class FitBuilder:
             take_snapshot=functools.partial(self._take_snapshot, state),
         )
         traced_with = None if renewed else traced_with
-        return FitParts(
-            state,
-            training,
-            deliveries,
-            callbacks,
-            interrupts,
-            grounds,
-            self._resumption,
-            traced_with,
-            reason,
-        )
+        kept = interrupts, grounds, self._resumption
+        return FitParts(state, training, deliveries, callbacks, *kept, traced_with, reason)
 
     def _keep_all_along(self, state: ModelState) -> Interrupts:
         """Opens what the fit keeps all along, if it is the first time; returns the signals that have come."""
