@@ -39,6 +39,7 @@ class _Kept:
                 variable.assign(value)
         self._model.reset_metrics()
         self._model.stop_training = False
+        self._model._initial_epoch = None  # Keras leaves what BackupAndRestore has set
         return self._model
 
     def _what_is_compiled(self) -> tuple[object, ...]:

@@ -116,6 +116,7 @@ class FitBuilder:
         self._interrupts: Interrupts | None = None
         self._resumer: Resumer | None = None
         self._resumption: AnyStart | None = None
+        self._told: str | None = None
         course = Course(request.epochs, request.initial_epoch)
         self.ledger = Ledger(request.settings.recorder, Accounts(), course)
 
@@ -190,8 +191,9 @@ class FitBuilder:
             late=late,
             validation_acts=any(keras_data.acts_at_epochs(each.data) for each in self._request.sets.values()),
         )
-        if reason is not None:
+        if reason not in (None, self._told):  # nothing new is told of what is built again
             self._progress.message(f"validating in step with the training: {reason}")
+        self._told = reason
         return lag, reason, late
 
     def _build_training(self) -> tuple[Step, Loop, Pace]:
