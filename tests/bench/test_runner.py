@@ -157,7 +157,8 @@ def test_earlier_results_are_shown_again(found, tmp_path, capsys):
     assert "overlap" in capsys.readouterr().out
 
 
-def test_a_comparison_that_is_terminated_ends_its_child(tmp_path):
+def begun_comparison(tmp_path):
+    """Returns a comparison whose child has begun to work, and all that it has started."""
     options = [
         "--workloads=mlp",
         "--systems=train-only",
@@ -169,11 +170,20 @@ def test_a_comparison_that_is_terminated_ends_its_child(tmp_path):
     children: list[psutil.Process] = []
     while process.is_running() and not any(map(_has_worked, children)):
         children = process.children(recursive=True)
-    process.terminate()
-    assert process.wait(timeout=60) == 128 + signal.SIGTERM
+    return process, children
+
+
+def assert_ended(children):
     _, alive = psutil.wait_procs(children, timeout=60)
     assert children
     assert not alive
+
+
+def test_a_comparison_that_is_terminated_ends_its_child(tmp_path):
+    process, children = begun_comparison(tmp_path)
+    process.terminate()
+    assert process.wait(timeout=60) == 128 + signal.SIGTERM
+    assert_ended(children)
 
 
 def _has_worked(process):
@@ -184,19 +194,7 @@ def _has_worked(process):
 
 
 def test_a_child_ends_when_its_parent_is_killed(tmp_path):
-    options = [
-        "--workloads=mlp",
-        "--systems=train-only",
-        "--quick",
-        "--no-copies",
-        f"--output_dir={tmp_path}",
-    ]
-    process = psutil.Popen([sys.executable, "-m", "scripts.bench.compare", *options])
-    children: list[psutil.Process] = []
-    while process.is_running() and not any(map(_has_worked, children)):
-        children = process.children(recursive=True)
+    process, children = begun_comparison(tmp_path)
     process.kill()
     process.wait(timeout=60)
-    _, alive = psutil.wait_procs(children, timeout=60)
-    assert children
-    assert not alive
+    assert_ended(children)
