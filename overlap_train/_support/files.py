@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import platform
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ from pathlib import Path
 __all__ = [
     "IrregularFileError",
     "open_regular",
-    "processor_name",
     "read_regular",
     "replace_content",
     "replacing",
@@ -149,15 +147,6 @@ def replace_content(path: Path, text: str) -> None:
     """
     with replacing(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
-
-
-def processor_name() -> str:
-    """Returns the name of the processor, where the system tells; times of another one do not count."""
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-        for line in file:
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor()
 
 
 def _kind(mode: int) -> str:

@@ -1,7 +1,8 @@
 """What earlier runs have measured, kept in the user's cache directory.
 
-One small JSON file for each combination of model structure, data, machine and versions. A file that cannot
-be read or written, or that holds what no run has measured, is as good as none: nothing here fails.
+One small JSON file for each combination of model structure, data, threads and conditions
+(`_support/conditions.py`). A file that cannot be read or written, or that holds what no run has measured, is
+as good as none: nothing here fails.
 """
 
 from __future__ import annotations
@@ -11,8 +12,6 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +23,9 @@ import tensorflow as tf
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._support.arguments import require_flag, require_text
-from overlap_train._support.files import processor_name, read_regular, replace_content
+from overlap_train._support.conditions import conditions
+from overlap_train._support.files import read_regular, replace_content
 from overlap_train._support.numbers import require_count, require_real
-from overlap_train._support.version import __version__
 from overlap_train.options.threads import available_cores
 
 __all__ = ["Candidate", "CandidateTiming", "Measurements", "PlanCache", "plan_key"]
@@ -47,8 +46,6 @@ _ATTRIBUTES = (
 )
 # A file holds less than a kilobyte for each of a dozen candidates; no step takes less than this.
 _MOST_BYTES, _MOST_CANDIDATES, _SHORTEST_S = 1 << 18, 256, 1e-9
-# What the compiled convolution reads.
-_ENVIRONMENT = ("OVERLAP_TRAIN_CONV_HELPERS", "OVERLAP_TRAIN_CONV_ISA")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +71,8 @@ class CandidateTiming:
         build_s: seconds until its first step was done: tracing, compilation, that step.
         step_s: seconds for a step after that, the least of what the runs measured; infinite if it could not
             be traced or compiled.
-        runs: how many runs measured that.
+        runs: how many runs measured that; one beside which other programs competed for the cores counts as
+            none.
     """
 
     build_s: float
@@ -92,7 +90,7 @@ class CandidateTiming:
             return again
         # Other programs make everything longer, never shorter.
         return CandidateTiming(
-            min(again.build_s, self.build_s), min(again.step_s, self.step_s), self.runs + 1
+            min(again.build_s, self.build_s), min(again.step_s, self.step_s), self.runs + again.runs
         )
 
 
@@ -194,10 +192,9 @@ def plan_key(model: keras.Model, element_spec: Any, *facts: Any) -> str:
         type(model.optimizer).__name__,
         [(s.shape.as_list(), s.dtype.name) for s in keras.tree.flatten(element_spec) if hasattr(s, "shape")],
         facts,
-        (platform.machine(), processor_name(), available_cores()),
-        [os.environ.get(name) for name in _ENVIRONMENT],
+        conditions(),
+        available_cores(),
         (threading.get_intra_op_parallelism_threads(), threading.get_inter_op_parallelism_threads()),
-        (tf.__version__, keras.__version__, __version__),
     ]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 

@@ -1,17 +1,18 @@
 """Chooses among ways to execute the steps by timing real ones, which count as training.
 
 The first candidate trains from the first step on. When its steps have been timed, each further candidate
-that could pay for its own tracing and compilation takes over for some calls; then the fastest one stays.
+that could pay for its own tracing and compilation takes over for some calls. In a run that is long enough,
+those that were nearly as fast as the best, or were disturbed, get a second look; then the fastest one stays.
 No step is thrown away or made twice, and the batches keep their order. All of this belongs to the training
 thread.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import tensorflow as tf
 
@@ -21,32 +22,22 @@ from overlap_train._training.expectations import build_cost, hoped_gain, steps_o
 from overlap_train._training.loops import Loop, StepsDone
 from overlap_train._training.pace import Pace
 from overlap_train._training.plan_cache import Candidate, CandidateTiming, Measurements, PlanCache
+from overlap_train._training.trial import TIMED_CALLS, Trial
 from overlap_train._training.warm_up import WarmUp
 
 __all__ = ["PlannedLoop", "describe"]
 
 # XLA makes one operation of the small ones of each time step, of which there are as many in a long step.
 _RECURRENT_GAIN = 0.3
-_TIMED_CALLS = 2
+# Beside another loop on the same operations that was slower, the hope is so much smaller.
+_LOST = 1 / 3
 _UNTIMED_STEPS = 5
 _PATIENCE = 12
 
-# A time that one run measured may be so many times too long, as far as it is worth a second look.
+# A time that was measured once may be so many times too long, as far as it is worth a second look.
 _DOUBT = 2.0
-
-
-@dataclass
-class _Trial:
-    """A candidate while it is being timed."""
-
-    candidate: Candidate
-    build_s: float
-    first_steps: int = 1
-    steps_asked: int = 1
-    calls: int = 0
-    step_s: float = float("inf")
-    timed: int = 0
-    was_traced: bool = False
+# For which a run has to go on so long for each candidate: a look takes 0.3 s, of which a part is lost.
+_LOOK_PAYS_S = 5.0
 
 
 class PlannedLoop(Loop):
@@ -92,7 +83,7 @@ class PlannedLoop(Loop):
         self._loops: dict[Candidate, Loop] = {}
         self._unsaved = False
         possible = self._recall(candidates)
-        self._trial: _Trial | None = None
+        self._trial: Trial | None = None
         self._warm_up: WarmUp | None = None
         self._calls = 0
         start = self._best(possible) if possible else self._candidates[0]
@@ -114,6 +105,9 @@ class PlannedLoop(Loop):
             Their times, believed or not.
         """
         self._known = self._cache.load() if len(candidates) > 1 else {}
+        self._earlier = dict(self._known)
+        self._looked: Measurements = {}  # in this run
+        self._looked_again: set[Candidate] = set()
         failed = {c for c, t in self._known.items() if t.confirmed and math.isinf(t.step_s)}
         self._candidates = [c for c in candidates if c not in failed] or list(candidates)
         possible = {c: t for c, t in self._known.items() if c in self._candidates and math.isfinite(t.step_s)}
@@ -179,39 +173,31 @@ class PlannedLoop(Loop):
             self._take(trial, done.steps, time.monotonic() - start_s)
         return done
 
-    def _take(self, trial: _Trial, steps: int, seconds: float) -> None:
+    def _take(self, trial: Trial, steps: int, seconds: float) -> None:
         """Counts a call of a trial, and ends the trial when it was the last."""
-        trial.calls += 1
-        if trial.calls == 1:
-            trial.build_s += seconds
-            trial.first_steps = max(1, steps)
-            trial.steps_asked = 4
-        elif steps >= min(trial.steps_asked, 3):
-            if trial.calls > 2:
-                trial.timed += 1
-            trial.step_s = min(trial.step_s, seconds / steps)
-            trial.steps_asked = steps_of_a_timed_call(trial.step_s)
-        if trial.timed < _TIMED_CALLS:
+        trial.take(steps, seconds)
+        if not trial.over:
             self._pace.ask(trial.steps_asked)
             return
-        self._note(trial)
+        self._note(trial.candidate, trial.result(), was_traced=trial.was_traced)
         self._go_on(self._best(self._possible()))
 
-    def _note(self, trial: _Trial) -> None:
+    def _note(self, candidate: Candidate, result: CandidateTiming, *, was_traced: bool = False) -> None:
         """Keeps what a trial has shown, to be believed in this run."""
-        build_s = max(0.0, trial.build_s - (trial.first_steps - 1) * min(trial.step_s, trial.build_s))
-        known = self._known.get(trial.candidate)
-        if known is not None and trial.was_traced:
-            build_s = known.build_s
-        timing = CandidateTiming(build_s, trial.step_s)
-        if known is not None and math.isfinite(trial.step_s):
-            timing = known.and_then(timing)
-        self._timings[trial.candidate] = self._known[trial.candidate] = timing
+        if candidate in self._looked:
+            self._looked_again.add(candidate)
+        self._looked[candidate] = timing = result
+        earlier = self._earlier.get(candidate)
+        if earlier is not None and was_traced:
+            timing = dataclasses.replace(timing, build_s=earlier.build_s)
+        if earlier is not None and math.isfinite(result.step_s):
+            timing = earlier.and_then(timing)
+        self._timings[candidate] = self._known[candidate] = timing
         self._unsaved = True
 
     def _go_on(self, best: Candidate) -> None:
         """Begins the next trial, or ends the search with the best candidate."""
-        following = self._next_candidate(best)
+        following = self._next_candidate(best) or self._next_rival(best)
         if following is not None:
             self._begin(following)
         else:
@@ -219,7 +205,8 @@ class PlannedLoop(Loop):
 
     def _begin(self, candidate: Candidate) -> None:
         start_s = time.monotonic()
-        trial = _Trial(candidate, 0.0, was_traced=self._is_traced(candidate))
+        before = self._looked.get(candidate)
+        trial = Trial(candidate, was_traced=self._is_traced(candidate), before=before)
         try:
             self._loop = self._loop_of(candidate)
         except (tf.errors.OpError, TypeError, ValueError, NotImplementedError):
@@ -230,14 +217,13 @@ class PlannedLoop(Loop):
         trial.build_s = time.monotonic() - start_s
         self._trial = trial
         self.splits = candidate.splits
-        self._pace.ask(1)
+        self._pace.ask(trial.steps_asked)
 
-    def _give_up(self, trial: _Trial) -> None:
+    def _give_up(self, trial: Trial) -> None:
         """Goes on without a candidate that cannot be traced or compiled."""
         self._candidates.remove(trial.candidate)
         self._loops.pop(trial.candidate, None)
-        trial.step_s = math.inf
-        self._note(trial)
+        self._note(trial.candidate, CandidateTiming(trial.build_s, math.inf))
         possible = self._possible()
         if possible:
             self._go_on(self._best(possible))
@@ -284,16 +270,28 @@ class PlannedLoop(Loop):
         for candidate in self._candidates:
             if candidate in self._timings:
                 continue
-            if candidate.fast and not best.fast and any(known.fast for known in self._timings):
-                continue  # they have lost already
             gain_s = self._steps_left * step_s * self._hoped_gain(candidate, best)
             if gain_s > self._build_s(candidate, best):
                 return candidate
         return None
 
+    def _next_rival(self, best: Candidate) -> Candidate | None:
+        """Returns a candidate to be looked at again: what disturbed the first look may be over."""
+        step_s = self._timings[best].step_s
+        rivals = [
+            candidate
+            for candidate, seen in self._looked.items()
+            if math.isfinite(seen.step_s) and (seen.step_s < _DOUBT * step_s or not seen.runs)
+        ]
+        left_s = (self._steps_left or 0) * step_s
+        if len(rivals) < 2 or left_s < _LOOK_PAYS_S * len(rivals):
+            return None
+        rivals.sort(key=lambda candidate: candidate == best)  # the one that will probably stay comes last
+        return next((candidate for candidate in rivals if candidate not in self._looked_again), None)
+
     def _too_few_steps(self, step_s: float) -> bool:
         """Whether the run will end before a trial does."""
-        needed = _UNTIMED_STEPS + _TIMED_CALLS * steps_of_a_timed_call(step_s)
+        needed = _UNTIMED_STEPS + TIMED_CALLS * steps_of_a_timed_call(step_s)
         return self._steps_left is not None and self._steps_left < needed
 
     def _hoped_gain(self, candidate: Candidate, best: Candidate) -> float:
@@ -304,7 +302,10 @@ class PlannedLoop(Loop):
             return near
         if candidate.jit and self._recurrent:
             return max(near, _RECURRENT_GAIN)
-        return max(near, hoped_gain(candidate, best, step_s))
+        hope = hoped_gain(candidate, best, step_s)
+        if candidate.fast and not best.fast:
+            hope *= _LOST ** sum(1 for seen in self._timings if seen.fast)
+        return max(near, hope)
 
     def _build_s(self, candidate: Candidate, best: Candidate) -> float:
         """Returns how long it takes to trace and compile a candidate, as far as can be told."""

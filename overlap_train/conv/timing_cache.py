@@ -1,7 +1,8 @@
 """What convolutions have been timed on this machine, kept in the user's cache directory for other processes.
 
-One small JSON file for each combination of processor, threads and versions. A file that cannot be read or
-written, or that holds what was never measured, is as good as none: nothing here fails. Any thread.
+One small JSON file for each combination of conditions (`_support/conditions.py`) and threads. A file that
+cannot be read or written, or that holds what was never measured, is as good as none: nothing here fails. Any
+thread.
 """
 
 from __future__ import annotations
@@ -11,8 +12,6 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
-import platform
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,9 @@ import tensorflow as tf
 
 from overlap_train._support.arguments import require_flag
 from overlap_train._support.caches import convolution_times
-from overlap_train._support.files import processor_name, read_regular, replace_content
+from overlap_train._support.conditions import conditions
+from overlap_train._support.files import read_regular, replace_content
 from overlap_train._support.numbers import require_real
-from overlap_train._support.version import __version__
 from overlap_train.conv.shapes import DIRECTIONS, STOCK, ConvKey, Timing
 from overlap_train.options.threads import available_cores
 
@@ -32,8 +31,6 @@ __all__ = ["load", "remove", "save"]
 # A row takes some 300 bytes.
 _MOST_BYTES, _MOST_ROWS = 1 << 22, 10_000
 _SHORTEST_MS = 1e-6
-# What decides which kernels run.
-_ENVIRONMENT = ("OVERLAP_TRAIN_CONV_HELPERS", "OVERLAP_TRAIN_CONV_ISA", "OVERLAP_TRAIN_CONV_CUDA")
 
 
 def load() -> dict[ConvKey, Timing]:
@@ -73,11 +70,10 @@ def _path() -> Path | None:
         return None
     threading = tf.config.threading
     facts = [
-        (platform.machine(), processor_name(), available_cores()),
+        conditions(),
+        available_cores(),
         [device.name for device in tf.config.list_physical_devices("GPU")],
-        [os.environ.get(name) for name in _ENVIRONMENT],
         (threading.get_intra_op_parallelism_threads(), threading.get_inter_op_parallelism_threads()),
-        (tf.__version__, __version__),
     ]
     return directory / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.json"
 

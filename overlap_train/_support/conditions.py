@@ -1,0 +1,61 @@
+"""Under which conditions times were measured: those of another machine, library or setting do not count."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import sys
+
+from overlap_train._support.version import __version__
+
+__all__ = ["conditions", "processor_name"]
+
+# Of the first core in /proc/cpuinfo. A virtual machine may call processors of different designs by one name.
+_PROCESSOR = ("model name", "cpu family", "model", "stepping", "flags")
+# Variables that decide which code runs in TensorFlow, oneDNN, XLA, OpenMP, the allocator and our kernels.
+_PREFIXES = ("DNNL_", "KMP_", "MALLOC_", "OMP_", "ONEDNN_", "OVERLAP_TRAIN_CONV_", "TF_NUM_", "ZENDNN_")
+_NAMES = ("LD_PRELOAD", "TF_ENABLE_ONEDNN_OPTS", "TF_XLA_FLAGS", "XLA_FLAGS")
+
+
+def conditions() -> tuple[object, ...]:
+    """Returns what decides how fast the same graph runs here, but for the threads: machine and libraries.
+
+    Its `repr` is the same in every process under the same conditions. Any thread.
+    """
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    environment = sorted(
+        (name, value) for name, value in os.environ.items() if name in _NAMES or name.startswith(_PREFIXES)
+    )
+    versions = (tf.__version__, keras.__version__, np.__version__, __version__)
+    return platform.machine(), tuple(_processor().items()), tuple(environment), versions, _plugins()
+
+
+def processor_name() -> str:
+    """Returns the name of the processor, where the system tells."""
+    return _processor().get("model name") or platform.processor()
+
+
+def _processor() -> dict[str, str]:
+    """Returns what the system says of the first core."""
+    found: dict[str, str] = {}
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            name, _, value = line.partition(":")
+            if not name.strip():
+                break
+            if name.strip() in _PROCESSOR:
+                found[name.strip()] = value.strip()
+    return found
+
+
+def _plugins() -> tuple[str, ...]:
+    """Returns the names of the libraries that TensorFlow loads unasked, which may replace its kernels."""
+    found: set[str] = set()
+    for place in sys.path:
+        with contextlib.suppress(OSError):
+            found |= set(os.listdir(os.path.join(place, "tensorflow-plugins")))
+    return tuple(sorted(found))
