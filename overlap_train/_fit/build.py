@@ -123,8 +123,8 @@ class FitBuilder:
     def build(self) -> FitParts:
         """Builds everything and traces it; what the fit keeps all along is built the first time."""
         settings, request = self._settings, self._request
-        step, loop, pace = self._build_training()
         renewed = self._interrupts is not None
+        step, loop, pace = self._build_training()
         state, suite, traced_with = self._build_validation(step)
         lag, reason, late = self._lag(step, suite)
         grounds = Grounds(self._callbacks)
@@ -156,8 +156,9 @@ class FitBuilder:
             take_snapshot=functools.partial(self._take_snapshot, state),
         )
         traced_with = None if renewed else traced_with
-        kept = interrupts, grounds, self._resumption
-        return FitParts(state, training, deliveries, callbacks, *kept, traced_with, reason)
+        return FitParts(
+            state, training, deliveries, callbacks, interrupts, grounds, self._resumption, traced_with, reason
+        )
 
     def _keep_all_along(self, state: ModelState) -> Interrupts:
         """Opens what the fit keeps all along, if it is the first time; returns the signals that have come."""
