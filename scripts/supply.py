@@ -21,7 +21,7 @@ import re
 import sys
 import uuid
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -204,6 +204,18 @@ def read_advisories(path: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(archive.read(name))
 
 
+def _led_to(names: Iterable[str], needs: Mapping[str, Iterable[str]]) -> set[str]:
+    """Returns the names, what they need, what that needs, and so on."""
+    found: set[str] = set()
+    waiting: list[str] = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += needs.get(name, ())
+    return found
+
+
 def bill_of_materials(
     pins: list[Pin], version: str, roots: Iterable[str], licenses: dict[str, str]
 ) -> dict[str, Any]:
@@ -219,14 +231,8 @@ def bill_of_materials(
     for pin in pins:
         for by in pin.via:
             needs.setdefault(by, set()).add(pin.name)
-    required: set[str] = set()
-    waiting: list[str] = [canonicalize_name(Requirement(root).name) for root in roots]
-    direct = set(waiting)
-    while waiting:
-        name = waiting.pop()
-        if name not in required:
-            required.add(name)
-            waiting += needs.get(name, ())
+    direct = {canonicalize_name(Requirement(root).name) for root in roots}
+    required = _led_to(direct, needs)
     purls: dict[str, list[str]] = {}
     for pin in pins:
         purls.setdefault(pin.name, []).append(pin.purl)

@@ -28,7 +28,7 @@ class Trial:
         was_traced: as given.
         build_s: seconds that tracing and compilation took, as far as they are known to the caller.
         steps_asked: how many steps the next call should have.
-        calls: how many were made, counted from the beginning of the run's first look.
+        calls: how many were made; of another look, the first counts as made.
     """
 
     def __init__(
@@ -51,11 +51,6 @@ class Trial:
     def over(self) -> bool:
         """Whether it has been timed."""
         return self._timed >= TIMED_CALLS
-
-    @property
-    def again(self) -> bool:
-        """Whether this run has looked at the candidate before."""
-        return self._before is not None
 
     def take(self, steps: int, seconds: float) -> None:
         """Counts a call."""

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -54,6 +54,18 @@ def run(spec: RunSpec, *, timeout_s: float) -> RunRecord:
     return replace(RunRecord.from_json(value["record"]), load=tuple(timed[::every]))
 
 
+def _start(job: dict[str, Any], environment: Mapping[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", f"{__package__}.child", json.dumps(job)],
+        stdin=subprocess.PIPE,  # its end tells the child that this process is gone, killed or not
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **environment},
+        text=True,
+        start_new_session=True,  # so that whatever it starts ends with it
+    )
+
+
 def run_job(
     job: dict[str, Any],
     *,
@@ -72,15 +84,7 @@ def run_job(
     Raises:
         ChildFailedError: no result came.
     """
-    process = subprocess.Popen(
-        [sys.executable, "-m", f"{__package__}.child", json.dumps(job)],
-        stdin=subprocess.PIPE,  # its end tells the child that this process is gone, killed or not
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, **(environment or {})},
-        text=True,
-        start_new_session=True,  # so that whatever it starts ends with it
-    )
+    process = _start(job, environment or {})
     complaints: deque[str] = deque(maxlen=_COMPLAINT_LINES)
     listener = threading.Thread(
         target=_drain, args=(process.stderr or (), complaints), name="benchmark-stderr"
