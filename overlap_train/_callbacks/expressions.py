@@ -14,7 +14,7 @@ import keras
 
 from overlap_train._callbacks.calls import Calls, plain
 from overlap_train._callbacks.doings import Doing
-from overlap_train._callbacks.facts import MISSING, Fact, look_up
+from overlap_train._callbacks.facts import MISSING, look_up
 from overlap_train._callbacks.flow import (
     UNCLEAR,
     Frame,
@@ -152,6 +152,8 @@ class Expressions(Calls):
         if name in function.__globals__:
             return self.held(function.__globals__, name, function.__globals__[name], fixed=False)
         if hasattr(builtins, name):
+            self.note(function.__globals__, name)
+            self.note(vars(builtins), name)
             return Known(getattr(builtins, name))
         raise Unclear
 
@@ -192,7 +194,8 @@ class Expressions(Calls):
             return False
         lacks = look_up(owner.value, name) is MISSING and not is_apart(owner.value)
         if lacks:
-            self.facts.append(Fact(owner.value, name, MISSING))
+            self.note(owner.value, name)
+            self.note(type(owner.value), "__getattr__")
         return lacks
 
     def _arguments(self, node: ast.Call, frame: Frame) -> tuple[list[Any], dict[str, Any]]:
@@ -301,7 +304,8 @@ class Expressions(Calls):
         function = None if base is None else vars(base)[name]
         if not isinstance(function, types.FunctionType):
             raise Unclear
-        self.facts.append(Fact(base, name, function))
+        for each in above[: above.index(base) + 1]:
+            self.note(each, name)
         return self.run(function, [owner, *given], named)
 
     def _super_class(self, node: ast.Call, frame: Frame) -> type:

@@ -65,7 +65,7 @@ _WATCHING: tuple[Any, ...] = (
 
 def overrides(callback: keras.callbacks.Callback, hook: str) -> bool:
     """Whether a callback has a method of its own for `hook`, in its class or in the instance."""
-    if hook in vars(callback):
+    if hook in vars(callback) or _answers_itself(callback):
         return True
     return getattr(type(callback), hook, None) is not getattr(keras.callbacks.Callback, hook)
 
@@ -232,10 +232,15 @@ def _may_begin_again(callback: keras.callbacks.Callback) -> bool:
 
 def _is_stock(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:
     """Whether a Keras callback's hooks are Keras's own, not a subclass's."""
-    return all(
+    return not _answers_itself(callback) and all(
         hook not in vars(callback) and keras_methods.is_stock_method(getattr(type(callback), hook))
         for hook in hooks
     )
+
+
+def _answers_itself(callback: keras.callbacks.Callback) -> bool:
+    """Whether the class of a callback says itself what its attributes are, its hooks among them."""
+    return getattr(type(callback), "__getattribute__", None) is not object.__getattribute__
 
 
 def _mentions(callback: keras.callbacks.Callback, name: str) -> bool:

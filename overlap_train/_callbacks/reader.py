@@ -40,6 +40,10 @@ class Reader(Expressions):
         node = definition_of(function.__code__)
         if node is None:
             raise Unclear
+        for part in ("__code__", "__defaults__", "__kwdefaults__"):
+            self.note(function, part)
+        for name in function.__kwdefaults__ or ():
+            self.note(function.__kwdefaults__, name)
         return self.run_node(node, Frame(function, _bound(function, node.args, given, named)))
 
     def run_node(self, node: Definition, frame: Frame) -> Any:
@@ -219,6 +223,7 @@ class Reader(Expressions):
     def _imported(self, name: str) -> Known:
         if name not in sys.modules:
             raise Unclear
+        self.note(sys.modules, name)
         return Known(sys.modules[name])
 
     def _functiondef(self, node: ast.FunctionDef, frame: Frame) -> None:
@@ -269,6 +274,8 @@ class Reader(Expressions):
         Raises:
             Unclear: other code says what becomes of the value.
         """
+        for each in (name, "__setattr__"):
+            self.note(type(owner.value), each)
         found = inspect.getattr_static(type(owner.value), name, None)
         if isinstance(found, property) and isinstance(found.fset, types.FunctionType):
             self.run(found.fset, [owner, value], {})
