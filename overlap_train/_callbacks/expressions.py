@@ -12,7 +12,8 @@ from typing import Any, cast
 
 import keras
 
-from overlap_train._callbacks.calls import Calls, plain
+from overlap_train._callbacks.attributes import plain
+from overlap_train._callbacks.calls import Calls
 from overlap_train._callbacks.doings import Doing
 from overlap_train._callbacks.facts import MISSING, look_up
 from overlap_train._callbacks.flow import (
@@ -125,9 +126,8 @@ class Expressions(Calls):
         if not isinstance(node, (*kinds, ast.FormattedValue, ast.Starred)):
             raise Unclear
         parts = [n for n in ast.iter_child_nodes(node) if isinstance(n, ast.expr)]
-        self.fails = self.fails or isinstance(
-            node, (ast.BinOp, ast.Subscript, ast.FormattedValue, ast.Starred)
-        )
+        failing = (ast.BinOp, ast.Subscript, ast.FormattedValue, ast.Starred)
+        self.fails = self.fails or isinstance(node, failing)
         values = [plain(self.value(part, frame)) for part in parts]
         self._require_apart([value for value in values if value is not Given.PART])
         if not any(value is Given.PART for value in values):
@@ -194,8 +194,7 @@ class Expressions(Calls):
             return False
         lacks = look_up(owner.value, name) is MISSING and not is_apart(owner.value)
         if lacks:
-            self.note(owner.value, name)
-            self.note(type(owner.value), "__getattr__")
+            self.note(owner.value, name, "__getattr__")
         return lacks
 
     def _arguments(self, node: ast.Call, frame: Frame) -> tuple[list[Any], dict[str, Any]]:
@@ -319,9 +318,8 @@ class Expressions(Calls):
             place = code.co_freevars.index("__class__")
             return cast(type, (frame.function.__closure__ or ())[place].cell_contents)
         kind = self.value(arguments[0], frame) if len(arguments) == 2 else None
-        own = (
-            isinstance(arguments[-1], ast.Name) and arguments[-1].id == code.co_varnames[0] if kind else False
-        )
+        last = arguments[-1] if kind else None
+        own = isinstance(last, ast.Name) and last.id == code.co_varnames[0]
         if not (own and isinstance(kind, Known) and isinstance(kind.value, type)):
             raise Unclear
         return kind.value
