@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
+import sys
 import types
-from abc import ABC, abstractmethod
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import keras
 
+from overlap_train._callbacks.attributes import Attributes, OfData, OfModel
 from overlap_train._callbacks.doings import Doing
-from overlap_train._callbacks.facts import Fact, look_up
 from overlap_train._callbacks.held import met
 from overlap_train._callbacks.leads import is_apart, leads_on
-from overlap_train._callbacks.origins import CALLABLE, SIMPLE, Given, Known, Origin, Unclear, asks, origin_of
-from overlap_train._callbacks.sources import assigned_in
+from overlap_train._callbacks.origins import (
+    CALLABLE,
+    Given,
+    Known,
+    Origin,
+    Unclear,
+    asks,
+    is_simple,
+    origin_of,
+)
 from overlap_train._callbacks.vocabulary import (
     ASKED,
-    LEAVES,
     MEASURES,
     PASSES,
     PURE_METHODS,
@@ -29,83 +37,11 @@ from overlap_train._callbacks.vocabulary import (
     STANDARD_LOOKS,
 )
 
-__all__ = ["Calls", "plain"]
+__all__ = ["Calls"]
 
 
-@dataclass(frozen=True)
-class OfModel:
-    """An attribute of the model, or of what has been read from it."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class OfData:
-    """An attribute of data."""
-
-    name: str
-
-
-def plain(value: Any) -> Any:
-    """Returns a value without the name under which it was found."""
-    if isinstance(value, OfModel):
-        return Given.PART
-    return Given.DATA if isinstance(value, OfData) else value
-
-
-class Calls(ABC):
-    """Follows calls as far as they may lead to the training.
-
-    Args:
-        watching: classes of Keras's own whose hooks at most end the training.
-
-        unfixed: names of attributes and variables whose values may be others when the code runs.
-
-    Attributes:
-        doing: what the code that has been read does.
-        fails: whether it may raise an exception, such as one for a missing key.
-        sets: names of the attributes that it sets.
-        relied_on: names of attributes and variables whose present values have been relied upon.
-        facts: what has been found in objects and variables.
-    """
-
-    def __init__(self, watching: tuple[Any, ...] = (), unfixed: frozenset[str] = frozenset()) -> None:
-        self.watching = watching
-        self.unfixed = unfixed
-        self.doing = Doing.NOTHING
-        self.fails = False
-        self.sets: set[str] = set()
-        self.relied_on: set[str] = set()
-        self.facts: list[Fact] = []
-
-    @abstractmethod
-    def run(self, function: types.FunctionType, given: Sequence[Any], named: dict[str, Any]) -> Any:
-        """Reads a function, called with values; returns what comes back."""
-
-    def does(self, doing: Doing) -> None:
-        """Notes that the code does this, too."""
-        self.doing = max(self.doing, doing)
-
-    def attribute(self, owner: Any, name: str) -> Any:
-        """Returns what an attribute of a value is.
-
-        Raises:
-            Unclear: it cannot be told.
-        """
-        if owner is Given.PART:
-            self.does(Doing.LOOKS)
-            self.fails = True
-            return Given.DATA if name in LEAVES else OfModel(name)
-        if isinstance(owner, OfModel):
-            return self.attribute(Given.PART, name)
-        if not isinstance(owner, Known) or isinstance(owner.value, SIMPLE):
-            self.fails = True
-            return OfData(name)
-        if isinstance(owner.value, types.ModuleType):
-            return self._of_module(owner.value, name)
-        if isinstance(owner.value, keras.callbacks.Callback) and name in ("model", "_model", "params"):
-            return OfData(name) if name == "params" else Given.PART
-        return self._of_object(owner.value, name)
+class Calls(Attributes):
+    """Follows calls as far as they may lead to the training."""
 
     def call(self, callee: Any, given: Sequence[Any], named: dict[str, Any]) -> Any:
         """Returns what a call gives, and notes what it does.
@@ -126,7 +62,8 @@ class Calls(ABC):
         values = [*given, *named.values()]
         if isinstance(function, functools.partial):
             bound = [met(value) for value in function.args]
-            kept = {name: met(value) for name, value in function.keywords.items()}
+            held = function.keywords
+            kept = {name: self.held(held, name, value, fixed=True) for name, value in held.items()}
             return self._call_known(function.func, [*bound, *given], {**kept, **named})
         if isinstance(function, types.MethodType):
             return self._call_known(function.__func__, [met(function.__self__), *given], named)
@@ -136,6 +73,7 @@ class Calls(ABC):
             return self._call_type_or_builtin(function, values)
         if is_apart(function):
             return self._call_apart(values)
+        self.note(type(function), "__call__")
         method = inspect.getattr_static(type(function), "__call__", None)
         if not isinstance(method, types.FunctionType):
             raise Unclear
@@ -149,6 +87,8 @@ class Calls(ABC):
         values, origin = [*given, *named.values()], origin_of(function)
         if origin is Origin.LIBRARY and not (any(map(self._reaches, values)) or leads_on(function)):
             return self._call_apart(values)
+        if function is logging.getLogger and not named:
+            return self._logger(given)
         if origin is Origin.STANDARD:
             return self._call_standard(function.__globals__["__name__"], values)
         if origin is Origin.TRAINING and function.__name__.startswith("on_") and self._watches(given):
@@ -174,6 +114,8 @@ class Calls(ABC):
         if function in PASSES:
             self._require_apart([value for value in values if value is not Given.PART])
             return Given.PART if parts else Given.DATA
+        if function is print:
+            self._write_to("stdout")
         if function in (print, open):
             return self._call_apart(values)
         holder = getattr(function, "__self__", None)
@@ -194,6 +136,8 @@ class Calls(ABC):
             kind = value.value if isinstance(value, Known) else None
             if isinstance(kind, type) and type(kind) is not type and origin_of(kind) is Origin.USER:
                 raise Unclear
+            if asks(value, "__instancecheck__", "__subclasscheck__"):
+                raise Unclear
         parts = any(value is Given.PART or isinstance(value, OfModel) for value in values)
         self.does(Doing.LOOKS if parts else Doing.NOTHING)
         return Given.ANSWER
@@ -204,7 +148,33 @@ class Calls(ABC):
             self.does(STANDARD_LOOKS[name])
         elif name not in STANDARD_APART:
             raise Unclear
+        elif name == "logging":
+            self._require_apart([self._logger([])])
+        elif name in ("warnings", "_warnings"):
+            self.note(vars(warnings), "showwarning")
+            if origin_of(warnings.showwarning) is Origin.USER:
+                raise Unclear
+            self._write_to("stderr")
         return self._call_apart(values)
+
+    def _write_to(self, name: str) -> None:
+        """Follows text to where it is written, such as to a stream of the user's in the place of `stdout`."""
+        stream = vars(sys)[name]
+        found = self.held(vars(sys), name, stream, fixed=False)
+        if isinstance(found, Known) and origin_of(type(stream)) is Origin.USER:
+            self.call(self.attribute(found, "write"), [Given.DATA], {})
+
+    def _logger(self, given: Sequence[Any]) -> Any:
+        """Reads `logging.getLogger`; a logger that does not exist yet will hand on to the root's handlers."""
+        name = given[0].value if given and isinstance(given[0], Known) else None
+        if given and not (name is None or isinstance(name, str)):
+            raise Unclear
+        self._write_to("stderr")  # where there is no handler
+        known = logging.root.manager.loggerDict
+        if not name or not isinstance(known.get(name), logging.Logger):
+            self.note(known, name or "root")
+            return self.held(vars(logging), "root", logging.root, fixed=False)
+        return self.held(known, name, known[name], fixed=False)
 
     def _call_model(self, name: str, values: Sequence[Any]) -> Any:
         """Follows the call of a method of the model, or of what has been read from it."""
@@ -239,88 +209,17 @@ class Calls(ABC):
     def _reaches(self, value: Any) -> bool:
         """Whether a value leads to the training."""
         if isinstance(value, Known):
-            simple = isinstance(value.value, (*SIMPLE, *CALLABLE))
+            simple = is_simple(value.value) or isinstance(value.value, CALLABLE)
             return not simple and (isinstance(value.value, keras.callbacks.Callback) or leads_on(value.value))
         return value is Given.PART or isinstance(value, OfModel)
-
-    def _of_module(self, module: types.ModuleType, name: str) -> Any:
-        if name not in vars(module):
-            if origin_of(module) is Origin.LIBRARY:
-                self.fails = True
-                return Given.DATA
-            raise Unclear
-        return self.held(module.__dict__, name, vars(module)[name], fixed=False)
-
-    def held(self, owner: Any, name: str, value: Any, *, fixed: bool) -> Any:
-        """Returns what is found under a name, and notes that what it is has been relied upon.
-
-        Raises:
-            Unclear: it may be something else when the code runs, and is no number or text.
-        """
-        found = met(value, fixed=fixed and name not in self.unfixed)
-        if isinstance(found, Known):
-            simple = isinstance(found.value, SIMPLE)
-            if name in self.unfixed and not simple:
-                raise Unclear
-            if simple and not found.fixed:
-                return found
-            self.relied_on.add(name)
-        self.facts.append(Fact.of(owner, name, value, found))
-        return found
-
-    def _of_object(self, owner: Any, name: str) -> Any:
-        live = getattr(owner, "__dict__", {})
-        found = inspect.getattr_static(type(owner) if not isinstance(owner, type) else owner, name, None)
-        if asks(Known(owner), "__getattribute__") or _is_descriptor(found):
-            raise Unclear
-        if isinstance(found, property):
-            self.facts.append(Fact(type(owner), name, found))
-            if not isinstance(found.fget, types.FunctionType):
-                raise Unclear
-            if is_apart(owner):
-                self.fails = True
-                return Given.DATA
-            return self.run(found.fget, [Known(owner)], {})
-        if isinstance(found, types.MemberDescriptorType) and not isinstance(owner, type):
-            return self.held(
-                owner, name, found.__get__(owner), fixed=name not in assigned_in(_class_of(owner))
-            )
-        if name in live and not isinstance(owner, type):
-            return self.held(owner, name, live[name], fixed=name not in assigned_in(_class_of(owner)))
-        if isinstance(found, (staticmethod, classmethod, types.FunctionType)):
-            self.facts.append(Fact(owner, name, look_up(owner, name)))
-        if isinstance(found, staticmethod):
-            return Known(found.__func__)
-        if isinstance(found, classmethod):
-            return Known(types.MethodType(found.__func__, owner if isinstance(owner, type) else type(owner)))
-        if isinstance(found, types.FunctionType):
-            return Known(found if isinstance(owner, type) else types.MethodType(found, owner))
-        if is_apart(owner):
-            self.fails = True
-            return Given.DATA
-        if found is None:
-            raise Unclear
-        return self.held(owner, name, found, fixed=name not in assigned_in(_class_of(owner)))
 
     def _fail(self) -> Any:
         raise Unclear
 
 
-def _is_descriptor(found: Any) -> bool:
-    """Whether something in a class computes what an attribute is, other than Python's own kinds."""
-    own = (types.FunctionType, property, staticmethod, classmethod, type, types.BuiltinFunctionType)
-    slots = (types.MemberDescriptorType, types.GetSetDescriptorType, types.MethodDescriptorType)
-    known = (*own, *slots, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
-    return hasattr(type(found), "__get__") and not isinstance(found, known)
-
-
-def _class_of(owner: Any) -> Any:
-    return type(owner)
-
-
 def _is_harmless(thing: Any) -> bool:
     """Whether an object can be handed to anybody: numbers, text, and what is of libraries alone."""
-    if isinstance(thing, SIMPLE):
+    if is_simple(thing):
         return True
     if isinstance(thing, (type, types.ModuleType)):
         return origin_of(thing) in (Origin.STANDARD, Origin.LIBRARY)

@@ -12,9 +12,10 @@ from typing import Any, cast
 
 import keras
 
-from overlap_train._callbacks.calls import Calls, plain
+from overlap_train._callbacks.attributes import plain
+from overlap_train._callbacks.calls import Calls
 from overlap_train._callbacks.doings import Doing
-from overlap_train._callbacks.facts import MISSING, Fact, look_up
+from overlap_train._callbacks.facts import MISSING, look_up
 from overlap_train._callbacks.flow import (
     UNCLEAR,
     Frame,
@@ -125,9 +126,8 @@ class Expressions(Calls):
         if not isinstance(node, (*kinds, ast.FormattedValue, ast.Starred)):
             raise Unclear
         parts = [n for n in ast.iter_child_nodes(node) if isinstance(n, ast.expr)]
-        self.fails = self.fails or isinstance(
-            node, (ast.BinOp, ast.Subscript, ast.FormattedValue, ast.Starred)
-        )
+        failing = (ast.BinOp, ast.Subscript, ast.FormattedValue, ast.Starred)
+        self.fails = self.fails or isinstance(node, failing)
         values = [plain(self.value(part, frame)) for part in parts]
         self._require_apart([value for value in values if value is not Given.PART])
         if not any(value is Given.PART for value in values):
@@ -152,6 +152,8 @@ class Expressions(Calls):
         if name in function.__globals__:
             return self.held(function.__globals__, name, function.__globals__[name], fixed=False)
         if hasattr(builtins, name):
+            self.note(function.__globals__, name)
+            self.note(vars(builtins), name)
             return Known(getattr(builtins, name))
         raise Unclear
 
@@ -192,7 +194,7 @@ class Expressions(Calls):
             return False
         lacks = look_up(owner.value, name) is MISSING and not is_apart(owner.value)
         if lacks:
-            self.facts.append(Fact(owner.value, name, MISSING))
+            self.note(owner.value, name, "__getattr__")
         return lacks
 
     def _arguments(self, node: ast.Call, frame: Frame) -> tuple[list[Any], dict[str, Any]]:
@@ -301,7 +303,8 @@ class Expressions(Calls):
         function = None if base is None else vars(base)[name]
         if not isinstance(function, types.FunctionType):
             raise Unclear
-        self.facts.append(Fact(base, name, function))
+        for each in above[: above.index(base) + 1]:
+            self.note(each, name)
         return self.run(function, [owner, *given], named)
 
     def _super_class(self, node: ast.Call, frame: Frame) -> type:
@@ -315,9 +318,8 @@ class Expressions(Calls):
             place = code.co_freevars.index("__class__")
             return cast(type, (frame.function.__closure__ or ())[place].cell_contents)
         kind = self.value(arguments[0], frame) if len(arguments) == 2 else None
-        own = (
-            isinstance(arguments[-1], ast.Name) and arguments[-1].id == code.co_varnames[0] if kind else False
-        )
+        last = arguments[-1] if kind else None
+        own = isinstance(last, ast.Name) and last.id == code.co_varnames[0]
         if not (own and isinstance(kind, Known) and isinstance(kind.value, type)):
             raise Unclear
         return kind.value

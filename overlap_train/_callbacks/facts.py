@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from overlap_train._callbacks.held import met
-from overlap_train._callbacks.origins import SIMPLE, Given, Known
+from overlap_train._callbacks.leads import is_apart, is_still_apart
+from overlap_train._callbacks.origins import CALLABLE, Given, Known, is_simple
 
-__all__ = ["MISSING", "Fact", "all_hold", "look_up"]
+__all__ = ["MISSING", "Fact", "all_hold", "look_up", "variables_of"]
 
 MISSING = object()
+_OF_FUNCTION = ("__code__", "__defaults__", "__kwdefaults__")
 
 
 class Fact(NamedTuple):
@@ -22,27 +24,31 @@ class Fact(NamedTuple):
         owner: an object, a module or a class, the globals of a function, or a cell of its closure.
         name: of the attribute or the variable.
         found: the object, or `Given` for what is known of it only.
+        apart: whether it is a library's object that has led nowhere. Somebody may hand it the model since.
     """
 
     owner: Any
     name: str
     found: Any
+    apart: bool = False
 
     def holds(self) -> bool:
         """Whether the same would be found now; numbers and texts are the same if they are equal."""
         now = look_up(self.owner, self.name)
         if now is self.found:
-            return True
+            return not self.apart or is_still_apart(now)
         if isinstance(self.found, Given):
             with contextlib.suppress(Exception):  # of objects of any class
                 return met(now) is self.found
             return False
-        return isinstance(now, SIMPLE) and type(now) is type(self.found) and bool(now == self.found)
+        return is_simple(now) and type(now) is type(self.found) and bool(now == self.found)
 
     @classmethod
     def of(cls, owner: Any, name: str, value: Any, found: Any) -> Fact:
         """Returns the fact that a value has been found, of which something is known."""
-        return cls(owner, name, value if isinstance(found, Known) else found)
+        if not isinstance(found, Known):
+            return cls(owner, name, found)
+        return cls(owner, name, value, not isinstance(value, CALLABLE) and is_apart(value))
 
 
 def all_hold(facts: Iterable[Fact]) -> bool:
@@ -59,16 +65,29 @@ def look_up(owner: Any, name: str) -> Any:
             return MISSING
     if isinstance(owner, dict):
         return owner.get(name, MISSING)
-    if not isinstance(owner, type):
-        live = getattr(owner, "__dict__", {})
-        if name in live:
-            return live[name]
-    for base in (owner if isinstance(owner, type) else type(owner)).__mro__:
-        if name in vars(base):
-            found = vars(base)[name]
-            slot = isinstance(found, types.MemberDescriptorType) and not isinstance(owner, type)
-            return _slot(found, owner) if slot else found
-    return MISSING
+    if isinstance(owner, types.FunctionType) and name in _OF_FUNCTION:
+        return getattr(owner, name)
+    if isinstance(owner, type):
+        return _in_class(owner, name)
+    found, live = _in_class(type(owner), name), variables_of(owner)
+    if isinstance(found, types.MemberDescriptorType):
+        return _slot(found, owner)
+    if name in live and (found is MISSING or not hasattr(type(found), "__set__")):
+        return live[name]
+    return found
+
+
+def variables_of(owner: Any) -> Mapping[str, Any]:
+    """Returns the attributes of an object itself, without running any code."""
+    try:
+        found: Mapping[str, Any] = object.__getattribute__(owner, "__dict__")
+    except AttributeError:
+        return {}
+    return found
+
+
+def _in_class(kind: type, name: str) -> Any:
+    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), MISSING)
 
 
 def _slot(found: Any, owner: Any) -> Any:

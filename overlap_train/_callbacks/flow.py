@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.leads import is_apart
-from overlap_train._callbacks.origins import SIMPLE, Given, Known, Unclear
+from overlap_train._callbacks.origins import Given, Known, Unclear, is_simple
 from overlap_train._callbacks.sources import Definition
 
 __all__ = ["UNCLEAR", "Frame", "Inner", "either", "equal", "identical", "item_of", "merged", "same", "truth"]
@@ -61,7 +61,7 @@ class Inner:
 
 def truth(value: Any) -> bool | None:
     """Returns whether a value is true, or None if that may be the one or the other."""
-    if isinstance(value, Known) and value.fixed and isinstance(value.value, SIMPLE):
+    if isinstance(value, Known) and value.fixed and is_simple(value.value):
         return bool(value.value)
     return None
 
@@ -120,9 +120,9 @@ def item_of(value: Any) -> Any:
 
 def _is_data(known: Known) -> bool:
     """Whether an object cannot lead to the training."""
-    if isinstance(known.value, (*SIMPLE, keras.callbacks.Callback)):
-        return isinstance(known.value, SIMPLE)
-    return is_apart(known.value)
+    if is_simple(known.value):
+        return True
+    return not isinstance(known.value, keras.callbacks.Callback) and is_apart(known.value)
 
 
 def identical(left: Any, right: Any) -> bool | None:

@@ -77,7 +77,7 @@ class Grounds:
 
 def _seen_of(callback: keras.callbacks.Callback) -> tuple[Any, ...]:
     """Returns what is quickly seen of a callback."""
-    found = [look_up(callback, name) for name in (*_INSIDE, *_TEST, *_SETTINGS)]
+    found = [look_up(callback, name) for name in (*_INSIDE, *_TEST, *_SETTINGS, "__getattribute__")]
     schedule = getattr(callback, "schedule", None)
     looked = looked_up(schedule) if schedule is not None and is_pure(schedule) else ()
     return (callback, type(callback), *found, *looked)

@@ -19,6 +19,7 @@ from overlap_train._callbacks.origins import (
     Origin,
     Unclear,
     Value,
+    is_simple,
     module_of,
     origin_of,
 )
@@ -45,7 +46,7 @@ def met(value: Any, *, fixed: bool = True) -> Value:
     Raises:
         Unclear: a container holds what may do anything.
     """
-    if isinstance(value, (*SIMPLE, *CALLABLE)):
+    if is_simple(value) or isinstance(value, CALLABLE):
         return Known(value, fixed)
     if isinstance(value, TRAINING_OBJECTS):
         return Given.PART
@@ -76,7 +77,7 @@ def _container(value: Any, above: tuple[int, ...]) -> Given:
         inner = _container(item, (*above, id(value))) if _is_container(item) else met(item)
         if inner is Given.PART:
             found = Given.PART
-        elif isinstance(inner, Known) and not isinstance(inner.value, SIMPLE):
+        elif isinstance(inner, Known) and not is_simple(inner.value):
             raise Unclear
     return found
 

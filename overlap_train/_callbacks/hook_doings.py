@@ -71,7 +71,7 @@ def read_hooks(
             if found == unfixed:
                 doing = max(reader.doing, Doing.APART if reader.fails else Doing.NOTHING)
                 names = frozenset(reader.sets), frozenset(reader.relied_on)
-                return Reading(doing, reader.users, *names, tuple(reader.facts))
+                return Reading(doing, reader.users, *names, reader.facts)
             unfixed = found
     return unreadable
 

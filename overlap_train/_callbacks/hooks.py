@@ -61,11 +61,25 @@ _WATCHING: tuple[Any, ...] = (
     keras.callbacks.TerminateOnNaN,
     *([keras.callbacks.OrbaxCheckpoint] if hasattr(keras.callbacks, "OrbaxCheckpoint") else []),
 )
+# Of these, those that call no method of the model.
+_NEVER_CALLING: tuple[Any, ...] = (
+    keras.callbacks.Callback,
+    keras.callbacks.CSVLogger,
+    keras.callbacks.History,
+    keras.callbacks.ProgbarLogger,
+    keras.callbacks.RemoteMonitor,
+    keras.callbacks.TerminateOnNaN,
+)
+# What callbacks call of a model to look at it, to keep it and to put it back.
+_MODEL_METHODS = frozenset(
+    {"count_params", "get_layer", "get_weights", "load_weights", "save", "save_weights", "set_weights"}
+    | {"summary", "to_json"}
+)
 
 
 def overrides(callback: keras.callbacks.Callback, hook: str) -> bool:
     """Whether a callback has a method of its own for `hook`, in its class or in the instance."""
-    if hook in vars(callback):
+    if hook in vars(callback) or _answers_itself(callback):
         return True
     return getattr(type(callback), hook, None) is not getattr(keras.callbacks.Callback, hook)
 
@@ -175,6 +189,8 @@ def may_change_training(callback: keras.callbacks.Callback) -> bool:
     if is_declared_safe(callback):
         return False
     stock = type(callback) in _WATCHING and _is_stock(callback, _EVERY_HOOK)
+    if _calls_own_methods(callback):
+        return True
     if stock and not has_own_functions(callback):
         return False
     # A subclass may do anything in what the hooks call, such as `get_monitor_value`.
@@ -189,6 +205,8 @@ def acts_on_model_only(callback: keras.callbacks.Callback) -> bool:
     Any other may also change what Python makes the data from.
     """
     if not keras_methods.is_stock_method(type(callback)) or not _is_stock(callback, _EVERY_HOOK):
+        return False
+    if _calls_own_methods(callback):
         return False
     return not isinstance(callback, keras.callbacks.LearningRateScheduler) or is_pure(callback.schedule)
 
@@ -232,10 +250,23 @@ def _may_begin_again(callback: keras.callbacks.Callback) -> bool:
 
 def _is_stock(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:
     """Whether a Keras callback's hooks are Keras's own, not a subclass's."""
-    return all(
+    return not _answers_itself(callback) and all(
         hook not in vars(callback) and keras_methods.is_stock_method(getattr(type(callback), hook))
         for hook in hooks
     )
+
+
+def _calls_own_methods(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback may call a method of the model that the user has written, such as `save_weights`."""
+    model = vars(callback).get("_model")
+    if type(callback) in _NEVER_CALLING or not isinstance(model, keras.Model):
+        return False
+    return any(keras_methods.overriding_class(model, name) is not None for name in _MODEL_METHODS)
+
+
+def _answers_itself(callback: keras.callbacks.Callback) -> bool:
+    """Whether the class of a callback says itself what its attributes are, its hooks among them."""
+    return getattr(type(callback), "__getattribute__", None) is not object.__getattribute__
 
 
 def _mentions(callback: keras.callbacks.Callback, name: str) -> bool:

@@ -18,19 +18,29 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._callbacks.origins import SIMPLE, TRAINING_OBJECTS, Origin, origin_of
+from overlap_train._callbacks.origins import TRAINING_OBJECTS, Origin, is_simple, origin_of
 
-__all__ = ["has_own_functions", "is_apart", "leads_on"]
+__all__ = ["has_own_functions", "is_apart", "is_still_apart", "leads_on"]
 
 _MOST_OBJECTS = 20_000
-_VALUES = (*SIMPLE, tf.Tensor, keras.KerasTensor, tf.DType, types.CodeType, types.ModuleType)
+# What holds more is not looked through again, at each epoch.
+_MOST_AGAIN = 2_000
+_VALUES = (tf.Tensor, keras.KerasTensor, tf.DType, types.CodeType, types.ModuleType)
 _MODELS: tuple[Any, ...] = (keras.layers.Layer, keras.optimizers.Optimizer)
-_known: dict[int, tuple[weakref.ref[Any], bool]] = {}
+_known: dict[int, tuple[weakref.ref[Any], bool, int]] = {}
 
 
 def is_apart(thing: Any) -> bool:
     """Whether an object is a library's, and leads neither to the user's code nor to the training."""
     return origin_of(type(thing)) is Origin.LIBRARY and not leads_on(thing)
+
+
+def is_still_apart(thing: Any) -> bool:
+    """Whether an object that has led nowhere does so now, unless it holds too much to look through again."""
+    known = _known.get(id(thing))
+    if known is None or known[2] <= _MOST_AGAIN:
+        _known.pop(id(thing), None)
+    return not leads_on(thing)
 
 
 def has_own_functions(callback: keras.callbacks.Callback) -> bool:
@@ -49,24 +59,26 @@ def leads_on(thing: Any) -> bool:
     known = _known.get(id(thing))
     if known is not None and known[0]() is thing:
         return known[1]
-    found = _finds(thing)
+    found, count = _finds(thing)
     key = id(thing)
-    with contextlib.suppress(TypeError):  # of some things there are no weak references
-        _known[key] = weakref.ref(thing, lambda _: _known.pop(key, None)), found
+    if not isinstance(thing, logging.Logger):  # which is given handlers at any time
+        with contextlib.suppress(TypeError):  # of some things there are no weak references
+            _known[key] = weakref.ref(thing, lambda _: _known.pop(key, None)), found, count
     return found
 
 
-def _finds(thing: Any) -> bool:
+def _finds(thing: Any) -> tuple[bool, int]:
+    """Returns whether something is found that is the user's or the training's, and how much is looked at."""
     waiting, seen = [thing], {}
     while waiting:
         each = waiting.pop()
-        if id(each) in seen or isinstance(each, _VALUES):
+        if id(each) in seen or is_simple(each) or isinstance(each, _VALUES):
             continue
         seen[id(each)] = each  # held, so that its `id` stays its own
         if len(seen) > _MOST_OBJECTS or _is_found(each):
-            return True
+            return True, len(seen)
         waiting.extend(_held_by(each))
-    return False
+    return False, len(seen)
 
 
 def _is_found(thing: Any) -> bool:

@@ -30,6 +30,7 @@ __all__ = [
     "Unclear",
     "Value",
     "asks",
+    "is_simple",
     "module_of",
     "origin_of",
 ]
@@ -124,9 +125,35 @@ def _origin_of_file(file: str, named_as_standard: bool) -> Origin:
     return Origin.STANDARD if named_as_standard and standard else Origin.USER
 
 
+def is_simple(thing: Any) -> bool:
+    """Whether something is a number, a text or None, and not of a class of the user's that acts as one."""
+    kind: Any = type(thing)
+    return isinstance(thing, SIMPLE) and _is_simple_class(kind)
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_simple_class(kind: Any) -> bool:
+    if origin_of(kind) is not Origin.USER:
+        return True
+    # Members of an enumeration are numbers or texts with a name, unless they have been given methods.
+    return issubclass(kind, enum.Enum) and not any(
+        _is_written(member)
+        for base in kind.__mro__
+        if origin_of(base) is Origin.USER
+        for member in vars(base).values()
+    )
+
+
+def _is_written(member: Any) -> bool:
+    """Whether a member of a class is code of the user's."""
+    function = getattr(member, "__func__", member)
+    written = isinstance(function, types.FunctionType) and origin_of(function) is Origin.USER
+    return written or isinstance(member, (property, functools.cached_property))
+
+
 def asks(value: Value, *methods: str) -> bool:
     """Whether one of Python's special methods is code that somebody wrote for the class of an object."""
-    if not isinstance(value, Known) or isinstance(value.value, (*SIMPLE, *CALLABLE)):
+    if not isinstance(value, Known) or is_simple(value.value) or isinstance(value.value, CALLABLE):
         return False
     kind = type(value.value)
     found = (inspect.getattr_static(kind, method, None) for method in methods)

@@ -11,7 +11,7 @@ from typing import Any
 
 import keras
 
-from overlap_train._callbacks.calls import plain
+from overlap_train._callbacks.attributes import plain
 from overlap_train._callbacks.doings import Doing
 from overlap_train._callbacks.expressions import Expressions
 from overlap_train._callbacks.flow import Frame, Inner, either, item_of, merged, same
@@ -40,6 +40,8 @@ class Reader(Expressions):
         node = definition_of(function.__code__)
         if node is None:
             raise Unclear
+        self.note(function, "__code__", "__defaults__", "__kwdefaults__")
+        self.note(function.__kwdefaults__, *(function.__kwdefaults__ or ()))
         return self.run_node(node, Frame(function, _bound(function, node.args, given, named)))
 
     def run_node(self, node: Definition, frame: Frame) -> Any:
@@ -219,6 +221,7 @@ class Reader(Expressions):
     def _imported(self, name: str) -> Known:
         if name not in sys.modules:
             raise Unclear
+        self.note(sys.modules, name)
         return Known(sys.modules[name])
 
     def _functiondef(self, node: ast.FunctionDef, frame: Frame) -> None:
@@ -269,6 +272,7 @@ class Reader(Expressions):
         Raises:
             Unclear: other code says what becomes of the value.
         """
+        self.note(type(owner.value), name, "__setattr__")
         found = inspect.getattr_static(type(owner.value), name, None)
         if isinstance(found, property) and isinstance(found.fset, types.FunctionType):
             self.run(found.fset, [owner, value], {})

@@ -11,6 +11,7 @@ __all__ = [
     "LEAVES",
     "MEASURES",
     "PASSES",
+    "PLAIN_SPECIAL",
     "PURE_METHODS",
     "READING",
     "STANDARD_APART",
@@ -85,5 +86,10 @@ READING = {
 LEAVES = frozenset(
     {"__module__", "__name__", "__qualname__", "built", "distribute_strategy", "dtype", "metrics_names"}
     | {"name", "path", "shape"}
+)
+# Special names that do not lead from data to the code that has made it, as the traceback of an error would.
+PLAIN_SPECIAL = frozenset(
+    {"__class__", "__contains__", "__doc__", "__getitem__", "__len__", "__module__", "__name__"}
+    | {"__qualname__", "__setitem__", "__version__"}
 )
 PURE_METHODS = frozenset({"copy", "format", "get", "items", "join", "keys", "lower", "split", "values"})

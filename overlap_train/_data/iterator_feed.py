@@ -108,7 +108,8 @@ class IteratorFeed(Feed):
         possible = isinstance(self._dataset, tf.data.Dataset) and not self.reads and limit_bytes > 0
         begun = self.drawn > 0 or self._first is not None
         if self._kept is None and possible and not begun:
-            self._kept = KeptBatches(self._dataset, limit_bytes, copies=self.runs_python)
+            lends = self.runs_python and not self._pipeline.own_batches()
+            self._kept = KeptBatches(self._dataset, limit_bytes, copies=lends)
         return self._kept is not None
 
     @property

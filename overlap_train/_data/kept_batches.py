@@ -1,7 +1,7 @@
 """A: batches of data that cannot be drawn again, kept as far back as the training may go.
 
-Each batch that the loop draws leaves a reference to its tensors in a queue, or a copy where Python has made
-it: TensorFlow may lend the memory of NumPy's arrays, which their owner may fill anew. After a rollback these
+Each batch that the loop draws leaves a reference to its tensors in a queue, or a copy where they may lie in
+memory of the user's arrays, which their owner may fill anew. After a rollback these
 come first; then the iterators that have been made go on where they stand, with what they have fetched ahead.
 Belongs to the training thread.
 """
@@ -52,7 +52,7 @@ class KeptBatches:
         Args:
             dataset: of batches; an iterator is made for each pass.
             limit_bytes: of the batches that may be kept.
-            copies: whether to keep copies.
+            copies: whether to keep copies, as batches may share memory with the user's arrays.
         """
         self.limit_bytes = limit_bytes
         self._spec = dataset.element_spec

@@ -15,7 +15,7 @@ from overlap_train._training.replicas.strategy import Replicas
 from overlap_train.options.validation import ValidationPolicy
 from overlap_train.parallel.cluster import program_digest
 
-__all__ = ["agree_to_start"]
+__all__ = ["agree_to_start", "check_without_batches"]
 
 
 def agree_to_start(
@@ -68,6 +68,16 @@ def _check_shareable(policy: ValidationPolicy, callbacks: Iterable[keras.callbac
     for callback in callbacks:
         if isinstance(callback, keras.callbacks.SwapEMAWeights):
             raise ValueError("SwapEMAWeights changes weights before a validation; it is for one host")
+    check_without_batches(callbacks)
+
+
+def check_without_batches(callbacks: Iterable[keras.callbacks.Callback]) -> None:
+    """Refuses callbacks that would have to be called around each step.
+
+    Raises:
+        ValueError: naming such a callback.
+    """
+    for callback in callbacks:
         if wants_train_batches(callback):
             raise ValueError(
                 f"{type(callback).__name__} listens to training batches, which is for one host; leave it "

@@ -14,6 +14,7 @@ from typing import Any
 
 import keras
 
+from overlap_train._fit.agreement import check_without_batches
 from overlap_train._fit.build import FitParts
 from overlap_train._fit.course import Course, Ledger
 from overlap_train._fit.first_hooks import Opening
@@ -210,13 +211,33 @@ class FitSession:
         Returns:
             Whether what had to be delivered first rolled this epoch back.
         """
-        changed = None if self._settings.hosts.count > 1 else self._parts.grounds.changed()
+        hosts = self._settings.hosts
+        if hosts.count > 1:
+            hosts.chief_first(self._require_settled)
+            return False
+        changed = self._parts.grounds.changed()
         if changed is None:
             return False
         if self._parts.deliveries.deliver_all():
             return True
         self._build_anew(f"built again, because {changed}")
         return False
+
+    def _require_settled(self) -> None:
+        """Makes sure that the callbacks of several hosts, which build nothing anew, are what they have been.
+
+        Raises:
+            ValueError: they are not, and it would be noticed.
+        """
+        changed = self._parts.grounds.changed()
+        if changed is None:
+            return
+        check_without_batches(self._parts.callbacks.callbacks)
+        if self._parts.deliveries.backlog.max_lag:
+            raise ValueError(
+                f"{changed}, while the training on several hosts runs ahead of its validations; set them "
+                "before fit, or pass ValidationPolicy(max_lag=0)"
+            )
 
     def _renew_if_set_since(self, epoch: int) -> None:
         """Has the parts built anew before the first validation if its trace holds what is true no more.

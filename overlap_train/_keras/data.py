@@ -1,7 +1,8 @@
 """What `fit` and `evaluate` are given as data: found out once, as Keras would, and told as plain facts.
 
-Leans on `get_data_adapter` and its adapters, `_inputs` and `_num_samples` of `ArrayDataAdapter`, and
-`array_slicing`. On the training thread, but for what an epoch's begin and end tell the user's data.
+Leans on `get_data_adapter` and its adapters, `_inputs` and `_num_samples` of `ArrayDataAdapter`, `generator`
+of `GeneratorDataAdapter`, `_get_iterator` of `PyDatasetAdapter`, and `array_slicing`. On the training thread,
+but for what an epoch's begin and end tell the user's data.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from overlap_train._keras.grain_data import told
+from overlap_train._keras.lent_batches import LentBatches
 
 __all__ = [
     "Arrays",
@@ -56,11 +58,23 @@ class Pipeline:
     stateful: Any
     told: Any
     _adapter: DataAdapter = field(repr=False)
+    _lent: LentBatches | None = field(repr=False)
 
     @functools.cached_property
     def dataset(self) -> Any:
         """What is iterated over in each pass: a `tf.data.Dataset`, or a distributed one of the user's."""
         return self._adapter.get_tf_dataset()
+
+    def own_batches(self) -> bool:
+        """Has no batch of a new iterator share memory with the user's arrays; returns whether it can be had.
+
+        It can of what a generator or a `PyDataset` gives, if it is dense.
+        """
+        specs = tf.nest.flatten(self.dataset.element_spec)
+        if self._lent is None or not all(isinstance(spec, tf.TensorSpec) for spec in specs):
+            return False
+        self._lent.copies = True
+        return True
 
     @property
     def num_batches(self) -> int | None:
@@ -232,7 +246,21 @@ def _pipeline(adapter: DataAdapter, x: Any, telling: Any) -> Pipeline:
         stateful=x if isinstance(adapter, PyDatasetAdapter) else None,
         told=telling,
         _adapter=adapter,
+        _lent=_lent(adapter),
     )
+
+
+def _lent(adapter: DataAdapter) -> LentBatches | None:
+    """Puts itself between an adapter and the user's Python that makes its batches, if it can."""
+    if isinstance(adapter, GeneratorDataAdapter):
+        lent = LentBatches(adapter.generator)
+        adapter.generator = lent.iterate
+        return lent
+    if isinstance(adapter, PyDatasetAdapter):
+        lent = LentBatches(adapter._get_iterator)
+        adapter._get_iterator = lent.iterate
+        return lent
+    return None
 
 
 def _arrays(adapter: ArrayDataAdapter, shuffle: bool | str, pipeline: Pipeline) -> Arrays:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import enum
 import io
 import json
 import logging
@@ -81,6 +82,33 @@ class Slotted:
     every: object = None
 
 
+class Level(int):
+    """A number whose comparison, text and attribute are code of the user's."""
+
+    model = MODEL
+
+    def __gt__(self, other):
+        act()
+        return True
+
+    def __str__(self):
+        act()
+        return ""
+
+
+class Named(enum.IntEnum):
+    FIRST = 1
+
+    def act(self):
+        act()
+
+
+class AskedObject:
+    def __instancecheck__(self, thing):
+        act()
+        return True
+
+
 def applied(function):
     act()
     return function
@@ -88,6 +116,8 @@ def applied(function):
 
 VECTORIZED = np.vectorize(act)
 UFUNC = np.frompyfunc(act, 1, 1)
+LEVEL = Level(3)
+ASKED = AskedObject()
 LOGGER = logging.getLogger("hostile")
 LOGGER.addHandler(Handler())
 LOGGER.propagate = False
@@ -316,3 +346,49 @@ def a_missing_key_is_made(self, batch, logs=None):
 @hostile
 def the_class_of_the_model_is_changed(self, batch, logs=None):
     self.model.__class__.train_step = batch
+
+
+@hostile
+def an_object_is_asked_what_belongs_to_it(self, batch, logs=None):
+    self.kept.append(isinstance(batch, ASKED))
+
+
+# By what looks like a number, or like data.
+
+
+@hostile
+def a_number_is_compared(self, batch, logs=None):
+    self.kept.append(batch < LEVEL)
+
+
+@hostile
+def a_number_is_written(self, batch, logs=None):
+    self.kept.append(f"{LEVEL}")
+
+
+@hostile
+def a_number_has_an_attribute(self, batch, logs=None):
+    LEVEL.model.trainable = False
+
+
+@hostile
+def a_number_of_an_enumeration_acts(self, batch, logs=None):
+    Named.FIRST.act()
+
+
+@hostile
+def numbers_are_sorted(self, batch, logs=None):
+    self.numbers.sort()
+
+
+@hostile
+def an_error_leads_to_its_frame(self, batch, logs=None):
+    try:
+        logs["missing"]
+    except KeyError as error:
+        error.__traceback__.tb_frame.f_locals["self"].model.trainable = False
+
+
+@hostile
+def the_parameters_hold_a_function(self, batch, logs=None):
+    self.params["act"](batch)

@@ -19,7 +19,7 @@ from overlap_train._callbacks.doings import Doing
 from overlap_train._callbacks.hook_doings import read_hooks
 from overlap_train._callbacks.hooks import may_change_training, wants_train_batches
 from overlap_train._callbacks.late import late_callbacks
-from tests.callbacks.hostile import HOSTILE, MODEL, Made, Raw, Slotted, Thing, act
+from tests.callbacks.hostile import HOSTILE, MODEL, Level, Made, Raw, Slotted, Thing, act
 
 Callback = keras.callbacks.Callback
 DEEP = [[[[MODEL]]]]
@@ -62,6 +62,8 @@ def test_a_way_to_the_training_is_seen(hook):
     callback = type("Hostile", (Callback,), {"on_train_batch_end": hook, "act": lambda self: act()})()
     callback.thing, callback.kept, callback.slotted = Thing(), [], Slotted()
     callback.file, callback.making = io.BufferedWriter(Raw()), collections.defaultdict(Made)
+    callback.numbers = [Level(1), Level(2)]
+    callback.set_params({"epochs": 1, "act": act})
     assert read_hooks(callback, ["on_train_batch_end"]).doing >= Doing.LOOKS
     assert wants_train_batches(callback)
     assert not late(callback)

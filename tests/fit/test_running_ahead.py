@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import types
 
 import keras
 import numpy as np
@@ -171,3 +172,44 @@ def test_a_subclass_of_a_stock_callback_may_change_the_training():
     assert not may_change_training(keras.callbacks.Callback())
     assert not may_change_training(keras.callbacks.EarlyStopping())
     assert ordering_hooks(Watches()) == ()
+
+
+def saved_slower(model, *args, **kwargs):
+    model.optimizer.learning_rate.assign(0.5 * model.optimizer.learning_rate)
+    keras.Model.save_weights(model, *args, **kwargs)
+
+
+@pytest.mark.parametrize("on_model", [True, False])
+def test_a_stock_callback_may_call_a_method_that_the_user_has_written(on_model, tmp_path):
+    saver = keras.callbacks.ModelCheckpoint(tmp_path / "w.weights.h5", save_weights_only=True)
+    kind = keras.Model if on_model else type("Saves", (keras.Model,), {"save_weights": saved_slower})
+    model = kind()
+    model.stop_training = False
+    saver.set_model(model)
+    assert may_change_training(saver) != on_model
+    if on_model:
+        model.save_weights = types.MethodType(saved_slower, model)
+        assert may_change_training(saver)
+
+
+def test_what_it_changes_is_seen_in_time(tmp_path):
+    def fitted(train):
+        model = sequential(keras.optimizers.SGD(0.1))
+        model.save_weights = types.MethodType(saved_slower, model)
+        saver = keras.callbacks.ModelCheckpoint(tmp_path / "w.weights.h5", save_weights_only=True)
+        train(model)(
+            generator(),
+            shuffle=False,
+            steps_per_epoch=4,
+            epochs=4,
+            verbose=0,
+            validation_data=VALIDATION,
+            callbacks=[saver],
+        )
+        return model
+
+    policy = ValidationPolicy(max_lag=2, overlap="always")
+    expected = fitted(lambda model: model.fit)
+    model = fitted(lambda model: Trainer(model, validation=policy).fit)
+    assert_same_history(model.history.history, expected.history.history)
+    assert_same_weights(model, expected)

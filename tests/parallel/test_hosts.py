@@ -172,6 +172,14 @@ def test_what_the_chiefs_callback_raises_ends_the_others_too(tmp_path):
     assert "the chief has failed: RuntimeError: a callback of the user's own" in errors(tmp_path, 1)
 
 
+def test_a_callback_that_begins_to_listen_to_batches_is_not_left_uncalled(tmp_path):
+    codes = finish(tmp_path, start(tmp_path, arm_at=0))
+    assert all(codes)
+    message = "Arming listens to training batches, which is for one host"
+    assert message in errors(tmp_path, 0)
+    assert message in errors(tmp_path, 1)
+
+
 def kill_one(directory: Path, victim: int, after_epochs: int, delay_s: float = 0.0, **case) -> list[int]:
     """Kills a host so long after the chief has delivered so many epochs; it may have ended before."""
     processes = start(directory, resume=True, **case)

@@ -1,0 +1,140 @@
+"""Arrays whose memory TensorFlow would borrow are copied before their owner goes on, and no others."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train import Trainer, ValidationPolicy
+from overlap_train._keras import data as keras_data
+from overlap_train._keras.lent_batches import LentBatches
+from tests.data.feeds import feed_of
+from tests.networks import arrays, assert_same_history, assert_same_weights, sequential
+
+OFFSETS = [0, 4, 16, 32, 48]
+
+
+def at_offset(shape, offset, dtype="float32"):
+    """Returns an array at an address of a given offset behind a multiple of 64 bytes."""
+    size_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.zeros(size_bytes + 128, np.uint8)
+    begin = -raw.ctypes.data % 64 + offset
+    return raw[begin : begin + size_bytes].view(dtype).reshape(shape)
+
+
+def address(array):
+    return array.ctypes.data
+
+
+@pytest.mark.parametrize("offset", [4, 8, 16, 48])
+def test_tensorflow_copies_at_other_addresses(offset):
+    """What is not copied here, on every build of TensorFlow that is tested."""
+    buffer = at_offset((8, 4), offset)
+    dataset = tf.data.Dataset.from_generator(
+        lambda: iter([buffer, buffer]), output_signature=tf.TensorSpec((8, 4))
+    )
+    drawn = next(iter(dataset))
+    buffer[:] = 1.0
+    assert not np.any(drawn.numpy())
+
+
+@pytest.mark.parametrize("offset", OFFSETS)
+def test_only_what_would_be_borrowed_is_copied(offset):
+    array = at_offset((3, 2), offset)
+    lent = LentBatches(lambda: iter([(array, {"y": array})]))
+    assert next(lent.iterate())[0] is array
+    lent.copies = True
+    x, others = next(lent.iterate())
+    assert (x is array) == (others["y"] is array) == bool(offset % 32)
+    assert x is array or address(x) % 64 == 0
+    np.testing.assert_array_equal(x, array)
+
+
+@pytest.mark.parametrize("kind", ["float16", "int64", "bool", "complex64", ">f4", "U3", "datetime64[s]"])
+@pytest.mark.parametrize("shape", [(), (0, 3), (4,), (2, 3, 4)])
+def test_arrays_of_any_kind_stay_what_they_are(kind, shape):
+    array = np.zeros(shape, kind)
+    lent = LentBatches(lambda: iter([array, array[..., ::-1] if shape else array, None, 3.0, np.float32(2)]))
+    lent.copies = True
+    found = list(lent.iterate())
+    for copy in found[:2]:
+        assert (copy.dtype, copy.shape) == (array.dtype, array.shape)
+        np.testing.assert_array_equal(copy, array)
+    assert found[2] is None
+    assert found[3:] == [3.0, 2.0]
+
+
+@pytest.mark.parametrize("offset", OFFSETS)
+def test_a_buffer_that_is_filled_anew_is_kept_as_it_was(offset):
+    buffer = at_offset((2, 2), offset)
+
+    def filling():
+        for number in range(20):
+            buffer[:] = number
+            yield buffer, np.full(2, number)
+
+    feed = feed_of(filling(), steps=3)
+    assert feed.keep(1 << 20)
+    opened = feed.new_pass()
+
+    def drawn(count):
+        found = [next(opened.iterator)[0].numpy()[0, 0] for _ in range(count)]
+        feed.used(opened, 0, count)
+        return found
+
+    first = drawn(6)
+    assert first[2:] == [2, 3, 4, 5]  # Keras has looked at the first two before
+    feed._kept.rewind(1, 0)
+    opened = feed._kept.open(1)
+    assert drawn(6) == first
+    assert drawn(2) == [6, 7]
+
+
+def test_what_is_not_dense_is_not_copied_here():
+    sparse = tf.sparse.from_dense(np.eye(2, dtype="float32"))
+    pipeline = keras_data.recognize((pair for pair in [(sparse, np.zeros(2))] * 3), steps=3)
+    assert not pipeline.own_batches()
+    assert not keras_data.recognize(tf.data.Dataset.range(3)).own_batches()
+
+
+class Refills(keras.utils.PyDataset):
+    """Gives the same array again and again, filled anew."""
+
+    def __init__(self, offset):
+        super().__init__()
+        self.x, self.y = arrays(64)
+        self.buffer = at_offset((16, self.x.shape[1]), offset)
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        rows = slice(16 * index, 16 * index + 16)
+        self.buffer[:] = self.x[rows]
+        return self.buffer, self.y[rows]
+
+
+@pytest.mark.parametrize("offset", [16, 48])
+def test_a_dataset_that_refills_its_array_gives_the_numbers_of_keras(offset):
+    def fit(train, model):
+        plateau = keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.5, patience=1, min_delta=10.0)
+        train(
+            Refills(offset),
+            epochs=5,
+            shuffle=False,
+            verbose=0,
+            validation_data=arrays(32, 1),
+            callbacks=[plateau],
+        )
+        return model
+
+    expected = sequential(keras.optimizers.SGD(0.1))
+    fit(expected.fit, expected)
+    model = sequential(keras.optimizers.SGD(0.1))
+    trainer = Trainer(model, validation=ValidationPolicy(max_lag=2, overlap="always"))
+    fit(trainer.fit, model)
+    assert any("back to" in message for message in trainer.messages)
+    assert_same_history(model.history.history, expected.history.history)
+    assert_same_weights(model, expected)
