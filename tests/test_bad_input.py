@@ -18,11 +18,13 @@ from overlap_train._validation.runner import ValidationRunner
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
 from tests.fit.test_overlap import Held
 from tests.networks import arrays, assert_same_history, assert_same_weights, crossentropy
+from tests.pools import pooled
 
 X, Y = arrays(64)
 XV, YV = arrays(24, 1)
 
 
+@pooled
 def linear(compiled=True, **compile_arguments):
     keras.utils.set_random_seed(2)
     model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])

@@ -24,14 +24,15 @@ from tests.networks import (
 )
 from tests.pools import pooled
 
-WORKERS = (2, 7)  # the other tests have one and three
 
+def fit_both(build, workers, *args, max_lag=1, traced=False, **arguments):
+    """Fits two models from the same seed, one with Keras and one with us, and compares everything.
 
-def fit_both(build, workers, *args, max_lag=1, **arguments):
-    """Fits two models from the same seed, one with Keras and one with us, and compares everything."""
+    Ours is new unless it may be `traced`, because the test shows what no first fit is needed for.
+    """
     expected = pooled(build)() if build in (sequential, functional) else build()
     expected.fit(*args, verbose=0, **arguments)
-    actual = build()
+    actual = pooled(build)() if traced else build()
     policy = ValidationPolicy(workers=workers, max_lag=max_lag)
     Trainer(actual, validation=policy).fit(*args, verbose=0, **arguments)
     assert_same_history(actual.history.history, expected.history.history)
@@ -105,19 +106,25 @@ def halves(x, y):
     return [x[:, :14], x[:, 14:]], [y, (y % 2)[:, None]]
 
 
-@pytest.mark.parametrize("build", [mnist_sequential, mnist_functional, mnist_subclassed])
-def test_mnist_with_any_number_of_workers_equals_keras(build, mnist):
+MNIST = [(mnist_sequential, 2), (mnist_functional, 7), (mnist_subclassed, 2)]
+MORE_MNIST = [(mnist_sequential, 7), (mnist_functional, 2), (mnist_subclassed, 7)]
+
+
+@pytest.mark.parametrize(
+    ("build", "workers"), [*MNIST, *(pytest.param(*case, marks=pytest.mark.nightly) for case in MORE_MNIST)]
+)
+def test_mnist_with_any_number_of_workers_equals_keras(build, workers, mnist):
+    """The other tests have one worker and three."""
     (x, y), (xv, yv) = mnist
     if build is mnist_functional:
         (x, y), (xv, yv) = halves(x, y), halves(xv, yv)
     arguments = dict(batch_size=64, epochs=2, shuffle=False, validation_data=(xv, yv), verbose=0)
     expected = build()
     expected.fit(x, y, **arguments)
-    for workers in WORKERS:
-        actual = build()
-        Trainer(actual, validation=ValidationPolicy(workers=workers)).fit(x, y, **arguments)
-        assert_same_history(actual.history.history, expected.history.history)
-        assert_same_weights(actual, expected)
+    actual = build()
+    Trainer(actual, validation=ValidationPolicy(workers=workers)).fit(x, y, **arguments)
+    assert_same_history(actual.history.history, expected.history.history)
+    assert_same_weights(actual, expected)
 
 
 def test_lag_does_not_change_the_numbers():
@@ -126,7 +133,7 @@ def test_lag_does_not_change_the_numbers():
     expected = pooled(sequential)()
     expected.fit(x, y, **arguments)
     for max_lag in (0, 1, 3):
-        actual = sequential()
+        actual = pooled(sequential)()
         Trainer(actual, validation=ValidationPolicy(workers=2, max_lag=max_lag)).fit(x, y, **arguments)
         assert_same_history(actual.history.history, expected.history.history)
         assert_same_weights(actual, expected)
@@ -135,7 +142,7 @@ def test_lag_does_not_change_the_numbers():
 @pytest.mark.parametrize("shuffle", [True, "batch", False])
 def test_rows_come_in_the_order_of_keras_for_the_same_seed(shuffle):
     x, y = arrays()
-    fit_both(sequential, 1, x, y, epochs=3, batch_size=32, shuffle=shuffle, validation_split=0.3)
+    fit_both(sequential, 1, x, y, epochs=3, batch_size=32, shuffle=shuffle, validation_split=0.3, traced=True)
 
 
 def test_two_inputs_and_outputs_in_dicts():
@@ -167,8 +174,17 @@ def test_class_weight():
 
 def test_validation_frequency_leaves_gaps():
     x, y = arrays()
-    fit_both(sequential, 2, x, y, epochs=5, validation_freq=2, validation_data=arrays(40, 1))
-    fit_both(sequential, 2, x, y, epochs=5, validation_freq=[1, 4], validation_data=arrays(40, 1))
+    for often in (2, [1, 4]):
+        fit_both(
+            sequential,
+            2,
+            x,
+            y,
+            epochs=5,
+            validation_freq=often,
+            validation_data=arrays(40, 1),
+            traced=True,
+        )
 
 
 def test_initial_epoch_and_fitting_twice():

@@ -9,12 +9,14 @@ import pytest
 
 from overlap_train import Trainer
 from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, crossentropy
+from tests.pools import pooled
 
 kc = keras.callbacks
 X, Y = arrays(70)
 VALIDATION = arrays(33, 1)
 
 
+@pooled
 def plain(*layers, **arguments):
     keras.utils.set_random_seed(4)
     model = keras.Sequential([keras.Input((FEATURES,)), *layers, keras.layers.Dense(CLASSES)])

@@ -12,7 +12,8 @@ from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.idle_cores import IdleCores
 from overlap_train._fit.lag import LagControl
 from overlap_train._fit.overlap_gain import OverlapJudge
-from tests.networks import arrays, sequential
+from tests.networks import arrays
+from tests.pools import sequential
 
 CORES = 2
 

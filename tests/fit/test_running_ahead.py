@@ -12,7 +12,9 @@ import pytest
 
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._callbacks.hooks import may_change_training, ordering_hooks
-from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, assert_same_weights, sequential
+from tests import networks
+from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, assert_same_weights
+from tests.pools import sequential
 
 X, Y = arrays()
 VALIDATION = arrays(VALIDATION_ROWS, 1)
@@ -70,8 +72,8 @@ def fit(make, callbacks, lag=1, epochs=4, validation=VALIDATION, **more):
 
 @functools.cache
 def fitted_by_keras(source):
-    """Fits without callbacks: none of those below changes the training."""
-    model = sequential()
+    """Fits without callbacks: none of those below changes the training. No pool takes the model back."""
+    model = networks.sequential()
     arguments = {"epochs": 4, "steps_per_epoch": 4, "shuffle": False, "verbose": 0}
     model.fit(source(), validation_data=VALIDATION, **arguments)
     return model

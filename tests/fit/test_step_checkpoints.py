@@ -15,7 +15,9 @@ import tensorflow as tf
 from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
 from overlap_train._checkpoint import container
 from overlap_train._checkpoint.store import CheckpointStore
-from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, assert_same_weights, sequential
+from tests import networks
+from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, assert_same_weights
+from tests.pools import sequential
 
 X, Y = arrays()
 VALIDATION = arrays(VALIDATION_ROWS, 1)
@@ -74,8 +76,8 @@ def from_endless_pipeline():
 SOURCES = [from_arrays, from_arrays_by_steps, from_pipeline, from_endless_pipeline]
 
 
-def fit(data, resume, *, step=10**9, how=kill, lag=0, **more):
-    model = sequential()
+def fit(data, resume, *, step=10**9, how=kill, lag=0, build=sequential, **more):
+    model = build()
     trainer = Trainer(model, validation=ValidationPolicy(max_lag=lag, overlap="always"))
     callbacks = [
         Kills(step, how),
@@ -102,7 +104,7 @@ def same(trainer, expected):
 
 @functools.cache
 def unbroken(data):
-    return fit(data, None)
+    return fit(data, None, build=networks.sequential)  # which no test may take back
 
 
 @pytest.mark.parametrize("data", SOURCES)

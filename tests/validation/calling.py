@@ -7,6 +7,7 @@ import numpy as np
 
 from overlap_train import Trainer, ValidationPolicy
 from tests.networks import CLASSES, FEATURES, arrays, crossentropy
+from tests.pools import pooled
 
 WAIT_S = 60
 ROUNDING = dict(rtol=1e-5, atol=2e-5)  # a mean of outputs of both signs cancels
@@ -18,6 +19,7 @@ def mean_output(model):
     return float(np.mean(model.predict(X, verbose=0)))
 
 
+@pooled
 def simple():
     keras.utils.set_random_seed(5)
     model = keras.Sequential([keras.Input((FEATURES,)), kl.Dense(CLASSES)])

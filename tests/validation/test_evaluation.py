@@ -16,7 +16,8 @@ from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState
 from overlap_train._validation.evaluation import SnapshotEvaluator
 from overlap_train._validation.validation_step import trace_validation
-from tests.networks import CLASSES, FEATURES, arrays, crossentropy, sequential, subclassed
+from tests.networks import CLASSES, FEATURES, arrays, crossentropy, subclassed
+from tests.pools import sequential
 
 X, Y = arrays(70)
 
@@ -45,8 +46,14 @@ def assert_logs_equal(actual, expected):
         assert actual[name] == pytest.approx(expected[name], rel=1e-5), name
 
 
-@pytest.mark.parametrize("build", [sequential, subclassed])
-@pytest.mark.parametrize("parts", [1, 2, 5])
+EACH_PARTS = [(sequential, 1), (sequential, 2), (sequential, 5), (subclassed, 5)]
+MORE_PARTS = [(subclassed, 1), (subclassed, 2)]
+
+
+@pytest.mark.parametrize(
+    ("build", "parts"),
+    [*EACH_PARTS, *(pytest.param(*case, marks=pytest.mark.nightly) for case in MORE_PARTS)],
+)
 def test_parts_add_up_to_evaluate(build, parts):
     model = built(build)
     state, batches, evaluator = evaluator_of(model)

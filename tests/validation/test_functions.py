@@ -20,8 +20,8 @@ from overlap_train.options.functions import metric_values
 from tests.networks import (
     FEATURES,
     assert_same_weights,
-    sequential,
 )
+from tests.pools import sequential
 from tests.validation.calling import (
     WAIT_S,
     X,

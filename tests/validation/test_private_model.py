@@ -11,9 +11,9 @@ from tests.networks import (
     CLASSES,
     FEATURES,
     crossentropy,
-    sequential,
     subclassed,
 )
+from tests.pools import sequential
 from tests.validation.calling import (
     ROUNDING,
     X,

@@ -17,7 +17,8 @@ from overlap_train._validation.live import LiveRunner, StepByStep, traced_step
 from overlap_train._validation.pool import WorkerPool
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train._validation.validation_step import trace_validation
-from tests.networks import arrays, sequential
+from tests.networks import arrays
+from tests.pools import sequential
 from tests.validation.test_evaluation import counting
 
 X, Y = arrays(70)

@@ -298,7 +298,7 @@ def test_splits_run_on_fast_kernels(splits):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
-def deep(layers=20):
+def deep(layers=13):
     """A network of many parts: two variables and one normalisation in each layer."""
     keras.utils.set_random_seed(7)
     model = keras.Sequential([keras.Input((6, 6, 2))])

@@ -53,6 +53,8 @@ def test_gradients_are_those_of_tensorflow(padding, stride, image, window):
             y = convolve(x, filters)
             loss = tf.reduce_sum(tf.sin(y))
         results.append([y, *tape.gradient(loss, [x, filters])])
+    if not image[0]:  # TensorFlow leaves this gradient uninitialised without oneDNN
+        results[1][2] = tf.zeros_like(filters)
     for ours, theirs in zip(*results, strict=True):
         assert ours.shape == theirs.shape
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
