@@ -5,7 +5,6 @@
 # OVERLAP_TRAIN_WRITE_KILLS, OVERLAP_TRAIN_HOST_KILLS and OVERLAP_TRAIN_EVALUATOR_KILLS set the other numbers.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-export TF_ENABLE_ONEDNN_OPTS="${TF_ENABLE_ONEDNN_OPTS-1}"  # as TensorFlow has it
 export OVERLAP_TRAIN_KILLS="${1:-50}" OVERLAP_TRAIN_SEED="${2:-0}"
 PYTEST_MARKS=kill exec scripts/test.sh tests/test_kill.py tests/parallel/test_hosts.py \
   tests/parallel/test_evaluator.py -s

@@ -5,7 +5,6 @@
 #   scripts/nightly.sh --keras-nightly  the comparisons with Keras, on the newest nightly build of Keras
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-export TF_ENABLE_ONEDNN_OPTS="${TF_ENABLE_ONEDNN_OPTS-1}"  # as TensorFlow has it; the default tests do without
 if [ "${1:-}" = "--keras-nightly" ]; then
   shift
   scripts/setup.sh
@@ -24,9 +23,5 @@ fi
 if [ $# -eq 0 ]; then
   scripts/keras_suite.sh
   scripts/clients.sh
-  # The comparisons of numbers once more, on oneDNN's kernels.
-  PYTEST_MARKS="not nightly and not soak and not kill" scripts/test.sh tests/test_parity.py \
-    tests/test_parity_of_data.py tests/test_real_code.py tests/test_differential.py tests/keras tests/conv \
-    tests/training tests/models
 fi
 PYTEST_MARKS=nightly exec scripts/test.sh "$@"

@@ -2,6 +2,5 @@
 # Stress of short failing fits for so many seconds (default 1800): scripts/soak.sh [SECONDS]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-export TF_ENABLE_ONEDNN_OPTS="${TF_ENABLE_ONEDNN_OPTS-1}"  # as TensorFlow has it
 export OVERLAP_TRAIN_SOAK_S="${1:-1800}"
 PYTEST_MARKS=soak exec scripts/test.sh tests/test_soak.py -s

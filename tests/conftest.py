@@ -15,9 +15,6 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 # Tests hold validations up inside an operation, by events that training steps set: more operations must be
 # able to wait than a machine of two cores has threads by default.
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "8")
-# The passes that choose oneDNN's kernels take a sixth of the time of small fits, which compute little.
-# `test_onednn.py` and the nightly run have them.
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 # Plans are cached by user; a test must not find those of another day.
 CACHE = os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="overlap_train-tests-")
 # The processes of one run share a build of the convolution: they inherit the first one's directory.
