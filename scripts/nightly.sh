@@ -14,7 +14,7 @@ if [ "${1:-}" = "--keras-nightly" ]; then
   PYTHONPATH="$PWD/.keras_nightly${PYTHONPATH:+:$PYTHONPATH}" .venv/bin/python -c \
     'import keras; print("Keras", keras.__version__)'
   if [ $# -eq 0 ]; then
-    set -- tests/test_parity.py tests/test_parity_of_data.py tests/fit/test_contract.py \
+    set -- tests/test_parity.py tests/test_parity_of_data.py tests/whole_fits/test_contract.py \
       tests/fit/test_first_hooks.py tests/test_real_code.py tests/test_differential.py tests/keras
   fi
   export PYTHONPATH="$PWD/.keras_nightly${PYTHONPATH:+:$PYTHONPATH}"

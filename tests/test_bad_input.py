@@ -16,9 +16,9 @@ import tensorflow as tf
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
-from tests.fit.test_overlap import Held
 from tests.networks import arrays, assert_same_history, assert_same_weights, crossentropy
 from tests.pools import pooled
+from tests.whole_fits.test_overlap import Held
 
 X, Y = arrays(64)
 XV, YV = arrays(24, 1)

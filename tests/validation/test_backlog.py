@@ -9,8 +9,8 @@ import pytest
 
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._snapshot import Snapshot
-from tests.fit.test_policies import Gate
 from tests.networks import arrays, sequential
+from tests.whole_fits.test_policies import Gate
 
 VALIDATION = arrays(40, 1)
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
-from tests.fit import library_sources
-from tests.fit.library_sources import BATCH, INSTALLED, SOURCES, X, Y
-from tests.fit.test_replay import VALIDATION, callbacks
-from tests.fit.test_step_checkpoints import Killed, Kills, kill, same
 from tests.networks import assert_same_history, assert_same_weights, sequential
+from tests.whole_fits import library_sources
+from tests.whole_fits.library_sources import BATCH, INSTALLED, SOURCES, X, Y
+from tests.whole_fits.test_replay import VALIDATION, callbacks
+from tests.whole_fits.test_step_checkpoints import Killed, Kills, kill, same
 
 pytestmark = [
     pytest.mark.skipif(not SOURCES, reason="lacks datasets and grain"),

@@ -9,9 +9,9 @@ import pytest
 
 from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
 from overlap_train.errors import CheckpointMismatchError
-from tests.fit.test_replay import SOURCES, VALIDATION, Indexed, callbacks, generator
-from tests.fit.test_step_checkpoints import Killed, Kills, kill, same
 from tests.pools import sequential
+from tests.whole_fits.test_replay import SOURCES, VALIDATION, Indexed, callbacks, generator
+from tests.whole_fits.test_step_checkpoints import Killed, Kills, kill, same
 
 
 class Speaks(Indexed):

@@ -1,0 +1,1 @@
+"""What only a whole `fit` shows: its contracts, across the rooms."""
