@@ -89,24 +89,35 @@ def signatures_of(graph: Any, kind: str, attributes: Sequence[str]) -> set[tuple
 def computation(graph: Any) -> tuple[Any, ...]:
     """Returns what a graph computes, comparable with that of another one: names do not count."""
     definition = graph.as_graph_def()
-    functions = [_operations(function.node_def) for function in definition.library.function]
+    functions = [
+        _operations(function.node_def, [argument.name for argument in function.signature.input_arg])
+        for function in definition.library.function
+    ]
     return (_operations(definition.node), *sorted(functions))
 
 
-def _operations(nodes: Iterable[Any]) -> tuple[Any, ...]:
+def _operations(nodes: Iterable[Any], arguments: Iterable[str] = ()) -> tuple[Any, ...]:
     """Returns each operation as its type, its inputs by number and its attributes."""
     nodes = list(nodes)
-    numbers = {node.name: str(index) for index, node in enumerate(nodes)}
-    return tuple(
-        (node.op, tuple(_numbered(name, numbers) for name in node.input), _attributes(node)) for node in nodes
-    )
+    numbers = {name: f"argument {index}" for index, name in enumerate(arguments)}
+    numbers |= {node.name: str(index) for index, node in enumerate(nodes)}
+    return tuple((node.op, _inputs(node, numbers), _attributes(node)) for node in nodes)
+
+
+def _inputs(node: Any, numbers: dict[str, str]) -> tuple[str, ...]:
+    """Returns the inputs of an operation, by the numbers of those that they come from.
+
+    What it only waits for comes last and sorted by number, as TensorFlow has it sorted by name.
+    """
+    inputs = [_numbered(name, numbers) for name in node.input]
+    waits = sorted(name for name in inputs if name.startswith("^"))
+    return (*(name for name in inputs if not name.startswith("^")), *waits)
 
 
 def _numbered(name: str, numbers: dict[str, str]) -> str:
-    """Returns the name of an input with the number of its operation; arguments of functions keep theirs."""
-    control, _, bare = name.rpartition("^")
-    first, *rest = bare.split(":")
-    return ":".join([control + "^" + numbers.get(first, first), *rest])
+    control = "^" if name.startswith("^") else ""
+    first, *rest = name.removeprefix("^").split(":")
+    return ":".join([control + numbers.get(first, first), *rest])
 
 
 def _attributes(node: Any) -> tuple[tuple[str, bytes], ...]:

@@ -34,5 +34,5 @@ def test_what_is_charged_is_recorded_and_counts_to_its_epoch(ledger):
     ledger.charge("wait", 6.5, 1, "waited_s")
     for epoch in (0, 1):
         ledger.accounts.close(epoch, skipped=False)
-    assert [account.waited_s for account in ledger.accounts.closed] == [0.0, 2.5]
+    assert [account.waited_s for account in ledger.accounts.closed()] == [0.0, 2.5]
     assert [span.name for span in ledger.recorder.spans()] == ["wait", "wait"]

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import keras
+import pytest
 import tensorflow as tf
 
-from overlap_train._inspection.graph import call_with, handle_spec, nested_operations, written_inputs
+from overlap_train._inspection.graph import (
+    call_with,
+    computation,
+    handle_spec,
+    nested_operations,
+    written_inputs,
+)
 
 VARIABLE = tf.Variable([1.0, 2.0])
 
@@ -39,3 +47,38 @@ def test_operations_of_nested_functions_are_listed():
     inner = tf.function(lambda x: tf.random.normal([]) + x, autograph=False)
     kinds = {kind for kind, _, _ in nested_operations(concrete(lambda x: inner(x), tf.TensorSpec([])).graph)}
     assert "RandomStandardNormal" in kinds
+
+
+def network(names, *, nested=False, activation="relu"):
+    layers = [keras.layers.Dense(4, activation, name=name) for name in names]
+    model = keras.Sequential([keras.Input((3,)), *layers])
+    call = tf.function(model) if nested else model
+    return tf.function(call).get_concrete_function(tf.TensorSpec([2, 3])).graph
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_computation_is_the_same_whatever_its_layers_are_called(nested):
+    """TensorFlow puts what an operation waits for in the order of names: "dense_10" before "dense_9"."""
+    first = computation(network(["dense_8", "dense_9", "a"], nested=nested))
+    for names in (["dense_9", "dense_10", "b"], ["c", "b", "a"], ["dense_99", "dense_100", "dense_101"]):
+        assert computation(network(names, nested=nested)) == first
+
+
+def test_another_computation_is_seen():
+    names = ["dense_8", "dense_9"]
+    assert computation(network(names)) != computation(network(names[:1]))
+    assert computation(network(names)) != computation(network(names, activation="tanh"))
+    assert computation(network(names, nested=True)) != computation(
+        network(names, nested=True, activation="tanh")
+    )
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_the_order_of_what_is_computed_with_counts(nested):
+    def graph_of(function):
+        inner = tf.function(function) if nested else function
+        spec = tf.TensorSpec([2])
+        return tf.function(lambda x, y: inner(x, y)).get_concrete_function(spec, spec).graph
+
+    assert computation(graph_of(lambda x, y: x - y)) == computation(graph_of(lambda a, b: a - b))
+    assert computation(graph_of(lambda x, y: x - y)) != computation(graph_of(lambda x, y: y - x))
