@@ -101,7 +101,22 @@ def _operations(nodes: Iterable[Any], arguments: Iterable[str] = ()) -> tuple[An
     nodes = list(nodes)
     numbers = {name: f"argument {index}" for index, name in enumerate(arguments)}
     numbers |= {node.name: str(index) for index, node in enumerate(nodes)}
-    return tuple((node.op, _inputs(node, numbers), _attributes(node)) for node in nodes)
+    messages = _messages(nodes)
+    return tuple(
+        (node.op, _inputs(node, numbers), () if node.name in messages else _attributes(node))
+        for node in nodes
+    )
+
+
+def _messages(nodes: Sequence[Any]) -> set[str]:
+    """Returns the names of the texts that only a failed assertion would print; they tell names."""
+    texts = {
+        node.name
+        for node in nodes
+        if node.op == "Const" and node.attr["dtype"].type == tf.string.as_datatype_enum
+    }
+    others = {name.split(":")[0] for node in nodes if node.op != "Assert" for name in node.input}
+    return texts - others
 
 
 def _inputs(node: Any, numbers: dict[str, str]) -> tuple[str, ...]:

@@ -82,3 +82,20 @@ def test_the_order_of_what_is_computed_with_counts(nested):
 
     assert computation(graph_of(lambda x, y: x - y)) == computation(graph_of(lambda a, b: a - b))
     assert computation(graph_of(lambda x, y: x - y)) != computation(graph_of(lambda x, y: y - x))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_what_an_assertion_would_print_is_no_part_of_a_computation(nested):
+    """Messages tell the names of tensors, and so those of the layers around them."""
+
+    def graph_of(message, limit=0.0, text="a"):
+        def checked(x):
+            tf.debugging.assert_greater(x, limit, message=message)
+            return tf.strings.join([tf.strings.as_string(x), text])
+
+        inner = tf.function(checked) if nested else checked
+        return tf.function(lambda x: inner(x)).get_concrete_function(tf.TensorSpec([2])).graph
+
+    assert computation(graph_of("in dense_9")) == computation(graph_of("in dense_10"))
+    assert computation(graph_of("in dense_9")) != computation(graph_of("in dense_9", limit=1.0))
+    assert computation(graph_of("in dense_9")) != computation(graph_of("in dense_9", text="b"))
