@@ -90,15 +90,20 @@ def _burn(until):
 
 
 def test_real_processes_are_seen():
-    """On the clocks of this machine, whatever it has."""
-    until, cores = time.monotonic() + 1.0, os.cpu_count() or 1
+    """On the clocks of this machine, if a few processes can fill it."""
+    cores = os.cpu_count() or 1
+    if cores > 8:
+        pytest.skip("needs a machine of at most 8 cores")
+    until = time.monotonic() + 3.0
     context = multiprocessing.get_context("spawn")
-    others = [context.Process(target=_burn, args=(until + 2.0,)) for _ in range(cores)]
+    others = [context.Process(target=_burn, args=(until,)) for _ in range(cores)]
     for process in others:
         process.start()
-    watch = Disturbance()
-    _burn(until + 1.0)
-    found = watch.found()
+    watch, before = Disturbance(), psutil.cpu_times()
+    _burn(until - 1.0)
+    found, after = watch.found(), psutil.cpu_times()
     for process in others:
         process.join()
+    if after.idle - before.idle > 0.05 * (sum(after) - sum(before)):
+        pytest.skip("needs all cores of the machine, of which this process may use fewer")
     assert found
