@@ -1,7 +1,8 @@
 """Compares whole calls with Keras's from the first second on: fits, second fits, evaluations, new trainers.
 
 Run by `scripts/compare_start.sh`. Each figure is the median of the ratios of pairs, ours ÷ Keras, taken in
-turn in fresh processes; in brackets our median ÷ Keras's fastest run. The call "steady" is an epoch of the
+turn in fresh processes; in brackets our median ÷ Keras's fastest run. The pairs of both caches share their
+run of Keras, which has no cache. The call "steady" is an epoch of the
 first fit behind its second, from where the third begins to the return; it has to be asked for. "empty" begins
 with an empty cache of plans and algorithms, "warm" with the one that a run before has left.
 """
@@ -47,11 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     with line.journal(options) as journal:
         for network in options.networks.split(","):
             for epochs in map(int, options.epochs.split(",")):
-                for caches in options.caches.split(","):
-                    pairs = _pairs(network, epochs, caches, options, journal)
+                for caches, pairs in _pairs(network, epochs, options, journal).items():
                     rows.append({"network": network, "epochs": epochs, "caches": caches, "pairs": pairs})
                     print("| " + " | ".join(_row(rows[-1], columns)) + " |", flush=True)
-                    (Path(options.output_dir) / "start.json").write_text(json.dumps(rows, indent=1))
+                (Path(options.output_dir) / "start.json").write_text(json.dumps(rows, indent=1))
         if options.json is not None:
             options.json.write_text(json.dumps(rows, indent=1))
         if options.publish:
@@ -61,28 +61,36 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _pairs(
-    network: str, epochs: int, caches: str, options: argparse.Namespace, journal: Journal
-) -> list[dict[str, Any]]:
-    """Runs Keras and ours in turn, the first of a pair changing."""
-    pairs = []
+    network: str, epochs: int, options: argparse.Namespace, journal: Journal
+) -> dict[str, list[dict[str, Any]]]:
+    """Runs Keras and ours in turn, another one first each time; a run of Keras is paired with all caches."""
+    pairs: dict[str, list[dict[str, Any]]] = {caches: [] for caches in options.caches.split(",")}
+    contenders = ["keras", *pairs]
     with tempfile.TemporaryDirectory() as kept:
-        warmed = caches != "warm"
+        warmed = False
 
-        def work(system: str) -> dict[str, Any]:
+        def work(contender: str) -> dict[str, Any]:
             nonlocal warmed
+            if contender == "keras":
+                return _run("keras", network, epochs, kept, options)
+            if contender == "empty":
+                with tempfile.TemporaryDirectory() as fresh:
+                    return _run("ours", network, epochs, fresh, options)
             if not warmed:  # also where the run before was read back, whose cache is gone
                 _run("ours", network, epochs, kept, options)
                 warmed = True
-            with tempfile.TemporaryDirectory() as fresh:
-                return _run(system, network, epochs, kept if caches == "warm" else fresh, options)
+            return _run("ours", network, epochs, kept, options)
 
         for repeat in range(options.repeats):
-            order = ("keras", "ours") if repeat % 2 else ("ours", "keras")
-            pair = {}
-            for system in order:
-                key = f"{network}/{epochs}/{caches}/{repeat}/{system}"
-                pair[system] = journal.once(key, functools.partial(work, system))
-            pairs.append(pair)
+            turn = repeat % len(contenders)
+            runs = {
+                contender: journal.once(
+                    f"{network}/{epochs}/{repeat}/{contender}", functools.partial(work, contender)
+                )
+                for contender in (*contenders[turn:], *contenders[:turn])
+            }
+            for caches, found in pairs.items():
+                found.append({"keras": runs["keras"], "ours": runs[caches]})
     return pairs
 
 

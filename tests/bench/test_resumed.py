@@ -108,7 +108,7 @@ def test_start(tmp_path, monkeypatch, log, published):
 
     def prepare(note):
         def child(system, network, epochs, cache, options):
-            if cache not in warmed:
+            if system == "ours" and cache not in warmed:
                 warmed.append(cache)
                 return {}
             note(f"{system} {network} {epochs} {len(log)}")
@@ -119,7 +119,7 @@ def test_start(tmp_path, monkeypatch, log, published):
     arguments = ["--networks=mlp", "--repeats=2", "--caches=warm", "--calls=first,second"]
     go_on(start.main, [*arguments, f"--output_dir={tmp_path / 'out'}"], log, prepare, published)
     assert len(log) == 4
-    assert len(warmed) == 5, "each call that runs something has to warm its cache"
+    assert len(warmed) == 3, "each call that runs ours has to warm its cache"
 
 
 def test_conv(tmp_path, monkeypatch, log, published):
