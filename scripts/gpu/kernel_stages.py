@@ -185,6 +185,8 @@ def sanitize(context: Context) -> dict[str, Any]:
     for tool in context.todo(tools, str):
         # initcheck looks for reads of what nobody has written: nothing may be filled beforehand.
         flags = ["--quick", *(["--raw"] if tool == "initcheck" else [])]
+        if context.emulate and context.quick:  # the rest is what tests/conv/test_native.py runs
+            flags.append("--epilogue")
         command = [str(program), *flags]
         if sanitizer is not None:
             command = [sanitizer, "--tool", tool, "--error-exitcode", "9", *command]

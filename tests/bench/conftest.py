@@ -1,6 +1,9 @@
 """Records of a comparison that never ran, for everything that only reads records."""
 
+from pathlib import Path
+
 import pytest
+from matplotlib.figure import Figure
 
 from scripts.bench.records import LoadSample, RunRecord
 from scripts.bench.results import CopyCost, Results
@@ -33,6 +36,16 @@ def record(system, repeat, epoch_s, **changes):
         "load": tuple(LoadSample(0.2 * i, 150.0 + 10 * (i % 4)) for i in range(int(10 * epoch_s))),
     }
     return RunRecord(system=system, repeat=repeat, **{**values, **changes})
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Lets pictures be written blank: a second each goes into their layout, which other tests look at."""
+
+    def write(self, path, **options):
+        Path(path).write_text("<svg><defs></defs></svg>")
+
+    monkeypatch.setattr(Figure, "savefig", write)
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ import pytest
 from scripts.bench import command, compare, publish, runner
 from tests.bench.conftest import record
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 COMMANDS = ("compare", "conv", "scheduling", "zero_copy", "start")
 
 

@@ -8,6 +8,8 @@ from scripts.bench import conv, publish, scheduling, start, zero_copy, zero_copy
 from scripts.bench.zero_copy_handover import HandOver
 from scripts.bench.zero_copy_training import TrainingRun
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 INDEX = "| question | newest | earlier |\n|---|---|---|\n"
 RATIOS = {"winograd": 2.0, "direct": 1.0, "auto": 2.0}
 LAYERS = {

@@ -5,9 +5,10 @@
 //   nvcc -std=c++17 -O3 -arch=native -x cu cuda_kernels_test.cc conv_cuda.cu -o cuda_kernels_test
 //   compute-sanitizer --tool initcheck ./cuda_kernels_test --raw
 //
-//   --raw     outputs and workspaces stay as they were allocated, for tools that look for reads of those
-//   --quick   the first shapes only
-//   --first   ends at the first failure
+//   --raw       outputs and workspaces stay as they were allocated, for tools that look for reads of those
+//   --quick     the first shapes only
+//   --epilogue  bias, activation and their gradients only
+//   --first     ends at the first failure
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -201,7 +202,7 @@ class Checker {
   int failures_ = 0, checks_ = 0;
 };
 
-void CheckAll(Checker& checker, bool quick) {
+void CheckConvolutions(Checker& checker, bool quick) {
   for (Index kernel : {1, 3, 5})
     for (Index stride : {1, 2})
       for (bool same : {true, false}) {
@@ -214,6 +215,9 @@ void CheckAll(Checker& checker, bool quick) {
   checker.Check(MakeCase(1, 2, 2, 3, 5, 5, 1, true));     // a kernel beyond the image
   checker.Check(MakeCase(1, 2, 2, 3, 5, 3, 1, false));    // no output at all
   checker.Check(MakeCase(0, 5, 5, 3, 4, 3, 1, true));     // no image
+}
+
+void CheckEpilogues(Checker& checker, bool quick) {
   for (const auto& [pixels, channels] : {std::pair<Index, Index>{1, 1}, {1000, 67}, {0, 5}, {70000, 3}}) {
     if (!quick || pixels < 70000) checker.CheckEpilogue(pixels, channels);
   }
@@ -224,14 +228,16 @@ void CheckAll(Checker& checker, bool quick) {
 
 int main(int argc, char** argv) {
   using namespace overlap_train::conv;
-  bool quick = false;
+  bool quick = false, epilogue_only = false;
   for (int i = 1; i < argc; ++i) {
     quick |= std::strcmp(argv[i], "--quick") == 0;
+    epilogue_only |= std::strcmp(argv[i], "--epilogue") == 0;
     raw |= std::strcmp(argv[i], "--raw") == 0;
     first_only |= std::strcmp(argv[i], "--first") == 0;
   }
   Checker checker;
-  CheckAll(checker, quick);
+  if (!epilogue_only) CheckConvolutions(checker, quick);
+  CheckEpilogues(checker, quick);
 #ifdef __CUDACC__
   const char* const where = "on this GPU";
 #else
