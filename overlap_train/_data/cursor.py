@@ -181,6 +181,11 @@ class Cursor:
         """Goes back to a position; the data is fetched again only if another epoch begins."""
         self._rewound_to = state
 
+    def settle(self) -> None:
+        """Says that the fit is over: where it went back, so do the seeds of the user's shuffles."""
+        if self._rewound_to is not None:
+            self.feed.leave(self._rewound_to.drawn)
+
     def resume(self, state: CursorState) -> Sequence[str]:
         """Goes to a position of another process.
 

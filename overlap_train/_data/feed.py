@@ -27,6 +27,7 @@ class Feed(abc.ABC):
         element_spec: nested `tf.TensorSpec` of one batch, the batch dimension None.
         drawn: passes made so far.
         draws_seeds: whether making a pass that is not read changes the ones after it.
+        shuffles: the stages of a pipeline that draw a new order for each pass; see `shuffles_of`.
         preparation: what makes a batch of rows inside the loop, if anything does.
         captured: variables that the functions of a pipeline read whenever it runs ahead.
         reads: the names of these, and of tables.
@@ -36,6 +37,7 @@ class Feed(abc.ABC):
     num_batches: int | None
     element_spec: Any
     draws_seeds = True
+    shuffles: frozenset[int] = frozenset()
     preparation: TracedFunction | None = None
     captured: Sequence[CapturedVariable] = ()
     reads: Sequence[str] = ()
@@ -66,6 +68,11 @@ class Feed(abc.ABC):
         """Whether Python takes part in making a batch, so that others may change what it makes."""
         return False
 
+    @property
+    def python_sources(self) -> Sequence[Any]:
+        """The user's objects and functions that make batches in Python."""
+        return ()
+
     @abc.abstractmethod
     def new_pass(self) -> Any:
         """Begins the next pass and counts it."""
@@ -73,6 +80,9 @@ class Feed(abc.ABC):
     @abc.abstractmethod
     def rewind(self, drawn: int) -> None:
         """Makes the next pass be the one behind `drawn` passes again."""
+
+    def leave(self, drawn: int) -> None:
+        """Leaves the user's shuffles as `drawn` passes do: nothing more is drawn in this fit."""
 
     def reopen(self, drawn: int, seen: int) -> Any:
         """Makes pass number `drawn`, counted from 1, the current one again, at its batch `seen`."""

@@ -19,7 +19,9 @@ from overlap_train._data.pipeline import (
     looks_up_rows,
     prepared_batches,
     python_draws_at_pass,
+    python_functions,
     read_by,
+    shuffles_of,
 )
 from overlap_train._data.preprocessing import Preprocess
 from overlap_train._data.row_orders import in_background
@@ -50,6 +52,7 @@ class IteratorFeed(Feed):
         self.element_spec = self._dataset.element_spec
         self.captured = captured_by(self._dataset)
         self.reads = read_by(self._dataset)
+        self.shuffles = shuffles_of(self._dataset)
         self.acts_at_epochs = pipeline.acts_at_epochs
         self._first: Any = None
         self._origin: concurrent.futures.Future[tf.Tensor | None] | None = None
@@ -94,6 +97,10 @@ class IteratorFeed(Feed):
     @property
     def runs_python(self) -> bool:
         return not self._pipeline.is_dataset or calls_python(self._dataset)
+
+    @property
+    def python_sources(self) -> Sequence[Any]:
+        return [self._pipeline.stateful, *python_functions(self._dataset)]
 
     @property
     def keeps(self) -> bool:
@@ -225,14 +232,24 @@ class IteratorFeed(Feed):
                 "a callback has changed the training, whose data cannot be rewound, although it declares "
                 "overlap_safe = True; leave that out, or pass ValidationPolicy(on_change='continue')"
             )
-        assert self._origin is not None
-        self._first = iter(self._dataset)
-        tf.raw_ops.DeserializeIterator(
-            resource_handle=self._first._iterator_resource, serialized=self._origin.result()
-        )
-        for _ in range(drawn):
-            self._first = iter(self._dataset)
+        self._first = self._made_again(drawn + 1)
         self.drawn = drawn
+
+    def leave(self, drawn: int) -> None:
+        possible = self._kept is None and not self._recalled and self.rewindable
+        if possible and 0 < drawn != self.drawn:
+            self._made_again(drawn)
+
+    def _made_again(self, number: int) -> Any:
+        """Returns the iterator of a pass, counted from 1, with the seeds as they stood when it was made."""
+        assert self._origin is not None
+        iterator = iter(self._dataset)
+        tf.raw_ops.DeserializeIterator(
+            resource_handle=iterator._iterator_resource, serialized=self._origin.result()
+        )
+        for _ in range(number - 1):
+            iterator = iter(self._dataset)
+        return iterator
 
     def describe(self) -> str:
         return f"{self.num_batches} batches\n{self.element_spec}"

@@ -27,8 +27,10 @@ __all__ = [
     "looks_up_rows",
     "prepared_batches",
     "python_draws_at_pass",
+    "python_functions",
     "read_by",
     "reorders",
+    "shuffles_of",
     "without_autotune",
 ]
 
@@ -67,6 +69,14 @@ _WRITING_OPS = (
 def reorders(dataset: Any) -> bool:
     """Whether another pass may bring the elements in another order, as a reshuffling `shuffle` does."""
     return any(_is_reordering(stage) for stage in _stages(dataset))
+
+
+def shuffles_of(data: Any) -> frozenset[int]:
+    """Returns the `id`s of the stages that draw a new order for each iterator; they live as long as `data`.
+
+    Pipelines made from one of them draw from the same seeds in turn. Whatever else than a dataset has none.
+    """
+    return frozenset(id(stage) for stage in _stages(data) if _is_reordering(stage))
 
 
 def prepared_batches(dataset: Any, preprocess: Preprocess | None) -> Any:
@@ -145,17 +155,17 @@ def calls_python(dataset: Any) -> bool:
 
     A function that only looks rows up by their number does not count.
     """
-    return not all(map(is_lookup, _python_functions(dataset)))
+    return not all(map(is_lookup, python_functions(dataset)))
 
 
 def looks_up_rows(dataset: Any) -> bool:
     """Whether Python takes part in a pipeline and only looks rows up by their number."""
-    return not calls_python(dataset) and bool(_python_functions(dataset))
+    return not calls_python(dataset) and bool(python_functions(dataset))
 
 
 def python_draws_at_pass(dataset: Any) -> bool:
     """Whether the Python in a pipeline depends on nothing but global seeds as a pass begins."""
-    functions = _python_functions(dataset)
+    functions = python_functions(dataset)
     alike = all(is_lookup(function) or makes_passes_alike(function) for function in functions)
     kept = reorders(dataset) or keeps_state(dataset) or draws_orders(dataset) or bool(read_by(dataset))
     return bool(functions) and alike and not kept
@@ -177,6 +187,12 @@ def read_by(dataset: Any) -> list[str]:
     functions = [function.function for stage in _stages(dataset) for function in stage._functions()]
     tables = ["a lookup table" for function in functions if find_tables(function)]
     return [*(variable.name for variable in captured_by(dataset)), *tables[:1]]
+
+
+def python_functions(dataset: Any) -> list[Any]:
+    """Returns the functions that a pipeline calls in Python; None for each that cannot be found."""
+    nodes = [node for stage in _stages(dataset) for node in _function_nodes(stage) if "PyFunc" in node.op]
+    return [python_function(node.attr["token"].s) for node in nodes]
 
 
 def _is_reordering(stage: tf.data.Dataset) -> bool:
@@ -206,12 +222,6 @@ def _function_nodes(stage: tf.data.Dataset) -> Iterator[Any]:
         yield from graph.node
         for inner in graph.library.function:
             yield from inner.node_def
-
-
-def _python_functions(dataset: Any) -> list[Any]:
-    """Returns the functions that a pipeline calls in Python; None for each that cannot be found."""
-    nodes = [node for stage in _stages(dataset) for node in _function_nodes(stage) if "PyFunc" in node.op]
-    return [python_function(node.attr["token"].s) for node in nodes]
 
 
 def without_autotune(dataset: tf.data.Dataset) -> tf.data.Dataset:

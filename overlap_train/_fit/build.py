@@ -20,6 +20,7 @@ from overlap_train._fit.agreement import agree_to_start
 from overlap_train._fit.checkpointing import build_resumer, share_start
 from overlap_train._fit.course import Course, Ledger
 from overlap_train._fit.deliveries import Deliveries
+from overlap_train._fit.draws import PythonDraws
 from overlap_train._fit.epoch_training import EpochTraining
 from overlap_train._fit.first_validation import FirstValidation
 from overlap_train._fit.followers import AnyDelivery, AnyStart, deliver_together
@@ -30,7 +31,6 @@ from overlap_train._fit.request import FitRequest
 from overlap_train._fit.step_building import StepBuilder
 from overlap_train._fit.validation_building import SuiteBuilder
 from overlap_train._inspection.traces import Traces
-from overlap_train._keras import data as keras_data
 from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._training.loops import Loop
@@ -190,7 +190,7 @@ class FitBuilder:
             suite,
             found.callbacks,
             late=late,
-            validation_acts=any(keras_data.acts_at_epochs(each.data) for each in self._request.sets.values()),
+            sets=[each.data for each in self._request.sets.values()],
         )
         if reason not in (None, self._told):  # nothing new is told of what is built again
             self._progress.message(f"validating in step with the training: {reason}")
@@ -261,6 +261,7 @@ class FitBuilder:
             self._idle if suite.shares_cores else None,
             streamed=request.streamed,
             judges_overlap=request.judges_overlap,
+            draws=self._python_draws(),
         )
         return Deliveries(
             callbacks=callbacks,
@@ -278,6 +279,13 @@ class FitBuilder:
             timeout_s=settings.validation.timeout_s,
             check_interrupted=self._check_interrupted,
         )
+
+    def _python_draws(self) -> PythonDraws | None:
+        """Returns what finds out whether the validation draws from what the training may draw from."""
+        if self._settings.validation.on_change != "rollback" or self._settings.hosts.count > 1:
+            return None
+        sets = {name: each.data for name, each in self._request.sets.items()}
+        return PythonDraws(self._request.feed, sets)
 
     def _step_validations(self, suite: ValidationSuite, callbacks: Any) -> StepValidations | None:
         """Returns what validates inside epochs, if the policy asks for it and there is something to do."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +81,7 @@ class Deliveries:
             stops: whether the training was told to stop inside it.
         """
         last = stops or snapshot.epoch + 1 >= self._course.epochs
+        self.lag.first_begins()
         self.suite.hold()  # until the training is under way again, or waits
         return self.backlog.push(snapshot, logs, stops=stops, last=last)
 
@@ -148,7 +149,30 @@ class Deliveries:
         """
         pending = self.backlog.oldest
         cpu_s = self._wait(pending, timeout_s)
+        with self._back_if_it_fails(pending):
+            outcome = self._deliver(pending, cpu_s)
+        self._course.stopped = self._course.stopped or outcome.stop
+        if outcome.rolled_back:
+            self._roll_back(pending, outcome)
+        self.lag.delivered(rolled_back=outcome.rolled_back)
+        self._close(pending, outcome)
+        if outcome.rolled_back:
+            self.hooks.drop()
+        else:
+            self.hooks.release(pending.epoch + 1)
+            self.backlog.begin_next()
+        self.release_step_validations()
+        return outcome.rolled_back
+
+    def _deliver(self, pending: PendingEpoch, cpu_s: float | None) -> Outcome:
+        """Calls the callbacks of an epoch whose validations are done.
+
+        Args:
+            pending: the oldest one.
+            cpu_s: processor seconds of the wait for them.
+        """
         results, spans = self.suite.collect(pending)
+        self.lag.first_validated()
         accounts = self.ledger.accounts
         accounts.validated(pending.epoch, spans)
         self.backlog.pop()
@@ -164,17 +188,16 @@ class Deliveries:
         if outcome.spans:
             accounts.validated(pending.epoch, outcome.spans)
         self.ledger.charge("deliver", start_s, pending.epoch, "delivered_s")
-        self._course.stopped = self._course.stopped or outcome.stop
-        if outcome.rolled_back:
-            self._roll_back(pending, outcome)
-        self.lag.delivered(rolled_back=outcome.rolled_back)
-        self._close(pending, outcome)
-        if outcome.rolled_back:
-            self.hooks.drop()
-        else:
-            self.hooks.release(pending.epoch + 1)
-        self.release_step_validations()
-        return outcome.rolled_back
+        return outcome
+
+    @contextlib.contextmanager
+    def _back_if_it_fails(self, pending: PendingEpoch) -> Iterator[None]:
+        """Has the data stand, if a callback or a validation fails, where it does under Keras then."""
+        try:
+            yield
+        except BaseException:
+            self.cursor.restore(pending.snapshot.position)
+            raise
 
     def begin_again(self, waiting: Undelivered) -> None:
         """Begins the validation of an epoch that waited when a checkpoint was written."""
@@ -185,7 +208,7 @@ class Deliveries:
         """Delivers the epochs whose validations end in time."""
         if self.hosts.count > 1:
             return  # what ends in time on one host need not on another
-        with suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError):
             while len(self.backlog) and not self._course.stopped:
                 self.deliver_oldest(timeout_s=max(0.05, deadline_s - time.monotonic()))
 
@@ -237,7 +260,7 @@ class Deliveries:
     def _follows(self, next_epoch: int) -> bool:
         """Whether an epoch will be trained, as far as is known, after those that are being validated."""
         due = next_epoch < self._course.epochs and not self.stops
-        return due and any(pending.validations for pending in self.backlog)
+        return due and any(pending.is_validated for pending in self.backlog)
 
     def _wait(self, pending: PendingEpoch, timeout_s: float | None) -> float | None:
         """Returns the processor seconds of the wait, or None if they are not all that a validation takes."""

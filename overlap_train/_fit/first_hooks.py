@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,7 @@ def open_fit(
     initial_epoch: int,
     epochs: int,
     traced: bool,
+    begin_pass: Callable[[], None] = lambda: None,
 ) -> Opening:
     """Calls `on_train_begin`, and the hooks of the first epoch and batch if nothing has been traced yet.
 
@@ -45,6 +47,7 @@ def open_fit(
         initial_epoch: as for `fit`; BackupAndRestore may know better.
         epochs: as for `fit`.
         traced: whether the steps had to be traced before, as for a training that may be resumed.
+        begin_pass: makes the iterator of the first pass, which a batch's hook finds made.
 
     Raises:
         ValueError: the model makes its train function itself.
@@ -65,5 +68,6 @@ def open_fit(
     model.reset_metrics()
     callbacks.on_epoch_begin(epoch)
     if any(map(wants_train_batches, callbacks.callbacks)):
+        begin_pass()
         callbacks.on_train_batch_begin(0)
     return Opening(epoch, True, function)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 
 from overlap_train._callbacks.hooks import acts_on_model_only, may_change_training, ordering_hooks
 from overlap_train._data.feed import Feed
+from overlap_train._fit.draws import PythonDraws, draw_in_turn
 from overlap_train._fit.idle_cores import IdleCores
 from overlap_train._fit.overlap_gain import OverlapJudge
+from overlap_train._keras import data as keras_data
 from overlap_train._keras import methods as keras_methods
 from overlap_train._training.step import Step
 from overlap_train._validation.backlog import Backlog
@@ -39,7 +42,7 @@ def effective_lag(
     callbacks: Sequence[keras.callbacks.Callback],
     *,
     late: Sequence[keras.callbacks.Callback] = (),
-    validation_acts: bool = False,
+    sets: Sequence[Any] = (),
 ) -> tuple[int, str | None]:
     """Returns the lag, and why it is 0 where the policy would allow more.
 
@@ -50,18 +53,19 @@ def effective_lag(
         suite: what is validated.
         callbacks: the user's, and the history.
         late: those of them whose hooks inside epochs are called late.
-        validation_acts: whether the validation data does something when a validation begins or ends.
+        sets: the validation sets as the user gave them.
     """
     if policy.max_lag == 0 or not suite:
         return policy.max_lag, None
     reason = suite.in_step
     if reason is None and policy.on_change == "rollback":
         reason = _kept_nowhere(feed, step) or _noticed(policy, feed, suite, callbacks, late)
-        if reason is None and validation_acts and feed.acts_at_epochs:
+        if reason is None and feed.acts_at_epochs and any(map(keras_data.acts_at_epochs, sets)):
             reason = (
                 "the training and the validation data both do something at the end of an epoch "
                 f"(PyDataset.on_epoch_end), and in turn as they may share a random generator; {_REMEDY}"
             )
+        reason = reason or draw_in_turn(feed, sets, callbacks)
     return (policy.max_lag, None) if reason is None else (0, reason)
 
 
@@ -143,6 +147,7 @@ class LagControl:
         streamed: whether a pipeline prepares the batches meanwhile.
         judges_overlap: whether a validation beside the training has to cost less than one alone; rollbacks
             that have become the rule always count.
+        draws: of Python, by the data of both; None where a validation may be made of whatever comes first.
     """
 
     def __init__(
@@ -153,8 +158,10 @@ class LagControl:
         *,
         streamed: bool,
         judges_overlap: bool,
+        draws: PythonDraws | None = None,
     ) -> None:
         self._backlog = backlog
+        self._draws = draws
         self._idle = idle
         self._streamed = streamed
         self._say = say
@@ -174,6 +181,8 @@ class LagControl:
             epoch: that epoch.
             splits: parts of a batch that the training runs side by side.
         """
+        if self._backlog.max_lag and self._draws is not None and self._draws.open:
+            return True
         if self._judge is None or not self._backlog.max_lag:
             return False
         left = None if self._idle is None else self._idle.left
@@ -187,6 +196,19 @@ class LagControl:
                 f"with it as long as that is below {_LEAST_CORES:g}"
             )
         return True
+
+    def first_begins(self) -> None:
+        """Takes in that a validation is about to begin; of the first one it counts what Python draws."""
+        if self._draws is not None and self._backlog.max_lag:
+            self._draws.begin()
+
+    def first_validated(self) -> None:
+        """Takes in that a validation has ended, and that nobody has been called since."""
+        if self._draws is not None and self._draws.end() and self._backlog.max_lag:
+            self._end(
+                "the Python of the validation data draws from a random generator from which that of the "
+                f"training data may draw, too; {_REMEDY}"
+            )
 
     def trained(self, span: Span, steps: int) -> None:
         """Takes in a training call that traced nothing."""

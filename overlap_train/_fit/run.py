@@ -103,6 +103,7 @@ def _open(
         initial_epoch=request.initial_epoch,
         epochs=request.epochs,
         traced=parts is not None,
+        begin_pass=request.feed.prepare,
     )
     if parts is None and opening.epoch >= request.epochs:
         if request.epochs > 0 and isinstance(model.optimizer, keras.optimizers.Optimizer):

@@ -67,6 +67,8 @@ class FitSession:
             self._run_epochs()
         except Interrupted:
             self._deliver_in_grace()
+        finally:
+            self._parts.training.cursor.settle()
         self._parts.deliveries.release_step_validations()
         self._parts.training.loop.finish()
         if isinstance(model.optimizer, keras.optimizers.Optimizer):
@@ -184,9 +186,7 @@ class FitSession:
         self._ledger.charge("snapshot", start_s, epoch, "snapshot_s")
         pending = self._parts.deliveries.begin(snapshot, logs, stops=bool(self._model.stop_training))
         trained_s = accounts.trained_s(epoch)
-        training.progress.epoch_trained(
-            epoch, train_logs, trained_s, validation_follows=bool(pending.validations)
-        )
+        training.progress.epoch_trained(epoch, train_logs, trained_s, validation_follows=pending.is_validated)
 
     def _renew_if_compiled(self) -> None:
         """Has the parts built anew if a callback has had the train function made anew.

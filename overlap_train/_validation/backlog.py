@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Iterator, Mapping
 
@@ -58,10 +59,19 @@ class Backlog:
             self._give_up_waiting()
         elif due and not last and self._policy.backlog == "skip":
             skipped = self._in_flight() >= max(1, self.max_lag)
-        validations = self._suite.start(snapshot) if due and not skipped else []
-        pending = PendingEpoch(snapshot, train_logs, validations, stops=stops, skipped=skipped)
+        pending = PendingEpoch(snapshot, train_logs, stops=stops, skipped=skipped)
+        if due and not skipped:
+            pending.start = functools.partial(self._suite.start, snapshot)
         self._queue.append(pending)
+        # What a validation takes of the user's data must not be taken for an epoch that is rolled back.
+        if len(self._queue) == 1 or not self._suite.runs_python:
+            pending.begin()
         return pending
+
+    def begin_next(self) -> None:
+        """Begins the validation of the epoch that is the oldest now, if it has waited for that."""
+        if self._queue:
+            self._queue[0].begin()
 
     def ready(self) -> bool:
         """Whether the oldest epoch can be delivered without waiting."""
@@ -89,5 +99,5 @@ class Backlog:
 
     def _give_up_waiting(self) -> None:
         for pending in self._queue:
-            if pending.validations and not any(v.begun() for v in pending.validations):
+            if pending.is_validated and not any(v.begun() for v in pending.validations):
                 pending.leave_out()

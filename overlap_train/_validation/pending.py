@@ -84,6 +84,7 @@ class PendingEpoch:
         validations: one for each validation set; empty if the epoch is not validated.
         stops: whether the training had been told to stop when the epoch ended.
         skipped: whether its validation was due and left out.
+        start: begins its validations, if that is still to be done.
     """
 
     snapshot: Snapshot
@@ -91,6 +92,7 @@ class PendingEpoch:
     validations: Sequence[PendingValidation] = field(default_factory=tuple)
     stops: bool = False
     skipped: bool = False
+    start: Callable[[], Sequence[PendingValidation]] | None = None
 
     @property
     def epoch(self) -> int:
@@ -101,9 +103,19 @@ class PendingEpoch:
         """The parts of all its validations."""
         return [future for validation in self.validations for future in validation.shards]
 
+    @property
+    def is_validated(self) -> bool:
+        """Whether it has a validation, begun or to be begun."""
+        return self.start is not None or bool(self.validations)
+
+    def begin(self) -> None:
+        """Begins its validations if that is still to be done."""
+        if self.start is not None:
+            self.validations, self.start = self.start(), None
+
     def ready(self) -> bool:
         """Whether it can be delivered without waiting."""
-        return all(validation.ready() for validation in self.validations)
+        return self.start is None and all(validation.ready() for validation in self.validations)
 
     def wait(self, timeout_s: float | None, check: Callable[[], None]) -> None:
         """Waits until `ready`.
@@ -130,13 +142,13 @@ class PendingEpoch:
 
     def leave_out(self) -> None:
         """Gives its validations up."""
-        for validation in self.validations:
-            validation.cancel()
+        self.cancel()
         self.validations = ()
         self.skipped = True
 
     def cancel(self) -> None:
         """Drops what has not begun."""
+        self.start = None
         for validation in self.validations:
             validation.cancel()
 

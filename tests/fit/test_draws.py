@@ -1,0 +1,209 @@
+"""Who draws first gets the first number: the training, its validation and its callbacks, as under Keras."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train import Trainer, ValidationPolicy
+from overlap_train._data.pipeline import shuffles_of
+from overlap_train._fit.draws import PythonDraws, draw_in_turn
+from overlap_train._keras.data import Arrays
+from tests.networks import arrays, assert_same_history
+from tests.pools import sequential
+
+X, Y = arrays(96)
+ROWS = tf.data.Dataset.from_tensor_slices((X, Y))
+AHEAD = ValidationPolicy(max_lag=2, overlap="always")
+PRIVATE = np.random.default_rng(3)
+
+
+def shuffled():
+    return ROWS.shuffle(96, seed=3)
+
+
+class Looks(keras.callbacks.Callback):
+    """Draws from a dataset in a hook, as one that shows samples."""
+
+    def __init__(self, dataset, hook="on_epoch_end"):
+        super().__init__()
+        self.dataset, self.seen = dataset, []
+        setattr(self, hook, self.look)
+
+    def look(self, *_, **__):
+        self.seen.append([batch[0][0, 0].numpy().item() for batch in self.dataset.take(1)])
+
+
+class Stops(keras.callbacks.Callback):
+    """Ends the training in a way that is not told before."""
+
+    def __init__(self, error=None):
+        super().__init__()
+        self.error = error
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 1:
+            if self.error is not None:
+                raise self.error
+            self.model.stop_training = True
+
+
+class Slows(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch % 2:
+            self.model.optimizer.learning_rate = self.model.optimizer.learning_rate * 0.9
+
+
+class Draws(keras.utils.PyDataset):
+    """Batches of chance, from a generator or from NumPy's own."""
+
+    def __init__(self, batches, generator=np.random):
+        super().__init__()
+        self._batches, self._generator = batches, generator
+
+    def __len__(self):
+        return self._batches
+
+    def __getitem__(self, index):
+        if self._generator is None:
+            return X[:16], Y[:16]
+        rows = [int(self._generator.random() * len(X)) for _ in range(16)]
+        return X[rows], Y[rows]
+
+
+def split(dataset):
+    return dataset.take(64).batch(16), dataset.skip(64).batch(16)
+
+
+def same(dataset):
+    return dataset.batch(16), dataset.batch(16).take(2)
+
+
+def by_batches(_):
+    batches = ROWS.batch(16).shuffle(6, seed=4)
+    return batches.take(4), batches.skip(4)
+
+
+def kept(dataset):
+    base = dataset.cache()
+    return base.take(64).batch(16), base.skip(64).batch(16)
+
+
+def both(make, *, callbacks=lambda data: [], epochs=4, raises=None):
+    """Fits with Keras and with us, then both once more; returns the trainer."""
+    found = []
+    for system in ("keras", "ours"):
+        keras.utils.set_random_seed(5)
+        train, validation = make()
+        model, used = sequential("sgd"), callbacks((train, validation))
+        trainer = Trainer(model, validation=AHEAD)
+        fit = model.fit if system == "keras" else trainer.fit
+        with pytest.raises(raises) if raises is not None else contextlib.nullcontext():
+            fit(train, callbacks=used, epochs=epochs, validation_data=validation, shuffle=False, verbose=0)
+        history, weights = model.history.history, model.get_weights()
+        again = model.fit(train, epochs=1, validation_data=validation, shuffle=False, verbose=0).history
+        seen = [callback.seen for callback in used if isinstance(callback, Looks)]
+        found.append((history, again, seen, weights))
+    (expected, after, seen, weights), (actual, after_ours, seen_ours, weights_ours) = found
+    assert_same_history(actual, expected)
+    assert_same_history(after_ours, after)
+    assert seen_ours == seen
+    for ours, theirs in zip(weights_ours, weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    return trainer
+
+
+@pytest.mark.parametrize("make", [split, same, by_batches, kept])
+def test_two_pipelines_of_one_shuffle(make):
+    trainer = both(lambda: make(shuffled()))
+    assert any("come from one shuffle" in message for message in trainer.messages)
+
+
+def test_a_shuffle_that_draws_once_for_all_passes_is_run_ahead_of():
+    fixed = ROWS.shuffle(96, seed=3, reshuffle_each_iteration=False)
+    trainer = both(lambda: split(fixed))
+    assert not any("in step" in message for message in trainer.messages)
+
+
+def apart():
+    return shuffled().batch(16), ROWS.shuffle(96, seed=7).batch(16)
+
+
+@pytest.mark.parametrize("hook", ["on_epoch_end", "on_epoch_begin", "on_train_batch_begin", "on_test_end"])
+def test_a_callback_that_looks_at_the_training_data(hook):
+    trainer = both(apart, callbacks=lambda data: [Looks(data[0], hook)])
+    assert any("may look at data" in m or "must not run" in m for m in trainer.messages)
+
+
+def test_a_callback_that_looks_at_the_validation_data():
+    trainer = both(apart, callbacks=lambda data: [Looks(data[1])])
+    assert any("Looks may look at data that the fit draws from" in message for message in trainer.messages)
+
+
+def test_a_callback_that_says_that_it_does_not_or_holds_other_data_is_run_ahead_of():
+    train, validation = apart()
+    feed = SimpleNamespace(shuffles=shuffles_of(train))
+    safe = Looks(train)
+    safe.overlap_safe = True
+    assert draw_in_turn(feed, [validation], [safe, Looks(ROWS.shuffle(9)), keras.callbacks.History()]) is None
+    assert draw_in_turn(feed, [(X, Y)], [keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: train)])
+    assert draw_in_turn(SimpleNamespace(shuffles=frozenset()), [(X, Y)], [Looks(train)]) is None
+
+
+@pytest.mark.parametrize("error", [None, KeyError("mine")])
+def test_after_a_fit_that_ended_early_the_shuffles_stand_where_keras_leaves_them(error):
+    both(apart, callbacks=lambda data: [Stops(error)], epochs=6, raises=error and KeyError)
+
+
+def test_a_rollback_takes_no_pass_of_a_shuffled_validation():
+    def part():
+        return ROWS.batch(16), ROWS.shuffle(96, seed=7).batch(16).take(2)
+
+    trainer = both(part, callbacks=lambda data: [Slows()], epochs=6)
+    assert any(account.rolled_back_s > 0 for account in trainer.accounts)
+
+
+@pytest.mark.parametrize("generator", [np.random, PRIVATE, random.Random(2)])
+def test_python_of_both_that_draws_from_one_generator_is_found_out(generator):
+    data = Draws(3, generator), Draws(2, generator)
+    draws = PythonDraws(feed_of(data[0]), {"": data[1]})
+    assert draws.open
+    draws.begin()
+    data[1][0]
+    assert draws.end()
+    assert not draws.open
+
+
+@pytest.mark.parametrize(
+    ("training", "validation"), [(np.random, None), (np.random, PRIVATE), (PRIVATE, random.Random(2))]
+)
+def test_generators_apart_are_not_missed(training, validation):
+    data = Draws(3, training), Draws(2, validation)
+    draws = PythonDraws(feed_of(data[0]), {"": data[1]})
+    draws.begin()
+    data[1][0]
+    assert not draws.end()
+
+
+def test_arrays_and_pipelines_without_python_are_not_watched():
+    for data in ((X, Y), ROWS.batch(16), X, {"a": X}, Arrays):
+        sources = {} if data is Arrays else {"": data}
+        assert not PythonDraws(feed_of(Draws(3)), sources).open
+    assert not PythonDraws(SimpleNamespace(runs_python=False), {"": Draws(2)}).open
+
+
+def feed_of(data):
+    return SimpleNamespace(runs_python=True, python_sources=[data])
+
+
+def test_a_validation_that_draws_from_the_generator_of_the_training_is_waited_for():
+    model = sequential("sgd")
+    trainer = Trainer(model, validation=AHEAD)
+    trainer.fit(Draws(3), epochs=3, validation_data=Draws(2), verbose=0)
+    assert any("draws from a random generator" in message for message in trainer.messages)
