@@ -4,97 +4,14 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import keras
 import pytest
 
-from overlap_train import ValidationPolicy
-from overlap_train._callbacks.delivery import Outcome
-from overlap_train._callbacks.late import EpochHooks
-from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.interrupts import Interrupted
-from overlap_train._fit.lag import LagControl
-from overlap_train._validation.backlog import Backlog
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
-from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.parallel.hosts import SingleHost
 from tests.fit import parts
+from tests.fit.parts import Scene
 from tests.parallel.together import ThreadHost
-
-
-class Delivers:
-    """A delivery to no callbacks; tells what the test says that they did."""
-
-    def __init__(self):
-        self.delivered = []
-        self.outcomes = {}
-
-    def deliver(self, snapshot, train_logs, results, *, stops, trained_on):
-        self.delivered.append((snapshot.epoch, trained_on))
-        logs = {**train_logs, **{f"val_{name}": v for r in results.values() for name, v in r.metrics.items()}}
-        did = dict(stop=stops, changed=(), rolled_back=False) | self.outcomes.get(snapshot.epoch, {})
-        return Outcome(logs, values=parts.VALUES, results=results, **did)
-
-    @property
-    def epochs(self):
-        return [epoch for epoch, _ in self.delivered]
-
-
-class Checkpoints:
-    """A resumer that notes what it is told to write."""
-
-    def __init__(self):
-        self.inside_at, self.written = None, []
-
-    def due_inside(self, step):
-        return step == self.inside_at
-
-    def inside(self, point, values, callbacks):
-        self.written.append(point)
-
-    def delivered(self, point, values, callbacks, *, last):
-        self.written.append((point, last))
-
-
-class Scene:
-    def __init__(self, *, epochs=9, max_lag=2, hosts=None, timeout_s=60.0, every=1, **policy):
-        self.runner, self.delivery, self.resumer = parts.EndedByTest(), Delivers(), Checkpoints()
-        self.cursor, self.ledger = parts.cursor(), parts.ledger(epochs)
-        self.course, self.progress = self.ledger.course, ProgressReporter(epochs, verbose=0)
-        self.asked = []
-        suite = parts.suite_of(self.runner, every=every)
-        backlog = Backlog(ValidationPolicy(**policy), suite, max_lag=max_lag)
-        callbacks = keras.callbacks.CallbackList([])
-        self.deliveries = Deliveries(
-            callbacks=callbacks,
-            hooks=EpochHooks(callbacks, (), lambda: False),
-            suite=suite,
-            backlog=backlog,
-            delivery=self.delivery,
-            stepwise=None,
-            lag=LagControl(backlog, self.progress.message, None, streamed=False, judges_overlap=False),
-            resumer=self.resumer,
-            cursor=self.cursor,
-            ledger=self.ledger,
-            progress=self.progress,
-            hosts=hosts or SingleHost(),
-            timeout_s=timeout_s,
-            check_interrupted=lambda: self.asked.append(True),
-        )
-
-    def train(self, *epochs, stops=False, ends=True):
-        """Trains epochs, as far as deliveries can tell."""
-        for epoch in epochs:
-            self.ledger.accounts.begin(epoch)
-            self.cursor.begin_epoch()
-            self.cursor.advance(parts.STEPS)
-            self.course.step += parts.STEPS
-            self.ledger.accounts.trained(self.ledger.span("train", 0.0, epoch), parts.STEPS)
-            self.cursor.end_epoch()
-            self.course.next_epoch = epoch + 1
-            snapshot = parts.snapshot_at(epoch, self.cursor.state())
-            self.deliveries.begin(snapshot, {"loss": float(epoch)}, stops=stops)
-            if ends and epoch in self.runner.futures:
-                self.runner.end(epoch)
 
 
 def test_what_is_ready_is_delivered_in_order_and_without_waiting():

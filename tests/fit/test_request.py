@@ -115,7 +115,7 @@ def test_a_model_compiled_anew_outside_the_scope_is_refused(replicated):
         other = sequential()
     other.optimizer = keras.optimizers.SGD()
     trainer.model = other
-    with pytest.raises(ValueError, match="the optimizer SGD of the model .* was not made in the scope"):
+    with pytest.raises(ValueError, match="the optimizer SGD of the model"):
         request_of(trainer)
 
 
