@@ -97,18 +97,6 @@ def test_a_train_function_made_anew_in_a_callback_is_traced_anew(also):
         )
 
 
-def test_what_is_built_again_tells_once_why_it_validates_in_step():
-    def batches():
-        while True:
-            yield X[:16], Y[:16]
-
-    trainer = Trainer(deep(), validation=ValidationPolicy(overlap="always"))
-    asked = dict(steps_per_epoch=2, epochs=4, verbose=0, validation_data=VALIDATION)
-    trainer.fit(batches(), callbacks=[Compile(["freeze", "function"])], **asked)
-    told = [text for text in trainer.messages if text.startswith("validating in step with the training: ")]
-    assert len(told) == 1
-
-
 @pytest.mark.parametrize(("lag", "workers"), [(0, 1), (2, 3)])
 def test_a_generator_gives_each_validation_the_batches_that_follow(lag, workers):
     """Keras loses what it has fetched ahead, how much differs from run to run."""
