@@ -1,8 +1,6 @@
-"""Parts of a `fit` on their own: a model that takes no step, a feed, and validations that a test ends."""
+"""Parts of a `fit` on their own: a feed, a loop that makes no real steps, and deliveries to no callbacks."""
 
 from __future__ import annotations
-
-from concurrent.futures import Future
 
 import keras
 import numpy as np
@@ -19,12 +17,11 @@ from overlap_train._keras.data import recognize
 from overlap_train._snapshot import Snapshot, Values
 from overlap_train._training.loops import Loop, StepsDone
 from overlap_train._validation.backlog import Backlog
-from overlap_train._validation.suite import NamedRunner, ValidationSuite
 from overlap_train.monitoring.accounts import Accounts
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.parallel.hosts import SingleHost
-from overlap_train.records import ShardOutcome, Span, ValidationResult
+from tests.validation.runners import EndedByTest, suite_of
 
 STEPS = 4
 VALUES = Values((), (), (), ())
@@ -39,45 +36,6 @@ def cursor(**options) -> Cursor:
 
 def ledger(epochs=9) -> Ledger:
     return Ledger(SpanRecorder(), Accounts(), Course(epochs, 0))
-
-
-class EndedByTest:
-    """A runner whose validations end when the test says so."""
-
-    in_step = None
-    rewindable = True
-    runs_python = live = False
-    computes_here = True
-
-    def __init__(self):
-        self.futures = {}
-
-    def start(self, snapshot):
-        self.futures[snapshot.epoch] = future = Future()
-        return [future]
-
-    def end(self, epoch, value=0.5):
-        """Ends the validation of an epoch with a loss, or with an exception."""
-        if isinstance(value, BaseException):
-            self.futures[epoch].set_exception(value)
-            return
-        span = Span("validate", "validation-0", 1.0, 2.0, epoch)
-        self.futures[epoch].set_result(ShardOutcome(None, span, ValidationResult({"loss": value})))
-
-    def warn(self):
-        pass
-
-    def close(self):
-        pass
-
-
-def suite_of(*runners, every=1, **options) -> ValidationSuite:
-    """Returns a suite of sets called "", "1", "2", each of which validates one epoch in so many."""
-    names = ("", *map(str, range(1, len(runners))))
-    due = (lambda epoch: (epoch + 1) % every == 0) if every else (lambda epoch: False)
-    return ValidationSuite(
-        [NamedRunner(name, runner, due) for name, runner in zip(names, runners, strict=True)], **options
-    )
 
 
 def snapshot_at(epoch: int, position, values: Values = VALUES) -> Snapshot:

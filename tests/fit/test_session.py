@@ -21,6 +21,7 @@ from overlap_train._training.loops import StepsDone
 from overlap_train.errors import HostMismatchError
 from tests.fit import parts
 from tests.parallel.together import on_hosts
+from tests.validation.runners import EndedByTest, suite_of
 
 kc = keras.callbacks
 
@@ -45,7 +46,7 @@ class Told(kc.Callback):
         return [epoch for hook, epoch in self.hooks if hook == "begin"]
 
 
-class Ended(parts.EndedByTest):
+class Ended(EndedByTest):
     """Validations that end at once."""
 
     def start(self, snapshot):
@@ -82,7 +83,7 @@ class Fit:
         self.told = Told(self.model)
         self.scene = parts.Scene(epochs=epochs, max_lag=max_lag, hosts=hosts)
         self.runner = self.scene.runner if runner is None else runner
-        self.scene.deliveries.suite._sets[""] = parts.suite_of(self.runner)._sets[""]
+        self.scene.deliveries.suite._sets[""] = suite_of(self.runner)._sets[""]
         self.loop, self.changed, self.renewed, self.signal = Loop(), None, 0, None
         self.scene.deliveries.callbacks = kc.CallbackList([self.told], model=self.model)
         self.traced_with = None
