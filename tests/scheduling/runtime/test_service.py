@@ -14,6 +14,8 @@ from overlap_train.scheduling.runtime.admission import Limits, Model, Submission
 from overlap_train.scheduling.runtime.service import Service
 from tests.scheduling.graphs import chain
 
+CORE = (Device("cpu"),)
+
 
 class Tensor:
     def __init__(self, array):
@@ -26,7 +28,7 @@ class Tensor:
 class Engine:
     """Runs nothing: a test ends what has been started."""
 
-    def __init__(self, devices=(Device("cpu"),)):
+    def __init__(self, devices=CORE):
         self.platform, self.started, self.closed = Platform(devices), [], 0
         self.prepared, self.abandoned, self.fails = [], [], None
 
@@ -55,7 +57,7 @@ class Engine:
 
 
 class Scene:
-    def __init__(self, *, max_active=None, max_batch=1, devices=(Device("cpu"),), **options):
+    def __init__(self, *, max_active=None, max_batch=1, devices=CORE, **options):
         limits = Limits(max_active=max_active, max_batch=max_batch, max_pending=64, aging_s=1.0)
         self.engine = Engine(devices)
         self.service = Service(self.engine, lambda arrays: arrays, limits)
@@ -152,7 +154,7 @@ def test_a_full_queue_refuses_and_counts_it():
     scene = Scene(max_active=1, max_pending=1)
     scene.submit()
     scene.submit()
-    with pytest.raises(QueueFullError, match="1 requests for 'm' are waiting and none began within 0.0 s"):
+    with pytest.raises(QueueFullError, match=r"1 requests for 'm' are waiting and none began within 0.0 s"):
         scene.submit()
     assert (scene.counts.rejected, scene.counts.submitted) == (1, 2)
 
