@@ -234,31 +234,6 @@ def test_a_fit_and_an_evaluate_of_the_models_own_have_their_effect():
     assert "fit" not in vars(keras.Model), "Keras's own class is left as it was"
 
 
-def test_a_fit_that_calls_the_trainer_goes_on_working():
-    class Modern(keras.Sequential):
-        def fit(self, x, y, **kwargs):
-            return Trainer(self).fit(x / 100, y, **kwargs)
-
-    expected, model, other = scaled(), scaled(Modern), scaled(Modern)
-    wanted = expected.fit(X * 100, Y, epochs=2, verbose=0, shuffle=False).history
-    assert_same_history(model.fit(X * 100, Y, epochs=2, verbose=0, shuffle=False).history, wanted)
-    history = Trainer(other).fit(X * 100, Y, epochs=2, verbose=0, shuffle=False).history
-    assert_same_history(history, wanted)
-
-
-def test_a_fit_that_trains_by_itself_is_told():
-    class Alone(keras.Sequential):
-        def fit(self, x, y, **kwargs):
-            for _ in range(2):
-                self.train_on_batch(x, y)
-            return kc.History()
-
-    trainer = Trainer(scaled(Alone))
-    trainer.fit(X, Y)
-    assert int(trainer.model.optimizer.iterations) == 2
-    assert "Alone.fit has trained by itself" in trainer.messages[0]
-
-
 @pytest.mark.parametrize("dtype", ["U", "O", "S"])
 def test_strings_are_data_like_any_other(dtype):
     words = np.array(["a b", "c", "a c", "b"] * 8).astype(dtype)
