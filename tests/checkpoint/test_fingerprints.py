@@ -92,7 +92,7 @@ def test_metrics_are_told_by_their_settings_and_not_by_numbers_in_names():
     assert described("mae") != described("mae", auc())
 
 
-class Untold(keras.metrics.Mean):
+class Untold(keras.metrics.MeanAbsoluteError):
     """Cannot say what it was made with."""
 
     def get_config(self):

@@ -82,30 +82,6 @@ def test_it_is_the_snapshot_that_is_evaluated_and_the_model_stays_untouched():
         np.testing.assert_array_equal(value, variable)
 
 
-def functions_of(evaluator):
-    names = ("start", "part", "one", "add", "result")
-    found = (getattr(evaluator._functions, name) for name in names)
-    return [function for function in found if function is not None]
-
-
-@pytest.mark.parametrize("one_by_one", [False, True])
-def test_no_compiled_function_captures_a_variable_of_the_model_or_of_a_closure(one_by_one):
-    """Else a worker would see the training go on."""
-    model, scale = built(subclassed), tf.Variable(2.0)
-
-    def step(batch):
-        return model.test_step((batch[0] * scale, batch[1]))
-
-    _, _, evaluator = evaluator_of(model, step=step, batch_by_batch=one_by_one)
-    functions = functions_of(evaluator)
-    assert len(functions) == 3
-    known = [v.value for v in (*model.variables, *model.metrics_variables)]
-    handles = {id(v.handle) for v in (*known, scale)}
-    for function in functions:
-        assert not handles & {id(tensor) for tensor in function.captured_inputs}
-        assert not list(function.variables)
-
-
 def test_a_variable_outside_the_model_is_evaluated_as_the_snapshot_holds_it():
     model, scale = built(), tf.Variable(1.0)
 
