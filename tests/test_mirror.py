@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.rooms import ROOT
 
 TESTS = Path(__file__).parent
@@ -70,25 +68,19 @@ def in_rooms() -> list[Path]:
     return sorted(path for room in rooms for path in TESTS.glob(f"{room}/**/test_*.py"))
 
 
-@pytest.mark.parametrize("module", MODULES, ids=named)
-def test_a_module_has_a_file_of_its_name_or_is_in_the_table(module):
-    own, elsewhere = mirrored(module), TESTED_IN.get(named(module))
-    if elsewhere is None:
-        assert own.exists(), f"write {named(own)}, or say in TESTED_IN which file tests {named(module)}"
-    else:
-        assert not own.exists(), f"{named(module)} has {named(own)}: take it out of TESTED_IN"
-        assert (TESTS / elsewhere).exists(), f"there is no {elsewhere}, which is to test {named(module)}"
+def test_a_module_has_a_file_of_its_name_or_is_in_the_table():
+    missing = [named(module) for module in MODULES if not mirrored(module).exists()]
+    untold = {module for module in missing if module not in TESTED_IN}
+    assert not untold, "write tests/<room>/test_<module>.py, or say in TESTED_IN which file tests it"
 
 
-def test_the_table_names_modules_that_exist():
+def test_the_table_names_modules_without_a_file_of_their_own_and_files_that_exist():
     assert TESTED_IN.keys() <= set(map(named, MODULES))
+    assert not [name for name in TESTED_IN if mirrored(ROOT / name).exists()]
+    assert not [file for file in TESTED_IN.values() if not (TESTS / file).exists()]
 
 
-@pytest.mark.parametrize("path", in_rooms(), ids=named)
-def test_a_file_in_a_room_stands_for_a_module_of_it_or_is_in_the_table(path):
-    stands_for_one = path in set(map(mirrored, MODULES))
-    assert stands_for_one is not (named(path) in OF_SEVERAL), f"{named(path)}: of a module, or of several?"
-
-
-def test_the_table_of_several_names_files_that_exist():
-    assert set(map(named, in_rooms())) >= OF_SEVERAL
+def test_a_file_in_a_room_stands_for_a_module_of_it_or_is_in_the_table():
+    of_modules = set(map(mirrored, MODULES))
+    found = {named(path) for path in in_rooms() if path not in of_modules}
+    assert found == OF_SEVERAL
