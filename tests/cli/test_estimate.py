@@ -37,7 +37,8 @@ def explanation(steps, **options):
 
 
 @pytest.mark.parametrize(
-    ("options", "held"), [({}, 2), ({"max_lag": 3}, 4), ({"max_lag": 0, "in_step": "it draws"}, 1)]
+    ("options", "held"),
+    [({}, 2), ({"max_lag": 3}, 4), ({"max_lag": 0, "in_step": "it draws"}, 1), ({"validates": False}, 1)],
 )
 def test_memory_counts_the_snapshots_that_may_wait(options, held):
     one, all_of_them, data = module._memory(explanation(9, **options))

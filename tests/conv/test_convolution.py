@@ -69,11 +69,16 @@ def test_an_unknown_shape_has_no_key(image, filters):
     assert PLAIN.key("forward", tf.float32, image, filters) is None
 
 
-def test_auto_has_a_known_shape_timed_without_help_from_other_threads(library, timed):
+def test_auto_has_a_known_shape_timed_without_help_from_other_threads(library, timed, monkeypatch):
+    shared, stock = [], Convolution.function
+    monkeypatch.setattr(
+        Convolution, "function", lambda self, *rest: shared.append(self.share) or stock(self, *rest)
+    )
     assert PLAIN.choose("forward", tf.float32, IMAGE, FILTERS) == "direct"
     ((key, function),) = timed
     assert key == PLAIN.key("forward", tf.float32, IMAGE, FILTERS)
     assert function(STOCK)(tf.ones(IMAGE), tf.ones(FILTERS), tf.ones([4])).shape == (2, 9, 7, 4)
+    assert shared == [False]
 
 
 def test_who_names_an_algorithm_gets_it_untimed(library, timed):

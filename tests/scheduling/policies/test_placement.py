@@ -81,6 +81,15 @@ def test_heft_puts_a_layer_into_a_gap():
     assert heft_placement(problem) == (1, 0, 0)
 
 
+def test_heft_begins_no_layer_before_what_it_reads():
+    """The GPU is free sooner than the first layer ends, which is of no use to the one behind it."""
+    layers = [layer("first", Port(-1)), layer("behind", Port(0)), layer("other", Port(-1))]
+    graph = LayerGraph(layers, [Port(1), Port(2)])
+    seconds = {"first": (5.0, 50.0), "behind": (2.0, 3.0), "other": (50.0, 1.0)}
+    costs = FixedCosts(lambda x, d: seconds[x.name][d.kind == "gpu"])
+    assert heft_placement(Problem.of(graph, TWO, costs)) == (0, 0, 1)
+
+
 def test_what_would_take_too_long_is_refused_or_ended():
     with pytest.raises(ValueError, match="up to 3 layers, got 4; use heft"):
         exhaustive_placement(side_by_side(4), max_layers=3)

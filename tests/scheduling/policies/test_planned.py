@@ -143,6 +143,14 @@ def test_among_others_a_layer_goes_where_the_request_is_done_first():
     assert policy.select(request, 0, {}, board).name == "cpu"
 
 
+def test_who_comes_while_others_run_is_not_planned_for():
+    board, policy = Board(TWO, costs_of()), EarliestFinish()
+    board.active_requests = 2
+    request = Request(0, fork())
+    assert policy.admit(request, board) == ()
+    assert policy.may_move(request)
+
+
 def test_policies_are_made_by_name():
     assert {name: type(make_policy(name)) for name in POLICIES} == POLICIES
     given = GpuOnly()

@@ -15,11 +15,11 @@ from overlap_train.scheduling.runtime.job_queue import JobQueue
 from tests.scheduling.graphs import Movable, chain, cut, layer
 
 
-def waiting_for_the_cpu(*requests, make_queue=JobQueue):
+def waiting_for_the_cpu(*requests, make_queue=JobQueue, on_gpu_s=0.01):
     """The first layer of each request is for the CPU, where one runs; the GPU is idle."""
     platform = Platform((Device("cpu", "cpu"), Device("gpu", "gpu")))
     board, queue = (
-        Board(platform, FixedCosts(lambda layer, device: 0.01)),
+        Board(platform, FixedCosts(lambda layer, device: on_gpu_s if device.kind == "gpu" else 0.01)),
         make_queue(tuple(platform.devices)),
     )
     distributor = LayerDistributor(Movable(), board, queue)
@@ -36,6 +36,14 @@ def test_the_most_urgent_of_those_that_gain_is_moved():
     assert queue.take_now(platform["gpu"]).request.number == 2
     assert [job.request.number for job in queue.waiting(platform["cpu"], 9)] == [1, 3]
     assert (board.busy(platform["cpu"]), board.busy(platform["gpu"])) == (3, 1)
+
+
+def test_what_would_take_longer_on_the_idle_device_stays():
+    requests = [Request(n, chain(str(n), 10)) for n in range(2)]
+    distributor, board, queue, platform = waiting_for_the_cpu(*requests, on_gpu_s=0.05)
+    distributor.rebalance()
+    assert queue.take_now(platform["gpu"]) is None
+    assert board.busy(platform["cpu"]) == 2
 
 
 def test_a_job_that_a_worker_takes_meanwhile_is_not_moved():

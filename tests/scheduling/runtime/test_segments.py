@@ -113,6 +113,11 @@ def test_what_gains_a_quarter_in_pieces_is_worth_cutting(gpu_s, cpu_s, gains):
     assert worth_cutting(cut(), CORES, FixedCosts(times(gpu_s, cpu_s))) == ({"x"} if gains else set())
 
 
+def test_a_gain_of_less_than_a_quarter_is_soon_lost():
+    assert worth_cutting(cut(), CORES, FixedCosts(times(1.0, 1.0, pieces=1.25))) == set()
+    assert worth_cutting(cut(), CORES, FixedCosts(times(1.0, 1.0, pieces=1.6))) == {"x"}
+
+
 def test_pieces_gain_nothing_where_they_run_one_after_another():
     one_slot = Platform((Device("cpu"), Device("gpu", "gpu")))
     assert worth_cutting(cut(), one_slot, FixedCosts(times(1.0, 0.1))) == set()

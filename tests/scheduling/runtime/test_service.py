@@ -114,10 +114,10 @@ def test_unless_said_otherwise_twice_as_many_run_as_there_are_slots(devices, mos
 def test_those_that_run_together_have_the_urgency_of_the_most_urgent():
     scene = Scene(max_active=1, max_batch=4)
     scene.submit()
-    futures = [scene.submit(2.0, deadline_s=9.0), scene.submit(3.0, priority=5), scene.submit(4.0)]
+    futures = [scene.submit(2.0, deadline_s=-20.0), scene.submit(3.0, priority=5), scene.submit(4.0)]
     scene.engine.end(scene.engine.started[0])
     request = scene.engine.started[1]
-    assert (request.examples, request.priority, request.deadline_s) == (3.0, 5, 9.0)
+    assert (request.examples, request.priority, request.deadline_s) == (3.0, 5, -20.0)
     scene.engine.end(request)
     assert [future.result(0) for future in futures] == [[[4.0]], [[6.0]], [[8.0]]]
     assert scene.counts.batches == 2
