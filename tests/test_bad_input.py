@@ -53,20 +53,6 @@ def assert_still_usable(model):
 # The model
 
 
-@pytest.mark.parametrize("model", [None, "model", linear])
-def test_what_is_no_model_is_refused(model):
-    with pytest.raises(TypeError, match=r"model must be a keras.Model; got \w+"):
-        Trainer(model)
-
-
-@pytest.mark.parametrize(
-    "arguments", [{"validation": 3}, {"validation": "block"}, {"recorder": []}, {"in_memory_bytes": None}]
-)
-def test_arguments_of_the_trainer_of_the_wrong_type_are_refused(arguments):
-    with pytest.raises(TypeError, match=f"{next(iter(arguments))} must be .*; got"):
-        Trainer(linear(), **arguments)
-
-
 def test_a_model_that_is_not_compiled_is_refused():
     model = linear(compiled=False)
     for call in (Trainer(model).fit, Trainer(model).evaluate):

@@ -232,29 +232,3 @@ def test_a_relative_directory_stays_where_it_was_when_fit_began(tmp_path, monkey
     fit(CheckpointPolicy(directory="run") if as_policy else "run", callbacks=[Mover()])
     assert len(list((tmp_path / "a" / "run").glob("ckpt-*"))) == 2
     assert list((tmp_path / "b").iterdir()) == []
-
-
-def test_a_working_directory_that_is_gone_is_named(tmp_path, monkeypatch):
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    os.rmdir(tmp_path / "gone")
-    with pytest.raises(Exception, match="resume='run' is relative, and the working directory is gone"):
-        fit("run")
-
-
-@pytest.mark.parametrize(
-    ("resume", "error"),
-    [("a\0b", ValueError), ("\ud800", ValueError), ("", ValueError), (b"run", TypeError), (3, TypeError)],
-    ids=repr,
-)
-def test_what_is_no_path_is_refused_by_the_name_of_the_argument(resume, error):
-    with pytest.raises(error, match="resume must be"):
-        fit(resume)
-
-
-def test_numbers_of_numpy_are_taken(tmp_path):
-    policy = CheckpointPolicy(
-        directory=tmp_path, every_epochs=np.int64(2), keep=np.int8(1), every_s=np.float32(0)
-    )
-    assert (policy.every_epochs, policy.keep) == (2, 1)
-    assert type(policy.keep) is int

@@ -61,16 +61,6 @@ def test_the_report_shows_both_even_where_tensorflow_won() -> None:
     assert "filter_gradient" in format_report()
 
 
-@pytest.mark.parametrize("padding", ["SAME", "VALID"])
-@pytest.mark.parametrize("stride", [1, 2, 3])
-def test_output_shape_is_tensorflows(padding: str, stride: int) -> None:
-    for size in (5, 6, 7):
-        key = ConvKey("forward", "float32", (1, size, 9, 2), (3, 3, 2, 4), (stride, stride), padding)
-        assert key.output_shape == tuple(
-            tf.nn.conv2d(tf.zeros(key.input_shape), tf.zeros(key.filter_shape), stride, padding).shape
-        )
-
-
 @pytest.mark.usefixtures("native")
 def test_directions_are_timed_when_they_are_first_needed() -> None:
     x, filters = tf.zeros([1, 6, 6, 2]), tf.zeros([3, 3, 2, 2])

@@ -8,10 +8,28 @@ from dataclasses import replace
 
 from overlap_train.scheduling import Device, Platform, Policy, Transfer
 from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Work
+from overlap_train.scheduling.graph.requests import Job, Request
 
 
 def layer(name, *inputs, outputs=(0,)):
     return Layer(name, Work("conv"), tuple(inputs), outputs)
+
+
+CORES = Platform((Device("cpu", "cpu", slots=4), Device("gpu", "gpu")))
+
+
+def chain(name, *lengths):
+    """Layers named after how many milliseconds they take."""
+    layers = [
+        Layer(f"{name}/{number}:{ms}", Work("conv"), (Port(number - 1),)) for number, ms in enumerate(lengths)
+    ]
+    return LayerGraph(layers, [Port(len(lengths) - 1)], name=name)
+
+
+def job(urgency_s, device, rank=0.0):
+    """Returns a job of a request of its own."""
+    graph = LayerGraph([layer("a", Port(-1))], [Port(0)])
+    return Job(graph.layers[0], (), 0, Request(0, graph), 0, device, urgency_s=urgency_s, rank=rank)
 
 
 class Tensor:
@@ -100,3 +118,27 @@ def in_pieces(rng: random.Random, graph: LayerGraph, *, share: float = 0.4) -> L
 def forms(graph: LayerGraph) -> list[Layer]:
     """All layers, those that may run in one piece also so."""
     return [*graph.layers, *(layer.whole for layer in graph.layers if layer.whole is not None)]
+
+
+def cut(pieces=4, *, name="x"):
+    """A layer in pieces between two others."""
+    layers = [Layer("before", Work("pool"), (Port(-1),))]
+    layers += [Layer(f"{name}/{n}", Work("conv"), (Port(0),), alone=True) for n in range(pieces)]
+    whole = Layer(name, Work("conv"), (Port(0),))
+    layers.append(
+        Layer(f"{name}/join", Work("merge"), tuple(Port(n + 1) for n in range(pieces)), whole=whole)
+    )
+    layers.append(Layer("after", Work("pool"), (Port(pieces + 1),)))
+    return LayerGraph(layers, [Port(pieces + 2)])
+
+
+def times(gpu_s, cpu_s, pieces=4):
+    """`x` whole takes so long; a piece its share of that and a tenth; the others hardly anything."""
+
+    def true_s(layer, device):
+        whole_s = gpu_s if device.kind == "gpu" else cpu_s
+        if layer.name == "x":
+            return whole_s
+        return 1.1 * whole_s / pieces if layer.alone else 1e-6
+
+    return true_s

@@ -25,38 +25,19 @@ from overlap_train.scheduling import (
 from overlap_train.scheduling.costs.model import FixedCosts
 from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Work
 from overlap_train.scheduling.graph.requests import Request
-from overlap_train.scheduling.policies.placement import exhaustive_placement
-from overlap_train.scheduling.policies.planning import Problem, optimistic_costs
 from overlap_train.scheduling.runtime.controller import LayerController
-from overlap_train.scheduling.runtime.segments import choose_segments, merge_layers
-from tests.scheduling.graphs import Tensor, forms, in_pieces, random_costs, random_graph, random_platform
+from tests.scheduling.graphs import (
+    CORES,
+    Tensor,
+    cut,
+    forms,
+    in_pieces,
+    random_costs,
+    random_graph,
+    random_platform,
+    times,
+)
 from tests.scheduling.runtime.test_engine import Anywhere, Watch
-
-CORES = Platform((Device("cpu", "cpu", slots=4), Device("gpu", "gpu")))
-
-
-def cut(pieces=4, *, name="x"):
-    """A layer in pieces between two others."""
-    layers = [Layer("before", Work("pool"), (Port(-1),))]
-    layers += [Layer(f"{name}/{n}", Work("conv"), (Port(0),), alone=True) for n in range(pieces)]
-    whole = Layer(name, Work("conv"), (Port(0),))
-    layers.append(
-        Layer(f"{name}/join", Work("merge"), tuple(Port(n + 1) for n in range(pieces)), whole=whole)
-    )
-    layers.append(Layer("after", Work("pool"), (Port(pieces + 1),)))
-    return LayerGraph(layers, [Port(pieces + 2)])
-
-
-def times(gpu_s, cpu_s, pieces=4):
-    """`x` whole takes so long; a piece its share of that and a tenth; the others hardly anything."""
-
-    def true_s(layer, device):
-        whole_s = gpu_s if device.kind == "gpu" else cpu_s
-        if layer.name == "x":
-            return whole_s
-        return 1.1 * whole_s / pieces if layer.alone else 1e-6
-
-    return true_s
 
 
 def ran(graph, true_s, policy="earliest_finish", platform=CORES, **options):
@@ -317,58 +298,3 @@ def test_a_controller_keeps_what_the_form_will_read_and_nothing_else(whole):
     assert controller.outputs() == ("out",)
     with pytest.raises(SchedulingError, match="a second time"):
         controller.complete(3, [Tensor()])
-
-
-def test_what_is_left_out_takes_no_time_in_a_plan():
-    graph, costs = cut(), FixedCosts(times(0.01, 0.1))
-    in_form = {whole: Problem.of(graph, CORES, costs, whole=whole) for whole in (False, True)}
-    assert exhaustive_placement(in_form[True]).makespan_s == pytest.approx(0.01 + 2e-6)
-    assert exhaustive_placement(in_form[False]).makespan_s > 0.0109
-    assert in_form[True].run_s[1:5] == ((0.0, 0.0),) * 4
-
-
-def test_optimistic_costs_know_both_forms_and_that_pieces_share_a_device():
-    whole_s = optimistic_costs(Problem.of(cut(), CORES, FixedCosts(times(0.01, 1.0))))[0]
-    assert whole_s == pytest.approx([0.01 + 1e-6] * 2)
-    pieces_s = optimistic_costs(Problem.of(cut(), CORES, FixedCosts(times(1.0, 0.02))))[0]
-    assert pieces_s == pytest.approx([1.1 * 0.02 / 4 + 2e-6] * 2)
-
-
-def test_a_follower_is_not_merged_where_the_whole_form_would_lose():
-    """The join costs nothing anywhere; whole, the layer belongs on the GPU and its follower on the CPU."""
-    graph = cut(2)
-    milliseconds = {"x": (1, 40), "x/0": (1, 20), "x/1": (1, 20), "after": (10, 1)}
-
-    def true_s(layer, device):
-        return 1e-3 * milliseconds.get(layer.name, (0, 0))[device.kind == "cpu"]
-
-    groups = choose_segments(graph, CORES, FixedCosts(true_s))
-    assert groups[-2:] == [range(3, 4), range(4, 5)]
-
-
-def test_a_segment_is_not_longer_in_one_piece_than_the_longest_may_be():
-    graph, costs = cut(), FixedCosts(lambda layer, device: 0.009 if layer.name == "x" else 0.002)
-    assert choose_segments(graph, CORES, costs)[-1] == range(5, 7)
-    assert choose_segments(graph, CORES, costs, longest_s=0.01)[-1] == range(6, 7)
-
-
-def test_a_join_merges_with_what_follows_in_both_forms():
-    """The follower also reads something else, which the pieces do not."""
-    whole = Layer("x", Work("conv", 8.0), (Port(0),))
-    layers = [
-        Layer("before", Work("pool", 1.0), (Port(-1),)),
-        Layer("x/0", Work("conv", 4.0), (Port(0),), alone=True),
-        Layer("x/1", Work("conv", 4.0), (Port(0),), alone=True),
-        Layer("x/join", Work("merge", 1.0), (Port(1), Port(2)), whole=whole),
-        Layer("add", Work("merge", 2.0), (Port(3), Port(-1))),
-    ]
-    graph = LayerGraph(layers, [Port(4)])
-    groups = choose_segments(graph, CORES, CostModel(), call_s=1.0)
-    assert groups == [range(1), range(1, 2), range(2, 3), range(3, 5)]
-    merged = merge_layers(graph, groups)
-    join = merged.graph.layers[3]
-    assert (join.name, join.inputs) == ("x/join..add", (Port(1), Port(2), Port(-1)))
-    assert (join.whole.name, join.whole.inputs) == ("x..add", (Port(0), Port(-1)))
-    assert (join.work.flops, join.whole.work.flops) == (3.0, 10.0)
-    assert merged.whole_inputs == ((), (), (), (Port(0), Port(-1)))
-    assert merged.graph.joins == {1: 3, 2: 3}

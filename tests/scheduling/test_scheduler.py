@@ -291,23 +291,6 @@ def test_zero_copy_with_the_real_buffers():
         np.testing.assert_allclose(scheduler.submit("m", x).result(60), model(x), atol=1e-5)
 
 
-def test_the_last_batches_leave_work_for_every_core():
-    from concurrent.futures import Future
-
-    from overlap_train.scheduling.runtime.admission import Model, Submission, Waiting
-
-    waiting = Waiting(aging_s=1.0, lanes=2)
-    model = Model("m", None, None, None, max_batch=4)
-    waiting.models["m"] = model
-    x = np.zeros((1, 2), "float32")
-    model.waiting = [Submission(model, (x,), 1, Future(), float(i)) for i in range(12)]
-    sizes = []
-    while batch := waiting.next_batch():
-        sizes.append(len(batch))
-        assert [s.arrival_s for s in batch] == sorted(s.arrival_s for s in batch)
-    assert sizes == [4, 4, 2, 1, 1]
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 0, 2.5, True, "many"])
 def test_a_queue_without_a_length_would_hold_submissions_for_ever(value):
     with pytest.raises((TypeError, ValueError), match="max_pending must be"):

@@ -22,16 +22,10 @@ from overlap_train.scheduling import (
 )
 from overlap_train.scheduling.costs.model import FixedCosts
 from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Work
-from overlap_train.scheduling.graph.requests import Request
-from overlap_train.scheduling.policies.board import Board
 from overlap_train.scheduling.policies.placement import exhaustive_placement
-from overlap_train.scheduling.policies.planned import EarliestFinish
 from overlap_train.scheduling.policies.planning import Problem
-from overlap_train.scheduling.runtime.controller import LayerController
-from overlap_train.scheduling.runtime.distributor import LayerDistributor
-from overlap_train.scheduling.runtime.job_queue import JobQueue
 from scripts.bench import scheduling_agreement as agreement
-from tests.scheduling.graphs import Movable, random_costs, random_graph, random_platform
+from tests.scheduling.graphs import chain, random_costs, random_graph, random_platform
 
 
 @settings(max_examples=60, deadline=None)
@@ -153,14 +147,6 @@ def test_what_a_transfer_takes_is_not_learned_as_the_devices_load():
         assert costs.seconds(layers[0], device) == pytest.approx(1e-3)
 
 
-def chain(name, *lengths):
-    """Layers named after how many milliseconds they take."""
-    layers = [
-        Layer(f"{name}/{number}:{ms}", Work("conv"), (Port(number - 1),)) for number, ms in enumerate(lengths)
-    ]
-    return LayerGraph(layers, [Port(len(lengths) - 1)], name=name)
-
-
 def test_what_waits_goes_to_a_device_that_becomes_idle():
     """The GPU turns out to be ten times slower than known; the second request need not wait for it."""
     platform = Platform((Device("cpu", "cpu"), Device("gpu", "gpu")))
@@ -185,73 +171,6 @@ def test_what_is_better_where_it_waits_stays_there():
     graphs = [chain(name, 10) for name in "abcd"]
     found = simulate([Arrival(g) for g in graphs], platform, "earliest_finish", true_s)
     assert {job.device for job in found.jobs} == {"gpu"}
-
-
-def waiting_for_the_cpu(*requests, make_queue=JobQueue):
-    """The first layer of each request is for the CPU, where one runs; the GPU is idle."""
-    platform = Platform((Device("cpu", "cpu"), Device("gpu", "gpu")))
-    board, queue = (
-        Board(platform, FixedCosts(lambda layer, device: 0.01)),
-        make_queue(tuple(platform.devices)),
-    )
-    distributor = LayerDistributor(Movable(), board, queue)
-    for request in requests:
-        distributor.admit(LayerController(request))
-    board.started(queue.take_now(platform["cpu"]))
-    return distributor, board, queue, platform
-
-
-def test_the_most_urgent_of_those_that_gain_is_moved():
-    requests = [Request(n, chain(str(n), 10), priority=priority) for n, priority in enumerate((3, 1, 2, 1))]
-    distributor, board, queue, platform = waiting_for_the_cpu(*requests)
-    distributor.rebalance()
-    assert queue.take_now(platform["gpu"]).request.number == 2
-    assert [job.request.number for job in queue.waiting(platform["cpu"], 9)] == [1, 3]
-    assert (board.busy(platform["cpu"]), board.busy(platform["gpu"])) == (3, 1)
-
-
-def test_a_job_that_a_worker_takes_meanwhile_is_not_moved():
-    class Raced(JobQueue):
-        def waiting(self, device, count):
-            seen = super().waiting(device, count)
-            self.taken = self.take_now(device)
-            return seen
-
-    requests = [Request(n, chain(str(n), 10)) for n in range(2)]
-    distributor, board, queue, platform = waiting_for_the_cpu(*requests, make_queue=Raced)
-    distributor.rebalance()
-    assert queue.taken.request.number == 1
-    assert queue.take_now(platform["gpu"]) is None
-    board.started(queue.taken)
-    assert (board.busy(platform["cpu"]), board.busy(platform["gpu"])) == (2, 0)
-
-
-def test_a_plan_is_given_up_for_good_when_another_request_comes():
-    rng = random.Random(1)
-    graph, platform = random_graph(rng, 5), random_platform(rng)
-    policy, board = EarliestFinish(), Board(platform, FixedCosts(random_costs(rng, graph)))
-    request, places = Request(0, graph), dict.fromkeys(range(-1, 5), platform.home)
-    board.active_requests = 1
-    policy.admit(request, board)
-    assert not policy.may_move(request)
-    board.active_requests = 2
-    policy.select(request, 0, places, board)
-    board.active_requests = 1
-    policy.select(request, 1, places, board)
-    assert policy.may_move(request)
-
-
-def test_a_device_is_not_taken_for_a_little_while_others_lose_more():
-    platform = Platform((Device("cpu", "cpu", slots=2), Device("gpu", "gpu")))
-    board = Board(platform, FixedCosts(lambda layer, device: 1.0))
-    board.active_requests = 1
-    assert board.held_up_s(platform["cpu"], 1.0) == 0
-    board.active_requests = 5
-    assert board.held_up_s(platform["cpu"], 1.0) == 1.0
-    assert board.held_up_s(platform["gpu"], 1.0) == 2.0
-    alone = Board(Platform((Device("cpu", "cpu", slots=2),)), FixedCosts(lambda layer, device: 1.0))
-    alone.active_requests = 5
-    assert alone.held_up_s(platform["cpu"], 1.0) == 2.0
 
 
 def test_a_load_is_met_at_the_given_moment_of_its_period():

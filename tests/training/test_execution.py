@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer
 from overlap_train._data.training_data import make_feed
-from overlap_train._fit import step_building
 from overlap_train._inspection.traces import Traces
 from overlap_train._keras.data import recognize
 from overlap_train._training import execution, expectations, planner
@@ -200,28 +199,6 @@ def test_plans_are_kept_apart_by_what_makes_a_step_longer():
 
     assert key() == key()
     assert len({key(), key(strides=2), key(dtype="mixed_bfloat16"), key(loss="mae")}) == 4
-
-
-def test_epochs_that_are_left_out_are_not_planned_for(monkeypatch):
-    tasks = []
-
-    def kept(task, *arguments):
-        tasks.append(task)
-        return execution.make_execution(task, *arguments)
-
-    monkeypatch.setattr(step_building, "make_execution", kept)
-    Trainer(perceptron()).fit(*networks.arrays(), batch_size=32, initial_epoch=3, epochs=5, verbose=0)
-    assert tasks[0].total_steps == 2 * tasks[0].feed.num_batches
-
-
-def test_a_fit_that_cannot_be_assembled_tells_nothing_of_the_one_before(tmp_path):
-    trainer = Trainer(perceptron())
-    trainer.fit(*networks.arrays(), batch_size=32, verbose=0)
-    assert trainer.ended == "completed"
-    rows = networks.drawn_in_python(*networks.arrays())
-    with pytest.raises(ValueError, match="resume needs data"):
-        trainer.fit(rows.batch(32), resume=tmp_path, verbose=0)
-    assert (trainer.ended, trainer.accounts) == ("failed", [])
 
 
 def test_real_candidates_take_turns_and_train_as_keras_does(monkeypatch, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 
 import keras
@@ -16,7 +15,7 @@ from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState
 from overlap_train._validation.evaluation import SnapshotEvaluator
 from overlap_train._validation.validation_step import trace_validation
-from tests.networks import CLASSES, FEATURES, arrays, crossentropy, subclassed
+from tests.networks import arrays, subclassed
 from tests.pools import sequential
 
 X, Y = arrays(70)
@@ -81,30 +80,6 @@ def test_it_is_the_snapshot_that_is_evaluated_and_the_model_stays_untouched():
     after = (*model.variables, *model.metrics_variables, *model.optimizer.variables)
     for value, variable in zip(now, after, strict=True):
         np.testing.assert_array_equal(value, variable)
-
-
-def functions_of(evaluator):
-    names = ("start", "part", "one", "add", "result")
-    found = (getattr(evaluator._functions, name) for name in names)
-    return [function for function in found if function is not None]
-
-
-@pytest.mark.parametrize("one_by_one", [False, True])
-def test_no_compiled_function_captures_a_variable_of_the_model_or_of_a_closure(one_by_one):
-    """Else a worker would see the training go on."""
-    model, scale = built(subclassed), tf.Variable(2.0)
-
-    def step(batch):
-        return model.test_step((batch[0] * scale, batch[1]))
-
-    _, _, evaluator = evaluator_of(model, step=step, batch_by_batch=one_by_one)
-    functions = functions_of(evaluator)
-    assert len(functions) == 3
-    known = [v.value for v in (*model.variables, *model.metrics_variables)]
-    handles = {id(v.handle) for v in (*known, scale)}
-    for function in functions:
-        assert not handles & {id(tensor) for tensor in function.captured_inputs}
-        assert not list(function.variables)
 
 
 def test_a_variable_outside_the_model_is_evaluated_as_the_snapshot_holds_it():
@@ -301,88 +276,3 @@ def test_batches_are_told_in_groups_where_keras_groups_its_steps():
     (result,) = in_parts(evaluator, batches, values, 1)
     assert result.batches == 5
     assert [float(running.state[1]) for running in result.running] == [32.0, 64.0, 70.0]
-
-
-def test_a_step_that_returns_no_logs_is_refused():
-    with pytest.raises(TypeError, match=r"validation_step returned .*Tensor.*; expected a dict"):
-        evaluator_of(built(), step=lambda batch: tf.zeros([]))
-
-
-class Counting(keras.layers.Layer):
-    """Counts its calls, also in validation, and lets the count into the output."""
-
-    def build(self, shape):
-        self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False, name="calls")
-
-    def call(self, x):
-        self.calls.assign_add(1.0)
-        return x * (1.0 + 0.01 * self.calls)
-
-
-def counting(metrics=()):
-    keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((FEATURES,)), Counting(), keras.layers.Dense(CLASSES)])
-    model.compile("sgd", crossentropy(), metrics=list(metrics))
-    return model
-
-
-class InNumPy(keras.metrics.Metric):
-    """Computes its result outside TensorFlow."""
-
-    def __init__(self):
-        super().__init__(name="in_numpy")
-        self.total = self.add_variable((), "zeros", name="total")
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        self.total.assign_add(keras.ops.sum(y_pred))
-
-    def result(self):
-        return self.total.numpy() * 2
-
-
-def drawing(model):
-    return lambda batch: model.test_step((batch[0] + tf.random.normal([FEATURES]), batch[1]))
-
-
-def updating(model):
-    """Returns a step that leaves the results to whoever asks for them."""
-
-    def step(batch):
-        model.metrics[-1].update_state(batch[1], model(batch[0]))
-        return {"rows": tf.shape(batch[0])[0]}
-
-    return step
-
-
-@pytest.mark.parametrize(
-    ("build", "step", "reason"),
-    [
-        (counting, None, r"changes variables that are no metric of the model \(.*calls\)"),
-        (
-            lambda: sequential(metrics=[InNumPy()]),
-            updating,
-            "the metrics of the model cannot compute",
-        ),
-        (sequential, drawing, r"draws random numbers .*test_evaluation\.py:"),
-        (sequential, None, None),
-        (subclassed, None, None),
-    ],
-    ids=["writes a variable", "metric in NumPy", "random", "stock", "own call"],
-)
-def test_what_private_variables_would_not_evaluate_as_keras_does_is_validated_live_and_says_why(
-    build, step, reason
-):
-    model = build()
-    spec = (tf.TensorSpec([None, FEATURES]), tf.TensorSpec([None], tf.int64))
-    traced = trace_validation(model, step(model) if step else model.test_step, spec)
-    if reason is None:
-        assert traced.live is None
-    else:
-        assert re.search(reason, traced.live), traced.live
-
-
-def test_what_prepares_the_batches_counts_too_when_it_is_asked_whether_a_validation_is_live():
-    model = sequential()
-    _, batches, _ = evaluator_of(model, preprocess=lambda x, y: (x + tf.random.normal([FEATURES]), y))
-    traced = trace_validation(model, model.test_step, batches.element_spec, batches.preparation)
-    assert "draws random numbers" in traced.live

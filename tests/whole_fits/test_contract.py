@@ -97,18 +97,6 @@ def test_a_train_function_made_anew_in_a_callback_is_traced_anew(also):
         )
 
 
-def test_what_is_built_again_tells_once_why_it_validates_in_step():
-    def batches():
-        while True:
-            yield X[:16], Y[:16]
-
-    trainer = Trainer(deep(), validation=ValidationPolicy(overlap="always"))
-    asked = dict(steps_per_epoch=2, epochs=4, verbose=0, validation_data=VALIDATION)
-    trainer.fit(batches(), callbacks=[Compile(["freeze", "function"])], **asked)
-    told = [text for text in trainer.messages if text.startswith("validating in step with the training: ")]
-    assert len(told) == 1
-
-
 @pytest.mark.parametrize(("lag", "workers"), [(0, 1), (2, 3)])
 def test_a_generator_gives_each_validation_the_batches_that_follow(lag, workers):
     """Keras loses what it has fetched ahead, how much differs from run to run."""
@@ -244,31 +232,6 @@ def test_a_fit_and_an_evaluate_of_the_models_own_have_their_effect():
     wanted = expected.evaluate(X * 100, Y, verbose=0)
     assert trainer.evaluate(X * 100, Y, verbose=0) == pytest.approx(wanted, rel=1e-5)
     assert "fit" not in vars(keras.Model), "Keras's own class is left as it was"
-
-
-def test_a_fit_that_calls_the_trainer_goes_on_working():
-    class Modern(keras.Sequential):
-        def fit(self, x, y, **kwargs):
-            return Trainer(self).fit(x / 100, y, **kwargs)
-
-    expected, model, other = scaled(), scaled(Modern), scaled(Modern)
-    wanted = expected.fit(X * 100, Y, epochs=2, verbose=0, shuffle=False).history
-    assert_same_history(model.fit(X * 100, Y, epochs=2, verbose=0, shuffle=False).history, wanted)
-    history = Trainer(other).fit(X * 100, Y, epochs=2, verbose=0, shuffle=False).history
-    assert_same_history(history, wanted)
-
-
-def test_a_fit_that_trains_by_itself_is_told():
-    class Alone(keras.Sequential):
-        def fit(self, x, y, **kwargs):
-            for _ in range(2):
-                self.train_on_batch(x, y)
-            return kc.History()
-
-    trainer = Trainer(scaled(Alone))
-    trainer.fit(X, Y)
-    assert int(trainer.model.optimizer.iterations) == 2
-    assert "Alone.fit has trained by itself" in trainer.messages[0]
 
 
 @pytest.mark.parametrize("dtype", ["U", "O", "S"])

@@ -6,7 +6,6 @@ import threading
 
 import keras
 import numpy as np
-import pytest
 
 from overlap_train import EvaluationFunction, Trainer, ValidationPolicy, ValidationSet
 from tests.networks import (
@@ -84,39 +83,6 @@ def test_backlog_skip_leaves_functions_out_too():
     assert trainer.model.history.history["val_at"][0] == 4.0
     assert trainer.model.history.history["val_at"][-1] == 20.0
     assert any(account.skipped for account in trainer.accounts)
-
-
-# Arguments
-
-
-@pytest.mark.parametrize(
-    ("functions", "error", "message"),
-    [
-        ([mean_output], TypeError, "functions must be a mapping"),
-        ({1: mean_output}, TypeError, "functions must be a mapping of names"),
-        ({"": mean_output}, ValueError, "empty"),
-        ({"a": 3}, TypeError, r"functions\['a'\] must be a function"),
-        ({"a": keras.Model}, TypeError, r"functions\['a'\] must be a function"),
-    ],
-)
-def test_bad_functions_are_refused_by_name(functions, error, message):
-    with pytest.raises(error, match=message):
-        ValidationPolicy(functions=functions)
-
-
-@pytest.mark.parametrize(
-    ("data", "error", "message"),
-    [
-        (EvaluationFunction(mean_output), TypeError, "without a name"),
-        ({"f": EvaluationFunction(mean_output), "x": X}, TypeError, r"validation_data\['x'\]"),
-        ({"mean": EvaluationFunction(mean_output)}, ValueError, "both name 'mean'"),
-        ({"mean": (X, Y)}, ValueError, "both name 'mean'"),
-        ({"": EvaluationFunction(mean_output)}, ValueError, "empty"),
-    ],
-)
-def test_bad_sets_beside_functions_are_refused_by_name(data, error, message):
-    with pytest.raises(error, match=message):
-        fit(simple(), {"mean": mean_output}, data=data)
 
 
 def test_a_validation_set_object_may_stand_beside_a_function():

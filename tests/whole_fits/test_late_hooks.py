@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from overlap_train import Trainer, ValidationPolicy
-from overlap_train._callbacks.late import EpochHooks
 from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, assert_same_weights
 from tests.pools import sequential
 
@@ -84,31 +83,6 @@ def test_a_checkpoint_holds_what_the_callback_had_seen_at_its_epoch_s_end(tmp_pa
     expected = Keeps()
     sequential().fit(X, Y, callbacks=[expected], **ARGUMENTS)
     assert_same_calls(keeps.calls, expected.calls)
-
-
-def test_hooks_wait_for_the_epochs_before_and_are_dropped_with_theirs():
-    keeps, waits = Keeps(), [False]
-    hooks = EpochHooks(keras.callbacks.CallbackList([keeps]), [keeps], lambda: waits[0])
-    hooks.epoch_begin(0)
-    assert keeps.calls == [("begin", 0, {})]
-    waits[0] = True
-    hooks.epoch_begin(1)
-    hooks.batch_begin(1, 0)
-    hooks.epoch_begin(2)
-    assert len(keeps.calls) == 1
-    hooks.release(1)
-    assert keeps.calls[1:] == [("begin", 1, {}), ("batch", 0, {})]
-    hooks.drop()
-    hooks.release(2)
-    assert len(keeps.calls) == 3
-
-
-def test_others_are_called_at_once():
-    keeps, declared = Keeps(), Keeps()
-    hooks = EpochHooks(keras.callbacks.CallbackList([declared, keeps]), [keeps], lambda: True)
-    hooks.batch_end(1, 0, {"loss": 1.0})
-    assert declared.calls == [("batch end", 0, {"loss": 1.0})]
-    assert not keeps.calls
 
 
 def test_what_a_generator_may_look_at_is_set_in_time():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy, ValidationSet
+from overlap_train import Trainer, ValidationPolicy, ValidationSet
 from overlap_train.errors import (
     ValidationTimeoutError,
     ValidationWorkerError,
@@ -167,12 +167,6 @@ BAD = [
     ),
     (ValidationSet, dict(data=VALIDATION, batch_size=10**30), ValueError, "batch_size must be at most"),
     (ValidationSet, dict(data="x"), TypeError, "data must be a tuple of arrays"),
-    (CheckpointPolicy, dict(directory=3), TypeError, "directory must be a path"),
-    (CheckpointPolicy, dict(directory="d", every_epochs=0), ValueError, "every_epochs must be at least 1"),
-    (CheckpointPolicy, dict(directory="d", every_steps=0), ValueError, "every_steps must be at least 1"),
-    (CheckpointPolicy, dict(directory="d", every_steps="5"), TypeError, "every_steps must be an integer or"),
-    (CheckpointPolicy, dict(directory="d", keep=1.0), TypeError, "keep must be an int"),
-    (CheckpointPolicy, dict(directory="d", every_s=-1), ValueError, "every_s must be at least 0"),
 ]
 
 

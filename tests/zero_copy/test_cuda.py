@@ -9,12 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
 from overlap_train import errors, zero_copy
-from overlap_train.zero_copy import MappedBuffer, Turn, dlpack
+from overlap_train.zero_copy import MappedBuffer, Turn
 from overlap_train.zero_copy.cuda import CudaBackend, Driver
 from overlap_train.zero_copy.pool import Pool
 
@@ -199,17 +198,6 @@ def test_block_that_cannot_be_freed_is_logged_and_forgotten(stub, caplog):
         pool.trim()
     assert "could not be freed" in caplog.text
     assert pool.statistics().cached_bytes == 0
-
-
-def test_capsule_for_the_gpu_carries_device_and_mapped_address(stub):
-    block = stub.backend().allocate(64)
-    keeper = dlpack.Keeper(block.address, (4, 4), np.float32, block)
-    capsule = dlpack.capsule(keeper, device=dlpack.CUDA, index=1, address=block.device_address)
-    head = dlpack._Tensor.from_address(dlpack._get_pointer(capsule, b"dltensor"))
-    assert head.data == block.device_address
-    assert (head.device.device_type, head.device.device_id) == (2, 1)
-    assert [head.shape[axis] for axis in range(head.ndim)] == [4, 4]
-    assert (head.dtype.code, head.dtype.bits, head.byte_offset) == (2, 32, 0)
 
 
 def test_tensorflow_without_a_gpu_refuses_the_capsule_and_nothing_is_freed_twice(cases):

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from overlap_train.zero_copy.crossover import SizeTiming, find_crossover
 from overlap_train.zero_copy.policy import CrossoverCache, choose_sharing
 
 
@@ -60,16 +59,3 @@ def test_place_of_the_cache_follows_the_user(tmp_path, monkeypatch):
 def test_negative_crossover_is_refused(tmp_path):
     with pytest.raises(ValueError, match="crossover_bytes must be at least 0"):
         CrossoverCache(tmp_path / "x").put("a GPU", -1)
-
-
-def test_crossover_is_where_sharing_first_loses():
-    timings = [
-        SizeTiming(4096, 2.0, 1.0),
-        SizeTiming(8192, 2.0, 1.9),
-        SizeTiming(16384, 2.0, 2.5),
-        SizeTiming(32768, 2.0, 1.0),
-    ]
-    assert find_crossover(timings) == 8192
-    assert find_crossover(timings[::-1]) == 8192
-    assert find_crossover(timings[2:]) == 0
-    assert find_crossover([]) == 0

@@ -11,7 +11,6 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer
-from overlap_train._fit import step_building
 from overlap_train._training.kernels import choice as kernels
 from overlap_train._training.kernels.choice import find_fast_kernels, fused_adam, fused_batch_normalization
 from overlap_train._training.plan_cache import Candidate, CandidateTiming, PlanCache
@@ -338,19 +337,6 @@ def test_who_wants_keras_own_operations_gets_them(options):
     trainer = Trainer(model, **options)
     trainer.fit(*images(8), batch_size=8, verbose=0)
     assert not [message for message in trainer.messages if "fast" in message]
-
-
-def test_what_was_found_for_the_first_trace_serves_the_model_until_it_is_compiled(monkeypatch):
-    found = []
-    search = step_building.find_free_kernels
-    monkeypatch.setattr(step_building, "find_free_kernels", lambda model: found.append(1) or search(model))
-    model = deep()
-    for _ in range(2):
-        Trainer(model).fit(*images(8), batch_size=8, verbose=0)
-    assert found == [1]
-    model.compile("sgd", networks.crossentropy())
-    Trainer(model).fit(*images(8), batch_size=8, verbose=0)
-    assert found == [1, 1]
 
 
 def test_convolutions_that_nobody_has_timed_are_tensorflows_and_noted():

@@ -12,7 +12,6 @@ from overlap_train._training.kernels import depthwise
 from overlap_train._training.kernels.choice import find_fast_kernels
 from overlap_train._training.kernels.depthwise import convolve_depthwise, has_slow_gradient
 from overlap_train.conv import library
-from overlap_train.conv.depthwise import DepthwiseConvolution
 from tests import networks
 
 RNG = np.random.default_rng(8)
@@ -29,54 +28,6 @@ def layer_of(channels: int = 64, **options) -> keras.layers.DepthwiseConv2D:
     layer = keras.layers.DepthwiseConv2D(**{"kernel_size": 3, **options})
     layer.build((None, 9, 7, channels) if layer.data_format == "channels_last" else (None, channels, 9, 7))
     return layer
-
-
-@needs_library
-@pytest.mark.parametrize("padding", ["SAME", "VALID"])
-@pytest.mark.parametrize("stride", [1, 2, 3])
-@pytest.mark.parametrize(
-    ("image", "window"),
-    [((3, 9, 7, 20), (3, 3)), ((2, 6, 11, 67), (5, 2)), ((5, 1, 1, 130), (1, 1)), ((0, 4, 4, 16), (3, 3))],
-    ids=str,
-)
-def test_gradients_are_those_of_tensorflow(padding, stride, image, window):
-    x, filters = numbers(*image), numbers(*window, image[3], 1)
-    results = []
-    for convolve in (
-        DepthwiseConvolution(stride, padding),
-        lambda x, filters: tf.nn.depthwise_conv2d(x, filters, [1, stride, stride, 1], padding),
-    ):
-        if image[1] < window[0] and padding == "VALID":
-            pytest.skip("no window fits")
-        with tf.GradientTape() as tape:
-            tape.watch([x, filters])
-            y = convolve(x, filters)
-            loss = tf.reduce_sum(tf.sin(y))
-        results.append([y, *tape.gradient(loss, [x, filters])])
-    if not image[0]:  # TensorFlow leaves this gradient uninitialised without oneDNN
-        results[1][2] = tf.zeros_like(filters)
-    for ours, theirs in zip(*results, strict=True):
-        assert ours.shape == theirs.shape
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
-
-
-@needs_library
-def test_derivatives_of_derivatives_are_those_of_tensorflow():
-    x, filters, weights = (numbers(2, 5, 6, 20), numbers(3, 3, 20, 1), numbers(3, 3, 20, 1))
-    results = []
-    for convolve in (
-        DepthwiseConvolution(2, "SAME"),
-        lambda x, filters: tf.nn.depthwise_conv2d(x, filters, [1, 2, 2, 1], "SAME"),
-    ):
-        with tf.GradientTape() as outer:
-            outer.watch([x, filters])
-            with tf.GradientTape() as inner:
-                inner.watch(filters)
-                loss = tf.reduce_sum(tf.square(convolve(x, filters)))
-            penalty = tf.reduce_sum(inner.gradient(loss, filters) * weights)
-        results.append(outer.gradient(penalty, [x, filters]))
-    for ours, theirs in zip(*results, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)
 
 
 @needs_library

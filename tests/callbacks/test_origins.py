@@ -1,0 +1,139 @@
+"""Whose a function or a class is, whatever it calls itself."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import functools
+import json
+import math
+import statistics
+import types
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tqdm
+
+from overlap_train import Trainer
+from overlap_train._callbacks.origins import Known, Origin, asks, is_simple, module_of, origin_of
+
+
+class Own:
+    def __len__(self):
+        return 3
+
+
+class OwnNumber(float):
+    pass
+
+
+class Plain(enum.IntEnum):
+    ONE = 1
+
+
+class Clever(enum.IntEnum):
+    ONE = 1
+
+    def __index__(self):
+        return 7
+
+
+class Property(enum.Enum):
+    ONE = "1"
+
+    @property
+    def shown(self):
+        return 7
+
+
+def own():
+    pass
+
+
+def made_by_exec(source, name, **variables):
+    exec(source, variables)
+    return variables[name]
+
+
+@pytest.mark.parametrize(
+    ("thing", "origin"),
+    [
+        (keras.layers.Dense, Origin.TRAINING),
+        (tf.reduce_sum, Origin.TRAINING),
+        (Trainer, Origin.TRAINING),
+        (np.random.default_rng, Origin.TRAINING),
+        (json.dumps, Origin.STANDARD),
+        (math.sqrt, Origin.STANDARD),
+        (dict, Origin.STANDARD),
+        (statistics, Origin.STANDARD),
+        (np.mean, Origin.LIBRARY),
+        (np, Origin.LIBRARY),
+        (tqdm.tqdm, Origin.LIBRARY),
+        (Own, Origin.USER),
+        (own, Origin.USER),
+        (made_by_exec("def f(): pass", "f"), Origin.USER),
+        (made_by_exec("class C: pass", "C"), Origin.USER),
+        (type("C", (), {"__module__": "builtins"}), Origin.USER),
+    ],
+    ids=repr,
+)
+def test_whose_it_is(thing, origin):
+    assert origin_of(thing) is origin
+
+
+def test_a_file_of_the_users_named_as_one_of_pythons_is_the_users(monkeypatch):
+    import sys
+
+    mine = types.ModuleType("statistics")
+    mine.__file__ = "/somewhere/else/statistics.py"
+    monkeypatch.setitem(sys.modules, "statistics", mine)
+    assert origin_of(mine) is Origin.USER
+
+
+def test_what_is_wrapped_around_a_function_does_not_count():
+    assert module_of(functools.wraps(json.dumps)(own)) == __name__
+    assert module_of(contextlib.contextmanager(own)) == "contextlib"
+    assert module_of(np) == "numpy"
+    assert module_of(3) == "builtins"
+
+
+@pytest.mark.parametrize(
+    ("thing", "simple"),
+    [
+        (3, True),
+        (True, True),
+        ("text", True),
+        (b"bits", True),
+        (None, True),
+        (np.float64(3), True),
+        (Plain.ONE, True),
+        (Clever.ONE, False),
+        (OwnNumber(3), False),
+        (Property.ONE, False),
+        ([], False),
+        (np.float32(3), False),
+        (Own(), False),
+    ],
+    ids=repr,
+)
+def test_numbers_and_texts_are_simple_unless_a_class_of_the_users_acts_as_one(thing, simple):
+    assert is_simple(thing) is simple
+
+
+@pytest.mark.parametrize(
+    ("value", "methods", "expected"),
+    [
+        (Known(Own()), ["__len__"], True),
+        (Known(Own()), ["__bool__", "__len__"], True),
+        (Known(Own()), ["__iter__"], False),
+        (Known(Own), ["__len__"], False),
+        (Known(3), ["__len__"], False),
+        (Known([]), ["__len__"], False),
+        (Known(tqdm.tqdm(disable=True)), ["__len__"], False),
+        ("no object at hand", ["__len__"], False),
+    ],
+)
+def test_special_methods_that_somebody_wrote_are_asked(value, methods, expected):
+    assert asks(value, *methods) is expected

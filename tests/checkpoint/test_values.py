@@ -1,0 +1,104 @@
+"""Values go into a checkpoint as arrays and come back, for where it stands and for epochs that wait."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train._checkpoint.values import (
+    Undelivered,
+    check_values,
+    pack_undelivered,
+    pack_values,
+    plain_logs,
+    specs_of,
+    stored_values,
+    undelivered,
+)
+from overlap_train._data.cursor import CursorState
+from overlap_train._snapshot import ModelState, Snapshot
+from overlap_train.errors import CheckpointCorruptError
+
+
+@pytest.fixture(scope="module")
+def state():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.optimizer.build(model.trainable_variables)
+    return ModelState(model)
+
+
+def waiting(state, epoch, **logs):
+    position = CursorState(epoch + 1, 2, True, epoch, True, 2, {"marked": epoch, "seeds": [1, 2]})
+    return Undelivered(Snapshot(epoch, 10 * epoch, state.read(), position), logs)
+
+
+def test_values_come_back_as_they_were(state):
+    arrays = pack_values(state.read())
+    check_values(arrays, specs_of(state))
+    back = stored_values(state, arrays)
+    for one, other in zip(back.flat(), state.read().flat(), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+    assert len(back.trainable) == len(state.read().trainable)
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda arrays: arrays.pop("variables/0"), "its variable 0 is missing"),
+        (
+            lambda arrays: arrays.update({"variables/0": np.zeros((3, 1), "float32")}),
+            r"of shape \(3, 1\) and type float32",
+        ),
+        (lambda arrays: arrays.update({"variables/0": np.zeros((2, 1), "float64")}), "and type float64"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused(state, change, found):
+    arrays = pack_values(state.read())
+    change(arrays)
+    with pytest.raises(CheckpointCorruptError, match=found):
+        check_values(arrays, specs_of(state))
+
+
+def test_epochs_that_wait_come_back_with_logs_and_position(state):
+    epochs = [waiting(state, 3, loss=0.5, nested={"a": 1.0}), waiting(state, 4, loss=np.float32(0.25))]
+    arrays, described = pack_undelivered(epochs)
+    back = undelivered(arrays, described, state)
+    assert [(each.snapshot.epoch, each.snapshot.step) for each in back] == [(3, 30), (4, 40)]
+    assert back[0].logs == {"loss": 0.5, "nested": {"a": 1.0}}
+    for one, other in zip(back, epochs, strict=True):
+        assert one.snapshot.position == other.snapshot.position
+        assert one.snapshot.position.data == other.snapshot.position.data
+    assert undelivered({}, [], state) == ()
+
+
+def test_parts_of_an_epoch_that_do_not_fit_together_are_refused(state):
+    arrays, described = pack_undelivered([waiting(state, 3, loss=0.5)])
+    with pytest.raises(CheckpointCorruptError, match="its epoch 3 that waits has no logs"):
+        undelivered(arrays, [{**described[0], "parts": []}], state)
+    with pytest.raises(CheckpointCorruptError, match="its variable 0 is missing"):
+        undelivered({}, described, state)
+
+
+def test_logs_are_what_json_has():
+    logs = {
+        "loss": np.float32(0.5),
+        "steps": 3,
+        "flag": True,
+        "none": None,
+        "text": "a",
+        "tensor": tf.constant(2.0),
+        "array": np.zeros(2),
+        "object": object(),
+    }
+    assert plain_logs(logs) == {
+        "loss": 0.5,
+        "steps": 3,
+        "flag": True,
+        "none": None,
+        "text": "a",
+        "tensor": 2.0,
+    }

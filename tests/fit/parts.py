@@ -1,0 +1,140 @@
+"""Parts of a `fit` on their own: a feed, a loop that makes no real steps, and deliveries to no callbacks."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+
+from overlap_train import ValidationPolicy
+from overlap_train._callbacks.delivery import Outcome
+from overlap_train._callbacks.late import EpochHooks
+from overlap_train._data.cursor import Cursor
+from overlap_train._data.training_data import make_feed
+from overlap_train._fit.course import Course, Ledger
+from overlap_train._fit.deliveries import Deliveries
+from overlap_train._fit.lag import LagControl
+from overlap_train._keras.data import recognize
+from overlap_train._snapshot import Snapshot, Values
+from overlap_train._training.loops import Loop, StepsDone
+from overlap_train._validation.backlog import Backlog
+from overlap_train.monitoring.accounts import Accounts
+from overlap_train.monitoring.progress import ProgressReporter
+from overlap_train.monitoring.recorder import SpanRecorder
+from overlap_train.parallel.hosts import SingleHost
+from tests.validation.runners import EndedByTest, suite_of
+
+STEPS = 4
+VALUES = Values((), (), (), ())
+
+
+def cursor(**options) -> Cursor:
+    """Returns the beginning of data with STEPS batches."""
+    x = np.zeros((2 * STEPS, 1), "float32")
+    feed = make_feed(recognize(x, x, batch_size=2, shuffle=False), hold_in_memory=lambda size: True)
+    return Cursor(feed, None, **options)
+
+
+def ledger(epochs=9) -> Ledger:
+    return Ledger(SpanRecorder(), Accounts(), Course(epochs, 0))
+
+
+def snapshot_at(epoch: int, position, values: Values = VALUES) -> Snapshot:
+    return Snapshot(epoch, (epoch + 1) * STEPS, values, position)
+
+
+class Counts(Loop):
+    """Makes steps that do nothing."""
+
+    name = "counts"
+    now_settled = True
+
+    @property
+    def settled(self):
+        return self.now_settled
+
+    def run(self, cursor, max_steps):
+        cursor.advance(max_steps)
+        return StepsDone(max_steps, logs={"loss": 1.0})
+
+
+def hooks_of(callbacks) -> EpochHooks:
+    """Returns hooks that are called at once."""
+    return EpochHooks(callbacks, (), lambda: False)
+
+
+class Delivers:
+    """A delivery to no callbacks; tells what the test says that they did."""
+
+    def __init__(self):
+        self.delivered = []
+        self.outcomes = {}
+
+    def deliver(self, snapshot, train_logs, results, *, stops, trained_on):
+        self.delivered.append((snapshot.epoch, trained_on))
+        logs = {**train_logs, **{f"val_{name}": v for r in results.values() for name, v in r.metrics.items()}}
+        did = dict(stop=stops, changed=(), rolled_back=False) | self.outcomes.get(snapshot.epoch, {})
+        return Outcome(logs, values=VALUES, results=results, **did)
+
+    @property
+    def epochs(self):
+        return [epoch for epoch, _ in self.delivered]
+
+
+class Checkpoints:
+    """A resumer that notes what it is told to write."""
+
+    def __init__(self):
+        self.inside_at, self.written = None, []
+
+    def due_inside(self, step):
+        return step == self.inside_at
+
+    def inside(self, point, values, callbacks):
+        self.written.append(point)
+
+    def delivered(self, point, values, callbacks, *, last):
+        self.written.append((point, last))
+
+
+class Scene:
+    """The deliveries of a fit whose epochs a test trains."""
+
+    def __init__(self, *, epochs=9, max_lag=2, hosts=None, timeout_s=60.0, every=1, **policy):
+        self.runner, self.delivery, self.resumer = EndedByTest(), Delivers(), Checkpoints()
+        self.cursor, self.ledger = cursor(), ledger(epochs)
+        self.course, self.progress = self.ledger.course, ProgressReporter(epochs, verbose=0)
+        self.asked = []
+        suite = suite_of(self.runner, every=every)
+        backlog = Backlog(ValidationPolicy(**policy), suite, max_lag=max_lag)
+        callbacks = keras.callbacks.CallbackList([])
+        self.deliveries = Deliveries(
+            callbacks=callbacks,
+            hooks=hooks_of(callbacks),
+            suite=suite,
+            backlog=backlog,
+            delivery=self.delivery,
+            stepwise=None,
+            lag=LagControl(backlog, self.progress.message, None, streamed=False, judges_overlap=False),
+            resumer=self.resumer,
+            cursor=self.cursor,
+            ledger=self.ledger,
+            progress=self.progress,
+            hosts=hosts or SingleHost(),
+            timeout_s=timeout_s,
+            check_interrupted=lambda: self.asked.append(True),
+        )
+
+    def train(self, *epochs, stops=False, ends=True):
+        """Trains epochs, as far as deliveries can tell."""
+        for epoch in epochs:
+            self.ledger.accounts.begin(epoch)
+            self.cursor.begin_epoch()
+            self.cursor.advance(STEPS)
+            self.course.step += STEPS
+            self.ledger.accounts.trained(self.ledger.span("train", 0.0, epoch), STEPS)
+            self.cursor.end_epoch()
+            self.course.next_epoch = epoch + 1
+            snapshot = snapshot_at(epoch, self.cursor.state())
+            self.deliveries.begin(snapshot, {"loss": float(epoch)}, stops=stops)
+            if ends and epoch in self.runner.futures:
+                self.runner.end(epoch)

@@ -1,0 +1,110 @@
+"""What hosts have to agree on, and what is refused because it would depend on one host's clock."""
+
+from __future__ import annotations
+
+import keras
+import pytest
+import tensorflow as tf
+
+from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
+from overlap_train._fit.agreement import agree_to_start, check_without_batches
+from overlap_train.errors import HostMismatchError
+from tests.fit.requests import request_of
+from tests.networks import arrays, sequential
+from tests.parallel.together import on_hosts
+
+STRATEGY = tf.distribute.OneDeviceStrategy("CPU:0")
+kc = keras.callbacks
+
+
+class Listens(kc.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        print(logs)
+
+
+def asked(*, units=16, optimizer="adam", policy=None, plan=None, **given):
+    """Returns the request of one host, and its replicas."""
+    with STRATEGY.scope():
+        model = sequential(optimizer)
+        if units != 16:
+            model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(units)])
+            model.compile("adam", "mse")
+    trainer = Trainer(model, strategy=STRATEGY, validation=policy, execution=plan)
+    return request_of(trainer, **given), trainer.replicas
+
+
+def agreed(*asking, callbacks=()):
+    """Returns what each of several hosts raises, or None."""
+
+    def work(host):
+        request, replicas = asking[host.index]
+        replicas.hosts = host
+        return agree_to_start(request, replicas, callbacks)
+
+    return on_hosts(work, len(asking))
+
+
+def test_hosts_that_are_to_do_the_same_agree_and_have_all_variables():
+    both = [asked(), asked()]
+    assert agreed(*both) == [None, None]
+    for request, _ in both:
+        assert request.model.optimizer.built
+
+
+@pytest.mark.parametrize(
+    ("other", "part"),
+    [
+        ({"batch_size": 16}, "batch size"),
+        ({"epochs": 3}, "number of epochs"),
+        ({"plan": ExecutionPlan(batch_splits=1)}, "ExecutionPlan"),
+        ({"policy": ValidationPolicy(max_lag=2)}, "ValidationPolicy"),
+        ({"x": arrays(100)[0], "y": arrays(100)[1]}, "data"),
+        ({"units": 4}, "structure of the model"),
+        ({"optimizer": "sgd"}, "optimizer"),
+    ],
+)
+def test_what_differs_is_named_on_all_hosts(other, part):
+    for error in agreed(asked(), asked(**other)):
+        assert isinstance(error, HostMismatchError)
+        assert str(error).startswith(f"host 1 has another {part} than the chief: ")
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (ValidationPolicy(every_steps=4), r"ValidationPolicy\(every_steps=...\) is for one host"),
+        (ValidationPolicy(every_seconds=4), r"ValidationPolicy\(every_seconds=...\) is for one host"),
+        (ValidationPolicy(backlog="skip"), r"backlog='skip'\) lets a host's clock decide .* use 'block'"),
+    ],
+)
+def test_what_depends_on_a_hosts_clock_is_for_one_host(policy, message):
+    request, replicas = asked(policy=policy)
+    agree_to_start(request, replicas, ())
+    for error in agreed((request, replicas), asked(policy=policy)):
+        with pytest.raises(ValueError, match=message):
+            raise error
+
+
+def test_weights_that_are_swapped_before_a_validation_are_for_one_host():
+    request, replicas = asked()
+    callbacks = [kc.History(), kc.SwapEMAWeights()]
+    agree_to_start(request, replicas, callbacks)
+    for error in agreed((request, replicas), asked(), callbacks=callbacks):
+        assert isinstance(error, ValueError)
+        assert "SwapEMAWeights changes weights before a validation" in str(error)
+
+
+def test_a_batch_smaller_than_the_replicas_is_refused_on_one_host_too():
+    request, replicas = asked(batch_size=2)
+    replicas.count = 3
+    with pytest.raises(ValueError, match="batch_size is 2, and 3 replicas are to share each batch"):
+        agree_to_start(request, replicas, ())
+
+
+def test_a_callback_that_listens_to_batches_is_for_one_host():
+    check_without_batches([kc.History(), kc.EarlyStopping()])
+    with pytest.raises(ValueError, match="Listens listens to training batches, which is for one host"):
+        check_without_batches([kc.History(), Listens()])
+    for error in agreed(asked(), asked(), callbacks=[Listens()]):
+        assert isinstance(error, ValueError)
+        assert "Listens listens" in str(error)

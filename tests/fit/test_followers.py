@@ -1,0 +1,265 @@
+"""What the chief's callbacks do reaches the other hosts, and theirs do nothing of their own."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+
+from overlap_train._callbacks.delivery import Checks, Delivery
+from overlap_train._checkpoint.resume import StartPoint
+from overlap_train._data.cursor import CursorState
+from overlap_train._fit.followers import SharedStart, deliver_together
+from overlap_train._snapshot import ModelState
+from overlap_train.errors import CheckpointMismatchError, HostMismatchError
+from overlap_train.parallel.hosts import SingleHost
+from overlap_train.records import ValidationResult
+from tests.fit import parts
+from tests.parallel.together import ThreadHost, on_hosts
+
+kc = keras.callbacks
+RESULTS = {"": ValidationResult({"loss": 0.5})}
+
+
+class Place:
+    """One host's model with its state."""
+
+    def __init__(self):
+        self.model = keras.Sequential(
+            [keras.Input((1,)), keras.layers.Dense(1, name="d", kernel_initializer="ones")]
+        )
+        self.model.compile(keras.optimizers.SGD(0.1), "mse")
+        self.model.optimizer.build(self.model.trainable_variables)
+        self.state = ModelState(self.model)
+        self.model.stop_training = False
+        self.history = self.model.history = kc.History()
+        self.history.on_train_begin()
+
+    @property
+    def kernel(self):
+        return float(self.model.get_weights()[0].item())
+
+    @property
+    def rate(self):
+        return round(float(self.model.optimizer.learning_rate), 6)
+
+    def set(self, kernel):
+        self.model.layers[-1].kernel.assign([[kernel]])
+
+    def together(self, host, *callbacks, on_change="rollback", in_step=None):
+        """Returns the callbacks and the delivery of this host."""
+        settings = SimpleNamespace(hosts=host, validation=SimpleNamespace(on_change=on_change))
+        found = kc.CallbackList([*callbacks, self.history], model=self.model)  # in Keras's order
+        request = SimpleNamespace(model=self.model, settings=settings)
+        suite = SimpleNamespace(in_step=in_step, live_sets=lambda epoch: [])
+        return deliver_together(request, self.state, found, suite, Checks())
+
+    def snapshot(self, epoch=0):
+        return parts.snapshot_at(epoch, None, self.state.read())
+
+
+class Sets(kc.Callback):
+    """Sets a weight when an epoch begins, and the learning rate when it ends."""
+
+    def __init__(self, stop=False):
+        super().__init__()
+        self.stop, self.calls = stop, []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.calls.append("begin")
+        self.model.layers[-1].kernel.assign([[7.0]])
+        self.model.stop_training = self.stop
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.calls.append("end")
+        self.model.optimizer.learning_rate = 0.5
+        self.model.stop_training = self.stop
+
+
+@pytest.fixture
+def places():
+    return [Place(), Place()]
+
+
+def test_one_host_has_the_plain_ones(places):
+    callbacks, delivery = places[0].together(SingleHost())
+    assert type(callbacks) is kc.CallbackList
+    assert type(delivery) is Delivery
+
+
+def test_a_validation_in_step_is_for_one_host(places):
+    places[0].together(SingleHost(), in_step="it draws")
+    with pytest.raises(ValueError, match="it draws; that is for one host"):
+        places[0].together(ThreadHost(0, [None, None], None), in_step="it draws")
+
+
+def test_a_follower_has_none_of_the_users_callbacks(places):
+    class OwnHistory(kc.History):
+        pass
+
+    kept = []
+    for index in (0, 1):
+        given = kc.TerminateOnNaN(), kc.EarlyStopping("loss"), OwnHistory()
+        callbacks, _ = places[index].together(ThreadHost(index, [None, None], None), *given)
+        kept.append([type(callback) for callback in callbacks.callbacks])
+    assert kept[0] == [kc.TerminateOnNaN, kc.EarlyStopping, OwnHistory, kc.History]
+    assert kept[1] == [kc.TerminateOnNaN, kc.History]
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_what_a_hook_of_the_chief_sets_is_set_everywhere(places, stop):
+    called = [Sets(stop), Sets(stop)]
+
+    def work(host):
+        place = places[host.index]
+        callbacks, _ = place.together(host, called[host.index])
+        callbacks.on_epoch_begin(0)
+        return place.kernel, place.model.stop_training
+
+    assert on_hosts(work) == [(7.0, stop)] * 2
+    assert [each.calls for each in called] == [["begin"], []]
+
+
+def test_what_a_hook_of_the_chief_raises_ends_all(places):
+    class Raises(kc.Callback):
+        def on_train_begin(self, logs=None):
+            raise KeyError("of mine")
+
+    def work(host):
+        callbacks, _ = places[host.index].together(host, Raises())
+        callbacks.on_train_begin()
+
+    own, other = on_hosts(work)
+    assert type(own) is KeyError
+    assert isinstance(other, HostMismatchError)
+    assert "the chief has failed: KeyError: 'of mine'" in str(other)
+
+
+def delivered(places, *, on_change="rollback", stop=False, trained_on=True, adds=False):
+    """Delivers an epoch on two hosts, whose training has gone on to a kernel of 9; returns the outcomes."""
+
+    class Adds(kc.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            logs["extra"] = 4.0
+
+    def work(host):
+        place = places[host.index]
+        given = [Sets(stop), Adds()] if adds else [Sets(stop)]
+        if host.index:
+            given = []
+        _, delivery = place.together(host, *given, on_change=on_change)
+        snapshot = place.snapshot()
+        if trained_on:
+            place.set(9.0)
+        return delivery.deliver(snapshot, {"loss": 2.0}, RESULTS, stops=False, trained_on=trained_on)
+
+    return on_hosts(work)
+
+
+@pytest.mark.parametrize("on_change", ["rollback", "continue"])
+def test_an_epochs_end_changes_the_same_everywhere(places, on_change):
+    own, other = delivered(places, on_change=on_change)
+    rolled_back = on_change == "rollback"
+    assert own.rolled_back is other.rolled_back is rolled_back
+    assert (own.changed, own.stop, own.logs) == (other.changed, other.stop, other.logs)
+    for place in places:
+        assert (place.kernel, place.rate) == (1.0 if rolled_back else 9.0, 0.5)
+        assert place.history.history == {"loss": [2.0], "val_loss": [0.5]}
+
+
+def test_the_values_of_an_epochs_end_are_those_that_the_chiefs_callbacks_left(places):
+    for outcome in delivered(places, on_change="continue"):
+        kernel, _, *_ = outcome.values.trainable
+        assert np.asarray(kernel).item() == 1.0
+
+
+def test_a_stop_is_told_to_all(places):
+    own, other = delivered(places, stop=True, trained_on=False)
+    assert own.stop
+    assert other.stop
+
+
+def test_what_callbacks_add_to_the_history_stands_in_that_of_all(places):
+    delivered(places, adds=True, trained_on=False)
+    for place in places:
+        assert place.history.history == {"loss": [2.0], "val_loss": [0.5], "extra": [4.0]}
+        assert list(place.history.history) == list(places[0].history.history)
+
+
+def test_weights_that_are_set_for_a_validation_are_for_one_host(places):
+    class Swaps(kc.Callback):
+        def on_test_begin(self, logs=None):
+            self.model.layers[-1].kernel.assign([[3.0]])
+
+    def work(host):
+        place = places[host.index]
+        _, delivery = place.together(host, *([] if host.index else [Swaps()]))
+        return delivery.deliver(place.snapshot(), {"loss": 2.0}, RESULTS, stops=False, trained_on=False)
+
+    own, other = on_hosts(work)
+    assert isinstance(own, ValueError)
+    assert "on_test_begin changed the weights" in str(own)
+    assert isinstance(other, HostMismatchError)
+
+
+class Found:
+    """A resumer with a checkpoint of epoch 3, or with none, or with one inside an epoch."""
+
+    def __init__(self, place, *, empty=False, inside=False):
+        self.place, self.empty, self.inside = place, empty, inside
+        self.rewound = None
+
+    def rewind_files(self, callbacks):
+        self.rewound = callbacks
+
+    def start(self, state, cursor, callbacks, begin_epoch):
+        if self.empty:
+            return None
+        if self.inside:
+            begin_epoch(3)
+        self.place.set(5.0)
+        self.place.history.epoch, self.place.history.history = [0, 1, 2], {"loss": [3.0, 2.0, 1.0]}
+        cursor.restore(CursorState(3, 4, False, 3))
+        return StartPoint(3, 12, False, {"loss": 1.0}, 1, cursor.state())
+
+
+def started(places, **options):
+    found = Found(places[0], **options)
+    cursors = [parts.cursor(), parts.cursor()]
+    for place in places:
+        place.history.epoch = []
+
+    def work(host):
+        place = places[host.index]
+        start = SharedStart(host, place.model, None if host.index else found)
+        start.rewind_files(["callback"])
+        return start.start(place.state, cursors[host.index], [], lambda epoch: None)
+
+    results = on_hosts(work)
+    assert found.rewound == ["callback"]
+    return results, cursors
+
+
+def test_all_hosts_begin_where_the_chiefs_checkpoint_says(places):
+    points, cursors = started(places)
+    for point, place, cursor in zip(points, places, cursors, strict=True):
+        assert (point.epoch, point.step, point.logs, point.max_lag) == (3, 12, {"loss": 1.0}, 1)
+        assert point.position == cursor.state() == CursorState(3, 4, False, 3)
+        assert place.kernel == 5.0
+        assert place.history.epoch == [0, 1, 2]
+        assert place.history.history == {"loss": [3.0, 2.0, 1.0]}
+
+
+def test_without_a_checkpoint_all_begin_anew(places):
+    points, _ = started(places, empty=True)
+    assert points == [None, None]
+    assert [place.kernel for place in places] == [1.0, 1.0]
+
+
+def test_a_checkpoint_inside_an_epoch_is_for_the_one_host_that_wrote_it(places):
+    (own, other), _ = started(places, inside=True)
+    assert isinstance(own, CheckpointMismatchError)
+    assert "inside epoch 4 of a training on one host" in str(own)
+    assert isinstance(other, HostMismatchError)

@@ -1,0 +1,198 @@
+"""A step is traced once for its model, with the operations that the plan and the machine allow."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import keras
+import pytest
+import tensorflow as tf
+
+from overlap_train import ExecutionPlan, Trainer
+from overlap_train._fit import step_building
+from overlap_train._fit.step_building import StepBuilder
+from tests.fit.requests import request_of
+from tests.networks import arrays, crossentropy
+from tests.parallel.together import ThreadHost
+
+kc = keras.callbacks
+STRATEGY = tf.distribute.OneDeviceStrategy("CPU:0")
+
+
+def plain(**options):
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
+    model.compile("sgd", crossentropy(), metrics=["accuracy"], **options)
+    return model
+
+
+class OwnStep(Trainer):
+    def train_step(self, batch):
+        return super().train_step(batch)
+
+
+class Listens(kc.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        print(logs)
+
+
+def builder(model, callbacks=(), *, kind=Trainer, strategy=None, data=None, **options):
+    trainer = kind(model, strategy=strategy, **options)
+    given = {} if data is None else {"x": data, "y": None}
+    return StepBuilder(trainer._settings(), request_of(trainer, **given).feed, callbacks)
+
+
+@pytest.fixture
+def searched(monkeypatch):
+    """Notes what is searched for faster operations, and finds none."""
+    found = []
+    monkeypatch.setattr(step_building, "find_free_kernels", lambda model: found.append("free"))
+    monkeypatch.setattr(
+        step_building, "find_fast_kernels", lambda model, build: found.append(f"fast, {build=}")
+    )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("plan", "compiled", "kind", "expected"),
+    [
+        (ExecutionPlan(), {}, Trainer, ["free"]),
+        (ExecutionPlan(kernels="fast"), {}, Trainer, ["fast, build=True"]),
+        (ExecutionPlan(kernels="fast"), {}, OwnStep, ["fast, build=True"]),
+        (ExecutionPlan(kernels="keras"), {}, Trainer, []),
+        (ExecutionPlan(loop="eager"), {}, Trainer, []),
+        (ExecutionPlan(), {"run_eagerly": True}, Trainer, []),
+        (ExecutionPlan(jit=True), {}, Trainer, []),
+        (ExecutionPlan(), {"jit_compile": True}, Trainer, []),
+        (ExecutionPlan(jit=False), {"jit_compile": True}, Trainer, ["free"]),
+        (ExecutionPlan(), {}, OwnStep, []),
+    ],
+)
+def test_faster_operations_are_looked_for_where_they_are_no_risk(searched, plan, compiled, kind, expected):
+    builder(plain(**compiled), kind=kind, execution=plan)
+    assert searched == expected
+
+
+def test_runs_that_must_repeat_have_keras_own_operations(searched, monkeypatch):
+    monkeypatch.setattr(step_building.keras_training, "is_deterministic", lambda: True)
+    builder(plain())
+    assert searched == []
+
+
+def test_what_was_found_serves_the_model_until_it_is_compiled(searched):
+    model = plain()
+    for _ in range(2):
+        builder(model)
+    assert searched == ["free"]
+    model.compile("sgd", crossentropy())
+    builder(model)
+    assert searched == ["free", "free"]
+
+
+def test_a_step_is_traced_once_for_model_and_step(searched):
+    model = plain()
+    first = builder(model).build_step()
+    again = builder(model, [kc.TerminateOnNaN()]).build_step()
+    assert again.traced is first.traced
+    assert again.metrics is first.metrics
+    other = builder(model, kind=OwnStep).build_step()
+    assert other.traced is not first.traced
+    model.compile("sgd", crossentropy())
+    assert builder(model).build_step().traced is not first.traced
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "halts", "carries_logs"),
+    [([kc.History()], False, False), ([kc.TerminateOnNaN()], True, True), ([Listens()], False, True)],
+)
+def test_logs_are_carried_for_those_who_look_at_each_step(
+    searched, model_traced, callbacks, halts, carries_logs
+):
+    step = builder(model_traced, callbacks).build_step()
+    assert (step.halts, step.jit_compile) == (halts, False)
+    assert (step.logs is not None) is carries_logs
+
+
+@pytest.fixture(scope="module")
+def model_traced():
+    return plain()
+
+
+@pytest.mark.parametrize(("eager", "expected"), [(False, True), (True, False)])
+def test_xla_compiles_each_step_where_the_model_says_so(searched, eager, expected):
+    model = plain(jit_compile=True)
+    model.run_eagerly = eager
+    assert builder(model).build_step().jit_compile is expected
+
+
+def test_where_operations_run_one_by_one_nothing_is_traced(searched):
+    assert builder(plain(run_eagerly=True)).build_step().traced is None
+
+
+@pytest.fixture
+def executed(monkeypatch):
+    """Returns the task and the plan of the last loop that was asked for."""
+    asked = {}
+
+    def make_execution(task, plan, say):
+        asked.update(task=task, plan=plan)
+        return "loop", "pace"
+
+    monkeypatch.setattr(step_building, "make_execution", make_execution)
+    return asked
+
+
+def build_loop(made, executed, total_steps=7):
+    assert made.build_loop(SimpleNamespace(), total_steps, lambda text: None) == ("loop", "pace")
+    return executed["task"], executed["plan"]
+
+
+def test_the_loop_has_the_plan_and_the_steps_of_the_run(searched, executed):
+    model, plan = plain(), ExecutionPlan(steps_per_call=3)
+    task, asked = build_loop(builder(model, execution=plan), executed)
+    assert (task.model, task.total_steps, task.stock, task.shared) == (model, 7, True, False)
+    assert task.function == model.train_step
+    assert asked is plan
+    own = builder(model, kind=OwnStep)
+    task, _ = build_loop(own, executed)
+    assert task.function.__func__ is OwnStep.train_step
+
+
+@pytest.mark.parametrize(
+    ("hosts", "drops", "steps_per_call"), [(1, False, "auto"), (2, True, "auto"), (2, False, 1)]
+)
+def test_several_hosts_make_single_steps_where_a_batch_may_be_smaller(
+    searched, executed, hosts, drops, steps_per_call
+):
+    with STRATEGY.scope():
+        model = plain()
+    data = tf.data.Dataset.from_tensor_slices(arrays()).batch(20, drop_remainder=drops)
+    made = builder(model, strategy=STRATEGY, data=data)
+    if hosts > 1:
+        made._settings.replicas.hosts = ThreadHost(0, [None] * hosts, None)
+    _, plan = build_loop(made, executed)
+    assert plan.steps_per_call == steps_per_call
+
+
+@pytest.mark.parametrize(
+    ("plan", "tried"),
+    [
+        (ExecutionPlan(), ["fast, build=False"]),
+        (ExecutionPlan(kernels="fast"), []),
+        (ExecutionPlan(kernels="keras"), []),
+    ],
+)
+def test_faster_operations_are_tried_once_and_only_unasked(searched, executed, plan, tried):
+    task, _ = build_loop(builder(plain(), execution=plan), executed)
+    searched.clear()
+    assert task.find_fast() is task.find_fast() is None
+    assert searched == tried
+
+
+@pytest.mark.parametrize(("untimed", "tried"), [(set(), []), ({"a convolution"}, ["fast, build=False"])])
+def test_what_runs_on_the_fast_operations_already_tries_none(searched, executed, monkeypatch, untimed, tried):
+    free = SimpleNamespace(names=("Adam",), untimed=untimed)
+    monkeypatch.setattr(step_building, "find_free_kernels", lambda model: free)
+    task, _ = build_loop(builder(plain()), executed)
+    assert task.free is free
+    task.find_fast()
+    assert searched == tried

@@ -1,0 +1,165 @@
+"""Calls of Keras's methods go to whoever has routed them, on his thread, and to Keras after that."""
+
+from __future__ import annotations
+
+import threading
+
+import keras
+import pytest
+
+from overlap_train._keras import methods as keras_methods
+from overlap_train._keras.routes import (
+    add_handler,
+    entered,
+    is_within,
+    remove_handler,
+    suspended,
+    through,
+)
+
+
+class Own(keras.Sequential):
+    """Its methods ask whether they are known to run."""
+
+    def fit(self, *arguments, **options):
+        return is_within(self, "fit"), is_within(self, "evaluate")
+
+
+@pytest.fixture
+def model():
+    """Returns a model that is not compiled: Keras's own methods raise ValueError."""
+    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+
+
+@pytest.fixture(autouse=True)
+def keras_is_left_as_it_was():
+    cells = {name: keras_methods.method_cell(name).cell_contents for name in ("fit", "evaluate")}
+    yield
+    for name, inner in cells.items():
+        assert keras_methods.method_cell(name).cell_contents is inner
+
+
+def told(*arguments, **options):
+    return arguments, options
+
+
+def test_a_call_goes_to_the_target_once(model):
+    with through(model, told) as route:
+        assert not route.used
+        assert model.fit(1, epochs=2) == ((1,), {"epochs": 2})
+        assert route.used
+        with pytest.raises(ValueError, match="compile"):
+            model.fit(None, epochs=1)  # Keras's own again
+
+
+def test_other_models_and_methods_are_left_alone(model):
+    other = keras.models.clone_model(model)
+    with through(model, told):
+        with pytest.raises(ValueError, match="compile"):
+            other.fit(None)
+        with pytest.raises(ValueError, match="compile"):
+            model.evaluate(None)
+    with through(model, told, name="evaluate"):
+        assert model.evaluate(7) == ((7,), {})
+
+
+def test_another_thread_goes_to_keras(model):
+    raised = []
+
+    def work():
+        try:
+            model.fit(None)
+        except ValueError as error:
+            raised.append(error)
+
+    with through(model, told):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join(60)
+    assert len(raised) == 1
+
+
+def test_what_the_target_raises_keeps_its_cause(model):
+    def fails():
+        raise KeyError("mine") from ZeroDivisionError("why")
+
+    with pytest.raises(KeyError, match="mine") as raised, through(model, fails):
+        model.fit()
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+
+
+def test_who_is_called_by_a_method_of_the_models_own_knows_it():
+    model = Own([keras.Input((2,)), keras.layers.Dense(1)])
+    assert not is_within(model, "fit")
+    assert model.fit() == (True, False)
+    with entered(model, "evaluate"):
+        assert is_within(model, "evaluate")
+        assert not is_within(model, "fit")
+    assert not is_within(model, "evaluate")
+
+
+class Handles:
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, original, model, name, *arguments, **options):
+        self.calls.append((model, name, arguments, options))
+        return "handled"
+
+
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_a_handler_takes_the_calls_of_all_models(model, everywhere):
+    handler = Handles()
+    add_handler(handler, everywhere=everywhere)
+    try:
+        assert model.fit(1, epochs=2) == model.evaluate(3) == "handled"
+        found = []
+        thread = threading.Thread(target=lambda: found.append(handled_elsewhere(model)))
+        thread.start()
+        thread.join(60)
+    finally:
+        remove_handler(handler, everywhere=everywhere)
+    assert handler.calls[:2] == [(model, "fit", (1,), {"epochs": 2}), (model, "evaluate", (3,), {})]
+    assert found == [everywhere]
+
+
+def handled_elsewhere(model):
+    try:
+        return model.fit(None) == "handled"
+    except ValueError:
+        return False
+
+
+def test_the_innermost_handler_of_a_thread_counts(model):
+    handlers = [Handles() for _ in range(3)]
+    add_handler(handlers[0], everywhere=True)
+    for handler in handlers[1:]:
+        add_handler(handler, everywhere=False)
+    called = []
+    for handler in reversed(handlers):
+        model.fit()
+        called.append([len(each.calls) for each in handlers])
+        remove_handler(handler, everywhere=handler is handlers[0])
+    assert called == [[0, 0, 1], [0, 1, 1], [1, 1, 1]]
+
+
+def test_keras_does_what_is_asked_of_it_while_routing_is_suspended(model):
+    handler = Handles()
+    add_handler(handler, everywhere=False)
+    try:
+        with suspended(), pytest.raises(ValueError, match="compile"):
+            model.fit(None)
+        assert model.fit() == "handled"
+    finally:
+        remove_handler(handler, everywhere=False)
+
+
+def test_the_validation_inside_keras_s_fit_is_not_handled(model):
+    handler = Handles()
+    add_handler(handler, everywhere=False)
+    try:
+        with pytest.raises(ValueError, match="compile"):
+            model.evaluate(None, _use_cached_eval_dataset=False)
+    finally:
+        remove_handler(handler, everywhere=False)
+    assert handler.calls == []

@@ -1,0 +1,107 @@
+"""A cluster and the place of this host in it: whatever is wrong with them is named."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tensorflow as tf
+
+from overlap_train.errors import ClusterConfigError
+from overlap_train.parallel.tf_config import read_resolver, read_tf_config
+
+CLUSTER = {"worker": ["localhost:1", "localhost:2"]}
+
+
+def config(cluster=CLUSTER, **task):
+    return json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0} | task})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "TF_CONFIG is not set: on each host set it"),
+        ("{", "TF_CONFIG is no JSON"),
+        ("[]", "TF_CONFIG needs a 'cluster'"),
+        ("{}", "TF_CONFIG needs a 'cluster'"),
+        (config({"worker": "localhost:1"}), "lists of 'host:port'"),
+        (config({"worker": ["localhost"]}), "lists of 'host:port'"),
+        (config({"worker": ["localhost:a"]}), "lists of 'host:port'"),
+        (config({}), "tasks of type none"),
+        (config({"ps": ["a:1"], "worker": ["b:1"]}), "TF_CONFIG has tasks of type ps"),
+        (config({"worker": ["a:1", "a:1"]}), "TF_CONFIG names an address twice: a:1, a:1"),
+        (config({"evaluator": ["a:1"]}), "TF_CONFIG has tasks of type evaluator; use 'worker'"),
+        (config(CLUSTER | {"evaluator": ["a:1", "b:1"]}), "TF_CONFIG has 2 evaluators; name one, or none"),
+        (config(CLUSTER | {"evaluator": []}), "TF_CONFIG has 0 evaluators; name one, or none"),
+        (config(type="chief"), "this is a 'chief', which is not in its cluster"),
+        (config(type=["a"]), r"this is a \['a'\], which is not in its cluster"),
+        (json.dumps({"cluster": CLUSTER}), "this is a None, which is not in its cluster"),
+        (config(index=2), "this is worker number 2, and the cluster has 2: the index counts from 0"),
+        (config(index=-1), "this is worker number -1"),
+        (config(index="0"), "this is worker number '0'"),
+        (config(index=True), "this is worker number True"),
+        ("[" * 100_000, "TF_CONFIG is no JSON"),
+        (config({"worker": ["a:1", 2]}), "worker 1 must be a string 'host:port'; got 2"),
+        (config({"worker": ["a:99999"]}), "the port of worker 0 must be from 1 to 65535; got 'a:99999'"),
+        (config(CLUSTER | {"evaluator": ["a:0"]}), "the port of evaluator 0 must be from 1 to 65535"),
+        (config(CLUSTER | {"chief": ["a:1", "b:1"]}), "TF_CONFIG has 2 chiefs; name one, or none"),
+        (config({"worker": {"0": "a:1"}}), "lists of 'host:port'"),
+        (config({"worker": None}), "lists of 'host:port'"),
+        (config({"worker": []}), "this is worker number 0, and the cluster has 0"),
+    ],
+)
+def test_a_wrong_tf_config_is_refused(text, message, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", text)
+    with pytest.raises(ClusterConfigError, match=message):
+        read_tf_config()
+
+
+@pytest.mark.parametrize(
+    ("jobs", "task_type", "task_id", "message"),
+    [
+        ({"worker": ["a:1"]}, None, None, "this is a None, which is not in its cluster"),
+        ({"worker": ["a:1"]}, "worker", None, "this is worker number None"),
+        ({"worker": ["a:1"]}, "worker", 3, "this is worker number 3, and the cluster has 1"),
+        ({"worker": {1: "a:1"}}, "worker", 0, "lists of 'host:port'"),
+        ({"worker": ["a:99999"]}, "worker", 0, "the port of worker 0 must be from 1 to 65535"),
+    ],
+)
+def test_a_resolver_that_does_not_know_its_place_is_refused(jobs, task_type, task_id, message):
+    spec = tf.train.ClusterSpec(jobs)
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        spec, task_type=task_type, task_id=task_id
+    )
+    with pytest.raises(ClusterConfigError, match=f"the resolver .*{message}"):
+        read_resolver(resolver)
+
+
+def test_what_is_no_resolver_is_refused():
+    with pytest.raises(TypeError, match="resolver must be a ClusterResolver or None; got str"):
+        read_resolver("slurm")
+
+
+def test_what_is_right_comes_back(monkeypatch):
+    cluster = CLUSTER | {"chief": ["localhost:3"], "evaluator": ["[::1]:4"]}
+    monkeypatch.setenv("TF_CONFIG", config(cluster, type="worker", index=1))
+    assert read_tf_config() == (cluster, "worker", 1)
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(CLUSTER), task_type="worker", task_id=0
+    )
+    assert read_resolver(resolver) == (CLUSTER, "worker", 0)
+
+
+def test_an_evaluator_does_not_come_from_a_resolver():
+    spec = tf.train.ClusterSpec(CLUSTER | {"evaluator": ["localhost:3"]})
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, task_type="worker", task_id=0)
+    with pytest.raises(ClusterConfigError, match="has to come from TF_CONFIG, not a resolver"):
+        read_resolver(resolver)
+
+
+def test_a_resolver_without_a_cluster_is_refused():
+    class Knows(tf.distribute.cluster_resolver.SimpleClusterResolver):
+        def cluster_spec(self):
+            return None
+
+    resolver = Knows(tf.train.ClusterSpec({}), task_type="worker", task_id=0)
+    with pytest.raises(ClusterConfigError, match="the resolver needs a 'cluster'"):
+        read_resolver(resolver)

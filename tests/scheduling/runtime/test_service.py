@@ -1,0 +1,210 @@
+"""Submissions wait, are batched, begin as there is room, and get their own results or errors."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from overlap_train.errors import QueueFullError, SchedulerClosedError
+from overlap_train.scheduling import Device, Platform
+from overlap_train.scheduling.runtime.admission import Limits, Model, Submission
+from overlap_train.scheduling.runtime.service import Service
+from tests.scheduling.graphs import chain
+
+CORE = (Device("cpu"),)
+
+
+class Tensor:
+    def __init__(self, array):
+        self.array = array
+
+    def numpy(self):
+        return self.array
+
+
+class Engine:
+    """Runs nothing: a test ends what has been started."""
+
+    def __init__(self, devices=CORE):
+        self.platform, self.started, self.closed = Platform(devices), [], 0
+        self.prepared, self.abandoned, self.fails = [], [], None
+
+    def prepare(self, graph):
+        self.prepared.append(graph)
+
+    def start(self, request):
+        if self.fails is not None:
+            raise self.fails
+        self.started.append(request)
+
+    def end(self, request, error=None):
+        outputs = None if error is not None else [Tensor(request.inputs[0] * 2)]
+        request.on_done(request, outputs, error)
+
+    def abandon(self, which, error):
+        self.abandoned += [request for request in self.started if which(request)]
+        for request in self.abandoned:
+            request.on_done(request, None, error)
+
+    def statistics(self):
+        return {"cpu": SimpleNamespace(busy_s=0.0, overhead_s=0.0)}
+
+    def close(self):
+        self.closed += 1
+
+
+class Scene:
+    def __init__(self, *, max_active=None, max_batch=1, devices=CORE, **options):
+        limits = Limits(max_active=max_active, max_batch=max_batch, max_pending=64, aging_s=1.0)
+        self.engine = Engine(devices)
+        self.service = Service(self.engine, lambda arrays: arrays, limits)
+        self.model = Model(
+            "m", chain("m", 1), None, lambda outputs: outputs[0].tolist(), max_batch=max_batch, **options
+        )
+        self.service.add(self.model)
+
+    def submit(self, value=1.0, *, timeout_s=0.0, **options):
+        future = Future()
+        x = np.full((1, 1), value)
+        self.service.submit(Submission(self.model, (x,), 1, future, 0.0, **options), timeout_s)
+        return future
+
+    @property
+    def counts(self):
+        return self.service.statistics().models["m"]
+
+
+def test_a_submission_gets_what_its_model_makes_of_the_outputs():
+    scene = Scene()
+    future = scene.submit(3.0)
+    assert future.running()
+    (request,) = scene.engine.started
+    assert (request.graph, request.examples) == (scene.model.graph, 1.0)
+    scene.engine.end(request)
+    assert future.result(0) == [[6.0]]
+    assert (scene.counts.submitted, scene.counts.completed, scene.counts.batches) == (1, 1, 1)
+
+
+def test_as_many_run_as_may_and_the_next_begins_when_one_has_ended():
+    scene = Scene(max_active=1)
+    futures = [scene.submit(value) for value in (1.0, 2.0)]
+    assert len(scene.engine.started) == 1
+    assert (scene.service.statistics().active, scene.service.statistics().waiting) == (1, 1)
+    scene.engine.end(scene.engine.started[0])
+    assert len(scene.engine.started) == 2
+    scene.engine.end(scene.engine.started[1])
+    assert [future.result(0) for future in futures] == [[[2.0]], [[4.0]]]
+    assert (scene.service.statistics().active, scene.service.statistics().waiting) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("devices", "most"),
+    [((Device("cpu", slots=2),), 4), ((Device("cpu", slots=2), Device("gpu", "gpu")), 6)],
+)
+def test_unless_said_otherwise_twice_as_many_run_as_there_are_slots(devices, most):
+    scene = Scene(devices=devices)
+    for _ in range(9):
+        scene.submit()
+    assert len(scene.engine.started) == most
+
+
+def test_those_that_run_together_have_the_urgency_of_the_most_urgent():
+    scene = Scene(max_active=1, max_batch=4)
+    scene.submit()
+    futures = [scene.submit(2.0, deadline_s=-20.0), scene.submit(3.0, priority=5), scene.submit(4.0)]
+    scene.engine.end(scene.engine.started[0])
+    request = scene.engine.started[1]
+    assert (request.examples, request.priority, request.deadline_s) == (3.0, 5, -20.0)
+    scene.engine.end(request)
+    assert [future.result(0) for future in futures] == [[[4.0]], [[6.0]], [[8.0]]]
+    assert scene.counts.batches == 2
+
+
+def test_an_error_reaches_all_of_a_batch_and_no_other():
+    scene = Scene(max_active=1, max_batch=2)
+    good = scene.submit()
+    bad = [scene.submit(), scene.submit()]
+    scene.engine.end(scene.engine.started[0])
+    scene.engine.end(scene.engine.started[1], ZeroDivisionError())
+    assert good.result(0) == [[2.0]]
+    assert all(isinstance(future.exception(0), ZeroDivisionError) for future in bad)
+    assert (scene.counts.completed, scene.counts.failed) == (1, 2)
+
+
+@pytest.mark.parametrize("where", ["the engine", "the pack"])
+def test_what_fails_before_or_after_the_layers_is_told_too(where):
+    scene = Scene(max_active=1)
+    if where == "the engine":
+        scene.engine.fails = KeyError("full")
+        future = scene.submit()
+    else:
+        scene.model.pack = lambda outputs: {}["none"]
+        future = scene.submit()
+        scene.engine.end(scene.engine.started[0])
+    assert isinstance(future.exception(0), KeyError)
+    scene.engine.fails = None
+    scene.submit()
+    assert len(scene.engine.started) == (1 if where == "the engine" else 2), "its place is free again"
+
+
+def test_a_full_queue_refuses_and_counts_it():
+    scene = Scene(max_active=1, max_pending=1)
+    scene.submit()
+    scene.submit()
+    with pytest.raises(QueueFullError, match=r"1 requests for 'm' are waiting and none began within 0.0 s"):
+        scene.submit()
+    assert (scene.counts.rejected, scene.counts.submitted) == (1, 2)
+
+
+def test_a_name_is_taken_once_and_free_after_removal():
+    scene = Scene()
+    with pytest.raises(ValueError, match="a model named 'm' is in service"):
+        scene.service.add(scene.model)
+    with pytest.raises(ValueError, match="a model named 'm'"):
+        scene.service.require_free("m")
+    scene.service.require_free("n")
+    scene.service.remove(scene.model, drain=True)
+    scene.service.require_free("m")
+    assert scene.engine.prepared == [scene.model.graph] * 2
+
+
+@pytest.mark.parametrize("name", ["n", 3, None])
+def test_an_unknown_model_is_named_with_those_in_service(name):
+    with pytest.raises(KeyError, match=r"no model is named .*; in service are \['m'\]"):
+        Scene().service.model(name)
+
+
+def test_removing_without_draining_fails_what_waits_and_what_runs():
+    scene = Scene(max_active=1)
+    running, waiting = scene.submit(), scene.submit()
+    scene.service.remove(scene.model, drain=False)
+    for future in (running, waiting):
+        assert isinstance(future.exception(0), SchedulerClosedError)
+        assert "model 'm' was removed" in str(future.exception(0))
+    assert len(scene.engine.abandoned) == 1
+    with pytest.raises(SchedulerClosedError, match="model 'm' was removed"):
+        scene.submit()
+
+
+def test_closing_fails_what_waits_and_takes_nothing_more():
+    scene = Scene(max_active=1)
+    scene.submit()
+    waiting = scene.submit()
+    scene.service.close()
+    scene.service.close()
+    assert isinstance(waiting.exception(0), SchedulerClosedError)
+    assert (scene.service.closed, scene.engine.closed) == (True, 2)
+    for late in (scene.submit, lambda: scene.service.model("m"), lambda: scene.service.require_free("n")):
+        with pytest.raises(SchedulerClosedError, match="the scheduler is closed"):
+            late()
+
+
+def test_draining_ends_at_once_where_nothing_is_left():
+    scene = Scene()
+    future = scene.submit()
+    scene.engine.end(scene.engine.started[0])
+    scene.service.drain()
+    assert future.done()

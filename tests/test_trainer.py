@@ -1,0 +1,98 @@
+"""`Trainer`: what it is given, what it tells, and models that bring a `fit` of their own."""
+
+from __future__ import annotations
+
+import keras
+import pytest
+
+from overlap_train import Trainer, ValidationPolicy
+from overlap_train.monitoring import SpanRecorder
+from tests.networks import arrays, assert_same_history
+from tests.pools import sequential
+from tests.whole_fits.test_contract import scaled
+
+kc = keras.callbacks
+X, Y = arrays(70)
+
+
+@pytest.mark.parametrize("model", [None, "model", sequential])
+def test_what_is_no_model_is_refused(model):
+    with pytest.raises(TypeError, match=r"model must be a keras.Model; got \w+"):
+        Trainer(model)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"validation": 3}, {"validation": "block"}, {"recorder": []}, {"in_memory_bytes": None}]
+)
+def test_arguments_of_the_trainer_of_the_wrong_type_are_refused(arguments):
+    with pytest.raises(TypeError, match=f"{next(iter(arguments))} must be .*; got"):
+        Trainer(sequential(), **arguments)
+
+
+def test_a_fit_that_calls_the_trainer_goes_on_working():
+    class Modern(keras.Sequential):
+        def fit(self, x, y, **kwargs):
+            return Trainer(self).fit(x / 100, y, **kwargs)
+
+    expected, model, other = scaled(), scaled(Modern), scaled(Modern)
+    wanted = expected.fit(X * 100, Y, epochs=2, verbose=0, shuffle=False).history
+    assert_same_history(model.fit(X * 100, Y, epochs=2, verbose=0, shuffle=False).history, wanted)
+    history = Trainer(other).fit(X * 100, Y, epochs=2, verbose=0, shuffle=False).history
+    assert_same_history(history, wanted)
+
+
+def test_a_fit_that_trains_by_itself_is_told():
+    class Alone(keras.Sequential):
+        def fit(self, x, y, **kwargs):
+            for _ in range(2):
+                self.train_on_batch(x, y)
+            return kc.History()
+
+    trainer = Trainer(scaled(Alone))
+    trainer.fit(X, Y)
+    assert int(trainer.model.optimizer.iterations) == 2
+    assert "Alone.fit has trained by itself" in trainer.messages[0]
+
+
+def test_before_a_fit_there_is_nothing_to_tell():
+    trainer = Trainer(sequential())
+    assert (trainer.accounts, trainer.step_validations, trainer.messages) == ([], [], [])
+    assert trainer.ended is None
+    assert trainer.replicas is None
+
+
+def test_what_was_given_is_kept_and_the_rest_has_defaults():
+    policy, recorder = ValidationPolicy(max_lag=2), SpanRecorder(7)
+    trainer = Trainer(sequential(), validation=policy, recorder=recorder)
+    assert trainer.validation is policy
+    assert trainer.recorder is recorder
+    plain = Trainer(sequential())
+    assert plain.validation == ValidationPolicy()
+    assert plain.recorder is not Trainer(sequential()).recorder
+
+
+@pytest.mark.parametrize("preprocess", [3, "scale"])
+def test_what_prepares_a_batch_is_a_function(preprocess):
+    with pytest.raises(TypeError, match="preprocess must be a function of a batch or None; got"):
+        Trainer(sequential(), preprocess=preprocess)
+
+
+def test_an_evaluation_comes_as_keras_returns_it():
+    model = sequential()
+    trainer = Trainer(model)
+    loss, accuracy = trainer.evaluate(X, Y, verbose=0)
+    assert trainer.evaluate(X, Y, verbose=0, return_dict=True) == {"loss": loss, "accuracy": accuracy}
+    assert trainer.ended is None
+
+
+def test_a_method_of_the_users_gets_only_what_was_asked_for():
+    class Narrow(keras.Sequential):
+        def fit(self, x, y, epochs):
+            self.asked = epochs
+            return kc.History()
+
+    trainer = Trainer(scaled(Narrow))
+    trainer.fit(X, Y, epochs=3)
+    assert trainer.model.asked == 3
+    with pytest.raises(TypeError, match="unexpected keyword argument 'batch_size'"):
+        trainer.fit(X, Y, epochs=3, batch_size=7)

@@ -1,0 +1,115 @@
+"""Which strategy a model trains under, and which rows of a batch each of its replicas has."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train._training.replicas.strategy import Replicas, find_strategy
+from overlap_train.parallel.evaluator import EvaluatorPlace, EvaluatorTask
+from tests.networks import arrays, sequential
+from tests.parallel.together import ThreadHost
+
+STRATEGY = tf.distribute.OneDeviceStrategy("CPU:0")
+
+
+@pytest.fixture(scope="module")
+def model():
+    with STRATEGY.scope():
+        return sequential()
+
+
+def replicas_of(count):
+    made = Replicas(STRATEGY)
+    made.count = count
+    return made
+
+
+@pytest.mark.parametrize(
+    ("count", "rows", "shares"),
+    [
+        (1, 7, [(0, 7)]),
+        (2, 7, [(0, 4), (4, 3)]),
+        (3, 7, [(0, 3), (3, 2), (5, 2)]),
+        (3, 6, [(0, 2), (2, 2), (4, 2)]),
+        (3, 2, [(0, 1), (1, 1), (2, 0)]),
+        (2, 0, [(0, 0), (0, 0)]),
+    ],
+)
+def test_shares_are_runs_that_differ_by_one_row_at_most(count, rows, shares):
+    own = replicas_of(count).own_shares(rows)
+    assert list(own) == list(range(count))
+    assert list(own.values()) == shares
+    while_tracing = replicas_of(count).own_shares(tf.constant(rows)).values()
+    assert [(int(first), int(size)) for first, size in while_tracing] == shares
+
+
+def test_a_model_trains_under_the_strategy_that_made_it(model):
+    assert find_strategy(model, None).strategy is STRATEGY
+    assert find_strategy(model, STRATEGY).strategy is STRATEGY
+    with STRATEGY.scope():
+        assert find_strategy(model, None).strategy is STRATEGY
+
+
+def test_without_a_strategy_there_are_no_replicas():
+    assert find_strategy(sequential(), None) is None
+
+
+def test_one_replica_has_its_device_and_spreads_nothing():
+    replicas = Replicas(STRATEGY)
+    assert (replicas.count, replicas.first, len(replicas.devices)) == (1, 0, 1)
+    assert replicas.devices[0].endswith("CPU:0")
+    assert (replicas.spread, replicas.evaluator, replicas.serves) == ((), None, None)
+
+
+def test_replicas_are_numbered_over_the_hosts_and_validations_spread_over_those_of_one(monkeypatch):
+    replicas = Replicas(STRATEGY)
+    monkeypatch.setattr(Replicas, "devices", property(lambda _: ("GPU:0", "GPU:1")))
+    replicas.hosts = ThreadHost(2, [None] * 3, None)
+    assert replicas.first == 4
+    assert replicas.spread == ("GPU:0", "GPU:1")
+
+
+def test_an_evaluator_knows_its_place():
+    place = EvaluatorPlace("localhost:1", "a cluster", 1.0)
+    assert Replicas(EvaluatorTask(place)).serves is place
+
+
+@pytest.mark.parametrize(("batch_size", "fits"), [(3, True), (None, True), (2, False)])
+def test_a_batch_has_a_row_for_each_replica(batch_size, fits):
+    replicas = replicas_of(3)
+    if fits:
+        replicas.check_batch(batch_size)
+        return
+    with pytest.raises(ValueError, match=r"batch_size is 2, and 3 replicas .* of at least 3"):
+        replicas.check_batch(batch_size)
+
+
+def test_metrics_are_read_as_the_first_replica_counted_them(model):
+    x, y = arrays(20)
+    expected = model.evaluate(x, y, verbose=0, return_dict=True)
+    replicas = Replicas(STRATEGY)
+    own = replicas.own_metrics(model)
+    for name, value in expected.items():
+        np.testing.assert_allclose(own[name], value, rtol=1e-6)
+
+
+def test_missing_variables_are_made_in_the_scope():
+    with STRATEGY.scope():
+        model = keras.Sequential([keras.layers.Dense(3)])
+        model.compile("adam", "mse")
+    replicas = find_strategy(model, None)
+    replicas.build(model, (tf.TensorSpec((None, 2)), tf.TensorSpec((None, 3))))
+    assert [variable.shape for variable in model.weights] == [(2, 3), (3,)]
+    replicas.check_model(model)
+    assert replicas.own_metrics(model).keys() == {"loss"}
+
+
+def test_a_function_is_traced_as_on_the_first_replica():
+    def number():
+        return tf.distribute.get_replica_context().replica_id_in_sync_group
+
+    assert Replicas(STRATEGY).in_one_replica(number)() == 0
+    assert Replicas(STRATEGY).in_one_replica(lambda a, b: a + b)(1, 2) == 3

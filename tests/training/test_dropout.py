@@ -1,0 +1,99 @@
+"""Parts of a batch are dropped as the whole batch would be, and layers are as before afterwards."""
+
+from __future__ import annotations
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train._training.dropout import dropout_layers, whole_batch_dropout
+
+ROWS, WIDTH = 6, 5
+X = tf.constant(np.arange(1.0, ROWS * WIDTH + 1).reshape(ROWS, WIDTH), tf.float32)
+
+
+def dropping(*, twice=False, seed=3):
+    inputs = keras.Input((WIDTH,))
+    drop = keras.layers.Dropout(0.5, seed=seed)
+    outputs = drop(inputs)
+    return keras.Model(inputs, drop(outputs) if twice else outputs)
+
+
+def in_parts(model, *bounds, rows=ROWS, masks=None):
+    masks = {} if masks is None else masks
+    with whole_batch_dropout(model) as begin_part:
+        parts = []
+        for begin, end in itertools.pairwise(bounds):
+            begin_part(rows, begin, end, masks)
+            parts.append(model(X[begin:end], training=True))
+    return tf.concat(parts, 0)
+
+
+@pytest.mark.parametrize("twice", [False, True])
+@pytest.mark.parametrize("bounds", [(0, 6), (0, 2, 6), (0, 1, 3, 6)])
+def test_parts_get_the_random_numbers_of_the_whole_batch(bounds, twice):
+    whole, parted = dropping(twice=twice), dropping(twice=twice)
+    np.testing.assert_array_equal(in_parts(parted, *bounds), whole(X, training=True))
+    # Also the numbers after that: the generator has been drawn from once for each call.
+    np.testing.assert_array_equal(parted(X, training=True), whole(X, training=True))
+
+
+def test_each_call_of_a_shared_layer_has_a_mask_of_its_own():
+    masks = {}
+    in_parts(dropping(twice=True), 0, 2, 6, masks=masks)
+    assert sorted(call for _, call in masks) == [0, 1]
+    first, second = (tf.cast(mask > 0, tf.int32) for mask in masks.values())
+    assert (first.numpy() != second.numpy()).any()
+
+
+def test_what_has_no_row_for_each_of_the_batch_has_one_mask_for_all_parts():
+    layer = keras.layers.Dropout(0.5, seed=3)
+    model = keras.Sequential([keras.Input((WIDTH,)), layer])
+    table = tf.ones([3, WIDTH])  # such as of positions
+    masks = {}
+    with whole_batch_dropout(model) as begin_part:
+        results = []
+        for begin, end in ((0, 2), (2, 6)):
+            begin_part(ROWS, begin, end, masks)
+            results.append(layer(table, training=True))
+    np.testing.assert_array_equal(*results)
+    (mask,) = masks.values()
+    assert mask.shape == (3, WIDTH)
+
+
+def test_nothing_is_dropped_and_drawn_where_nothing_is_trained():
+    model = dropping()
+    with whole_batch_dropout(model) as begin_part:
+        masks = {}
+        begin_part(ROWS, 0, ROWS, masks)
+        np.testing.assert_array_equal(model(X, training=False), X)
+    assert masks == {}
+
+
+def test_layers_are_as_before_afterwards_however_it_ends():
+    model = dropping()
+    (layer,) = dropout_layers(model)
+
+    def fail():
+        with whole_batch_dropout(model):
+            assert "call" in vars(layer)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert "call" not in vars(layer)
+
+
+class OwnDropout(keras.layers.Dropout):
+    pass
+
+
+def test_only_dropout_itself_that_drops_something_is_known():
+    drop = keras.layers.Dropout(0.5)
+    layers = [drop, keras.layers.Dropout(0.0), OwnDropout(0.5), keras.layers.SpatialDropout1D(0.5), drop]
+    model = keras.Sequential([keras.Input((4, WIDTH)), *layers[:-1]])
+    nested = keras.Sequential([keras.Input((4, WIDTH)), model, keras.layers.Dense(2)])
+    assert dropout_layers(nested) == [drop]

@@ -1,0 +1,236 @@
+"""What counts as one set or as several, which of them is validated live, and how many workers they get."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train import ValidationPolicy, ValidationSet
+from overlap_train._snapshot import ModelState
+from overlap_train._validation.live import LiveRunner, OwnEvaluation, StepByStep
+from overlap_train._validation.runner import ValidationRunner
+from overlap_train._validation.sets import SetRequest, build_suite, is_set, named_sets, prepare_sets
+from tests.networks import CLASSES, FEATURES, arrays, crossentropy
+from tests.pools import sequential
+
+X, Y = arrays(40)
+DEFAULT = ValidationSet(data=None, freq=3, steps=7, batch_size=8)
+
+
+def dataset(size=8):
+    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(size)
+
+
+def generator():
+    yield X, Y
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ((X, Y), True),
+        (dataset(), True),
+        (generator(), True),
+        (ValidationSet(data=(X, Y)), True),
+        (X, False),
+        ([X, Y], False),
+        (None, False),
+        ({"a": X}, False),
+    ],
+    ids=["tuple", "dataset", "generator", "set", "array", "list", "none", "dict"],
+)
+def test_what_is_a_set_of_its_own(value, expected):
+    assert is_set(value) is expected
+
+
+def test_no_data_is_no_set():
+    assert named_sets(None, DEFAULT) == {}
+
+
+@pytest.mark.parametrize("data", [(X, Y), {"left": X, "right": Y}, {"left": X, "both": (X, Y)}])
+def test_data_alone_is_one_set_without_a_name(data):
+    (chosen,) = named_sets(data, DEFAULT).items()
+    assert chosen[0] == ""
+    assert chosen[1] == dataclasses.replace(DEFAULT, data=chosen[1].data)
+    assert chosen[1].data is data
+
+
+def test_several_sets_keep_their_names_and_what_they_say_of_themselves():
+    own = ValidationSet(data=(X, Y), freq=5)
+    sets = named_sets({"clean": (X, Y), "noisy": own}, DEFAULT)
+    assert list(sets) == ["clean", "noisy"]
+    assert (sets["clean"].freq, sets["clean"].steps, sets["clean"].batch_size) == (3, 7, 8)
+    assert sets["noisy"] is own
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        ({}, ValueError, "validation_data is an empty dict"),
+        ({3: (X, Y)}, TypeError, "names of validation sets must be strings; got 3"),
+        ({"": (X, Y)}, ValueError, "must not be empty"),
+        ({"a": (X, Y), "b": None}, TypeError, r"validation_data\['b'\] is None; leave this set out"),
+        ({"a": ValidationSet(data=None)}, TypeError, r"validation_data\['a'\] is None"),
+    ],
+)
+def test_sets_that_cannot_be_meant_are_refused_by_name(data, error, message):
+    with pytest.raises(error, match=message):
+        named_sets(data, DEFAULT)
+
+
+def request_of(model, **options):
+    options = {"policy": ValidationPolicy(workers=3)} | options
+    return SetRequest(model, model.test_step, "stock", **options)
+
+
+def of_data(data, **options):
+    return {"": ValidationSet(data=data, **options)}
+
+
+def suite_of(request, sets, resources):
+    prepared = prepare_sets(request, sets)
+    variables = [v for each in prepared if each.step is not None for v in each.step.variables]
+    state = ModelState(request.model, variables)
+    return build_suite(request, prepared, state, lambda span: None, resources), prepared
+
+
+class OwnEvaluate(keras.Sequential):
+    def evaluate(self, *arguments, **options):
+        return super().evaluate(*arguments, **options)
+
+
+class OwnTestFunction(keras.Sequential):
+    def make_test_function(self, force=False):
+        return super().make_test_function(force)
+
+
+def small(kind=keras.Sequential, **options):
+    model = kind([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
+    model.compile("sgd", crossentropy(), **options)
+    return model
+
+
+def test_a_set_whose_step_can_run_on_private_variables_is_not_live():
+    (prepared,) = prepare_sets(request_of(sequential()), of_data((X, Y), batch_size=8))
+    assert (prepared.name, prepared.live, prepared.batches.num_batches) == ("", None, 5)
+    assert prepared.step is not None
+
+
+def test_sets_of_the_same_kind_share_a_trace():
+    sets = {"a": ValidationSet(data=(X, Y)), "b": ValidationSet(data=(X[:9], Y[:9]))}
+    first, second = prepare_sets(request_of(sequential()), sets)
+    assert first.step is second.step
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "within", "reason"),
+    [
+        (OwnTestFunction, {}, False, "OwnTestFunction makes its test function itself"),
+        (OwnEvaluate, {}, False, "OwnEvaluate has an evaluate of its own, which validates"),
+        (OwnEvaluate, {}, True, None),
+        (keras.Sequential, {"run_eagerly": True}, False, r"the model runs eagerly (run_eagerly=True)"),
+    ],
+)
+def test_models_that_validate_by_themselves_are_live(kind, options, within, reason):
+    request = request_of(small(kind, **options), within_evaluate=within)
+    (prepared,) = prepare_sets(request, of_data((X, Y)))
+    assert prepared.live == reason
+    with contextlib.ExitStack() as resources:
+        suite, _ = suite_of(request, of_data((X, Y)), resources)
+        runner = suite._sets[""].runner
+        if reason is None:
+            assert type(runner) is ValidationRunner
+        else:
+            assert type(runner) is LiveRunner
+            assert type(runner._validate) is (StepByStep if options else OwnEvaluation)
+            assert suite.in_step == reason
+
+
+def test_what_acts_between_batches_makes_it_live():
+    request = request_of(sequential(), acts="SetsWeights")
+    (prepared,) = prepare_sets(request, of_data((X, Y)))
+    assert prepared.live == "SetsWeights acts between the batches of a validation"
+
+
+def test_a_pipeline_that_reads_a_variable_as_it_stands_makes_it_live():
+    scale = tf.Variable(2.0, name="scale")
+    rows = dataset().map(lambda x, y: (x * scale, y))
+    request = request_of(sequential(), policy=ValidationPolicy(workers=3, cache_bytes=0))
+    (prepared,) = prepare_sets(request, of_data(rows))
+    assert prepared.live == (
+        "the pipeline of the validation data reads what no pass holds (scale), as it stands then"
+    )
+
+
+def test_steps_are_whole_groups_where_keras_groups_them():
+    model = small(steps_per_execution=3)
+    (prepared,) = prepare_sets(request_of(model), of_data((X, Y), batch_size=4, steps=4))
+    assert prepared.batches.num_batches == 6
+
+
+@pytest.mark.parametrize(
+    ("sizes", "workers", "expected"),
+    [([8], 3, 3), ([20], 3, 2), ([40], 3, 1), ([40, 40], 3, 2), ([8, 8], 4, 4)],
+)
+def test_there_are_as_many_workers_as_batches_can_keep_busy(sizes, workers, expected):
+    request = request_of(sequential(), policy=ValidationPolicy(workers=workers))
+    sets = {f"set {i}": ValidationSet(data=(X, Y), batch_size=size) for i, size in enumerate(sizes)}
+    with contextlib.ExitStack() as resources:
+        suite, _ = suite_of(request, sets, resources)
+        assert len(suite._pool._threads) == expected
+
+
+def test_a_set_that_cannot_be_divided_keeps_one_worker_busy():
+    request = request_of(sequential(), policy=ValidationPolicy(workers=3), listened=True)
+    with contextlib.ExitStack() as resources:
+        suite, _ = suite_of(request, of_data((X, Y), batch_size=4), resources)
+        assert len(suite._pool._threads) == 1
+
+
+def test_live_sets_alone_need_no_workers():
+    with contextlib.ExitStack() as resources:
+        suite, _ = suite_of(request_of(small(run_eagerly=True)), of_data((X, Y)), resources)
+        assert suite._pool is None
+        assert not suite.shares_cores
+
+
+def test_workers_with_devices_of_their_own_take_no_cores_from_the_training():
+    model = sequential()
+    for devices, shares in (((), True), (("CPU:0",), False)):
+        with contextlib.ExitStack() as resources:
+            suite, _ = suite_of(request_of(model, devices=devices), of_data((X, Y)), resources)
+            assert suite.shares_cores is shares
+
+
+@pytest.mark.parametrize("device", ["GPU:7", "CPU:9", "/device:CPU:9"])
+def test_a_device_that_is_not_there_is_named_with_those_that_are(device):
+    with pytest.raises(ValueError, match=f"there is no device '{device}'; TensorFlow has CPU:0"):
+        prepare_sets(request_of(sequential(), devices=("CPU:0", device)), of_data((X, Y)))
+
+
+def test_each_set_is_validated_after_its_own_epochs():
+    sets = {"often": ValidationSet(data=(X, Y)), "third": ValidationSet(data=(X, Y), freq=[3])}
+    with contextlib.ExitStack() as resources:
+        suite, _ = suite_of(request_of(sequential()), sets, resources)
+        due = [[n for n, named in suite._sets.items() if named.validates(epoch)] for epoch in (1, 2)]
+        assert due == [["often"], ["often", "third"]]
+
+
+def test_a_live_set_of_a_generator_cannot_be_made_again():
+    def endless():
+        while True:
+            yield X[:8], Y[:8]
+
+    with contextlib.ExitStack() as resources:
+        suite, _ = suite_of(request_of(small(run_eagerly=True)), of_data(endless(), steps=2), resources)
+        assert not suite.rewindable
+    with contextlib.ExitStack() as resources:
+        suite, _ = suite_of(request_of(small(run_eagerly=True)), of_data((X, Y)), resources)
+        assert suite.rewindable
+        logs = suite.evaluate_live("", keras.callbacks.CallbackList([]))
+        assert np.isfinite(logs.metrics["loss"])
