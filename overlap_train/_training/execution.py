@@ -252,7 +252,8 @@ def _build(task: Task, candidate: Candidate, asked: bool) -> Loop:
     if not candidate.jit:
         # On several replicas a call of the trace leaves a placeholder of the batch's size unfed, where a
         # pipeline brings batches of an unknown size (TensorFlow 2.21).
-        traced = not (candidate.fast or task.step.jit_compile or task.shared)
+        unfed = task.shared and not isinstance(task.feed, ArrayFeed)
+        traced = not (candidate.fast or task.step.jit_compile or unfed)
         return make_loop(task.feed, task.step if traced else task.step.using(function))
     plain = task.step.using(function)
     # Where batches of an unknown size matter, each step is compiled by itself, for whatever size comes.
