@@ -194,7 +194,7 @@ class StepByStep:
             callbacks.on_test_batch_end(first + group - 1, logs)
             if model.stop_evaluating:
                 break
-        else:
+        if not model.stop_evaluating:
             stream.finish()
             warn_if_short(self.batches.last_count, self.asked)
         logs = keras_metrics.python_logs(keras_metrics.metrics_or_logs(model, logs))

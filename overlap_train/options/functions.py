@@ -53,9 +53,9 @@ class EvaluationFunction:
     clone: Callable[[], keras.Model] | None = None
 
     def __post_init__(self) -> None:
-        require_callable("function", self.function)
         if isinstance(self.function, EvaluationFunction):
             raise TypeError("function must be a function of a model; got an EvaluationFunction")
+        require_callable("function", self.function)
         if self.freq is not None:
             epoch_selector(self.freq, name="freq")
         require_callable("clone", self.clone, optional=True)

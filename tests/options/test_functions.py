@@ -94,7 +94,7 @@ def test_two_values_of_one_name_are_refused():
     ("options", "error", "message"),
     [
         ({"function": 3}, TypeError, "function must be"),
-        ({"function": EvaluationFunction(mean_output)}, TypeError, "of type EvaluationFunction"),
+        ({"function": EvaluationFunction(mean_output)}, TypeError, "got an EvaluationFunction"),
         ({"freq": 0}, ValueError, "freq must be at least 1"),
         ({"freq": "often"}, TypeError, "freq"),
         ({"backend": "fork"}, ValueError, "backend must be one of 'thread', 'process'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from overlap_train._data.validation_data import make_batches
 from overlap_train._keras.data import recognize
@@ -277,3 +278,15 @@ def test_a_models_own_evaluate_is_called_as_fit_calls_it():
     asked = model.asked
     assert (asked["batch_size"], asked["steps"], asked["callbacks"]) == (16, 2, callbacks)
     assert asked["return_dict"] is True
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_missing_batches_are_warned_of_as_by_keras(given):
+    rows = tf.data.Dataset.from_tensor_slices((X, Y)).batch(16)
+    data = rows.shuffle(9) if given else rows.filter(lambda x, y: True).shuffle(9)
+    model = counting()
+    step = trace_validation(model, model.test_step, rows.element_spec)
+    batches = make_batches(recognize(data), steps=9, cache_bytes=0)
+    validate = StepByStep(model, traced_step(step), batches, asked=9)
+    with pytest.warns(UserWarning, match="ran out"):
+        validate(keras.callbacks.CallbackList([], model=model))

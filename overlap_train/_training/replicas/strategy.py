@@ -89,7 +89,7 @@ class Replicas:
                 f"the model {model.name!r} was not made in the scope of the {name}: build and compile it "
                 "inside `with strategy.scope():`, all its layers included"
             )
-        optimizer = model.optimizer
+        optimizer = getattr(model, "optimizer", None)  # of a model that is not compiled yet
         if optimizer is None:
             return
         made_by = keras_replicas.optimizer_strategy(keras_replicas.inner_optimizer(optimizer))

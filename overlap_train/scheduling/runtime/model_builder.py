@@ -183,7 +183,7 @@ def _every(graph: LayerGraph) -> list[range]:
 
 def _flatten(name: str, model: Any, x: Any, dtypes: Sequence[Any]) -> tuple[Any, ...]:
     if isinstance(x, dict) and not isinstance(getattr(model, "_inputs_struct", None), dict):
-        x = [x[key] for key in model.input_names]
+        x = [x[tensor.name] for tensor in model.inputs]
     flat = keras.tree.flatten(x)
     if len(flat) != len(dtypes):
         raise ValueError(f"{name!r} takes {len(dtypes)} inputs, got {len(flat)}")

@@ -103,7 +103,11 @@ def taken_apart():
 LEFT, RIGHT = np.ones((4, 2)), np.zeros((4, 3))
 
 
-@pytest.mark.parametrize("x", [[LEFT, RIGHT], (LEFT, RIGHT)], ids=["list", "tuple"])
+@pytest.mark.parametrize(
+    "x",
+    [[LEFT, RIGHT], (LEFT, RIGHT), {"right": RIGHT, "left": LEFT}],
+    ids=["list", "tuple", "by name"],
+)
 def test_inputs_come_in_the_models_order_and_type(taken_apart, x):
     left, right = taken_apart[0].flatten(x)
     assert (left.shape, right.shape, left.dtype) == ((4, 2), (4, 3), np.float32)

@@ -113,3 +113,11 @@ def test_a_function_is_traced_as_on_the_first_replica():
 
     assert Replicas(STRATEGY).in_one_replica(number)() == 0
     assert Replicas(STRATEGY).in_one_replica(lambda a, b: a + b)(1, 2) == 3
+
+
+def test_a_model_may_be_compiled_after_its_trainer_is_made():
+    with STRATEGY.scope():
+        made = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    Replicas(STRATEGY).check_model(made)
+    with pytest.raises(ValueError, match="was not made in the scope"):
+        Replicas(STRATEGY).check_model(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))
