@@ -52,6 +52,14 @@ def own():
     pass
 
 
+def named(value):
+    """Returns a name that is the same in each process."""
+    if isinstance(value, Origin):
+        return value.name
+    name = getattr(value, "__name__", None)
+    return str(name) if name else type(value).__name__
+
+
 def made_by_exec(source, name, **variables):
     exec(source, variables)
     return variables[name]
@@ -77,7 +85,7 @@ def made_by_exec(source, name, **variables):
         (made_by_exec("class C: pass", "C"), Origin.USER),
         (type("C", (), {"__module__": "builtins"}), Origin.USER),
     ],
-    ids=repr,
+    ids=named,
 )
 def test_whose_it_is(thing, origin):
     assert origin_of(thing) is origin
@@ -116,7 +124,7 @@ def test_what_is_wrapped_around_a_function_does_not_count():
         (np.float32(3), False),
         (Own(), False),
     ],
-    ids=repr,
+    ids=named,
 )
 def test_numbers_and_texts_are_simple_unless_a_class_of_the_users_acts_as_one(thing, simple):
     assert is_simple(thing) is simple
