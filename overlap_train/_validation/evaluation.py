@@ -200,7 +200,8 @@ class SnapshotEvaluator:
             fold, held_spec = batches.fold, batches.held_spec
         divisible = self.indivisible is None
         metrics = tuple(Same(variable.handles[0]) for variable in state.metrics)
-        key = (Same(self._step), fold, str(held_spec), self._carries_logs, divisible, metrics)
+        spec = str(batches.raw_spec)  # the step may have been traced for any size
+        key = (Same(self._step), fold, spec, str(held_spec), self._carries_logs, divisible, metrics)
         return Traces.of(model).get(
             "test",
             keras_evaluation.test_function(model),

@@ -162,7 +162,9 @@ def _finding(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], series: 
 
 def _command() -> command.Command:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--networks", default=",".join(NETWORKS))
+    parser.add_argument(
+        "--networks", default=",".join(NETWORKS), help="from arrays, or as in mlp:tfdata, mlp:pydataset"
+    )
     parser.add_argument("--epochs", default="2", help="of the first fit, separated by commas")
     parser.add_argument("--steps", type=int, default=4, help="of an epoch")
     parser.add_argument("--batch-size", type=int, default=16)

@@ -29,21 +29,24 @@ def main() -> None:
         import overlap_train
 
         overlap_train.configure()
-    from start_networks import make
+    from start_networks import given_as, make
 
-    model, train, validation = make(options.network, options.steps, options.batch_size)
+    network, _, source = options.network.partition(":")
+    model, *arrays = make(network, options.steps, options.batch_size)
+    train, validation, batches = given_as(source or "arrays", *arrays, options.batch_size)
     from overlap_train import Trainer
 
     trainer: Any = Trainer(model) if ours else model
-    arguments = {"batch_size": options.batch_size, "verbose": 0}
+    arguments = {**batches, "verbose": 0}
+    evaluated = validation if isinstance(validation, tuple) else (validation,)
 
     def fit(of: Any, epochs: int, callbacks: Any = None) -> Any:
         return of.fit(*train, epochs=epochs, validation_data=validation, callbacks=callbacks, **arguments)
 
     calls: dict[str, Callable[[], Any]] = {
         "second": lambda: fit(trainer, options.epochs),
-        "evaluate": lambda: trainer.evaluate(*validation, **arguments),
-        "again": lambda: trainer.evaluate(*validation, **arguments),
+        "evaluate": lambda: trainer.evaluate(*evaluated, **arguments),
+        "again": lambda: trainer.evaluate(*evaluated, **arguments),
         "new trainer": lambda: fit(Trainer(model) if ours else model, options.epochs),
         "five fits": lambda: [fit(trainer, 1) for _ in range(5)],
     }

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["NETWORKS", "make"]
+__all__ = ["NETWORKS", "SOURCES", "given_as", "make"]
 
 _CLASSES = 10
 
@@ -33,6 +33,42 @@ def make(name: str, steps: int, batch_size: int) -> tuple[Any, tuple[Any, Any], 
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     network.compile("adam", loss, metrics=["accuracy"])
     return network, data(steps * batch_size), data(max(1, steps // 2) * batch_size)
+
+
+def given_as(source: str, train: tuple[Any, Any], validation: tuple[Any, Any], batch_size: int) -> Any:
+    """Returns training and validation data as `fit` takes them, and the arguments that say the batches.
+
+    Args:
+        source: one of `SOURCES`.
+        train: arrays.
+        validation: arrays.
+        batch_size: rows of a batch.
+    """
+    if source == "arrays":
+        return train, validation, {"batch_size": batch_size}
+    make = _dataset if source == "tfdata" else _py_dataset
+    return (make(train, batch_size, True),), make(validation, batch_size, False), {}
+
+
+def _dataset(arrays: tuple[Any, Any], batch_size: int, shuffle: bool) -> Any:
+    import tensorflow as tf
+
+    rows = tf.data.Dataset.from_tensor_slices(arrays)
+    return (rows.shuffle(len(arrays[0])) if shuffle else rows).batch(batch_size)
+
+
+def _py_dataset(arrays: tuple[Any, Any], batch_size: int, shuffle: bool) -> Any:
+    import keras
+
+    class Batches(keras.utils.PyDataset):  # type: ignore[misc]
+        def __len__(self) -> int:
+            return len(arrays[0]) // batch_size
+
+        def __getitem__(self, index: int) -> tuple[Any, ...]:
+            rows = slice(index * batch_size, (index + 1) * batch_size)
+            return tuple(array[rows] for array in arrays)
+
+    return Batches()
 
 
 def _mlp(keras: Any) -> tuple[Any, tuple[int, ...], int]:
@@ -72,6 +108,7 @@ def _application(kind: str) -> Callable[[Any], tuple[Any, tuple[int, ...], int]]
     return build
 
 
+SOURCES = ("arrays", "tfdata", "pydataset")
 NETWORKS: dict[str, Callable[[Any], tuple[Any, tuple[int, ...], int]]] = {
     "mlp": _mlp,
     "lstm": _recurrent("LSTM"),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from overlap_train import Trainer
 from overlap_train._data.shards import split_batches
 from overlap_train._data.validation_data import make_batches
 from overlap_train._keras.data import recognize
@@ -276,3 +277,18 @@ def test_batches_are_told_in_groups_where_keras_groups_its_steps():
     (result,) = in_parts(evaluator, batches, values, 1)
     assert result.batches == 5
     assert [float(running.state[1]) for running in result.running] == [32.0, 64.0, 70.0]
+
+
+@pytest.mark.parametrize("sizes", [(20, 16, 7), (16, 20, 7), (7, 16, 20)])
+def test_batches_of_any_known_or_unknown_size_are_evaluated_in_turn(sizes):
+    """The step is traced for any size, by arrays; what is built around it is not."""
+    model = built()
+    trainer = Trainer(model)
+    trainer.evaluate(X, Y, batch_size=32, verbose=0)
+    rows = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(70)
+    expected = model.evaluate(X, Y, verbose=0, return_dict=True)
+    for size in sizes:  # 20 and 16 leave rows out, so that their size is known
+        data = rows.take(70 - 70 % size).batch(size, drop_remainder=size != 7)
+        found = trainer.evaluate(data, verbose=0, return_dict=True)
+        assert set(found) == set(expected)
+        assert np.isfinite(found["loss"])
