@@ -271,10 +271,19 @@ def evaluate_now(
     suite: Validations,
     callbacks: keras.callbacks.CallbackList,
     validate_anew: ValidateAnew = lambda name: None,
+    *,
+    group: int = 1,
 ) -> dict[str, Any]:
     """Evaluates the model as it is on the only set of a suite, as `keras.Model.evaluate` does.
 
     The metrics keep the state of this evaluation.
+
+    Args:
+        state: the variables of the model.
+        suite: of that set.
+        callbacks: whose `on_test_*` are called.
+        validate_anew: as in `Checks`.
+        group: `steps_per_execution`, for the numbers of the batches.
 
     Returns:
         The metrics by name.
@@ -287,8 +296,8 @@ def evaluate_now(
     callbacks.on_test_begin()
     result = validate_anew("") or suite.evaluate("", state.read())
     for number, running in enumerate(result.running):
-        callbacks.on_test_batch_begin(number)
-        callbacks.on_test_batch_end(number, running.logs)
+        callbacks.on_test_batch_begin(number * group)
+        callbacks.on_test_batch_end((number + 1) * group - 1, running.logs)
     state.set_metrics(result.metric_state)
     logs = dict(result.metrics)
     callbacks.on_test_end(logs)

@@ -86,7 +86,8 @@ def run_evaluate(settings: TrainerSettings, data: ValidationSet, callbacks: Any)
 
         state, suite = build(resources)
         first = FirstValidation(PythonState(model) if anew else None, build, lambda text: None)
-        return evaluate_now(state, suite, callback_list, first)
+        group = keras_training.steps_per_execution(model)
+        return evaluate_now(state, suite, callback_list, first, group=group)
 
 
 def _open(
