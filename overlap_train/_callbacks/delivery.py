@@ -177,7 +177,8 @@ class Delivery:
         """Delivers to callbacks that look at the logs alone: the model stays as it is."""
         logs = self._logs(train_logs, results)
         self._callbacks.on_epoch_end(snapshot.epoch, logs)
-        if not trained_on:
+        if not trained_on and results:
+            self._reset_others()
             self._show_metrics(results)
         return Outcome(keras_metrics.python_logs(logs), False, (), False, snapshot.values, results)
 
@@ -217,9 +218,14 @@ class Delivery:
             if result.metric_state:
                 self._state.set_metrics(result.metric_state)
 
+    def _reset_others(self) -> None:
+        """Sets metrics back that the model has got since the fit began, as Keras does when it validates."""
+        keras_metrics.reset_others(self._model, {id(h) for v in self._state.metrics for h in v.handles})
+
     def _test(self, snapshot: Snapshot, name: str, result: ValidationResult) -> ValidationResult:
         """Replays `on_test_*` around a validation that is already done."""
         if not self._wants_test:
+            self._reset_others()
             self._show_metrics({name: result})
             return result
         self._model.stop_evaluating = False
@@ -229,6 +235,7 @@ class Delivery:
                 "a callback's on_test_begin set stop_evaluating, and the validation has been made already: "
                 "set it in on_test_batch_end, which is called between the batches"
             )
+        self._reset_others()
         anew = self._checks.validate_anew(name)
         if anew is not None:
             result = anew

@@ -27,7 +27,7 @@ WITHOUT_TESTS = [
 
 
 def noting(*hooks, add=False):
-    """Returns a callback that notes the calls of some hooks: names, numbers and logs, and which dict they are.
+    """Returns a callback that notes the calls of some hooks: what they were given.
 
     Args:
         hooks: their names.
