@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -154,7 +154,7 @@ class Trainer:
         steps_per_epoch: int | None = None,
         validation_steps: int | None = None,
         validation_batch_size: int | None = None,
-        validation_freq: int | Sequence[int] = 1,
+        validation_freq: int | list[int] = 1,
         *,
         resume: str | os.PathLike[str] | CheckpointPolicy | None = None,
     ) -> keras.callbacks.History:

@@ -177,9 +177,11 @@ class Delivery:
         """Delivers to callbacks that look at the logs alone: the model stays as it is."""
         logs = self._logs(train_logs, results)
         self._callbacks.on_epoch_end(snapshot.epoch, logs)
-        if not trained_on and results:
-            self._reset_others()
-            self._show_metrics(results)
+        if any(not result.of_function for result in results.values()):
+            self._model.stop_evaluating = False
+            if not trained_on:
+                self._reset_others()
+                self._show_metrics(results)
         return Outcome(keras_metrics.python_logs(logs), False, (), False, snapshot.values, results)
 
     def _tested(
@@ -224,17 +226,12 @@ class Delivery:
 
     def _test(self, snapshot: Snapshot, name: str, result: ValidationResult) -> ValidationResult:
         """Replays `on_test_*` around a validation that is already done."""
+        self._model.stop_evaluating = False
         if not self._wants_test:
             self._reset_others()
             self._show_metrics({name: result})
             return result
-        self._model.stop_evaluating = False
-        self._callbacks.on_test_begin()
-        if self._model.stop_evaluating:
-            raise ValueError(
-                "a callback's on_test_begin set stop_evaluating, and the validation has been made already: "
-                "set it in on_test_batch_end, which is called between the batches"
-            )
+        _begin_test(self._callbacks, self._model)
         self._reset_others()
         anew = self._checks.validate_anew(name)
         if anew is not None:
@@ -273,7 +270,19 @@ class Delivery:
         return tuple(spans)
 
 
+def _begin_test(callbacks: keras.callbacks.CallbackList, model: keras.Model) -> None:
+    """Calls `on_test_begin` where all batches are evaluated whatever it says."""
+    model.stop_evaluating = False
+    callbacks.on_test_begin()
+    if model.stop_evaluating:
+        raise ValueError(
+            "a callback's on_test_begin set stop_evaluating, and the validation has been made already: "
+            "set it in on_test_batch_end, which is called between the batches"
+        )
+
+
 def evaluate_now(
+    model: keras.Model,
     state: ModelState,
     suite: Validations,
     callbacks: keras.callbacks.CallbackList,
@@ -286,7 +295,8 @@ def evaluate_now(
     The metrics keep the state of this evaluation.
 
     Args:
-        state: the variables of the model.
+        model: the model.
+        state: its variables.
         suite: of that set.
         callbacks: whose `on_test_*` are called.
         validate_anew: as in `Checks`.
@@ -300,7 +310,7 @@ def evaluate_now(
     """
     for name in suite.live_sets(0):
         return dict(suite.evaluate_live(name, callbacks).metrics)
-    callbacks.on_test_begin()
+    _begin_test(callbacks, model)
     result = validate_anew("") or suite.evaluate("", state.read())
     for number, running in enumerate(result.running):
         callbacks.on_test_batch_begin(number * group)

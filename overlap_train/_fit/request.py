@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,18 +45,24 @@ class FitArguments:
     steps_per_epoch: int | None
     validation_steps: int | None
     validation_batch_size: int | None
-    validation_freq: int | Sequence[int]
+    validation_freq: int | list[int]
 
-    def check(self) -> None:
+    def check(self, functions: Collection[Any] = ()) -> None:
         """Refuses values that cannot be meant; the data itself is not looked at.
+
+        Args:
+            functions: what validates besides the data.
 
         Raises:
             TypeError: for a value of the wrong type.
             ValueError: for a value out of range.
         """
         unchecked = {"x", "y", "sample_weight", "callbacks", "validation_data", "class_weight"}
+        unchecked.add("validation_freq")
         given = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in unchecked}
         fit_arguments.check_fit(**given)
+        if functions or self.validation_data is not None or self.validation_split:
+            fit_arguments.check_frequency(self.validation_freq)
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,7 @@ class FitRequest:
     steps_per_epoch: int | None
     sets: Mapping[str, ValidationSet]
     functions: Mapping[str, EvaluationFunction]
-    validation_freq: int | Sequence[int]
+    validation_freq: int | list[int]
     callbacks: Any
     initial_epoch: int
     epochs: int
@@ -123,7 +129,7 @@ def make_request(
         RuntimeError: in a fork in which TensorFlow cannot run.
     """
     forks.require_runtime()
-    given.check()
+    given.check(settings.validation.functions or ())
     checkpoints = checkpoint_policy(resume)
     model = settings.model
     keras_models.require_compiled(model)
@@ -131,7 +137,7 @@ def make_request(
     data = given.x, given.y, given.sample_weight
     if given.validation_split and validation_data is None:
         data, validation_data = keras_data.split_validation(data, given.validation_split)
-    sets = named_sets(validation_data, _default_set(given))
+    sets = {} if validation_data is None else named_sets(validation_data, _default_set(given))
     _check_replicas(settings, functions)
     steps_per_epoch = keras_training.capped_steps(given.steps_per_epoch)
     recognized = keras_data.recognize(

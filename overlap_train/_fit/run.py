@@ -87,7 +87,9 @@ def run_evaluate(settings: TrainerSettings, data: ValidationSet, callbacks: Any)
         state, suite = build(resources)
         first = FirstValidation(PythonState(model) if anew else None, build, lambda text: None)
         group = keras_training.steps_per_execution(model)
-        return evaluate_now(state, suite, callback_list, first, group=group)
+        logs = evaluate_now(model, state, suite, callback_list, first, group=group)
+        suite.warn()
+        return logs
 
 
 def _open(

@@ -1,8 +1,9 @@
 """What `fit` and `evaluate` are given as data: found out once, as Keras would, and told as plain facts.
 
 Leans on `get_data_adapter` and its adapters, `_inputs` and `_num_samples` of `ArrayDataAdapter`, `generator`
-of `GeneratorDataAdapter`, `_get_iterator` of `PyDatasetAdapter`, and `array_slicing`. On the training thread,
-but for what an epoch's begin and end tell the user's data.
+of `GeneratorDataAdapter`, `_get_iterator` of `PyDatasetAdapter`, `array_slicing`, and
+`_interrupted_warning` of `EpochIterator`. On the training thread, but for what an epoch's begin and end tell
+the user's data.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import keras
 import tensorflow as tf
 from keras.src.trainers.data_adapters import (
     ArrayDataAdapter,
-    array_data_adapter,
     array_slicing,
     get_data_adapter,
 )
@@ -24,6 +24,7 @@ from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDat
 from keras.src.trainers.data_adapters.grain_dataset_adapter import GrainDatasetAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
+from keras.src.trainers.epoch_iterator import EpochIterator
 
 from overlap_train._keras.grain_data import told
 from overlap_train._keras.lent_batches import LentBatches
@@ -35,6 +36,7 @@ __all__ = [
     "hugging_face_kind",
     "recognize",
     "split_validation",
+    "warn_out_of_data",
     "without_optionals",
 ]
 
@@ -154,7 +156,7 @@ def recognize(
     """Returns what the first arguments of `keras.Model.fit` or `evaluate` are (`get_data_adapter`).
 
     Keras warns that `shuffle`, which is True unless one says otherwise, does nothing for datasets and
-    generators; here it is dropped for them without a word.
+    generators.
 
     Args:
         x: as `keras.Model.fit` takes it.
@@ -176,7 +178,6 @@ def recognize(
             f"there is no {role} data: x is None; pass arrays, a tf.data.Dataset, a keras.utils.PyDataset "
             "or a generator of batches"
         )
-    convertible = array_data_adapter.can_convert_arrays((x, y, sample_weight))
     telling = told(x)
     adapter = get_data_adapter(
         x=x if telling is None else telling,
@@ -184,7 +185,7 @@ def recognize(
         sample_weight=sample_weight,
         batch_size=batch_size,
         steps_per_epoch=steps,
-        shuffle=shuffle if convertible or isinstance(x, keras.utils.PyDataset) else False,
+        shuffle=shuffle,
         class_weight=class_weight,
     )
     pipeline = _pipeline(adapter, x, telling)
@@ -229,6 +230,11 @@ def split_validation(arrays: Any, fraction: float) -> tuple[Any, Any]:
     """Splits the last `fraction` of the rows off, as `validation_split` does."""
     train, validation = array_slicing.train_validation_split(arrays, validation_split=fraction)
     return train, validation
+
+
+def warn_out_of_data() -> None:
+    """Warns in Keras's words that an epoch or a validation got fewer batches than were asked for."""
+    EpochIterator._interrupted_warning(None)
 
 
 def without_optionals(batch: Any) -> Any:

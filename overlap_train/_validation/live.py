@@ -12,7 +12,6 @@ import itertools
 import threading
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -278,8 +277,7 @@ class OwnEvaluation:
 
     def __call__(self, callbacks: keras.callbacks.CallbackList) -> Mapping[str, Any]:
         """Validates; see `Validates`."""
-        with warnings.catch_warnings(), routes.entered(self.model, "evaluate"):
-            warnings.filterwarnings("ignore", message="`shuffle=True` was passed")
+        with routes.entered(self.model, "evaluate"):
             logs: Mapping[str, Any] = keras_evaluation.evaluate_as_in_fit(
                 self.model, self.data, batch_size=self.batch_size, steps=self.steps, callbacks=callbacks
             )
