@@ -8,7 +8,6 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.hooks import wants_train_batches
-from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import training as keras_training
 
 __all__ = ["Opening", "open_fit"]
@@ -47,17 +46,11 @@ def open_fit(
         traced: whether the steps had to be traced before, as for a training that may be resumed.
 
     Raises:
-        ValueError: the model makes its train function itself.
+        ValueError: a callback has given the model a train function of its own.
     """
     model.stop_training = False
     function = keras_training.begin_training(model)
-    if keras_methods.overriding_class(model, "make_train_function") or not keras_methods.is_stock_method(
-        function
-    ):
-        raise ValueError(
-            f"{type(model).__name__} makes its train function itself (make_train_function), while Trainer "
-            "makes one from train_step: override train_step instead, or train with keras.Model.fit"
-        )
+    keras_training.require_stock_function(model)
     callbacks.on_train_begin()
     epoch = keras_training.initial_epoch(model, initial_epoch)
     if traced or epoch >= epochs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,9 @@ from overlap_train._data.feed import Feed
 from overlap_train._data.training_data import make_feed
 from overlap_train._fit.settings import TrainerSettings
 from overlap_train._keras import data as keras_data
+from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._keras import forks
+from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._support import fit_arguments
@@ -23,7 +25,7 @@ from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
 from overlap_train.options.functions import EvaluationFunction, split_functions
 from overlap_train.options.validation import ValidationSet
 
-__all__ = ["FitArguments", "FitRequest", "make_request"]
+__all__ = ["FitArguments", "FitRequest", "make_request", "require_data"]
 
 
 @dataclass(frozen=True)
@@ -133,12 +135,14 @@ def make_request(
     checkpoints = checkpoint_policy(resume)
     model = settings.model
     keras_models.require_compiled(model)
+    keras_training.require_stock_function(model)
     validation_data, functions = split_functions(given.validation_data, settings.validation.functions, is_set)
     data = given.x, given.y, given.sample_weight
     if given.validation_split and validation_data is None:
         data, validation_data = keras_data.split_validation(data, given.validation_split)
     sets = {} if validation_data is None else named_sets(validation_data, _default_set(given))
     _check_replicas(settings, functions)
+    require_data(model, sets.values())
     steps_per_epoch = keras_training.capped_steps(given.steps_per_epoch)
     recognized = keras_data.recognize(
         *data,
@@ -160,6 +164,22 @@ def make_request(
         verbose=given.verbose if settings.hosts.is_chief else 0,
         checkpoints=checkpoints,
     )
+
+
+def require_data(model: keras.Model, sets: Iterable[ValidationSet]) -> None:
+    """Refuses validation data of which it can be told before anything begins that it is of no use.
+
+    Args:
+        model: that evaluates it; if by code of its own, any data is taken.
+        sets: the validation sets.
+
+    Raises:
+        ValueError: for data of no rows or batches, or of several replicas.
+    """
+    if keras_evaluation.has_own_test_function(model) or keras_methods.overriding_class(model, "evaluate"):
+        return
+    for each in sets:
+        keras_data.require_usable(*keras.utils.unpack_x_y_sample_weight(each.data), role="validation")
 
 
 def _default_set(given: FitArguments) -> ValidationSet:

@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 from keras.src.trainers.data_adapters import (
     ArrayDataAdapter,
+    array_data_adapter,
     array_slicing,
     get_data_adapter,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "acts_at_epochs",
     "hugging_face_kind",
     "recognize",
+    "require_usable",
     "split_validation",
     "warn_out_of_data",
     "without_optionals",
@@ -171,13 +173,7 @@ def recognize(
     Raises:
         ValueError: as Keras, for data that it does not know, empty data or mismatched lengths.
     """
-    for part in (x, y, sample_weight):
-        _refuse_hugging_face(part, role)
-    if x is None:
-        raise ValueError(
-            f"there is no {role} data: x is None; pass arrays, a tf.data.Dataset, a keras.utils.PyDataset "
-            "or a generator of batches"
-        )
+    require_usable(x, y, sample_weight, role=role)
     telling = told(x)
     adapter = get_data_adapter(
         x=x if telling is None else telling,
@@ -190,13 +186,40 @@ def recognize(
     )
     pipeline = _pipeline(adapter, x, telling)
     if isinstance(adapter, ArrayDataAdapter):
-        arrays = _arrays(adapter, shuffle, pipeline)
-        if arrays.num_samples == 0:
-            raise ValueError(f"the {role} data is empty: its arrays have 0 rows; pass at least one")
-        return arrays
+        return _arrays(adapter, shuffle, pipeline)
     if pipeline.num_batches == 0:
         raise ValueError(f"the {role} data is empty: its dataset has no batch; pass at least one")
     return pipeline
+
+
+def require_usable(x: Any, y: Any = None, sample_weight: Any = None, *, role: str) -> None:
+    """Refuses data of which a look without drawing from it tells that it is of no use.
+
+    Args:
+        x: as `keras.Model.fit` takes it.
+        y: as `keras.Model.fit` takes it.
+        sample_weight: as `keras.Model.fit` takes it.
+        role: what the data is for, for messages.
+
+    Raises:
+        ValueError: for no data, data without rows, and data that Keras does not know or that is divided.
+    """
+    for part in (x, y, sample_weight):
+        _refuse_hugging_face(part, role)
+    if x is None:
+        raise ValueError(
+            f"there is no {role} data: x is None; pass arrays, a tf.data.Dataset, a keras.utils.PyDataset "
+            "or a generator of batches"
+        )
+    if isinstance(x, (tf.distribute.DistributedDataset, tf.distribute.DistributedIterator)):
+        raise ValueError(
+            f"the {role} data is a {type(x).__name__}, whose batches are divided among replicas already; "
+            "pass the tf.data.Dataset from which it was made"
+        )
+    if array_data_adapter.can_convert_arrays((x, y, sample_weight)):
+        rows = [leaf.shape[0] for leaf in keras.tree.flatten(x) if len(getattr(leaf, "shape", ()) or ())]
+        if rows and rows[0] == 0:
+            raise ValueError(f"the {role} data is empty: its arrays have 0 rows; pass at least one")
 
 
 def hugging_face_kind(data: Any) -> str | None:
