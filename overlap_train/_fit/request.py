@@ -15,7 +15,7 @@ from overlap_train._data.training_data import make_feed
 from overlap_train._fit.settings import TrainerSettings
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import evaluation as keras_evaluation
-from overlap_train._keras import forks
+from overlap_train._keras import forks, routes
 from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
@@ -83,6 +83,7 @@ class FitRequest:
         epochs: where it ends.
         verbose: as for `fit`; 0 on hosts other than the chief.
         checkpoints: where, when and how many, or None.
+        routed: whether the call was one of `keras.Model.fit`.
     """
 
     settings: TrainerSettings
@@ -96,6 +97,7 @@ class FitRequest:
     epochs: int
     verbose: fit_arguments.Verbosity
     checkpoints: CheckpointPolicy | None
+    routed: bool = False
 
     @property
     def model(self) -> keras.Model:
@@ -163,6 +165,7 @@ def make_request(
         epochs=keras_training.capped_epochs(given.epochs),
         verbose=given.verbose if settings.hosts.is_chief else 0,
         checkpoints=checkpoints,
+        routed=routes.is_routed(model, "fit"),
     )
 
 

@@ -131,6 +131,8 @@ def _run(session: FitSession, request: FitRequest, builder: FitBuilder, outcome:
     finally:
         outcome.accounts = builder.ledger.accounts.closed()
         outcome.epoch_logs = builder.ledger.course.logs
+        if session.ended.startswith("interrupted"):  # also where the signal raises, as in a routed fit
+            outcome.ended = session.ended
         if request.model.history is not None:
             request.model.history.ended = outcome.ended
 

@@ -67,6 +67,7 @@ class FitSession:
             self._run_epochs()
         except Interrupted:
             self._deliver_in_grace()
+            self._parts.interrupts.pass_on()
         self._parts.deliveries.release_step_validations()
         self._parts.training.loop.finish()
         if isinstance(model.optimizer, keras.optimizers.Optimizer):
