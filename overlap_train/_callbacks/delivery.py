@@ -9,12 +9,13 @@ callback looks at the model, all of that is left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import keras
 
 from overlap_train._callbacks.hooks import TEST_HOOKS, listens, looks_at_model
+from overlap_train._keras import data as keras_data
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values
@@ -239,11 +240,7 @@ class Delivery:
         elif self._state.changed(snapshot.values):
             # Such as SwapEMAWeights: validation is to see other weights than those trained.
             result = self._suite.evaluate(name, self._state.read())
-        for number, running in enumerate(result.running):
-            self._callbacks.on_test_batch_begin(number * self._group)
-            if running.state:  # another host keeps its own
-                self._state.set_metrics(running.state)
-            self._callbacks.on_test_batch_end((number + 1) * self._group - 1, running.logs)
+        result = _replayed(self._model, self._state, result, self._callbacks, self._group)
         self._show_metrics({name: result})
         self._callbacks.on_test_end(dict(result.metrics))
         return result
@@ -281,6 +278,35 @@ def _begin_test(callbacks: keras.callbacks.CallbackList, model: keras.Model) -> 
         )
 
 
+def _replayed(
+    model: keras.Model,
+    state: ModelState,
+    result: ValidationResult,
+    callbacks: keras.callbacks.CallbackList,
+    group: int,
+) -> ValidationResult:
+    """Calls the hooks of the batches of a validation that is done.
+
+    Returns:
+        Its result; that of the batches so far where a hook says that the data has ended.
+    """
+    logs: Mapping[str, Any] = {}
+    try:
+        for number, running in enumerate(result.running):
+            callbacks.on_test_batch_begin(number * group)
+            logs = running.logs
+            if running.state:  # another host keeps its own
+                state.set_metrics(running.state)
+            callbacks.on_test_batch_end((number + 1) * group - 1, logs)
+    except keras_data.OUT_OF_DATA:
+        keras_data.warn_out_of_data()
+        if not logs:
+            model.reset_metrics()
+        logs = keras_metrics.python_logs(keras_metrics.metrics_or_logs(model, logs))
+        return replace(result, metrics=logs, metric_state=state.read_metrics())
+    return result
+
+
 def evaluate_now(
     model: keras.Model,
     state: ModelState,
@@ -312,9 +338,7 @@ def evaluate_now(
         return dict(suite.evaluate_live(name, callbacks).metrics)
     _begin_test(callbacks, model)
     result = validate_anew("") or suite.evaluate("", state.read())
-    for number, running in enumerate(result.running):
-        callbacks.on_test_batch_begin(number * group)
-        callbacks.on_test_batch_end((number + 1) * group - 1, running.logs)
+    result = _replayed(model, state, result, callbacks, group)
     state.set_metrics(result.metric_state)
     logs = dict(result.metrics)
     callbacks.on_test_end(logs)

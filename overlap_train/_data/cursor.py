@@ -149,6 +149,17 @@ class Cursor:
             warn_out_of_data()
         self._pass = None
 
+    def cut(self, steps: int) -> None:
+        """Ends the epoch, and the pass, because a hook of a batch says that the data has ended.
+
+        Args:
+            steps: of the next call, where its first hook said so; Keras counts them for the data's length.
+        """
+        warn_out_of_data()
+        if self.feed.num_batches is None:
+            self.feed.num_batches = self._seen + steps
+        self._pass = None
+
     def end_epoch(self) -> None:
         length = self.feed.num_batches
         if self._pass is not None and length and self._seen >= length:

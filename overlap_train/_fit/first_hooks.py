@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.hooks import wants_train_batches
+from overlap_train._keras import data as keras_data
 from overlap_train._keras import training as keras_training
 
 __all__ = ["Opening", "open_fit"]
@@ -21,11 +22,13 @@ class Opening:
         epoch: the first epoch, unless a checkpoint says otherwise.
         begun: whether that epoch's first hooks have been called.
         train_function: the model's, as Keras makes it; a callback that compiles the model takes it away.
+        cut: whether the hook of the first batch has said that there is no data.
     """
 
     epoch: int
     begun: bool
     train_function: Any
+    cut: bool = False
 
 
 def open_fit(
@@ -58,5 +61,8 @@ def open_fit(
     model.reset_metrics()
     callbacks.on_epoch_begin(epoch)
     if any(map(wants_train_batches, callbacks.callbacks)):
-        callbacks.on_train_batch_begin(0)
+        try:
+            callbacks.on_train_batch_begin(0)
+        except keras_data.OUT_OF_DATA:
+            return Opening(epoch, True, function, cut=True)
     return Opening(epoch, True, function)

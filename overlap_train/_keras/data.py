@@ -31,6 +31,7 @@ from overlap_train._keras.grain_data import told
 from overlap_train._keras.lent_batches import LentBatches
 
 __all__ = [
+    "OUT_OF_DATA",
     "Arrays",
     "Pipeline",
     "acts_at_epochs",
@@ -41,6 +42,10 @@ __all__ = [
     "warn_out_of_data",
     "without_optionals",
 ]
+
+
+# What says that there is no more data, in hooks of batches too: Keras calls them where it draws the batches.
+OUT_OF_DATA = (StopIteration, tf.errors.OutOfRangeError)
 
 
 @dataclass(frozen=True, eq=False)
