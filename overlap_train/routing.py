@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 
-from overlap_train._keras import methods as keras_methods
-from overlap_train._keras import models as keras_models
 from overlap_train._keras import routes
 from overlap_train._support.arguments import require_flag, require_instance
+from overlap_train._support.refusals import is_refusal_of
 from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
 from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.validation import ValidationPolicy
@@ -57,20 +57,26 @@ class Routing:
         self, original: Callable[..., Any], model: keras.Model, name: str, *args: Any, **kwargs: Any
     ) -> Any:
         """Do by `Trainer` what a call of a model's method asks for; see `routes.Handler`."""
-        obstacle = _obstacle(model)
-        trainer = None
-        if obstacle is None:
+        if not _takes(name, args, kwargs):
+            return original(model, *args, **kwargs)  # which says so
+        before = self.trainer
+        try:
+            trainer = Trainer(model, validation=self.validation, execution=self.execution)
+        except (TypeError, ValueError) as error:
+            refusal: Exception = error
+        else:
+            self.trainer = trainer
             try:
-                trainer = Trainer(model, validation=self.validation, execution=self.execution)
+                if name == "evaluate":
+                    return trainer.evaluate(*args, **kwargs)
+                return trainer.fit(*args, **kwargs, resume=self._take_resume())
             except (TypeError, ValueError) as error:
-                obstacle = str(error)
-        if trainer is None:
-            warnings.warn(f"keras.Model.{name} is not routed: {obstacle}", RuntimeWarning, stacklevel=4)
-            return original(model, *args, **kwargs)
-        self.trainer = trainer
-        if name == "evaluate":
-            return trainer.evaluate(*args, **kwargs)
-        return trainer.fit(*args, **kwargs, resume=self._take_resume())
+                if not is_refusal_of(trainer, error):
+                    raise
+                refusal = error
+            self.trainer, self._resumed = before, False
+        warnings.warn(f"keras.Model.{name} is not routed: {refusal}", RuntimeWarning, stacklevel=4)
+        return original(model, *args, **kwargs)
 
     def _take_resume(self) -> CheckpointPolicy | None:
         """Return where checkpoints go, once.
@@ -161,10 +167,10 @@ def _remove_installed() -> None:
         routes.remove_handler(_installed.pop(), everywhere=True)
 
 
-def _obstacle(model: keras.Model) -> str | None:
-    """Return why a model is left to Keras, or None."""
-    if not keras_models.is_trainer(model):
-        return f"{type(model).__name__} is no Keras layer"
-    if keras_methods.overriding_class(model, "make_train_function"):
-        return f"{type(model).__name__} makes its train function itself (make_train_function)"
-    return None
+def _takes(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a method of Keras's has such arguments."""
+    try:
+        inspect.signature(getattr(Trainer, name)).bind(None, *args, **kwargs)
+    except TypeError:
+        return False
+    return "resume" not in kwargs

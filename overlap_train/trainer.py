@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -17,7 +17,7 @@ from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import routes
-from overlap_train._support import arguments, fit_arguments, numbers
+from overlap_train._support import arguments, fit_arguments, numbers, refusals
 from overlap_train._training.replicas.strategy import find_strategy
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.options.checkpoint import CheckpointPolicy
@@ -154,7 +154,7 @@ class Trainer:
         steps_per_epoch: int | None = None,
         validation_steps: int | None = None,
         validation_batch_size: int | None = None,
-        validation_freq: int | Sequence[int] = 1,
+        validation_freq: int | list[int] = 1,
         *,
         resume: str | os.PathLike[str] | CheckpointPolicy | None = None,
     ) -> keras.callbacks.History:
@@ -187,7 +187,8 @@ class Trainer:
         given = {name: value for name, value in locals().items() if name not in ("self", "resume")}
         if self._is_around("fit"):
             return self._fit_by_model(given, resume)
-        request = _fit.make_request(self._settings(), _fit.FitArguments(**given), resume)
+        with refusals.refusing(self):
+            request = _fit.make_request(self._settings(), _fit.FitArguments(**given), resume)
         self._outcome = FitOutcome()
         _fit.run_fit(request, self._outcome)
         return self.model.history
@@ -275,10 +276,11 @@ class Trainer:
         if self._is_around("evaluate"):
             with routes.through(self.model, self.evaluate, name="evaluate"):
                 return self.model.evaluate(**_asked_for(Trainer.evaluate, given))
-        fit_arguments.check_evaluate(batch_size=batch_size, steps=steps, verbose=verbose)
-        keras_models.require_compiled(self.model)
-
-        data = ValidationSet(data=(x, y, sample_weight), steps=steps, batch_size=batch_size)
+        with refusals.refusing(self):
+            fit_arguments.check_evaluate(batch_size=batch_size, steps=steps, verbose=verbose)
+            keras_models.require_compiled(self.model)
+            data = ValidationSet(data=(x, y, sample_weight), steps=steps, batch_size=batch_size)
+            _fit.require_data(self.model, [data])
         logs = _fit.run_evaluate(self._settings(), data, callbacks)
         return logs if return_dict else keras_metrics.flatten_logs(self.model, logs)
 

@@ -123,14 +123,21 @@ def test_counts_that_cannot_be_meant_are_refused_by_name(name, value):
         ({"shuffle": 2}, ValueError, "shuffle must be True, False or 'batch'; got 2"),
         ({"validation_freq": 0}, ValueError, "validation_freq must be at least 1; got 0"),
         ({"validation_freq": [1, 0]}, ValueError, "validation_freq must be at least 1; got 0"),
-        ({"validation_freq": "2"}, TypeError, "validation_freq must be an integer; got '2'"),
+        ({"validation_freq": "2"}, ValueError, "Expected `validation_freq` to be a list or int"),
+        ({"validation_freq": [1, 2.5]}, TypeError, "validation_freq must be an integer; got 2.5"),
         ({"verbose": 3}, ValueError, "verbose must be 'auto', 0, 1 or 2; got 3"),
         ({"shuffle": "rows"}, ValueError, "shuffle must be True, False or 'batch'; got 'rows'"),
     ],
 )
 def test_other_arguments_out_of_range_are_refused(arguments, error, message):
+    if "validation_split" not in arguments:
+        arguments = {"validation_data": (XV, YV)} | arguments
     with pytest.raises(error, match=message):
         fit(linear(), **arguments)
+
+
+def test_which_epochs_are_validated_does_not_matter_where_nothing_is_validated():
+    assert len(fit(linear(), validation_freq=(1, 3)).history["loss"]) == 2
 
 
 def test_integers_of_numpy_are_integers():

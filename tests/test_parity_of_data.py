@@ -49,7 +49,7 @@ def test_steps_per_epoch_goes_on_where_the_last_epoch_stopped(steps_per_epoch):
 
 
 @pytest.mark.filterwarnings("ignore:.*ran out of data")
-@pytest.mark.filterwarnings("ignore:the training data ran out")
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_data_that_runs_out_before_the_epochs_do():
     dataset = tf.data.Dataset.from_tensor_slices(arrays()).batch(32)
     fit_both(

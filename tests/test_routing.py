@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import threading
+import warnings
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import overlap_train
 from overlap_train import ExecutionPlan, Trainer, ValidationPolicy, install, routed, uninstall
@@ -309,12 +312,12 @@ class OwnTrainFunction(keras.Model):
         return super().make_train_function(force)
 
 
-def test_what_a_trainer_refuses_is_left_to_keras_with_a_warning(fits):
+def test_what_a_trainer_refuses_is_left_to_keras_with_a_warning():
     model = OwnTrainFunction()
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    with routed(), pytest.warns(RuntimeWarning, match="make_train_function"):
+    with routed() as routing, pytest.warns(RuntimeWarning, match="make_train_function"):
         model.fit(X, Y, epochs=1, verbose=0)
-    assert not fits
+    assert routing.trainer is None
     assert model.history.epoch == [0]
 
 
@@ -342,3 +345,135 @@ def test_bad_arguments_are_refused_by_name(argument, value):
 
 def test_the_names_are_public():
     assert {"routed", "install", "uninstall"} <= set(overlap_train.__all__)
+
+
+def dataset(count):
+    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(16).take(count)
+
+
+def distributed(model, count):
+    return model.distribute_strategy.experimental_distribute_dataset(dataset(count))
+
+
+def compared(calls, build=sequential, warned=True):
+    """Does with a model of Keras's and with a routed one what `calls` says; returns the routed one.
+
+    Args:
+        calls: called with a model; what it returns or raises has to be the same.
+        build: makes a model.
+        warned: whether routing has to say that it has left the call to Keras.
+    """
+    expected, outcome = build(), []
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Your input ran out of data")
+        for model in (expected, build()):
+            block = routed() if outcome else contextlib.nullcontext()
+            said = (
+                pytest.warns(RuntimeWarning, match="is not routed")
+                if outcome and warned
+                else contextlib.nullcontext()
+            )
+            with block, said:
+                try:
+                    outcome.append(calls(model))
+                except Exception as error:
+                    outcome.append((type(error), str(error)))
+    assert outcome[1] == pytest.approx(outcome[0]) if warned else outcome[1] == outcome[0]
+    assert_same_weights(model, expected)
+    return model
+
+
+REFUSED = {
+    "shuffle": None,
+    "validation_steps": 0,
+    "verbose": None,
+    "batch_size": 0,
+    "validation_batch_size": 0,
+    "steps_per_epoch": 0,
+    "epochs": True,
+    "initial_epoch": -1,
+    "validation_freq": True,
+}
+
+
+@pytest.mark.parametrize("name", [*REFUSED, "no frequency", "a frequency of Keras's", "no rows to validate"])
+def test_arguments_that_a_trainer_refuses_are_left_to_keras(name):
+    more = {name: REFUSED[name]} if name in REFUSED else {}
+    if "frequency" in name:
+        more = {"validation_freq": 0 if name.startswith("no") else (1, 2)}
+    if "rows" in name:
+        more = {"validation_data": (X[:0], Y[:0])}
+    arguments = ARGUMENTS | more
+    with pytest.raises((TypeError, ValueError)):
+        Trainer(sequential()).fit(X, Y, **arguments)
+    compared(lambda model: str(model.fit(X, Y, **arguments).epoch))
+
+
+def test_data_that_a_trainer_refuses_is_left_to_keras():
+    compared(lambda model: str(model.fit(X[:0], Y[:0], verbose=0).history))
+    compared(lambda model: model.evaluate(X, Y, batch_size=0, verbose=0))
+
+
+def test_data_that_is_divided_among_replicas_is_left_to_keras():
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+
+    def build():
+        with strategy.scope():
+            return networks.sequential()
+
+    def calls(model):
+        model.fit(distributed(model, 3), epochs=2, verbose=0)
+        model.fit(X, Y, verbose=0, validation_data=distributed(model, 2))
+        return model.evaluate(distributed(model, 3), verbose=0)
+
+    model = compared(calls, build)
+    with pytest.raises(ValueError, match="divided among replicas already"):
+        Trainer(model).fit(distributed(model, 2), verbose=0)
+
+
+def test_a_train_function_set_on_the_model_is_left_to_keras():
+    calls = []
+
+    def train(model):
+        model.make_train_function()
+        inner = model.train_function
+        model.train_function = lambda iterator: calls.append(1) or inner(iterator)
+        return str(model.fit(X, Y, batch_size=32, epochs=2, verbose=0).epoch)
+
+    compared(train, build=networks.sequential)
+    assert len(calls) == 8
+
+
+def test_what_neither_knows_is_the_error_of_keras():
+    def without(model):
+        model.compiled = False
+        try:
+            return model.fit(X, Y, verbose=0)
+        finally:
+            model.compiled = True
+
+    compared(without, build=networks.sequential)
+    compared(lambda model: model.fit("text", verbose=0))
+    compared(lambda model: model.fit(X, Y, validation_data=(X, Y, Y, Y), verbose=0))
+    compared(lambda model: model.fit(X, Y, unknown=1), warned=False)
+    compared(lambda model: model.fit(X, Y, resume="directory"), warned=False)
+    compared(lambda model: model.evaluate(X, Y, unknown=1), warned=False)
+
+
+def test_what_fails_after_a_fit_has_begun_is_no_refusal():
+    class Nested(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            Trainer(self.model).fit(X, Y, epochs=-1)
+
+    with routed() as routing, pytest.raises(ValueError, match="epochs must be at least 0; got -1"):
+        sequential().fit(X, Y, callbacks=[Nested()], **ARGUMENTS)
+    assert routing.trainer.ended == "failed"
+
+
+def test_a_refused_call_leaves_the_directory_to_the_next_one(tmp_path):
+    with routed(resume=tmp_path) as routing:
+        with pytest.warns(RuntimeWarning, match="is not routed: shuffle must be"):
+            sequential().fit(X, Y, shuffle=None, **ARGUMENTS)
+        assert routing.trainer is None
+        sequential().fit(X, Y, **ARGUMENTS)
+        assert routing.trainer.ended == "completed"

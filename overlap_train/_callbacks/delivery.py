@@ -9,12 +9,13 @@ callback looks at the model, all of that is left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import keras
 
 from overlap_train._callbacks.hooks import TEST_HOOKS, listens, looks_at_model
+from overlap_train._keras import data as keras_data
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values
@@ -177,8 +178,11 @@ class Delivery:
         """Delivers to callbacks that look at the logs alone: the model stays as it is."""
         logs = self._logs(train_logs, results)
         self._callbacks.on_epoch_end(snapshot.epoch, logs)
-        if not trained_on:
-            self._show_metrics(results)
+        if any(not result.of_function for result in results.values()):
+            self._model.stop_evaluating = False
+            if not trained_on:
+                self._reset_others()
+                self._show_metrics(results)
         return Outcome(keras_metrics.python_logs(logs), False, (), False, snapshot.values, results)
 
     def _tested(
@@ -217,29 +221,26 @@ class Delivery:
             if result.metric_state:
                 self._state.set_metrics(result.metric_state)
 
+    def _reset_others(self) -> None:
+        """Sets metrics back that the model has got since the fit began, as Keras does when it validates."""
+        keras_metrics.reset_others(self._model, {id(h) for v in self._state.metrics for h in v.handles})
+
     def _test(self, snapshot: Snapshot, name: str, result: ValidationResult) -> ValidationResult:
         """Replays `on_test_*` around a validation that is already done."""
+        self._model.stop_evaluating = False
         if not self._wants_test:
+            self._reset_others()
             self._show_metrics({name: result})
             return result
-        self._model.stop_evaluating = False
-        self._callbacks.on_test_begin()
-        if self._model.stop_evaluating:
-            raise ValueError(
-                "a callback's on_test_begin set stop_evaluating, and the validation has been made already: "
-                "set it in on_test_batch_end, which is called between the batches"
-            )
+        _begin_test(self._callbacks, self._model)
+        self._reset_others()
         anew = self._checks.validate_anew(name)
         if anew is not None:
             result = anew
         elif self._state.changed(snapshot.values):
             # Such as SwapEMAWeights: validation is to see other weights than those trained.
             result = self._suite.evaluate(name, self._state.read())
-        for number, running in enumerate(result.running):
-            self._callbacks.on_test_batch_begin(number * self._group)
-            if running.state:  # another host keeps its own
-                self._state.set_metrics(running.state)
-            self._callbacks.on_test_batch_end((number + 1) * self._group - 1, running.logs)
+        result = _replayed(self._model, self._state, result, self._callbacks, self._group)
         self._show_metrics({name: result})
         self._callbacks.on_test_end(dict(result.metrics))
         return result
@@ -266,15 +267,66 @@ class Delivery:
         return tuple(spans)
 
 
+def _begin_test(callbacks: keras.callbacks.CallbackList, model: keras.Model) -> None:
+    """Calls `on_test_begin` where all batches are evaluated whatever it says."""
+    model.stop_evaluating = False
+    callbacks.on_test_begin()
+    if model.stop_evaluating:
+        raise ValueError(
+            "a callback's on_test_begin set stop_evaluating, and the validation has been made already: "
+            "set it in on_test_batch_end, which is called between the batches"
+        )
+
+
+def _replayed(
+    model: keras.Model,
+    state: ModelState,
+    result: ValidationResult,
+    callbacks: keras.callbacks.CallbackList,
+    group: int,
+) -> ValidationResult:
+    """Calls the hooks of the batches of a validation that is done.
+
+    Returns:
+        Its result; that of the batches so far where a hook says that the data has ended.
+    """
+    logs: Mapping[str, Any] = {}
+    try:
+        for number, running in enumerate(result.running):
+            callbacks.on_test_batch_begin(number * group)
+            logs = running.logs
+            if running.state:  # another host keeps its own
+                state.set_metrics(running.state)
+            callbacks.on_test_batch_end((number + 1) * group - 1, logs)
+    except keras_data.OUT_OF_DATA:
+        keras_data.warn_out_of_data()
+        if not logs:
+            model.reset_metrics()
+        logs = keras_metrics.python_logs(keras_metrics.metrics_or_logs(model, logs))
+        return replace(result, metrics=logs, metric_state=state.read_metrics())
+    return result
+
+
 def evaluate_now(
+    model: keras.Model,
     state: ModelState,
     suite: Validations,
     callbacks: keras.callbacks.CallbackList,
     validate_anew: ValidateAnew = lambda name: None,
+    *,
+    group: int = 1,
 ) -> dict[str, Any]:
     """Evaluates the model as it is on the only set of a suite, as `keras.Model.evaluate` does.
 
     The metrics keep the state of this evaluation.
+
+    Args:
+        model: the model.
+        state: its variables.
+        suite: of that set.
+        callbacks: whose `on_test_*` are called.
+        validate_anew: as in `Checks`.
+        group: `steps_per_execution`, for the numbers of the batches.
 
     Returns:
         The metrics by name.
@@ -284,11 +336,9 @@ def evaluate_now(
     """
     for name in suite.live_sets(0):
         return dict(suite.evaluate_live(name, callbacks).metrics)
-    callbacks.on_test_begin()
+    _begin_test(callbacks, model)
     result = validate_anew("") or suite.evaluate("", state.read())
-    for number, running in enumerate(result.running):
-        callbacks.on_test_batch_begin(number)
-        callbacks.on_test_batch_end(number, running.logs)
+    result = _replayed(model, state, result, callbacks, group)
     state.set_metrics(result.metric_state)
     logs = dict(result.metrics)
     callbacks.on_test_end(logs)

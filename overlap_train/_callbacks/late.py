@@ -86,7 +86,7 @@ class EpochHooks:
         if not self._late or not self._waits():
             getattr(self._callbacks, hook)(number, logs)
             return
-        values = None if logs is None else keras_metrics.python_logs(logs)
+        values = keras_metrics.python_logs(logs)
         self._tell(
             [c for c in self._callbacks.callbacks if id(c) not in self._late_ids], hook, number, values
         )
@@ -97,10 +97,9 @@ class EpochHooks:
         callbacks: Sequence[keras.callbacks.Callback],
         hook: str,
         number: int,
-        logs: Mapping[str, Any] | None,
+        logs: dict[str, Any],
     ) -> None:
-        """Calls a hook as a `CallbackList` does."""
-        logs = None if logs is None else dict(logs)
+        """Calls a hook as a `CallbackList` does: with one dict for all, empty where there are no logs."""
         for callback in callbacks:
             if hook == "on_epoch_begin":
                 callback.on_epoch_begin(number, logs)

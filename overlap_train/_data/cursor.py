@@ -7,12 +7,12 @@ nobody could tell, as with arrays).
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from overlap_train._data.feed import Feed
+from overlap_train._keras.data import warn_out_of_data
 
 __all__ = ["Cursor", "CursorState"]
 
@@ -146,14 +146,25 @@ class Cursor:
         if self.feed.drawn == 1 and self._seen == 0:
             raise ValueError("the training data is empty: it gave no batch; pass at least one")
         if self.steps_per_epoch:
-            _warn_out_of_data()
+            warn_out_of_data()
+        self._pass = None
+
+    def cut(self, steps: int) -> None:
+        """Ends the epoch, and the pass, because a hook of a batch says that the data has ended.
+
+        Args:
+            steps: of the next call, where its first hook said so; Keras counts them for the data's length.
+        """
+        warn_out_of_data()
+        if self.feed.num_batches is None:
+            self.feed.num_batches = self._seen + steps
         self._pass = None
 
     def end_epoch(self) -> None:
         length = self.feed.num_batches
         if self._pass is not None and length and self._seen >= length:
             if self._steps_per_epoch and self._steps < self._steps_per_epoch:
-                _warn_out_of_data()
+                warn_out_of_data()
             if self.feed.draws_seeds:
                 # Keras begins a pass here too, and each one draws from the seeds of the user's pipeline.
                 self._new_pass()
@@ -229,12 +240,3 @@ class Cursor:
             self.feed.end_epoch()
             self._told_ended += 1
             self._told_begun = self._told_ended
-
-
-def _warn_out_of_data() -> None:
-    warnings.warn(
-        "the training data ran out before the epoch was complete; make sure that it holds at least "
-        "`steps_per_epoch * epochs` batches, for example with `.repeat()`",
-        UserWarning,
-        stacklevel=3,
-    )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
+
+from overlap_train._keras.data import warn_out_of_data
 
 __all__ = ["Shard", "split_batches", "warn_if_short"]
 
@@ -29,9 +30,4 @@ def split_batches(num_batches: int, parts: int) -> list[Shard]:
 def warn_if_short(count: int, steps: int | None) -> None:
     """Warns, as Keras does, that a validation had fewer batches than were asked for."""
     if steps is not None and count < steps:
-        warnings.warn(
-            f"the validation data ran out after {count} batches, and validation_steps is {steps}; make sure "
-            "that it holds as many, as with `.repeat()`",
-            UserWarning,
-            stacklevel=3,
-        )
+        warn_out_of_data()

@@ -11,17 +11,26 @@ from overlap_train._support.lazy import lazy_names
 
 if TYPE_CHECKING:
     from overlap_train._fit.explain import explain_fit
-    from overlap_train._fit.request import FitArguments, make_request
+    from overlap_train._fit.request import FitArguments, make_request, require_data
     from overlap_train._fit.run import run_evaluate, run_fit
     from overlap_train._fit.settings import TrainerSettings
 
-__all__ = ["FitArguments", "TrainerSettings", "explain_fit", "make_request", "run_evaluate", "run_fit"]
+__all__ = [
+    "FitArguments",
+    "TrainerSettings",
+    "explain_fit",
+    "make_request",
+    "require_data",
+    "run_evaluate",
+    "run_fit",
+]
 
 _HOMES = {
     "FitArguments": "request",
     "TrainerSettings": "settings",
     "explain_fit": "explain",
     "make_request": "request",
+    "require_data": "request",
     "run_evaluate": "run",
     "run_fit": "run",
 }

@@ -163,7 +163,8 @@ class FitBuilder:
     def _keep_all_along(self, state: ModelState) -> Interrupts:
         """Opens what the fit keeps all along, if it is the first time; returns the signals that have come."""
         if self._interrupts is None:
-            self._interrupts = self._resources.enter_context(Interrupts())
+            interrupts = Interrupts(passes_on=self._request.routed)
+            self._interrupts = self._resources.enter_context(interrupts)
             self._resumer = build_resumer(self._request, state, self._progress.message, self._resources)
             self._resumption = share_start(self._request, self._resumer)
         return self._interrupts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from overlap_train._fit.course import Ledger
 from overlap_train._fit.idle_cores import IdleCores
 from overlap_train._fit.interrupts import Interrupted
 from overlap_train._fit.lag import LagControl
+from overlap_train._keras import data as keras_data
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import Snapshot
@@ -108,10 +110,19 @@ class EpochTraining:
             raise Interrupted
         return steps
 
-    def begin_call(self, epoch: int, *, begun: bool) -> None:
-        """Calls the hook of a batch's beginning, where somebody listens and it has not been called."""
-        if self._batch_hooks and not begun:
-            self.hooks.batch_begin(epoch, self.cursor.steps)
+    def begin_call(self, epoch: int, *, begun: bool) -> bool:
+        """Calls the hook of a batch's beginning, where somebody listens and it has not been called.
+
+        Returns:
+            Whether the epoch goes on.
+        """
+        if not self._batch_hooks or begun:
+            return True
+        return self._goes_on(lambda: self.hooks.batch_begin(epoch, self.cursor.steps), self._group)
+
+    def cut(self) -> None:
+        """Ends the epoch before its first step: a hook has said that there is no data."""
+        self.cursor.cut(self._group)
 
     def run_call(self, epoch: int, steps: int) -> StepsDone:
         """Makes one compiled call of at most so many steps."""
@@ -131,7 +142,9 @@ class EpochTraining:
             self.lag.trained(span, done.steps)
         self._count(done, span)
         if self._batch_hooks and done.steps:
-            self.hooks.batch_end(epoch, first + self._group - 1, done.logs)
+            last = first + self._group - 1
+            if not self._goes_on(lambda: self.hooks.batch_end(epoch, last, done.logs)):
+                done = dataclasses.replace(done, exhausted=True)
         if self.stepwise is not None and done.steps:
             step = self._course.step
             self.stepwise.after(step - done.steps, step, lambda: self.take_snapshot(epoch))
@@ -149,6 +162,8 @@ class EpochTraining:
         Args:
             last: those of its last step, which are the epoch's where the step makes logs of its own.
         """
+        if not self._course.step:
+            return {}  # Keras has no logs before the first step, and its metrics do not count
         logs = self.step.metrics()
         return last if set(last) != set(logs) and self.step.own_logs else logs
 
@@ -161,6 +176,15 @@ class EpochTraining:
             self.progress.message(
                 f"epoch {epoch + 1}: the others waited {slow.seconds:.2f} s for host {slow.host}"
             )
+
+    def _goes_on(self, hook: Callable[[], None], steps: int = 0) -> bool:
+        """Calls a hook of a batch; returns whether the epoch goes on, or ends as if the data did."""
+        try:
+            hook()
+        except keras_data.OUT_OF_DATA:
+            self.cursor.cut(steps)
+            return False
+        return True
 
     def _capped(self, steps: int) -> int:
         """Returns how many steps a call may have before something else is due."""

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.hooks import wants_train_batches
-from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import data as keras_data
 from overlap_train._keras import training as keras_training
 
 __all__ = ["Opening", "open_fit"]
@@ -23,11 +23,13 @@ class Opening:
         epoch: the first epoch, unless a checkpoint says otherwise.
         begun: whether that epoch's first hooks have been called.
         train_function: the model's, as Keras makes it; a callback that compiles the model takes it away.
+        cut: whether the hook of the first batch has said that there is no data.
     """
 
     epoch: int
     begun: bool
     train_function: Any
+    cut: bool = False
 
 
 def open_fit(
@@ -50,17 +52,11 @@ def open_fit(
         begin_pass: makes the iterator of the first pass, which a batch's hook finds made.
 
     Raises:
-        ValueError: the model makes its train function itself.
+        ValueError: a callback has given the model a train function of its own.
     """
     model.stop_training = False
     function = keras_training.begin_training(model)
-    if keras_methods.overriding_class(model, "make_train_function") or not keras_methods.is_stock_method(
-        function
-    ):
-        raise ValueError(
-            f"{type(model).__name__} makes its train function itself (make_train_function), while Trainer "
-            "makes one from train_step: override train_step instead, or train with keras.Model.fit"
-        )
+    keras_training.require_stock_function(model)
     callbacks.on_train_begin()
     epoch = keras_training.initial_epoch(model, initial_epoch)
     if traced or epoch >= epochs:
@@ -69,5 +65,8 @@ def open_fit(
     callbacks.on_epoch_begin(epoch)
     if any(map(wants_train_batches, callbacks.callbacks)):
         begin_pass()
-        callbacks.on_train_batch_begin(0)
+        try:
+            callbacks.on_train_batch_begin(0)
+        except keras_data.OUT_OF_DATA:
+            return Opening(epoch, True, function, cut=True)
     return Opening(epoch, True, function)

@@ -196,6 +196,8 @@ class SharedDelivery:
         indices, report = self._changes.share(snapshot.values, snapshot.values, stop=False)
         logs, stop, changed, rolled_back = report
         stop_training = self._model.stop_training
+        if results:
+            self._model.stop_evaluating = False
         for callback in self._callbacks.callbacks:  # one by one: a CallbackList would sort the names
             callback.on_epoch_end(snapshot.epoch, dict(logs))
         values = self._state.read()

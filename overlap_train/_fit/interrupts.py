@@ -2,10 +2,14 @@
 
 The handlers are installed only in the main thread, where Python runs them, and put back afterwards. A handler
 of the user's is called too; what it raises, such as SystemExit, is raised when the fit has ended in order.
+
+Under `routed()` a signal does what it does to a fit of Keras's, once the epochs that are done are delivered:
+it raises KeyboardInterrupt, or ends the process, and a handler of the user's that returns lets the fit go on.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from types import FrameType
@@ -23,12 +27,16 @@ class Interrupted(Exception):
 class Interrupts:
     """Notes the first signal; a second one raises KeyboardInterrupt where the main thread stands.
 
+    Args:
+        passes_on: whether the first one does to the fit in the end what it would do to one of Keras's.
+
     Attributes:
         received: the name of the signal that asked to stop, such as "SIGINT", or None.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, passes_on: bool = False) -> None:
         self.received: str | None = None
+        self._passes_on = passes_on
         self._previous: dict[signal.Signals, Any] = {}
         self._raised: BaseException | None = None
 
@@ -48,14 +56,31 @@ class Interrupts:
         raised, self._raised = self._raised, None
         if raised is not None and kind is None:
             raise raised
+        if self._passes_on and self.received is not None:
+            number = signal.Signals[self.received]
+            if signal.getsignal(number) == signal.SIG_DFL:
+                os.kill(os.getpid(), number)
+
+    def pass_on(self) -> None:
+        """Raises what the first signal would have raised in a fit of Keras's, if that is wanted.
+
+        Raises:
+            KeyboardInterrupt: it came, and no handler of the user's has raised anything else.
+        """
+        if not self._passes_on or self.received is None:
+            return
+        raised, self._raised = self._raised, None
+        raise raised if raised is not None else KeyboardInterrupt(self.received)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
             raise KeyboardInterrupt(f"{self.received}, then {signal.Signals(number).name}")
-        self.received = signal.Signals(number).name
         handler = self._previous.get(signal.Signals(number))
-        if callable(handler) and handler is not signal.default_int_handler:
+        own = handler if callable(handler) and handler is not signal.default_int_handler else None
+        if own is None or not self._passes_on:
+            self.received = signal.Signals(number).name
+        if own is not None:
             try:
-                handler(number, frame)
+                own(number, frame)
             except BaseException as error:
-                self._raised = error
+                self.received, self._raised = signal.Signals(number).name, error

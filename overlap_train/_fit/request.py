@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,9 @@ from overlap_train._data.feed import Feed
 from overlap_train._data.training_data import make_feed
 from overlap_train._fit.settings import TrainerSettings
 from overlap_train._keras import data as keras_data
-from overlap_train._keras import forks
+from overlap_train._keras import evaluation as keras_evaluation
+from overlap_train._keras import forks, routes
+from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._support import fit_arguments
@@ -23,7 +25,7 @@ from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
 from overlap_train.options.functions import EvaluationFunction, split_functions
 from overlap_train.options.validation import ValidationSet
 
-__all__ = ["FitArguments", "FitRequest", "make_request"]
+__all__ = ["FitArguments", "FitRequest", "make_request", "require_data"]
 
 
 @dataclass(frozen=True)
@@ -45,18 +47,24 @@ class FitArguments:
     steps_per_epoch: int | None
     validation_steps: int | None
     validation_batch_size: int | None
-    validation_freq: int | Sequence[int]
+    validation_freq: int | list[int]
 
-    def check(self) -> None:
+    def check(self, functions: Collection[Any] = ()) -> None:
         """Refuses values that cannot be meant; the data itself is not looked at.
+
+        Args:
+            functions: what validates besides the data.
 
         Raises:
             TypeError: for a value of the wrong type.
             ValueError: for a value out of range.
         """
         unchecked = {"x", "y", "sample_weight", "callbacks", "validation_data", "class_weight"}
+        unchecked.add("validation_freq")
         given = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in unchecked}
         fit_arguments.check_fit(**given)
+        if functions or self.validation_data is not None or self.validation_split:
+            fit_arguments.check_frequency(self.validation_freq)
 
 
 @dataclass(frozen=True)
@@ -75,6 +83,7 @@ class FitRequest:
         epochs: where it ends.
         verbose: as for `fit`; 0 on hosts other than the chief.
         checkpoints: where, when and how many, or None.
+        routed: whether the call was one of `keras.Model.fit`.
     """
 
     settings: TrainerSettings
@@ -82,12 +91,13 @@ class FitRequest:
     steps_per_epoch: int | None
     sets: Mapping[str, ValidationSet]
     functions: Mapping[str, EvaluationFunction]
-    validation_freq: int | Sequence[int]
+    validation_freq: int | list[int]
     callbacks: Any
     initial_epoch: int
     epochs: int
     verbose: fit_arguments.Verbosity
     checkpoints: CheckpointPolicy | None
+    routed: bool = False
 
     @property
     def model(self) -> keras.Model:
@@ -123,16 +133,18 @@ def make_request(
         RuntimeError: in a fork in which TensorFlow cannot run.
     """
     forks.require_runtime()
-    given.check()
+    given.check(settings.validation.functions or ())
     checkpoints = checkpoint_policy(resume)
     model = settings.model
     keras_models.require_compiled(model)
+    keras_training.require_stock_function(model)
     validation_data, functions = split_functions(given.validation_data, settings.validation.functions, is_set)
     data = given.x, given.y, given.sample_weight
     if given.validation_split and validation_data is None:
         data, validation_data = keras_data.split_validation(data, given.validation_split)
-    sets = named_sets(validation_data, _default_set(given))
+    sets = {} if validation_data is None else named_sets(validation_data, _default_set(given))
     _check_replicas(settings, functions)
+    require_data(model, sets.values())
     steps_per_epoch = keras_training.capped_steps(given.steps_per_epoch)
     recognized = keras_data.recognize(
         *data,
@@ -153,7 +165,24 @@ def make_request(
         epochs=keras_training.capped_epochs(given.epochs),
         verbose=given.verbose if settings.hosts.is_chief else 0,
         checkpoints=checkpoints,
+        routed=routes.is_routed(model, "fit"),
     )
+
+
+def require_data(model: keras.Model, sets: Iterable[ValidationSet]) -> None:
+    """Refuses validation data of which it can be told before anything begins that it is of no use.
+
+    Args:
+        model: that evaluates it; if by code of its own, any data is taken.
+        sets: the validation sets.
+
+    Raises:
+        ValueError: for data of no rows or batches, or of several replicas.
+    """
+    if keras_evaluation.has_own_test_function(model) or keras_methods.overriding_class(model, "evaluate"):
+        return
+    for each in sets:
+        keras_data.require_usable(*keras.utils.unpack_x_y_sample_weight(each.data), role="validation")
 
 
 def _default_set(given: FitArguments) -> ValidationSet:

@@ -86,7 +86,10 @@ def run_evaluate(settings: TrainerSettings, data: ValidationSet, callbacks: Any)
 
         state, suite = build(resources)
         first = FirstValidation(PythonState(model) if anew else None, build, lambda text: None)
-        return evaluate_now(state, suite, callback_list, first)
+        group = keras_training.steps_per_execution(model)
+        logs = evaluate_now(model, state, suite, callback_list, first, group=group)
+        suite.warn()
+        return logs
 
 
 def _open(
@@ -129,6 +132,8 @@ def _run(session: FitSession, request: FitRequest, builder: FitBuilder, outcome:
     finally:
         outcome.accounts = builder.ledger.accounts.closed()
         outcome.epoch_logs = builder.ledger.course.logs
+        if session.ended.startswith("interrupted"):  # also where the signal raises, as in a routed fit
+            outcome.ended = session.ended
         if request.model.history is not None:
             request.model.history.ended = outcome.ended
 

@@ -51,6 +51,7 @@ class FitSession:
         self._parts = parts
         self._renew = renew
         self._begun = self._epoch_begun = opening.begun
+        self._cut = opening.cut
         self._train_function = opening.train_function
         self._last_logs: Mapping[str, Any] = {}
         self._ledger: Ledger = parts.training.ledger
@@ -67,6 +68,7 @@ class FitSession:
             self._run_epochs()
         except Interrupted:
             self._deliver_in_grace()
+            self._parts.interrupts.pass_on()
         finally:
             self._parts.training.cursor.settle()
         self._parts.deliveries.release_step_validations()
@@ -146,8 +148,12 @@ class FitSession:
     def _train_call(self, epoch: int) -> StepsDone:
         """Makes one compiled call of training steps."""
         steps = self._parts.training.agree_on_steps()
-        self._parts.training.begin_call(epoch, begun=self._begun)
-        self._begun = False
+        if self._cut:
+            self._parts.training.cut()
+        goes_on = self._parts.training.begin_call(epoch, begun=self._begun) and not self._cut
+        self._begun = self._cut = False
+        if not goes_on:
+            return StepsDone(0, exhausted=True)
         self._renew_if_compiled()
         done = self._parts.training.run_call(epoch, steps)
         if done.steps:

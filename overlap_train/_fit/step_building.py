@@ -12,7 +12,7 @@ import tensorflow as tf
 from overlap_train._callbacks.hooks import wants_train_batches
 from overlap_train._data.feed import Feed
 from overlap_train._fit.settings import TrainerSettings
-from overlap_train._inspection.traces import Traces
+from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
@@ -55,7 +55,7 @@ class StepBuilder:
         traced = traces.get_for("train", token, key, feed.element_spec, lambda: step.trace(feed.element_spec))
         reader = None
         if self._settings.replicas is None:
-            reader = traces.get("train", token, "metrics", self._make_reader)
+            reader = traces.get("train", token, ("metrics", *map(Same, model.metrics)), self._make_reader)
         step.adopt(traced, reader)
         return step
 

@@ -1,8 +1,9 @@
 """What `fit` and `evaluate` are given as data: found out once, as Keras would, and told as plain facts.
 
 Leans on `get_data_adapter` and its adapters, `_inputs` and `_num_samples` of `ArrayDataAdapter`, `generator`
-of `GeneratorDataAdapter`, `_get_iterator` of `PyDatasetAdapter`, and `array_slicing`. On the training thread,
-but for what an epoch's begin and end tell the user's data.
+of `GeneratorDataAdapter`, `_get_iterator` of `PyDatasetAdapter`, `array_slicing`, and
+`_interrupted_warning` of `EpochIterator`. On the training thread, but for what an epoch's begin and end tell
+the user's data.
 """
 
 from __future__ import annotations
@@ -24,19 +25,27 @@ from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDat
 from keras.src.trainers.data_adapters.grain_dataset_adapter import GrainDatasetAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
+from keras.src.trainers.epoch_iterator import EpochIterator
 
 from overlap_train._keras.grain_data import told
 from overlap_train._keras.lent_batches import LentBatches
 
 __all__ = [
+    "OUT_OF_DATA",
     "Arrays",
     "Pipeline",
     "acts_at_epochs",
     "hugging_face_kind",
     "recognize",
+    "require_usable",
     "split_validation",
+    "warn_out_of_data",
     "without_optionals",
 ]
+
+
+# What says that there is no more data, in hooks of batches too: Keras calls them where it draws the batches.
+OUT_OF_DATA = (StopIteration, tf.errors.OutOfRangeError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +163,7 @@ def recognize(
     """Returns what the first arguments of `keras.Model.fit` or `evaluate` are (`get_data_adapter`).
 
     Keras warns that `shuffle`, which is True unless one says otherwise, does nothing for datasets and
-    generators; here it is dropped for them without a word.
+    generators.
 
     Args:
         x: as `keras.Model.fit` takes it.
@@ -169,14 +178,7 @@ def recognize(
     Raises:
         ValueError: as Keras, for data that it does not know, empty data or mismatched lengths.
     """
-    for part in (x, y, sample_weight):
-        _refuse_hugging_face(part, role)
-    if x is None:
-        raise ValueError(
-            f"there is no {role} data: x is None; pass arrays, a tf.data.Dataset, a keras.utils.PyDataset "
-            "or a generator of batches"
-        )
-    convertible = array_data_adapter.can_convert_arrays((x, y, sample_weight))
+    require_usable(x, y, sample_weight, role=role)
     telling = told(x)
     adapter = get_data_adapter(
         x=x if telling is None else telling,
@@ -184,18 +186,45 @@ def recognize(
         sample_weight=sample_weight,
         batch_size=batch_size,
         steps_per_epoch=steps,
-        shuffle=shuffle if convertible or isinstance(x, keras.utils.PyDataset) else False,
+        shuffle=shuffle,
         class_weight=class_weight,
     )
     pipeline = _pipeline(adapter, x, telling)
     if isinstance(adapter, ArrayDataAdapter):
-        arrays = _arrays(adapter, shuffle, pipeline)
-        if arrays.num_samples == 0:
-            raise ValueError(f"the {role} data is empty: its arrays have 0 rows; pass at least one")
-        return arrays
+        return _arrays(adapter, shuffle, pipeline)
     if pipeline.num_batches == 0:
         raise ValueError(f"the {role} data is empty: its dataset has no batch; pass at least one")
     return pipeline
+
+
+def require_usable(x: Any, y: Any = None, sample_weight: Any = None, *, role: str) -> None:
+    """Refuses data of which a look without drawing from it tells that it is of no use.
+
+    Args:
+        x: as `keras.Model.fit` takes it.
+        y: as `keras.Model.fit` takes it.
+        sample_weight: as `keras.Model.fit` takes it.
+        role: what the data is for, for messages.
+
+    Raises:
+        ValueError: for no data, data without rows, and data that Keras does not know or that is divided.
+    """
+    for part in (x, y, sample_weight):
+        _refuse_hugging_face(part, role)
+    if x is None:
+        raise ValueError(
+            f"there is no {role} data: x is None; pass arrays, a tf.data.Dataset, a keras.utils.PyDataset "
+            "or a generator of batches"
+        )
+    if isinstance(x, (tf.distribute.DistributedDataset, tf.distribute.DistributedIterator)):
+        raise ValueError(
+            f"the {role} data is a {type(x).__name__}, whose batches are divided among replicas already; "
+            "pass the tf.data.Dataset from which it was made"
+        )
+    if array_data_adapter.can_convert_arrays((x, y, sample_weight)):
+        rows = [leaf.shape[0] for leaf in keras.tree.flatten(x) if len(getattr(leaf, "shape", ()) or ())]
+        if rows and rows[0] == 0:
+            raise ValueError(f"the {role} data is empty: its arrays have 0 rows; pass at least one")
 
 
 def hugging_face_kind(data: Any) -> str | None:
@@ -229,6 +258,11 @@ def split_validation(arrays: Any, fraction: float) -> tuple[Any, Any]:
     """Splits the last `fraction` of the rows off, as `validation_split` does."""
     train, validation = array_slicing.train_validation_split(arrays, validation_split=fraction)
     return train, validation
+
+
+def warn_out_of_data() -> None:
+    """Warns in Keras's words that an epoch or a validation got fewer batches than were asked for."""
+    EpochIterator._interrupted_warning(None)
 
 
 def without_optionals(batch: Any) -> Any:

@@ -6,7 +6,7 @@ Leans on `CompileMetrics`, `MetricsList`, `pythonify_logs`, `_get_metrics_result
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import keras
@@ -21,6 +21,7 @@ __all__ = [
     "metrics_by_python",
     "metrics_or_logs",
     "python_logs",
+    "reset_others",
     "stock_metric_handles",
 ]
 
@@ -83,6 +84,14 @@ def metric_leaves(model: keras.Model) -> list[keras.metrics.Metric]:
 
     add(model.metrics)
     return leaves
+
+
+def reset_others(model: keras.Model, known: Collection[int]) -> None:
+    """Sets back the metrics of `model` none of whose variables is known, by the `id` of a handle."""
+    for metric in metric_leaves(model):
+        handles = {id(handle) for v in metric.variables for handle in models.variable_handles(v)}
+        if handles.isdisjoint(known):
+            metric.reset_state()
 
 
 def stock_metric_handles(model: keras.Model) -> list[Any]:

@@ -24,6 +24,7 @@ __all__ = [
     "Route",
     "add_handler",
     "entered",
+    "is_routed",
     "is_within",
     "remove_handler",
     "suspended",
@@ -41,6 +42,7 @@ class Route:
         target: called in its place.
         used: whether it has been.
         error: what the target raised, and its cause, which Keras takes away.
+        handled: whether it is one of all models' calls, which goes to a `Handler`.
     """
 
     model: keras.Model
@@ -48,6 +50,7 @@ class Route:
     target: Callable[..., Any]
     used: bool = False
     error: tuple[BaseException, BaseException | None] | None = None
+    handled: bool = False
 
 
 class Handler(Protocol):
@@ -106,10 +109,22 @@ def through(model: keras.Model, target: Callable[..., Any], name: str = "fit") -
 
 
 @contextlib.contextmanager
-def entered(model: keras.Model, name: str) -> Iterator[None]:
-    """Marks that a method of the model's own is about to be called by us, so that it is not called again."""
-    with _marked(Route(model, name, lambda: None, used=True)):
+def entered(model: keras.Model, name: str, *, handled: bool = False) -> Iterator[None]:
+    """Marks that a method of the model's own is about to be called by us, so that it is not called again.
+
+    Args:
+        model: whose method it is.
+        name: of the method.
+        handled: whether a `Handler` is about to be called in its place.
+    """
+    with _marked(Route(model, name, lambda: None, used=True, handled=handled)):
         yield
+
+
+def is_routed(model: keras.Model, name: str) -> bool:
+    """Whether a `Handler` of this thread is doing what a call of Keras's method asked for."""
+    routes = getattr(_local, "routes", ())
+    return any(route.handled and route.model is model and route.name == name for route in routes)
 
 
 @contextlib.contextmanager
@@ -187,7 +202,7 @@ def _routed(original: Callable[..., Any], name: str) -> Callable[..., Any]:
         # Keras's own `fit` calls `evaluate` in a way that nobody else does.
         if handler is None or _is_marked(self, name) or "_use_cached_eval_dataset" in kwargs:
             return original(self, *args, **kwargs)
-        with entered(self, name):
+        with entered(self, name, handled=True):
             return handler(original, self, name, *args, **kwargs)
 
     return method

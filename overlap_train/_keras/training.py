@@ -12,6 +12,8 @@ from typing import Any
 import keras
 from tensorflow.python.framework import config as tf_config
 
+from overlap_train._keras import methods
+
 __all__ = [
     "begin_training",
     "capped_epochs",
@@ -20,6 +22,7 @@ __all__ = [
     "initial_epoch",
     "is_deterministic",
     "profiles",
+    "require_stock_function",
     "steps_per_execution",
     "train_function",
 ]
@@ -47,6 +50,18 @@ def begin_training(model: keras.Model) -> Any:
     """
     model.make_train_function()
     return model.train_function
+
+
+def require_stock_function(model: keras.Model) -> None:
+    """Raises ValueError if the model's train function is not the one that Keras makes (`train_function`)."""
+    function = model.train_function
+    if methods.overriding_class(model, "make_train_function") or not (
+        function is None or methods.is_stock_method(function)
+    ):
+        raise ValueError(
+            f"{type(model).__name__} makes its train function itself (make_train_function), while Trainer "
+            "makes one from train_step: override train_step instead, or train with keras.Model.fit"
+        )
 
 
 def train_function(model: keras.Model) -> Any:

@@ -15,7 +15,15 @@ Preprocess: TypeAlias = Callable[..., Any]
 
 Verbosity = Literal["auto", 0, 1, 2]
 
-__all__ = ["Preprocess", "Verbosity", "check_evaluate", "check_fit", "epoch_selector", "require_verbosity"]
+__all__ = [
+    "Preprocess",
+    "Verbosity",
+    "check_evaluate",
+    "check_fit",
+    "check_frequency",
+    "epoch_selector",
+    "require_verbosity",
+]
 
 
 def check_fit(
@@ -27,7 +35,6 @@ def check_fit(
     steps_per_epoch: Any = None,
     validation_steps: Any = None,
     validation_split: Any = 0.0,
-    validation_freq: Any = 1,
     verbose: Any = "auto",
     shuffle: Any = True,
 ) -> None:
@@ -58,6 +65,20 @@ def check_fit(
             require_flag("shuffle", shuffle)
         except TypeError as error:
             raise ValueError(f"shuffle must be True, False or 'batch'; got {shown(shuffle)}") from error
+
+
+def check_frequency(validation_freq: Any) -> None:
+    """Refuses a `validation_freq` that Keras refuses at its first validation, or that cannot be meant.
+
+    Raises:
+        TypeError: for a number in it of the wrong type.
+        ValueError: if it is neither an integer nor a list, in the words of Keras; or for a number below 1.
+    """
+    if not isinstance(validation_freq, (int, list)):
+        raise ValueError(
+            f"Expected `validation_freq` to be a list or int. Received: validation_freq={validation_freq} of "
+            f"the type {type(validation_freq)}."
+        )
     epoch_selector(validation_freq)
 
 

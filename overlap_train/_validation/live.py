@@ -12,7 +12,6 @@ import itertools
 import threading
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -186,17 +185,21 @@ class StepByStep:
         logs: Mapping[str, Any] = {}
         stream = self.batches.begin() if isinstance(self.batches, StreamedBatches) else self.batches.stream()
         count = self.batches.expected
-        for first in itertools.count(0, group) if count is None else range(0, count, group):
-            callbacks.on_test_batch_begin(first)
-            done, logs = self._steps(stream, group, logs)
-            if not done:
-                break
-            callbacks.on_test_batch_end(first + group - 1, logs)
-            if model.stop_evaluating:
-                break
-        if not model.stop_evaluating:
+        try:
+            for first in itertools.count(0, group) if count is None else range(0, count, group):
+                callbacks.on_test_batch_begin(first)
+                done, logs = self._steps(stream, group, logs)
+                if not done:
+                    break
+                callbacks.on_test_batch_end(first + group - 1, logs)
+                if model.stop_evaluating:
+                    break
+            if not model.stop_evaluating:
+                stream.finish()
+                warn_if_short(self.batches.last_count, self.asked)
+        except keras_data.OUT_OF_DATA:
             stream.finish()
-            warn_if_short(self.batches.last_count, self.asked)
+            keras_data.warn_out_of_data()
         logs = keras_metrics.python_logs(keras_metrics.metrics_or_logs(model, logs))
         callbacks.on_test_end(logs)
         return logs
@@ -278,8 +281,7 @@ class OwnEvaluation:
 
     def __call__(self, callbacks: keras.callbacks.CallbackList) -> Mapping[str, Any]:
         """Validates; see `Validates`."""
-        with warnings.catch_warnings(), routes.entered(self.model, "evaluate"):
-            warnings.filterwarnings("ignore", message="`shuffle=True` was passed")
+        with routes.entered(self.model, "evaluate"):
             logs: Mapping[str, Any] = keras_evaluation.evaluate_as_in_fit(
                 self.model, self.data, batch_size=self.batch_size, steps=self.steps, callbacks=callbacks
             )

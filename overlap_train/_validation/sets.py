@@ -37,7 +37,12 @@ from overlap_train._validation.pool import WorkerPool
 from overlap_train._validation.python_state import PythonState
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train._validation.suite import NamedRunner, Runner, ValidationSuite
-from overlap_train._validation.validation_step import ValidationStep, trace_step, trace_validation
+from overlap_train._validation.validation_step import (
+    ValidationStep,
+    trace_step,
+    trace_validation,
+    with_present_metrics,
+)
 from overlap_train.options.validation import ValidationPolicy, ValidationSet
 from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import Span
@@ -229,6 +234,7 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
             model, request.function, batches.element_spec, batches.preparation, within=request.within
         ),
     )
+    step = with_present_metrics(model, step, within=request.within)
     return PreparedSet(name, chosen, batches, step, _must_be_live(request, batches, step))
 
 
@@ -273,7 +279,7 @@ def _live_steps(request: SetRequest, each: PreparedSet) -> LiveSteps:
     if each.step is None or each.batches is None:
         return eager_step(request.function, request.preprocess)
     model, spec, traced = request.model, each.batches.element_spec, traced_step(each.step)
-    token, key = keras_evaluation.test_function(model), ("late", Same(each.step))
+    token, key = keras_evaluation.test_function(model), ("late", Same(each.step.step))
     late = late_step(
         each.step,
         lambda: Traces.of(model).get(

@@ -289,6 +289,11 @@ class ValidationSuite:
         """Evaluates values on one set now, and waits for the result."""
         return self._sets[name].runner.evaluate(values)
 
+    def warn(self) -> None:
+        """Warns of what was odd about the last validation that `evaluate` made of each set."""
+        for named in self._sets.values():
+            named.runner.warn()
+
     def sanity_check(self, values: Values) -> None:
         """Evaluates one batch of each set, or raises what goes wrong with it."""
         for name in self._sets:

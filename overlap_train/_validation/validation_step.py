@@ -9,7 +9,9 @@ from typing import Any
 import keras
 
 from overlap_train._inspection.traced import CapturedVariable, TracedFunction, trace, union
+from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import data as keras_data
+from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._training.step import CarriedLogs, lists_joined, require_logs
@@ -30,6 +32,7 @@ class ValidationStep:
         own_logs: whether these count, of the last batch, and not the metrics: Keras takes the metrics where
             both have the same names.
         live: why the step can only run on the model's own variables, in step with the training; or None.
+        metrics: those of the model, which all but the step itself depends on.
     """
 
     step: TracedFunction
@@ -39,6 +42,7 @@ class ValidationStep:
     logs: CarriedLogs
     own_logs: bool
     live: str | None
+    metrics: tuple[Same, ...] = ()
 
     @property
     def writes_summaries(self) -> bool:
@@ -73,15 +77,52 @@ def trace_validation(
     """
     step = trace_step(model, function, element_spec, within)
     require_logs("validation_step", step.outputs)
+    return _around(model, step, preparation, within)
+
+
+def with_present_metrics(
+    model: keras.Model,
+    step: ValidationStep,
+    *,
+    within: Callable[[Callable[..., Any]], Callable[..., Any]],
+) -> ValidationStep:
+    """Returns a step of before with what surrounds it as Keras finds it now: a metric may have been added.
+
+    Keras keeps the trace of `test_step`, which knows nothing of that metric, but asks the model each time for
+    its metrics to set them back and to read them.
+
+    Args:
+        model: compiled.
+        step: traced for batches of the right kind.
+        within: as for `trace_validation`.
+    """
+    present = tuple(map(Same, model.metrics))
+    if step.metrics == present:
+        return step
+    return Traces.of(model).get(
+        "test",
+        keras_evaluation.test_function(model),
+        ("around", Same(step.step), step.preparation and Same(step.preparation), present),
+        lambda: _around(model, step.step, step.preparation, within),
+    )
+
+
+def _around(
+    model: keras.Model,
+    step: TracedFunction,
+    preparation: TracedFunction | None,
+    within: Callable[[Callable[..., Any]], Callable[..., Any]],
+) -> ValidationStep:
     logs, own_logs = CarriedLogs(step.outputs), set(step.outputs) != set(model.get_metrics_result())
+    metrics = tuple(map(Same, model.metrics))
     by_python = keras_metrics.metrics_by_python(model)
     if by_python is not None:
         reason = f"{by_python} may depend on Python's state"
-        return ValidationStep(step, None, None, preparation, logs, own_logs, reason)
+        return ValidationStep(step, None, None, preparation, logs, own_logs, reason, metrics)
     reset = TracedFunction(within(model.reset_metrics))
     result = trace(within(model.get_metrics_result))
     live = _must_be_live(model, step, reset, result, preparation)
-    return ValidationStep(step, reset, result, preparation, logs, own_logs, live)
+    return ValidationStep(step, reset, result, preparation, logs, own_logs, live, metrics)
 
 
 def trace_step(

@@ -122,7 +122,8 @@ def split_functions(
     for name in functions:
         if name in named or name in sets:
             raise ValueError(f"validation_data and functions both name {name!r}; give one another name")
-    return (data if data or not named else None), {**functions, **require_functions("validation_data", named)}
+    left = None if named and not data else data  # of data without a name nobody knows what `bool` says
+    return left, {**functions, **require_functions("validation_data", named)}
 
 
 def metric_values(returned: Any) -> dict[str, float]:

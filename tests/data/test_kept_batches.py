@@ -58,7 +58,7 @@ def train(cursor, steps, *, ends=True):
 @pytest.mark.parametrize("data", [counting, twice_shuffled, lambda: ragged(np.arange(12))])
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("back_to", [0, 1, 2])
-@pytest.mark.filterwarnings("ignore:the training data ran out")
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_epochs_that_are_taken_back_bring_the_same_batches(data, known, back_to):
     steps = 3 if known or data is counting else None
     _, cursor = kept(data(), steps)

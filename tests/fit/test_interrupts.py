@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 
 import keras
 import pytest
 
-from overlap_train import Trainer
+from overlap_train import Trainer, install, routed, uninstall
+from overlap_train._fit import interrupts
 from tests.networks import arrays, sequential
 
 VALIDATION = arrays(40, 1)
@@ -63,3 +65,90 @@ def test_a_second_signal_ends_at_once(handlers):
             verbose=0,
         )
     assert trainer.ended == "failed"
+
+
+class Notes(keras.callbacks.Callback):
+    """Notes the ends of epochs and of the training."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.seen.append(epoch)
+
+    def on_train_end(self, logs=None):
+        self.seen.append("end")
+
+
+def interrupted(model, *callbacks, epochs=50, **arguments):
+    """Fits a model whose callback sends SIGINT in its second epoch."""
+    callbacks = [*callbacks, Signal(1, signal.SIGINT)]
+    model.fit(
+        *arrays(), epochs=epochs, validation_data=VALIDATION, callbacks=callbacks, verbose=0, **arguments
+    )
+
+
+@pytest.mark.parametrize("by", ["routed", "install"])
+def test_a_routed_fit_raises_what_keras_raises_and_does_not_call_its_end(by, handlers):
+    expected, notes = Notes(), Notes()
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(sequential(), expected)
+    with contextlib.ExitStack() as resources:
+        resources.callback(uninstall)
+        routing = install() if by == "install" else resources.enter_context(routed())
+        with pytest.raises(KeyboardInterrupt, match="SIGINT"):
+            interrupted(sequential(), notes)
+    assert expected.seen == [0, 1] == notes.seen[:2]
+    assert "end" not in notes.seen
+    assert routing.trainer.ended == "interrupted by SIGINT"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    routing.trainer.fit(*arrays(), verbose=0)
+
+
+def test_a_routed_fit_that_was_interrupted_is_resumed(handlers, tmp_path):
+    with pytest.raises(KeyboardInterrupt), routed(resume=tmp_path):
+        interrupted(sequential(), Notes())
+    notes = Notes()
+    callbacks = [notes, Signal(-1)]
+    with routed(resume=tmp_path) as routing:
+        sequential().fit(*arrays(), epochs=5, validation_data=VALIDATION, callbacks=callbacks, verbose=0)
+    assert any("resumed" in message for message in routing.trainer.messages)
+    assert notes.seen == [0, 1, 2, 3, 4, "end"]
+
+
+class Given(Exception):
+    pass
+
+
+@pytest.mark.parametrize("raised", [None, Given, SystemExit])
+def test_a_handler_of_the_user_decides_in_a_routed_fit(raised, handlers):
+    calls = []
+
+    def handle(number, frame):
+        calls.append(number)
+        if raised is not None:
+            raise raised
+
+    signal.signal(signal.SIGINT, handle)
+    notes = Notes()
+    with routed() as routing:
+        if raised is None:
+            interrupted(sequential(), notes, epochs=4)
+        else:
+            with pytest.raises(raised):
+                interrupted(sequential(), notes, epochs=4)
+    assert calls == [signal.SIGINT]
+    assert (notes.seen == [0, 1, 2, 3, "end"]) == (raised is None)
+    assert routing.trainer.ended == ("completed" if raised is None else "interrupted by SIGINT")
+
+
+@pytest.mark.parametrize("passes_on", [False, True])
+def test_a_signal_that_ends_the_process_ends_it_behind_a_routed_fit(passes_on, handlers, monkeypatch):
+    sent = []
+    with interrupts.Interrupts(passes_on=passes_on) as asked:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert asked.received == "SIGTERM"
+        monkeypatch.setattr(os, "kill", lambda *arguments: sent.append(arguments))
+    assert sent == ([(os.getpid(), signal.SIGTERM)] if passes_on else [])
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

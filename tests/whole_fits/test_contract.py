@@ -150,9 +150,7 @@ def test_too_few_validation_batches_are_told(data):
     dataset = tf.data.Dataset.from_tensor_slices(VALIDATION).batch(16)
     generator = (batch for batch in [(X[:8], Y[:8])] * 3)
     source = {"arrays": VALIDATION, "dataset": dataset, "generator": generator}[data]
-    with pytest.warns(
-        UserWarning, match="the validation data ran out after 3 batches, and validation_steps is 5"
-    ):
+    with pytest.warns(UserWarning, match="Your input ran out of data"):
         Trainer(plain()).fit(
             X, Y, verbose=0, validation_data=source, validation_steps=5, validation_batch_size=16
         )

@@ -149,7 +149,7 @@ FURTHER_BACK = ("generator", "reshuffled", "augmented", "through python")
         ),
     ],
 )
-@pytest.mark.filterwarnings("ignore:Your input ran out of data", "ignore:the training data ran out")
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_a_rollback_replays_the_batches_and_the_numbers_are_those_of_keras(source, lag):
     expected, model = sequential(), sequential()
     trained(source, expected.fit, callbacks=callbacks())

@@ -93,7 +93,7 @@ def fit(source, resume, *, step=10**9, lag=1):
     ("source", "every_steps"),
     [*((source, 2) for source in MADE), ("in Keras's order", None), ("in parts", None), ("augmented", None)],
 )
-@pytest.mark.filterwarnings("ignore:the training data ran out")
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_killed_it_goes_on_with_the_batches_of_the_unbroken_run(tmp_path, source, every_steps):
     expected = fit(source, None)
     policy = CheckpointPolicy(directory=tmp_path / "run", every_steps=every_steps)

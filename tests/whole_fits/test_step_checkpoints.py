@@ -109,7 +109,7 @@ def unbroken(data):
 
 @pytest.mark.parametrize("data", SOURCES)
 @pytest.mark.parametrize("step", [3, STEPS + 2])
-@pytest.mark.filterwarnings("ignore:the training data ran out")
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_killed_inside_an_epoch_the_same_call_goes_on_from_there(tmp_path, data, step):
     expected = unbroken(data)
     policy = CheckpointPolicy(directory=tmp_path / "run", every_steps=2)
@@ -129,7 +129,7 @@ def no_handler():
 
 
 @pytest.mark.parametrize("data", SOURCES)
-@pytest.mark.filterwarnings("ignore:the training data ran out")
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_a_terminated_fit_leaves_a_checkpoint_of_where_it_stood(tmp_path, data, no_handler):
     expected = unbroken(data)
     stopped = fit(data, tmp_path / "run", step=8, how=terminate)

@@ -1,0 +1,32 @@
+"""Refusals: what is raised of the arguments of a call before anything of it has been begun. Any thread.
+
+Whoever has made the call for somebody else, as `routed()` does for Keras, may then let another one do it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+__all__ = ["is_refusal_of", "refusing"]
+
+_OWNER = "_overlap_train_refused_by"
+
+
+@contextlib.contextmanager
+def refusing(owner: object) -> Iterator[None]:
+    """Marks the TypeErrors and ValueErrors of a block as refusals.
+
+    Args:
+        owner: who refuses: a call within one of its callbacks may be refused by another one.
+    """
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        setattr(error, _OWNER, owner)
+        raise
+
+
+def is_refusal_of(owner: object, error: BaseException) -> bool:
+    """Whether an exception says that `owner` has refused a call and begun nothing."""
+    return getattr(error, _OWNER, None) is owner
