@@ -133,7 +133,8 @@ class SnapshotEvaluator:
             state = functions.start(own)
         else:
             number = tf.constant(0, tf.int64)
-            state, _ = functions.part(own, self._held(), number, number)
+            assert not isinstance(self._batches, StreamedBatches)
+            state, _ = functions.part(own, self._batches.blank, number, number)
         if functions.add is not None:
             state = functions.add(state, state)
         if functions.result is not None:

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._data.shards import split_batches
+from overlap_train._data.given_data import GivenData
 from overlap_train._data.validation_data import make_batches
 from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState
@@ -23,8 +24,8 @@ X, Y = arrays(70)
 
 
 def evaluator_of(model, data=(X, Y, None), *, batch_size=16, step=None, preprocess=None, **options):
-    recognized = recognize(*data, batch_size=batch_size)
-    batches = make_batches(recognized, steps=None, cache_bytes=1 << 30, preprocess=preprocess)
+    given = GivenData(lambda: recognize(*data, batch_size=batch_size))
+    batches = make_batches(given, steps=None, cache_bytes=1 << 30, preprocess=preprocess)
     traced = trace_validation(model, step or model.test_step, batches.element_spec, batches.preparation)
     state = ModelState(model, traced.variables)
     return state, batches, SnapshotEvaluator(model, state, traced, batches, **options)
@@ -241,7 +242,8 @@ def test_the_next_evaluation_of_the_same_step_compiles_nothing_and_reads_the_new
         traces.append(1)
         return model.test_step(batch)
 
-    batches = [make_batches(recognize(x, Y, batch_size=16), steps=None, cache_bytes=0) for x in (X, X + 1)]
+    given = [GivenData(lambda x=x: recognize(x, Y, batch_size=16)) for x in (X, X + 1)]
+    batches = [make_batches(each, steps=None, cache_bytes=0) for each in given]
     traced = trace_validation(model, step, batches[0].element_spec)
     state = ModelState(model, traced.variables)
     values, seen = state.read(), len(traces)

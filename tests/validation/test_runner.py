@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from overlap_train._data.given_data import GivenData
 from overlap_train._data.validation_data import make_batches
 from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState, Snapshot
@@ -32,7 +33,8 @@ def pool():
 
 def evaluator_of(model, data=(X, Y)):
     x, y = data if isinstance(data, tuple) else (data, None)
-    batches = make_batches(recognize(x, y, batch_size=16), steps=None, cache_bytes=1 << 30)
+    given = GivenData(lambda: recognize(x, y, batch_size=16))
+    batches = make_batches(given, steps=None, cache_bytes=1 << 30)
     step = trace_validation(model, model.test_step, batches.element_spec)
     state = ModelState(model, step.variables)
     return state, batches, SnapshotEvaluator(model, state, step, batches)
@@ -76,7 +78,8 @@ def test_spans_name_epoch_step_and_part(pool):
 
 
 def live_runner_of(model, spans=None):
-    batches = make_batches(recognize(X, Y, batch_size=16), steps=None, cache_bytes=1 << 30)
+    given = GivenData(lambda: recognize(X, Y, batch_size=16))
+    batches = make_batches(given, steps=None, cache_bytes=1 << 30)
     step = trace_validation(model, model.test_step, batches.element_spec)
     assert step.live
     state = ModelState(model, step.variables)
