@@ -1,9 +1,9 @@
 """D: one validation set as it was given, and when it is read.
 
 Keras takes hold of the validation data when it first validates, behind the training of that epoch, and keeps
-what it took for all validations that follow. Until then its owner may change an array, and what Python draws
-from a random generator for the validation would be missing in the training. So rows are read, and Python runs,
-no sooner. Of dense arrays the shapes and types are known before, which is enough to trace.
+what it took for all validations that follow. Until then somebody may change an array, and what Python draws
+from a random generator for a validation would be missing in the training. So no row is read and no Python
+runs before. Of dense arrays the shapes and types are known, which is enough to trace.
 """
 
 from __future__ import annotations

@@ -172,18 +172,8 @@ class FitBuilder:
             take_snapshot=functools.partial(self._take_snapshot, state),
             warm=kept is not None and kept.warm,
         )
-        return FitParts(
-            state=state,
-            training=training,
-            deliveries=deliveries,
-            callbacks=callbacks,
-            interrupts=interrupts,
-            grounds=grounds,
-            given=self._given,
-            resumption=self._resumption,
-            traced_with=None if renewed else traced_with,
-            in_step=reason,
-        )
+        found = (self._given, self._resumption, None if renewed else traced_with, reason)
+        return FitParts(state, training, deliveries, callbacks, interrupts, grounds, *found)
 
     def _keep_all_along(self, state: ModelState) -> Interrupts:
         """Opens what the fit keeps all along, if it is the first time; returns the signals that have come."""

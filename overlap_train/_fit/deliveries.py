@@ -21,6 +21,7 @@ from overlap_train._validation.backlog import Backlog
 from overlap_train._validation.pending import PendingEpoch
 from overlap_train._validation.stepwise import StepValidations
 from overlap_train._validation.suite import ValidationSuite
+from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import prefixed
@@ -148,7 +149,11 @@ class Deliveries:
         """
         pending = self.backlog.oldest
         cpu_s = self._wait(pending, timeout_s)
-        results, spans = self.suite.collect(pending)
+        try:
+            results, spans = self.suite.collect(pending)
+        except ValidationWorkerError:
+            self._go_back(pending)
+            raise
         accounts = self.ledger.accounts
         accounts.validated(pending.epoch, spans)
         self.backlog.pop()
@@ -185,7 +190,7 @@ class Deliveries:
         """Delivers the epochs whose validations end in time."""
         if self.hosts.count > 1:
             return  # what ends in time on one host need not on another
-        with suppress(TimeoutError):
+        with suppress(ValidationTimeoutError):
             while len(self.backlog) and not self._course.stopped:
                 self.deliver_oldest(timeout_s=max(0.05, deadline_s - time.monotonic()))
 
@@ -251,6 +256,12 @@ class Deliveries:
             pending.wait(timeout_s, lambda: None)
         self.ledger.charge("wait", start_s, pending.epoch, "waited_s")
         return time.process_time() - start_cpu_s if self.suite.computes_here else None
+
+    def _go_back(self, pending: PendingEpoch) -> None:
+        """Puts the training where it stood when the validation began that has failed, as under Keras."""
+        self.delivery.go_back(pending.snapshot)
+        if self.cursor.feed.rewindable:
+            self.cursor.restore(pending.snapshot.position)
 
     def _roll_back(self, pending: PendingEpoch, outcome: Outcome) -> None:
         """Forgets what was trained after a snapshot; its values are already in the model."""

@@ -27,7 +27,7 @@ from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState
 from overlap_train._validation.python_state import PythonState
 from overlap_train._validation.suite import ValidationSuite
-from overlap_train.errors import HostLostError
+from overlap_train.errors import HostLostError, ValidationWorkerError
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.table import format_epoch_table
 from overlap_train.options.validation import ValidationSet
@@ -123,7 +123,7 @@ def _run(session: FitSession, request: FitRequest, builder: FitBuilder, outcome:
         session.run()
         outcome.ended = session.ended
     except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError) as error:
-        if hosts.count == 1:
+        if hosts.count == 1 or isinstance(error, ValidationWorkerError):
             raise
         raise HostLostError(
             f"host {hosts.index} cannot go on, because another host has gone or does not answer; "

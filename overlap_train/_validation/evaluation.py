@@ -201,7 +201,9 @@ class SnapshotEvaluator:
             fold, held_spec = batches.fold, batches.held_spec
         divisible = self.indivisible is None
         metrics = tuple(Same(variable.handles[0]) for variable in state.metrics)
-        key = (Same(self._step), fold, str(held_spec), self._carries_logs, divisible, metrics)
+        # One by one, batches of another kind may have the same step, traced for any size.
+        kind = str(batches.raw_spec if fold is None else held_spec)
+        key = (Same(self._step), fold, kind, self._carries_logs, divisible, metrics)
         return Traces.of(model).get(
             "test",
             keras_evaluation.test_function(model),

@@ -1,4 +1,4 @@
-"""The validation sets of a `fit` or an `evaluate` as they were given, and the reading of each when it is due."""
+"""The validation sets of a `fit` or an `evaluate` as they were given; each is read when it is due."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ class GivenSets:
         Raises:
             Exception: what Keras raises for such data, or the user's Python.
         """
-        return all([given.read() for given in self._due(epoch)])
+        as_known = [given.read() for given in self._due(epoch)]
+        return all(as_known)
 
     def reopen(self) -> None:
         """Lets batches be drawn again after a suite that shared them was closed."""

@@ -187,10 +187,8 @@ def build_suite(
                 hosts=request.hosts,
                 steps=each.chosen.steps,
             )
-        elif each.waits:
-            runner = WaitingRunner(rewindable=not request.given.is_only_once(each.name))
         else:
-            runner = _live_runner(request, each, state, on_span)
+            runner = _runner_of_its_own(request, each, state, on_span)
         named.append(NamedRunner(each.name, runner, fit_arguments.epoch_selector(each.chosen.freq)))
     beside = pool if not request.devices and not tf.config.list_logical_devices("GPU") else None
     suite = ValidationSuite(named, on_error=request.policy.on_error, hosts=request.hosts, pool=beside)
@@ -241,6 +239,15 @@ def _must_be_live(request: SetRequest, batches: Batches, step: ValidationStep) -
         names = ", ".join(batches.reads[:3])
         return f"the pipeline of the validation data reads what no pass holds ({names}), as it stands then"
     return step.live
+
+
+def _runner_of_its_own(
+    request: SetRequest, each: PreparedSet, state: ModelState, on_span: Callable[[Span], None]
+) -> Runner:
+    """Returns the runner of a set that the workers do not evaluate, or not yet."""
+    if each.waits:
+        return WaitingRunner(rewindable=not request.given.is_only_once(each.name))
+    return _live_runner(request, each, state, on_span)
 
 
 def _live_runner(

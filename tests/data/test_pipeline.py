@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._data.cached_batches import CachedBatches
+from overlap_train._data.given_data import GivenData
 from overlap_train._data.iterator_feed import IteratorFeed
 from overlap_train._data.pipeline import is_repeatable, keeps_state, reorders, without_autotune
 from overlap_train._data.streamed_batches import StreamedBatches
-from overlap_train._data.given_data import GivenData
 from overlap_train._data.validation_data import make_batches
 from overlap_train._keras.data import recognize
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._data.shards import split_batches
 from overlap_train._data.given_data import GivenData
+from overlap_train._data.shards import split_batches
 from overlap_train._data.validation_data import make_batches
 from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState
@@ -388,3 +388,21 @@ def test_what_prepares_the_batches_counts_too_when_it_is_asked_whether_a_validat
     _, batches, _ = evaluator_of(model, preprocess=lambda x, y: (x + tf.random.normal([FEATURES]), y))
     traced = trace_validation(model, model.test_step, batches.element_spec, batches.preparation)
     assert "draws random numbers" in traced.live
+
+
+def test_batches_of_two_sizes_share_a_step_and_are_each_taken():
+    """A step that was traced for any size; the function that takes a batch is of one."""
+    model = sequential()
+    kinds = [tf.data.Dataset.from_tensor_slices((X, Y)).batch(n, drop_remainder=True) for n in (20, 16)]
+    trace = trace_validation(
+        model, model.test_step, tf.data.Dataset.from_tensor_slices((X, Y)).batch(8).element_spec
+    )
+    state = ModelState(model, trace.variables)
+    for kind, rows in zip(kinds, (60, 64), strict=True):
+        given = GivenData(lambda kind=kind: recognize(kind))
+        batches = make_batches(given, steps=None, cache_bytes=0)
+        evaluator = SnapshotEvaluator(model, state, trace, batches)
+        values = state.read()
+        result = evaluator.merge([evaluator.evaluate(values, batches.begin())], values)
+        expected = model.evaluate(X[:rows], Y[:rows], batch_size=rows, verbose=0, return_dict=True)
+        np.testing.assert_allclose(result.metrics["loss"], expected["loss"], rtol=1e-5)
