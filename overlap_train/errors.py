@@ -107,7 +107,8 @@ def worker_error(message: str, *, epoch: int, shard: int, cause: BaseException) 
         shard: which part of the validation set, counted from 0.
         cause: what the worker raised; its attributes become those of the error.
     """
-    kind = _worker_error_that_is(type(cause))
+    other: Any = type(cause)
+    kind = _worker_error_that_is(other)
     try:
         error = kind.__new__(kind, message)
         vars(error).update(vars(cause))
@@ -199,7 +200,7 @@ class _Link(NamedTuple):
     kind: type[BaseException]
     args: tuple[Any, ...]
     attributes: Mapping[str, Any]
-    other: type[BaseException] | None = None
+    other: Any = None
 
     def rebuilt(self) -> BaseException:
         # Without the constructor: its keywords are not among the arguments.

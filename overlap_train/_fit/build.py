@@ -243,7 +243,13 @@ class FitBuilder:
             settings.recorder.add,
             self._progress.message,
         )
-        add_functions(suite, request.functions, functions, self._resources)
+        # Some would be made twice, because the suite is built anew before they are called.
+        made = {
+            name: each
+            for name, each in request.functions.items()
+            if not self._given.waits_as_often(request.validation_freq if each.freq is None else each.freq)
+        }
+        add_functions(suite, made, functions, self._resources)
         if settings.validation.sanity_check:
             suite.sanity_check(state.read())
         return state, suite, PythonState(model) if anew and suite else None

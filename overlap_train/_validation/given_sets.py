@@ -85,6 +85,12 @@ class GivenSets:
         """Whether data of which nothing is known yet is to be read for an epoch's validation."""
         return any(given.waits for given in self._due(epoch))
 
+    def waits_as_often(self, freq: Any) -> bool:
+        """Whether a set of which nothing is known yet is due whenever something is that has a frequency."""
+        known = [1, freq] if isinstance(freq, int) else [1]
+        waiting = [self._sets[name].freq for name, given in self._given.items() if given.waits]
+        return any(isinstance(each, int) and each in known for each in waiting)
+
     def read(self, epoch: int) -> bool:
         """Reads what an epoch's validation needs; returns whether that is what was known of it.
 

@@ -248,11 +248,15 @@ def test_an_error_of_the_data_comes_when_keras_meets_it():
 
 def test_functions_go_on_beside_a_set_that_waits():
     model = sequential()
-    policy = ValidationPolicy(functions={"size": EvaluationFunction(lambda m: {"kernel": 1.0})})
-    trainer = Trainer(model, validation=policy)
+    functions = {
+        "often": EvaluationFunction(lambda m: {"ones": 1.0}, freq=1),
+        "seldom": EvaluationFunction(lambda m: {"ones": 1.0}),
+    }
+    trainer = Trainer(model, validation=ValidationPolicy(functions=functions))
     data = made("pydataset", lambda: 0)
     history = trainer.fit(X, Y, validation_data=data, validation_freq=2, **FIT).history
-    assert len(history["val_loss"]) == 1
+    found = {name: len(values) for name, values in history.items() if name.startswith("val_")}
+    assert found == {"val_often_ones": 3, "val_loss": 1, "val_accuracy": 1, "val_seldom_ones": 1}
 
 
 def test_a_sanity_check_reads_and_forgets():
