@@ -1,7 +1,7 @@
 """The exceptions that overlap_train raises besides ValueError and TypeError for bad arguments.
 
 OverlapTrainError
-├── ValidationWorkerError     a validation worker failed; the cause is chained
+├── ValidationWorkerError     a validation worker failed; the cause is chained (also of the cause's class)
 ├── ValidationTimeoutError    a validation took longer than its `timeout_s` (also a TimeoutError)
 ├── DataUnavailableError      a data set is neither on disk nor to be had, or it is damaged
 ├── CheckpointError           a checkpoint cannot be used
@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import builtins
 import copy
+import functools
 import itertools
 import pickle
 from collections.abc import Mapping, Sequence
@@ -87,9 +88,50 @@ class ValidationWorkerError(OverlapTrainError):
     """
 
     def __init__(self, message: str, *, epoch: int, shard: int) -> None:
-        super().__init__(message)
+        Exception.__init__(self, message)  # and not what it may be besides: see `worker_error`
         self.epoch = epoch
         self.shard = shard
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+def worker_error(message: str, *, epoch: int, shard: int, cause: BaseException) -> ValidationWorkerError:
+    """Return a `ValidationWorkerError` that is also an instance of its cause's class, where there can be one.
+
+    So `except tf.errors.InvalidArgumentError` finds what it finds under Keras.
+
+    Args:
+        message: what failed.
+        epoch: whose snapshot was being evaluated, counted from 0.
+        shard: which part of the validation set, counted from 0.
+        cause: what the worker raised; its attributes become those of the error.
+    """
+    other: Any = type(cause)
+    kind = _worker_error_that_is(other)
+    try:
+        error = kind.__new__(kind, message)
+        vars(error).update(vars(cause))
+        vars(error).pop("__notes__", None)
+        ValidationWorkerError.__init__(error, message, epoch=epoch, shard=shard)
+        str(error)
+    except Exception:  # the classes of others raise anything here
+        return ValidationWorkerError(message, epoch=epoch, shard=shard)
+    return error
+
+
+@functools.lru_cache(maxsize=64)
+def _worker_error_that_is(other: type[BaseException]) -> type[ValidationWorkerError]:
+    """Return a class below `ValidationWorkerError` and another, or the former alone where there is none."""
+    # A generator that raised StopIteration would end without a word.
+    ends = (StopIteration, StopAsyncIteration)
+    if not issubclass(other, Exception) or issubclass(other, (*ends, ValidationWorkerError)):
+        return ValidationWorkerError
+    try:
+        names = {"__module__": __name__, "__doc__": ValidationWorkerError.__doc__, "_other": other}
+        return type("ValidationWorkerError", (ValidationWorkerError, other), names)
+    except Exception:  # two layouts in memory, or a class that refuses to be derived from
+        return ValidationWorkerError
 
 
 class ValidationTimeoutError(OverlapTrainError, TimeoutError):
@@ -158,10 +200,12 @@ class _Link(NamedTuple):
     kind: type[BaseException]
     args: tuple[Any, ...]
     attributes: Mapping[str, Any]
+    other: Any = None
 
     def rebuilt(self) -> BaseException:
         # Without the constructor: its keywords are not among the arguments.
-        error = self.kind.__new__(self.kind, *self.args)
+        kind = self.kind if self.other is None else _worker_error_that_is(self.other)
+        error = kind.__new__(kind, *self.args)
         error.args = self.args
         vars(error).update(self.attributes)
         return error
@@ -179,7 +223,12 @@ def _portable_link(error: BaseException) -> Any:
     if not isinstance(error, OverlapTrainError):
         return _portable(error)
     attributes = {name: _portable(value) for name, value in vars(error).items()}
-    return _Link(type(error), tuple(map(_portable, error.args)), attributes)
+    args = tuple(map(_portable, error.args))
+    other = vars(type(error)).get("_other")
+    if other is None:
+        return _Link(type(error), args, attributes)
+    # The class of both is made anew, unless the other one is known to this process alone.
+    return _Link(ValidationWorkerError, args, attributes, other if _portable(other) is other else None)
 
 
 def _portable(value: Any) -> Any:

@@ -114,6 +114,62 @@ def test_what_cannot_be_pickled_says_what_it_was():
     assert copy.copy(error).lock is error.lock
 
 
+def refused() -> Exception:
+    import tensorflow as tf
+
+    with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+        tf.ensure_shape(tf.zeros(2), [3])
+    return raised.value
+
+
+class Sealed(Exception):
+    def __init_subclass__(cls) -> None:
+        raise AttributeError("no classes below")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        refused,
+        lambda: KeyError("gone"),
+        lambda: OSError(28, "full"),
+        lambda: UnicodeDecodeError("a", b"", 0, 1, ""),
+    ],
+    ids=["tensorflow", "key", "os", "unicode"],
+)
+def test_an_error_of_a_worker_is_of_the_class_of_its_cause(make):
+    cause = make()
+    error = errors.worker_error("it failed", epoch=3, shard=1, cause=cause)
+    assert isinstance(error, (errors.ValidationWorkerError))
+    assert isinstance(error, type(cause))
+    assert type(error) is type(errors.worker_error("again", epoch=0, shard=0, cause=make()))
+    error.__cause__ = cause
+    for moved in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error), error):
+        assert type(moved) is type(error)
+        assert str(moved) == "it failed"
+        assert (moved.args, moved.epoch, moved.shard) == (("it failed",), 3, 1)
+        assert str(moved.__cause__) == str(cause)
+    assert getattr(error, "error_code", None) == getattr(cause, "error_code", None)
+
+
+@pytest.mark.parametrize("cause", [StopIteration(), KeyboardInterrupt(), Sealed()])
+def test_an_error_of_a_worker_whose_cause_has_no_class_to_share(cause):
+    error = errors.worker_error("it failed", epoch=3, shard=1, cause=cause)
+    assert type(error) is errors.ValidationWorkerError
+    assert not isinstance(error, type(cause))
+
+
+def test_an_error_whose_class_another_process_does_not_know():
+    class Local(Exception):
+        pass
+
+    error = errors.worker_error("it failed", epoch=3, shard=1, cause=Local())
+    assert isinstance(error, Local)
+    moved = pickle.loads(pickle.dumps(error))
+    assert type(moved) is errors.ValidationWorkerError
+    assert (str(moved), moved.epoch) == ("it failed", 3)
+
+
 def test_the_cause_that_tensorflow_raised_is_kept():
     import tensorflow as tf
 

@@ -167,6 +167,10 @@ class Delivery:
             keras_metrics.python_logs(logs), stop, names, rolled_back, values, tested, spans, unsettled
         )
 
+    def go_back(self, snapshot: Snapshot) -> None:
+        """Has the model hold a snapshot whose validation failed; what was trained since is given up."""
+        self._state.restore(snapshot.values)
+
     def _deliver_unseen(
         self,
         snapshot: Snapshot,

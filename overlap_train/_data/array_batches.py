@@ -1,4 +1,4 @@
-"""D: validation arrays, held as tensors whose slices are batches."""
+"""D: validation arrays, held as tensors whose slices are batches once they have been read."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import keras
 import tensorflow as tf
 
 from overlap_train._data.fold import Fold
+from overlap_train._data.given_data import GivenData
 from overlap_train._data.preprocessing import Preprocess, trace_preprocess
 from overlap_train._data.streamed_batches import BatchStream
-from overlap_train._keras.data import Arrays
 
 __all__ = ["ArrayBatches"]
 
@@ -44,7 +44,6 @@ class ArrayBatches:
     """Validation arrays held as tensors; a batch is a slice of rows, prepared by the user's function.
 
     Attributes:
-        tensors: nested tensors, the rows along axis 0.
         num_batches: batches to evaluate, the last one possibly smaller.
         raw_spec: nested specs of a slice.
         preparation: makes a batch of a slice; None if it is one.
@@ -53,34 +52,41 @@ class ArrayBatches:
 
     def __init__(
         self,
-        arrays: Arrays,
+        given: GivenData,
         *,
         batch_size: int,
         steps: int | None,
         preprocess: Preprocess | None = None,
-        device: str | None = None,
     ) -> None:
-        """Makes tensors of arrays.
+        """Takes the arrays by their layout.
 
         Args:
-            arrays: dense.
+            given: dense arrays.
             batch_size: rows of a batch, which may be several of those of the arrays.
             steps: batches to evaluate; all if None.
             preprocess: prepares a batch.
-            device: where they are held; None leaves it to TensorFlow.
         """
-        num_samples = arrays.num_samples
-        with tf.device(device):
-            self.tensors = keras.tree.map_structure(tf.convert_to_tensor, arrays.inputs)
+        assert given.layout is not None
+        self._given, self._specs = given, given.layout.specs
+        num_samples = given.layout.num_samples
         static_size = None if num_samples % batch_size else batch_size
         self.raw_spec = keras.tree.map_structure(
-            lambda t: tf.TensorSpec([static_size, *t.shape[1:]], t.dtype), self.tensors
+            lambda t: tf.TensorSpec([static_size, *t.shape[1:]], t.dtype), self._specs
         )
         self.preparation, self.element_spec = trace_preprocess(preprocess, self.raw_spec)
         self._num_samples = num_samples
         self._batch_size = batch_size
         available = math.ceil(num_samples / batch_size)
         self.num_batches = min(steps, available) if steps else available
+
+    @property
+    def tensors(self) -> Any:
+        """Nested tensors, the rows along axis 0, as they are when this is first asked for."""
+        return self._given.tensors
+
+    def forget(self) -> None:
+        """Lets go of arrays that were read before their time, so that they are read again."""
+        self._given.forget()
 
     @property
     def expected(self) -> int:
@@ -106,8 +112,13 @@ class ArrayBatches:
 
     @property
     def held_spec(self) -> Any:
-        """Specs of `held`."""
-        return keras.tree.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), self.tensors)
+        """Specs of `held`, for any number of rows."""
+        return keras.tree.map_structure(lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), self._specs)
+
+    @property
+    def blank(self) -> Any:
+        """What stands in for `held` where no batch is taken from it."""
+        return self._given.blank()
 
     def stream(self) -> BatchStream:
         """Returns the slices one by one."""

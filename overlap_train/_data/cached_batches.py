@@ -84,6 +84,11 @@ class CachedBatches:
         """What `fold` reads after `fill`: a list of tensors, variant[], for each component of a batch."""
         return self._lists
 
+    @property
+    def blank(self) -> tuple[tf.Tensor, ...]:
+        """What stands in for `held` where no batch is taken from it: the same."""
+        return self._lists
+
     def held_on(self, device: str | None) -> tuple[tf.Tensor, ...]:
         """Returns the same: the lists stay where they are, and each batch goes to the device when drawn."""
         return self._lists

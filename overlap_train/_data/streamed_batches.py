@@ -72,6 +72,11 @@ class StreamedBatches:
         if under_way is not None:
             self._end_pass(under_way)
 
+    def reopen(self) -> None:
+        """Lets passes begin again."""
+        with self._lock:
+            self._closed = False
+
     def _begin_pass(self, stream: BatchStream) -> Iterator[Any]:
         with self._lock:
             under_way = self._under_way

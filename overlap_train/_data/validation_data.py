@@ -13,11 +13,12 @@ import tensorflow as tf
 
 from overlap_train._data.array_batches import ArrayBatches
 from overlap_train._data.cached_batches import CachedBatches
+from overlap_train._data.given_data import GivenData
 from overlap_train._data.memory import size_bytes
 from overlap_train._data.pipeline import is_repeatable, prepared_batches
 from overlap_train._data.preprocessing import Preprocess
 from overlap_train._data.streamed_batches import StreamedBatches
-from overlap_train._keras.data import Arrays, Pipeline
+from overlap_train._keras.data import Pipeline
 
 __all__ = ["Batches", "make_batches"]
 
@@ -27,36 +28,40 @@ _LEAST_JOINED = 32
 
 
 def make_batches(
-    data: Arrays | Pipeline,
+    given: GivenData,
     *,
     steps: int | None,
     cache_bytes: int,
     preprocess: Preprocess | None = None,
     most_rows: Callable[[Any], int] | None = None,
-    device: str | None = None,
 ) -> Batches:
     """Returns the validation set as `keras.Model.evaluate` would batch it.
 
     Args:
-        data: what it is given.
+        given: the data; not one that `waits`.
         steps: batches to evaluate; all if None.
         cache_bytes: prepared batches up to this size are kept between validations.
         preprocess: prepares a batch.
         most_rows: returns how many rows of nested arrays may be evaluated as one batch, where no number of
             steps is given.
-        device: where arrays are held; None leaves it to TensorFlow.
 
     Raises:
         ValueError: for endless data without `steps`.
     """
-    if isinstance(data, Arrays):
-        if data.dense:
-            most = most_rows(data.inputs) if most_rows is not None and steps is None else 0
-            batch_size = data.batch_size * _together(data.batch_size, data.num_samples, most)
-            return ArrayBatches(
-                data, batch_size=batch_size, steps=steps, preprocess=preprocess, device=device
-            )
-        data = data.pipeline
+    layout = given.layout
+    if layout is not None:
+        most = most_rows(layout.specs) if most_rows is not None and steps is None else 0
+        batch_size = layout.batch_size * _together(layout.batch_size, layout.num_samples, most)
+        return ArrayBatches(given, batch_size=batch_size, steps=steps, preprocess=preprocess)
+    if given.kept is None:
+        given.kept = _drawn(given.pipeline, steps, cache_bytes, preprocess)
+    batches: Batches = given.kept
+    return batches
+
+
+def _drawn(
+    data: Pipeline, steps: int | None, cache_bytes: int, preprocess: Preprocess | None
+) -> CachedBatches | StreamedBatches:
     dataset = prepared_batches(data.dataset, preprocess)
     if data.is_dataset and _may_be_kept(dataset, steps, cache_bytes):
         return CachedBatches(dataset, steps)

@@ -29,7 +29,7 @@ from overlap_train._fit.interrupts import Interrupted, Interrupts
 from overlap_train._fit.lag import LagControl, effective_lag
 from overlap_train._fit.request import FitRequest
 from overlap_train._fit.step_building import StepBuilder
-from overlap_train._fit.validation_building import SuiteBuilder
+from overlap_train._fit.validation_building import SuiteBuilder, give_sets
 from overlap_train._inspection.traces import Traces
 from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._snapshot import ModelState, Snapshot
@@ -38,6 +38,7 @@ from overlap_train._training.pace import Pace
 from overlap_train._training.step import Step, require_optimizer
 from overlap_train._validation.backlog import Backlog
 from overlap_train._validation.functions import FunctionRequest, add_functions
+from overlap_train._validation.given_sets import GivenSets
 from overlap_train._validation.python_state import PythonState
 from overlap_train._validation.stepwise import StepSchedule, StepValidations, deliver_step_validation
 from overlap_train._validation.suite import ValidationSuite
@@ -60,6 +61,7 @@ class FitParts:
         callbacks: a Keras `CallbackList`, or one that several hosts share.
         interrupts: the signals that have come.
         grounds: for how the callbacks are called.
+        given: the validation data, each set of which is read when its first validation is due.
         resumption: puts all where a checkpoint has it; None if the fit keeps none.
         traced_with: what the validation was traced with, where Keras would not have traced it before its
             first validation.
@@ -72,6 +74,7 @@ class FitParts:
     callbacks: Any
     interrupts: Interrupts
     grounds: Grounds
+    given: GivenSets
     resumption: AnyStart | None = None
     traced_with: PythonState | None = None
     in_step: str | None = None
@@ -91,6 +94,7 @@ class FitBuilder:
         progress: told what is decided.
         resources: closes what is opened here.
         keep: called with the results of validations inside epochs.
+        looks_only: whether nothing is to be run, so that Python's validation data is read to be told about.
 
     Attributes:
         ledger: where the time of the fit is written down.
@@ -104,7 +108,15 @@ class FitBuilder:
         progress: ProgressReporter,
         resources: contextlib.ExitStack,
         keep: Callable[[StepValidation], None],
+        *,
+        looks_only: bool = False,
     ) -> None:
+        self._given = give_sets(
+            request.settings,
+            request.sets,
+            now=False,
+            python_now=looks_only or not request.reads_when_due,
+        )
         self._request = request
         self._settings = request.settings
         self._cursor = cursor
@@ -120,11 +132,15 @@ class FitBuilder:
         course = Course(request.epochs, request.initial_epoch)
         self.ledger = Ledger(request.settings.recorder, Accounts(), course)
 
-    def build(self) -> FitParts:
-        """Builds everything and traces it; what the fit keeps all along is built the first time."""
+    def build(self, kept: EpochTraining | None = None) -> FitParts:
+        """Builds everything and traces it; what the fit keeps all along is built the first time.
+
+        Args:
+            kept: what trains and goes on as it is, where only the validation is built anew.
+        """
         settings, request = self._settings, self._request
         renewed = self._interrupts is not None
-        step, loop, pace = self._build_training()
+        step, loop, pace = self._build_training() if kept is None else (kept.step, kept.loop, kept.pace)
         state, suite, traced_with = self._build_validation(step)
         lag, reason, late = self._lag(step, suite)
         grounds = Grounds(self._callbacks)
@@ -154,11 +170,10 @@ class FitBuilder:
             hosts=settings.hosts,
             interrupted=self._interrupted,
             take_snapshot=functools.partial(self._take_snapshot, state),
+            warm=kept is not None and kept.warm,
         )
-        traced_with = None if renewed else traced_with
-        return FitParts(
-            state, training, deliveries, callbacks, interrupts, grounds, self._resumption, traced_with, reason
-        )
+        found = (self._given, self._resumption, None if renewed else traced_with, reason)
+        return FitParts(state, training, deliveries, callbacks, interrupts, grounds, *found)
 
     def _keep_all_along(self, state: ModelState) -> Interrupts:
         """Opens what the fit keeps all along, if it is the first time; returns the signals that have come."""
@@ -219,7 +234,7 @@ class FitBuilder:
         anew = settings.hosts.count == 1 and not Traces.of(model).holds(
             "test", keras_evaluation.test_function(model)
         )
-        builder = SuiteBuilder(settings, request.sets, self._callbacks, self._resources)
+        builder = SuiteBuilder(settings, request.sets, self._callbacks, self._resources, self._given)
         state, suite = builder.build_beside(request.feed, step)
         functions = FunctionRequest(
             model,
@@ -229,7 +244,13 @@ class FitBuilder:
             settings.recorder.add,
             self._progress.message,
         )
-        add_functions(suite, request.functions, functions, self._resources)
+        # Some would be made twice, because the suite is built anew before they are called.
+        made = {
+            name: each
+            for name, each in request.functions.items()
+            if not self._given.waits_as_often(request.validation_freq if each.freq is None else each.freq)
+        }
+        add_functions(suite, made, functions, self._resources)
         if settings.validation.sanity_check:
             suite.sanity_check(state.read())
         return state, suite, PythonState(model) if anew and suite else None
@@ -242,7 +263,8 @@ class FitBuilder:
 
         def build(resources: contextlib.ExitStack) -> tuple[ModelState, ValidationSuite]:
             grounds.give_up("the validation was traced again")  # which the epochs that follow need, too
-            builder = SuiteBuilder(self._settings, request.sets, self._callbacks, resources)
+            resources.callback(self._given.reopen)
+            builder = SuiteBuilder(self._settings, request.sets, self._callbacks, resources, self._given)
             return builder.build_beside(request.feed, step)
 
         return FirstValidation(traced_with, build, self._progress.message)

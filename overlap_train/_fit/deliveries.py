@@ -21,6 +21,7 @@ from overlap_train._validation.backlog import Backlog
 from overlap_train._validation.pending import PendingEpoch
 from overlap_train._validation.stepwise import StepValidations
 from overlap_train._validation.suite import ValidationSuite
+from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import prefixed
@@ -171,7 +172,11 @@ class Deliveries:
             pending: the oldest one.
             cpu_s: processor seconds of the wait for them.
         """
-        results, spans = self.suite.collect(pending)
+        try:
+            results, spans = self.suite.collect(pending)
+        except ValidationWorkerError:
+            self.delivery.go_back(pending.snapshot)  # where it began, as under Keras
+            raise
         self.lag.first_validated()
         accounts = self.ledger.accounts
         accounts.validated(pending.epoch, spans)
@@ -208,7 +213,7 @@ class Deliveries:
         """Delivers the epochs whose validations end in time."""
         if self.hosts.count > 1:
             return  # what ends in time on one host need not on another
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(ValidationTimeoutError):
             while len(self.backlog) and not self._course.stopped:
                 self.deliver_oldest(timeout_s=max(0.05, deadline_s - time.monotonic()))
 

@@ -167,6 +167,10 @@ class SharedDelivery:
         self._inner = inner
         self._changes = _Changes(hosts, model, state)
 
+    def go_back(self, snapshot: Snapshot) -> None:
+        """Has the model hold a snapshot whose validation failed; each host does so."""
+        self._inner.go_back(snapshot)
+
     def deliver(
         self,
         snapshot: Snapshot,

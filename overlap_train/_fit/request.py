@@ -110,6 +110,17 @@ class FitRequest:
         return self.settings.validation.judges_overlap and self.settings.validates_alone
 
     @property
+    def reads_when_due(self) -> bool:
+        """Whether validation data that Python makes is read when its first validation is due, as by Keras.
+
+        What all that depends on it has to be known before where it is part of checkpoints, where several
+        hosts agree on it, and where validations are made inside epochs.
+        """
+        policy = self.settings.validation
+        inside = policy.every_steps is not None or policy.every_seconds is not None
+        return self.checkpoints is None and self.settings.replicas is None and not inside
+
+    @property
     def streamed(self) -> bool:
         """Whether a pipeline prepares the batches while others are trained."""
         return not isinstance(self.feed, ArrayFeed)

@@ -19,7 +19,7 @@ from overlap_train._fit.outcome import FitOutcome
 from overlap_train._fit.request import FitRequest
 from overlap_train._fit.session import FitSession
 from overlap_train._fit.settings import TrainerSettings
-from overlap_train._fit.validation_building import SuiteBuilder
+from overlap_train._fit.validation_building import SuiteBuilder, give_sets
 from overlap_train._inspection.traces import Traces
 from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._keras import forks
@@ -27,7 +27,7 @@ from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState
 from overlap_train._validation.python_state import PythonState
 from overlap_train._validation.suite import ValidationSuite
-from overlap_train.errors import HostLostError
+from overlap_train.errors import HostLostError, ValidationWorkerError
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.table import format_epoch_table
 from overlap_train.options.validation import ValidationSet
@@ -81,8 +81,12 @@ def run_evaluate(settings: TrainerSettings, data: ValidationSet, callbacks: Any)
         model = settings.model
         anew = not Traces.of(model).holds("test", keras_evaluation.test_function(model))
 
+        sets = {"": data}
+        given = give_sets(settings, sets)
+
         def build(held: contextlib.ExitStack) -> tuple[ModelState, ValidationSuite]:
-            return SuiteBuilder(settings, {"": data}, callback_list, held).build(within_evaluate=True)
+            given.reopen()
+            return SuiteBuilder(settings, sets, callback_list, held, given).build(within_evaluate=True)
 
         state, suite = build(resources)
         first = FirstValidation(PythonState(model) if anew else None, build, lambda text: None)
@@ -123,7 +127,7 @@ def _run(session: FitSession, request: FitRequest, builder: FitBuilder, outcome:
         session.run()
         outcome.ended = session.ended
     except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError) as error:
-        if hosts.count == 1:
+        if hosts.count == 1 or isinstance(error, ValidationWorkerError):
             raise
         raise HostLostError(
             f"host {hosts.index} cannot go on, because another host has gone or does not answer; "

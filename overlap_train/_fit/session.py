@@ -17,6 +17,7 @@ import keras
 from overlap_train._fit.agreement import check_without_batches
 from overlap_train._fit.build import FitParts
 from overlap_train._fit.course import Course, Ledger
+from overlap_train._fit.epoch_training import EpochTraining
 from overlap_train._fit.first_hooks import Opening
 from overlap_train._fit.interrupts import Interrupted
 from overlap_train._fit.settings import TrainerSettings
@@ -37,14 +38,19 @@ class FitSession:
         settings: what the trainer was given.
         parts: what has been built.
         opening: what has been called.
-        renew: builds the parts anew after a callback has compiled the model or its train function.
+        renew: builds the parts anew after a callback has compiled the model or its train function, or around
+            what trains, which goes on, when the validation data has been read.
 
     Attributes:
         ended: how it ended: "completed", "stopped" by a callback, or "interrupted by" a signal.
     """
 
     def __init__(
-        self, settings: TrainerSettings, parts: FitParts, opening: Opening, renew: Callable[[], FitParts]
+        self,
+        settings: TrainerSettings,
+        parts: FitParts,
+        opening: Opening,
+        renew: Callable[[EpochTraining | None], FitParts],
     ) -> None:
         self._settings = settings
         self._model = settings.model
@@ -142,6 +148,8 @@ class FitSession:
                 break
             if self._parts.deliveries.checkpoint_due() and training.cursor.remaining() != 0:
                 self._parts.deliveries.checkpoint(training.take_snapshot(epoch))
+        if self._parts.given.waits_for(epoch) and self._parts.deliveries.deliver_all():
+            return  # before the validation is built anew
         self._end_epoch(epoch)
         self._course.next_epoch = epoch + 1
 
@@ -178,9 +186,10 @@ class FitSession:
 
     def _end_epoch(self, epoch: int) -> None:
         """Takes the snapshot of an epoch's end and starts its validation."""
+        self._parts.training.cursor.end_epoch()
+        self._read_validation_data(epoch)
         self._renew_if_set_since(epoch)
         training, accounts = self._parts.training, self._ledger.accounts
-        training.cursor.end_epoch()
         logs = training.logs(self._last_logs)
         train_logs = keras_metrics.python_logs(logs)  # callbacks get `logs`: Keras sorts nested ones once
         self._settings.hosts.check_same_logs(
@@ -245,6 +254,18 @@ class FitSession:
                 "before fit, or pass ValidationPolicy(max_lag=0)"
             )
 
+    def _read_validation_data(self, epoch: int) -> None:
+        """Reads the validation data whose first validation is due, as Keras does now.
+
+        Builds the validation anew if that shows what it is, or that it is not what it was.
+        """
+        if self._parts.given.read(epoch):
+            return
+        changed = None if self._parts.traced_with is None else self._parts.traced_with.changed()
+        if changed is not None and self._parts.traced_with is not None:
+            self._parts.traced_with.forget_validation()
+        self._build_anew(None, kept=self._parts.training)
+
     def _renew_if_set_since(self, epoch: int) -> None:
         """Has the parts built anew before the first validation if its trace holds what is true no more.
 
@@ -260,14 +281,20 @@ class FitSession:
         traced_with.forget_validation()
         self._build_anew(f"{changed} was set before the first validation, which is traced again")
 
-    def _build_anew(self, reason: str) -> None:
-        """Has the parts built anew, once all that is under way has been delivered."""
+    def _build_anew(self, reason: str | None, kept: EpochTraining | None = None) -> None:
+        """Has the parts built anew, once all that is under way has been delivered.
+
+        Args:
+            reason: told, if it is not None.
+            kept: what trains, if that is not to be built anew.
+        """
         deliveries = self._parts.deliveries
         while len(deliveries):
             deliveries.deliver_oldest()
         deliveries.finish_step_validations()
-        self._parts = self._renew()
-        self._parts.training.progress.message(reason)
+        self._parts = self._renew(kept)
+        if reason is not None:
+            self._parts.training.progress.message(reason)
 
     def _deliver_in_grace(self) -> None:
         """Delivers the epochs whose validations end soon, and gives the others up."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -19,12 +19,33 @@ from overlap_train._inspection.traces import Traces
 from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._snapshot import ModelState
 from overlap_train._training.step import Step
+from overlap_train._validation.given_sets import GivenSets
 from overlap_train._validation.joining import rows_together
 from overlap_train._validation.sets import SetRequest, build_suite, prepare_sets
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.options.validation import ValidationSet
 
-__all__ = ["SuiteBuilder"]
+__all__ = ["SuiteBuilder", "give_sets"]
+
+
+def give_sets(
+    settings: TrainerSettings, sets: Mapping[str, ValidationSet], *, now: bool = True, python_now: bool = True
+) -> GivenSets:
+    """Returns the data of validation sets.
+
+    Args:
+        settings: what the trainer was given.
+        sets: by name.
+        now: whether all of it is read when it is first asked for, and not when a validation is due.
+        python_now: the same for what Python makes.
+    """
+    device = "CPU:0" if _devices(settings) else None  # each of them gets its own copy
+    return GivenSets(settings.model, sets, now=now, python_now=python_now, device=device)
+
+
+def _devices(settings: TrainerSettings) -> Sequence[str]:
+    replicas = settings.replicas
+    return settings.validation.devices or (replicas.spread if replicas is not None else ())
 
 
 class SuiteBuilder:
@@ -35,6 +56,7 @@ class SuiteBuilder:
         sets: the validation sets by name.
         callbacks: may listen to the batches.
         resources: closes what is opened here.
+        given: the data of the sets; None reads it now.
     """
 
     def __init__(
@@ -43,8 +65,10 @@ class SuiteBuilder:
         sets: Mapping[str, ValidationSet],
         callbacks: keras.callbacks.CallbackList,
         resources: contextlib.ExitStack,
+        given: GivenSets | None = None,
     ) -> None:
         self._settings = settings
+        self._given = given if given is not None else give_sets(settings, sets)
         self._sets = sets
         self._callbacks = callbacks
         self._resources = resources
@@ -85,6 +109,7 @@ class SuiteBuilder:
         acting = (c for c in self._callbacks.callbacks if acts_in_test_batches(c) and not settings.serves)
         return SetRequest(
             settings.model,
+            self._given,
             settings.model.test_step if settings.stock_validation else settings.validation_step,
             settings.validation_identity,
             settings.validation,
@@ -94,7 +119,7 @@ class SuiteBuilder:
             first=not Traces.of(settings.model).holds("test", keras_evaluation.test_function(settings.model)),
             preprocess=settings.preprocess,
             most_rows=self._rows_together(),
-            devices=settings.validation.devices or (replicas.spread if replicas is not None else ()),
+            devices=_devices(settings),
             hosts=settings.hosts,
             within=replicas.in_one_replica if replicas is not None else lambda function: function,
         )

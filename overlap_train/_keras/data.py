@@ -36,6 +36,7 @@ __all__ = [
     "Pipeline",
     "acts_at_epochs",
     "hugging_face_kind",
+    "is_made_by_python",
     "recognize",
     "require_usable",
     "split_validation",
@@ -147,6 +148,13 @@ def acts_at_epochs(data: Any) -> bool:
         return False
     hooks = ("on_epoch_begin", "on_epoch_end")
     return any(getattr(type(data), hook) is not getattr(keras.utils.PyDataset, hook) for hook in hooks)
+
+
+def is_made_by_python(x: Any, y: Any = None, sample_weight: Any = None) -> bool:
+    """Whether Python makes the batches of data, so that `recognize` draws the first ones to know them."""
+    if isinstance(x, (tf.data.Dataset, tf.distribute.DistributedDataset)):
+        return False
+    return not array_data_adapter.can_convert_arrays((x, y, sample_weight))
 
 
 def recognize(

@@ -133,7 +133,8 @@ class SnapshotEvaluator:
             state = functions.start(own)
         else:
             number = tf.constant(0, tf.int64)
-            state, _ = functions.part(own, self._held(), number, number)
+            assert not isinstance(self._batches, StreamedBatches)
+            state, _ = functions.part(own, self._batches.blank, number, number)
         if functions.add is not None:
             state = functions.add(state, state)
         if functions.result is not None:
@@ -200,8 +201,9 @@ class SnapshotEvaluator:
             fold, held_spec = batches.fold, batches.held_spec
         divisible = self.indivisible is None
         metrics = tuple(Same(variable.handles[0]) for variable in state.metrics)
-        spec = str(batches.raw_spec)  # the step may have been traced for any size
-        key = (Same(self._step), fold, spec, str(held_spec), self._carries_logs, divisible, metrics)
+        # One by one, batches of another kind may have the same step, traced for any size.
+        kind = str(batches.raw_spec if fold is None else held_spec)
+        key = (Same(self._step), fold, kind, self._carries_logs, divisible, metrics)
         return Traces.of(model).get(
             "test",
             keras_evaluation.test_function(model),

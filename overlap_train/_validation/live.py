@@ -33,7 +33,7 @@ from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._training.step import require_logs
 from overlap_train._validation.python_state import PythonState
 from overlap_train._validation.validation_step import ValidationStep
-from overlap_train.errors import ValidationWorkerError
+from overlap_train.errors import ValidationWorkerError, worker_error
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
 __all__ = [
@@ -148,8 +148,11 @@ def is_of_hook(error: BaseException) -> bool:
 def live_failure(name: str, epoch: int, error: BaseException) -> ValidationWorkerError:
     """Returns what is raised for a live validation that failed."""
     where = f"on set {name!r} " if name else ""
-    return ValidationWorkerError(
-        f"validating epoch {epoch + 1} {where}failed: {type(error).__name__}: {error}", epoch=epoch, shard=0
+    return worker_error(
+        f"validating epoch {epoch + 1} {where}failed: {type(error).__name__}: {error}",
+        epoch=epoch,
+        shard=0,
+        cause=error,
     )
 
 

@@ -9,7 +9,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 
 from overlap_train._snapshot import Snapshot
-from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
+from overlap_train.errors import ValidationTimeoutError, worker_error
 from overlap_train.records import ShardOutcome, ValidationResult
 
 __all__ = ["PendingEpoch", "PendingValidation", "merged_by_worker"]
@@ -46,17 +46,18 @@ class PendingValidation:
         """Returns the parts' results in their order; call it when `ready`.
 
         Raises:
-            ValidationWorkerError: if a worker failed; chained to what it raised.
+            ValidationWorkerError: if a worker failed; chained to what it raised, and of its class too.
         """
         failed = self._failed()
         if failed is not None:
             shard, error = failed
             where = f"on set {self.name!r} " if self.name else ""
-            raise ValidationWorkerError(
+            raise worker_error(
                 f"validating epoch {self.epoch + 1} {where}failed in part {shard + 1} of {len(self.shards)}: "
                 f"{type(error).__name__}: {_cause(error)}",
                 epoch=self.epoch,
                 shard=shard,
+                cause=error,
             ) from error
         return [future.result() for future in self.shards]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from overlap_train._data.array_batches import ArrayBatches
 from overlap_train._data.cached_batches import CachedBatches
 from overlap_train._data.shards import Shard, split_batches, warn_if_short
 from overlap_train._data.streamed_batches import StreamedBatches
@@ -63,6 +64,7 @@ class ValidationRunner:
             self.parts = min(self.parts, batches.num_batches)
         # While the training traces its first step. Whoever runs a function meanwhile would prepare it again.
         self._held: dict[str | None, Any] = {}
+        self._copying = threading.Lock()
         self._prepared: dict[str | None, Future[None]] = {
             device: pool.submit(self._prepare, device, present)
             for device in dict.fromkeys(self._device(index) for index in range(self.parts))
@@ -71,6 +73,8 @@ class ValidationRunner:
     def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
         """Begins to evaluate a snapshot; the futures are in the order of the parts."""
         stream = self._batches.begin() if isinstance(self._batches, StreamedBatches) else None
+        if isinstance(self._batches, ArrayBatches):
+            _ = self._batches.held  # read by now, on this thread, while nobody changes them
         values = snapshot.values
         parts = _Parts(self.parts)
 
@@ -79,7 +83,7 @@ class ValidationRunner:
             self._wait_until_prepared(index)
             device = self._device(index)
             with tf.device(device):
-                result = self.evaluator.evaluate(values, stream or self._part(index), self._held.get(device))
+                result = self.evaluator.evaluate(values, stream or self._part(index), self._held_on(device))
                 whole = self._merged(parts.put(index, result), values)
             thread = threading.current_thread().name
             span = Span(
@@ -128,6 +132,8 @@ class ValidationRunner:
         if not isinstance(self._batches, StreamedBatches):
             self._wait_until_prepared(0)
             self.evaluator.evaluate(values, Shard(0, 0, 1))
+        if isinstance(self._batches, ArrayBatches):
+            self._batches.forget()
 
     def merge(self, results: list[ShardResult], values: Values) -> ValidationResult:
         """Returns the metrics of the whole from those of the parts."""
@@ -151,11 +157,17 @@ class ValidationRunner:
         start_s = time.monotonic()
         if isinstance(self._batches, CachedBatches):
             self._batches.fill()
-        self._held[device] = self.evaluator.held_on(device)
         if device is not None or not self.evaluator.is_warm:
             with tf.device(device):
                 self.evaluator.warm_up(values)
         self._on_span(Span("prepare", threading.current_thread().name, start_s, time.monotonic()))
+
+    def _held_on(self, device: str | None) -> Any:
+        """Returns the data on a device, where it is copied once."""
+        with self._copying:
+            if device not in self._held:
+                self._held[device] = self.evaluator.held_on(device)
+            return self._held[device]
 
     def _wait_until_prepared(self, index: int) -> None:
         # What failed there either fails again in the evaluation, and is reported, or does not matter.

@@ -14,14 +14,13 @@ from overlap_train._data.preprocessing import Preprocess
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._data.validation_data import Batches, make_batches
 from overlap_train._inspection.traces import Same, Traces
-from overlap_train._keras import data as keras_data
 from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import models as keras_models
-from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState
 from overlap_train._support import fit_arguments
 from overlap_train._validation.evaluation import SnapshotEvaluator
+from overlap_train._validation.given_sets import GivenSets, WaitingRunner
 from overlap_train._validation.live import (
     LiveRunner,
     LiveSteps,
@@ -88,6 +87,7 @@ class SetRequest:
 
     Attributes:
         model: compiled.
+        given: the data of the sets.
         function: the validation step.
         identity: tells that step from others.
         policy: how the validation runs.
@@ -104,6 +104,7 @@ class SetRequest:
     """
 
     model: keras.Model
+    given: GivenSets
     function: Callable[[Any], Mapping[str, Any]]
     identity: Hashable
     policy: ValidationPolicy
@@ -125,9 +126,10 @@ class PreparedSet:
     Attributes:
         name: prefix of its metrics.
         chosen: as the user asked for it.
-        batches: its data; None where the model's own `evaluate` takes it.
+        batches: its data; None where the model's own `evaluate` takes it, or it waits.
         step: the traced step; None where nothing is traced.
         live: why it has to be validated live, or None.
+        waits: whether its data is still to be read.
     """
 
     name: str
@@ -135,6 +137,7 @@ class PreparedSet:
     batches: Batches | None
     step: ValidationStep | None
     live: str | None
+    waits: bool = False
 
 
 def prepare_sets(request: SetRequest, sets: Mapping[str, ValidationSet]) -> list[PreparedSet]:
@@ -190,7 +193,7 @@ def build_suite(
                 steps=each.chosen.steps,
             )
         else:
-            runner = _live_runner(request, each, state, on_span)
+            runner = _runner_of_its_own(request, each, state, on_span)
         named.append(NamedRunner(each.name, runner, fit_arguments.epoch_selector(each.chosen.freq)))
     beside = pool if not request.devices and not tf.config.list_logical_devices("GPU") else None
     suite = ValidationSuite(named, on_error=request.policy.on_error, hosts=request.hosts, pool=beside)
@@ -208,18 +211,15 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
         return PreparedSet(
             name, chosen, None, None, f"{owner.__name__} has an evaluate of its own, which validates"
         )
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(chosen.data)
-    steps, group = keras_training.capped_steps(chosen.steps), keras_training.steps_per_execution(model)
-    steps = None if steps is None else -(-steps // group) * group
+    given = request.given.of(name)
+    if given.waits:
+        return PreparedSet(name, chosen, None, None, None, waits=True)
     batches = make_batches(
-        keras_data.recognize(
-            x, y, sample_weight, role="validation", batch_size=chosen.batch_size, steps=steps
-        ),
-        steps=steps,
+        given,
+        steps=request.given.steps(name),
         cache_bytes=request.policy.cache_bytes,
         preprocess=request.preprocess,
         most_rows=request.most_rows,
-        device="CPU:0" if request.devices else None,  # each of them gets its own copy
     )
     if keras_models.runs_eagerly(model):
         return PreparedSet(name, chosen, batches, None, "the model runs eagerly (run_eagerly=True)")
@@ -245,6 +245,15 @@ def _must_be_live(request: SetRequest, batches: Batches, step: ValidationStep) -
         names = ", ".join(batches.reads[:3])
         return f"the pipeline of the validation data reads what no pass holds ({names}), as it stands then"
     return step.live
+
+
+def _runner_of_its_own(
+    request: SetRequest, each: PreparedSet, state: ModelState, on_span: Callable[[Span], None]
+) -> Runner:
+    """Returns the runner of a set that the workers do not evaluate, or not yet."""
+    if each.waits:
+        return WaitingRunner(rewindable=not request.given.is_only_once(each.name))
+    return _live_runner(request, each, state, on_span)
 
 
 def _live_runner(

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from overlap_train._data.cached_batches import CachedBatches
+from overlap_train._data.given_data import GivenData
 from overlap_train._data.validation_data import make_batches
 from overlap_train._keras.data import recognize
 
@@ -16,8 +17,8 @@ Y = np.arange(13)
 
 
 def make(x, y=None, weight=None, *, batch_size=None, steps=None, cache_bytes=1 << 30, preprocess=None):
-    data = recognize(x, y, weight, role="validation", batch_size=batch_size, steps=steps)
-    return make_batches(data, steps=steps, cache_bytes=cache_bytes, preprocess=preprocess)
+    given = GivenData(lambda: recognize(x, y, weight, role="validation", batch_size=batch_size, steps=steps))
+    return make_batches(given, steps=steps, cache_bytes=cache_bytes, preprocess=preprocess)
 
 
 def dataset(size=5):

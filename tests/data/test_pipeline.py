@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._data.cached_batches import CachedBatches
+from overlap_train._data.given_data import GivenData
 from overlap_train._data.iterator_feed import IteratorFeed
 from overlap_train._data.pipeline import is_repeatable, keeps_state, reorders, without_autotune
 from overlap_train._data.streamed_batches import StreamedBatches
@@ -67,8 +68,8 @@ def test_data_whose_functions_keep_state_cannot_be_rewound():
 
 
 def make(dataset, steps=None):
-    data = recognize(dataset, role="validation", steps=steps)
-    return make_batches(data, steps=steps, cache_bytes=1 << 30)
+    given = GivenData(lambda: recognize(dataset, role="validation", steps=steps))
+    return make_batches(given, steps=steps, cache_bytes=1 << 30)
 
 
 def test_reshuffled_validation_data_is_drawn_anew_for_each_validation():

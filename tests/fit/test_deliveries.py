@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
+from overlap_train import Trainer, ValidationPolicy
 from overlap_train._fit.interrupts import Interrupted
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
 from overlap_train.parallel.hosts import SingleHost
 from tests.fit import parts
 from tests.fit.parts import Scene
+from tests.networks import arrays, crossentropy
 from tests.parallel.together import ThreadHost
+from tests.pools import pooled
+from tests.seeds import set_random_seed
 
 
 def test_what_is_ready_is_delivered_in_order_and_without_waiting():
@@ -281,3 +288,44 @@ def test_who_stops_keeps_nothing_or_is_one_of_several_writes_none():
     scene.deliveries.hosts, scene.deliveries.resumer = SingleHost(), None
     assert not scene.deliveries.may_checkpoint()
     assert not scene.deliveries.checkpoint_due()
+
+
+X, Y = arrays(64)
+
+
+class Failing(keras.Sequential):
+    """Cannot be validated once it has been trained for so many steps."""
+
+    def test_step(self, data):
+        tf.debugging.assert_less(self.optimizer.iterations, tf.constant(8, tf.int64), "late")
+        return super().test_step(data)
+
+
+@pooled
+def failing():
+    set_random_seed(4)
+    layers = [keras.layers.Dropout(0.3, seed=1), keras.layers.Dense(4)]
+    model = Failing([keras.Input((X.shape[1],)), *layers])
+    model.compile("adam", crossentropy())
+    return model
+
+
+@pytest.mark.parametrize("lag", [0, 1, 3])
+@pytest.mark.parametrize("kind", ["arrays", "tf.data"])
+def test_a_failed_validation_leaves_the_model_where_it_began(lag, kind):
+    left = []
+    for trained in (False, True):
+        model = failing()
+        policy = ValidationPolicy(max_lag=lag, overlap="always")
+        fit = Trainer(model, validation=policy).fit if trained else model.fit
+        x, y, size = X, Y, 16
+        if kind == "tf.data":
+            x, y, size = tf.data.Dataset.from_tensor_slices((X, Y)).batch(16), None, None
+        with pytest.raises(tf.errors.InvalidArgumentError, match="late") as raised:
+            fit(x, y, batch_size=size, epochs=9, validation_data=(X, Y), shuffle=False, verbose=0)
+        assert isinstance(raised.value, ValidationWorkerError) == trained
+        variables = [*model.trainable_variables, *model.optimizer.variables, *model.non_trainable_variables]
+        left.append([np.asarray(variable) for variable in variables])
+        assert model.history.epoch == [0]
+    for actual, wanted in zip(left[1], left[0], strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-6)

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer
+from overlap_train._data.given_data import GivenData
 from overlap_train._data.shards import split_batches
 from overlap_train._data.validation_data import make_batches
 from overlap_train._keras.data import recognize
@@ -23,8 +24,8 @@ X, Y = arrays(70)
 
 
 def evaluator_of(model, data=(X, Y, None), *, batch_size=16, step=None, preprocess=None, **options):
-    recognized = recognize(*data, batch_size=batch_size)
-    batches = make_batches(recognized, steps=None, cache_bytes=1 << 30, preprocess=preprocess)
+    given = GivenData(lambda: recognize(*data, batch_size=batch_size))
+    batches = make_batches(given, steps=None, cache_bytes=1 << 30, preprocess=preprocess)
     traced = trace_validation(model, step or model.test_step, batches.element_spec, batches.preparation)
     state = ModelState(model, traced.variables)
     return state, batches, SnapshotEvaluator(model, state, traced, batches, **options)
@@ -217,7 +218,8 @@ def test_the_next_evaluation_of_the_same_step_compiles_nothing_and_reads_the_new
         traces.append(1)
         return model.test_step(batch)
 
-    batches = [make_batches(recognize(x, Y, batch_size=16), steps=None, cache_bytes=0) for x in (X, X + 1)]
+    given = [GivenData(lambda x=x: recognize(x, Y, batch_size=16)) for x in (X, X + 1)]
+    batches = [make_batches(each, steps=None, cache_bytes=0) for each in given]
     traced = trace_validation(model, step, batches[0].element_spec)
     state = ModelState(model, traced.variables)
     values, seen = state.read(), len(traces)
@@ -292,3 +294,21 @@ def test_batches_of_any_known_or_unknown_size_are_evaluated_in_turn(sizes):
         found = trainer.evaluate(data, verbose=0, return_dict=True)
         assert set(found) == set(expected)
         assert np.isfinite(found["loss"])
+
+
+def test_batches_of_two_sizes_share_a_step_and_are_each_taken():
+    """A step that was traced for any size; the function that takes a batch is of one."""
+    model = sequential()
+    kinds = [tf.data.Dataset.from_tensor_slices((X, Y)).batch(n, drop_remainder=True) for n in (20, 16)]
+    trace = trace_validation(
+        model, model.test_step, tf.data.Dataset.from_tensor_slices((X, Y)).batch(8).element_spec
+    )
+    state = ModelState(model, trace.variables)
+    for kind, rows in zip(kinds, (60, 64), strict=True):
+        given = GivenData(lambda kind=kind: recognize(kind))
+        batches = make_batches(given, steps=None, cache_bytes=0)
+        evaluator = SnapshotEvaluator(model, state, trace, batches)
+        values = state.read()
+        result = evaluator.merge([evaluator.evaluate(values, batches.begin())], values)
+        expected = model.evaluate(X[:rows], Y[:rows], batch_size=rows, verbose=0, return_dict=True)
+        np.testing.assert_allclose(result.metrics["loss"], expected["loss"], rtol=1e-5)

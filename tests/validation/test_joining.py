@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from overlap_train import Trainer, ValidationPolicy
+from overlap_train._data.given_data import GivenData
 from overlap_train._data.validation_data import make_batches
 from overlap_train._keras.data import recognize
 from overlap_train._validation.joining import rows_together
@@ -189,8 +190,8 @@ def test_the_history_is_that_of_the_users_batches(rows, weighted):
 
 def make(*, batch_size=16, steps=None, **arguments):
     x, y = arrays(ROWS)
-    data = recognize(x, y, batch_size=batch_size, steps=steps)
-    return make_batches(data, steps=steps, cache_bytes=0, **arguments)
+    given = GivenData(lambda: recognize(x, y, batch_size=batch_size, steps=steps))
+    return make_batches(given, steps=steps, cache_bytes=0, **arguments)
 
 
 def test_enough_batches_are_left_to_share():

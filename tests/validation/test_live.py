@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from overlap_train._data.given_data import GivenData
 from overlap_train._data.validation_data import make_batches
 from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState, Snapshot
@@ -29,7 +30,7 @@ X, Y = arrays(70)
 
 
 def live_runner_of(model, spans=None):
-    batches = make_batches(recognize(X, Y, batch_size=16), steps=None, cache_bytes=1 << 30)
+    batches = make_batches(GivenData(lambda: recognize(X, Y, batch_size=16)), steps=None, cache_bytes=1 << 30)
     step = trace_validation(model, model.test_step, batches.element_spec)
     assert step.live
     state = ModelState(model, step.variables)
@@ -168,7 +169,9 @@ def test_what_the_data_began_is_ended():
 
 def stepwise(model, step, *, steps=None, batch_size=16, rows=70):
     data = recognize(X[:rows], Y[:rows], batch_size=batch_size, steps=steps)
-    return StepByStep(model, step, make_batches(data, steps=steps, cache_bytes=1 << 30), steps)
+    return StepByStep(
+        model, step, make_batches(GivenData(lambda: data), steps=steps, cache_bytes=1 << 30), steps
+    )
 
 
 def bare():
@@ -286,7 +289,7 @@ def test_missing_batches_are_warned_of_as_by_keras(given):
     data = rows.shuffle(9) if given else rows.filter(lambda x, y: True).shuffle(9)
     model = counting()
     step = trace_validation(model, model.test_step, rows.element_spec)
-    batches = make_batches(recognize(data), steps=9, cache_bytes=0)
+    batches = make_batches(GivenData(lambda: recognize(data)), steps=9, cache_bytes=0)
     validate = StepByStep(model, traced_step(step), batches, asked=9)
     with pytest.warns(UserWarning, match="ran out"):
         validate(keras.callbacks.CallbackList([], model=model))

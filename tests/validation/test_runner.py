@@ -7,6 +7,7 @@ import threading
 import pytest
 import tensorflow as tf
 
+from overlap_train._data.given_data import GivenData
 from overlap_train._data.validation_data import make_batches
 from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState, Snapshot
@@ -28,7 +29,8 @@ def pool():
 
 def evaluator_of(model, data=(X, Y)):
     x, y = data if isinstance(data, tuple) else (data, None)
-    batches = make_batches(recognize(x, y, batch_size=16), steps=None, cache_bytes=1 << 30)
+    given = GivenData(lambda: recognize(x, y, batch_size=16))
+    batches = make_batches(given, steps=None, cache_bytes=1 << 30)
     step = trace_validation(model, model.test_step, batches.element_spec)
     state = ModelState(model, step.variables)
     return state, batches, SnapshotEvaluator(model, state, step, batches)

@@ -1,0 +1,149 @@
+"""D: one validation set as it was given, and when it is read.
+
+Keras takes hold of the validation data when it first validates, behind the training of that epoch, and keeps
+what it took for all validations that follow. Until then somebody may change an array, and what Python draws
+from a random generator for a validation would be missing in the training. So no row is read and no Python
+runs before. Of dense arrays the shapes and types are known, which is enough to trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from overlap_train._keras.data import Arrays, Pipeline
+
+__all__ = ["ArrayLayout", "GivenData"]
+
+
+@dataclass(frozen=True)
+class ArrayLayout:
+    """What dense arrays are, without their rows.
+
+    Attributes:
+        specs: nested specs of the arrays, all rows along axis 0.
+        num_samples: rows.
+        batch_size: rows of a full batch.
+    """
+
+    specs: Any
+    num_samples: int
+    batch_size: int
+
+
+class GivenData:
+    """One validation set. On the training thread, but for what has been read.
+
+    Attributes:
+        layout: of dense arrays; None for other data.
+        kept: what draws its batches, once it has been made: another one would begin a generator anew.
+    """
+
+    def __init__(
+        self,
+        recognize: Callable[[], Arrays | Pipeline],
+        *,
+        by_python: bool = False,
+        now: bool = True,
+        device: str | None = None,
+    ) -> None:
+        """Finds out what the data is, if that neither reads a row nor runs Python, or if it is to be read.
+
+        Args:
+            recognize: returns what the data is; of what Python makes it draws the first batches.
+            by_python: whether Python makes the batches.
+            now: whether to read it.
+            device: where arrays are held; None leaves it to TensorFlow.
+        """
+        self._recognize = recognize
+        self._device = device
+        self._tensors: Any = None
+        self._pipeline: Pipeline | None = None
+        self.layout: ArrayLayout | None = None
+        self.kept: Any = None
+        self.is_read = False
+        if now:
+            self._take(recognize())
+        elif not by_python:
+            self._look(recognize())
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing is known of its batches before it is read."""
+        return self.layout is None and self._pipeline is None
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """What draws batches that are not slices of dense arrays; not of data that `waits`."""
+        assert self._pipeline is not None
+        return self._pipeline
+
+    @property
+    def tensors(self) -> Any:
+        """The arrays as they are when this is first asked for, nested.
+
+        Raises:
+            ValueError: they have become others than those that were traced for.
+        """
+        if not self.read():
+            raise ValueError("the validation arrays have other shapes or types than when fit began")
+        return self._tensors
+
+    def read(self) -> bool:
+        """Reads the data if that has not been done; returns whether it is what was known of it.
+
+        Raises:
+            Exception: what Keras raises for such data, or the user's Python.
+        """
+        if self.is_read:
+            return True
+        known = self.layout
+        self._take(self._recognize())
+        return known is not None and self.layout == known
+
+    def forget(self) -> None:
+        """Lets go of arrays that were read before their time, so that they are read again."""
+        if self.layout is not None:
+            self._tensors, self.is_read = None, False
+
+    def blank(self) -> Any:
+        """Returns tensors as the arrays will give, nested, with no rows."""
+        assert self.layout is not None
+        with tf.device(self._device):
+            return keras.tree.map_structure(
+                lambda spec: tf.zeros([0, *spec.shape[1:]], spec.dtype), self.layout.specs
+            )
+
+    def reopen(self) -> None:
+        """Lets batches be drawn again after a suite that shared them was closed."""
+        if hasattr(self.kept, "reopen"):
+            self.kept.reopen()
+
+    def _look(self, data: Arrays | Pipeline) -> None:
+        if isinstance(data, Pipeline):  # whose dataset the user made
+            self._take(data)
+        elif data.dense:
+            self.layout = _layout(data)
+
+    def _take(self, data: Arrays | Pipeline) -> None:
+        self.is_read, self.layout = True, None
+        if isinstance(data, Pipeline):
+            self._pipeline = data
+        elif data.dense:
+            self.layout = _layout(data)
+            with tf.device(self._device):
+                self._tensors = keras.tree.map_structure(tf.convert_to_tensor, data.inputs)
+        else:
+            self._pipeline = data.pipeline
+
+
+def _layout(arrays: Arrays) -> ArrayLayout:
+    def spec(array: Any) -> tf.TensorSpec:
+        row = tf.convert_to_tensor(array[:1])  # texts have a type of their own in NumPy
+        return tf.TensorSpec([arrays.num_samples, *row.shape[1:]], row.dtype)
+
+    return ArrayLayout(keras.tree.map_structure(spec, arrays.inputs), arrays.num_samples, arrays.batch_size)

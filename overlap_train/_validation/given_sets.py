@@ -1,0 +1,151 @@
+"""The validation sets of a `fit` or an `evaluate` as they were given; each is read when it is due."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import keras
+
+from overlap_train._data.given_data import GivenData
+from overlap_train._keras import data as keras_data
+from overlap_train._keras import training as keras_training
+from overlap_train._snapshot import Snapshot, Values
+from overlap_train._support import fit_arguments
+from overlap_train.options.validation import ValidationSet
+from overlap_train.records import ShardOutcome, ValidationResult
+
+__all__ = ["GivenSets", "WaitingRunner"]
+
+
+class GivenSets:
+    """The validation sets, which are kept however often their evaluators are built. On the training thread.
+
+    Args:
+        model: compiled.
+        sets: by name.
+        now: whether each is read as soon as it is asked for.
+        python_now: whether each is that Python makes.
+        device: where arrays are held; None leaves it to TensorFlow.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        sets: Mapping[str, ValidationSet],
+        *,
+        now: bool = True,
+        python_now: bool = True,
+        device: str | None = None,
+    ) -> None:
+        self._model = model
+        self._sets = sets
+        self._parts = {
+            name: keras.utils.unpack_x_y_sample_weight(chosen.data) for name, chosen in sets.items()
+        }
+        self._now = now
+        self._python_now = python_now
+        self._device = device
+        self._steps: dict[str, int | None] = {}
+        self._given: dict[str, GivenData] = {}
+
+    def steps(self, name: str) -> int | None:
+        """Returns how many batches a validation is to have, as Keras rounds them; None for all."""
+        if name not in self._steps:
+            steps = keras_training.capped_steps(self._sets[name].steps)
+            group = keras_training.steps_per_execution(self._model)
+            self._steps[name] = None if steps is None else -(-steps // group) * group
+        return self._steps[name]
+
+    def of(self, name: str) -> GivenData:
+        """Returns a set's data.
+
+        Raises:
+            ValueError: for data that Keras does not know, empty data or mismatched lengths.
+        """
+        if name not in self._given:
+            parts, chosen, steps = self._parts[name], self._sets[name], self.steps(name)
+            by_python = keras_data.is_made_by_python(*parts)
+            self._given[name] = GivenData(
+                lambda: keras_data.recognize(
+                    *parts, role="validation", batch_size=chosen.batch_size, steps=steps
+                ),
+                by_python=by_python,
+                now=self._now or (by_python and self._python_now),
+                device=self._device,
+            )
+        return self._given[name]
+
+    def is_only_once(self, name: str) -> bool:
+        """Whether the batches of a set can be drawn once, as those of a generator."""
+        return hasattr(self._parts[name][0], "__next__")
+
+    def waits_for(self, epoch: int) -> bool:
+        """Whether data of which nothing is known yet is to be read for an epoch's validation."""
+        return any(given.waits for given in self._due(epoch))
+
+    def waits_as_often(self, freq: Any) -> bool:
+        """Whether a set of which nothing is known yet is due whenever something is that has a frequency."""
+        known = [1, freq] if isinstance(freq, int) else [1]
+        waiting = [self._sets[name].freq for name, given in self._given.items() if given.waits]
+        return any(isinstance(each, int) and each in known for each in waiting)
+
+    def read(self, epoch: int) -> bool:
+        """Reads what an epoch's validation needs; returns whether that is what was known of it.
+
+        Raises:
+            Exception: what Keras raises for such data, or the user's Python.
+        """
+        as_known = [given.read() for given in self._due(epoch)]
+        return all(as_known)
+
+    def reopen(self) -> None:
+        """Lets batches be drawn again after a suite that shared them was closed."""
+        for given in self._given.values():
+            given.reopen()
+
+    def _due(self, epoch: int) -> list[GivenData]:
+        return [
+            given
+            for name, given in self._given.items()
+            if not given.is_read and fit_arguments.epoch_selector(self._sets[name].freq)(epoch)
+        ]
+
+
+class WaitingRunner:
+    """Stands in for the runner of a set of which nothing is known yet.
+
+    Before its first validation the set is read, and the suite built anew.
+
+    Attributes:
+        rewindable: whether a validation can be made again.
+        in_step: None: as far as is known.
+        runs_python: it may.
+    """
+
+    in_step: str | None = None
+    live = False
+    computes_here = True
+    runs_python = True
+
+    def __init__(self, *, rewindable: bool) -> None:
+        self.rewindable = rewindable
+
+    def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
+        raise NotImplementedError("this validation set has not been read")
+
+    def evaluate(self, values: Values) -> ValidationResult:
+        raise NotImplementedError("this validation set has not been read")
+
+    def evaluate_one_batch(self, values: Values) -> None:
+        """Nothing: the batch would be drawn too early."""
+
+    def merge(self, results: list[Any], values: Values) -> ValidationResult:
+        raise NotImplementedError("this validation set has not been read")
+
+    def warn(self) -> None:
+        """Nothing: there was no validation."""
+
+    def close(self) -> None:
+        """Nothing has been begun."""

@@ -1,0 +1,271 @@
+"""Validation data is read when Keras reads it: behind the training of the first epoch that is validated."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train import EvaluationFunction, Trainer, ValidationPolicy
+from tests import networks
+from tests.networks import arrays, assert_same_history, functional_data
+from tests.pools import pooled, sequential
+
+X, Y = arrays(64)
+POLICIES = ValidationPolicy(), ValidationPolicy(max_lag=0)
+FIT = {"batch_size": 16, "epochs": 3, "verbose": 0}
+functional = pooled(networks.functional)
+
+
+def hooked(hook, act):
+    """Returns a callback that calls a function with the number of calls so far, in one hook."""
+    calls = itertools.count(1)
+    return type("Hook", (keras.callbacks.Callback,), {hook: lambda *_, **__: act(next(calls))})()
+
+
+def compare(run, build=sequential, policies=POLICIES):
+    """Runs what is given a model and its `fit` with Keras and with the trainer, and compares."""
+    model = build()
+    random.seed(3)
+    np.random.seed(3)
+    expected = run(model, model.fit)
+    weights, drawn = model.get_weights(), (random.random(), np.random.random())
+    for policy in policies:
+        model = build()
+        random.seed(3)
+        np.random.seed(3)
+        assert_same_history(run(model, Trainer(model, validation=policy).fit), expected)
+        for actual, wanted in zip(model.get_weights(), weights, strict=True):
+            np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-6)
+        assert (random.random(), np.random.random()) == drawn
+
+
+def as_memmap(array, path):
+    mapped = np.memmap(path, array.dtype, "w+", shape=array.shape)
+    mapped[:] = array
+    return mapped
+
+
+@pytest.mark.parametrize(
+    ("hook", "kind"),
+    [
+        ("on_train_batch_begin", "float32"),
+        ("on_epoch_begin", "float32"),
+        ("on_train_batch_end", "float64"),
+        ("on_train_batch_end", "memmap"),
+        ("on_train_batch_end", "weights"),
+    ],
+)
+def test_arrays_that_a_hook_changes_in_place(hook, kind, tmp_path):
+    def run(model, fit):
+        x, y = arrays(40, 1)
+        x = x.astype("float64") if kind == "float64" else x
+        x = as_memmap(x, tmp_path / "x") if kind == "memmap" else x
+        weight = np.ones(40)
+        data = (x, y, weight) if kind == "weights" else (x, y)
+
+        def act(calls):
+            data[-1][:] = data[-1] + 1 if kind == "weights" else (data[-1] + calls) % 4
+            x[:] = x + 1
+
+        return fit(X, Y, validation_data=data, callbacks=[hooked(hook, act)], **FIT).history
+
+    compare(run)
+
+
+@pytest.mark.parametrize("freq", [2, [3]])
+def test_a_later_first_validation_reads_later(freq):
+    def run(model, fit):
+        x, y = arrays(40, 1)
+
+        def act(calls):
+            x[:] = x * 1.5
+
+        hook = hooked("on_epoch_end", act)
+        return fit(X, Y, validation_data=(x, y), validation_freq=freq, callbacks=[hook], **FIT).history
+
+    compare(run)
+
+
+def test_rows_that_validation_split_takes():
+    def run(model, fit):
+        x, y = arrays(64)
+
+        def act(calls):
+            x[:] = x + 1  # the training has read its rows
+
+        return fit(x, y, validation_split=0.25, callbacks=[hooked("on_train_batch_end", act)], **FIT).history
+
+    compare(run)
+
+
+def test_arrays_that_are_replaced_by_longer_ones():
+    x, y = functional_data(64)
+
+    def run(model, fit):
+        inputs, labels = functional_data(30, 1)
+
+        def act(calls):
+            more = functional_data(41, 2)
+            inputs.update(more[0])
+            labels.update(more[1])
+
+        hook = hooked("on_train_batch_end", act)
+        return fit(x, y, validation_data=(inputs, labels), callbacks=[hook], **FIT).history
+
+    compare(run, functional)
+
+
+def test_what_was_read_stays_when_a_callback_has_the_steps_traced_anew():
+    def run(model, fit):
+        x, y = arrays(40, 1)
+
+        def act(calls):
+            x[:] = x + 1
+            model.make_train_function(force=True)
+
+        return fit(X, Y, validation_data=(x, y), callbacks=[hooked("on_epoch_end", act)], **FIT).history
+
+    compare(run)
+
+
+class Drawing(keras.utils.PyDataset):
+    """Draws from the global generators in each batch, and at an epoch's end."""
+
+    def __init__(self, batches, log):
+        super().__init__()
+        self.batches, self.log = batches, log
+
+    def __len__(self):
+        return self.batches
+
+    def __getitem__(self, index):
+        self.log.append(index)
+        rows = slice(16 * index, 16 * index + 16)
+        return X[rows] * np.random.random() + random.random(), Y[rows]
+
+    def on_epoch_end(self):
+        self.log.append("end")
+        np.random.random()
+
+
+def test_training_and_validation_that_draw_from_one_random_generator():
+    logs = []
+
+    def run(model, fit):
+        logs.append([])
+        train, validation = Drawing(4, logs[-1]), Drawing(2, logs[-1])
+        return fit(train, validation_data=validation, epochs=3, verbose=0).history
+
+    compare(run)
+    assert logs[0] == logs[1] == logs[2]
+
+
+def test_two_sets_are_each_read_when_they_are_due():
+    """Keras knows one set: what the other draws must not be seen in what this one gives."""
+
+    def run(model, fit):
+        given, log = Drawing(2, []), []
+        if fit == model.fit:
+            history = fit(Drawing(4, log), validation_data=given, epochs=2, verbose=0).history
+            return {name.replace("val_", "val_drawn_"): values for name, values in history.items()}
+        sets = {"arrays": (X, Y), "drawn": given}
+        history = fit(Drawing(4, log), validation_data=sets, epochs=2, verbose=0).history
+        return {name: values for name, values in history.items() if "arrays" not in name}
+
+    compare(run)
+
+
+def made(kind, seen):
+    """Returns validation data that Python makes, with labels by what it sees while it makes them."""
+
+    def batches():
+        for index in range(2):
+            rows = slice(16 * index, 16 * index + 16)
+            yield X[rows], (Y[rows] + seen()) % 4
+
+    if kind == "generator":
+        return batches()
+    if kind == "from_generator":
+        spec = (tf.TensorSpec([None, X.shape[1]], X.dtype), tf.TensorSpec([None], Y.dtype))
+        made = tf.data.Dataset.from_generator(batches, output_signature=spec)
+        return made.apply(tf.data.experimental.assert_cardinality(2))
+
+    class Made(keras.utils.PyDataset):
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, index):
+            return list(batches())[index]
+
+    return Made()
+
+
+@pytest.mark.parametrize("kind", ["generator", "from_generator", "pydataset"])
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_python_that_sees_what_the_training_has_done(kind, epochs):
+    def run(model, fit):
+        count = [0]
+
+        def act(calls):
+            count[0] = calls
+
+        # A generator has one validation: how many batches Keras then loses is a matter of luck.
+        options = {"validation_freq": [epochs], "validation_steps": 2} if kind == "generator" else {}
+        arguments = {**FIT, "epochs": epochs}
+        data = made(kind, lambda: count[0])
+        hook = hooked("on_train_batch_end", act)
+        return fit(X, Y, validation_data=data, callbacks=[hook], **options, **arguments).history
+
+    compare(run)
+
+
+def test_nothing_is_drawn_where_no_validation_is_due():
+    drawn = []
+    data = made("pydataset", lambda: drawn.append(1) or 0)
+    model = sequential()
+    history = Trainer(model).fit(X, Y, validation_data=data, validation_freq=[9], **FIT).history
+    assert "val_loss" not in history
+    assert not drawn
+
+
+def test_an_error_of_the_data_comes_when_keras_meets_it():
+    class Failing(Drawing):
+        def __getitem__(self, index):
+            raise KeyError("no such file")
+
+    for trained in (False, True):
+        model = sequential()
+        fit = Trainer(model).fit if trained else model.fit
+        with pytest.raises(KeyError, match="no such file"):
+            fit(X, Y, validation_data=Failing(2, []), **FIT)
+        assert int(model.optimizer.iterations) == 4
+
+
+def test_functions_go_on_beside_a_set_that_waits():
+    model = sequential()
+    functions = {
+        "often": EvaluationFunction(lambda m: {"ones": 1.0}, freq=1),
+        "seldom": EvaluationFunction(lambda m: {"ones": 1.0}),
+    }
+    trainer = Trainer(model, validation=ValidationPolicy(functions=functions))
+    data = made("pydataset", lambda: 0)
+    history = trainer.fit(X, Y, validation_data=data, validation_freq=2, **FIT).history
+    found = {name: len(values) for name, values in history.items() if name.startswith("val_")}
+    assert found == {"val_often_ones": 3, "val_loss": 1, "val_accuracy": 1, "val_seldom_ones": 1}
+
+
+def test_a_sanity_check_reads_and_forgets():
+    def run(model, fit):
+        x, y = arrays(40, 1)
+
+        def act(calls):
+            x[:] = x + 1
+
+        return fit(X, Y, validation_data=(x, y), callbacks=[hooked("on_train_batch_end", act)], **FIT).history
+
+    compare(run, policies=[ValidationPolicy(sanity_check=True)])
