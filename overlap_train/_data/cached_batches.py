@@ -67,7 +67,16 @@ class CachedBatches:
         self._fold = CachedFold(self.element_spec)
         self._components = self._fold.components
         self._lists: tuple[tf.Tensor, ...] = ()
+        self._begun: tuple[Any, Any] | None = None
         self._lock = threading.Lock()
+
+    @property
+    def first(self) -> Any:
+        """The first batch, or None if there is none; it begins the pass that `fill` goes on with."""
+        if self._begun is None:
+            iterator = iter(self._dataset)
+            self._begun = iterator, next(iterator, None)
+        return self._begun[1]
 
     @property
     def expected(self) -> int:
@@ -106,11 +115,12 @@ class CachedBatches:
         """
         with self._lock:
             if self.num_batches is None:
-                with tf.device("CPU:0"):
-                    count, lists = _draw_all(iter(self._dataset))
-                if int(count) == 0:
+                if self.first is None:
                     raise ValueError("the validation data is empty: its dataset has no batch")
-                self._lists, self.num_batches = tuple(lists), int(count)
+                assert self._begun is not None
+                with tf.device("CPU:0"):
+                    count, lists = _draw_the_rest(self._begun[0], _lists_of(self._begun[1]))
+                self._lists, self.num_batches, self._begun = tuple(lists), int(count), None
             return self.num_batches
 
     @property
@@ -125,19 +135,31 @@ class CachedBatches:
         )
 
 
+def _lists_of(batch: Any) -> tuple[tf.Tensor, ...]:
+    """Returns a list for each component of a batch, with that in it."""
+    tensors = [leaf for leaf in tf.nest.flatten(batch, expand_composites=True) if leaf is not None]
+    return tuple(
+        tf.raw_ops.TensorListPushBack(
+            input_handle=tf.raw_ops.EmptyTensorList(
+                element_shape=-1, max_num_elements=-1, element_dtype=tensor.dtype
+            ),
+            tensor=tensor,
+        )
+        for tensor in tensors
+    )
+
+
 @tf.function(autograph=False)  # type: ignore[untyped-decorator]
-def _draw_all(iterator: Any) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
-    """Draws all batches; returns their number and a list of tensors for each of their components.
+def _draw_the_rest(iterator: Any, begun: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+    """Draws all batches but the first; returns the number of all, and the lists of their components.
 
     Traced once in a process for each kind of batch, which is all that the trace knows of the data.
+
+    Args:
+        iterator: behind the first batch.
+        begun: a list for each component, with that of the first batch in it.
     """
-    specs = tf.nest.flatten(iterator.element_spec, expand_composites=True)
     with tf.device("CPU:0"):
-        empty = tuple(
-            tf.raw_ops.EmptyTensorList(element_shape=-1, max_num_elements=-1, element_dtype=spec.dtype)
-            for spec in specs
-            if isinstance(spec, tf.TensorSpec)
-        )
 
         def body(count: tf.Tensor, _: tf.Tensor, lists: tuple[tf.Tensor, ...]) -> tuple[Any, ...]:
             batch = iterator.get_next_as_optional()
@@ -159,7 +181,7 @@ def _draw_all(iterator: Any) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
         count, _, lists = tf.while_loop(
             lambda _count, more, _lists: more,
             body,
-            (tf.constant(0, tf.int64), tf.constant(True), empty),
+            (tf.constant(1, tf.int64), tf.constant(True), begun),
             parallel_iterations=1,
         )
     return count, lists

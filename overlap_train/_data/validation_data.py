@@ -63,35 +63,27 @@ def _drawn(
     data: Pipeline, steps: int | None, cache_bytes: int, preprocess: Preprocess | None
 ) -> CachedBatches | StreamedBatches:
     dataset = prepared_batches(data.dataset, preprocess)
-    if data.is_dataset and _may_be_kept(dataset, steps, cache_bytes):
-        return CachedBatches(dataset, steps)
-    return StreamedBatches(data, dataset, steps)
+    kept = _kept(dataset, steps, cache_bytes) if data.is_dataset else None
+    return StreamedBatches(data, dataset, steps) if kept is None else kept
 
 
-def _may_be_kept(dataset: tf.data.Dataset, steps: int | None, cache_bytes: int) -> bool:
-    """Whether the batches of a dataset are the same in each pass and fit into memory."""
+def _kept(dataset: tf.data.Dataset, steps: int | None, cache_bytes: int) -> CachedBatches | None:
+    """Returns the batches if they are the same in each pass and fit into memory, by the size of the first."""
     cardinality = int(dataset.cardinality())
     if cardinality == tf.data.INFINITE_CARDINALITY and steps is None:
         raise ValueError(
             "the validation dataset never ends; pass validation_steps=... (or steps=... to evaluate), "
             "or limit it with dataset.take(n)"
         )
-    # In this order: the look at the first batch begins a pass.
-    return is_repeatable(dataset) and _fits(dataset, cardinality, steps, cache_bytes)
+    count = min(n for n in (cardinality, steps) if n is not None and n > 0) if cardinality > 0 else steps
+    if count is None or not is_repeatable(dataset):  # otherwise a pass must not be begun to look at it
+        return None
+    batches = CachedBatches(dataset, steps)
+    first = tf.nest.flatten(batches.first, expand_composites=True)
+    fits = count * sum(size_bytes(leaf) for leaf in first if tf.is_tensor(leaf)) <= cache_bytes
+    return batches if fits else None
 
 
 def _together(batch_size: int, num_samples: int, most_rows: int) -> int:
     """Returns how many batches to join; enough are left for any number of workers to share evenly."""
     return max(1, min(most_rows // batch_size, num_samples // batch_size // _LEAST_JOINED))
-
-
-def _fits(dataset: tf.data.Dataset, cardinality: int, steps: int | None, cache_bytes: int) -> bool:
-    """Whether the prepared batches are known to fit, by the size of the first one."""
-    count = min(n for n in (cardinality, steps) if n is not None and n > 0) if cardinality > 0 else steps
-    if count is None:
-        return False
-    first = next(iter(dataset.take(1)), None)
-    if first is None:
-        return True
-    leaves = [leaf for leaf in tf.nest.flatten(first, expand_composites=True) if tf.is_tensor(leaf)]
-    return count * sum(size_bytes(leaf) for leaf in leaves) <= cache_bytes
