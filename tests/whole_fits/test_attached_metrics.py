@@ -1,169 +1,14 @@
-"""A validation step is traced once, and says why it could not be made on private variables."""
+"""What surrounds the traced validation step follows the metrics that the model has, as in Keras."""
 
 from __future__ import annotations
-
-import re
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._inspection.traces import Traces
-from overlap_train._validation.validation_step import trace_validation
-from tests import networks
-from tests.networks import FEATURES, arrays, assert_same_history, subclassed
-from tests.pools import sequential
-from tests.validation.counting import counting
-from tests.validation.test_evaluation import built, evaluator_of
-
-SPEC = (tf.TensorSpec([None, FEATURES]), tf.TensorSpec([None], tf.int64))
-
-
-def test_a_step_that_returns_no_logs_is_refused():
-    with pytest.raises(TypeError, match=r"validation_step returned .*Tensor.*; expected a dict"):
-        evaluator_of(built(), step=lambda batch: tf.zeros([]))
-
-
-class InNumPy(keras.metrics.Metric):
-    """Computes its result outside TensorFlow."""
-
-    def __init__(self):
-        super().__init__(name="in_numpy")
-        self.total = self.add_variable((), "zeros", name="total")
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        self.total.assign_add(keras.ops.sum(y_pred))
-
-    def result(self):
-        return self.total.numpy() * 2
-
-
-def drawing(model):
-    return lambda batch: model.test_step((batch[0] + tf.random.normal([FEATURES]), batch[1]))
-
-
-def updating(model):
-    """Returns a step that leaves the results to whoever asks for them."""
-
-    def step(batch):
-        model.metrics[-1].update_state(batch[1], model(batch[0]))
-        return {"rows": tf.shape(batch[0])[0]}
-
-    return step
-
-
-@pytest.mark.parametrize(
-    ("build", "step", "reason"),
-    [
-        (counting, None, r"changes variables that are no metric of the model \(.*calls\)"),
-        (
-            lambda: sequential(metrics=[InNumPy()]),
-            updating,
-            "the metrics of the model cannot compute",
-        ),
-        (sequential, drawing, r"draws random numbers .*test_validation_step\.py:"),
-        (sequential, None, None),
-        (subclassed, None, None),
-    ],
-    ids=["writes a variable", "metric in NumPy", "random", "stock", "own call"],
-)
-def test_what_private_variables_would_not_evaluate_as_keras_does_is_validated_live_and_says_why(
-    build, step, reason
-):
-    model = build()
-    traced = trace_validation(model, step(model) if step else model.test_step, SPEC)
-    if reason is None:
-        assert traced.live is None
-    else:
-        assert re.search(reason, traced.live), traced.live
-
-
-def test_what_prepares_the_batches_counts_too_when_it_is_asked_whether_a_validation_is_live():
-    model = sequential()
-    _, batches, _ = evaluator_of(model, preprocess=lambda x, y: (x + tf.random.normal([FEATURES]), y))
-    traced = trace_validation(model, model.test_step, batches.element_spec, batches.preparation)
-    assert "draws random numbers" in traced.live
-
-
-class Kept(keras.metrics.Mean):
-    """Counts all batches, whatever is reset."""
-
-    def __init__(self):
-        super().__init__(name="kept")
-        self.ever = self.add_variable((), "zeros", name="ever")
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        self.ever.assign_add(1.0)
-        super().update_state(keras.ops.mean(y_pred))
-
-    def reset_state(self):
-        self.total.assign(0.0)
-        self.count.assign(0.0)
-
-
-class ByPython(keras.metrics.Metric):
-    """Counts in Python."""
-
-    def __init__(self):
-        super().__init__(name="by_python")
-        self.calls = 0
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        self.calls += 1
-
-    def result(self):
-        return float(self.calls)
-
-
-def test_a_metric_that_is_never_set_back_goes_on_from_validation_to_validation():
-    model = sequential(metrics=[Kept()])
-    traced = trace_validation(model, model.test_step, SPEC)
-    assert traced.live == "metrics keep state that reset_state does not set back (kept/ever)"
-
-
-def test_metrics_that_python_computes_are_neither_reset_nor_read_in_a_trace():
-    model = sequential(metrics=[ByPython()])
-    traced = trace_validation(model, model.test_step, SPEC)
-    assert (traced.reset, traced.result) == (None, None)
-    assert traced.live == "ByPython.result may depend on Python's state"
-
-
-def test_logs_of_the_metrics_names_are_the_metrics():
-    model = sequential()
-    stock = trace_validation(model, model.test_step, SPEC)
-    assert not stock.own_logs
-    own = trace_validation(model, lambda batch: {"norm": tf.norm(model(batch[0]))}, SPEC)
-    assert own.own_logs
-    names = {variable.name for variable in own.variables}
-    assert any(name.endswith("hidden/kernel") for name in names)
-    assert any(name.startswith("accuracy/") for name in names)  # which a reset sets
-
-
-def test_who_writes_summaries_is_known(tmp_path):
-    model = sequential()
-    writer = tf.summary.create_file_writer(str(tmp_path))
-
-    def step(batch):
-        with writer.as_default(step=0):
-            tf.summary.scalar("batch", 1.0)
-        return model.test_step(batch)
-
-    assert trace_validation(model, step, SPEC).writes_summaries
-    assert not trace_validation(model, model.test_step, SPEC).writes_summaries
-    writer.close()
-
-
-def test_it_is_traced_in_the_scope_that_is_asked_for():
-    entered, model = [], sequential()
-
-    def within(function):
-        return lambda *arguments: entered.append(1) or function(*arguments)
-
-    trace_validation(model, model.test_step, SPEC, within=within)
-    assert len(entered) == 3  # the step, the reset and the result
-
+from tests.networks import arrays, assert_same_history, sequential
 
 X, Y = arrays(64)
 VALIDATION = arrays(40, 1)
@@ -203,7 +48,7 @@ def own_step():
     return model
 
 
-@pytest.mark.parametrize("build", [networks.sequential, own_step])
+@pytest.mark.parametrize("build", [sequential, own_step])
 def test_a_metric_attached_after_an_evaluate_is_set_back_by_the_next(build):
     def run(how):
         model = build()
