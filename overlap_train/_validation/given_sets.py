@@ -133,16 +133,16 @@ class WaitingRunner:
         self.rewindable = rewindable
 
     def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
-        raise NotImplementedError("this validation set has not been read")
+        raise NotImplementedError
 
     def evaluate(self, values: Values) -> ValidationResult:
-        raise NotImplementedError("this validation set has not been read")
+        raise NotImplementedError
 
     def evaluate_one_batch(self, values: Values) -> None:
         """Nothing: the batch would be drawn too early."""
 
     def merge(self, results: list[Any], values: Values) -> ValidationResult:
-        raise NotImplementedError("this validation set has not been read")
+        raise NotImplementedError
 
     def warn(self) -> None:
         """Nothing: there was no validation."""
