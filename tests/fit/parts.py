@@ -68,12 +68,16 @@ class Delivers:
     def __init__(self):
         self.delivered = []
         self.outcomes = {}
+        self.gone_back = []
 
     def deliver(self, snapshot, train_logs, results, *, stops, trained_on):
         self.delivered.append((snapshot.epoch, trained_on))
         logs = {**train_logs, **{f"val_{name}": v for r in results.values() for name, v in r.metrics.items()}}
         did = dict(stop=stops, changed=(), rolled_back=False) | self.outcomes.get(snapshot.epoch, {})
         return Outcome(logs, values=VALUES, results=results, **did)
+
+    def go_back(self, snapshot):
+        self.gone_back.append(snapshot.epoch)
 
     @property
     def epochs(self):

@@ -195,6 +195,7 @@ def test_what_a_worker_raises_ends_the_fit():
     scene.runner.end(0, ZeroDivisionError("by nothing"))
     with pytest.raises(ValidationWorkerError, match="by nothing"):
         scene.deliveries.deliver_all()
+    assert scene.delivery.gone_back == [0]
 
 
 @pytest.mark.parametrize(("hosts", "delivered"), [(None, [0]), (ThreadHost(0, [None, None], None), [])])

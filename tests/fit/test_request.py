@@ -131,7 +131,7 @@ def test_resume_names_a_directory_or_a_policy(model, tmp_path):
     ("given", "error", "message"),
     [
         ({"epochs": -1}, ValueError, "epochs"),
-        ({"validation_freq": 0}, ValueError, "validation_freq"),
+        ({"initial_epoch": -1}, ValueError, "initial_epoch"),
         ({"batch_size": "20"}, TypeError, "batch_size"),
         ({"verbose": 3}, ValueError, "verbose"),
     ],

@@ -123,13 +123,14 @@ class Fit:
             training=training,
             deliveries=scene.deliveries,
             callbacks=scene.deliveries.callbacks,
-            interrupts=SimpleNamespace(received=self.signal),
+            interrupts=SimpleNamespace(received=self.signal, pass_on=lambda: None),
             grounds=SimpleNamespace(changed=lambda: self.changed),
+            given=SimpleNamespace(waits_for=lambda epoch: False, read=lambda epoch: True),
             resumption=self.resumption,
             traced_with=self.traced_with,
         )
 
-    def renew(self):
+    def renew(self, kept=None):
         self.renewed += 1
         self.changed = None
         return self.parts()

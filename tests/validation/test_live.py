@@ -195,7 +195,7 @@ def test_batches_that_are_missing_are_told_unless_the_validation_was_ended():
             self.model.stop_evaluating = True
 
     validate(callbacks_of(validate.model, Ends()))
-    with pytest.warns(UserWarning, match="ran out after 2 batches, and validation_steps is 3"):
+    with pytest.warns(UserWarning, match="Your input ran out of data"):
         validate(callbacks_of(validate.model))
 
 

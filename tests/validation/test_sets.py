@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from overlap_train import ValidationPolicy, ValidationSet
 from overlap_train._snapshot import ModelState
+from overlap_train._validation.given_sets import GivenSets
 from overlap_train._validation.live import LiveRunner, OwnEvaluation, StepByStep
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train._validation.sets import SetRequest, build_suite, is_set, named_sets, prepare_sets
@@ -85,7 +86,11 @@ def test_sets_that_cannot_be_meant_are_refused_by_name(data, error, message):
 
 def request_of(model, **options):
     options = {"policy": ValidationPolicy(workers=3)} | options
-    return SetRequest(model, model.test_step, "stock", **options)
+    return SetRequest(model, GivenSets(model, {}), model.test_step, "stock", **options)
+
+
+def prepared_of(request, sets):
+    return prepare_sets(dataclasses.replace(request, given=GivenSets(request.model, sets)), sets)
 
 
 def of_data(data, **options):
@@ -93,7 +98,7 @@ def of_data(data, **options):
 
 
 def suite_of(request, sets, resources):
-    prepared = prepare_sets(request, sets)
+    prepared = prepared_of(request, sets)
     variables = [v for each in prepared if each.step is not None for v in each.step.variables]
     state = ModelState(request.model, variables)
     return build_suite(request, prepared, state, lambda span: None, resources), prepared
@@ -116,14 +121,14 @@ def small(kind=keras.Sequential, **options):
 
 
 def test_a_set_whose_step_can_run_on_private_variables_is_not_live():
-    (prepared,) = prepare_sets(request_of(sequential()), of_data((X, Y), batch_size=8))
+    (prepared,) = prepared_of(request_of(sequential()), of_data((X, Y), batch_size=8))
     assert (prepared.name, prepared.live, prepared.batches.num_batches) == ("", None, 5)
     assert prepared.step is not None
 
 
 def test_sets_of_the_same_kind_share_a_trace():
     sets = {"a": ValidationSet(data=(X, Y)), "b": ValidationSet(data=(X[:9], Y[:9]))}
-    first, second = prepare_sets(request_of(sequential()), sets)
+    first, second = prepared_of(request_of(sequential()), sets)
     assert first.step is second.step
 
 
@@ -138,7 +143,7 @@ def test_sets_of_the_same_kind_share_a_trace():
 )
 def test_models_that_validate_by_themselves_are_live(kind, options, within, reason):
     request = request_of(small(kind, **options), within_evaluate=within)
-    (prepared,) = prepare_sets(request, of_data((X, Y)))
+    (prepared,) = prepared_of(request, of_data((X, Y)))
     assert prepared.live == reason
     with contextlib.ExitStack() as resources:
         suite, _ = suite_of(request, of_data((X, Y)), resources)
@@ -153,7 +158,7 @@ def test_models_that_validate_by_themselves_are_live(kind, options, within, reas
 
 def test_what_acts_between_batches_makes_it_live():
     request = request_of(sequential(), acts="SetsWeights")
-    (prepared,) = prepare_sets(request, of_data((X, Y)))
+    (prepared,) = prepared_of(request, of_data((X, Y)))
     assert prepared.live == "SetsWeights acts between the batches of a validation"
 
 
@@ -161,7 +166,7 @@ def test_a_pipeline_that_reads_a_variable_as_it_stands_makes_it_live():
     scale = tf.Variable(2.0, name="scale")
     rows = dataset().map(lambda x, y: (x * scale, y))
     request = request_of(sequential(), policy=ValidationPolicy(workers=3, cache_bytes=0))
-    (prepared,) = prepare_sets(request, of_data(rows))
+    (prepared,) = prepared_of(request, of_data(rows))
     assert prepared.live == (
         "the pipeline of the validation data reads what no pass holds (scale), as it stands then"
     )
@@ -169,7 +174,7 @@ def test_a_pipeline_that_reads_a_variable_as_it_stands_makes_it_live():
 
 def test_steps_are_whole_groups_where_keras_groups_them():
     model = small(steps_per_execution=3)
-    (prepared,) = prepare_sets(request_of(model), of_data((X, Y), batch_size=4, steps=4))
+    (prepared,) = prepared_of(request_of(model), of_data((X, Y), batch_size=4, steps=4))
     assert prepared.batches.num_batches == 6
 
 
@@ -210,7 +215,7 @@ def test_workers_with_devices_of_their_own_take_no_cores_from_the_training():
 @pytest.mark.parametrize("device", ["GPU:7", "CPU:9", "/device:CPU:9"])
 def test_a_device_that_is_not_there_is_named_with_those_that_are(device):
     with pytest.raises(ValueError, match=f"there is no device '{device}'; TensorFlow has CPU:0"):
-        prepare_sets(request_of(sequential(), devices=("CPU:0", device)), of_data((X, Y)))
+        prepared_of(request_of(sequential(), devices=("CPU:0", device)), of_data((X, Y)))
 
 
 def test_each_set_is_validated_after_its_own_epochs():
