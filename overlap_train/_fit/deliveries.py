@@ -82,7 +82,8 @@ class Deliveries:
             stops: whether the training was told to stop inside it.
         """
         last = stops or snapshot.epoch + 1 >= self._course.epochs
-        self.lag.first_begins()
+        if self.suite.due(snapshot.epoch):
+            self.lag.first_begins()
         self.suite.hold()  # until the training is under way again, or waits
         return self.backlog.push(snapshot, logs, stops=stops, last=last)
 
@@ -177,7 +178,8 @@ class Deliveries:
         except ValidationWorkerError:
             self.delivery.go_back(pending.snapshot)  # where it began, as under Keras
             raise
-        self.lag.first_validated()
+        if results:
+            self.lag.first_validated()
         accounts = self.ledger.accounts
         accounts.validated(pending.epoch, spans)
         self.backlog.pop()

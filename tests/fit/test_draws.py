@@ -202,8 +202,21 @@ def feed_of(data):
     return SimpleNamespace(runs_python=True, python_sources=[data])
 
 
-def test_a_validation_that_draws_from_the_generator_of_the_training_is_waited_for():
-    model = sequential("sgd")
-    trainer = Trainer(model, validation=AHEAD)
-    trainer.fit(Draws(3), epochs=3, validation_data=Draws(2), verbose=0)
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_validation_that_draws_from_the_generator_of_the_training_is_waited_for(every):
+    found = []
+    for system in ("keras", "ours"):
+        keras.utils.set_random_seed(5)
+        model = sequential("sgd")
+        trainer = Trainer(model, validation=AHEAD)
+        fit = model.fit if system == "keras" else trainer.fit
+        fit(Draws(3), epochs=6, validation_data=Draws(2), validation_freq=every, verbose=0)
+        found.append(model.history.history)
+    assert_same_history(*reversed(found))
     assert any("draws from a random generator" in message for message in trainer.messages)
+
+
+def test_a_validation_that_draws_from_nothing_is_run_ahead_of():
+    trainer = Trainer(sequential("sgd"), validation=AHEAD)
+    trainer.fit(Draws(3), epochs=6, validation_data=Draws(2, None), validation_freq=2, verbose=0)
+    assert not any("draws from a random generator" in message for message in trainer.messages)
