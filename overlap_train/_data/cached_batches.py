@@ -118,9 +118,11 @@ class CachedBatches:
                 if self.first is None:
                     raise ValueError("the validation data is empty: its dataset has no batch")
                 assert self._begun is not None
+                # Who asks again after an error of the data begins again: an iterator goes on behind it.
+                (iterator, first), self._begun = self._begun, None
                 with tf.device("CPU:0"):
-                    count, lists = _draw_the_rest(self._begun[0], _lists_of(self._begun[1]))
-                self._lists, self.num_batches, self._begun = tuple(lists), int(count), None
+                    count, lists = _draw_the_rest(iterator, _lists_of(first))
+                self._lists, self.num_batches = tuple(lists), int(count)
             return self.num_batches
 
     @property

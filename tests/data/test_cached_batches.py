@@ -7,6 +7,7 @@ import threading
 import weakref
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from overlap_train._data.cached_batches import CachedBatches
@@ -39,6 +40,21 @@ def test_a_cache_is_filled_once_however_many_threads_ask():
     assert batches.num_batches == 3
     assert sums(batches, 1, 3)[0] == 2
     assert int(drawn) == 3
+
+
+@pytest.mark.parametrize("row", [0, 4])
+def test_data_that_fails_fails_whenever_it_is_asked_for(row):
+    """An iterator goes on behind the batch that failed, and would leave it out."""
+
+    def check(number):
+        tf.debugging.assert_none_equal(number, tf.constant(row, tf.int64), message="bad row")
+        return number
+
+    batches = CachedBatches(tf.data.Dataset.range(8).map(check).batch(2), steps=None)
+    for _ in range(3):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="bad row"):
+            batches.fill()
+    assert batches.num_batches is None
 
 
 def test_batches_of_any_kind_are_kept_as_they_are():

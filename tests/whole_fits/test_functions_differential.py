@@ -115,7 +115,7 @@ def check(run):
 
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore:.* conditioned on metric")
-@settings(max_examples=4, **SETTINGS)
+@settings(max_examples=2, **SETTINGS)
 @given(run=runs())
 def test_any_function_gives_what_a_callback_of_keras_gets(run):
     check(run)

@@ -57,8 +57,8 @@ def assert_same_on_both(model):
         np.testing.assert_array_equal(first.numpy(), second.numpy(), err_msg=variable.path)
 
 
-LAGS = [("sgd", 0), ("adamw", 1)]
-MORE_LAGS = [("sgd", 1), ("adam", 0), ("adam", 1), ("adamw", 0)]
+LAGS = [("adamw", 1)]
+MORE_LAGS = [("sgd", 0), ("sgd", 1), ("adam", 0), ("adam", 1), ("adamw", 0)]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,9 @@ class Probabilities(keras.layers.Layer):
         return tf.nn.softmax(inputs)
 
 
-@pytest.mark.parametrize("head", [keras.layers.Softmax, Probabilities])
+@pytest.mark.parametrize(
+    "head", [keras.layers.Softmax, pytest.param(Probabilities, marks=pytest.mark.nightly)]
+)
 def test_a_saturated_softmax(head):
     """Keras takes the logits from under the activation: from probabilities there would be no gradient."""
 
@@ -175,7 +177,9 @@ def test_auc_and_a_metric_whose_state_is_no_sum():
     fit_both(build, x, (y % 2)[:, None].astype("float32"), validation_split=0.2)
 
 
-@pytest.mark.parametrize("reduction", ["sum", "mean_with_sample_weight"])
+@pytest.mark.parametrize(
+    "reduction", [pytest.param("sum", marks=pytest.mark.nightly), "mean_with_sample_weight"]
+)
 def test_losses_that_are_no_mean_over_the_rows(reduction):
     def build():
         model = sequential(keras.optimizers.SGD(1e-3))
