@@ -19,6 +19,13 @@ TRAIN = ("on_train_batch_begin", "on_train_batch_end")
 TEST = ("on_test_batch_begin", "on_test_batch_end")
 
 
+def nightly(*values):
+    return pytest.param(*values, marks=pytest.mark.nightly)
+
+
+ENDS_AND_BEGINNINGS = [TRAIN[0], nightly(TRAIN[1]), nightly(TEST[0]), TEST[1]]
+
+
 class Told(keras.utils.PyDataset):
     def __init__(self):
         super().__init__()
@@ -103,26 +110,33 @@ def evaluated():
     return model
 
 
-@pytest.mark.parametrize("at", [0, 1, 4])
+@pytest.mark.parametrize("at", [0, 1, nightly(4)])
 @pytest.mark.parametrize("hook", TRAIN)
 def test_training_goes_on_with_the_next_epoch(hook, at):
     assert_as_keras("arrays", hook, at, hows=("ahead", "in step"), build=evaluated)
 
 
-@pytest.mark.parametrize("at", [0, 1, 3])
+@pytest.mark.parametrize("at", [0, 1, nightly(3)])
 @pytest.mark.parametrize("hook", TEST)
 def test_a_validation_is_that_of_its_first_batches(hook, at):
     assert_as_keras("arrays", hook, at, hows=("ahead", "in step"))
 
 
-@pytest.mark.parametrize("hook", [*TRAIN, *TEST])
+@pytest.mark.parametrize("hook", ENDS_AND_BEGINNINGS)
 def test_the_end_that_tensorflow_raises_is_one_too(hook):
     assert_as_keras("arrays", hook, 1, tf.errors.OutOfRangeError(None, None, "no more"))
 
 
 @pytest.mark.parametrize("hook", TRAIN)
 @pytest.mark.parametrize(
-    ("data", "steps"), [("dataset", None), ("dataset", 4), ("unknown", None), ("unknown", 4), ("endless", 3)]
+    ("data", "steps"),
+    [
+        ("dataset", None),
+        nightly("dataset", 4),
+        ("unknown", None),
+        nightly("unknown", 4),
+        nightly("endless", 3),
+    ],
 )
 def test_the_next_epoch_begins_the_data_again(data, steps, hook):
     assert_as_keras(data, hook, 1, steps_per_epoch=steps)
@@ -143,14 +157,14 @@ def grouped():
     return model
 
 
-@pytest.mark.parametrize("hook", [*TRAIN, *TEST])
+@pytest.mark.parametrize("hook", ENDS_AND_BEGINNINGS)
 def test_groups_of_steps_end_too(hook):
     assert_as_keras("arrays", hook, 2 + hook.endswith("end"), build=pooled(grouped))
 
 
 @pytest.mark.parametrize("at", [0, 1])
 @pytest.mark.parametrize("hook", TEST)
-@pytest.mark.parametrize("declared", [False, True])
+@pytest.mark.parametrize("declared", [False, nightly(True)])
 def test_an_evaluate_is_that_of_its_first_batches(declared, hook, at):
     def run(evaluate):
         callback = Ends(hook, at, StopIteration, (0,))
