@@ -32,7 +32,8 @@ def reached(roots: Iterable[Any], *kinds: type) -> list[Any]:
     classes and modules of the user's that they name. What these hold in turn is, too, but for layers and the
     like, of which only the attributes count.
     """
-    left, seen, found = list(roots), {}, []
+    left, found = list(roots), []
+    seen: dict[int, Any] = {}
     while left and len(seen) < _MOST_OBJECTS:
         thing = left.pop()
         if id(thing) in seen or is_simple(thing) or isinstance(thing, _ENDS):
