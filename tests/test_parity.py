@@ -23,6 +23,7 @@ from tests.networks import (
     subclassed,
 )
 from tests.pools import pooled
+from tests.validation.counting import counting
 
 
 def fit_both(build, workers, *args, max_lag=1, traced=False, **arguments):
@@ -265,22 +266,8 @@ def test_custom_train_and_test_steps_with_logs_of_their_own(data):
 
 
 def test_validation_that_changes_the_model_is_done_as_keras_does_it():
-    class Counting(keras.layers.Layer):
-        def build(self, shape):
-            self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False, name="calls")
-
-        def call(self, x):
-            self.calls.assign_add(1.0)
-            return x * (1.0 + 0.01 * self.calls)
-
-    def build():
-        keras.utils.set_random_seed(1)
-        model = keras.Sequential([keras.Input((12,)), Counting(), keras.layers.Dense(4)])
-        model.compile("sgd", crossentropy())
-        return model
-
     x, y = arrays()
-    fit_both(build, 3, x, y, epochs=3, validation_data=arrays(VALIDATION_ROWS, 1))
+    fit_both(counting, 3, x, y, epochs=3, validation_data=arrays(VALIDATION_ROWS, 1))
 
 
 def test_mixed_precision():

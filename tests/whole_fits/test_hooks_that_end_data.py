@@ -12,6 +12,7 @@ import tensorflow as tf
 from overlap_train import Trainer, ValidationPolicy
 from tests.networks import arrays, assert_same_history, assert_same_weights
 from tests.pools import pooled, sequential
+from tests.whole_fits.test_logs_of_hooks import grouped
 
 X, Y = arrays(40)
 VALIDATION = arrays(32, 1)
@@ -147,14 +148,6 @@ def test_the_next_epoch_begins_the_data_again(data, steps, hook):
 @pytest.mark.parametrize("hook", TRAIN)
 def test_data_is_told_once_that_its_epoch_has_ended(hook):
     assert_as_keras("PyDataset", hook, 1, epochs=(0, 2))
-
-
-def grouped():
-    keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((X.shape[1],)), keras.layers.Dense(4)])
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("sgd", loss, steps_per_execution=2)
-    return model
 
 
 @pytest.mark.parametrize("hook", ENDS_AND_BEGINNINGS)
