@@ -116,15 +116,18 @@ class ModelState:
         outside: those that no list of the model names.
     """
 
-    def __init__(self, model: keras.Model, captured: Iterable[CapturedVariable] = ()) -> None:
+    def __init__(
+        self, model: keras.Model, captured: Iterable[CapturedVariable] = (), *, trains: bool = True
+    ) -> None:
         """Lists the variables.
 
         Args:
             model: built and compiled.
             captured: what traced steps and data functions read or write; what of it is the model's own is
                 known.
+            trains: whether the optimizer's are among them, even if nothing captured them.
         """
-        optimizer = model.optimizer
+        optimizer = model.optimizer if trains else None
         own = [
             model.trainable_variables,
             model.non_trainable_variables,

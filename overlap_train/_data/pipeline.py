@@ -12,7 +12,10 @@ from typing import Any
 import tensorflow as tf
 
 from overlap_train._data.hugging_face import is_lookup, makes_passes_alike
+from overlap_train._data.memory import size_bytes
+from overlap_train._data.pipeline_facts import looked_up_once, without_autotune
 from overlap_train._data.preprocessing import Preprocess, prepare
+from overlap_train._inspection.effects import find_effects
 from overlap_train._inspection.graph import python_function
 from overlap_train._inspection.tables import find_tables
 from overlap_train._inspection.traced import CapturedVariable, captured_variables
@@ -31,7 +34,6 @@ __all__ = [
     "read_by",
     "reorders",
     "shuffles_of",
-    "without_autotune",
 ]
 
 # Stages that make their inputs' iterators when their own is made. Any other stage may do so when the first
@@ -51,6 +53,23 @@ _EAGER = (
     "_ZipDataset",
 )
 
+# Stages that keep nothing outside a pass, if their functions do not.
+_KEEPING_NOTHING = (
+    *_EAGER,
+    "CacheDataset",
+    "_ConcatenateDataset",
+    "_FlatMapDataset",
+    "_RangeDataset",
+    "_RepeatDataset",
+    "_RestructuredDataset",
+    "_ShuffleDataset",
+    "_TensorDataset",
+    "_TensorSliceDataset",
+    "_UnbatchDataset",
+)
+
+_MOST_WRITTEN_OUT_BYTES = 4 << 20
+
 _WRITING_OPS = (
     "Assign",
     "LookupTableInsert",
@@ -66,6 +85,7 @@ _WRITING_OPS = (
 )
 
 
+@looked_up_once
 def reorders(dataset: Any) -> bool:
     """Whether another pass may bring the elements in another order, as a reshuffling `shuffle` does."""
     return any(_is_reordering(stage) for stage in _stages(dataset))
@@ -86,7 +106,33 @@ def prepared_batches(dataset: Any, preprocess: Preprocess | None) -> Any:
     """
     if preprocess is not None:
         dataset = dataset.map(lambda *batch: prepare(preprocess, batch if len(batch) > 1 else batch[0]))
+    if isinstance(dataset, tf.data.Dataset) and _is_begun_ahead(dataset):
+        dataset = dataset.prefetch(1)
     return without_autotune(dataset)
+
+
+@looked_up_once
+def _is_begun_ahead(dataset: tf.data.Dataset) -> bool:
+    """Whether Keras has the next pass begun when the last batch of one has been drawn, and that can be seen.
+
+    Unless it is told not to, TensorFlow has a pipeline prefetch. Behind the last batch of a repeated shuffle
+    that draws the next order, of which whoever draws from the same seeds gets the one after.
+    """
+    options = dataset.options()
+    prefetches = options.autotune.enabled is None and (
+        options.experimental_optimization.inject_prefetch is not False
+        and options.experimental_optimization.apply_default_optimizations is not False
+    )
+    repeats = (stage for stage in _stages(dataset) if type(stage).__name__ == "_RepeatDataset")
+    return prefetches and not _runs_ahead(dataset) and any(map(reorders, repeats))
+
+
+def _runs_ahead(dataset: tf.data.Dataset) -> bool:
+    """Whether a pipeline ends with a stage that draws ahead."""
+    while type(dataset).__name__ == "_OptionsDataset":
+        (dataset,) = dataset._inputs()
+    name = type(dataset).__name__
+    return name == "_PrefetchDataset" or name.startswith("_Parallel")
 
 
 def is_repeatable(dataset: tf.data.Dataset) -> bool:
@@ -98,21 +144,37 @@ def is_repeatable(dataset: tf.data.Dataset) -> bool:
     return not reorders(dataset) and _keeps_nothing_outside(dataset) and not read_by(dataset)
 
 
+@looked_up_once
 def _keeps_nothing_outside(dataset: tf.data.Dataset) -> bool:
-    """Whether TensorFlow finds no state outside a dataset: no seeds, and nothing of Python's."""
+    """Whether TensorFlow finds no state outside a dataset: no seeds, and nothing of Python's.
+
+    To find out it writes out the whole dataset; of one that embeds much its operations have to tell.
+    """
+    if sum(map(_embedded_bytes, _stages(dataset))) > _MOST_WRITTEN_OUT_BYTES:
+        return all(map(_is_known_to_keep_nothing, _stages(dataset)))
     refuse = 2
     try:
         tf.raw_ops.DatasetToGraphV2(
             input_dataset=dataset._variant_tensor, external_state_policy=refuse, strip_device_assignment=True
         )
-    except tf.errors.FailedPreconditionError:
-        return False
     except tf.errors.OpError:
-        # Too large to be written out, such as gigabytes of embedded arrays, and nothing was found before.
-        return True
+        return False
     return True
 
 
+def _embedded_bytes(stage: tf.data.Dataset) -> int:
+    """Returns the size of the tensors that a stage holds: of arrays, or captured by its functions."""
+    captured = [tensor for function in stage._functions() for tensor in function.function.captured_inputs]
+    tensors = [*getattr(stage, "_tensors", ()), *captured]
+    return sum(size_bytes(tensor) for tensor in tensors if tensor.dtype not in (tf.resource, tf.variant))
+
+
+def _is_known_to_keep_nothing(stage: tf.data.Dataset) -> bool:
+    effects = (find_effects(function.function.graph) for function in stage._functions())
+    return type(stage).__name__ in _KEEPING_NOTHING and not keeps_state(stage) and not any(effects)
+
+
+@looked_up_once
 def draws_lazily(dataset: Any) -> bool:
     """Whether some shuffle draws its seeds later than when an iterator is made.
 
@@ -132,6 +194,7 @@ def draws_lazily(dataset: Any) -> bool:
     return False
 
 
+@looked_up_once
 def keeps_state(dataset: Any) -> bool:
     """Whether a function of the pipeline writes to state outside it, so that a pass depends on earlier ones.
 
@@ -140,6 +203,7 @@ def keeps_state(dataset: Any) -> bool:
     return any(op.startswith(_WRITING_OPS) for stage in _stages(dataset) for op in _function_ops(stage))
 
 
+@looked_up_once
 def draws_orders(dataset: Any) -> bool:
     """Whether a `scan` draws from a seed that nobody knows, which then decides on the rest of the pass.
 
@@ -150,6 +214,7 @@ def draws_orders(dataset: Any) -> bool:
     return any(node.attr["seed"].i == 0 and node.attr["seed2"].i == 0 for node in draws)
 
 
+@looked_up_once
 def calls_python(dataset: Any) -> bool:
     """Whether Python takes part in a pipeline, as in `py_function` and `from_generator`.
 
@@ -158,11 +223,13 @@ def calls_python(dataset: Any) -> bool:
     return not all(map(is_lookup, python_functions(dataset)))
 
 
+@looked_up_once
 def looks_up_rows(dataset: Any) -> bool:
     """Whether Python takes part in a pipeline and only looks rows up by their number."""
     return not calls_python(dataset) and bool(python_functions(dataset))
 
 
+@looked_up_once
 def python_draws_at_pass(dataset: Any) -> bool:
     """Whether the Python in a pipeline depends on nothing but global seeds as a pass begins."""
     functions = python_functions(dataset)
@@ -171,6 +238,7 @@ def python_draws_at_pass(dataset: Any) -> bool:
     return bool(functions) and alike and not kept
 
 
+@looked_up_once
 def captured_by(dataset: Any) -> list[CapturedVariable]:
     """Returns the variables that the functions of a pipeline read or write, each once."""
     found = {
@@ -182,6 +250,7 @@ def captured_by(dataset: Any) -> list[CapturedVariable]:
     return list(found.values())
 
 
+@looked_up_once
 def read_by(dataset: Any) -> list[str]:
     """Returns the names of what a pass depends on besides, and somebody may set: variables and tables."""
     functions = [function.function for stage in _stages(dataset) for function in stage._functions()]
@@ -222,16 +291,3 @@ def _function_nodes(stage: tf.data.Dataset) -> Iterator[Any]:
         yield from graph.node
         for inner in graph.library.function:
             yield from inner.node_def
-
-
-def without_autotune(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Turns the autotune thread off unless the user set it.
-
-    Tearing an iterator down can wait for that thread's next period, up to seconds:
-    docs/results/2026-11-24-epochs.md.
-    """
-    if not isinstance(dataset, tf.data.Dataset) or dataset.options().autotune.enabled is not None:
-        return dataset
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    return dataset.with_options(options)

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-from overlap_train._data.pipeline import without_autotune
+from overlap_train._data.pipeline_facts import without_autotune
 from overlap_train._keras.data import Arrays
 
 __all__ = ["RowOrders", "in_background"]

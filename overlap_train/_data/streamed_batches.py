@@ -6,10 +6,16 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import tensorflow as tf
+
 from overlap_train._data.pipeline import read_by
 from overlap_train._keras.data import Pipeline
 
 __all__ = ["BatchStream", "StreamedBatches"]
+
+
+# Of a known number of batches whoever comes takes this part of those that are left.
+_TURNS = 4
 
 
 class StreamedBatches:
@@ -25,6 +31,7 @@ class StreamedBatches:
         raw_spec: the same; nothing is left to be prepared.
         rewindable: whether another `begin` starts from the first batch again; a generator goes on where
             it stopped, as in Keras.
+        is_dataset: whether the user gave a dataset, from whose iterator several may draw at once.
         reads: the names of variables and tables that the pipeline's functions read when it runs.
         last_count: batches that the last validation had.
     """
@@ -44,6 +51,7 @@ class StreamedBatches:
         self.element_spec = self.raw_spec = self._dataset.element_spec
         self.reads = read_by(self._dataset)
         self.rewindable = pipeline.restarts
+        self.is_dataset = pipeline.is_dataset and isinstance(dataset, tf.data.Dataset)
         self._steps = steps
         self._lock = threading.Lock()  # for the three below; not held while a batch is drawn
         self._under_way: BatchStream | None = None
@@ -125,6 +133,8 @@ class BatchStream:
         self._batches: Iterator[Any] | None = None
         self._left = steps
         self._lock = threading.Lock()
+        self._turn = threading.Condition(self._lock)
+        self._drawing = 0
         self.drawn = 0
 
     def draw(self) -> Any | None:
@@ -141,6 +151,47 @@ class BatchStream:
             if self._left is not None:
                 self._left -= 1
             return batch
+
+    def draw_some(self, draw: Callable[[Any, int], tuple[int, bool]], most: int) -> bool:
+        """Has batches of a dataset drawn; returns whether there may be more.
+
+        May be called from any thread; several draw at once. Who finds the end waits for the others, so that
+        the next validation begins when this one's batches have been counted.
+
+        Args:
+            draw: draws up to a number of batches from an iterator, and returns how many there were, and
+                whether there may be more.
+            most: batches.
+
+        Raises:
+            Exception: what `draw` raises; nobody gets any more batches then.
+        """
+        with self._turn:
+            if self._batches is None:
+                self._batches = self._begin(self)
+            if self._left is not None:
+                # Each a part, or the first to come would evaluate them all.
+                most = min(most, -(-self._left // _TURNS))
+                self._left -= most
+            if not isinstance(self._batches, tf.data.Iterator):  # closed
+                most = 0
+            self._drawing += 1
+        drawn, more = 0, False
+        try:
+            if most:
+                drawn, more = draw(self._batches, most)
+        finally:
+            with self._turn:
+                self._drawing -= 1
+                self.drawn += drawn
+                if not more:
+                    self._left = 0
+                more = more and self._left != 0
+                if not more:
+                    self._turn.wait_for(lambda: not self._drawing)
+                    self._turn.notify_all()
+                    self._end(self)
+        return more
 
     def finish(self) -> None:
         """Says that nobody draws any more."""

@@ -100,7 +100,7 @@ class SuiteBuilder:
         request = self._request(within_evaluate=within_evaluate)
         prepared = prepare_sets(request, self._sets)
         used = [variable for each in prepared if each.step is not None for variable in each.step.variables]
-        state = ModelState(self._settings.model, [*captured, *used])
+        state = ModelState(self._settings.model, [*captured, *used], trains=not within_evaluate)
         suite = build_suite(request, prepared, state, self._settings.recorder.add, self._resources)
         return state, suite
 

@@ -30,7 +30,9 @@ class EvaluationFunctions:
         start: of values: the metrics' variables as `reset_metrics` leaves them; None with `fold`.
         part: of values, data, first and last batch: the metrics' variables and the last logs; None without
             `fold`.
-        one: of values, the metrics' variables and a batch: the same after it; None with `fold`.
+        one: of values, the metrics' variables and a batch: the same after it; None with `fold` or `drawn`.
+        some: of values, the metrics' variables, an iterator and a number: the same after as many batches of
+            it, how many there were, and whether there may be more; None without `drawn`.
         add: of two states: their sum; None where states do not add up.
         result: of values and the metrics' variables: the metrics; None where the logs count.
         warm: whether they have been run.
@@ -44,6 +46,7 @@ class EvaluationFunctions:
         *,
         fold: Fold | None = None,
         held_spec: Any = None,
+        drawn: bool = False,
         carries_logs: bool = False,
         divisible: bool = True,
     ) -> None:
@@ -55,6 +58,7 @@ class EvaluationFunctions:
             raw_spec: nested specs of a batch as the data holds it.
             fold: goes through batches in memory; None takes them one by one.
             held_spec: nested specs of the data in memory.
+            drawn: whether the batches that come one by one are drawn from a dataset's iterator.
             carries_logs: whether the last batch's logs are wanted.
             divisible: whether the states of parts are to be added.
         """
@@ -69,7 +73,9 @@ class EvaluationFunctions:
         self.warm = False
         self.start = _compile(self._start, values) if fold is None else None
         self.part = _compile(self._part, values, held_spec, number, number) if fold is not None else None
-        self.one = _compile(self._one, values, state, raw_spec) if fold is None else None
+        self.one = _compile(self._one, values, state, raw_spec) if fold is None and not drawn else None
+        iterator = tf.data.IteratorSpec(raw_spec)
+        self.some = _compile(self._some, values, state, iterator, number) if drawn else None
         self.add = _compile(_add, state, state) if divisible else None
         self.result = None if step.own_logs else _compile(self._result, values, state)
 
@@ -90,6 +96,30 @@ class EvaluationFunctions:
         handles = private_handles(self.variables, self._in_state(values, state))
         logs = self._run(handles, batch)
         return self._read(handles), logs
+
+    def _some(
+        self, values: Sequence[tf.Tensor], state: State, iterator: Any, most: tf.Tensor
+    ) -> tuple[State, list[tf.Tensor], tf.Tensor, tf.Tensor]:
+        handles = private_handles(self.variables, self._in_state(values, state))
+        logs, shapes = (self._step.logs.empty(), self._step.logs.shapes) if self._carries_logs else ([], [])
+
+        def body(count: tf.Tensor, _: tf.Tensor, logs: list[tf.Tensor]) -> tuple[Any, ...]:
+            batch = iterator.get_next_as_optional()
+            drawn: tuple[Any, ...] = tf.cond(
+                batch.has_value(),
+                lambda: (count + 1, tf.constant(True), self._run(handles, batch.get_value())),
+                lambda: (count, tf.constant(False), logs),
+            )
+            return drawn
+
+        count, more, logs = tf.while_loop(
+            lambda count, more, _: (count < most) & more,
+            body,
+            (tf.constant(0, tf.int64), tf.constant(True), logs),
+            shape_invariants=(tf.TensorShape([]), tf.TensorShape([]), shapes),
+            parallel_iterations=1,
+        )
+        return self._read(handles), logs, count, more
 
     def _run(self, handles: Mapping[int, Any], batch: Any) -> list[tf.Tensor]:
         """Makes one step on private variables; returns the logs to be carried."""

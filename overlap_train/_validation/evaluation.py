@@ -30,6 +30,10 @@ from overlap_train.records import ValidationResult
 __all__ = ["Running", "ShardResult", "SnapshotEvaluator"]
 
 
+# Between two calls a worker can be told that its validation has been given up.
+_MOST_AT_ONCE = 64
+
+
 @dataclass(frozen=True)
 class Running:
     """What a callback that listens to batches sees after one of them.
@@ -75,6 +79,7 @@ class SnapshotEvaluator:
         batches: Batches,
         *,
         batch_by_batch: bool = False,
+        by_device: bool = False,
     ) -> None:
         """Builds the compiled functions around the traced step.
 
@@ -84,10 +89,13 @@ class SnapshotEvaluator:
             step: the validation step; one that need not be live.
             batches: the validation set.
             batch_by_batch: report the metrics after each batch too.
+            by_device: whether parts are evaluated on devices of their own, where no iterator is.
         """
         self._step = step
         self._batches = batches
         self._batch_by_batch = batch_by_batch
+        self._draws = isinstance(batches, StreamedBatches) and batches.is_dataset
+        self._draws = self._draws and not batch_by_batch and not by_device
         self._group = keras_training.steps_per_execution(model)
         self._carries_logs = step.own_logs or batch_by_batch
         self.indivisible = self._find_obstacle(model)
@@ -107,6 +115,9 @@ class SnapshotEvaluator:
             tensorflow.errors.OpError: as the data or the model raises it.
         """
         own = self._own(values)
+        if self._functions.some is not None:
+            assert isinstance(part, BatchStream)
+            return self._evaluate_drawn(own, part)
         if self._functions.part is None or isinstance(part, BatchStream):
             return self._evaluate_batches(own, part)
         first, stop = (tf.constant(n, tf.int64) for n in (part.first, part.stop))
@@ -184,7 +195,12 @@ class SnapshotEvaluator:
 
     def _find_obstacle(self, model: keras.Model) -> str | None:
         """Returns why the parts of a set do not add up to the whole, or None."""
-        unmergeable = unmergeable_metrics(model)
+        unmergeable: list[str] = Traces.of(model).get(
+            "test",
+            keras_evaluation.test_function(model),
+            ("unmergeable", tuple(map(Same, keras_metrics.metric_leaves(model)))),
+            lambda: unmergeable_metrics(model),
+        )
         if self._step.own_logs:
             return "validation_step returns logs of its own, of which the last batch's count"
         if self._batch_by_batch:
@@ -203,7 +219,7 @@ class SnapshotEvaluator:
         metrics = tuple(Same(variable.handles[0]) for variable in state.metrics)
         # One by one, batches of another kind may have the same step, traced for any size.
         kind = str(batches.raw_spec if fold is None else held_spec)
-        key = (Same(self._step), fold, kind, self._carries_logs, divisible, metrics)
+        key = (Same(self._step), fold, kind, self._draws, self._carries_logs, divisible, metrics)
         return Traces.of(model).get(
             "test",
             keras_evaluation.test_function(model),
@@ -214,6 +230,7 @@ class SnapshotEvaluator:
                 batches.raw_spec,
                 fold=fold,
                 held_spec=held_spec,
+                drawn=self._draws,
                 carries_logs=self._carries_logs,
                 divisible=divisible,
             ),
@@ -233,6 +250,25 @@ class SnapshotEvaluator:
         if self._batch_by_batch and count % self._group:
             running.append(Running(self._packed(logs), tuple(state)))
         return ShardResult(tuple(state), self._packed(logs), count, tuple(running))
+
+    def _evaluate_drawn(self, own: Sequence[tf.Tensor], part: BatchStream) -> ShardResult:
+        """Draws inside compiled calls, side by side with other workers."""
+        functions = self._functions
+        assert functions.some is not None
+        assert functions.start is not None
+        state, logs, count = functions.start(own), None, 0
+
+        def draw(iterator: Any, most: int) -> tuple[int, bool]:
+            nonlocal state, logs, count
+            assert functions.some is not None
+            state, last, drawn, more = functions.some(own, state, iterator, tf.constant(most, tf.int64))
+            logs = last if int(drawn) else logs
+            count += int(drawn)
+            return int(drawn), bool(more)
+
+        while part.draw_some(draw, _MOST_AT_ONCE):
+            pass
+        return ShardResult(tuple(state), self._packed(logs), count)
 
     def _own(self, values: Values) -> list[tf.Tensor]:
         """Returns the values of the variables that the step captured."""

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from overlap_train._validation.shard_queue import ShardQueue
 
-__all__ = ["WorkerPool"]
+__all__ = ["CallersThread", "WorkerPool"]
 
 T = TypeVar("T")
 
@@ -157,6 +157,32 @@ class WorkerPool:
         for thread in self._threads:
             thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
+
+
+class CallersThread:
+    """Stands in for a pool where nothing goes on meanwhile: a job has been run when `submit` returns.
+
+    To start a thread and to hand over to it takes longer than a small evaluation.
+
+    Attributes:
+        workers: 1.
+        idle: True: nothing waits.
+    """
+
+    workers = 1
+    idle = True
+
+    def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
+        """Runs a job, and returns its result or what it raised."""
+        job = _Job(function, arguments)
+        job.run()
+        return job.future
+
+    def admit(self, most: int | None, *, after_s: float = 0.0) -> None:
+        """Nothing: no job waits."""
+
+    def hold(self, seconds: float) -> None:
+        """Nothing: no job waits."""
 
 
 def _work(jobs: ShardQueue[_Job[Any]]) -> None:

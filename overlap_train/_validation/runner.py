@@ -19,7 +19,7 @@ from overlap_train._data.validation_data import Batches
 from overlap_train._snapshot import Snapshot, Values
 from overlap_train._validation.evaluation import ShardResult, SnapshotEvaluator
 from overlap_train._validation.pending import merged_by_worker
-from overlap_train._validation.pool import WorkerPool
+from overlap_train._validation.pool import CallersThread, WorkerPool
 from overlap_train.parallel.hosts import Hosts, SingleHost
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
@@ -42,9 +42,9 @@ class ValidationRunner:
         self,
         evaluator: SnapshotEvaluator,
         batches: Batches,
-        pool: WorkerPool,
+        pool: CallersThread | WorkerPool,
         on_span: Callable[[Span], None],
-        present: Values,
+        present: Values | None,
         *,
         devices: Sequence[str] = (),
         hosts: Hosts | None = None,
@@ -152,12 +152,12 @@ class ValidationRunner:
         """Where a part is evaluated; None leaves it to TensorFlow."""
         return self._devices[index % len(self._devices)] if self._devices else None
 
-    def _prepare(self, device: str | None, values: Values) -> None:
-        """Fills the cache and warms the evaluator up."""
+    def _prepare(self, device: str | None, values: Values | None) -> None:
+        """Fills the cache, and warms the evaluator up with values if there are any."""
         start_s = time.monotonic()
         if isinstance(self._batches, CachedBatches):
             self._batches.fill()
-        if device is not None or not self.evaluator.is_warm:
+        if values is not None and (device is not None or not self.evaluator.is_warm):
             with tf.device(device):
                 self.evaluator.warm_up(values)
         self._on_span(Span("prepare", threading.current_thread().name, start_s, time.monotonic()))

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from overlap_train._data.preprocessing import Preprocess
 from overlap_train._data.streamed_batches import StreamedBatches
-from overlap_train._data.validation_data import Batches, make_batches
+from overlap_train._data.validation_data import Batches, is_few, make_batches
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._keras import methods as keras_methods
@@ -32,7 +32,7 @@ from overlap_train._validation.live import (
     late_step,
     traced_step,
 )
-from overlap_train._validation.pool import WorkerPool
+from overlap_train._validation.pool import CallersThread, WorkerPool
 from overlap_train._validation.python_state import PythonState
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train._validation.suite import NamedRunner, Runner, ValidationSuite
@@ -46,39 +46,7 @@ from overlap_train.options.validation import ValidationPolicy, ValidationSet
 from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import Span
 
-__all__ = ["PreparedSet", "SetRequest", "build_suite", "is_set", "named_sets", "prepare_sets"]
-
-
-def named_sets(validation_data: Any, default: ValidationSet) -> dict[str, ValidationSet]:
-    """Returns the validation sets by name; a single one has the name "".
-
-    A dict means several sets if each value could be a `validation_data` of its own: a tuple, a dataset, a
-    generator or a `ValidationSet`. A dict of arrays is one set's inputs by name, as in Keras.
-
-    Args:
-        validation_data: as `fit` got it; None is no set at all.
-        default: frequency, steps and batch size where a set does not say.
-
-    Raises:
-        TypeError: if a set's name is not a string, or a set is None.
-        ValueError: if a set's name is empty, or its frequency cannot be meant.
-    """
-    if validation_data is None:
-        return {}
-    _refuse_missing(validation_data)
-    if not isinstance(validation_data, dict) or not all(map(is_set, validation_data.values())):
-        return {"": _with_data(default, validation_data)}
-    if not validation_data:
-        raise ValueError("validation_data is an empty dict; pass at least one set, or None")
-    sets = {}
-    for name, data in validation_data.items():
-        if not isinstance(name, str):
-            raise TypeError(f"the names of validation sets must be strings; got {name!r}")
-        if not name:
-            raise ValueError("the name of a validation set must not be empty")
-        sets[name] = data if isinstance(data, ValidationSet) else _with_data(default, data)
-        fit_arguments.epoch_selector(sets[name].freq)
-    return sets
+__all__ = ["PreparedSet", "SetRequest", "build_suite", "prepare_sets"]
 
 
 @dataclass(frozen=True)
@@ -167,17 +135,10 @@ def build_suite(
         on_span: called, on the worker, with each span of work.
         resources: closes what is opened here.
     """
-    evaluators = {
-        each.name: SnapshotEvaluator(
-            request.model, state, each.step, each.batches, batch_by_batch=request.listened
-        )
-        for each in prepared
-        if each.live is None and each.step is not None and each.batches is not None
-    }
-    pool = None
-    if evaluators:
-        pool = resources.enter_context(WorkerPool(_workers(request.policy, prepared, evaluators)))
-    present = state.read()
+    evaluators = _evaluators(request, prepared, state)
+    pool = _pool(request, prepared, evaluators, resources) if evaluators else None
+    cold = request.devices or not all(evaluator.is_warm for evaluator in evaluators.values())
+    present = state.read() if cold else None
     named = []
     for each in prepared:
         runner: Runner
@@ -220,6 +181,7 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
         cache_bytes=request.policy.cache_bytes,
         preprocess=request.preprocess,
         most_rows=request.most_rows,
+        once=request.within_evaluate,
     )
     if keras_models.runs_eagerly(model):
         return PreparedSet(name, chosen, batches, None, "the model runs eagerly (run_eagerly=True)")
@@ -300,19 +262,46 @@ def _live_steps(request: SetRequest, each: PreparedSet) -> LiveSteps:
     return chosen_step(traced, late, PythonState(model)) if request.first and request.acts else traced
 
 
+def _evaluators(
+    request: SetRequest, prepared: Sequence[PreparedSet], state: ModelState
+) -> dict[str, SnapshotEvaluator]:
+    """Returns the evaluators of the sets that workers evaluate."""
+    listened, by_device = request.listened, bool(request.devices)
+    return {
+        each.name: SnapshotEvaluator(
+            request.model, state, each.step, each.batches, batch_by_batch=listened, by_device=by_device
+        )
+        for each in prepared
+        if each.live is None and each.step is not None and each.batches is not None
+    }
+
+
+def _pool(
+    request: SetRequest,
+    prepared: Sequence[PreparedSet],
+    evaluators: Mapping[str, SnapshotEvaluator],
+    resources: contextlib.ExitStack,
+) -> CallersThread | WorkerPool:
+    workers = _workers(request, prepared, evaluators)
+    if request.within_evaluate and workers == 1:
+        return CallersThread()
+    return resources.enter_context(WorkerPool(workers))
+
+
 def _workers(
-    policy: ValidationPolicy, prepared: Sequence[PreparedSet], evaluators: Mapping[str, SnapshotEvaluator]
+    request: SetRequest, prepared: Sequence[PreparedSet], evaluators: Mapping[str, SnapshotEvaluator]
 ) -> int:
     """Returns how many threads the sets can keep busy at most."""
-    useful = 0
+    most, useful = request.policy.resolved_workers, 0
     for each in prepared:
         evaluator = evaluators.get(each.name)
         if evaluator is None or each.batches is None:
             continue
-        count = each.batches.num_batches
-        most = policy.resolved_workers if count is None else count
-        useful += 1 if evaluator.indivisible else most
-    return min(policy.resolved_workers, useful)
+        streamed = isinstance(each.batches, StreamedBatches)
+        count = each.batches.expected if streamed else each.batches.num_batches
+        alone = evaluator.indivisible or (request.within_evaluate and is_few(count))
+        useful += 1 if alone else most if count is None else count
+    return min(most, useful)
 
 
 def _require_devices(devices: Sequence[str]) -> None:
@@ -322,24 +311,3 @@ def _require_devices(devices: Sequence[str]) -> None:
         spec = tf.DeviceSpec.from_string(device)
         if f"{spec.device_type}:{spec.device_index or 0}" not in short:
             raise ValueError(f"there is no device {device!r}; TensorFlow has {', '.join(short)}")
-
-
-def _with_data(default: ValidationSet, data: Any) -> ValidationSet:
-    return ValidationSet(data=data, freq=default.freq, steps=default.steps, batch_size=default.batch_size)
-
-
-def _refuse_missing(validation_data: Any) -> None:
-    """Raises TypeError if the data of one of several sets is None."""
-    if not isinstance(validation_data, dict) or not all(
-        d is None or is_set(d) for d in validation_data.values()
-    ):
-        return
-    for name, data in validation_data.items():
-        if (data.data if isinstance(data, ValidationSet) else data) is None:
-            raise TypeError(f"validation_data[{name!r}] is None; leave this set out, or pass its data")
-
-
-def is_set(value: Any) -> bool:
-    """Whether a value in a dict of `validation_data` is a validation set of its own."""
-    kinds = (tuple, ValidationSet, tf.data.Dataset, keras.utils.PyDataset)
-    return isinstance(value, kinds) or hasattr(value, "__next__")

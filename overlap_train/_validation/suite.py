@@ -14,7 +14,7 @@ import tensorflow as tf
 from overlap_train._snapshot import Snapshot, Values
 from overlap_train._validation.live import LiveRunner, is_of_hook, live_failure
 from overlap_train._validation.pending import PendingEpoch, PendingValidation, merged_by_worker
-from overlap_train._validation.pool import WorkerPool
+from overlap_train._validation.pool import CallersThread, WorkerPool
 from overlap_train.errors import ValidationWorkerError
 from overlap_train.parallel.hosts import Hosts, SingleHost
 from overlap_train.records import ShardOutcome, Span, ValidationResult
@@ -96,7 +96,7 @@ class ValidationSuite:
         *,
         on_error: str = "raise",
         hosts: Hosts | None = None,
-        pool: WorkerPool | None = None,
+        pool: CallersThread | WorkerPool | None = None,
     ) -> None:
         """Of sets that are there already.
 

@@ -12,7 +12,8 @@ import tensorflow as tf
 from overlap_train._data.cached_batches import CachedBatches
 from overlap_train._data.given_data import GivenData
 from overlap_train._data.iterator_feed import IteratorFeed
-from overlap_train._data.pipeline import is_repeatable, keeps_state, reorders, without_autotune
+from overlap_train._data.pipeline import is_repeatable, keeps_state, prepared_batches, reorders
+from overlap_train._data.pipeline_facts import without_autotune
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._data.validation_data import make_batches
 from overlap_train._keras.data import recognize
@@ -114,6 +115,75 @@ def test_whether_a_dataset_gives_the_same_again():
     assert is_repeatable(rows())
     assert not is_repeatable(python)
     assert not is_repeatable(rows().map(lambda row: row + tf.random.normal([2])))
+
+
+def _noise(row):
+    return row + tf.random.normal([2])
+
+
+def _told(row):
+    tf.print(row)
+    return row
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda d: d,
+        lambda d: d.map(lambda row: row * 2).filter(lambda row: row[0] > 3).batch(3).prefetch(2),
+        lambda d: d.map(tf.nn.relu, num_parallel_calls=2).padded_batch(2).take(3).skip(1).repeat(2),
+        lambda d: d.batch(4).unbatch().cache().concatenate(d).shuffle(5, reshuffle_each_iteration=False),
+        lambda d: tf.data.Dataset.zip((d, tf.data.Dataset.range(12))).with_options(tf.data.Options()),
+        lambda d: d.map(lambda row: tf.while_loop(lambda r: r[0] < 9, lambda r: [r + 1], [row])[0]),
+        lambda d: d.map(lambda row: row + np.ones((2,), "float32")),
+        lambda d: d.map(lambda row: tf.py_function(lambda r: r, [row], tf.float32)),
+        lambda d: d.map(_noise),
+        lambda d: d.filter(lambda row: tf.random.uniform([]) > 0.5),
+    ],
+)
+def test_a_large_dataset_is_judged_by_its_operations_as_a_small_one_by_what_is_written_out(make, monkeypatch):
+    written_out = is_repeatable(make(rows()))
+    monkeypatch.setattr("overlap_train._data.pipeline._MOST_WRITTEN_OUT_BYTES", 0)
+    assert is_repeatable(make(rows())) is written_out
+
+
+def test_a_large_dataset_is_not_written_out(monkeypatch):
+    monkeypatch.setattr("overlap_train._data.pipeline._MOST_WRITTEN_OUT_BYTES", ROWS.nbytes - 1)
+    monkeypatch.setattr(tf.raw_ops, "DatasetToGraphV2", lambda **_: pytest.fail("written out"))
+    assert is_repeatable(rows().batch(3))
+    table = tf.constant(ROWS)
+    assert is_repeatable(tf.data.Dataset.range(3).map(lambda index: table[index])), "captured by a function"
+    unknown = tf.data.Dataset.zip((rows(), tf.data.Dataset.random(seed=1)))
+    for dataset in (rows().map(_told), unknown, rows().flat_map(tf.data.Dataset.from_tensors)):
+        assert not is_repeatable(dataset), "what is not known to keep nothing is drawn anew each time"
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda d: d.shuffle(12).repeat(), True),
+        (lambda d: d.shuffle(12).batch(2).repeat(3).map(tf.identity), True),
+        (lambda d: d.shuffle(12).repeat().prefetch(1), False),
+        (lambda d: d.shuffle(12).repeat().map(tf.identity, num_parallel_calls=2), False),
+        (lambda d: d.repeat().shuffle(12), False),
+        (lambda d: d.shuffle(12, reshuffle_each_iteration=False).repeat(), False),
+        (lambda d: d.shuffle(12), False),
+    ],
+)
+def test_a_repeated_shuffle_is_begun_ahead_as_keras_has_it(make, expected):
+    """By a stage that draws one batch ahead: then the next order is drawn behind the last batch of a pass."""
+    prepared = prepared_batches(make(rows()), None)
+    stages = [type(prepared).__name__, type(prepared._inputs()[0]).__name__]
+    assert (stages == ["_OptionsDataset", "_PrefetchDataset"]) is expected or stages[1] == "_PrefetchDataset"
+    left = make(rows())
+    assert (int(prepared.cardinality()) == int(left.cardinality())) is True
+
+
+def test_nothing_is_begun_ahead_that_the_user_has_forbidden():
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    dataset = rows().shuffle(12).repeat().with_options(options)
+    assert type(prepared_batches(dataset, None)._inputs()[0]) is not type(dataset.prefetch(1))
 
 
 def test_autotune_is_off_unless_the_user_decided():

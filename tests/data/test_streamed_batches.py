@@ -135,3 +135,101 @@ def test_a_generator_goes_on_where_it_stopped():
     first = passes[0][0]
     assert passes == [[first, first + 1, first + 2], [first + 3, first + 4, first + 5]]
     batches.close()
+
+
+def drawing(taken, most_seen=None):
+    """Returns what draws from an iterator as a compiled call does."""
+
+    def draw(iterator, most):
+        if most_seen is not None:
+            most_seen.append(most)
+        batches = [batch for _, batch in zip(range(most), iterator, strict=False)]
+        taken.extend(batches)
+        return len(batches), len(batches) == most
+
+    return draw
+
+
+def streamed(steps=None, rows=10):
+    dataset = tf.data.Dataset.from_tensor_slices(np.zeros(rows, "float32"))
+    return make(dataset.map(lambda x: x + tf.random.normal([])).batch(1), steps=steps)
+
+
+def test_some_batches_at_a_time_are_all_of_them_once():
+    batches, taken = streamed(), []
+    stream = batches.begin()
+    rounds = 1
+    while stream.draw_some(drawing(taken), 4):
+        rounds += 1
+    assert (rounds, len(taken), stream.drawn, batches.last_count) == (3, 10, 10, 10)
+    assert not stream.draw_some(drawing(taken), 4), "nothing is left"
+    assert len(taken) == 10
+
+
+def test_of_a_known_number_nobody_takes_all():
+    taken, asked = [], []
+    batches = streamed(steps=8)
+    stream = batches.begin()
+    while stream.draw_some(drawing(taken, asked), 100):
+        pass
+    assert asked == [2, 2, 1, 1, 1, 1]
+    assert (len(taken), batches.last_count) == (8, 8)
+    short = streamed(steps=20)
+    stream = short.begin()
+    while stream.draw_some(drawing([]), 100):
+        pass
+    assert short.last_count == 10
+
+
+def test_who_finds_the_end_waits_for_those_who_still_draw():
+    batches, taken = streamed(), []
+    stream = batches.begin()
+    holds, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def slowly(iterator, most):
+        taken.append(next(iterator))
+        holds.set()
+        assert go_on.wait(30)
+        return 1, True
+
+    def to_the_end():
+        while stream.draw_some(drawing(taken), 100):
+            pass
+        ended.set()
+
+    slow = threading.Thread(target=stream.draw_some, args=(slowly, 1))
+    slow.start()
+    assert holds.wait(30)
+    other = threading.Thread(target=to_the_end)
+    other.start()
+    assert not ended.wait(0.2)
+    go_on.set()
+    slow.join(30)
+    other.join(30)
+    assert ended.is_set()
+    assert (len(taken), batches.last_count) == (10, 10)
+
+
+def test_nobody_gets_more_after_an_error_and_the_next_validation_begins_anew():
+    batches, taken = streamed(), []
+    stream = batches.begin()
+
+    def fails(iterator, most):
+        next(iterator)
+        raise RuntimeError("broken row")
+
+    with pytest.raises(RuntimeError, match="broken row"):
+        stream.draw_some(fails, 1)
+    assert not stream.draw_some(drawing(taken), 4)
+    assert taken == []
+    stream = batches.begin()
+    while stream.draw_some(drawing(taken), 4):
+        pass
+    assert len(taken) == 10
+
+
+def test_nothing_is_drawn_after_the_end_of_the_fit():
+    batches, taken = streamed(), []
+    batches.close()
+    assert not batches.begin().draw_some(drawing(taken), 4)
+    assert taken == []
