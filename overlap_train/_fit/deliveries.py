@@ -15,6 +15,7 @@ from overlap_train._checkpoint.values import Undelivered
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.course import Ledger
 from overlap_train._fit.followers import AnyDelivery
+from overlap_train._fit.interrupts import Interrupted
 from overlap_train._fit.lag import LagControl
 from overlap_train._snapshot import Snapshot
 from overlap_train._validation.backlog import Backlog
@@ -68,6 +69,8 @@ class Deliveries:
     def __post_init__(self) -> None:
         self._course = self.ledger.course
         self._said_full = False
+        self._failure: BaseException | None = None
+        self._failed_ahead = False
 
     def __len__(self) -> int:
         """Returns how many epochs wait."""
@@ -104,6 +107,26 @@ class Deliveries:
             if self.deliver_oldest():
                 return True
         return False
+
+    def take_back(self, error: Exception) -> bool:
+        """Delivers the epochs that wait when the training has failed ahead of them.
+
+        Under Keras they have been delivered by then, and whoever ended the training has prevented the error.
+
+        Returns:
+            Whether one of them ended the training or rolled it back, so that the error never was.
+
+        Raises:
+            Exception: what their validation or a callback raises, which comes before the error.
+        """
+        raised_by_delivery = error is self._failure or isinstance(error, Interrupted)
+        if raised_by_delivery or self.hosts.count > 1 or not len(self.backlog):
+            return False
+        self._failed_ahead = True  # perhaps between two steps of a call, which has not counted them
+        try:
+            return self.deliver_all() or self._course.stopped
+        finally:
+            self._failed_ahead = False
 
     def make_room(self) -> bool:
         """Lets go of batches that nobody will replay, and waits if too many are kept.
@@ -149,6 +172,13 @@ class Deliveries:
         Args:
             timeout_s: how long to wait without looking for signals; None means as long as it may take.
         """
+        try:
+            return self._deliver_next(timeout_s)
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def _deliver_next(self, timeout_s: float | None) -> bool:
         pending = self.backlog.oldest
         cpu_s = self._wait(pending, timeout_s)
         with self._back_if_it_fails(pending):
@@ -187,7 +217,8 @@ class Deliveries:
         self.suite.admit(None)  # while callbacks run the training needs one core
         start_s = time.monotonic()
         # Also before an epoch's first step: its metrics have been reset.
-        trained_on = self._course.step != pending.snapshot.step or self.cursor.within
+        ahead = self._failed_ahead or self.cursor.within
+        trained_on = ahead or self._course.step != pending.snapshot.step
         self.lag.validated(spans, alone=not trained_on, cpu_s=cpu_s)
         outcome = self.delivery.deliver(
             pending.snapshot, pending.train_logs, results, stops=pending.stops, trained_on=trained_on

@@ -91,7 +91,7 @@ class FitSession:
             deliveries = self._parts.deliveries
             # An epoch that was told to stop is delivered first: what it tells may yet be undone.
             if course.next_epoch < course.epochs and not deliveries.stops:
-                self._train_epoch(course.next_epoch)
+                self._train_ahead(course.next_epoch)
                 self._parts.deliveries.deliver_before(course.next_epoch, self._parts.training.loop.splits)
             elif len(deliveries):
                 deliveries.deliver_oldest()
@@ -126,6 +126,14 @@ class FitSession:
             parts.deliveries.begin_again(waiting)
         if not point.position.within:
             parts.deliveries.deliver_before(course.next_epoch, parts.training.loop.splits)
+
+    def _train_ahead(self, epoch: int) -> None:
+        """Trains an epoch; what goes wrong in it counts only if no earlier epoch takes it back."""
+        try:
+            self._train_epoch(epoch)
+        except Exception as error:
+            if not self._parts.deliveries.take_back(error):
+                raise
 
     def _train_epoch(self, epoch: int) -> None:
         """Trains an epoch to its end, or until a delivery rolls it back."""
