@@ -59,6 +59,13 @@ def no_thread_of_ours_is_left():
 
 
 @pytest.fixture
+def little_to_search():
+    """Lets a test look for garbage often: what lives by now, perhaps millions of objects, is set apart."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture
 def steps_may_wait(monkeypatch):
     """Lets a test hold steps up by Python inside them, for which they would be validated in step."""
     from overlap_train._inspection import effects
