@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -86,6 +88,30 @@ def subclassed(optimizer="adam", norm=keras.layers.BatchNormalization) -> keras.
     model = Awkward(norm)
     model.compile(optimizer, crossentropy(), metrics=["accuracy"], weighted_metrics=["accuracy"])
     return model
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a fit has led to, which stays when its model is fitted again."""
+
+    history: dict[str, list[float]]
+    epochs: list[int]
+    values: list[np.ndarray]
+
+    @classmethod
+    def of(cls, model: keras.Model) -> Outcome:
+        variables = (*model.variables, *model.optimizer.variables)
+        values = [np.array(keras.ops.convert_to_numpy(variable)) for variable in variables]
+        return cls(dict(model.history.history), list(model.history.epoch), values)
+
+
+def assert_same_outcome(model: keras.Model, expected: Outcome, rtol: float = 1e-5) -> None:
+    """Same history, epochs, weights, other state and optimizer variables."""
+    found = Outcome.of(model)
+    assert_same_history(found.history, expected.history, rtol)
+    assert found.epochs == expected.epochs
+    for ours, theirs in zip(found.values, expected.values, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=1e-6)
 
 
 def assert_same_history(actual: dict, expected: dict, rtol: float = 1e-5) -> None:

@@ -14,6 +14,7 @@ from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
 from overlap_train.conv import TiledConv2D
 from tests.networks import arrays, crossentropy
 
+pytestmark = pytest.mark.usefixtures("little_to_search")
 X, Y = arrays(40)
 
 

@@ -112,7 +112,7 @@ def arguments(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("cut_off", [0, 1, 7, 15])
+@pytest.mark.parametrize("cut_off", [0, pytest.param(1, marks=pytest.mark.nightly), 7, 15])
 def test_a_comparison_that_was_cut_off_goes_on_with_the_next_run(monkeypatch, arguments, cut_off, tmp_path):
     first = FakeRuns(monkeypatch, cut_off)
     with pytest.raises(KeyboardInterrupt):

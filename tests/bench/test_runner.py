@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections import Counter
 
 import psutil
@@ -169,6 +170,7 @@ def begun_comparison(tmp_path):
     process = psutil.Popen([sys.executable, "-m", "scripts.bench.compare", *options])
     children: list[psutil.Process] = []
     while process.is_running() and not any(map(_has_worked, children)):
+        time.sleep(0.02)  # a look at the children takes longer than that
         children = process.children(recursive=True)
     return process, children
 

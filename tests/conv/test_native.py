@@ -10,6 +10,7 @@ import pytest
 
 from overlap_train.conv import build as conv_build
 from overlap_train.errors import NativeUnavailableError
+from scripts.gpu import kernel_stages
 
 
 @pytest.fixture(scope="module")
@@ -55,13 +56,18 @@ def build_directory(tmp_path_factory) -> Path:
     [
         ("cuda_emulator_test", ()),
         ("cuda_launch_test", ()),
-        ("cuda_kernels_test", ("--quick",)),
-        # nightly: the kernels on more shapes
+        # nightly: the kernels on more shapes; on few of them they are run beside the mutants, compiled once
         pytest.param("cuda_kernels_test", (), marks=pytest.mark.nightly),
     ],
 )
 def test_cuda_kernels_under_the_emulator(toolchain, build_directory, target: str, options) -> None:
     assert ": 0 of" in run(build(toolchain, build_directory, target), *options)
+
+
+def test_cuda_kernels_as_they_are_are_right_under_the_emulator(test_object, tmp_path) -> None:
+    program = tmp_path / "cuda_kernels_test"
+    compile_alone(test_object, conv_build.NATIVE_SOURCES / "conv_emulated.cc", "-o", program)
+    assert ": 0 of" in run(program, "--quick")
 
 
 # What is taken out of a kernel, and what the emulator must then say. Most of these give right results on the
@@ -199,21 +205,25 @@ def test_cuda_kernels_test_compiles_for_a_gpu(tmp_path) -> None:
     subprocess.run([*command, "-o", str(tmp_path / "test.o")], check=True)
 
 
-@pytest.mark.parametrize("architecture", ["75", pytest.param("80", marks=pytest.mark.nightly), "90"])
-def test_cuda_kernels_compile_without_spills(tmp_path, architecture: str) -> None:
+@pytest.mark.parametrize(
+    "architectures", [("75", "90"), pytest.param(("80",), marks=pytest.mark.nightly)], ids=" and ".join
+)
+def test_cuda_kernels_compile_without_spills(tmp_path, architectures) -> None:
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         pytest.skip("no nvcc on the path")
     source = conv_build.NATIVE_SOURCES / "conv_cuda.cu"
-    command = [
-        nvcc,
-        "-std=c++17",
-        "-O3",
-        f"-gencode=arch=compute_{architecture},code=[sm_{architecture},compute_{architecture}]",
+    command = [nvcc, "-std=c++17", "-O3"]
+    command += [
+        f"-gencode=arch=compute_{number},code=[sm_{number},compute_{number}]" for number in architectures
     ]
     command += ["-Xptxas=-v", "-c", str(source), "-o", str(tmp_path / "conv.o")]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     spills = [line for line in result.stderr.splitlines() if "spill stores" in line]
-    assert len(spills) == 10, "one line for each kernel"
+    assert len(spills) == 10 * len(architectures), "one line for each kernel"
     assert all("0 bytes spill stores, 0 bytes spill loads" in line for line in spills)
+    found = kernel_stages.resources(result.stderr)
+    assert {"ImplicitGemm FilterGradient Tf32", "SharedMemory", "FewChannels"} <= found.keys()
+    assert len(found) == 10
+    assert all(numbers["spilled_bytes"] == 0 for numbers in found.values())

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -33,6 +34,16 @@ pytestmark = pytest.mark.timeout(200)
 
 X, Y = arrays()
 CLEAN, NOISY = arrays(VALIDATION_ROWS, 1), arrays(VALIDATION_ROWS, 2)
+
+
+@functools.cache
+def strategy_of_the_chief():
+    return tf.distribute.OneDeviceStrategy("CPU:0")
+
+
+@pools.pooled
+def sequential_of_the_chief():
+    return sequential()
 
 
 @pytest.fixture
@@ -66,7 +77,8 @@ def together(monkeypatch):
         listening.clear()
         started = [trainer_of(EvaluatorTask(place), policy, make) for _ in range(evaluators)]
         evaluator = started[-1]
-        chief = trainer_of(tf.distribute.OneDeviceStrategy("CPU:0"), policy, make)
+        chiefs = sequential_of_the_chief if make is sequential else make
+        chief = trainer_of(strategy_of_the_chief(), policy, chiefs)
         chief.replicas.evaluator = place
         common = {"batch_size": 32, "epochs": 4, "verbose": 0, "validation_data": CLEAN} | arguments
         with ThreadPoolExecutor(1) as thread:

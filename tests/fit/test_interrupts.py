@@ -11,7 +11,8 @@ import pytest
 
 from overlap_train import Trainer, install, routed, uninstall
 from overlap_train._fit import interrupts
-from tests.networks import arrays, sequential
+from tests.networks import arrays
+from tests.pools import sequential
 
 VALIDATION = arrays(40, 1)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from overlap_train.conv import build as conv_build
-from scripts.gpu import evidence, kernel_stages, machine, shapes, tensorflow_runs
+from scripts.gpu import evidence, machine, shapes, tensorflow_runs
 from scripts.gpu.page import EMULATED
 
 ROOT = Path(__file__).parents[2]
@@ -96,23 +96,6 @@ def test_no_shape_of_the_cpu_tests_is_left_out() -> None:
     everything = set(shapes.cases())
     assert wanted <= everything
     assert len(everything) == 216 + len(wanted)
-
-
-def test_what_ptxas_says_is_read_for_each_kernel() -> None:
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
-        pytest.skip("no nvcc on the path")
-    source = conv_build.NATIVE_SOURCES / "conv_cuda.cu"
-    done = subprocess.run(
-        [nvcc, "-std=c++17", "-O3", "-arch=sm_90", "-Xptxas=-v", "-c", source, "-o", os.devnull],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    found = kernel_stages.resources(done.stdout + done.stderr)
-    assert {"ImplicitGemm FilterGradient Tf32", "SharedMemory", "FewChannels"} <= found.keys()
-    assert len(found) == 10
-    assert all(numbers["spilled_bytes"] == 0 for numbers in found.values())
 
 
 def test_results_of_yesterday_are_gone_on_with(tmp_path) -> None:

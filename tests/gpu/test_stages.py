@@ -122,8 +122,8 @@ def test_stages_that_fail_or_die_do_not_keep_the_others_from_running(tmp_path) -
 
 
 def test_stage_that_hangs_is_ended_and_keeps_its_rows(tmp_path, impatient) -> None:
-    """The stage has ten seconds to write its row, and would then wait for ever."""
-    assert target.make_run(tmp_path, ["hangs"], limit_s=10).go() == {"hangs": "partial"}
+    """The stage has five seconds to write its row, and would then wait for ever."""
+    assert target.make_run(tmp_path, ["hangs"], limit_s=5).go() == {"hangs": "partial"}
     record = target.record(tmp_path, "hangs")
     assert (record.reason, len(record.rows)) == ("killed", 1)
     with pytest.raises(ProcessLookupError):

@@ -6,13 +6,13 @@ import builtins
 import io
 import os
 import platform
-import subprocess
 import sys
 
 import pytest
 
 from overlap_train._support import conditions as module
 from overlap_train._support.conditions import conditions, processor_name
+from tests import interpreters
 
 _ZEN = "processor\t: 0\nmodel name\t: AMD EPYC\ncpu family\t: 25\nmodel\t\t: 17\nflags\t\t: fpu avx512f\n\n"
 
@@ -28,9 +28,7 @@ def show(monkeypatch, text):
 
 def test_another_process_finds_the_same():
     code = "from overlap_train._support.conditions import conditions; print(repr(conditions()))"
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
-    )
+    found = interpreters.run(["-c", code], check=True, timeout=120)
     assert found.stdout.strip() == repr(conditions())
 
 

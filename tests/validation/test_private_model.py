@@ -22,6 +22,7 @@ from tests.validation.calling import (
     in_step,
     kl,
     mean_output,
+    predicted_mean,
     simple,
 )
 
@@ -156,11 +157,11 @@ def test_a_model_without_a_faithful_copy_is_evaluated_in_step_and_says_why(build
 
 
 def test_clone_makes_the_copy_of_such_a_model():
-    function = EvaluationFunction(mean_output, clone=lambda: type(subclassed())())
+    function = EvaluationFunction(predicted_mean, clone=lambda: type(subclassed())())
     trainer = fit(subclassed(), {"mean": function}, max_lag=2)
     assert not in_step(trainer)
     np.testing.assert_allclose(
-        trainer.model.history.history["val_mean"], expected_values(subclassed, mean_output), **ROUNDING
+        trainer.model.history.history["val_mean"], expected_values(subclassed, predicted_mean), **ROUNDING
     )
 
 

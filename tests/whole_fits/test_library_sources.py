@@ -13,7 +13,7 @@ from tests.networks import assert_same_history, assert_same_weights, sequential
 from tests.whole_fits import library_sources
 from tests.whole_fits.library_sources import BATCH, INSTALLED, SOURCES, X, Y
 from tests.whole_fits.test_replay import VALIDATION, callbacks
-from tests.whole_fits.test_step_checkpoints import Killed, Kills, kill, same
+from tests.whole_fits.test_step_checkpoints import Killed, Kills, kill, outcome, same
 
 pytestmark = [
     pytest.mark.skipif(not SOURCES, reason="lacks datasets and grain"),
@@ -67,7 +67,7 @@ def killed_and_resumed(make, steps, directory, every_steps):
 @pytest.mark.parametrize("source", RESUMABLE)
 def test_killed_it_goes_on_to_the_result_of_the_unbroken_run(tmp_path, source, every_steps):
     make, steps, _ = SOURCES[source]
-    same(killed_and_resumed(make, steps, tmp_path / "run", every_steps), fit(make, steps, None))
+    same(killed_and_resumed(make, steps, tmp_path / "run", every_steps), outcome(fit(make, steps, None)))
 
 
 @needs_datasets
@@ -84,7 +84,7 @@ def test_rows_that_processes_of_hugging_face_draw_go_on_in_their_order(tmp_path,
 
     monkeypatch.setattr(NumpyMultiprocessingGenerator, "__iter__", drawn)
     make = library_sources.workers
-    same(killed_and_resumed(make, None, tmp_path / "run", 2), fit(make, None, None))
+    same(killed_and_resumed(make, None, tmp_path / "run", 2), outcome(fit(make, None, None)))
 
 
 @needs_datasets

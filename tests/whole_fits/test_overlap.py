@@ -176,6 +176,7 @@ def test_at_most_max_lag_later_epochs_have_begun_at_delivery(max_lag):
     assert max(lags) == max_lag
 
 
+@pytest.mark.usefixtures("little_to_search")
 def test_a_snapshot_lives_until_its_delivery_and_no_longer(monkeypatch):
     alive = {}
     start = ValidationRunner.start

@@ -166,6 +166,7 @@ def test_variable_made_from_an_array_does_not_write_to_it():
     assert variable.numpy().tolist() == [0.0] + [2.0] * 15
 
 
+@pytest.mark.usefixtures("little_to_search")
 def test_memory_mapped_file_is_shared_and_read_only(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(4096, dtype=np.float32).reshape(64, 64))
     array = np.load(tmp_path / "x.npy", mmap_mode="r")
@@ -181,6 +182,7 @@ def test_memory_mapped_file_is_shared_and_read_only(tmp_path):
     assert watch() is None
 
 
+@pytest.mark.usefixtures("little_to_search")
 def test_tensors_may_die_on_any_thread():
     arrays = [aligned(64) for _ in range(64)]
     watches = [weakref.ref(array) for array in arrays]

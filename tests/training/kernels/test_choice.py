@@ -310,6 +310,12 @@ def deep(layers=13):
     return model
 
 
+def few_are_many(monkeypatch):
+    """Returns a smaller network, whose parts are many from now on: it is traced in a third of the time."""
+    monkeypatch.setattr(kernels, "_MANY_PARTS", 12)
+    return deep(4)
+
+
 def images(rows=24):
     return RNG.normal(size=(rows, 6, 6, 2)).astype("float32"), RNG.integers(0, networks.CLASSES, rows)
 
@@ -318,7 +324,7 @@ def test_models_of_many_parts_train_on_free_operations_from_the_first_step(monke
     monkeypatch.setattr(kernels.library, "is_built", lambda: False)
     assert kernels.find_free_kernels(network()) is None
     assert kernels.find_free_kernels(deep()).names == ("normalization", "Adam")
-    model, plain = deep(), deep()
+    model, plain = few_are_many(monkeypatch), deep(4)
     trainer = Trainer(model)
     x, y = images()
     ours = trainer.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False)
@@ -332,18 +338,19 @@ def test_models_of_many_parts_train_on_free_operations_from_the_first_step(monke
     [{"execution": ExecutionPlan(kernels="keras")}, {"execution": ExecutionPlan(loop="eager")}],
     ids=["keras", "eager"],
 )
-def test_who_wants_keras_own_operations_gets_them(options):
-    model = deep()
+def test_who_wants_keras_own_operations_gets_them(options, monkeypatch):
+    model = few_are_many(monkeypatch)
+    assert kernels.find_free_kernels(model) is not None
     trainer = Trainer(model, **options)
     trainer.fit(*images(8), batch_size=8, verbose=0)
     assert not [message for message in trainer.messages if "fast" in message]
 
 
-def test_convolutions_that_nobody_has_timed_are_tensorflows_and_noted():
+def test_convolutions_that_nobody_has_timed_are_tensorflows_and_noted(monkeypatch):
     if not kernels.library.is_available():
         pytest.skip("needs the compiled convolution, and so a C++ compiler")
     selection.clear_timings()
-    model, (x, y) = deep(), images(8)
+    model, (x, y) = few_are_many(monkeypatch), images(8)
     free = kernels.find_free_kernels(model)
     assert free.names == ("convolution", "normalization", "Adam")
     operations = traced_operations(free.around(model.train_step, 8), (x, y))

@@ -18,7 +18,11 @@ def run_cases(name: str, *options: str) -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "name", ["cases_numbers.py", "cases_whole_fit.py", "cases_refusals.py", "cases_differential.py"]
+    "name",
+    [
+        *("cases_numbers.py", "cases_models.py", "cases_whole_fit.py"),
+        *("cases_refusals.py", "cases_differential.py"),
+    ],
 )
 def test_two_logical_cpus(name):
     run_cases(name, "-m", "not nightly")
@@ -26,6 +30,8 @@ def test_two_logical_cpus(name):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("name", ["cases_numbers.py", "cases_whole_fit.py", "cases_differential.py"])
+@pytest.mark.parametrize(
+    "name", ["cases_numbers.py", "cases_models.py", "cases_whole_fit.py", "cases_differential.py"]
+)
 def test_two_logical_cpus_nightly(name):
     run_cases(name, "-m", "nightly")

@@ -1,0 +1,170 @@
+"""The numbers of two replicas are those of one device: other models, losses, metrics and layers."""
+
+from __future__ import annotations
+
+from tests.training.replicas.two_cpus import on_two  # isort: skip  # before anything starts TensorFlow
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train import Trainer
+from tests.networks import (
+    CLASSES,
+    FEATURES,
+    VALIDATION_ROWS,
+    arrays,
+    assert_same_history,
+    assert_same_weights,
+    crossentropy,
+    functional,
+    functional_data,
+    subclassed,
+)
+from tests.training.replicas.cases_numbers import assert_same_on_both, fit_both
+
+
+def test_two_inputs_and_outputs_with_loss_weights():
+    fit_both(functional, *functional_data(), validation_data=functional_data(VALIDATION_ROWS, 1))
+
+
+def test_sample_weights_regulariser_add_loss_and_an_unbuilt_model():
+    x, y = arrays()
+    weights = np.random.default_rng(2).random(len(x)).astype("float32")
+    fit_both(
+        lambda: subclassed("adam", keras.layers.LayerNormalization),
+        x,
+        y,
+        sample_weight=weights,
+        batch_size=50,
+    )
+
+
+class Probabilities(keras.layers.Layer):
+    """A softmax that leaves no logits at its output, only under it."""
+
+    def call(self, inputs):
+        return tf.nn.softmax(inputs)
+
+
+@pytest.mark.parametrize(
+    "head", [keras.layers.Softmax, pytest.param(Probabilities, marks=pytest.mark.nightly)]
+)
+def test_a_saturated_softmax(head):
+    """Keras takes the logits from under the activation: from probabilities there would be no gradient."""
+
+    def build():
+        keras.utils.set_random_seed(7)
+        model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES), head()])
+        metrics = [keras.metrics.SparseCategoricalCrossentropy()]
+        model.compile(keras.optimizers.SGD(1e-3), "sparse_categorical_crossentropy", metrics=metrics)
+        return model
+
+    x, y = arrays()
+    fit_both(build, 30 * x, y)
+
+
+def test_auc_and_a_metric_whose_state_is_no_sum():
+    class Largest(keras.metrics.Metric):
+        """The largest output seen."""
+
+        def __init__(self):
+            super().__init__(name="largest")
+            self.value = self.add_weight(name="value", initializer="zeros")
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            self.value.assign(keras.ops.maximum(self.value, keras.ops.max(y_pred)))
+
+        def result(self):
+            return self.value + 0.0
+
+    def build():
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential(
+            [keras.Input((FEATURES,)), keras.layers.Dense(1, activation="sigmoid", activity_regularizer="l2")]
+        )
+        model.compile("adam", "binary_crossentropy", metrics=[keras.metrics.AUC(name="auc"), Largest()])
+        return model
+
+    x, y = arrays()
+    fit_both(build, x, (y % 2)[:, None].astype("float32"), validation_split=0.2)
+
+
+def test_masked_sequences_and_an_embedding():
+    def build():
+        keras.utils.set_random_seed(5)
+        model = keras.Sequential(
+            [
+                keras.Input((7,), dtype="int32"),
+                keras.layers.Embedding(20, 6, mask_zero=True),
+                keras.layers.SimpleRNN(5, return_sequences=True),
+                keras.layers.Dense(3),
+            ]
+        )
+        model.compile("adam", crossentropy(), metrics=["accuracy"])
+        return model
+
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 20, (75, 7))
+    fit_both(build, x, rng.integers(0, 3, (75, 7)), batch_size=20)
+
+
+def test_compute_loss_of_the_users_own():
+    class Own(keras.Sequential):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            return keras.ops.mean((keras.ops.max(y_pred, axis=1) - keras.ops.cast(y, "float32")) ** 2)
+
+    def build():
+        keras.utils.set_random_seed(1)
+        model = Own([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
+        model.compile("sgd", "mse", metrics=[])
+        return model
+
+    fit_both(build, *arrays())
+
+
+def test_mixed_precision_with_loss_scaling():
+    def build():
+        keras.utils.set_random_seed(1)
+        policy = keras.dtype_policies.DTypePolicy("mixed_float16")
+        model = keras.Sequential(
+            [
+                keras.Input((FEATURES,)),
+                keras.layers.Dense(8, activation="relu", dtype=policy),
+                keras.layers.Dense(CLASSES, dtype="float32"),
+            ]
+        )
+        optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(), initial_scale=2.0**10)
+        model.compile(optimizer, crossentropy(), metrics=["accuracy"])
+        return model
+
+    expected, actual = build(), on_two(build)()
+    arguments = dict(batch_size=32, epochs=3, verbose=0)
+    expected.fit(*arrays(), **arguments)
+    Trainer(actual).fit(*arrays(), **arguments)
+    assert_same_history(actual.history.history, expected.history.history, 2e-3)
+    for a, b in zip(actual.weights, expected.weights, strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), atol=2e-3)
+    assert_same_on_both(actual)
+
+
+def test_a_train_step_of_the_users_own_gives_what_keras_gives_under_the_strategy():
+    class Custom(keras.Sequential):
+        def train_step(self, data):
+            logs = super().train_step(data)
+            return {"train_loss": logs["loss"], "batch_mean": tf.reduce_mean(data[0])}
+
+    def build():
+        keras.utils.set_random_seed(1)
+        model = Custom([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
+        model.compile("sgd", crossentropy())
+        return model
+
+    expected, actual = on_two(build)(), on_two(build)()
+    arguments = dict(batch_size=32, epochs=2, shuffle=False, verbose=0)
+    x, y = arrays(192)
+    expected.fit(x, y, **arguments)
+    Trainer(actual).fit(x, y, **arguments)
+    assert_same_history(actual.history.history, expected.history.history)
+    assert_same_weights(actual, expected)
