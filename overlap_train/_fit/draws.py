@@ -43,7 +43,7 @@ def draw_in_turn(
         )
     shuffles = drawn | validated
     for callback in callbacks if shuffles else ():
-        if is_declared_safe(callback):
+        if is_declared_safe(callback) or type(callback) is keras.callbacks.History:
             continue
         datasets = reached([callback], tf.data.Dataset)
         if any(shuffles_of(dataset) & shuffles for dataset in datasets):

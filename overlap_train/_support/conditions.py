@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import platform
 import sys
@@ -31,7 +32,8 @@ def conditions() -> tuple[object, ...]:
         (name, value) for name, value in os.environ.items() if name in _NAMES or name.startswith(_PREFIXES)
     )
     versions = (tf.__version__, keras.__version__, np.__version__, __version__)
-    return platform.machine(), tuple(_processor().items()), tuple(environment), versions, _plugins()
+    plugins = _plugins(tuple(sys.path))
+    return platform.machine(), tuple(_processor().items()), tuple(environment), versions, plugins
 
 
 def processor_name() -> str:
@@ -39,6 +41,7 @@ def processor_name() -> str:
     return _processor().get("model name") or platform.processor()
 
 
+@functools.cache
 def _processor() -> dict[str, str]:
     """Returns what the system says of the first core."""
     found: dict[str, str] = {}
@@ -52,10 +55,11 @@ def _processor() -> dict[str, str]:
     return found
 
 
-def _plugins() -> tuple[str, ...]:
+@functools.lru_cache(maxsize=4)
+def _plugins(places: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the names of the libraries that TensorFlow loads unasked, which may replace its kernels."""
     found: set[str] = set()
-    for place in sys.path:
+    for place in places:
         with contextlib.suppress(OSError):
             found |= set(os.listdir(os.path.join(place, "tensorflow-plugins")))
     return tuple(sorted(found))

@@ -108,6 +108,9 @@ class PreparedSet:
     waits: bool = False
 
 
+_FEW_VARIABLES = 40
+
+
 def prepare_sets(request: SetRequest, sets: Mapping[str, ValidationSet]) -> list[PreparedSet]:
     """Traces the validation step for each set, and finds out which have to be validated live.
 
@@ -181,7 +184,7 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
         cache_bytes=request.policy.cache_bytes,
         preprocess=request.preprocess,
         most_rows=request.most_rows,
-        once=request.within_evaluate,
+        once=_is_quick(request),
     )
     if keras_models.runs_eagerly(model):
         return PreparedSet(name, chosen, batches, None, "the model runs eagerly (run_eagerly=True)")
@@ -262,6 +265,11 @@ def _live_steps(request: SetRequest, each: PreparedSet) -> LiveSteps:
     return chosen_step(traced, late, PythonState(model)) if request.first and request.acts else traced
 
 
+def _is_quick(request: SetRequest) -> bool:
+    """Whether this is an `evaluate` of a network whose batches take no longer than to hand them over."""
+    return request.within_evaluate and len(request.model.variables) <= _FEW_VARIABLES
+
+
 def _evaluators(
     request: SetRequest, prepared: Sequence[PreparedSet], state: ModelState
 ) -> dict[str, SnapshotEvaluator]:
@@ -299,7 +307,7 @@ def _workers(
             continue
         streamed = isinstance(each.batches, StreamedBatches)
         count = each.batches.expected if streamed else each.batches.num_batches
-        alone = evaluator.indivisible or (request.within_evaluate and is_few(count))
+        alone = evaluator.indivisible or (_is_quick(request) and is_few(count))
         useful += 1 if alone else most if count is None else count
     return min(most, useful)
 

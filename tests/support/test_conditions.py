@@ -24,6 +24,13 @@ def show(monkeypatch, text):
         return io.StringIO(text) if path == "/proc/cpuinfo" else real(path, *arguments, **options)
 
     monkeypatch.setattr(builtins, "open", opened)
+    module._processor.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def _read_anew():
+    yield
+    module._processor.cache_clear()
 
 
 def test_another_process_finds_the_same():
