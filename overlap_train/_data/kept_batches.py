@@ -60,8 +60,6 @@ class KeptBatches:
             self._drawn = tf.queue.FIFOQueue(_UNBOUNDED, [tf.variant, tf.int64], [[], []])
             self._ahead = tf.queue.FIFOQueue(_UNBOUNDED, [tf.variant], [[]])
             self._size_bytes = tf.Variable(0, trainable=False, dtype=tf.int64)
-        self._drop = _function(_drop, self._drawn, self._size_bytes)
-        self._turn_back = _function(_turn_back, self._drawn, self._ahead, self._size_bytes)
         self._dataset = self._recorded(dataset, copies=copies)
         self._live: dict[int, Any] = {}
         self._drawn_places: deque[tuple[int, int]] = deque()
@@ -107,7 +105,7 @@ class KeptBatches:
         """Makes all that has been drawn from batch `seen` of pass `number` on come again."""
         self.forget(number, seen)
         count = tf.constant(len(self._drawn_places)), tf.constant(len(self._ahead_places))
-        self._turn_back(*count)
+        _turn_back(self._drawn.queue_ref, self._ahead.queue_ref, self._size_bytes.handle, *count)
         self._ahead_places.extendleft(reversed(self._drawn_places))
         self._drawn_places.clear()
 
@@ -120,7 +118,7 @@ class KeptBatches:
             self._drawn_places.popleft()
             count += 1
         if count:
-            self._drop(tf.constant(count))
+            _drop(self._drawn.queue_ref, self._size_bytes.handle, tf.constant(count))
 
     def _replay(self, count: int) -> Any:
         return iter(self._recorded(tf.data.Dataset.range(count).map(self._replayed), copies=False))
@@ -153,26 +151,39 @@ class KeptBatches:
         return tf.nest.pack_sequence_as(self._spec, parts, expand_composites=True)
 
 
-def _function(function: Callable[..., Any], *fixed: Any) -> Callable[..., Any]:
-    made: Callable[..., Any] = tf.function(functools.partial(function, *fixed), autograph=False)
-    return made
-
-
-def _drop(drawn: Any, total: tf.Variable, count: tf.Tensor) -> None:
+# Of handles, so that each is traced once in a process.
+@tf.function(autograph=False)  # type: ignore[untyped-decorator]
+def _drop(drawn: tf.Tensor, total: tf.Tensor, count: tf.Tensor) -> None:
     """Takes batches out of a queue for good."""
-    _repeat(count, lambda: total.assign_sub(drawn.dequeue()[1]))
+    _repeat(count, lambda: _take_off(total, _next_drawn(drawn)[1]))
 
 
-def _turn_back(drawn: Any, ahead: Any, total: tf.Variable, count: tf.Tensor, ahead_count: tf.Tensor) -> None:
+@tf.function(autograph=False)  # type: ignore[untyped-decorator]
+def _turn_back(
+    drawn: tf.Tensor, ahead: tf.Tensor, total: tf.Tensor, count: tf.Tensor, ahead_count: tf.Tensor
+) -> None:
     """Puts what has been drawn before what is ahead."""
 
     def move() -> Any:
-        batch, size_bytes = drawn.dequeue()
-        with tf.control_dependencies([total.assign_sub(size_bytes)]):
-            return ahead.enqueue([batch])
+        batch, size_bytes = _next_drawn(drawn)
+        with tf.control_dependencies([_take_off(total, size_bytes)]):
+            return tf.raw_ops.QueueEnqueueV2(handle=ahead, components=[batch])
+
+    def around() -> Any:
+        (batch,) = tf.raw_ops.QueueDequeueV2(handle=ahead, component_types=[tf.variant])
+        return tf.raw_ops.QueueEnqueueV2(handle=ahead, components=[batch])
 
     with tf.control_dependencies([_repeat(count, move)]):
-        _repeat(ahead_count, lambda: ahead.enqueue([ahead.dequeue()]))
+        _repeat(ahead_count, around)
+
+
+def _next_drawn(drawn: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    batch, size_bytes = tf.raw_ops.QueueDequeueV2(handle=drawn, component_types=[tf.variant, tf.int64])
+    return batch, size_bytes
+
+
+def _take_off(total: tf.Tensor, size_bytes: tf.Tensor) -> Any:
+    return tf.raw_ops.AssignSubVariableOp(resource=total, value=size_bytes)
 
 
 def _repeat(count: tf.Tensor, body: Callable[[], Any]) -> tf.Tensor:
