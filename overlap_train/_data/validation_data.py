@@ -20,12 +20,11 @@ from overlap_train._data.preprocessing import Preprocess
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._keras.data import Pipeline
 
-__all__ = ["Batches", "is_few", "make_batches"]
+__all__ = ["Batches", "make_batches"]
 
 Batches = ArrayBatches | CachedBatches | StreamedBatches
 
 _LEAST_JOINED = 32
-_FEW = 4
 
 
 def make_batches(
@@ -35,7 +34,6 @@ def make_batches(
     cache_bytes: int,
     preprocess: Preprocess | None = None,
     most_rows: Callable[[Any], int] | None = None,
-    once: bool = False,
 ) -> Batches:
     """Returns the validation set as `keras.Model.evaluate` would batch it.
 
@@ -46,7 +44,6 @@ def make_batches(
         preprocess: prepares a batch.
         most_rows: returns how many rows of nested arrays may be evaluated as one batch, where no number of
             steps is given.
-        once: whether there is but one validation, for which a few batches need not be kept.
 
     Raises:
         ValueError: for endless data without `steps`.
@@ -57,15 +54,9 @@ def make_batches(
         batch_size = layout.batch_size * _together(layout.batch_size, layout.num_samples, most)
         return ArrayBatches(given, batch_size=batch_size, steps=steps, preprocess=preprocess)
     if given.kept is None:
-        few = once and is_few(steps or given.pipeline.num_batches)
-        given.kept = _drawn(given.pipeline, steps, 0 if few else cache_bytes, preprocess)
+        given.kept = _drawn(given.pipeline, steps, cache_bytes, preprocess)
     batches: Batches = given.kept
     return batches
-
-
-def is_few(batches: int | None) -> bool:
-    """Whether so many batches, if that is known, take less time than to hand them over to workers."""
-    return batches is not None and batches <= _FEW
 
 
 def _drawn(

@@ -237,7 +237,11 @@ class FitBuilder:
         anew = settings.hosts.count == 1 and not Traces.of(model).holds(
             "test", keras_evaluation.test_function(model)
         )
-        builder = SuiteBuilder(settings, request.sets, self._callbacks, self._resources, self._given)
+        inside = settings.validation.every_steps or settings.validation.every_seconds
+        once = request.epochs - request.initial_epoch <= 1 and not inside
+        builder = SuiteBuilder(
+            settings, request.sets, self._callbacks, self._resources, self._given, once=once
+        )
         state, suite = builder.build_beside(request.feed, step)
         functions = FunctionRequest(
             model,

@@ -86,7 +86,8 @@ def run_evaluate(settings: TrainerSettings, data: ValidationSet, callbacks: Any)
 
         def build(held: contextlib.ExitStack) -> tuple[ModelState, ValidationSuite]:
             given.reopen()
-            return SuiteBuilder(settings, sets, callback_list, held, given).build(within_evaluate=True)
+            builder = SuiteBuilder(settings, sets, callback_list, held, given, once=True)
+            return builder.build(within_evaluate=True)
 
         state, suite = build(resources)
         first = FirstValidation(PythonState(model) if anew else None, build, lambda text: None)

@@ -57,6 +57,7 @@ class SuiteBuilder:
         callbacks: may listen to the batches.
         resources: closes what is opened here.
         given: the data of the sets; None reads it now.
+        once: whether there is one validation, beside which nothing is trained.
     """
 
     def __init__(
@@ -66,12 +67,15 @@ class SuiteBuilder:
         callbacks: keras.callbacks.CallbackList,
         resources: contextlib.ExitStack,
         given: GivenSets | None = None,
+        *,
+        once: bool = False,
     ) -> None:
         self._settings = settings
         self._given = given if given is not None else give_sets(settings, sets)
         self._sets = sets
         self._callbacks = callbacks
         self._resources = resources
+        self._once = once
 
     def build_beside(self, feed: Feed, step: Step) -> tuple[ModelState, ValidationSuite]:
         """Returns the variables of a training and its suite: of this host, or of the cluster's evaluator.
@@ -115,6 +119,7 @@ class SuiteBuilder:
             settings.validation,
             listened=listened_to(self._callbacks),
             within_evaluate=within_evaluate,
+            once=self._once,
             acts=next((type(callback).__name__ for callback in acting), None),
             first=not Traces.of(settings.model).holds("test", keras_evaluation.test_function(settings.model)),
             preprocess=settings.preprocess,

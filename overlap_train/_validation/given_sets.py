@@ -77,6 +77,15 @@ class GivenSets:
             )
         return self._given[name]
 
+    def expected(self, name: str) -> int | None:
+        """Returns how many batches a validation will have, as far as that is known without drawing any."""
+        steps, given = self.steps(name), self.of(name)
+        if steps is not None or given.waits:
+            return steps
+        if given.layout is not None:
+            return -(-given.layout.num_samples // given.layout.batch_size)
+        return given.pipeline.num_batches
+
     def is_only_once(self, name: str) -> bool:
         """Whether the batches of a set can be drawn once, as those of a generator."""
         return hasattr(self._parts[name][0], "__next__")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from overlap_train._data.preprocessing import Preprocess
 from overlap_train._data.streamed_batches import StreamedBatches
-from overlap_train._data.validation_data import Batches, is_few, make_batches
+from overlap_train._data.validation_data import Batches, make_batches
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._keras import methods as keras_methods
@@ -61,6 +61,7 @@ class SetRequest:
         policy: how the validation runs.
         listened: whether a callback is told of the batches of a validation.
         within_evaluate: whether this is a call of `evaluate`, which has reached the model's own already.
+        once: whether there is one validation, beside which nothing is trained.
         acts: the name of a callback that may do anything between these batches, or None.
         first: whether nothing has been traced of the validation before.
         preprocess: prepares a batch, or None.
@@ -80,6 +81,7 @@ class SetRequest:
     acts: str | None = None
     first: bool = False
     within_evaluate: bool = False
+    once: bool = False
     preprocess: Preprocess | None = None
     most_rows: Callable[[Any], int] | None = None
     devices: Sequence[str] = ()
@@ -108,7 +110,8 @@ class PreparedSet:
     waits: bool = False
 
 
-_FEW_VARIABLES = 40
+# So many batches of so small a network take less time than to hand them over to workers.
+_FEW_BATCHES, _FEW_VARIABLES = 4, 40
 
 
 def prepare_sets(request: SetRequest, sets: Mapping[str, ValidationSet]) -> list[PreparedSet]:
@@ -184,7 +187,6 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
         cache_bytes=request.policy.cache_bytes,
         preprocess=request.preprocess,
         most_rows=request.most_rows,
-        once=_is_quick(request),
     )
     if keras_models.runs_eagerly(model):
         return PreparedSet(name, chosen, batches, None, "the model runs eagerly (run_eagerly=True)")
@@ -265,11 +267,6 @@ def _live_steps(request: SetRequest, each: PreparedSet) -> LiveSteps:
     return chosen_step(traced, late, PythonState(model)) if request.first and request.acts else traced
 
 
-def _is_quick(request: SetRequest) -> bool:
-    """Whether this is an `evaluate` of a network whose batches take no longer than to hand them over."""
-    return request.within_evaluate and len(request.model.variables) <= _FEW_VARIABLES
-
-
 def _evaluators(
     request: SetRequest, prepared: Sequence[PreparedSet], state: ModelState
 ) -> dict[str, SnapshotEvaluator]:
@@ -290,26 +287,34 @@ def _pool(
     evaluators: Mapping[str, SnapshotEvaluator],
     resources: contextlib.ExitStack,
 ) -> CallersThread | WorkerPool:
-    workers = _workers(request, prepared, evaluators)
-    if request.within_evaluate and workers == 1:
-        return CallersThread()
-    return resources.enter_context(WorkerPool(workers))
+    if _is_quick(request, evaluators):
+        # The first time a thread prepares the functions while the training is traced.
+        warm = all(evaluator.is_warm for evaluator in evaluators.values())
+        return CallersThread() if warm else resources.enter_context(WorkerPool(1))
+    return resources.enter_context(WorkerPool(_workers(request.policy, prepared, evaluators)))
+
+
+def _is_quick(request: SetRequest, names: Iterable[str]) -> bool:
+    """Whether all that is evaluated is a few batches of a small network, once."""
+    if not request.once or len(request.model.variables) > _FEW_VARIABLES:
+        return False
+    counts = [request.given.expected(name) for name in names]
+    return all(count is not None and count <= _FEW_BATCHES for count in counts)
 
 
 def _workers(
-    request: SetRequest, prepared: Sequence[PreparedSet], evaluators: Mapping[str, SnapshotEvaluator]
+    policy: ValidationPolicy, prepared: Sequence[PreparedSet], evaluators: Mapping[str, SnapshotEvaluator]
 ) -> int:
     """Returns how many threads the sets can keep busy at most."""
-    most, useful = request.policy.resolved_workers, 0
+    useful = 0
     for each in prepared:
         evaluator = evaluators.get(each.name)
         if evaluator is None or each.batches is None:
             continue
-        streamed = isinstance(each.batches, StreamedBatches)
-        count = each.batches.expected if streamed else each.batches.num_batches
-        alone = evaluator.indivisible or (_is_quick(request) and is_few(count))
-        useful += 1 if alone else most if count is None else count
-    return min(most, useful)
+        count = each.batches.num_batches
+        most = policy.resolved_workers if count is None else count
+        useful += 1 if evaluator.indivisible else most
+    return min(policy.resolved_workers, useful)
 
 
 def _require_devices(devices: Sequence[str]) -> None:

@@ -44,7 +44,8 @@ def of_data(data, **options):
 
 
 def suite_of(request, sets, resources):
-    prepared = prepared_of(request, sets)
+    request = dataclasses.replace(request, given=GivenSets(request.model, sets))
+    prepared = prepare_sets(request, sets)
     variables = [v for each in prepared if each.step is not None for v in each.step.variables]
     state = ModelState(request.model, variables)
     return build_suite(request, prepared, state, lambda span: None, resources), prepared
@@ -141,6 +142,35 @@ def test_a_set_that_cannot_be_divided_keeps_one_worker_busy():
     with contextlib.ExitStack() as resources:
         suite, _ = suite_of(request, of_data((X, Y), batch_size=4), resources)
         assert len(suite._pool._threads) == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "once", "many", "expected"),
+    [(32, True, False, "alone"), (40, True, False, 3), (32, False, False, 3), (32, True, True, 3)],
+)
+def test_a_few_batches_of_a_small_network_are_evaluated_where_nothing_goes_on_beside(
+    rows, once, many, expected, monkeypatch
+):
+    """By a thread of its own the first time, which prepares the functions, and then by the caller's."""
+    if many:
+        monkeypatch.setattr("overlap_train._validation.sets._FEW_VARIABLES", 2)
+    model = sequential()
+    for data in ((X[:rows], Y[:rows]), tf.data.Dataset.from_tensor_slices((X[:rows], Y[:rows])).batch(8)):
+        pools, found = [], []
+        for _ in range(2):
+            request = request_of(model, policy=ValidationPolicy(workers=3, join_batches=False), once=once)
+            with contextlib.ExitStack() as resources:
+                options = {"batch_size": 8} if isinstance(data, tuple) else {}
+                suite, prepared = suite_of(request, of_data(data, **options), resources)
+                state = ModelState(model, [v for each in prepared for v in each.step.variables])
+                pools.append(suite._pool)
+                found.append(suite.evaluate("", state.read()).metrics)
+        assert found[0] == found[1], "the same parts, however they are evaluated"
+        if expected == "alone":
+            assert [type(pool).__name__ for pool in pools] == ["WorkerPool", "CallersThread"]
+            assert pools[0].workers == 1
+        else:
+            assert [pool.workers for pool in pools] == [expected, expected]
 
 
 def test_live_sets_alone_need_no_workers():
