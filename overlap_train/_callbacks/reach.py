@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import collections
+import dis
+import functools
 import gc
+import logging
+import sys
 import types
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -16,12 +20,15 @@ import tensorflow as tf
 from overlap_train._callbacks.facts import variables_of
 from overlap_train._callbacks.origins import Origin, is_simple, origin_of
 
-__all__ = ["reached"]
+__all__ = ["reached", "reaches"]
 
 # Whoever holds more is taken to reach no further.
 _MOST_OBJECTS, _MOST_ITEMS = 20_000, 1_000
 _CONTAINERS = (list, tuple, set, frozenset, collections.deque)
-_ENDS = (tf.Tensor, tf.Variable, keras.KerasTensor, keras.Variable, np.generic, types.BuiltinFunctionType)
+_ENDS = (
+    *(tf.Tensor, tf.Variable, keras.KerasTensor, keras.Variable, np.generic),
+    *(types.BuiltinFunctionType, logging.Logger, logging.Handler),
+)
 _TRAINED = (keras.layers.Layer, keras.optimizers.Optimizer, keras.losses.Loss, keras.metrics.Metric)
 
 
@@ -30,19 +37,30 @@ def reached(roots: Iterable[Any], *kinds: type) -> list[Any]:
 
     Looked through are attributes, containers, what functions of the user's close over and name, and the
     classes and modules of the user's that they name. What these hold in turn is, too, but for layers and the
-    like, of which only the attributes count.
+    like, of which only what Keras has not made counts.
     """
-    left, found = list(roots), []
+    return [thing for thing in _walk(roots, kinds) if isinstance(thing, kinds)]
+
+
+def reaches(roots: Iterable[Any], targets: Iterable[Any]) -> Any | None:
+    """Returns the first of some objects that code can get hold of which begins with `roots`, or None."""
+    wanted = {id(target): target for target in targets}
+    kinds = tuple({type(target) for target in wanted.values()})
+    return next((thing for thing in _walk(roots, kinds) if id(thing) in wanted), None)
+
+
+def _walk(roots: Iterable[Any], kinds: tuple[type, ...]) -> Iterator[Any]:
+    """Yields each object once."""
+    left = list(roots)
     seen: dict[int, Any] = {}
     while left and len(seen) < _MOST_OBJECTS:
         thing = left.pop()
-        if id(thing) in seen or is_simple(thing) or isinstance(thing, _ENDS):
+        if id(thing) in seen or is_simple(thing):
             continue
         seen[id(thing)] = thing  # held, so that its `id` stays its own
-        if isinstance(thing, kinds):
-            found.append(thing)
-        left += _held_by(thing, kinds)
-    return found
+        yield thing
+        if not isinstance(thing, _ENDS):
+            left += _held_by(thing, kinds)
 
 
 def _held_by(thing: Any, kinds: tuple[type, ...]) -> Iterable[Any]:
@@ -56,12 +74,45 @@ def _held_by(thing: Any, kinds: tuple[type, ...]) -> Iterable[Any]:
         return _content(thing)
     if isinstance(thing, type):
         return [*vars(thing).values(), *thing.__bases__] if origin_of(thing) is Origin.USER else ()
-    if isinstance(thing, (types.ModuleType, np.ndarray, tf.data.Dataset)):
+    if isinstance(thing, np.ndarray):
+        return islice(thing.flat, _MOST_ITEMS) if thing.dtype.hasobject else ()
+    if isinstance(thing, (types.ModuleType, tf.data.Dataset)):
         return ()
     written = [type(thing)] if origin_of(type(thing)) is Origin.USER else []
     if isinstance(thing, _TRAINED):
-        return [*written, *(each for each in variables_of(thing).values() if isinstance(each, kinds))]
+        return [*written, *_of_trained(thing, kinds)]
     return [*written, *(each for each in gc.get_referents(thing) if not isinstance(each, type))]
+
+
+def _of_trained(thing: Any, kinds: tuple[type, ...]) -> Iterator[Any]:
+    """Yields the attributes of a layer or the like that count: of the kinds, or set by the user."""
+    kind: Any = type(thing)
+    own = _set_by_keras(kind)
+    for name, value in variables_of(thing).items():
+        if isinstance(value, kinds) or (name not in own and _is_users(value)):
+            yield value
+
+
+def _is_users(value: Any) -> bool:
+    """Whether the value of an attribute that Keras has not set may hold what is looked for."""
+    containers = (*_CONTAINERS, dict, np.ndarray, types.FunctionType, types.MethodType)
+    return isinstance(value, containers) or origin_of(type(value)) not in (Origin.TRAINING, Origin.STANDARD)
+
+
+@functools.lru_cache(maxsize=256)
+def _set_by_keras(kind: Any) -> frozenset[str]:
+    """Returns the names of the attributes that a class of Keras's, or the bases of another, set."""
+    classes = [base for base in kind.__mro__ if origin_of(base) is not Origin.USER]
+    functions = [
+        getattr(member, "__func__", member) for base in classes for member in tuple(vars(base).values())
+    ]
+    return frozenset(
+        instruction.argval
+        for function in functions
+        if isinstance(function, types.FunctionType)
+        for instruction in dis.get_instructions(function)
+        if instruction.opname == "STORE_ATTR"
+    )
 
 
 def _of_function(function: types.FunctionType) -> Iterator[Any]:
@@ -72,11 +123,27 @@ def _of_function(function: types.FunctionType) -> Iterator[Any]:
         return
     names = _names(function.__code__)
     for name in names:
-        value = function.__globals__.get(name)
-        if isinstance(value, types.ModuleType) and origin_of(value) is Origin.USER:
-            yield from (vars(value)[each] for each in names if each in vars(value))
-        else:
+        yield from _of_name(function.__globals__.get(name), names)
+        for module in _imported(name, function.__globals__.get("__package__")):
+            yield from _of_name(module, names)
+
+
+def _of_name(value: Any, names: set[str]) -> Iterator[Any]:
+    """Yields what a name stands for; of modules of the user's, what is named of them."""
+    left, seen = [value], set()
+    while left:
+        value = left.pop()
+        if not isinstance(value, types.ModuleType):
             yield value
+        elif id(value) not in seen and origin_of(value) is Origin.USER:
+            seen.add(id(value))
+            left += [vars(value)[each] for each in names if each in vars(value)]
+
+
+def _imported(name: str, package: Any) -> list[Any]:
+    """Returns the modules that an `import` inside a function may mean by a name."""
+    within = f"{package}.{name}" if package else name
+    return [sys.modules[each] for each in {name, within} if each in sys.modules]
 
 
 def _names(code: types.CodeType) -> set[str]:

@@ -92,11 +92,18 @@ def reorders(dataset: Any) -> bool:
 
 
 def shuffles_of(data: Any) -> frozenset[int]:
-    """Returns the `id`s of the stages that draw a new order for each iterator; they live as long as `data`.
+    """Returns what tells the stages that draw a new order for each iterator; they live as long as `data`.
 
-    Pipelines made from one of them draw from the same seeds in turn. Whatever else than a dataset has none.
+    Pipelines made from one of them draw from the same seeds in turn. A dataset that a function of the
+    pipeline has captured is told by all that may have been made of it: it is not known what it is. Whatever
+    else than a dataset has none.
     """
-    return frozenset(id(stage) for stage in _stages(data) if _is_reordering(stage))
+    stages = list(_stages(data))
+    reordering = {id(stage._variant_tensor) for stage in stages if reorders(stage)}
+    captured = (
+        tensor for stage in stages for each in stage._functions() for tensor in each.function.captured_inputs
+    )
+    return frozenset(reordering.union(id(tensor) for tensor in captured if tensor.dtype == tf.variant))
 
 
 def prepared_batches(dataset: Any, preprocess: Preprocess | None) -> Any:

@@ -20,7 +20,6 @@ from overlap_train._fit.agreement import agree_to_start
 from overlap_train._fit.checkpointing import build_resumer, share_start
 from overlap_train._fit.course import Course, Ledger
 from overlap_train._fit.deliveries import Deliveries
-from overlap_train._fit.draws import PythonDraws
 from overlap_train._fit.epoch_training import EpochTraining
 from overlap_train._fit.first_validation import FirstValidation
 from overlap_train._fit.followers import AnyDelivery, AnyStart, deliver_together
@@ -28,6 +27,7 @@ from overlap_train._fit.idle_cores import IdleCores
 from overlap_train._fit.interrupts import Interrupted, Interrupts
 from overlap_train._fit.lag import LagControl, effective_lag
 from overlap_train._fit.request import FitRequest
+from overlap_train._fit.shared_state import SharedState
 from overlap_train._fit.step_building import StepBuilder
 from overlap_train._fit.validation_building import SuiteBuilder, give_sets
 from overlap_train._inspection.traces import Traces
@@ -129,6 +129,7 @@ class FitBuilder:
         self._resumer: Resumer | None = None
         self._resumption: AnyStart | None = None
         self._told: str | None = None
+        self._shared: SharedState | None = None
         course = Course(request.epochs, request.initial_epoch)
         self.ledger = Ledger(request.settings.recorder, Accounts(), course)
 
@@ -207,6 +208,8 @@ class FitBuilder:
             found.callbacks,
             late=late,
             sets=[each.data for each in self._request.sets.values()],
+            model=self._request.model,
+            shared=self._shared_state(),
         )
         if reason not in (None, self._told):  # nothing new is told of what is built again
             self._progress.message(f"validating in step with the training: {reason}")
@@ -284,7 +287,7 @@ class FitBuilder:
             self._idle if suite.shares_cores else None,
             streamed=request.streamed,
             judges_overlap=request.judges_overlap,
-            draws=self._python_draws(),
+            shared=self._shared_state(),
         )
         return Deliveries(
             callbacks=callbacks,
@@ -303,12 +306,14 @@ class FitBuilder:
             check_interrupted=self._check_interrupted,
         )
 
-    def _python_draws(self) -> PythonDraws | None:
+    def _shared_state(self) -> SharedState | None:
         """Returns what finds out whether the validation draws from what the training may draw from."""
         if self._settings.validation.on_change != "rollback" or self._settings.hosts.count > 1:
             return None
-        sets = {name: each.data for name, each in self._request.sets.items()}
-        return PythonDraws(self._request.feed, sets)
+        if self._shared is None:  # before the first epoch, whatever is built again later
+            sets = {name: each.data for name, each in self._request.sets.items()}
+            self._shared = SharedState(self._request.feed, sets)
+        return self._shared
 
     def _step_validations(self, suite: ValidationSuite, callbacks: Any) -> StepValidations | None:
         """Returns what validates inside epochs, if the policy asks for it and there is something to do."""

@@ -8,22 +8,19 @@ the validation and the callbacks.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from overlap_train._callbacks.hooks import is_declared_safe
-from overlap_train._callbacks.reach import reached
+from overlap_train._callbacks.reach import reached, reaches
 from overlap_train._data.feed import Feed
-from overlap_train._data.pipeline import calls_python, python_functions, shuffles_of
+from overlap_train._data.pipeline import shuffles_of
+from overlap_train._fit.shared_state import python_in
 
-__all__ = ["PythonDraws", "draw_in_turn"]
-
-_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
+__all__ = ["draw_in_turn", "read_the_training"]
 
 
 def draw_in_turn(
@@ -36,14 +33,15 @@ def draw_in_turn(
         sets: the validation sets as the user gave them.
         callbacks: the user's.
     """
-    validated: frozenset[int] = frozenset().union(*map(shuffles_of, sets))
-    if feed.shuffles & validated:
+    validated: frozenset[int] = frozenset().union(*map(_shuffles_in, sets))
+    drawn = feed.shuffles | _shuffles_of_python(feed.python_sources)
+    if drawn & validated:
         return (
             "the training and the validation data come from one shuffle, which draws a new order for each "
             "pass over either; shuffle(…, reshuffle_each_iteration=False), or a shuffle of their own for "
             "each, would overlap"
         )
-    shuffles = feed.shuffles | validated
+    shuffles = drawn | validated
     for callback in callbacks if shuffles else ():
         if is_declared_safe(callback):
             continue
@@ -58,60 +56,44 @@ def draw_in_turn(
     return None
 
 
-class PythonDraws:
-    """Watches, while one validation runs alone, whether its Python draws from what the training's may, too.
+def read_the_training(
+    feed: Feed, sets: Iterable[Any], model: keras.Model, callbacks: Sequence[keras.callbacks.Callback]
+) -> str | None:
+    """Returns which Python makes batches from what a training changes, or None.
 
-    Watched are the global generators of `random` and NumPy, and those that the code or the objects of both
-    can get hold of. Belongs to the training thread.
+    Such as adversarial examples, which a model makes, or a curriculum that follows the validation.
+
+    Args:
+        feed: the training data.
+        sets: the validation sets as the user gave them.
+        model: that is trained.
+        callbacks: of the fit.
     """
-
-    def __init__(self, feed: Feed, sets: Mapping[str, Any]) -> None:
-        """Of one fit.
-
-        Args:
-            feed: the training data.
-            sets: the validation sets as the user gave them, by name.
-        """
-        self._sources = [data for data in sets.values() if _runs_python(data)]
-        self._feed = feed
-        self._before: list[Any] | None = None
-        self._generators: list[Any] | None = None
-        self.open = bool(self._sources) and feed.runs_python
-
-    def begin(self) -> None:
-        """Says that the first validation is about to begin, beside which nothing is trained."""
-        if self.open and self._before is None:
-            own = {id(each) for each in reached(self._feed.python_sources, *_GENERATORS)}
-            sources = [source for data in self._sources for source in _python_in(data)]
-            common = [each for each in reached(sources, *_GENERATORS) if id(each) in own]
-            self._generators = [random, np.random, *common]
-            self._before = self._states()
-
-    def end(self) -> bool:
-        """Says that it has ended; returns whether anything has been drawn."""
-        if not self.open or self._before is None:
-            return False
-        self.open = False
-        return self._states() != self._before
-
-    def _states(self) -> list[str]:
-        return [repr(_state_of(each)) for each in self._generators or ()]
+    layers = [layer for layer in model._flatten_layers() if layer.variables]
+    changed = [*layers, *model.variables, model, model.optimizer, getattr(model, "history", None), *callbacks]
+    if model.optimizer is not None:
+        changed += model.optimizer.variables
+    targets = [each for each in changed if each is not None]
+    validated = [source for data in sets for source in python_in(data)]
+    training = feed.python_sources if feed.runs_python else ()
+    for role, sources in (("validation", validated), ("training", training)):
+        found = reaches(sources, targets) if sources else None
+        if found is not None:
+            return (
+                f"the Python of the {role} data can get hold of the {type(found).__name__} of this training, "
+                "of which it has to see the state of its turn; "
+                'ValidationPolicy(on_change="continue") would overlap'
+            )
+    return None
 
 
-def _state_of(generator: Any) -> Any:
-    if isinstance(generator, np.random.Generator):
-        return generator.bit_generator.state
-    state = generator.getstate() if hasattr(generator, "getstate") else generator.get_state()
-    return [part.tolist() if isinstance(part, np.ndarray) else part for part in state]
+def _shuffles_in(data: Any) -> frozenset[int]:
+    """Returns the shuffles of validation data, and of the datasets that its Python can get hold of."""
+    if isinstance(data, tuple) and len(data) == 1:
+        (data,) = data
+    return shuffles_of(data) | _shuffles_of_python(python_in(data))
 
 
-def _python_in(data: Any) -> list[Any]:
-    return python_functions(data) if isinstance(data, tf.data.Dataset) else [data]
-
-
-def _runs_python(data: Any) -> bool:
-    """Whether the user's Python makes validation data."""
-    if isinstance(data, tf.data.Dataset):
-        return calls_python(data)
-    arrays = (np.ndarray, tf.Tensor, tf.RaggedTensor, tf.SparseTensor, list, tuple, dict, type(None))
-    return not isinstance(data, arrays) and not hasattr(data, "__array__") and not hasattr(data, "iloc")
+def _shuffles_of_python(sources: Sequence[Any]) -> frozenset[int]:
+    datasets = reached(sources, tf.data.Dataset) if sources else ()
+    return frozenset().union(*map(shuffles_of, datasets))

@@ -9,9 +9,10 @@ import keras
 
 from overlap_train._callbacks.hooks import acts_on_model_only, may_change_training, ordering_hooks
 from overlap_train._data.feed import Feed
-from overlap_train._fit.draws import PythonDraws, draw_in_turn
+from overlap_train._fit.draws import draw_in_turn, read_the_training
 from overlap_train._fit.idle_cores import IdleCores
 from overlap_train._fit.overlap_gain import OverlapJudge
+from overlap_train._fit.shared_state import SharedState
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import methods as keras_methods
 from overlap_train._training.step import Step
@@ -43,6 +44,8 @@ def effective_lag(
     *,
     late: Sequence[keras.callbacks.Callback] = (),
     sets: Sequence[Any] = (),
+    model: keras.Model | None = None,
+    shared: SharedState | None = None,
 ) -> tuple[int, str | None]:
     """Returns the lag, and why it is 0 where the policy would allow more.
 
@@ -54,6 +57,8 @@ def effective_lag(
         callbacks: the user's, and the history.
         late: those of them whose hooks inside epochs are called late.
         sets: the validation sets as the user gave them.
+        model: that is trained; None where its data is known not to look at it.
+        shared: by the Python of the data of both.
     """
     if policy.max_lag == 0 or not suite:
         return policy.max_lag, None
@@ -65,6 +70,10 @@ def effective_lag(
                 "the training and the validation data both do something at the end of an epoch "
                 f"(PyDataset.on_epoch_end), and in turn as they may share a random generator; {_REMEDY}"
             )
+        if reason is None and model is not None:
+            reason = read_the_training(feed, sets, model, callbacks)
+        if reason is None and shared is not None and shared.reason is not None:
+            reason = f"{shared.reason}; {_REMEDY}"
         reason = reason or draw_in_turn(feed, sets, callbacks)
     return (policy.max_lag, None) if reason is None else (0, reason)
 
@@ -147,7 +156,7 @@ class LagControl:
         streamed: whether a pipeline prepares the batches meanwhile.
         judges_overlap: whether a validation beside the training has to cost less than one alone; rollbacks
             that have become the rule always count.
-        draws: of Python, by the data of both; None where a validation may be made of whatever comes first.
+        shared: by the Python of the data of both; None where it does not matter who comes first.
     """
 
     def __init__(
@@ -158,10 +167,10 @@ class LagControl:
         *,
         streamed: bool,
         judges_overlap: bool,
-        draws: PythonDraws | None = None,
+        shared: SharedState | None = None,
     ) -> None:
         self._backlog = backlog
-        self._draws = draws
+        self._shared = shared
         self._idle = idle
         self._streamed = streamed
         self._say = say
@@ -181,7 +190,7 @@ class LagControl:
             epoch: that epoch.
             splits: parts of a batch that the training runs side by side.
         """
-        if self._backlog.max_lag and self._draws is not None and self._draws.open:
+        if self._backlog.max_lag and self._shared is not None and self._shared.open:
             return True
         if self._judge is None or not self._backlog.max_lag:
             return False
@@ -198,16 +207,16 @@ class LagControl:
         return True
 
     def first_begins(self) -> None:
-        """Takes in that a validation is about to begin; of the first one it counts what Python draws."""
-        if self._draws is not None and self._backlog.max_lag:
-            self._draws.begin()
+        """Takes in that a validation is about to begin; in the first one it sees what Python draws."""
+        if self._shared is not None and self._backlog.max_lag:
+            self._shared.begin()
 
     def first_validated(self) -> None:
         """Takes in that a validation has ended, and that nobody has been called since."""
-        if self._draws is not None and self._draws.end() and self._backlog.max_lag:
+        if self._shared is not None and self._shared.end() and self._backlog.max_lag:
             self._end(
-                "the Python of the validation data draws from a random generator from which that of the "
-                f"training data may draw, too; {_REMEDY}"
+                "the Python of the training or of the validation data changes something that both can get "
+                f"hold of, such as a random generator or a counter; {_REMEDY}"
             )
 
     def trained(self, span: Span, steps: int) -> None:

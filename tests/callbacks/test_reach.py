@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+import sys
 import types
 
 import keras
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._callbacks.reach import reached
+from overlap_train._callbacks.reach import reached, reaches
 
 HIDDEN = random.Random(1)
 LATER = types.ModuleType("users_module")
@@ -96,6 +97,71 @@ def test_a_dataset_that_a_model_of_the_users_holds():
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.samples = tf.data.Dataset.range(3)
     assert reached([Callback(_model=model)], tf.data.Dataset) == [model.samples]
+
+
+class Helper:
+    def __init__(self, inner):
+        self.inner = inner
+
+
+@pytest.mark.parametrize(
+    "place", [lambda d: {"train": d}, lambda d: [d], lambda d: Helper([d]), lambda d: lambda: d]
+)
+def test_what_the_user_has_put_into_a_model(place):
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    dataset = tf.data.Dataset.range(3)
+    model.put_there = place(dataset)
+    assert reached([Callback(_model=model)], tf.data.Dataset) == [dataset]
+
+
+def test_of_a_model_nothing_is_looked_through_that_keras_has_made():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    inner = [*model.layers, *model.variables, model.optimizer]
+    assert reached([Callback(_model=model)], random.Random) == []
+    met = {id(thing) for thing in reached([Callback(_model=model)], keras.Model, type(None), object)}
+    assert id(model) in met
+    assert inner
+
+
+def imports(statement):
+    names = {"__name__": __name__, "__package__": "users_package"}
+    exec(f"def hook():\n    {statement}", names)
+    return names["hook"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "return users_package.data.generator",
+        "from users_package.data import generator; return generator",
+        "from .data import generator; return generator",
+        "import users_package.data as own; return own.generator",
+    ],
+)
+def test_found_in_the_users_package(code, monkeypatch, tmp_path):
+    package, inner = types.ModuleType("users_package"), types.ModuleType("users_package.data")
+    package.__file__, inner.__file__ = str(tmp_path / "__init__.py"), str(tmp_path / "data.py")
+    package.data, inner.generator = inner, random.Random(2)
+    monkeypatch.setitem(sys.modules, "users_package", package)
+    monkeypatch.setitem(sys.modules, "users_package.data", inner)
+    hook = imports(code)
+    hook.__globals__["users_package"] = package
+    assert reached([hook], random.Random) == [inner.generator]
+
+
+def test_in_an_array_of_objects():
+    held = np.empty(2, object)
+    held[1] = HIDDEN
+    assert reached([held], random.Random) == [HIDDEN]
+
+
+@pytest.mark.parametrize("target", [HIDDEN, tf.Variable(1.0), keras.Variable(1.0), Helper(1), named])
+def test_whether_one_of_some_objects_is_reached(target):
+    other = type(target)(1.0) if isinstance(target, (tf.Variable, keras.Variable)) else Helper(2)
+    assert reaches([{"a": Callback(held=[target])}], [other, target]) is target
+    assert reaches([{"a": Callback(held=[target])}], [other]) is None
+    assert reaches([], [target]) is None
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 from types import SimpleNamespace
 
 import keras
@@ -13,8 +12,7 @@ import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._data.pipeline import shuffles_of
-from overlap_train._fit.draws import PythonDraws, draw_in_turn
-from overlap_train._keras.data import Arrays
+from overlap_train._fit.draws import draw_in_turn, read_the_training
 from tests.networks import arrays, assert_same_history
 from tests.pools import sequential
 
@@ -148,12 +146,15 @@ def test_a_callback_that_looks_at_the_validation_data():
 
 def test_a_callback_that_says_that_it_does_not_or_holds_other_data_is_run_ahead_of():
     train, validation = apart()
-    feed = SimpleNamespace(shuffles=shuffles_of(train))
+    feed = SimpleNamespace(shuffles=shuffles_of(train), python_sources=[])
     safe = Looks(train)
     safe.overlap_safe = True
     assert draw_in_turn(feed, [validation], [safe, Looks(ROWS.shuffle(9)), keras.callbacks.History()]) is None
     assert draw_in_turn(feed, [(X, Y)], [keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: train)])
-    assert draw_in_turn(SimpleNamespace(shuffles=frozenset()), [(X, Y)], [Looks(train)]) is None
+    assert (
+        draw_in_turn(SimpleNamespace(shuffles=frozenset(), python_sources=[]), [(X, Y)], [Looks(train)])
+        is None
+    )
 
 
 @pytest.mark.parametrize("error", [None, KeyError("mine")])
@@ -169,39 +170,6 @@ def test_a_rollback_takes_no_pass_of_a_shuffled_validation():
     assert any(account.rolled_back_s > 0 for account in trainer.accounts)
 
 
-@pytest.mark.parametrize("generator", [np.random, PRIVATE, random.Random(2)])
-def test_python_of_both_that_draws_from_one_generator_is_found_out(generator):
-    data = Draws(3, generator), Draws(2, generator)
-    draws = PythonDraws(feed_of(data[0]), {"": data[1]})
-    assert draws.open
-    draws.begin()
-    data[1][0]
-    assert draws.end()
-    assert not draws.open
-
-
-@pytest.mark.parametrize(
-    ("training", "validation"), [(np.random, None), (np.random, PRIVATE), (PRIVATE, random.Random(2))]
-)
-def test_generators_apart_are_not_missed(training, validation):
-    data = Draws(3, training), Draws(2, validation)
-    draws = PythonDraws(feed_of(data[0]), {"": data[1]})
-    draws.begin()
-    data[1][0]
-    assert not draws.end()
-
-
-def test_arrays_and_pipelines_without_python_are_not_watched():
-    for data in ((X, Y), ROWS.batch(16), X, {"a": X}, Arrays):
-        sources = {} if data is Arrays else {"": data}
-        assert not PythonDraws(feed_of(Draws(3)), sources).open
-    assert not PythonDraws(SimpleNamespace(runs_python=False), {"": Draws(2)}).open
-
-
-def feed_of(data):
-    return SimpleNamespace(runs_python=True, python_sources=[data])
-
-
 @pytest.mark.parametrize("every", [1, 2])
 def test_a_validation_that_draws_from_the_generator_of_the_training_is_waited_for(every):
     found = []
@@ -213,10 +181,169 @@ def test_a_validation_that_draws_from_the_generator_of_the_training_is_waited_fo
         fit(Draws(3), epochs=6, validation_data=Draws(2), validation_freq=every, verbose=0)
         found.append(model.history.history)
     assert_same_history(*reversed(found))
-    assert any("draws from a random generator" in message for message in trainer.messages)
+    assert any("changes something that both can get hold of" in message for message in trainer.messages)
 
 
 def test_a_validation_that_draws_from_nothing_is_run_ahead_of():
     trainer = Trainer(sequential("sgd"), validation=AHEAD)
     trainer.fit(Draws(3), epochs=6, validation_data=Draws(2, None), validation_freq=2, verbose=0)
-    assert not any("draws from a random generator" in message for message in trainer.messages)
+    assert not any("changes something that both can get hold of" in message for message in trainer.messages)
+
+
+class Asks(keras.utils.PyDataset):
+    """Batches that a function makes of rows, when they are drawn or as an epoch begins."""
+
+    def __init__(self, batches, ask):
+        super().__init__()
+        self._batches, self._ask = batches, ask
+
+    def __len__(self):
+        return self._batches
+
+    def __getitem__(self, index):
+        rows = slice(index * 16, index * 16 + 16)
+        return np.asarray(self._ask(X[rows]), "float32"), Y[rows]
+
+
+class FollowsLoss(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.last = 0.0
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.last = logs["val_loss"]
+
+
+def adversarial(model, follows):
+    return lambda rows: rows + 0.5 * np.sign(np.asarray(model(rows)))[:, :1]
+
+
+def weights(model, follows):
+    return lambda rows: rows + float(np.mean(model.trainable_variables[0]))
+
+
+def one_variable(model, follows):
+    kernel = model.layers[0].kernel
+    return lambda rows: rows + float(np.mean(kernel))
+
+
+def one_layer(model, follows):
+    layer = model.layers[0]
+    return lambda rows: rows + float(np.mean(layer.get_weights()[0]))
+
+
+def epochs_so_far(model, follows):
+    return lambda rows: rows + 0.1 * len(model.history.epoch if model.history else ())
+
+
+def rate(model, follows):
+    optimizer = model.optimizer
+    return lambda rows: rows + 5 * float(optimizer.learning_rate)
+
+
+def last_loss(model, follows):
+    return lambda rows: rows + follows.last
+
+
+ASKED = [adversarial, weights, one_variable, one_layer, epochs_so_far, rate, last_loss]
+
+
+def from_generator(data):
+    def rows():
+        for index in range(len(data)):
+            yield data[index]
+
+    kinds = tf.TensorSpec((None, X.shape[1])), tf.TensorSpec((None,), Y.dtype)
+    return tf.data.Dataset.from_generator(rows, output_signature=kinds)
+
+
+@pytest.mark.parametrize(
+    ("ask", "role"),
+    [
+        *((ask, "validation") for ask in ASKED),
+        # Of what each step changes Keras's own prefetch sees something else each time.
+        *((ask, "training") for ask in (epochs_so_far, rate, last_loss)),
+    ],
+)
+def test_python_that_makes_batches_from_what_the_training_changes(ask, role):
+    found = []
+    for system in ("keras", "ours"):
+        keras.utils.set_random_seed(5)
+        model, follows = sequential("sgd"), FollowsLoss()
+        plain, asking = (X[:48], Y[:48]), Asks(3, ask(model, follows))
+        train, validation = (plain, asking) if role == "validation" else (asking, plain)
+        trainer = Trainer(model, validation=AHEAD)
+        fit = model.fit if system == "keras" else trainer.fit
+        slows = keras.callbacks.ReduceLROnPlateau(patience=1, min_delta=10.0)
+        given = (train,) if role == "training" else train
+        history = fit(*given, epochs=4, validation_data=validation, callbacks=[slows, follows], verbose=0)
+        found.append(history.history)
+    assert_same_history(*reversed(found), rtol=1e-4)
+    reason = f"the Python of the {role} data can get hold of" if role == "validation" else "in step"
+    assert any(reason in message for message in trainer.messages)
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+def test_a_pipeline_that_python_makes_from_the_model():
+    found = []
+    for system in ("keras", "ours"):
+        keras.utils.set_random_seed(5)
+        model = sequential("sgd")
+        trainer = Trainer(model, validation=AHEAD)
+        fit = model.fit if system == "keras" else trainer.fit
+        validation = from_generator(Asks(3, adversarial(model, None)))
+        found.append(fit(X, Y, epochs=4, validation_data=validation, verbose=0).history)
+    assert_same_history(*reversed(found), rtol=1e-4)
+
+
+def test_python_that_asks_another_model_is_run_ahead_of():
+    model, teacher = sequential("sgd"), sequential("sgd")
+    feed = SimpleNamespace(runs_python=False, python_sources=[])
+    data = Asks(3, adversarial(teacher, None))
+    assert read_the_training(feed, [data], model, [keras.callbacks.History()]) is None
+    assert read_the_training(feed, [(X, Y)], model, []) is None
+
+
+def through_a_function(base):
+    train = tf.data.Dataset.range(2).flat_map(lambda _: base.skip(64)).batch(16)
+    # Of data of unknown size Keras makes one step more (docs/semantics.md).
+    return train.apply(tf.data.experimental.assert_cardinality(4)), base.take(64).batch(16)
+
+
+def in_a_tuple(base):
+    return base.skip(64).batch(16), (base.take(64).batch(16),)
+
+
+@pytest.mark.parametrize("make", [through_a_function, in_a_tuple])
+def test_one_shuffle_behind_a_function_or_in_a_tuple(make):
+    trainer = both(lambda: make(shuffled()))
+    assert any("come from one shuffle" in message for message in trainer.messages)
+
+
+def test_one_shuffle_that_python_iterates_over():
+    class Iterates(keras.utils.PyDataset):
+        def __init__(self, base):
+            super().__init__()
+            self.base, self.batches = base, None
+
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, index):
+            return self.batches[index] if self.batches else (X[:16], Y[:16])
+
+        def on_epoch_begin(self):
+            self.batches = list(self.base.as_numpy_iterator())
+
+    def make():
+        base = shuffled().batch(16)
+        return Iterates(base), base.take(2)
+
+    found = []
+    for system in ("keras", "ours"):
+        keras.utils.set_random_seed(5)
+        (train, validation), model = make(), sequential("sgd")
+        trainer = Trainer(model, validation=AHEAD)
+        fit = model.fit if system == "keras" else trainer.fit
+        found.append(fit(train, epochs=4, validation_data=validation, verbose=0).history)
+    assert_same_history(*reversed(found))

@@ -1,0 +1,349 @@
+"""What the Python of the training and of the validation share is found, and whether either changes it."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import logging
+import random
+import threading
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train import Trainer, ValidationPolicy
+from overlap_train._data.pipeline import calls_python
+from overlap_train._fit.shared_state import SharedState, python_in
+from overlap_train._keras.data import Arrays
+from tests.networks import arrays, assert_same_history
+from tests.pools import sequential
+
+X, Y = arrays(96)
+ROWS = tf.data.Dataset.from_tensor_slices((X, Y))
+AHEAD = ValidationPolicy(max_lag=2, overlap="always")
+PRIVATE = np.random.default_rng(3)
+OTHERS = random.Random(2)
+COUNT = 0
+
+
+class Batches(keras.utils.PyDataset):
+    """Batches to which something is done by a function."""
+
+    def __init__(self, count, change=lambda rows: rows):
+        super().__init__()
+        self._count, self._change = count, change
+
+    def __len__(self):
+        return self._count
+
+    def __getitem__(self, index):
+        rows = slice(index * 16, index * 16 + 16)
+        return np.asarray(self._change(X[rows]), "float32"), Y[rows]
+
+
+def feed_of(data):
+    return SimpleNamespace(runs_python=True, python_sources=[data])
+
+
+def watched(training, validation):
+    return SharedState(feed_of(training), {"": validation})
+
+
+def drawn(generator):
+    return lambda rows: rows + generator.normal(size=rows.shape)
+
+
+def plainly(generator):
+    return lambda rows: rows + generator.random()
+
+
+def module():
+    return drawn(np.random)
+
+
+def numpys():
+    return drawn(np.random.default_rng(4))
+
+
+def legacy():
+    return drawn(np.random.RandomState(4))
+
+
+def pythons():
+    return plainly(random.Random(4))
+
+
+def bits():
+    bits = np.random.PCG64(4)
+    return lambda rows: rows + np.random.Generator(bits).random()
+
+
+def seeds():
+    sequence = np.random.SeedSequence(5)
+    return lambda rows: rows + np.random.default_rng(sequence.spawn(1)[0]).normal(size=rows.shape)
+
+
+def eager():
+    tf.random.set_seed(6)
+    return lambda rows: rows + tf.random.normal(rows.shape)
+
+
+def tensorflows():
+    generator = tf.random.Generator.from_seed(3)
+    return lambda rows: rows + generator.normal(rows.shape)
+
+
+def kerass():
+    generator = keras.random.SeedGenerator(3)
+    return lambda rows: rows + keras.random.normal(rows.shape, seed=generator)
+
+
+def layer():
+    noise = keras.layers.GaussianNoise(0.5, seed=1)
+    return lambda rows: noise(tf.constant(rows), training=True)
+
+
+def in_a_list():
+    count = [0]
+
+    def change(rows):
+        count[0] += 1
+        return rows + np.sin(count[0])
+
+    return change
+
+
+def in_a_cell():
+    count = 0
+
+    def change(rows):
+        nonlocal count
+        count += 1
+        return rows + np.sin(count)
+
+    return change
+
+
+def in_a_dict():
+    seen = {}
+
+    def change(rows):
+        seen[len(seen)] = True
+        return rows * len(seen)
+
+    return change
+
+
+def in_a_queue():
+    last = collections.deque([1.0], maxlen=3)
+
+    def change(rows):
+        last.append(last[-1] * 1.1)
+        return rows * last[-1]
+
+    return change
+
+
+def on_an_object():
+    state = SimpleNamespace(seen=0)
+
+    class Counter:
+        def __init__(self):
+            self.seen = 0
+
+        def __call__(self, rows):
+            self.seen += 1
+            return rows + self.seen + state.seen
+
+    return Counter()
+
+
+def on_a_class():
+    class Counter:
+        seen = 0
+
+        def change(self, rows):
+            Counter.seen += 1
+            return rows + Counter.seen
+
+    return Counter().change
+
+
+def on_a_function():
+    def change(rows):
+        change.seen += 1
+        return rows + change.seen
+
+    change.seen = 0
+    return change
+
+
+def in_an_array():
+    count = np.zeros(1)
+
+    def change(rows):
+        count[0] += 1
+        return rows + count[0]
+
+    return change
+
+
+def in_a_variable():
+    count = tf.Variable(0.0)
+    return lambda rows: rows + count.assign_add(1.0).numpy()
+
+
+SHARED = [module, numpys, legacy, pythons, bits, seeds, eager, tensorflows, kerass, layer]
+SHARED += [in_a_list, in_a_cell, in_a_dict, in_a_queue, on_an_object, on_a_class, on_a_function]
+SHARED += [in_an_array, in_a_variable]
+
+
+@pytest.mark.parametrize("make", SHARED)
+def test_what_a_validation_changes_is_found_out(make):
+    change = make()
+    validation = Batches(2, change)
+    shared = watched(Batches(3, change), validation)
+    assert shared.open
+    assert shared.reason is None
+    shared.begin()
+    validation[0]
+    assert shared.end()
+    assert not shared.open
+    assert not shared.end(), "it is known by now"
+
+
+@pytest.mark.parametrize("make", SHARED)
+def test_what_each_has_for_itself_is_not_missed(make):
+    if make in (module, eager):
+        pytest.skip("there is but one")
+    validation = Batches(2, make())
+    shared = watched(Batches(3, make()), validation)
+    shared.begin()
+    validation[0]
+    assert not shared.end()
+
+
+@pytest.mark.parametrize("make", [in_a_list, in_a_cell, in_a_dict, on_an_object, on_a_class, in_a_variable])
+def test_what_the_training_changes_before_it_is_found_out(make):
+    change = make()
+    training = Batches(3, change)
+    shared = watched(training, Batches(2, change))
+    training[0]
+    shared.begin()
+    assert shared.end()
+
+
+@pytest.mark.parametrize("make", [module, numpys, pythons, kerass, tensorflows])
+def test_a_generator_that_only_the_training_draws_from_is_none_of_the_validation_s(make):
+    change = make()
+    training = Batches(3, change)
+    shared = watched(training, Batches(2, change))
+    training[0]
+    shared.begin()
+    assert not shared.end()
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        lambda path: iter([X] * 9),
+        lambda path: itertools.count(),
+        lambda path: (rows for rows in X),
+        lambda path: (path / "rows").open("w+"),
+        lambda path: ROWS.as_numpy_iterator(),
+    ],
+)
+def test_who_draws_from_one_stream_draws_in_turn(stream, tmp_path):
+    source = stream(tmp_path)
+    data = [Batches(count, lambda rows, own=source: rows + next(own)) for count in (3, 2)]
+    shared = watched(*data)
+    assert "can both draw from one" in shared.reason
+    getattr(source, "close", lambda: None)()
+
+
+def test_data_and_what_logs_are_shared_without_harm():
+    logger, lock, names = logging.getLogger("rows"), threading.Lock(), ("a", "b")
+
+    class Reads(keras.utils.PyDataset):
+        def __init__(self, rows, options):
+            super().__init__()
+            self.rows, self.options = rows, options
+
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, index):
+            with lock:
+                logger.debug("batch %d of %s", index, names)
+                print(end="")
+            return self.rows[:16] * self.options["scale"], Y[:16]
+
+    options = {"scale": 2.0}
+    validation = Reads(X, options)
+    shared = watched(Reads(X, options), validation)
+    assert shared.reason is None
+    shared.begin()
+    validation[1]
+    assert not shared.end()
+
+
+@pytest.mark.parametrize(
+    ("training", "validation"), [(np.random, PRIVATE), (PRIVATE, np.random), (np.random, None)]
+)
+def test_generators_apart_are_not_missed(training, validation):
+    data = [Batches(3, drawn(g) if g is not None else lambda rows: rows) for g in (training, validation)]
+    shared = watched(*data)
+    shared.begin()
+    if validation is not np.random:
+        data[1][0]
+    assert not shared.end()
+
+
+def test_arrays_and_pipelines_without_python_are_not_watched():
+    for data in ((X, Y), ROWS.batch(16), (ROWS.batch(16),), X, {"a": X}, Arrays):
+        sources = {} if data is Arrays else {"": data}
+        assert not SharedState(feed_of(Batches(3)), sources).open
+    assert not SharedState(SimpleNamespace(runs_python=False), {"": Batches(2)}).open
+
+
+def test_python_is_found_in_what_is_given():
+    def doubled(rows):
+        return rows * 2
+
+    mapped = ROWS.map(lambda x, y: (tf.numpy_function(doubled, [x], tf.float32), y))
+    assert calls_python(mapped)
+    data = Batches(2)
+    assert python_in(data) == python_in((data,)) == [data]
+    assert python_in(mapped) == python_in((mapped,)) != []
+    assert python_in(None) == python_in([X, Y]) == []
+
+
+@pytest.mark.parametrize("make", [eager, kerass, layer, in_a_cell, on_an_object])
+def test_the_numbers_are_those_of_keras(make):
+    found = []
+    for system in ("keras", "ours"):
+        keras.utils.set_random_seed(5)
+        model, change = sequential("sgd"), make()
+        trainer = Trainer(model, validation=AHEAD)
+        fit = model.fit if system == "keras" else trainer.fit
+        fit(Batches(3, change), epochs=4, validation_data=Batches(2, change), verbose=0)
+        found.append(model.history.history)
+    assert_same_history(*reversed(found))
+    assert any("changes something that both can get hold of" in message for message in trainer.messages)
+
+
+def test_one_stream_for_both_gives_the_numbers_of_keras():
+    found = []
+    for system in ("keras", "ours"):
+        keras.utils.set_random_seed(5)
+        model, stream = sequential("sgd"), iter(np.sin(np.arange(10_000)))
+        trainer = Trainer(model, validation=AHEAD)
+        fit = model.fit if system == "keras" else trainer.fit
+        data = [Batches(count, lambda rows, own=stream: rows + next(own)) for count in (3, 2)]
+        fit(data[0], epochs=4, validation_data=data[1], verbose=0)
+        found.append(model.history.history)
+    assert_same_history(*reversed(found))
+    assert any("can both draw from one" in message for message in trainer.messages)
