@@ -58,7 +58,8 @@ def make_batches(
         return ArrayBatches(given, batch_size=batch_size, steps=steps, preprocess=preprocess)
     if given.kept is None:
         few = once and is_few(steps or given.pipeline.num_batches)
-        given.kept = _drawn(given.pipeline, steps, 0 if few else cache_bytes, preprocess)
+        anew = few or not given.keeps
+        given.kept = _drawn(given.pipeline, steps, 0 if anew else cache_bytes, preprocess)
     batches: Batches = given.kept
     return batches
 
