@@ -52,10 +52,17 @@ def met(value: Any, *, fixed: bool = True) -> Value:
         return Given.PART
     if _is_container(value):
         return _container(value, above=())
-    if isinstance(value, _LOCKS) or (isinstance(value, np.ndarray) and value.dtype.kind != "O"):
+    if isinstance(value, _LOCKS) or _is_plain_array(value):
         return Given.DATA
     keeps = module_of(type(value)).split(".")[0] in _KEEPERS and origin_of(type(value)) is Origin.STANDARD
     return Given.DATA if keeps and not leads_on(value) else Known(value, fixed)
+
+
+def _is_plain_array(value: Any) -> bool:
+    """Whether something is an array of numbers or text, and not of a class whose methods NumPy calls."""
+    return (
+        isinstance(value, np.ndarray) and not value.dtype.hasobject and origin_of(type(value)) != Origin.USER
+    )
 
 
 def _is_container(value: Any) -> bool:

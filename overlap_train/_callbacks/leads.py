@@ -101,5 +101,5 @@ def _held_by(thing: Any) -> Iterable[Any]:
     if isinstance(thing, types.BuiltinFunctionType):
         return (thing.__self__,)
     if isinstance(thing, np.ndarray):
-        return () if thing.dtype.kind != "O" else thing.ravel()[: _MOST_OBJECTS + 1].tolist()
+        return () if not thing.dtype.hasobject else thing.ravel()[: _MOST_OBJECTS + 1].tolist()
     return (each for each in gc.get_referents(thing) if each is not type(thing))

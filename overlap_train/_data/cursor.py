@@ -64,12 +64,14 @@ class Cursor:
         """
         self.feed = feed
         self._asked = steps_per_epoch
+        self._group = group
         self._steps_per_epoch = None if steps_per_epoch is None else -(-steps_per_epoch // group) * group
         self._pass: Any = None
         self._seen = 0
         self._steps = 0
         self._within = False
         self._rewound_to: CursorState | None = None
+        self._found: tuple[int, int] | None = None  # a pass, and the length that Keras takes from its end
         self._epochs = self._marked = 0
         # The user's data is told once of each epoch, also of one that is taken back and trained again.
         self._told_begun = self._told_ended = 0
@@ -80,6 +82,12 @@ class Cursor:
     def steps_per_epoch(self) -> int | None:
         """Steps in an epoch as the user counts them, or None if only the end of the data will tell."""
         return self._asked or self.feed.num_batches
+
+    @property
+    def _length(self) -> int | None:
+        """Batches that a pass may have, if that is known or has been found."""
+        length = self.feed.num_batches
+        return self._found[1] if length is None and self._found is not None else length
 
     @property
     def current_pass(self) -> Any:
@@ -122,8 +130,8 @@ class Cursor:
         limits = []
         if self._steps_per_epoch:
             limits.append(self._steps_per_epoch - self._steps)
-        if self.feed.num_batches:
-            limits.append(self.feed.num_batches - self._seen)
+        if self._length:
+            limits.append(self._length - self._seen)
         return min(limits) if limits else None
 
     def most_steps(self) -> int | None:
@@ -138,16 +146,17 @@ class Cursor:
         self._steps += steps
 
     def exhausted(self) -> None:
-        """Says that the pass ended: its length was unknown, or it was shorter than it said.
-
-        Raises:
-            ValueError: if the very first pass had no batch.
-        """
-        if self.feed.drawn == 1 and self._seen == 0:
-            raise ValueError("the training data is empty: it gave no batch; pass at least one")
-        if self.steps_per_epoch:
+        """Says that the pass ended: its length was unknown, or it was shorter than it said."""
+        missing = -self._steps % self._group  # of a group of steps that began, which Keras counts as a whole
+        counted = self._seen + (-self._seen % self._group)
+        if missing and self._length and counted >= self._length:
+            self._seen = self._length
+            return
+        if missing and self._steps_per_epoch and self._steps + missing >= self._steps_per_epoch:
+            return  # the next epoch will find that there is no more
+        if self.steps_per_epoch or not self._seen:
             warn_out_of_data()
-        self._pass = None
+        self._end_pass(counted + self._group)  # Keras counts those that found nothing, too
 
     def cut(self, steps: int) -> None:
         """Ends the epoch, and the pass, because a hook of a batch says that the data has ended.
@@ -156,12 +165,16 @@ class Cursor:
             steps: of the next call, where its first hook said so; Keras counts them for the data's length.
         """
         warn_out_of_data()
-        if self.feed.num_batches is None:
-            self.feed.num_batches = self._seen + steps
+        self._end_pass(self._seen + steps)
+
+    def _end_pass(self, length: int) -> None:
+        """Ends the pass; the first one that ends so tells how long, at most, the passes behind it are."""
+        if self._found is None:
+            self._found = self.feed.drawn, length
         self._pass = None
 
     def end_epoch(self) -> None:
-        length = self.feed.num_batches
+        length = self._length
         if self._pass is not None and length and self._seen >= length:
             if self._steps_per_epoch and self._steps < self._steps_per_epoch:
                 warn_out_of_data()
@@ -186,6 +199,8 @@ class Cursor:
         data = self.feed.remembered(begun=begun, seen=self._seen)
         if data and begun:
             data = {**data, "marked": self._marked}
+        if self.feed.num_batches is None and self._found is not None:
+            data = {**data, "found": self._found}
         return CursorState(self.feed.drawn, self._seen, is_open, self._epochs, self._within, steps, data)
 
     def restore(self, state: CursorState) -> None:
@@ -206,6 +221,7 @@ class Cursor:
         Raises:
             ValueError: the data cannot go on from there.
         """
+        self._found = _found_by(state)
         others = self.feed.recall(state.drawn, state.data)
         self._marked = state.data.get("marked", state.epochs)
         self._told_ended, self._told_begun = self._marked, self._marked + ("marked" in state.data)
@@ -229,6 +245,8 @@ class Cursor:
         self._pass = None
         self._epochs, self._marked = state.epochs, state.data.get("marked", state.epochs)
         self._steps = state.steps
+        if self._found is not None and self._found[0] > state.drawn - state.open:
+            self._found = None  # by a pass that has not ended any more
         if not (state.open and (self._steps_per_epoch or state.within)):
             self.feed.rewind(state.drawn)
             return
@@ -240,3 +258,16 @@ class Cursor:
             self.feed.end_epoch()
             self._told_ended += 1
             self._told_begun = self._told_ended
+
+
+def _found_by(state: CursorState) -> tuple[int, int] | None:
+    """Returns what another process has found of the length of a pass.
+
+    Raises:
+        ValueError: it makes no sense.
+    """
+    found = state.data.get("found")
+    counts = isinstance(found, tuple) and len(found) == 2 and all(type(n) is int and n > 0 for n in found)
+    if found is not None and not counts:
+        raise ValueError(f"the length of its passes makes no sense ({found!r:.160})")
+    return found

@@ -28,6 +28,7 @@ class Feed(abc.ABC):
         drawn: passes made so far.
         draws_seeds: whether making a pass that is not read changes the ones after it.
         shuffles: the stages of a pipeline that draw a new order for each pass; see `shuffles_of`.
+        files: in which a pipeline caches elements; see `cache_files`.
         preparation: what makes a batch of rows inside the loop, if anything does.
         captured: variables that the functions of a pipeline read whenever it runs ahead.
         reads: the names of these, and of tables.
@@ -38,6 +39,7 @@ class Feed(abc.ABC):
     element_spec: Any
     draws_seeds = True
     shuffles: frozenset[int] = frozenset()
+    files: frozenset[str] = frozenset()
     preparation: TracedFunction | None = None
     captured: Sequence[CapturedVariable] = ()
     reads: Sequence[str] = ()

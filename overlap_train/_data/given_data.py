@@ -40,6 +40,7 @@ class GivenData:
 
     Attributes:
         layout: of dense arrays; None for other data.
+        keeps: whether its batches may be kept, which draws the first one before it is due.
         kept: what draws its batches, once it has been made: another one would begin a generator anew.
     """
 
@@ -50,6 +51,7 @@ class GivenData:
         by_python: bool = False,
         now: bool = True,
         device: str | None = None,
+        keeps: bool = True,
     ) -> None:
         """Finds out what the data is, if that neither reads a row nor runs Python, or if it is to be read.
 
@@ -58,7 +60,9 @@ class GivenData:
             by_python: whether Python makes the batches.
             now: whether to read it.
             device: where arrays are held; None leaves it to TensorFlow.
+            keeps: whether batches may be kept.
         """
+        self.keeps = keeps
         self._recognize = recognize
         self._device = device
         self._tensors: Any = None

@@ -11,6 +11,7 @@ import tensorflow as tf
 from overlap_train._data.feed import Feed
 from overlap_train._data.kept_batches import KeptBatches, KeptPass
 from overlap_train._data.pipeline import (
+    cache_files,
     calls_python,
     captured_by,
     draws_lazily,
@@ -53,6 +54,7 @@ class IteratorFeed(Feed):
         self.captured = captured_by(self._dataset)
         self.reads = read_by(self._dataset)
         self.shuffles = shuffles_of(self._dataset)
+        self.files = cache_files(self._dataset)
         self.acts_at_epochs = pipeline.acts_at_epochs
         self._first: Any = None
         self._origin: concurrent.futures.Future[tf.Tensor | None] | None = None

@@ -21,6 +21,7 @@ from overlap_train._inspection.tables import find_tables
 from overlap_train._inspection.traced import CapturedVariable, captured_variables
 
 __all__ = [
+    "cache_files",
     "calls_python",
     "captured_by",
     "draws_lazily",
@@ -104,6 +105,20 @@ def shuffles_of(data: Any) -> frozenset[int]:
         tensor for stage in stages for each in stage._functions() for tensor in each.function.captured_inputs
     )
     return frozenset(reordering.union(id(tensor) for tensor in captured if tensor.dtype == tf.variant))
+
+
+def cache_files(data: Any) -> frozenset[str]:
+    """Returns the names of the files in which a pipeline caches elements; whatever else has none.
+
+    The first pass over a pipeline that has one writes it, and until it has ended nobody else may begin one.
+    """
+    files = [getattr(stage, "_filename", None) for stage in _stages(data) if _is_cache(stage)]
+    names = (bytes(file.numpy()).decode() for file in files if isinstance(file, tf.Tensor))
+    return frozenset(name for name in names if name)  # that in memory has the empty name
+
+
+def _is_cache(stage: tf.data.Dataset) -> bool:
+    return type(stage).__name__ == "CacheDataset"
 
 
 def prepared_batches(dataset: Any, preprocess: Preprocess | None) -> Any:

@@ -61,8 +61,9 @@ class StreamedBatches:
 
     @property
     def expected(self) -> int | None:
-        """Batches of a validation, if they can be counted beforehand."""
-        return self._steps or self._pipeline.num_batches
+        """Batches of the next validation, if they can be counted beforehand."""
+        counts = [count for count in (self._steps, self._pipeline.num_batches) if count]
+        return min(counts, default=None)
 
     def begin(self) -> BatchStream:
         """Prepares one validation; call it in epoch order. Nothing happens before the first draw."""
@@ -94,7 +95,12 @@ class StreamedBatches:
             if self._closed:
                 return iter(())
             self._under_way = stream
-            self._pipeline.end_epoch()  # Keras does so when it rewinds the data
+            # Keras asks how many batches there are when it rewinds the data, and then tells the data so. Of
+            # a `PyDataset` that says another number behind that, a pass still has no more than it said.
+            length = self._pipeline.num_batches
+            if length and not self._pipeline.is_dataset:
+                stream.limit(length)
+            self._pipeline.end_epoch()
             self._pipeline.begin_epoch()
             if self.rewindable:
                 return iter(self._dataset)
@@ -136,6 +142,10 @@ class BatchStream:
         self._turn = threading.Condition(self._lock)
         self._drawing = 0
         self.drawn = 0
+
+    def limit(self, most: int) -> None:
+        """Says, while it is begun, that there are so many batches at most."""
+        self._left = most if self._left is None else min(self._left, most)
 
     def draw(self) -> Any | None:
         """Returns the next batch, or None when there is no more. May be called from any thread."""

@@ -54,7 +54,7 @@ def make_batches(
         batch_size = layout.batch_size * _together(layout.batch_size, layout.num_samples, most)
         return ArrayBatches(given, batch_size=batch_size, steps=steps, preprocess=preprocess)
     if given.kept is None:
-        given.kept = _drawn(given.pipeline, steps, cache_bytes, preprocess)
+        given.kept = _drawn(given.pipeline, steps, cache_bytes if given.keeps else 0, preprocess)
     batches: Batches = given.kept
     return batches
 

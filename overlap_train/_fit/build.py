@@ -116,6 +116,7 @@ class FitBuilder:
             request.sets,
             now=False,
             python_now=looks_only or not request.reads_when_due,
+            written=request.feed.files,
         )
         self._request = request
         self._settings = request.settings

@@ -9,6 +9,7 @@ import keras
 
 from overlap_train._callbacks.hooks import acts_on_model_only, may_change_training, ordering_hooks
 from overlap_train._data.feed import Feed
+from overlap_train._data.pipeline import cache_files
 from overlap_train._fit.draws import draw_in_turn, read_the_training
 from overlap_train._fit.idle_cores import IdleCores
 from overlap_train._fit.overlap_gain import OverlapJudge
@@ -62,7 +63,7 @@ def effective_lag(
     """
     if policy.max_lag == 0 or not suite:
         return policy.max_lag, None
-    reason = suite.in_step
+    reason = suite.in_step or _cached_by_both(feed, sets)
     if reason is None and policy.on_change == "rollback":
         reason = _kept_nowhere(feed, step) or _noticed(policy, feed, suite, callbacks, late)
         if reason is None and feed.acts_at_epochs and any(map(keras_data.acts_at_epochs, sets)):
@@ -76,6 +77,18 @@ def effective_lag(
             reason = f"{shared.reason}; {_REMEDY}"
         reason = reason or draw_in_turn(feed, sets, callbacks)
     return (policy.max_lag, None) if reason is None else (0, reason)
+
+
+def _cached_by_both(feed: Feed, sets: Sequence[Any]) -> str | None:
+    """Returns which file either a training or a validation writes as a cache of both, or None."""
+    given = [keras.utils.unpack_x_y_sample_weight(data)[0] for data in sets]
+    files = sorted(feed.files & frozenset().union(*map(cache_files, given)))
+    if files:
+        return (
+            f"the training and the validation data are cached in one file ({files[0]}), which the first pass "
+            "over either writes; a file for each would overlap"
+        )
+    return None
 
 
 def _kept_nowhere(feed: Feed, step: Step) -> str | None:

@@ -29,7 +29,12 @@ __all__ = ["SuiteBuilder", "give_sets"]
 
 
 def give_sets(
-    settings: TrainerSettings, sets: Mapping[str, ValidationSet], *, now: bool = True, python_now: bool = True
+    settings: TrainerSettings,
+    sets: Mapping[str, ValidationSet],
+    *,
+    now: bool = True,
+    python_now: bool = True,
+    written: frozenset[str] = frozenset(),
 ) -> GivenSets:
     """Returns the data of validation sets.
 
@@ -38,9 +43,10 @@ def give_sets(
         sets: by name.
         now: whether all of it is read when it is first asked for, and not when a validation is due.
         python_now: the same for what Python makes.
+        written: the files in which the training data is cached.
     """
     device = "CPU:0" if _devices(settings) else None  # each of them gets its own copy
-    return GivenSets(settings.model, sets, now=now, python_now=python_now, device=device)
+    return GivenSets(settings.model, sets, now=now, python_now=python_now, device=device, written=written)
 
 
 def _devices(settings: TrainerSettings) -> Sequence[str]:

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from overlap_train._data.given_data import GivenData
+from overlap_train._data.pipeline import cache_files
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import Snapshot, Values
@@ -28,6 +29,7 @@ class GivenSets:
         now: whether each is read as soon as it is asked for.
         python_now: whether each is that Python makes.
         device: where arrays are held; None leaves it to TensorFlow.
+        written: the files that the training's first pass writes, which none may read before that has ended.
     """
 
     def __init__(
@@ -38,7 +40,9 @@ class GivenSets:
         now: bool = True,
         python_now: bool = True,
         device: str | None = None,
+        written: frozenset[str] = frozenset(),
     ) -> None:
+        self._written = written
         self._model = model
         self._sets = sets
         self._parts = {
@@ -74,6 +78,7 @@ class GivenSets:
                 by_python=by_python,
                 now=self._now or (by_python and self._python_now),
                 device=self._device,
+                keeps=not self._written & cache_files(parts[0]),
             )
         return self._given[name]
 

@@ -30,6 +30,13 @@ class OwnList(list):
     pass
 
 
+class OwnArray(np.ndarray):
+    pass
+
+
+OBJECTS = np.dtype([("row", "i4"), ("thing", "O")])
+
+
 class Level(enum.IntEnum):
     LOW = 1
 
@@ -38,6 +45,15 @@ class Level(enum.IntEnum):
 @pytest.mark.parametrize("fixed", [True, False])
 def test_what_is_at_hand_is_known(value, fixed):
     assert met(value, fixed=fixed) == Known(value, fixed)
+
+
+@pytest.mark.parametrize(
+    "array", [np.zeros(2).view(OwnArray), np.zeros(2, OBJECTS)], ids=["own", "of objects"]
+)
+def test_an_array_that_may_do_more_than_hold_numbers_is_no_data(array):
+    found = met(array)
+    assert isinstance(found, Known)
+    assert found.value is array
 
 
 @pytest.mark.parametrize(

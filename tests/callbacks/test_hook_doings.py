@@ -255,6 +255,48 @@ ASKING = {
 }
 
 
+class ActingArray(np.ndarray):
+    """Changes the training whenever NumPy makes another one of it, or computes with it."""
+
+    def __array_finalize__(self, source):
+        MODEL.trainable = True
+
+
+def in_place(self, batch, logs=None):
+    self.thing += batch
+
+
+def put_item(self, batch, logs=None):
+    self.thing[0] = batch
+
+
+OF_ARRAYS = {
+    "+": lambda self, batch, logs=None: self.kept.append(self.thing + batch),
+    "minus": lambda self, batch, logs=None: self.kept.append(-self.thing),
+    "<": lambda self, batch, logs=None: self.kept.append(self.thing < batch),
+    "item": lambda self, batch, logs=None: self.kept.append(self.thing[:1]),
+    "for": lambda self, batch, logs=None: [self.kept.append(row) for row in self.thing],
+    "function": lambda self, batch, logs=None: self.kept.append(np.mean(self.thing)),
+    "method": lambda self, batch, logs=None: self.kept.append(self.thing.copy()),
+    "transposed": lambda self, batch, logs=None: self.kept.append(self.thing.T),
+    "text": lambda self, batch, logs=None: self.kept.append(f"{self.thing}"),
+    "in a list": lambda self, batch, logs=None: self.kept.append(self.things[0] + batch),
+    "+=": in_place,
+    "put": put_item,
+}
+
+
+@pytest.mark.parametrize("hook", OF_ARRAYS.values(), ids=OF_ARRAYS)
+def test_an_array_of_a_class_of_the_user_s_is_no_data(hook):
+    found = []
+    for kind in (ActingArray, np.ndarray, np.memmap):
+        callback = type("Mine", (Callback,), {"on_train_batch_end": hook})()
+        callback.thing, callback.kept = np.zeros((2, 2)).view(kind), []
+        callback.things = [callback.thing]
+        found.append(doing_of(callback, ["on_train_batch_end"]) is Doing.ANYTHING)
+    assert found == [True, False, False]
+
+
 @pytest.mark.parametrize("hook", ASKING.values(), ids=ASKING)
 def test_what_python_asks_of_an_object_by_itself_is_anything(hook):
     attributes = {"on_train_batch_end": hook, "computed": Descriptor()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from overlap_train._data.cursor import Cursor
+from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._data.feed import Feed
 from overlap_train._data.training_data import make_feed
 from overlap_train._keras.data import recognize
@@ -82,10 +82,53 @@ def test_the_end_of_a_pass_of_unknown_length_ends_the_epoch():
     assert train_epoch(cursor, feed) == ["2.0", "2.1", "2.2"]
 
 
-def test_data_that_gives_no_batch_at_all_is_refused():
+def test_the_first_pass_of_unknown_length_tells_how_long_the_others_may_be():
+    feed = CountingFeed(2, known=False)
+    cursor = Cursor(feed, None)
+    train_epoch(cursor, feed)
+    feed._length = 4
+    assert train_epoch(cursor, feed) == ["2.0", "2.1", "2.2"], "Keras counts the call that found the end"
+    assert feed.events[-3:] == ["pass 2", "pass 3", "end"]
+    assert cursor.steps_per_epoch is None, "as far as anybody has said"
+
+
+def test_a_pass_that_is_to_be_made_again_has_told_nothing():
+    feed = CountingFeed(2, known=False)
+    cursor = Cursor(feed, 5)
+    before = cursor.state()
+    with pytest.warns(UserWarning, match="Your input ran out of data"):
+        train_epoch(cursor, feed)
+    after = cursor.state()
+    cursor.restore(before)
+    feed._length = 4
+    with pytest.warns(UserWarning, match="Your input ran out of data"):
+        assert len(train_epoch(cursor, feed)) == 4
+    assert after.data == {"found": (1, 3)}
+    assert cursor.state().data == {"found": (1, 5)}
+
+
+def test_what_a_pass_has_told_goes_to_another_process():
+    feed, other = (CountingFeed(2, known=False) for _ in range(2))
+    cursor, resumed = Cursor(feed, None), Cursor(other, None)
+    train_epoch(cursor, feed)
+    resumed.resume(cursor.state())
+    other._length = 9
+    assert len(train_epoch(resumed, other)) == 3
+
+
+@pytest.mark.parametrize("found", [3, (1,), (1, "3"), (0, 2), (1, -2), (1, True)])
+def test_what_nobody_can_have_told_is_refused(found):
+    with pytest.raises(ValueError, match="length of its passes makes no sense"):
+        Cursor(CountingFeed(2, known=False), None).resume(CursorState(1, 2, False, data={"found": found}))
+
+
+def test_a_pass_without_a_batch_is_warned_of_and_the_next_one_is_made():
     feed = CountingFeed(0, known=False)
-    with pytest.raises(ValueError, match="training data is empty: it gave no batch"):
-        train_epoch(Cursor(feed, None), feed)
+    cursor = Cursor(feed, None)
+    with pytest.warns(UserWarning, match="Your input ran out of data"):
+        assert train_epoch(cursor, feed) == []
+    feed._length = 3
+    assert train_epoch(cursor, feed) == ["2.0"]
 
 
 @pytest.mark.parametrize("steps_per_epoch", [None, 2, 3, 5])

@@ -12,7 +12,13 @@ import tensorflow as tf
 from overlap_train._data.cached_batches import CachedBatches
 from overlap_train._data.given_data import GivenData
 from overlap_train._data.iterator_feed import IteratorFeed
-from overlap_train._data.pipeline import is_repeatable, keeps_state, prepared_batches, reorders
+from overlap_train._data.pipeline import (
+    cache_files,
+    is_repeatable,
+    keeps_state,
+    prepared_batches,
+    reorders,
+)
 from overlap_train._data.pipeline_facts import without_autotune
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._data.validation_data import make_batches
@@ -196,3 +202,20 @@ def test_autotune_is_off_unless_the_user_decided():
     chosen.deterministic = False
     assert without_autotune(rows().with_options(chosen)).options().deterministic is False
     assert without_autotune("not a dataset") == "not a dataset"
+
+
+def test_the_files_of_caches_are_told_wherever_they_are_in_a_pipeline(tmp_path):
+    one, other = str(tmp_path / "one"), str(tmp_path / "other")
+    rows = tf.data.Dataset.range(8)
+    assert cache_files(rows.cache()) == frozenset()
+    assert cache_files(rows.cache(one).take(2).batch(1).cache()) == {one}
+    both = tf.data.Dataset.zip(rows.cache(one), rows.cache(tf.constant(other)).shuffle(3))
+    assert cache_files(prepared_batches(both.batch(2), None)) == {one, other}
+    assert cache_files((np.zeros(2),)) == cache_files(None) == frozenset()
+
+
+def test_batches_that_may_not_be_kept_are_drawn_anew(tmp_path):
+    validation = tf.data.Dataset.range(8).cache(str(tmp_path / "cache")).batch(2)
+    for keeps, kind in ((True, CachedBatches), (False, StreamedBatches)):
+        given = GivenData(lambda: recognize(validation), keeps=keeps)
+        assert isinstance(make_batches(given, steps=None, cache_bytes=1 << 20), kind)

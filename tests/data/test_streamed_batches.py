@@ -93,6 +93,26 @@ def test_a_validation_whose_data_ends_early_is_told_by_the_batches_that_it_had(r
     assert not recwarn.list
 
 
+class Growing(Diary):
+    """Says behind each pass that the next one is longer."""
+
+    def __len__(self):
+        return 2 + self.events.count("end")
+
+
+def test_a_pass_has_no_more_batches_than_the_data_said_before_it_was_told_of_the_rewind():
+    data, counts = Growing(), []
+    batches = make(data)
+    for _ in range(3):
+        expected = batches.expected
+        stream = batches.begin()
+        list(iter(stream.draw, None))
+        counts.append((expected, stream.drawn, batches.last_count))
+    assert counts == [(2, 2, 2), (4, 4, 4), (6, 6, 6)]
+    assert make(Growing(), steps=3).expected == 2
+    batches.close()
+
+
 def test_no_pass_begins_after_the_end():
     data = Diary()
     batches = make(data)
