@@ -98,7 +98,7 @@ class IteratorFeed(Feed):
 
     @property
     def runs_python(self) -> bool:
-        return not self._pipeline.is_dataset or calls_python(self._dataset)
+        return self._pipeline.by_python or calls_python(self._dataset)
 
     @property
     def python_sources(self) -> Sequence[Any]:

@@ -19,13 +19,13 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context
 
 from overlap_train._callbacks.facts import look_up, variables_of
 from overlap_train._callbacks.origins import Origin, is_simple, origin_of
 from overlap_train._callbacks.reach import reached
 from overlap_train._data.feed import Feed
 from overlap_train._data.pipeline import calls_python, python_functions
+from overlap_train._keras.copies import eager_random_state
 
 __all__ = ["SharedState", "python_in"]
 
@@ -39,7 +39,8 @@ _GENERATORS = (
     keras.random.SeedGenerator,
 )
 _CONTAINERS = (dict, list, set, collections.deque)
-_MOST_ITEMS, _MOST_BYTES = 1_000, 1 << 16
+# What is larger is taken to be data.
+_MOST_OBJECTS, _MOST_ITEMS, _MOST_BYTES = 2_000, 1_000, 1 << 16
 _STANDARD_STREAMS = (sys.stdin, sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
 
 
@@ -100,8 +101,8 @@ class SharedState:
             each
             for each in common
             if id(each) not in within and (isinstance(each, kinds) or _has_variables(each))
-        ]
-        self._generators += [random, np.random, context]
+        ][:_MOST_OBJECTS]
+        self._generators += [random, np.random, tf.random]
 
     def _states(self, things: Iterable[Any]) -> list[str]:
         return [repr(_state_of(thing)) for thing in things]
@@ -156,8 +157,8 @@ def _state_of(thing: Any) -> Any:
 
 
 def _state_of_generator(generator: Any) -> Any:
-    if generator is context:  # from which eager operations take their seeds
-        return getattr(getattr(context.context(), "_rng", None), "getstate", lambda: None)()
+    if generator is tf.random:
+        return eager_random_state()
     if isinstance(generator, (tf.random.Generator, keras.random.SeedGenerator)):
         return np.asarray(generator.state).tolist()
     if isinstance(generator, np.random.SeedSequence):

@@ -19,7 +19,13 @@ from keras.src.backend.common import global_state
 from keras.src.saving import serialization_lib
 from tensorflow.python.eager import context
 
-__all__ = ["base_attributes", "compile_arguments", "trusted", "undisturbed"]
+__all__ = ["base_attributes", "compile_arguments", "eager_random_state", "trusted", "undisturbed"]
+
+
+def eager_random_state() -> Any:
+    """Returns the state from which eager operations without a seed take theirs; None before a seed is set."""
+    generator = getattr(context.context(), "_rng", None)
+    return None if generator is None else generator.getstate()
 
 
 @contextlib.contextmanager

@@ -55,6 +55,7 @@ class Pipeline:
 
     Attributes:
         is_dataset: whether it is a dataset of the user's: a new iterator of it may advance a shuffle's seed.
+        by_python: whether the user's Python makes the batches, and not Keras of sparse arrays or a dataset.
         restarts: whether another iterator starts from the first batch again; a generator's goes on.
         resumable: whether drawing again from a pass's first batch on, in another process and from the same
             state of the source, is known to give the same batches: by index, from a generator, from Grain.
@@ -63,6 +64,7 @@ class Pipeline:
     """
 
     is_dataset: bool
+    by_python: bool
     restarts: bool
     resumable: bool
     stateful: Any
@@ -283,6 +285,7 @@ def without_optionals(batch: Any) -> Any:
 def _pipeline(adapter: DataAdapter, x: Any, telling: Any) -> Pipeline:
     return Pipeline(
         is_dataset=isinstance(adapter, TFDatasetAdapter),
+        by_python=not isinstance(adapter, (ArrayDataAdapter, TFDatasetAdapter)),
         restarts=not isinstance(adapter, GeneratorDataAdapter),
         resumable=isinstance(adapter, (GeneratorDataAdapter, GrainDatasetAdapter, PyDatasetAdapter)),
         stateful=x if isinstance(adapter, PyDatasetAdapter) else None,

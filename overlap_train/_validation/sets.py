@@ -296,7 +296,7 @@ def _pool(
 
 def _is_quick(request: SetRequest, names: Iterable[str]) -> bool:
     """Whether all that is evaluated is a few batches of a small network, once."""
-    if not request.once or len(request.model.variables) > _FEW_VARIABLES:
+    if not request.once or request.devices or len(request.model.variables) > _FEW_VARIABLES:
         return False
     counts = [request.given.expected(name) for name in names]
     return all(count is not None and count <= _FEW_BATCHES for count in counts)

@@ -245,9 +245,6 @@ def last_loss(model, follows):
     return lambda rows: rows + follows.last
 
 
-ASKED = [adversarial, weights, one_variable, one_layer, epochs_so_far, rate, last_loss]
-
-
 def from_generator(data):
     def rows():
         for index in range(len(data)):
@@ -257,12 +254,18 @@ def from_generator(data):
     return tf.data.Dataset.from_generator(rows, output_signature=kinds)
 
 
+def nightly(*values):
+    return pytest.param(*values, marks=pytest.mark.nightly)
+
+
 @pytest.mark.parametrize(
     ("ask", "role"),
     [
-        *((ask, "validation") for ask in ASKED),
+        *((ask, "validation") for ask in (adversarial, one_variable, last_loss)),
+        *(nightly(ask, "validation") for ask in (weights, one_layer, epochs_so_far, rate)),
         # Of what each step changes Keras's own prefetch sees something else each time.
-        *((ask, "training") for ask in (epochs_so_far, rate, last_loss)),
+        *((ask, "training") for ask in (epochs_so_far, rate)),
+        nightly(last_loss, "training"),
     ],
 )
 def test_python_that_makes_batches_from_what_the_training_changes(ask, role):

@@ -321,7 +321,14 @@ def test_python_is_found_in_what_is_given():
     assert python_in(None) == python_in([X, Y]) == []
 
 
-@pytest.mark.parametrize("make", [eager, kerass, layer, in_a_cell, on_an_object])
+@pytest.mark.parametrize(
+    "make",
+    [
+        kerass,
+        in_a_cell,
+        *(pytest.param(each, marks=pytest.mark.nightly) for each in (eager, layer, on_an_object)),
+    ],
+)
 def test_the_numbers_are_those_of_keras(make):
     found = []
     for system in ("keras", "ours"):

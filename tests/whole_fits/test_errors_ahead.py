@@ -153,8 +153,15 @@ def ahead(model):
     return Trainer(model, validation=ValidationPolicy(overlap="always", max_lag=1))
 
 
-@pytest.mark.parametrize("others", [(), (Stops,), (Slower,)], ids=["alone", "stopped", "rolled back"])
-@pytest.mark.parametrize("case", list(CASES))
+def each_case():
+    """Yields every place of an error, alone and prevented; twice by default a rollback goes before it."""
+    for case in CASES:
+        for name, others in (("alone", ()), ("stopped", (Stops,)), ("rolled back", (Slower,))):
+            often = others != (Slower,) or case in ("schedule", "PyDataset, later")
+            yield pytest.param(case, others, id=f"{case}, {name}", marks=() if often else pytest.mark.nightly)
+
+
+@pytest.mark.parametrize(("case", "others"), list(each_case()))
 def test_the_epochs_before_it_are_delivered_as_under_keras(case, others):
     expected, its_notes, its_error = run(CASES[case], lambda model: model, others)
     model, notes, error = run(CASES[case], ahead, others)
