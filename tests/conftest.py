@@ -22,6 +22,22 @@ os.environ.setdefault("OVERLAP_TRAIN_CACHE_DIR", CACHE + "/builds")
 
 import pytest
 
+FEWER_PASSES = "OVERLAP_TRAIN_TESTS_FEWER_PASSES"
+
+
+def pytest_sessionstart(session):
+    """Spares the processes of a default run TensorFlow's passes over functions of a few operations.
+
+    Those are the functions of which tf.data makes batches, rewritten for each iterator anew: a tenth of the
+    time. Steps are larger. The nightly tests and a run in one process have every pass.
+    """
+    if hasattr(session.config, "workerinput") and "not nightly" in session.config.option.markexpr:
+        os.environ[FEWER_PASSES] = "1"  # for the processes that run cases of their own, too
+    if FEWER_PASSES in os.environ:
+        import tensorflow as tf
+
+        tf.config.optimizer.set_experimental_options({"min_graph_nodes": 25})
+
 
 def pytest_collection_finish():
     """Spares the searches for garbage a million objects of TensorFlow's, which are imported by now.
