@@ -295,8 +295,9 @@ def _pool(
 
 
 def _is_quick(request: SetRequest, names: Iterable[str]) -> bool:
-    """Whether all that is evaluated is a few batches of a small network, once."""
-    if not request.once or request.devices or len(request.model.variables) > _FEW_VARIABLES:
+    """Whether all that is evaluated is a few batches of a small network, once, and nobody has to watch it."""
+    watched = request.policy.timeout_s is not None
+    if not request.once or request.devices or watched or len(request.model.variables) > _FEW_VARIABLES:
         return False
     counts = [request.given.expected(name) for name in names]
     return all(count is not None and count <= _FEW_BATCHES for count in counts)

@@ -173,6 +173,15 @@ def test_a_few_batches_of_a_small_network_are_evaluated_where_nothing_goes_on_be
             assert [pool.workers for pool in pools] == [expected, expected]
 
 
+@pytest.mark.parametrize("more", [{"policy": ValidationPolicy(timeout_s=9)}, {"devices": ("CPU:0",)}])
+def test_a_validation_that_is_watched_or_has_a_device_keeps_its_workers(more):
+    request = request_of(sequential(), **({"policy": ValidationPolicy(workers=3)} | more), once=True)
+    with contextlib.ExitStack() as resources:
+        suite, _ = suite_of(request, of_data((X[:16], Y[:16]), batch_size=8), resources)
+        runner = suite._sets[""].runner
+        assert runner._pool.workers > 1
+
+
 def test_live_sets_alone_need_no_workers():
     with contextlib.ExitStack() as resources:
         suite, _ = suite_of(request_of(small(run_eagerly=True)), of_data((X, Y)), resources)
