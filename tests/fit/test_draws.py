@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train import Trainer, ValidationPolicy
+from overlap_train import Trainer
 from overlap_train._data.pipeline import shuffles_of
 from overlap_train._fit.draws import draw_in_turn, read_the_training
-from tests.networks import arrays, assert_same_history
+from tests.fit.python_data import AHEAD, Batches, X, Y, fit_both
+from tests.networks import assert_same_history
 from tests.pools import sequential
 
-X, Y = arrays(96)
 ROWS = tf.data.Dataset.from_tensor_slices((X, Y))
-AHEAD = ValidationPolicy(max_lag=2, overlap="always")
 PRIVATE = np.random.default_rng(3)
 
 
@@ -172,15 +171,9 @@ def test_a_rollback_takes_no_pass_of_a_shuffled_validation():
 
 @pytest.mark.parametrize("every", [1, 2])
 def test_a_validation_that_draws_from_the_generator_of_the_training_is_waited_for(every):
-    found = []
-    for system in ("keras", "ours"):
-        keras.utils.set_random_seed(5)
-        model = sequential("sgd")
-        trainer = Trainer(model, validation=AHEAD)
-        fit = model.fit if system == "keras" else trainer.fit
-        fit(Draws(3), epochs=6, validation_data=Draws(2), validation_freq=every, verbose=0)
-        found.append(model.history.history)
-    assert_same_history(*reversed(found))
+    trainer = fit_both(
+        lambda _: {"x": Draws(3), "epochs": 6, "validation_data": Draws(2), "validation_freq": every}
+    )
     assert any("changes something that both can get hold of" in message for message in trainer.messages)
 
 
@@ -188,21 +181,6 @@ def test_a_validation_that_draws_from_nothing_is_run_ahead_of():
     trainer = Trainer(sequential("sgd"), validation=AHEAD)
     trainer.fit(Draws(3), epochs=6, validation_data=Draws(2, None), validation_freq=2, verbose=0)
     assert not any("changes something that both can get hold of" in message for message in trainer.messages)
-
-
-class Asks(keras.utils.PyDataset):
-    """Batches that a function makes of rows, when they are drawn or as an epoch begins."""
-
-    def __init__(self, batches, ask):
-        super().__init__()
-        self._batches, self._ask = batches, ask
-
-    def __len__(self):
-        return self._batches
-
-    def __getitem__(self, index):
-        rows = slice(index * 16, index * 16 + 16)
-        return np.asarray(self._ask(X[rows]), "float32"), Y[rows]
 
 
 class FollowsLoss(keras.callbacks.Callback):
@@ -269,40 +247,34 @@ def nightly(*values):
     ],
 )
 def test_python_that_makes_batches_from_what_the_training_changes(ask, role):
-    found = []
-    for system in ("keras", "ours"):
-        keras.utils.set_random_seed(5)
-        model, follows = sequential("sgd"), FollowsLoss()
-        plain, asking = (X[:48], Y[:48]), Asks(3, ask(model, follows))
-        train, validation = (plain, asking) if role == "validation" else (asking, plain)
-        trainer = Trainer(model, validation=AHEAD)
-        fit = model.fit if system == "keras" else trainer.fit
+    def arguments(model):
+        follows = FollowsLoss()
+        asking = Batches(3, ask(model, follows))
         slows = keras.callbacks.ReduceLROnPlateau(patience=1, min_delta=10.0)
-        given = (train,) if role == "training" else train
-        history = fit(*given, epochs=4, validation_data=validation, callbacks=[slows, follows], verbose=0)
-        found.append(history.history)
-    assert_same_history(*reversed(found), rtol=1e-4)
+        data = (
+            {"x": X[:48], "y": Y[:48], "validation_data": asking}
+            if role == "validation"
+            else {"x": asking, "validation_data": (X[:48], Y[:48])}
+        )
+        return data | {"callbacks": [slows, follows]}
+
+    messages = fit_both(arguments, rtol=1e-4).messages
     reason = f"the Python of the {role} data can get hold of" if role == "validation" else "in step"
-    assert any(reason in message for message in trainer.messages)
+    assert any(reason in message for message in messages)
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_a_pipeline_that_python_makes_from_the_model():
-    found = []
-    for system in ("keras", "ours"):
-        keras.utils.set_random_seed(5)
-        model = sequential("sgd")
-        trainer = Trainer(model, validation=AHEAD)
-        fit = model.fit if system == "keras" else trainer.fit
-        validation = from_generator(Asks(3, adversarial(model, None)))
-        found.append(fit(X, Y, epochs=4, validation_data=validation, verbose=0).history)
-    assert_same_history(*reversed(found), rtol=1e-4)
+    def arguments(model):
+        return {"x": X, "y": Y, "validation_data": from_generator(Batches(3, adversarial(model, None)))}
+
+    fit_both(arguments, rtol=1e-4)
 
 
 def test_python_that_asks_another_model_is_run_ahead_of():
     model, teacher = sequential("sgd"), sequential("sgd")
     feed = SimpleNamespace(runs_python=False, python_sources=[])
-    data = Asks(3, adversarial(teacher, None))
+    data = Batches(3, adversarial(teacher, None))
     assert read_the_training(feed, [data], model, [keras.callbacks.History()]) is None
     assert read_the_training(feed, [(X, Y)], model, []) is None
 
@@ -338,15 +310,8 @@ def test_one_shuffle_that_python_iterates_over():
         def on_epoch_begin(self):
             self.batches = list(self.base.as_numpy_iterator())
 
-    def make():
+    def arguments(_):
         base = shuffled().batch(16)
-        return Iterates(base), base.take(2)
+        return {"x": Iterates(base), "validation_data": base.take(2)}
 
-    found = []
-    for system in ("keras", "ours"):
-        keras.utils.set_random_seed(5)
-        (train, validation), model = make(), sequential("sgd")
-        trainer = Trainer(model, validation=AHEAD)
-        fit = model.fit if system == "keras" else trainer.fit
-        found.append(fit(train, epochs=4, validation_data=validation, verbose=0).history)
-    assert_same_history(*reversed(found))
+    fit_both(arguments)

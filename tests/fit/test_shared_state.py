@@ -14,34 +14,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train import Trainer, ValidationPolicy
 from overlap_train._data.pipeline import calls_python
 from overlap_train._fit.shared_state import SharedState, python_in
 from overlap_train._keras.data import Arrays
-from tests.networks import arrays, assert_same_history
-from tests.pools import sequential
+from tests.fit.python_data import Batches, X, Y, fit_both
 
-X, Y = arrays(96)
 ROWS = tf.data.Dataset.from_tensor_slices((X, Y))
-AHEAD = ValidationPolicy(max_lag=2, overlap="always")
 PRIVATE = np.random.default_rng(3)
 OTHERS = random.Random(2)
 COUNT = 0
-
-
-class Batches(keras.utils.PyDataset):
-    """Batches to which something is done by a function."""
-
-    def __init__(self, count, change=lambda rows: rows):
-        super().__init__()
-        self._count, self._change = count, change
-
-    def __len__(self):
-        return self._count
-
-    def __getitem__(self, index):
-        rows = slice(index * 16, index * 16 + 16)
-        return np.asarray(self._change(X[rows]), "float32"), Y[rows]
 
 
 def feed_of(data):
@@ -330,27 +311,18 @@ def test_python_is_found_in_what_is_given():
     ],
 )
 def test_the_numbers_are_those_of_keras(make):
-    found = []
-    for system in ("keras", "ours"):
-        keras.utils.set_random_seed(5)
-        model, change = sequential("sgd"), make()
-        trainer = Trainer(model, validation=AHEAD)
-        fit = model.fit if system == "keras" else trainer.fit
-        fit(Batches(3, change), epochs=4, validation_data=Batches(2, change), verbose=0)
-        found.append(model.history.history)
-    assert_same_history(*reversed(found))
-    assert any("changes something that both can get hold of" in message for message in trainer.messages)
+    def arguments(_):
+        change = make()
+        return {"x": Batches(3, change), "validation_data": Batches(2, change)}
+
+    messages = fit_both(arguments).messages
+    assert any("changes something that both can get hold of" in message for message in messages)
 
 
 def test_one_stream_for_both_gives_the_numbers_of_keras():
-    found = []
-    for system in ("keras", "ours"):
-        keras.utils.set_random_seed(5)
-        model, stream = sequential("sgd"), iter(np.sin(np.arange(10_000)))
-        trainer = Trainer(model, validation=AHEAD)
-        fit = model.fit if system == "keras" else trainer.fit
-        data = [Batches(count, lambda rows, own=stream: rows + next(own)) for count in (3, 2)]
-        fit(data[0], epochs=4, validation_data=data[1], verbose=0)
-        found.append(model.history.history)
-    assert_same_history(*reversed(found))
-    assert any("can both draw from one" in message for message in trainer.messages)
+    def arguments(_):
+        stream = iter(np.sin(np.arange(10_000)))
+        data = [Batches(count, lambda rows: rows + next(stream)) for count in (3, 2)]
+        return {"x": data[0], "validation_data": data[1]}
+
+    assert any("can both draw from one" in message for message in fit_both(arguments).messages)
