@@ -18,7 +18,7 @@ if [ "${1:-}" = "--keras-nightly" ]; then
       tests/fit/test_first_hooks.py tests/test_real_code.py tests/test_differential.py tests/keras
   fi
   export PYTHONPATH="$PWD/.keras_nightly${PYTHONPATH:+:$PYTHONPATH}"
-  PYTEST_MARKS="not nightly and not soak and not kill" exec scripts/test.sh "$@"
+  PYTEST_MARKS="not nightly and not kill" exec scripts/test.sh "$@"
 fi
 if [ $# -eq 0 ]; then
   scripts/keras_suite.sh

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Stress of short failing fits for so many seconds (default 1800): scripts/soak.sh [SECONDS]
+# Uses the library for so many seconds (default 1800), in short fits that often fail, and samples memory, threads,
+# descriptors, files and /dev/shm; ends with 1 if something grows: scripts/soak.sh [SECONDS] [--legs=N] [--publish]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-export OVERLAP_TRAIN_SOAK_S="${1:-1800}"
-PYTEST_MARKS=soak exec scripts/test.sh tests/test_soak.py -s
+scripts/setup.sh
+exec .venv/bin/python -W ignore -m scripts.bench.soak "$@"

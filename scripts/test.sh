@@ -18,4 +18,4 @@ fi
 if [ $# -eq 0 ] && [ -z "${PYTEST_MARKS+set}" ]; then
   set -- --numprocesses=logical --maxprocesses=4 --dist=worksteal
 fi
-exec .venv/bin/python -m pytest -q -m "${PYTEST_MARKS-not nightly and not soak and not kill}" "$@"
+exec .venv/bin/python -m pytest -q -m "${PYTEST_MARKS-not nightly and not kill}" "$@"

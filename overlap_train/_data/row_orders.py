@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from overlap_train._data.pipeline_facts import without_autotune
 from overlap_train._keras.data import Arrays
+from overlap_train._support.threads import leaves_nothing
 
 __all__ = ["RowOrders", "in_background"]
 
@@ -77,7 +78,7 @@ def in_background(function: Callable[[], _T], name: str) -> concurrent.futures.F
     """Calls a function in a thread that ends with it, or at once where the system starts no more threads."""
     executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix=name)
     try:
-        return executor.submit(function)
+        return executor.submit(leaves_nothing(function))
     except RuntimeError:  # can't start new thread
         future: concurrent.futures.Future[_T] = concurrent.futures.Future()
         future.set_result(function())

@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from overlap_train._support.threads import leaves_nothing
+
 __all__ = ["WarmUp"]
 
 
@@ -35,6 +37,7 @@ class WarmUp:
             self._thread.join()
         return self._seconds
 
+    @leaves_nothing
     def _run(self) -> None:
         start_s = time.monotonic()
         work, self._work = self._work, None  # which holds the data

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
+from overlap_train._support.threads import leaves_nothing
 from overlap_train._validation.shard_queue import ShardQueue
 
 __all__ = ["CallersThread", "WorkerPool"]
@@ -185,6 +186,7 @@ class CallersThread:
         """Nothing: no job waits."""
 
 
+@leaves_nothing
 def _work(jobs: ShardQueue[_Job[Any]]) -> None:
     while (job := jobs.take()) is not None:
         try:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from overlap_train._support.arguments import require_callable, require_instance, shown
 from overlap_train._support.closing import Closing
 from overlap_train._support.numbers import require_count, require_real
+from overlap_train._support.threads import leaves_nothing
 from overlap_train.errors import SchedulerClosedError
 from overlap_train.records import Span
 from overlap_train.scheduling.costs.model import CostModel, Costs, check_costs
@@ -61,6 +62,7 @@ class LayerWorker(threading.Thread):
         self._device = device
         self._run_job = run
 
+    @leaves_nothing
     def run(self) -> None:
         """Run jobs until the queue is closed."""
         while job := self._queue.take(self._device):

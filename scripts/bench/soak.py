@@ -1,0 +1,187 @@
+"""A soak: short uses of the library for hours, in one process, which in the end may hold no more than before.
+
+    scripts/soak.sh 14400                    four hours
+    scripts/soak.sh 14400 --legs=2           in two processes of two hours; --resume goes on after the first
+
+The work is of `soak_work`, what is sampled and judged of `soak_samples`. Ends with 1 if something grows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from scripts.bench import command
+from scripts.bench.orphans import ENDS_WITH_PARENT
+from scripts.bench.publish import Finding, publish
+from scripts.bench.soak_samples import ALLOWED, Drift, Sample, drifts
+from scripts.bench.table import Cells, layout
+
+__all__ = ["main"]
+
+_UNITS = {"memory": (2**20, "MiB"), "disk": (2**10, "KiB"), "shared": (2**10, "KiB")}
+_WORDS = """\
+Short fits, evaluations, resumed trainings, evaluation functions, routed calls, scheduled requests and shared
+buffers, drawn at random, most of which begin threads and many of which fail or are interrupted. After every
+{every} of them, when all have ended, the process is looked at. The slope is that of the later two thirds of
+the samples (Theil and Sen), with its 95% interval. It is growth if the whole interval is above zero and
+what came in the judged time is more than 1% of the memory or of Python's objects, one snapshot, thread,
+descriptor or child, 64 KiB of files, or anything in `/dev/shm`."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the legs that the journal does not hold and judges them; returns 1 if something grows."""
+    line = _command()
+    options = line.parse(argv)
+    if options.child is not None:
+        _soak(Path(options.child), options.seconds, options.every, options.seed)
+        return 0
+    if options.seconds <= 0 or options.legs < 1 or options.every < 1:
+        line.parser.error("the seconds, --legs and --every have to be above 0")
+    with line.journal(options) as journal:
+        legs = [
+            journal.once(f"leg {leg + 1}", functools.partial(_leg, options, leg))
+            for leg in range(options.legs)
+        ]
+        found = [drifts([Sample(**sample) for sample in leg["samples"]]) for leg in legs]
+        tables = [
+            (_title(leg, place), _cells(rows))
+            for place, (leg, rows) in enumerate(zip(legs, found, strict=True), 1)
+        ]
+        for title, cells in tables:
+            print(f"\n{title}\n{layout(cells)}")
+        print(f"\n{journal.others_line}")
+        if options.publish:
+            pictures = _pictures(legs, Path(options.output_dir))
+            page = Finding(
+                series=options.publish,
+                question="Does a process that uses the library for hours grow?",
+                title="Hours of short uses",
+                words=_WORDS.format(every=options.every),
+                command=line.as_typed,
+                tables=tables,
+                pictures=pictures,
+                data=legs,
+            )
+            print(f"Published: {publish(page, journal.machine, journal.others_line)}")
+    return int(any(drift.leaks for rows in found for drift in rows))
+
+
+def _leg(options: argparse.Namespace, leg: int) -> dict[str, Any]:
+    """Returns the samples of one process."""
+    seconds = options.seconds / options.legs
+    with tempfile.TemporaryDirectory(prefix="overlap_train-soak-") as folder:
+        arguments = [f"--child={folder}", f"--every={options.every}", f"--seed={options.seed + leg}"]
+        process = [sys.executable, "-W", "ignore", "-m", "scripts.bench.soak", str(seconds), *arguments]
+        places = {"HOME": folder, "TMPDIR": folder, "OVERLAP_TRAIN_CACHE_DIR": f"{folder}/cache"}
+        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **places}
+        said = Path(options.output_dir) / f"leg{leg + 1}.log"
+        with said.open("wb") as log:
+            done = subprocess.run(
+                process,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment,
+                preexec_fn=ENDS_WITH_PARENT,
+                check=False,
+            )
+        if done.returncode:
+            raise RuntimeError(f"leg {leg + 1} ended with {done.returncode}: {said.read_text()[-3000:]}")
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return found
+
+
+def _soak(folder: Path, seconds: float, every: int, seed: int) -> None:
+    """Works for so long in this process, and prints its samples and the number of uses of each kind."""
+    import keras
+    import psutil
+
+    from scripts.bench import soak_samples, soak_work
+
+    rng, process, kinds = random.Random(seed), psutil.Process(), Counter[str]()
+    before = {path.name for path in Path("/dev/shm").glob("*")}
+    samples: list[Sample] = []
+    began_s = time.monotonic()
+    while (now_s := time.monotonic()) - began_s < seconds:
+        (kind,) = rng.choices(list(soak_work.KINDS), soak_work.WEIGHTS)
+        with tempfile.TemporaryDirectory(dir=folder) as own:
+            soak_work.KINDS[kind](rng, Path(own))
+        kinds[kind] += 1
+        if sum(kinds.values()) % every == 0:
+            keras.backend.clear_session()
+            samples.append(soak_samples.take(process, began_s, now_s, sum(kinds.values()), folder, before))
+    print(json.dumps({"kinds": kinds, "samples": [sample.as_json() for sample in samples]}))
+
+
+def _title(leg: dict[str, Any], place: int) -> str:
+    last = Sample(**leg["samples"][-1])
+    failed = sum(count for kind, count in leg["kinds"].items() if kind.startswith(("failing", "interrupted")))
+    hours = last.time_s / 3600
+    return f"Process {place}: {last.uses:,} uses in {hours:.2f} hours, {failed:,} of them failing"
+
+
+def _cells(rows: Sequence[Drift]) -> Cells:
+    head = ("", "level", "slope an hour", "95% interval", "over the judged time", "grows")
+    return Cells(head, tuple(_row(drift) for drift in rows))
+
+
+def _row(drift: Drift) -> tuple[str, ...]:
+    unit, name = _UNITS.get(drift.name, (1, ""))
+
+    def shown(value: float) -> str:
+        return f"{value / unit:.2f} {name}".strip()
+
+    interval = f"{shown(drift.low)} to {shown(drift.high)}"
+    verdict = "yes" if drift.leaks else "no"
+    return drift.name, shown(drift.level), shown(drift.per_hour), interval, shown(drift.grown), verdict
+
+
+def _pictures(legs: Sequence[dict[str, Any]], folder: Path) -> dict[str, Path]:
+    from matplotlib.figure import Figure
+
+    from scripts.bench.plots import save
+
+    pictures = {}
+    for place, leg in enumerate(legs, 1):
+        samples = [Sample(**sample) for sample in leg["samples"]]
+        hours = [sample.time_s / 3600 for sample in samples]
+        figure = Figure((9.0, 1.0 * len(ALLOWED) + 0.5), layout="constrained")
+        for axes, name in zip(figure.subplots(len(ALLOWED), 1, sharex=True), ALLOWED, strict=True):
+            unit, shown = _UNITS.get(name, (1, ""))
+            values = [getattr(sample, name) / unit for sample in samples]
+            axes.plot(hours, values, color="#0072B2", linewidth=1.2)
+            axes.set_ylim(0, 1.15 * max(max(values), 1))
+            axes.set_title(f"{name} {shown}".strip(), fontsize=9, loc="left", pad=2)
+            axes.tick_params(labelsize=8)
+        figure.supxlabel("hours", fontsize=9)
+        path = folder / f"process{place}.svg"
+        save(figure, path)
+        pictures[f"Process {place}: what it held over time"] = path
+    return pictures
+
+
+def _command() -> command.Command:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument(
+        "seconds", type=float, nargs="?", default=1800.0, help="of all processes (%(default)s)"
+    )
+    parser.add_argument("--legs", type=int, default=1, help="split the time over so many processes, in turn")
+    parser.add_argument("--every", type=int, default=25, help="uses between two samples (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    return command.Command(parser, script="scripts/soak.sh", series="soak", output_dir="results/soak")
+
+
+if __name__ == "__main__":
+    sys.exit(command.run(main))

@@ -1,0 +1,172 @@
+"""What a process holds, sampled in a soak, and whether it grows.
+
+A sample is taken when everything has ended that should have: then memory, threads, descriptors, child
+processes, files and shared memory have to be where they were. The judgement is a line through the later
+two thirds of the samples (Theil and Sen's, which outliers do not turn) with its 95% interval.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+from scipy import stats
+
+from overlap_train._snapshot import Snapshot
+
+__all__ = ["ALLOWED", "Drift", "Sample", "drifts", "take"]
+
+_SHARED = Path("/dev/shm")
+_LEAST = 9
+_WARM_UP = 1 / 3
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a process held at one moment.
+
+    Attributes:
+        time_s: since the soak began.
+        uses: how many pieces of work had ended.
+        memory: resident bytes.
+        objects: that Python's collector tracks.
+        snapshots: of weights, still alive.
+        threads: of the process.
+        descriptors: open ones.
+        children: processes that it started.
+        disk: bytes of the files in its folders.
+        shared: bytes of files in /dev/shm that appeared since it began.
+    """
+
+    time_s: float
+    uses: int
+    memory: int
+    objects: int
+    snapshots: int
+    threads: int
+    descriptors: int
+    children: int
+    disk: int
+    shared: int
+
+    def as_json(self) -> dict[str, float]:
+        """Returns the fields by name."""
+        return asdict(self)
+
+
+# How much more may be there at the end than at the beginning without counting as growth: a share of the
+# level for memory, whose allocator moves in arenas, and for objects; less than one of what is counted singly.
+ALLOWED = {
+    "memory": 0.01,
+    "objects": 0.01,
+    "snapshots": 0.5,
+    "threads": 0.5,
+    "descriptors": 0.5,
+    "children": 0.5,
+    "disk": 65536.0,
+    "shared": 0.5,
+}
+_SHARES = ("memory", "objects")
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How one of the sampled quantities went.
+
+    Attributes:
+        name: of the field of `Sample`.
+        level: its median over the first of the judged samples.
+        per_hour: the slope.
+        low, high: the ends of its 95% interval.
+        judged_s: the time from the first judged sample to the last.
+    """
+
+    name: str
+    level: float
+    per_hour: float
+    low: float
+    high: float
+    judged_s: float
+
+    @property
+    def grown(self) -> float:
+        """What the slope comes to over the judged time."""
+        return self.per_hour * self.judged_s / 3600
+
+    @property
+    def leaks(self) -> bool:
+        """Whether the whole interval is above zero, and the growth above what is allowed."""
+        allowed = ALLOWED[self.name] * (self.level if self.name in _SHARES else 1.0)
+        return self.low > 0 and self.grown > allowed
+
+
+def take(
+    process: psutil.Process, began_s: float, now_s: float, uses: int, folder: Path, before: set[str]
+) -> Sample:
+    """Collects garbage and returns a sample.
+
+    Args:
+        process: this one.
+        began_s, now_s: of a monotonic clock, in seconds.
+        uses: pieces of work so far.
+        folder: where the process writes.
+        before: names in /dev/shm when it began.
+    """
+    while gc.collect():
+        pass
+    objects = gc.get_objects()
+    with process.oneshot():
+        memory, threads = process.memory_info().rss, process.num_threads()
+    return Sample(
+        time_s=now_s - began_s,
+        uses=uses,
+        memory=memory,
+        objects=len(objects),
+        snapshots=sum(type(thing) is Snapshot for thing in objects),
+        threads=threads,
+        descriptors=process.num_fds(),
+        children=len(process.children(recursive=True)),
+        disk=_bytes(folder),
+        shared=sum(_size(path) for path in _shared() if path.name not in before),
+    )
+
+
+def drifts(samples: Sequence[Sample]) -> list[Drift]:
+    """Returns how each quantity went over the later two thirds of the samples.
+
+    Raises:
+        ValueError: there are too few samples to judge.
+    """
+    judged = samples[int(len(samples) * _WARM_UP) :]
+    if len(judged) < _LEAST:
+        raise ValueError(f"{len(samples)} samples are too few to judge; give the soak more time")
+    times_h = np.array([sample.time_s for sample in judged]) / 3600
+    return [_drift(name, judged, times_h) for name in ALLOWED]
+
+
+def _drift(name: str, judged: Sequence[Sample], times_h: np.ndarray) -> Drift:
+    values = np.array([float(getattr(sample, name)) for sample in judged])
+    slope, _, low, high = stats.theilslopes(values, times_h)
+    level = float(np.median(values[: max(3, len(values) // 4)]))
+    judged_s = float(times_h[-1] - times_h[0]) * 3600
+    return Drift(name, level, float(slope), float(low), float(high), judged_s)
+
+
+def _bytes(folder: Path) -> int:
+    return sum(_size(path) for path in folder.rglob("*") if path.is_file())
+
+
+def _shared() -> list[Path]:
+    return list(_SHARED.iterdir()) if _SHARED.is_dir() else []
+
+
+def _size(path: Path) -> int:
+    try:
+        return os.lstat(path).st_size
+    except OSError:  # it has just been removed
+        return 0
