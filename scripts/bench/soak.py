@@ -35,9 +35,9 @@ _WORDS = """\
 Short fits, evaluations, resumed trainings, evaluation functions, routed calls, scheduled requests and shared
 buffers, drawn at random, most of which begin threads and many of which fail or are interrupted. After every
 {every} of them, when all have ended, the process is looked at. The slope is that of the later two thirds of
-the samples (Theil and Sen), with its 95% interval. It is growth if the whole interval is above zero and
-what came in the judged time is more than 1% of the memory or of Python's objects, one snapshot, thread,
-descriptor or child, 64 KiB of files, or anything in `/dev/shm`."""
+the samples (Theil and Sen), with its 95% interval. It is growth if the whole interval is above zero and more
+came in the judged time than 1% of the memory, one of Python's objects for each use, or one snapshot, thread,
+descriptor or child, or 64 KiB of files, or anything in `/dev/shm`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
