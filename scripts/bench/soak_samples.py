@@ -71,7 +71,7 @@ ALLOWED = {
 }
 """How much more may be there at the end than at the beginning without counting as growth.
 
-A share of the level for memory, whose allocator moves in arenas; so many for each use of Python's objects, since
+A share of the level for memory, whose allocator moves in arenas; so many of Python's objects for each use, as
 TensorFlow loses a list with each call that fails; less than one of what is counted singly."""
 
 
