@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import types
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -78,12 +79,29 @@ def look_up(owner: Any, name: str) -> Any:
 
 
 def variables_of(owner: Any) -> Mapping[str, Any]:
-    """Returns the attributes of an object itself, without running any code."""
+    """Returns the attributes of an object itself, those in slots too, without running any code."""
     try:
         found: Mapping[str, Any] = object.__getattribute__(owner, "__dict__")
     except AttributeError:
-        return {}
-    return found
+        found = {}
+    kind: Any = type(owner)
+    slots = _slots_of(kind)
+    if not slots:
+        return found
+    kept = {name: _slot(slot, owner) for name, slot in slots}
+    return {**found, **{name: value for name, value in kept.items() if value is not MISSING}}
+
+
+@functools.lru_cache(maxsize=1024)
+def _slots_of(kind: Any) -> tuple[tuple[str, Any], ...]:
+    """Returns the slots that the `__slots__` of a class written in Python and of its bases have made."""
+    return tuple(
+        (name, member)
+        for base in reversed(kind.__mro__)
+        if "__slots__" in vars(base)
+        for name, member in vars(base).items()
+        if isinstance(member, types.MemberDescriptorType)
+    )
 
 
 def _in_class(kind: type, name: str) -> Any:

@@ -9,6 +9,7 @@ import gc
 import logging
 import sys
 import types
+import weakref
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -20,7 +21,7 @@ import tensorflow as tf
 from overlap_train._callbacks.facts import variables_of
 from overlap_train._callbacks.origins import Origin, is_simple, origin_of
 
-__all__ = ["reached", "reaches"]
+__all__ = ["named", "reached", "reaches"]
 
 # Whoever holds more is taken to reach no further.
 _MOST_OBJECTS, _MOST_ITEMS = 20_000, 1_000
@@ -49,6 +50,29 @@ def reaches(roots: Iterable[Any], targets: Iterable[Any]) -> Any | None:
     return next((thing for thing in _walk(roots, kinds) if id(thing) in wanted), None)
 
 
+def named(functions: Iterable[types.FunctionType]) -> dict[tuple[int, str], tuple[dict[str, Any], str]]:
+    """Returns the global names that functions of the user's have in their code, those of modules of his too.
+
+    Returns:
+        The namespace and the name of each, by what tells them apart.
+    """
+    found = {}
+    for function in functions:
+        if origin_of(function) is not Origin.USER:
+            continue
+        names = _names(function.__code__)
+        spaces, seen = [function.__globals__], set()
+        while spaces:
+            space = spaces.pop()
+            seen.add(id(space))
+            for name in names & space.keys():
+                found[id(space), name] = (space, name)
+                value = space[name]
+                if isinstance(value, types.ModuleType) and origin_of(value) is Origin.USER:
+                    spaces += [vars(value)] if id(vars(value)) not in seen else []
+    return found
+
+
 def _walk(roots: Iterable[Any], kinds: tuple[type, ...]) -> Iterator[Any]:
     """Yields each object once."""
     left = list(roots)
@@ -65,13 +89,16 @@ def _walk(roots: Iterable[Any], kinds: tuple[type, ...]) -> Iterator[Any]:
 
 def _held_by(thing: Any, kinds: tuple[type, ...]) -> Iterable[Any]:
     if isinstance(thing, dict):
-        return islice(thing.values(), _MOST_ITEMS)
+        items = list(islice(thing.items(), _MOST_ITEMS))
+        return [*(value for _, value in items), *(key for key, _ in items if not is_simple(key))]
     if isinstance(thing, _CONTAINERS):
         return islice(thing, _MOST_ITEMS)
     if isinstance(thing, types.FunctionType):
         return _of_function(thing)
     if isinstance(thing, types.CellType):
         return _content(thing)
+    if isinstance(thing, (weakref.ref, *weakref.ProxyTypes)):
+        return _behind(thing)
     if isinstance(thing, type):
         return [*vars(thing).values(), *thing.__bases__] if origin_of(thing) is Origin.USER else ()
     if isinstance(thing, np.ndarray):
@@ -150,6 +177,16 @@ def _names(code: types.CodeType) -> set[str]:
     """Returns the names in a function's code and in that of the functions inside it."""
     inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
     return set(code.co_names).union(*map(_names, inner))
+
+
+def _behind(reference: Any) -> tuple[Any, ...]:
+    """Returns what a weak reference or a weak proxy stands for, if it still lives."""
+    if type(reference) not in weakref.ProxyTypes:
+        return (reference(),)
+    try:
+        return (reference.__init__.__self__,)  # a proxy hands out the methods of what it stands for
+    except (AttributeError, ReferenceError):
+        return ()
 
 
 def _content(cell: types.CellType) -> tuple[Any, ...]:

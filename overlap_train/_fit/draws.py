@@ -19,6 +19,7 @@ from overlap_train._callbacks.reach import reached, reaches
 from overlap_train._data.feed import Feed
 from overlap_train._data.pipeline import shuffles_of
 from overlap_train._fit.shared_state import python_in
+from overlap_train._inspection.traced import CapturedVariable
 
 __all__ = ["draw_in_turn", "read_the_training"]
 
@@ -57,7 +58,11 @@ def draw_in_turn(
 
 
 def read_the_training(
-    feed: Feed, sets: Iterable[Any], model: keras.Model, callbacks: Sequence[keras.callbacks.Callback]
+    feed: Feed,
+    sets: Iterable[Any],
+    model: keras.Model,
+    callbacks: Sequence[keras.callbacks.Callback],
+    written: Iterable[CapturedVariable] = (),
 ) -> str | None:
     """Returns which Python makes batches from what a training changes, or None.
 
@@ -68,7 +73,9 @@ def read_the_training(
         sets: the validation sets as the user gave them.
         model: that is trained.
         callbacks: of the fit.
+        written: the variables to which the training step may write.
     """
+    handles = {id(variable.handle) for variable in written}
     layers = [layer for layer in model._flatten_layers() if layer.variables]
     changed = [*layers, *model.variables, model, model.optimizer, getattr(model, "history", None), *callbacks]
     if model.optimizer is not None:
@@ -78,12 +85,23 @@ def read_the_training(
     training = feed.python_sources if feed.runs_python else ()
     for role, sources in (("validation", validated), ("training", training)):
         found = reaches(sources, targets) if sources else None
+        if found is None and sources:
+            found = _variable_in(sources, handles)
         if found is not None:
             return (
                 f"the Python of the {role} data can get hold of the {type(found).__name__} of this training, "
                 "of which it has to see the state of its turn; "
                 'ValidationPolicy(on_change="continue") would overlap'
             )
+    return None
+
+
+def _variable_in(sources: Sequence[Any], handles: set[int]) -> Any | None:
+    """Returns the first variable that code can get hold of and whose handle is one of some, or None."""
+    for found in reached(sources, tf.Variable, keras.Variable):
+        variable = found.value if isinstance(found, keras.Variable) else found
+        if id(getattr(variable, "handle", None)) in handles:
+            return found
     return None
 
 

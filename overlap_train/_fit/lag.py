@@ -72,7 +72,8 @@ def effective_lag(
                 f"(PyDataset.on_epoch_end), and in turn as they may share a random generator; {_REMEDY}"
             )
         if reason is None and model is not None:
-            reason = read_the_training(feed, sets, model, callbacks)
+            written = step.traced.written if step.traced is not None else ()
+            reason = read_the_training(feed, sets, model, callbacks, written)
         if reason is None and shared is not None and shared.reason is not None:
             reason = f"{shared.reason}; {_REMEDY}"
         reason = reason or draw_in_turn(feed, sets, callbacks)

@@ -8,40 +8,34 @@ its validation made, one after the other.
 
 from __future__ import annotations
 
-import collections
-import io
-import random
+import os
 import sys
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._callbacks.facts import look_up, variables_of
-from overlap_train._callbacks.origins import Origin, is_simple, origin_of
-from overlap_train._callbacks.reach import reached
+from overlap_train._callbacks.origins import Origin, module_of, origin_of
+from overlap_train._callbacks.reach import named, reached
 from overlap_train._data.feed import Feed
 from overlap_train._data.pipeline import calls_python, python_functions
-from overlap_train._keras.copies import eager_random_state
+from overlap_train._fit.python_state import (
+    EVERYBODYS,
+    GENERATORS,
+    generators_of_library,
+    is_apart,
+    is_stream,
+    keeps_state,
+    state_of,
+)
+from overlap_train._fit.python_writes import may_write
 
 __all__ = ["SharedState", "python_in"]
 
-_GENERATORS = (
-    random.Random,
-    np.random.BitGenerator,
-    np.random.Generator,
-    np.random.RandomState,
-    np.random.SeedSequence,
-    tf.random.Generator,
-    keras.random.SeedGenerator,
-)
-_CONTAINERS = (dict, list, set, collections.deque)
 # What is larger is taken to be data.
-_MOST_OBJECTS, _MOST_ITEMS, _MOST_BYTES = 2_000, 1_000, 1 << 16
-_STANDARD_STREAMS = (sys.stdin, sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+_MOST_OBJECTS = 2_000
 
 
 class SharedState:
@@ -86,26 +80,55 @@ class SharedState:
 
     def _compare(self, training: list[Any], validation: list[Any]) -> None:
         """Finds what code of both can get hold of."""
-        own = {id(each) for each in reached(training, object)}
-        common = [each for each in reached(validation, object) if id(each) in own and not _is_apart(each)]
-        streams = [each for each in common if _is_stream(each)]
+        first, second = reached(training, object), reached(validation, object)
+        own = {id(each) for each in first}
+        common = [each for each in second if id(each) in own and not is_apart(each)]
+        streams = [each for each in common if is_stream(each)]
         if streams:
             self.reason = (
                 "the Python of the training and of the validation data can both draw from one "
                 f"{type(streams[0]).__name__}, in turn"
             )
-        self._generators = [each for each in common if isinstance(each, _GENERATORS)]
+        (names, packages), (others, other_packages) = _named_in(first), _named_in(second)
+        self._generators = [each for each in common if isinstance(each, GENERATORS)]
+        for package in packages & other_packages:
+            self._generators += generators_of_library(package)
         within = {id(each) for each in reached(self._generators, object)}
-        kinds = (*_CONTAINERS, tf.Variable, keras.Variable, np.ndarray, types.CellType)
-        self._others = [
-            each
-            for each in common
-            if id(each) not in within and (isinstance(each, kinds) or _has_variables(each))
-        ][:_MOST_OBJECTS]
-        self._generators += [random, np.random, tf.random]
+        self._others = [each for each in common if id(each) not in within and keeps_state(each)]
+        del self._others[_MOST_OBJECTS:]
+        self._others += [os.environ, *(names[each] for each in names.keys() & others.keys())]
+        if self.reason is None and self._is_written(may_write(first) + may_write(second)):
+            self.reason = (
+                "the Python of the training or of the validation data may change something that both can get "
+                "hold of, such as a counter or a level"
+            )
+        self._generators += [*EVERYBODYS, *([sys.modules["torch"]] if "torch" in sys.modules else [])]
+
+    def _is_written(self, written: Iterable[Any]) -> bool:
+        """Whether something of what may be written is what both can get hold of."""
+        known = {id(each) for each in self._others if not isinstance(each, tuple)}
+        names = {(id(each[0]), each[1]) for each in self._others if isinstance(each, tuple)}
+        return any(
+            (id(each[0]), each[1]) in names if isinstance(each, tuple) else id(each) in known
+            for each in written
+        )
 
     def _states(self, things: Iterable[Any]) -> list[str]:
-        return [repr(_state_of(thing)) for thing in things]
+        return [repr(state_of(thing)) for thing in things]
+
+
+def _named_in(things: Sequence[Any]) -> tuple[dict[Any, Any], set[str]]:
+    """Returns the names in the functions among some things, and the installed packages among all of these."""
+    names = named(each for each in things if isinstance(each, types.FunctionType))
+    values = [*things, *(space.get(name) for space, name in names.values())]
+    written = {id(kind): kind for kind in map(_written, values)}.values()
+    library = [kind for kind in written if origin_of(kind) is Origin.LIBRARY]
+    return names, {module_of(kind).partition(".")[0] for kind in library} - {"numpy"}
+
+
+def _written(value: Any) -> Any:
+    """Returns what says in which package a value was written: itself, or the class of an object."""
+    return value if isinstance(value, (type, types.FunctionType, types.ModuleType)) else type(value)
 
 
 def python_in(data: Any) -> list[Any]:
@@ -117,65 +140,3 @@ def python_in(data: Any) -> list[Any]:
     arrays = (np.ndarray, tf.Tensor, tf.RaggedTensor, tf.SparseTensor, list, tuple, dict, type(None))
     given = isinstance(data, arrays) or hasattr(data, "__array__") or hasattr(data, "iloc")
     return [] if given else [data]
-
-
-def _is_stream(thing: Any) -> bool:
-    """Whether something gives what it holds once, to whoever asks first."""
-    return hasattr(type(thing), "__next__") or isinstance(thing, io.IOBase)
-
-
-def _is_apart(thing: Any) -> bool:
-    """Whether something of Python's own has nothing to do with data, such as a logger or a lock."""
-    if any(thing is stream for stream in _STANDARD_STREAMS):
-        return True
-    kept = (*_CONTAINERS, *_GENERATORS, tuple, types.CellType, type)
-    if isinstance(thing, kept) or _is_stream(thing):
-        return False
-    return isinstance(thing, types.ModuleType) or (
-        origin_of(type(thing)) is Origin.STANDARD and not isinstance(thing, types.FunctionType)
-    )
-
-
-def _has_variables(thing: Any) -> bool:
-    """Whether something has attributes that code may set: an object, a class of the user's, a function."""
-    return bool(variables_of(thing)) if not isinstance(thing, type) else origin_of(thing) is Origin.USER
-
-
-def _state_of(thing: Any) -> Any:
-    if isinstance(thing, (*_GENERATORS, types.ModuleType)):
-        return _state_of_generator(thing)
-    if isinstance(thing, (tf.Variable, keras.Variable, np.ndarray)):
-        small = np.prod(thing.shape, dtype=np.int64) <= _MOST_BYTES and thing.dtype != object
-        return np.asarray(thing).tobytes() if small else None
-    if isinstance(thing, types.CellType):
-        return _brief(look_up(thing, ""))
-    if isinstance(thing, dict):
-        return len(thing), [(_brief(key), _brief(value)) for key, value in _some(thing.items())]
-    if isinstance(thing, _CONTAINERS):
-        return len(thing), [_brief(each) for each in _some(thing)]
-    return [(name, _brief(value)) for name, value in _some(variables_of(thing).items())]
-
-
-def _state_of_generator(generator: Any) -> Any:
-    if generator is tf.random:
-        return eager_random_state()
-    if isinstance(generator, (tf.random.Generator, keras.random.SeedGenerator)):
-        return np.asarray(generator.state).tolist()
-    if isinstance(generator, np.random.SeedSequence):
-        return generator.n_children_spawned
-    if isinstance(generator, np.random.Generator):
-        generator = generator.bit_generator
-    if isinstance(generator, np.random.BitGenerator):
-        return generator.state
-    state = generator.getstate() if hasattr(generator, "getstate") else generator.get_state()
-    return [part.tolist() if isinstance(part, np.ndarray) else part for part in state]
-
-
-def _some(things: Iterable[Any]) -> list[Any]:
-    found = list(things)
-    return [*found[: _MOST_ITEMS // 2], *found[-_MOST_ITEMS // 2 :]]
-
-
-def _brief(value: Any) -> Any:
-    """Returns what tells a value from another: simple ones by what they are, objects by which they are."""
-    return value if is_simple(value) else id(value)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import array
 import collections
+import ctypes
 import itertools
 import logging
+import multiprocessing
+import os
 import random
+import sys
 import threading
+import types
 from types import SimpleNamespace
 
 import keras
@@ -15,6 +21,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._data.pipeline import calls_python
+from overlap_train._fit import shared_state
 from overlap_train._fit.shared_state import SharedState, python_in
 from overlap_train._keras.data import Arrays
 from tests.fit.python_data import Batches, X, Y, fit_both
@@ -177,13 +184,119 @@ def in_a_variable():
     return lambda rows: rows + count.assign_add(1.0).numpy()
 
 
+def in_a_name():
+    globals()["COUNT"] = 0
+
+    def change(rows):
+        global COUNT
+        COUNT += 1
+        return rows + np.sin(COUNT)
+
+    return change
+
+
+def in_a_module():
+    module = types.ModuleType("settings_of_the_user")
+    module.__file__ = __file__
+    sys.modules[module.__name__] = module
+    source = "import settings_of_the_user as u\ndef change(rows):\n u.level += 1\n return rows * u.level"
+    module.level = 0
+    space = {"__name__": __name__}
+    exec(source, space)
+    return space["change"]
+
+
+def in_slots():
+    class Slots:
+        __slots__ = ("seen",)
+
+    state = Slots()
+    state.seen = 0
+
+    def change(rows):
+        state.seen += 1
+        return rows + state.seen
+
+    return change
+
+
+def in_memory(make):
+    def of():
+        memory = make()
+
+        def change(rows):
+            memory[0] = memory[0] + 1
+            return rows + memory[0]
+
+        return change
+
+    return of
+
+
+def in_a_c_value():
+    value = multiprocessing.Value("i", 0)
+
+    def change(rows):
+        value.value += 1
+        return rows + value.value
+
+    return change
+
+
+def in_the_environment():
+    def change(rows):
+        os.environ["OVERLAP_TRAIN_TEST_LEVEL"] = str(int(os.environ.get("OVERLAP_TRAIN_TEST_LEVEL", 0)) + 1)
+        return rows * int(os.environ["OVERLAP_TRAIN_TEST_LEVEL"])
+
+    return change
+
+
+def in_a_library():
+    """A generator that an installed package keeps for all its callers."""
+    library = types.ModuleType("noise_library")
+    library.__file__ = "site-packages/noise_library.py"
+    sys.modules[library.__name__] = library
+    source = (
+        "import numpy\n_own = numpy.random.default_rng(1)\ndef noise(shape):\n return _own.normal(size=shape)"
+    )
+    exec(source, vars(library))
+    noise = library.noise
+    return lambda rows: rows + noise(rows.shape)
+
+
+MEMORY = [
+    in_memory(make)
+    for make in (
+        lambda: bytearray(3),
+        lambda: array.array("d", [0.0]),
+        lambda: np.zeros((300, 300, 2))[:, 0, 0],
+        lambda: np.zeros(3_000_000),
+        lambda: (ctypes.c_int * 2)(),
+    )
+]
+NEW = [in_a_name, in_a_module, in_slots, in_a_c_value, in_the_environment, in_a_library, *MEMORY]
+EVERYBODYS = (in_a_name, in_a_module, in_the_environment, in_a_library)
 SHARED = [module, numpys, legacy, pythons, bits, seeds, eager, tensorflows, kerass, layer]
 SHARED += [in_a_list, in_a_cell, in_a_dict, in_a_queue, on_an_object, on_a_class, on_a_function]
-SHARED += [in_an_array, in_a_variable]
+SHARED += [in_an_array, in_a_variable, *NEW]
+
+
+@pytest.fixture
+def unread(monkeypatch):
+    """Code whose source is not at hand, which can only be watched."""
+    monkeypatch.setattr(shared_state, "may_write", lambda things: [])
+
+
+@pytest.fixture(autouse=True)
+def as_before(monkeypatch):
+    monkeypatch.setenv("OVERLAP_TRAIN_TEST_LEVEL", "0")
+    yield
+    for name in ("noise_library", "settings_of_the_user"):
+        sys.modules.pop(name, None)
 
 
 @pytest.mark.parametrize("make", SHARED)
-def test_what_a_validation_changes_is_found_out(make):
+def test_what_a_validation_changes_is_found_out(make, unread):
     change = make()
     validation = Batches(2, change)
     shared = watched(Batches(3, change), validation)
@@ -198,7 +311,7 @@ def test_what_a_validation_changes_is_found_out(make):
 
 @pytest.mark.parametrize("make", SHARED)
 def test_what_each_has_for_itself_is_not_missed(make):
-    if make in (module, eager):
+    if make in (module, eager, *EVERYBODYS):
         pytest.skip("there is but one")
     validation = Batches(2, make())
     shared = watched(Batches(3, make()), validation)
@@ -207,14 +320,16 @@ def test_what_each_has_for_itself_is_not_missed(make):
     assert not shared.end()
 
 
-@pytest.mark.parametrize("make", [in_a_list, in_a_cell, in_a_dict, on_an_object, on_a_class, in_a_variable])
-def test_what_the_training_changes_before_it_is_found_out(make):
+@pytest.mark.parametrize(
+    "make", [in_a_list, in_a_cell, in_a_dict, on_an_object, on_a_class, in_a_variable, *NEW]
+)
+def test_what_the_training_changes_before_it_is_found_out(make, unread):
     change = make()
     training = Batches(3, change)
     shared = watched(training, Batches(2, change))
     training[0]
     shared.begin()
-    assert shared.end()
+    assert shared.end() == (make is not in_a_library), "who alone draws draws in its own order"
 
 
 @pytest.mark.parametrize("make", [module, numpys, pythons, kerass, tensorflows])
@@ -316,7 +431,57 @@ def test_the_numbers_are_those_of_keras(make):
         return {"x": Batches(3, change), "validation_data": Batches(2, change)}
 
     messages = fit_both(arguments).messages
-    assert any("changes something that both can get hold of" in message for message in messages)
+    assert any("something that both can get hold of" in message for message in messages)
+
+
+WRITTEN = [in_a_list, in_a_cell, in_a_dict, in_a_queue, on_an_object, on_a_class, on_a_function, in_an_array]
+WRITTEN += [in_a_variable, in_a_name, in_slots, *MEMORY]
+
+
+@pytest.mark.parametrize("make", WRITTEN)
+def test_what_code_may_change_later_is_read_in_its_source(make):
+    change = make()
+    shared = watched(Batches(3, change), Batches(2, change))
+    assert "may change something that both can get hold of" in shared.reason
+
+
+class Levelled(Batches):
+    """Rows times a level that lies in settings."""
+
+    epoch = 0
+
+    def __init__(self, count, settings):
+        super().__init__(count, lambda rows: rows * (1 + settings["level"]))
+        self.settings = settings
+
+
+class Rising(Levelled):
+    """Sets the level in every third epoch."""
+
+    def on_epoch_end(self):
+        self.epoch += 1
+        self.settings["level"] = self.epoch // 3
+
+
+def test_a_level_that_first_rises_in_a_later_epoch_gives_the_numbers_of_keras():
+    def arguments(_):
+        settings = {"level": 0}
+        return {"x": Rising(3, settings), "validation_data": Levelled(2, settings), "epochs": 7}
+
+    assert any("may change something" in message for message in fit_both(arguments).messages)
+
+
+def test_what_only_one_of_both_has_may_be_changed():
+    own = Rising(3, {"level": 0}), Levelled(2, {"level": 0})
+    assert watched(*own).reason is None
+
+
+def test_a_library_s_generator_for_everybody_gives_the_numbers_of_keras():
+    def arguments(_):
+        change = in_a_library()
+        return {"x": Batches(3, change), "validation_data": Batches(2, change)}
+
+    assert any("changes something" in message for message in fit_both(arguments).messages)
 
 
 def test_one_stream_for_both_gives_the_numbers_of_keras():
