@@ -145,6 +145,11 @@ class Cursor:
         self._seen += steps
         self._steps += steps
 
+    def failed(self, error: Exception) -> None:
+        """Says that a call has raised, behind any number of its steps; a rollback may make it again."""
+        if self._pass is not None:
+            self.feed.failed(self._pass, self._seen, error)
+
     def exhausted(self) -> None:
         """Says that the pass ended: its length was unknown, or it was shorter than it said."""
         missing = -self._steps % self._group  # of a group of steps that began, which Keras counts as a whole

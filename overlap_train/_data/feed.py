@@ -120,6 +120,15 @@ class Feed(abc.ABC):
     def used(self, opened: Any, first: int, steps: int) -> None:
         """Takes note of batches of a pass that have been drawn, from number `first` on."""
 
+    def failed(self, opened: Any, first: int, error: Exception) -> None:
+        """Takes note that a call has raised, for data whose pass cannot be made again.
+
+        Args:
+            opened: the pass.
+            first: the first batch of the call in it.
+            error: what it raised.
+        """
+
     def most_steps(self, opened: Any) -> int | None:
         """Returns how many batches the next call may draw; None if any number."""
         return None

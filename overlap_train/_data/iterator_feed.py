@@ -172,6 +172,10 @@ class IteratorFeed(Feed):
         if self._kept is not None:
             self._kept.used(opened, first, steps)
 
+    def failed(self, opened: Any, first: int, error: Exception) -> None:
+        if self._kept is not None:
+            self._kept.failed(opened, first, error)
+
     def most_steps(self, opened: Any) -> int | None:
         return None if self._kept is None else self._kept.most_steps(opened)
 

@@ -18,6 +18,7 @@ import tensorflow as tf
 __all__ = ["KeptBatches", "KeptPass"]
 
 _UNBOUNDED = 2**31 - 1
+_DRAWING = "IteratorGetNext"  # TensorFlow's operation, which it names in an error that comes through it
 _STRING_BYTES = 16  # of a string tensor's element, what it points to apart
 
 
@@ -27,16 +28,25 @@ class KeptPass:
     Attributes:
         number: of the pass, counted from 1.
         left: batches that are still to be replayed.
+        error: with which drawing from what goes on has ended; such an iterator would now only say "end".
     """
 
-    def __init__(self, number: int, left: int, replay: Any, live: Any) -> None:
-        self.number, self.left = number, left
+    def __init__(self, number: int, left: int, replay: Any, live: Any, error: Exception | None) -> None:
+        self.number, self.left, self.error = number, left, error
         self._replay, self._live = replay, live
 
     @property
     def iterator(self) -> Any:
-        """What the next batch is drawn from."""
-        return self._replay if self.left else self._live
+        """What the next batch is drawn from.
+
+        Raises:
+            Exception: the data's, where it was raised before.
+        """
+        if self.left:
+            return self._replay
+        if self.error is not None:
+            raise self.error
+        return self._live
 
 
 class KeptBatches:
@@ -62,6 +72,7 @@ class KeptBatches:
             self._size_bytes = tf.Variable(0, trainable=False, dtype=tf.int64)
         self._dataset = self._recorded(dataset, copies=copies)
         self._live: dict[int, Any] = {}
+        self._errors: dict[int, Exception] = {}
         self._drawn_places: deque[tuple[int, int]] = deque()
         self._ahead_places: deque[tuple[int, int]] = deque()
 
@@ -76,7 +87,7 @@ class KeptBatches:
             self._live[number] = iter(self._dataset)
         left = sum(place[0] == number for place in self._ahead_places)
         replay = self._replay(left) if left else None
-        return KeptPass(number, left, replay, self._live[number])
+        return KeptPass(number, left, replay, self._live[number], self._errors.get(number))
 
     def used(self, kept: KeptPass, first: int, steps: int) -> None:
         """Takes note of batches that have been drawn.
@@ -91,6 +102,18 @@ class KeptBatches:
         kept.left -= replayed
         for _ in range(replayed):
             self._ahead_places.popleft()
+
+    def failed(self, kept: KeptPass, first: int, error: Exception) -> None:
+        """Takes note of what a call had drawn before it raised.
+
+        Args:
+            kept: the pass.
+            first: the first batch of the call in it.
+            error: what it raised: in the data, or in a step behind the batch that this has drawn.
+        """
+        self.used(kept, first, int(self._drawn.size()) - len(self._drawn_places))
+        if _DRAWING in str(error):
+            kept.error = self._errors[kept.number] = error
 
     def most_steps(self, kept: KeptPass) -> int:
         """Returns how many batches the next call may draw, at least one."""
@@ -113,6 +136,7 @@ class KeptBatches:
         """Says that nobody will go back to before batch `seen` of pass `number`."""
         for made in [n for n in self._live if n < number]:
             del self._live[made]
+            self._errors.pop(made, None)
         count = 0
         while self._drawn_places and self._drawn_places[0] < (number, seen):
             self._drawn_places.popleft()

@@ -24,13 +24,13 @@ class StreamedBatches:
     The user's data sees one pass at a time: a worker turns to the next validation only when the pass of
     the one before has given its last batch, and the next pass is begun by the first worker to draw from it.
     A generator is drawn from by one iterator for good: another one would lose the batches that the first has
-    fetched ahead, and how many those are is a matter of luck.
+    fetched ahead, and how many those are is a matter of luck. As under Keras, each validation begins with the
+    batches at which it looked beforehand; behind them the generator goes on where it stopped.
 
     Attributes:
         element_spec: nested specs of a batch.
         raw_spec: the same; nothing is left to be prepared.
-        rewindable: whether another `begin` starts from the first batch again; a generator goes on where
-            it stopped, as in Keras.
+        rewindable: whether another `begin` gives the same batches again; of a generator, the first two.
         is_dataset: whether the user gave a dataset, from whose iterator several may draw at once.
         reads: the names of variables and tables that the pipeline's functions read when it runs.
         last_count: batches that the last validation had.
@@ -56,6 +56,7 @@ class StreamedBatches:
         self._lock = threading.Lock()  # for the three below; not held while a batch is drawn
         self._under_way: BatchStream | None = None
         self._only_iterator: Iterator[Any] | None = None
+        self._first_batches: list[Any] = []
         self._closed = False
         self.last_count = 0
 
@@ -105,7 +106,15 @@ class StreamedBatches:
             if self.rewindable:
                 return iter(self._dataset)
             self._only_iterator = self._only_iterator or iter(self._dataset)
-            return self._only_iterator
+            return self._first_again(self._only_iterator)
+
+    def _first_again(self, rest: Iterator[Any]) -> Iterator[Any]:
+        """Yields the batches of a generator at which Keras looks beforehand, and what follows of it."""
+        yield from tuple(self._first_batches)
+        for batch in rest:
+            if len(self._first_batches) < self._pipeline.peeked:
+                self._first_batches.append(batch)
+            yield batch
 
     def _end_pass(self, stream: BatchStream) -> None:
         """Tells the user's data that a validation is over, once for each."""

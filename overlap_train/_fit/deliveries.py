@@ -123,6 +123,7 @@ class Deliveries:
         if raised_by_delivery or self.hosts.count > 1 or not len(self.backlog):
             return False
         self._failed_ahead = True  # perhaps between two steps of a call, which has not counted them
+        self.cursor.failed(error)
         try:
             return self.deliver_all() or self._course.stopped
         finally:

@@ -77,6 +77,11 @@ class Pipeline:
         """What is iterated over in each pass: a `tf.data.Dataset`, or a distributed one of the user's."""
         return self._adapter.get_tf_dataset()
 
+    @property
+    def peeked(self) -> int:
+        """Batches of a generator at which Keras has looked, and with which each of its iterators begins."""
+        return len(getattr(self._adapter, "_first_batches", ()))
+
     def own_batches(self) -> bool:
         """Has no batch of a new iterator share memory with the user's arrays; returns whether it can be had.
 

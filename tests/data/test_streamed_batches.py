@@ -142,7 +142,7 @@ def test_workers_share_one_stream_and_every_batch_is_given_once():
 
 
 def test_a_generator_goes_on_where_it_stopped():
-    """With the very next batch: those that an iterator has fetched ahead are not lost with it."""
+    """Behind its first two, with the very next batch: those that an iterator fetched ahead are not lost."""
 
     def numbers():
         for i in itertools.count():
@@ -152,8 +152,7 @@ def test_a_generator_goes_on_where_it_stopped():
     assert not batches.rewindable
     assert make(Diary()).rewindable
     passes = [[int(b[0][0, 0]) for b in iter(batches.begin().draw, None)] for _ in range(2)]
-    first = passes[0][0]
-    assert passes == [[first, first + 1, first + 2], [first + 3, first + 4, first + 5]]
+    assert passes == [[0, 1, 2], [0, 1, 3]]
     batches.close()
 
 
