@@ -11,7 +11,6 @@ import sys
 import types
 import weakref
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Any
 
 import keras
@@ -19,13 +18,16 @@ import numpy as np
 import tensorflow as tf
 
 from overlap_train._callbacks.facts import variables_of
-from overlap_train._callbacks.origins import Origin, is_simple, origin_of
+from overlap_train._callbacks.origins import Origin, Unclear, is_simple, origin_of
 
 __all__ = ["named", "reached", "reaches"]
 
-# Whoever holds more is taken to reach no further.
-_MOST_OBJECTS, _MOST_ITEMS = 20_000, 1_000
+# Who gets hold of more cannot be told to reach nothing else.
+_MOST_OBJECTS = 1_000_000
 _CONTAINERS = (list, tuple, set, frozenset, collections.deque)
+# Data such as annotations: looked through by C code, since it may have many parts.
+_PLAIN = frozenset({dict, list, tuple, set, frozenset, collections.deque})
+_PARTS = frozenset({bool, int, float, complex, str, bytes, type(None)})
 _ENDS = (
     *(tf.Tensor, tf.Variable, keras.KerasTensor, keras.Variable, np.generic),
     *(types.BuiltinFunctionType, logging.Logger, logging.Handler),
@@ -38,13 +40,20 @@ def reached(roots: Iterable[Any], *kinds: type) -> list[Any]:
 
     Looked through are attributes, containers, what functions of the user's close over and name, and the
     classes and modules of the user's that they name. What these hold in turn is, too, but for layers and the
-    like, of which only what Keras has not made counts.
+    like, of which only what Keras has not made counts. What is near to the roots comes first.
+
+    Raises:
+        Unclear: there is too much to look through.
     """
     return [thing for thing in _walk(roots, kinds) if isinstance(thing, kinds)]
 
 
 def reaches(roots: Iterable[Any], targets: Iterable[Any]) -> Any | None:
-    """Returns the first of some objects that code can get hold of which begins with `roots`, or None."""
+    """Returns the first of some objects that code can get hold of which begins with `roots`, or None.
+
+    Raises:
+        Unclear: there is too much to look through.
+    """
     wanted = {id(target): target for target in targets}
     kinds = tuple({type(target) for target in wanted.values()})
     return next((thing for thing in _walk(roots, kinds) if id(thing) in wanted), None)
@@ -74,41 +83,59 @@ def named(functions: Iterable[types.FunctionType]) -> dict[tuple[int, str], tupl
 
 
 def _walk(roots: Iterable[Any], kinds: tuple[type, ...]) -> Iterator[Any]:
-    """Yields each object once."""
-    left = list(roots)
+    """Yields each object once, the nearest first."""
+    level = list(roots)
     seen: dict[int, Any] = {}
-    while left and len(seen) < _MOST_OBJECTS:
-        thing = left.pop()
-        if id(thing) in seen or is_simple(thing):
-            continue
-        seen[id(thing)] = thing  # held, so that its `id` stays its own
-        yield thing
-        if not isinstance(thing, _ENDS):
-            left += _held_by(thing, kinds)
+    simple: dict[type, bool] = {}
+    ends: dict[type, bool] = {}
+    while level:
+        plain: list[Any] = []
+        following: list[Any] = []
+        for thing in level:
+            kind = type(thing)
+            if kind in weakref.ProxyTypes:  # which passes for what it stands for, as long as that lives
+                following += _behind(thing)
+                continue
+            if kind not in simple:
+                simple[kind] = is_simple(thing)
+                ends.setdefault(kind, isinstance(thing, _ENDS))
+            if simple[kind] or id(thing) in seen:
+                continue
+            seen[id(thing)] = thing  # held, so that its `id` stays its own
+            yield thing
+            if kind in _PLAIN:
+                plain.append(thing)
+            elif kind is np.ndarray:
+                following += thing.flat if thing.dtype.hasobject else ()
+            elif not ends[kind]:
+                following += _held_by(thing, kinds)
+        if len(seen) > _MOST_OBJECTS:
+            raise Unclear
+        following += gc.get_referents(*plain)
+        level = [thing for thing in following if type(thing) not in _PARTS]
 
 
 def _held_by(thing: Any, kinds: tuple[type, ...]) -> Iterable[Any]:
     if isinstance(thing, dict):
-        items = list(islice(thing.items(), _MOST_ITEMS))
-        return [*(value for _, value in items), *(key for key, _ in items if not is_simple(key))]
+        return [*thing.values(), *thing.keys(), *variables_of(thing).values()]
     if isinstance(thing, _CONTAINERS):
-        return islice(thing, _MOST_ITEMS)
+        return [*thing, *variables_of(thing).values()]
     if isinstance(thing, types.FunctionType):
         return _of_function(thing)
     if isinstance(thing, types.CellType):
         return _content(thing)
-    if isinstance(thing, (weakref.ref, *weakref.ProxyTypes)):
-        return _behind(thing)
+    if isinstance(thing, weakref.ref):
+        return (thing(),)
     if isinstance(thing, type):
         return [*vars(thing).values(), *thing.__bases__] if origin_of(thing) is Origin.USER else ()
-    if isinstance(thing, np.ndarray):
-        return islice(thing.flat, _MOST_ITEMS) if thing.dtype.hasobject else ()
+    if isinstance(thing, np.ndarray):  # of a class that may have attributes of its own
+        return [*(thing.flat if thing.dtype.hasobject else ()), *variables_of(thing).values()]
     if isinstance(thing, (types.ModuleType, tf.data.Dataset)):
         return ()
     written = [type(thing)] if origin_of(type(thing)) is Origin.USER else []
     if isinstance(thing, _TRAINED):
         return [*written, *_of_trained(thing, kinds)]
-    return [*written, *(each for each in gc.get_referents(thing) if not isinstance(each, type))]
+    return [*written, *(each for each in gc.get_referents(thing) if not issubclass(type(each), type))]
 
 
 def _of_trained(thing: Any, kinds: tuple[type, ...]) -> Iterator[Any]:
@@ -179,12 +206,10 @@ def _names(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*map(_names, inner))
 
 
-def _behind(reference: Any) -> tuple[Any, ...]:
-    """Returns what a weak reference or a weak proxy stands for, if it still lives."""
-    if type(reference) not in weakref.ProxyTypes:
-        return (reference(),)
+def _behind(proxy: Any) -> tuple[Any, ...]:
+    """Returns what a weak proxy stands for, if it still lives."""
     try:
-        return (reference.__init__.__self__,)  # a proxy hands out the methods of what it stands for
+        return (proxy.__init__.__self__,)  # it hands out the methods of what it stands for
     except (AttributeError, ReferenceError):
         return ()
 

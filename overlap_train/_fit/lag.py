@@ -8,12 +8,13 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.hooks import acts_on_model_only, may_change_training, ordering_hooks
+from overlap_train._callbacks.origins import Unclear
 from overlap_train._data.feed import Feed
 from overlap_train._data.pipeline import cache_files
 from overlap_train._fit.draws import draw_in_turn, read_the_training
 from overlap_train._fit.idle_cores import IdleCores
 from overlap_train._fit.overlap_gain import OverlapJudge
-from overlap_train._fit.shared_state import SharedState
+from overlap_train._fit.shared_state import TOO_MUCH, SharedState
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import methods as keras_methods
 from overlap_train._training.step import Step
@@ -71,13 +72,28 @@ def effective_lag(
                 "the training and the validation data both do something at the end of an epoch "
                 f"(PyDataset.on_epoch_end), and in turn as they may share a random generator; {_REMEDY}"
             )
-        if reason is None and model is not None:
-            written = step.traced.written if step.traced is not None else ()
-            reason = read_the_training(feed, sets, model, callbacks, written)
         if reason is None and shared is not None and shared.reason is not None:
             reason = f"{shared.reason}; {_REMEDY}"
-        reason = reason or draw_in_turn(feed, sets, callbacks)
+        reason = reason or _draws(feed, step, callbacks, sets, model)
     return (policy.max_lag, None) if reason is None else (0, reason)
+
+
+def _draws(
+    feed: Feed,
+    step: Step,
+    callbacks: Sequence[keras.callbacks.Callback],
+    sets: Sequence[Any],
+    model: keras.Model | None,
+) -> str | None:
+    """Returns who may draw or read in turn with the training, as `effective_lag`; None if nobody does."""
+    try:
+        reason = None
+        if model is not None:
+            written = step.traced.written if step.traced is not None else ()
+            reason = read_the_training(feed, sets, model, callbacks, written)
+        return reason or draw_in_turn(feed, sets, callbacks)
+    except Unclear:
+        return f"{TOO_MUCH}; {_REMEDY}"
 
 
 def _cached_by_both(feed: Feed, sets: Sequence[Any]) -> str | None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._callbacks.origins import Origin, module_of, origin_of
+from overlap_train._callbacks.origins import Origin, Unclear, module_of, origin_of
 from overlap_train._callbacks.reach import named, reached
 from overlap_train._data.feed import Feed
 from overlap_train._data.pipeline import calls_python, python_functions
@@ -32,8 +32,12 @@ from overlap_train._fit.python_state import (
 )
 from overlap_train._fit.python_writes import may_write
 
-__all__ = ["SharedState", "python_in"]
+__all__ = ["TOO_MUCH", "SharedState", "python_in"]
 
+TOO_MUCH = (
+    "the Python of the data, or a callback, can get hold of more objects than are looked through, and may "
+    "draw from what the training draws from"
+)
 # What is larger is taken to be data.
 _MOST_OBJECTS = 2_000
 
@@ -59,7 +63,10 @@ class SharedState:
         self._generators: list[Any] = []
         self._others: list[Any] = []
         if self.open:
-            self._compare(list(feed.python_sources), sources)
+            try:
+                self._compare(list(feed.python_sources), sources)
+            except Unclear:
+                self.reason = TOO_MUCH
         self._at_first = self._states(self._others)
         self._before: list[str] | None = None
 

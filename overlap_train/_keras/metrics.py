@@ -14,6 +14,7 @@ from keras.src.trainers import compile_utils
 from keras.src.utils.python_utils import pythonify_logs
 
 from overlap_train._keras import methods, models
+from overlap_train._keras.metric_code import reads_python
 
 __all__ = [
     "flatten_logs",
@@ -43,27 +44,17 @@ def metrics_by_python(model: keras.Model) -> str | None:
     """Returns what of a user's resets or reads the metrics by Python's state, or None.
 
     Keras runs these methods operation by operation, each time anew. Those that touch variables, tensors and
-    other metrics only can be compiled; those whose code reads an attribute that is a plain value cannot.
+    other metrics only can be compiled; those whose code reads what Python may change cannot.
     """
     if not methods.is_stock_method(model.reset_metrics):
         return f"{type(model).__name__}.reset_metrics"
-    if _reads_plain_values(model, model.get_metrics_result):
+    if reads_python(model, model.get_metrics_result):
         return f"{type(model).__name__}.get_metrics_result"
     for metric in metric_leaves(model):
         for name in ("reset_state", "result"):
-            if _reads_plain_values(metric, getattr(metric, name)):
+            if reads_python(metric, getattr(metric, name)):
                 return f"{type(metric).__name__}.{name}"
     return None
-
-
-def _reads_plain_values(owner: Any, method: Any) -> bool:
-    code = getattr(getattr(method, "__func__", method), "__code__", None)
-    if methods.is_stock_method(method):
-        return False
-    if code is None:
-        return True
-    plain = (bool, int, float, str, list, tuple, dict, set)
-    return any(isinstance(getattr(owner, name, None), plain) for name in code.co_names if name != "name")
 
 
 def flatten_logs(model: keras.Model, logs: dict[str, float]) -> Any:

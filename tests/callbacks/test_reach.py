@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import random
 import sys
 import types
+import weakref
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from overlap_train._callbacks import reach
+from overlap_train._callbacks.origins import Unclear
 from overlap_train._callbacks.reach import reached, reaches
 
 HIDDEN = random.Random(1)
@@ -171,14 +175,58 @@ def test_nothing_is_found_where_there_is_nothing(thing):
     assert reached([thing], random.Random) == []
 
 
-def test_of_a_long_list_the_first_items_are_looked_at_and_no_object_twice():
+def test_no_object_is_looked_at_twice():
     long = [None] * 5_000_000
     around = [long, long]
     around.append(around)
     assert reached([around], random.Random) == []
 
 
-def test_who_holds_too_much_reaches_no_further():
-    many = [[Holder(number)] for number in range(900)]
-    deep = [[list(many) for _ in range(900)], HIDDEN]
-    assert len(reached([[many, deep]], Holder)) <= 900
+def annotations(count):
+    return {image: [{"box": [1, 2], "shape": [[1, 2], [3, 4]]} for _ in range(10)] for image in range(count)}
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_much_data_beside_it_hides_nothing(first):
+    parts = [annotations(1_500), [HIDDEN]]
+    assert reached([Callback(parts=parts if first else parts[::-1])], random.Random) == [HIDDEN]
+
+
+def test_behind_many_others_of_a_container_it_is_found():
+    assert reached([[[number] for number in range(5_000)] + [[HIDDEN]]], random.Random) == [HIDDEN]
+    assert reached([collections.OrderedDict(a=collections.deque([HIDDEN]))], random.Random) == [HIDDEN]
+    assert reached([{(HIDDEN,): 1}], random.Random) == [HIDDEN]
+
+
+def test_too_much_to_look_through_is_said(monkeypatch):
+    monkeypatch.setattr(reach, "_MOST_OBJECTS", 1_000)
+    with pytest.raises(Unclear):
+        reached([annotations(200)], random.Random)
+    assert reaches([[HIDDEN], annotations(200)], [HIDDEN]) is HIDDEN, "it lies before that"
+
+
+class Proxied:
+    def __init__(self):
+        self.inner = HIDDEN
+
+
+@pytest.mark.parametrize("make", [weakref.ref, weakref.proxy])
+def test_what_is_held_weakly_is_reached(make):
+    held = Proxied()
+    assert reached([Holder(make(held))], random.Random) == [HIDDEN]
+    reference = make(held)
+    del held
+    assert reached([Holder(reference)], random.Random) == []
+
+
+NUMBER = 3
+
+
+def test_names_of_globals_are_those_in_the_code_of_the_users_functions():
+    def reads():
+        return NUMBER + LATER.generator.random()
+
+    found = {name: space for space, name in reach.named([reads]).values()}
+    assert {"NUMBER", "LATER"} <= found.keys()
+    assert found["NUMBER"] is globals()
+    assert reach.named([np.mean]) == {}

@@ -1,0 +1,138 @@
+"""What a metric's methods read of Python is found in their code; what they compute with tensors is not."""
+
+from __future__ import annotations
+
+import random
+import time
+import types
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train import Trainer, ValidationPolicy
+from overlap_train._keras.metric_code import reads_python
+from tests.networks import arrays, assert_same_history, sequential
+
+SCALE, FIXED = 1.0, 2.0
+SETTINGS = types.ModuleType("settings_of_metrics")
+SETTINGS.__file__ = __file__
+SETTINGS.scale = 1.0
+
+
+class Config:
+    scale = 1.0
+
+
+def rebind():
+    global SCALE
+    SCALE = 2.0
+
+
+def scaled(value):
+    return value * Config.scale
+
+
+def doubled(value):
+    return value * FIXED
+
+
+class Base(keras.metrics.Mean):
+    def __init__(self):
+        super().__init__(name="base")
+        self.options, self.history, self.factor, self.table = Config(), [1], 2.0, np.ones(2)
+        self.inner = keras.metrics.Mean()
+        self.total_seen = self.add_weight(name="seen", initializer="zeros")
+        self.function = doubled
+
+    def _scaled(self, value):
+        return value * self.options.scale
+
+
+def closed_over(value, *, again):
+    def set_again():
+        nonlocal value
+        value = 3.0
+
+    class Closed(Base):
+        def result(self):
+            return super().result() * value
+
+    Closed.again = set_again if again else None
+    return Closed
+
+
+def metric(body):
+    return type("Own", (Base,), {"result": body})
+
+
+READING = [
+    lambda self: self.inner.result() * SCALE,
+    lambda self: self.inner.result() * self.factor,
+    lambda self: self.inner.result() * self.options.scale,
+    lambda self: self.inner.result() + len(self.history),
+    lambda self: self.inner.result() + self.table[0],
+    lambda self: scaled(self.inner.result()),
+    lambda self: self._scaled(self.inner.result()),
+    lambda self: self.inner.result() * Config.scale,
+    lambda self: self.inner.result() * SETTINGS.scale,
+    lambda self: self.inner.result() * np.random.rand(),
+    lambda self: self.inner.result() * random.random(),
+    lambda self: self.inner.result() * time.time(),
+]
+COMPUTING = [
+    lambda self: self.inner.result() * FIXED,
+    lambda self: keras.ops.cast(self.inner.result(), self.dtype) * 2.0,
+    lambda self: tf.math.divide_no_nan(self.inner.result(), self.total_seen + keras.config.epsilon()),
+    lambda self: doubled(self.inner.result()),
+    lambda self: self.function(self.inner.result()),
+    lambda self: keras.ops.maximum(self.inner.result(), np.pi),
+]
+
+
+@pytest.mark.parametrize("body", READING)
+def test_what_is_read_of_python_is_found(body):
+    own = metric(body)()
+    assert reads_python(own, own.result)
+
+
+@pytest.mark.parametrize("body", COMPUTING)
+def test_what_is_computed_of_tensors_is_not(body):
+    own = metric(body)()
+    assert not reads_python(own, own.result)
+
+
+def test_a_number_of_a_closure_counts_if_somebody_gives_it_another_value():
+    for again in (False, True):
+        own = closed_over(2.0, again=again)()
+        assert reads_python(own, own.result) is again, "a function that is gone sets nothing"
+    factor = 2.0
+    own = metric(lambda self: self.inner.result() * factor)()
+    assert not reads_python(own, own.result)
+
+
+def test_keras_s_own_metrics_read_nothing():
+    for own in (keras.metrics.Mean(), keras.metrics.F1Score(), keras.metrics.AUC()):
+        assert not reads_python(own, own.result)
+
+
+X, Y = arrays(48)
+
+
+class Sets(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        Config.scale = epoch + 2.0
+
+
+def test_a_metric_that_goes_by_a_setting_gives_the_numbers_of_keras():
+    histories = []
+    for ours in (False, True):
+        Config.scale = 1.0
+        own = metric(lambda self: scaled(self.inner.result()))()
+        own.update_state = lambda y, p, sample_weight=None, own=own: own.inner.update_state(p)
+        model = sequential("sgd", [own])
+        trained = Trainer(model, validation=ValidationPolicy(overlap="always")) if ours else model
+        arguments = {"validation_data": (X, Y), "callbacks": [Sets()], "verbose": 0}
+        histories.append(trained.fit(X, Y, epochs=4, shuffle=False, **arguments).history)
+    assert_same_history(histories[1], histories[0])
