@@ -277,9 +277,11 @@ class Trainer:
             with routes.through(self.model, self.evaluate, name="evaluate"):
                 return self.model.evaluate(**_asked_for(Trainer.evaluate, given))
         with refusals.refusing(self):
-            fit_arguments.check_evaluate(batch_size=batch_size, steps=steps, verbose=verbose)
+            counts = fit_arguments.check_evaluate(batch_size=batch_size, steps=steps, verbose=verbose)
             keras_models.require_compiled(self.model)
-            data = ValidationSet(data=(x, y, sample_weight), steps=steps, batch_size=batch_size)
+            data = ValidationSet(
+                data=(x, y, sample_weight), steps=counts["steps"], batch_size=counts["batch_size"]
+            )
             _fit.require_data(self.model, [data])
         logs = _fit.run_evaluate(self._settings(), data, callbacks)
         return logs if return_dict else keras_metrics.flatten_logs(self.model, logs)

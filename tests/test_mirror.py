@@ -42,6 +42,7 @@ OF_SEVERAL = {
     "parallel/test_launchers.py",
     "scheduling/test_core.py",
     "scheduling/test_examples.py",
+    "scheduling/test_models.py",
     "scheduling/test_networks.py",
     "scheduling/test_pieces.py",
     "training/replicas/test_single_replica.py",

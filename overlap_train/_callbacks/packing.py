@@ -22,8 +22,10 @@ __all__ = ["pack", "unpack"]
 
 Arrays = dict[str, npt.NDArray[Any]]
 
-# What is nested deeper would exhaust the stack when it is put back.
-_DEEPEST = 150
+# What is nested deeper would exhaust the stack when it is put back. A dict, with its pairs, counts three.
+_DEEPEST = 200
+# Python's text of longer integers may be limited to 640 digits, and is by default to 4300.
+_LONGEST_INT_BITS = 2000
 
 
 def pack(states: Iterable[CallbackState], prefix: str = "callbacks") -> tuple[Arrays, list[Any]]:
@@ -95,6 +97,8 @@ def _packed(value: Any, name: str, arrays: Arrays) -> Any:
     # NumPy's scalars come first: np.float64 is a float too.
     if isinstance(value, np.generic):
         return {"scalar": stored(value)}
+    if isinstance(value, int) and value.bit_length() > _LONGEST_INT_BITS:
+        return {"int": hex(value)}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, list):
@@ -157,5 +161,6 @@ _MADE_OF_PARTS: Mapping[str, Any] = {
     "frozenset": frozenset,
     "dict": dict,
     "bytes": bytes.fromhex,
+    "int": lambda digits: int(digits, 16),
     "complex": lambda parts: complex(*parts),
 }

@@ -23,6 +23,8 @@ __all__ = ["Resource", "VariableValue", "copied", "put_back", "require_variables
 _IMMUTABLE = frozenset({type(None), bool, int, float, complex, str, bytes})
 _SEQUENCES = (list, tuple, set, frozenset)
 _IN_PLACE = (list, dict, set, deque)
+# Containers in each other: to copy, pack and put back more could exhaust the stack. `packing` reads as many.
+_DEEPEST = 60
 
 
 class Resource(Exception):
@@ -66,6 +68,8 @@ def copied(
         return _copied_tensor(value)
     if id(value) in _above:
         raise Resource("a container that holds itself")
+    if len(_above) >= _DEEPEST:
+        raise Resource(f"a container in more than {_DEEPEST} others")
     above = (*_above, id(value))
 
     def part(item: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -49,8 +50,8 @@ class FitArguments:
     validation_batch_size: int | None
     validation_freq: int | list[int]
 
-    def check(self, functions: Collection[Any] = ()) -> None:
-        """Refuses values that cannot be meant; the data itself is not looked at.
+    def checked(self, functions: Collection[Any] = ()) -> FitArguments:
+        """Returns the arguments with numbers of Python; the data itself is not looked at.
 
         Args:
             functions: what validates besides the data.
@@ -62,9 +63,10 @@ class FitArguments:
         unchecked = {"x", "y", "sample_weight", "callbacks", "validation_data", "class_weight"}
         unchecked.add("validation_freq")
         given = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in unchecked}
-        fit_arguments.check_fit(**given)
-        if functions or self.validation_data is not None or self.validation_split:
+        numbers = fit_arguments.check_fit(**given)
+        if functions or self.validation_data is not None or numbers["validation_split"]:
             fit_arguments.check_frequency(self.validation_freq)
+        return dataclasses.replace(self, **numbers)
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ def make_request(
         RuntimeError: in a fork in which TensorFlow cannot run.
     """
     forks.require_runtime()
-    given.check(settings.validation.functions or ())
+    given = given.checked(settings.validation.functions or ())
     checkpoints = checkpoint_policy(resume)
     model = settings.model
     keras_models.require_compiled(model)

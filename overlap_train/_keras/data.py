@@ -313,10 +313,16 @@ def _lent(adapter: DataAdapter) -> LentBatches | None:
     return None
 
 
+def _tensor_of(leaf: Any) -> Any:
+    """Returns what a variable of Keras's holds, and everything else as it is."""
+    return tf.convert_to_tensor(leaf.value) if isinstance(leaf, keras.Variable) else leaf
+
+
 def _arrays(adapter: ArrayDataAdapter, shuffle: bool | str, pipeline: Pipeline) -> Arrays:
     inputs = keras.tree.lists_to_tuples(
         array_slicing.convert_to_sliceable(adapter._inputs, target_backend="tensorflow")
     )
+    inputs = keras.tree.map_structure(_tensor_of, inputs)
     leaves = keras.tree.flatten(inputs)
     dense = not any(leaf is None or isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)) for leaf in leaves)
     return Arrays(inputs, int(adapter._num_samples), adapter.batch_size, shuffle, dense, pipeline)

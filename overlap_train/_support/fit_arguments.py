@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from overlap_train._support.arguments import require_flag, shown
-from overlap_train._support.numbers import require_count, require_real
+from overlap_train._support.numbers import require_count, require_real, scalar
 
 Preprocess: TypeAlias = Callable[..., Any]
 """Takes and returns the parts of a batch, `x`, `x, y` or `x, y, sample_weight`, as for `Dataset.map`."""
@@ -37,34 +38,61 @@ def check_fit(
     validation_split: Any = 0.0,
     verbose: Any = "auto",
     shuffle: Any = True,
-) -> None:
+) -> dict[str, Any]:
     """Refuses values that cannot be meant, with the names of `keras.Model.fit`.
 
     `epochs=0` is taken: as in Keras, nothing is trained.
+
+    Returns:
+        The values by name, as numbers of Python: what is counted with them later takes no arrays or tensors.
 
     Raises:
         TypeError: for a value of the wrong type.
         ValueError: for a value out of range.
     """
-    require_count("epochs", epochs, minimum=0)
-    require_count("initial_epoch", initial_epoch, minimum=0)
-    for name, value in (
-        ("batch_size", batch_size),
-        ("validation_batch_size", validation_batch_size),
-        ("steps_per_epoch", steps_per_epoch),
-        ("validation_steps", validation_steps),
-    ):
-        if value is not None:
-            require_count(name, value, minimum=1)
-    split = require_real("validation_split", validation_split, infinite=True)
+    return {
+        "epochs": require_count("epochs", epochs, minimum=0),
+        "initial_epoch": require_count("initial_epoch", initial_epoch, minimum=0),
+        "batch_size": _rows("batch_size", batch_size),
+        "validation_batch_size": _rows("validation_batch_size", validation_batch_size),
+        "steps_per_epoch": _count_or_none("steps_per_epoch", steps_per_epoch),
+        "validation_steps": _count_or_none("validation_steps", validation_steps),
+        "validation_split": _fraction(validation_split),
+        "verbose": require_verbosity(verbose),
+        "shuffle": _shuffle(shuffle),
+    }
+
+
+def _count_or_none(name: str, value: Any) -> int | None:
+    return None if value is None else require_count(name, value, minimum=1)
+
+
+def _rows(name: str, value: Any) -> int | None:
+    """Returns the rows of a batch; TensorFlow, which counts them, takes them from a tensor of any type."""
+    number = scalar(value)
+    is_tensor = number is not value and not isinstance(value, (np.ndarray, np.generic))
+    if is_tensor and isinstance(number, float) and number.is_integer():
+        number = int(number)
+    return _count_or_none(name, number if is_tensor and isinstance(number, int) else value)
+
+
+def _fraction(value: Any) -> float:
+    split = require_real("validation_split", scalar(value), infinite=True)
     if not 0.0 <= split < 1.0:
-        raise ValueError(f"validation_split must be at least 0 and below 1; got {shown(validation_split)}")
-    require_verbosity(verbose)
-    if not (isinstance(shuffle, str) and str(shuffle) == "batch"):
-        try:
-            require_flag("shuffle", shuffle)
-        except TypeError as error:
-            raise ValueError(f"shuffle must be True, False or 'batch'; got {shown(shuffle)}") from error
+        raise ValueError(f"validation_split must be at least 0 and below 1; got {shown(value)}")
+    return split
+
+
+def _shuffle(value: Any) -> bool | str:
+    if isinstance(value, str) and str(value) == "batch":
+        return "batch"
+    number = scalar(value)
+    try:
+        return require_flag(
+            "shuffle", int(number) if isinstance(number, float) and number in (0, 1) else value
+        )
+    except TypeError as error:
+        raise ValueError(f"shuffle must be True, False or 'batch'; got {shown(value)}") from error
 
 
 def check_frequency(validation_freq: Any) -> None:
@@ -82,23 +110,30 @@ def check_frequency(validation_freq: Any) -> None:
     epoch_selector(validation_freq)
 
 
-def require_verbosity(verbose: Any) -> None:
-    """Raises ValueError unless `verbose` is what Keras takes for it."""
-    known = isinstance(verbose, (str, bool, int, float, np.generic)) and verbose in ("auto", 0, 1, 2)
+def require_verbosity(verbose: Any) -> Any:
+    """Returns "auto", 0, 1 or 2; raises ValueError for what Keras does not take for it."""
+    number = scalar(verbose)
+    known = isinstance(number, (str, bool, numbers.Number, np.generic)) and number in ("auto", 0, 1, 2)
     if not known:
         raise ValueError(f"verbose must be 'auto', 0, 1 or 2; got {shown(verbose)}")
+    return str(number) if isinstance(number, str) else int(number)
 
 
-def check_evaluate(*, batch_size: Any, steps: Any, verbose: Any) -> None:
+def check_evaluate(*, batch_size: Any, steps: Any, verbose: Any) -> dict[str, Any]:
     """Refuses values that cannot be meant, with the names of `keras.Model.evaluate`.
+
+    Returns:
+        The values by name, as numbers of Python.
 
     Raises:
         TypeError: for a value of the wrong type.
         ValueError: for a value out of range.
     """
-    if steps is not None:
-        require_count("steps", steps, minimum=1)
-    check_fit(batch_size=batch_size, verbose=verbose)
+    return {
+        "steps": _count_or_none("steps", steps),
+        "batch_size": _rows("batch_size", batch_size),
+        "verbose": require_verbosity(verbose),
+    }
 
 
 def epoch_selector(validation_freq: Any, *, name: str = "validation_freq") -> Callable[[int], bool]:

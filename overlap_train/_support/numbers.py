@@ -23,10 +23,22 @@ __all__ = [
     "require_real",
     "require_seconds",
     "require_sizes",
+    "scalar",
 ]
 
 LARGEST = 2**63 - 1
 """The largest integer that TensorFlow counts with."""
+
+
+def scalar(value: Any) -> Any:
+    """Returns the number of Python in an array, a tensor or a variable without dimensions, else `value`."""
+    try:
+        # By name, as TensorFlow is not imported here; whatever an object of others raises, it is no number.
+        if not isinstance(value, (np.ndarray, np.generic)) and tuple(value.shape) == ():
+            value = value.numpy()
+        return value.item() if isinstance(value, (np.ndarray, np.generic)) and not value.ndim else value
+    except Exception:
+        return value
 
 
 def is_count(value: object, largest: int = LARGEST) -> bool:

@@ -15,8 +15,9 @@ import queue
 import signal
 import tempfile
 import threading
+import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,9 @@ from overlap_train.options.functions import EvaluationFunction, metric_values
 __all__ = ["FunctionProcess", "serve_function"]
 
 _END_S = 5.0
+# A process that takes longer to import and to make its model counts as one that hangs.
+_LONGEST_START_S = 300.0
+_READY = "ready"
 
 
 class FunctionProcess:
@@ -68,7 +72,13 @@ class FunctionProcess:
         self._closed = False
         self._process: Any = None
         self._connection: Any = None
+        self._ready = False
+        self._started_s = 0.0
         self._start()
+
+    def is_preparing(self) -> bool:
+        """Whether the process is being started, and the function cannot be called yet. Any thread."""
+        return not self._ready and time.monotonic() < self._started_s + _LONGEST_START_S
 
     def __call__(self, values: Values) -> tuple[Mapping[str, float], Sequence[str]]:
         """Calls the function; see `functions.FunctionCall`.
@@ -81,9 +91,9 @@ class FunctionProcess:
         flat = values.flat()
         arrays = [flat[place].numpy() for place in self._places]
         try:
+            self._ready = self._ready or self._received() == _READY
             self._connection.send(arrays)
-            connection.wait([self._connection, self._process.sentinel])
-            answer = self._connection.recv() if self._connection.poll() else None
+            answer = self._received()
         except (EOFError, OSError):
             answer = None
         if answer is None:
@@ -113,6 +123,11 @@ class FunctionProcess:
             process.join()
         link.close()
 
+    def _received(self) -> Any:
+        """Waits for what the process sends; None if it ended."""
+        connection.wait([self._connection, self._process.sentinel])
+        return self._connection.recv() if self._connection.poll() else None
+
     def _start(self) -> None:
         """Starts the process if it is not running."""
         with self._lock:
@@ -128,8 +143,27 @@ class FunctionProcess:
                 name=f"validation-{self._name}",
                 daemon=False,  # the function may start processes of its own
             )
-            self._process.start()
+            self._ready, self._started_s = False, time.monotonic()
+            with _in_a_directory():
+                self._process.start()
             theirs.close()
+
+
+@contextlib.contextmanager
+def _in_a_directory() -> Iterator[None]:
+    """Stands in the root where the working directory has been removed: a new process asks for its name."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        removed = os.open(".", os.O_RDONLY)
+        os.chdir("/")
+        try:
+            yield
+        finally:
+            os.fchdir(removed)
+            os.close(removed)
+    else:
+        yield
 
 
 def _saved(name: str, model: keras.Model, resources: contextlib.ExitStack) -> str:
@@ -174,6 +208,7 @@ def serve_function(link: Any, payload: bytes) -> None:
         build(model, x_spec)
     except BaseException as error:
         failed = error, traceback.format_exc()
+    link.send(_READY)
     while True:
         arrays = requests.get()
         link.send(_portable(failed) if failed is not None else _answer(function, model, arrays))

@@ -24,6 +24,7 @@ from overlap_train._keras import models as keras_models
 from overlap_train._keras import routes
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support import fit_arguments
+from overlap_train._support.summaries import SummaryDefaults, SummaryFollower
 from overlap_train._validation.function_process import FunctionProcess
 from overlap_train._validation.live import LiveRunner
 from overlap_train._validation.pool import WorkerPool
@@ -105,7 +106,8 @@ def add_functions(
         pool = resources.enter_context(WorkerPool(1, name=f"validation-{name}"))
         if isinstance(call, FunctionProcess):
             resources.callback(call.close)  # before the pool, whose thread may wait for it
-        suite.add_function(NamedRunner(name, FunctionRunner(name, call, pool, request), validates), pool)
+        runner = FunctionRunner(name, call, pool, request)
+        suite.add_function(NamedRunner(name, runner, validates, runner.is_preparing), pool)
 
 
 def _make_call(
@@ -177,12 +179,18 @@ class FunctionRunner:
         self._pool = pool
         self._on_span = request.on_span
         self._say = request.say
+        self._summaries = SummaryFollower()
         self._changed: Sequence[str] = ()
         self._said = False
 
+    def is_preparing(self) -> bool:
+        """Whether the function cannot be called yet, as its process is being started."""
+        return isinstance(self._call, FunctionProcess) and self._call.is_preparing()
+
     def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
         """Begins to evaluate a snapshot."""
-        return [self._pool.submit(contextvars.copy_context().run, self._work, snapshot)]
+        run = contextvars.copy_context().run
+        return [self._pool.submit(run, self._work, snapshot, SummaryDefaults.of_this_thread())]
 
     def evaluate(self, values: Values) -> ValidationResult:
         """Evaluates values now, and waits for the result.
@@ -217,8 +225,9 @@ class FunctionRunner:
     def close(self) -> None:
         """Nothing: the pool is closed by its owner."""
 
-    def _work(self, snapshot: Snapshot) -> ShardOutcome:
+    def _work(self, snapshot: Snapshot, summaries: SummaryDefaults) -> ShardOutcome:
         start_s = time.monotonic()
+        self._summaries.follow(summaries)
         metrics, changed = self._call(snapshot.values)
         if changed:
             self._changed = changed

@@ -23,11 +23,13 @@ class PendingValidation:
         epoch: the snapshot's epoch.
         name: the set's name, "" if there is only one.
         shards: one future for each part of the set, in order.
+        is_preparing: of an evaluation function, whether it cannot be called yet; None for a set.
     """
 
     epoch: int
     name: str
     shards: Sequence[Future[ShardOutcome]]
+    is_preparing: Callable[[], bool] | None = None
 
     @property
     def done(self) -> int:
@@ -122,24 +124,42 @@ class PendingEpoch:
         """Waits until `ready`.
 
         Args:
-            timeout_s: how long; None waits for ever.
+            timeout_s: how long; None waits for ever. Counted from when evaluation functions can be called.
             check: called some ten times a second; may raise to end the wait.
 
         Raises:
             ValidationTimeoutError: if it is not ready in time.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        start_s = time.monotonic()
         while not self.ready():
             check()
-            left = 0.1 if deadline is None else min(0.1, deadline - time.monotonic())
-            unfinished = [future for future in self.shards if not future.done()]
+            if self._is_preparing():
+                start_s = time.monotonic()
+            left = 0.1 if timeout_s is None else min(0.1, start_s + timeout_s - time.monotonic())
             if left <= 0:
                 raise ValidationTimeoutError(
                     f"validating epoch {self.epoch + 1} did not end within timeout_s={timeout_s:g}: "
-                    f"{len(unfinished)} of {len(self.shards)} parts were not done; check whether the "
-                    "validation data ends, or raise ValidationPolicy(timeout_s=...)"
+                    f"{self._unfinished()}, or raise ValidationPolicy(timeout_s=...)"
                 )
+            unfinished = [future for future in self.shards if not future.done()]
             wait(unfinished, timeout=left, return_when="FIRST_COMPLETED")
+
+    def _is_preparing(self) -> bool:
+        """Whether all that is waited for is functions that cannot be called yet."""
+        waited_for = [validation for validation in self.validations if not validation.ready()]
+        return bool(waited_for) and all(v.is_preparing is not None and v.is_preparing() for v in waited_for)
+
+    def _unfinished(self) -> str:
+        """Says what a wait was in vain for, and what to look at."""
+        late = [validation for validation in self.validations if not validation.ready()]
+        functions = [repr(validation.name) for validation in late if validation.is_preparing is not None]
+        named = f"of evaluation function {' and '.join(functions)}"
+        if functions and len(functions) == len(late):
+            return f"there is no value yet {named}; look for what it waits for"
+        unfinished = sum(not future.done() for future in self.shards)
+        told = f"{unfinished} of {len(self.shards)} parts were not done"
+        told += f", that {named} among them" if functions else ""
+        return f"{told}; check whether the validation data ends"
 
     def leave_out(self) -> None:
         """Gives its validations up."""

@@ -80,11 +80,17 @@ class NamedRunner:
         name: prefix of its metrics, "" if there is only one set.
         runner: evaluates it.
         validates: whether an epoch, counted from 0, is validated on it.
+        is_preparing: of an evaluation function, whether it cannot be called yet; None for a set.
     """
 
     name: str
     runner: Runner
     validates: Callable[[int], bool]
+    is_preparing: Callable[[], bool] | None = None
+
+    def start(self, snapshot: Snapshot) -> PendingValidation:
+        """Begins to evaluate a snapshot."""
+        return PendingValidation(snapshot.epoch, self.name, self.runner.start(snapshot), self.is_preparing)
 
 
 class ValidationSuite:
@@ -239,18 +245,11 @@ class ValidationSuite:
 
     def start(self, snapshot: Snapshot) -> list[PendingValidation]:
         """Begins to evaluate a snapshot on the sets whose turn it is."""
-        return [
-            PendingValidation(snapshot.epoch, name, named.runner.start(snapshot))
-            for name, named in self._sets.items()
-            if named.validates(snapshot.epoch)
-        ]
+        return [named.start(snapshot) for named in self._sets.values() if named.validates(snapshot.epoch)]
 
     def start_all(self, snapshot: Snapshot) -> list[PendingValidation]:
         """Begins to evaluate a snapshot on every set."""
-        return [
-            PendingValidation(snapshot.epoch, name, named.runner.start(snapshot))
-            for name, named in self._sets.items()
-        ]
+        return [named.start(snapshot) for named in self._sets.values()]
 
     def collect(self, pending: PendingEpoch) -> tuple[dict[str, ValidationResult], list[Span]]:
         """Merges the parts of an epoch's validations.
@@ -275,8 +274,7 @@ class ValidationSuite:
                 if self._on_error == "raise":
                     raise
                 if self._on_error == "retry":
-                    runner = self._sets[validation.name].runner
-                    again = PendingValidation(pending.epoch, validation.name, runner.start(pending.snapshot))
+                    again = self._sets[validation.name].start(pending.snapshot)
                     self.admit(None)
                     PendingEpoch(pending.snapshot, {}, [again]).wait(None, lambda: None)
                     results[validation.name] = self._merge(again, spans, values)

@@ -25,9 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Report:
     """Run the script up to its first `fit`, explain that, and make a few of its steps."""
-    reached = first_fit(options.script, [a for a in options.rest if a != "--"])
-    explanation = explained(options.script, reached)
-    sections = {"memory": _memory(explanation), "time": _time(reached, explanation)}
+
+    def look(reached: FirstFit) -> dict[str, list[Finding]]:
+        explanation = explained(options.script, reached)
+        return {"memory": _memory(explanation), "time": _time(reached, explanation)}
+
+    sections = first_fit(options.script, [a for a in options.rest if a != "--"], look)
     return Report("estimate", sections, str(options.script))
 
 
@@ -61,7 +64,7 @@ def _time(reached: FirstFit, explanation: Explanation) -> list[Finding]:
 def _measured(reached: FirstFit, steps: int) -> tuple[float, float]:
     """Return how many seconds a fit of a few steps takes, and the steps in it.
 
-    The script has ended, so nobody misses the old weights.
+    The script ends here, so nothing misses the old weights.
     """
     bound = inspect.signature(type(reached.trainer).fit).bind(
         reached.trainer, *reached.given, **reached.kwargs

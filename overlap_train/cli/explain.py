@@ -24,12 +24,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Report:
     """Run the script up to its first `fit`, and explain that."""
-    reached = first_fit(options.script, [a for a in options.rest if a != "--"])
-    explanation = explained(options.script, reached)
+
+    def look(reached: FirstFit) -> tuple[bool, Explanation]:
+        return reached.by_keras, explained(options.script, reached)
+
+    by_keras, explanation = first_fit(options.script, [a for a in options.rest if a != "--"], look)
     state: State = "ok" if explanation.overlaps else "note"
     told = str(explanation).splitlines()[0].removesuffix(f"; {explanation.remedy}")
     findings = [Finding("overlap", explanation.overlaps, told, state, explanation.remedy)]
-    if reached.by_keras:
+    if by_keras:
         findings.insert(0, Finding("called", "keras.Model.fit", "", "note", _TRAINER))
     plan = explanation.plan or "nothing to choose"
     findings.append(Finding("plan", explanation.plan, plan))

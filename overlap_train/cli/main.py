@@ -7,9 +7,10 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TextIO
 
 from overlap_train._support.version import __version__
+from overlap_train.cli.output import report_only
 from overlap_train.cli.report import Report, UsageError, show
 
 __all__ = ["main"]
@@ -68,10 +69,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return end.code if isinstance(end.code, int) else 2
     # Of TensorFlow's own lines only errors are of use beside a report.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    return _run(modules[options.command], options)
+    if not options.json:
+        return _run(modules[options.command], options)
+    with report_only(put_back=arguments is not None) as stream:
+        return _run(modules[options.command], options, stream)
 
 
-def _run(command: Command, options: argparse.Namespace) -> int:
+def _run(command: Command, options: argparse.Namespace, stream: TextIO | None = None) -> int:
     """Run a command and show what it found; returns the exit status."""
     try:
         report = command.run(options)
@@ -81,7 +85,8 @@ def _run(command: Command, options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return 130
     try:
-        show(report, as_json=options.json)
+        show(report, as_json=options.json, stream=stream)
     except BrokenPipeError:  # who reads has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        written = sys.stdout if stream is None else stream
+        os.dup2(os.open(os.devnull, os.O_WRONLY), written.fileno())
     return 1 if report.to_mend else 0

@@ -1,21 +1,25 @@
-"""Running a user's script up to its first `fit`, whose arguments are taken and which does not train."""
+"""Running a user's script up to its first `fit`, which is looked at and does not train."""
 
 from __future__ import annotations
 
 import contextlib
 import runpy
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 from overlap_train.cli.report import UsageError, one_line
 
 __all__ = ["FirstFit", "first_fit"]
 
+T = TypeVar("T")
 
-class FirstFit(BaseException):
-    """Ends a script where it calls `fit`. No `except Exception` of the script holds it up.
+
+@dataclass(frozen=True)
+class FirstFit:
+    """A script's first call of `fit`.
 
     Attributes:
         trainer: whose `fit` was called, or what would train in its place.
@@ -24,39 +28,49 @@ class FirstFit(BaseException):
         by_keras: whether the script called `keras.Model.fit` itself, and nothing routes it.
     """
 
-    def __init__(self, trainer: Any, args: Sequence[Any], kwargs: dict[str, Any], *, by_keras: bool) -> None:
-        super().__init__()
-        self.trainer = trainer
-        self.given = tuple(args)
-        self.kwargs = kwargs
-        self.by_keras = by_keras
+    trainer: Any
+    given: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    by_keras: bool
 
 
-def first_fit(script: Path, arguments: Sequence[str]) -> FirstFit:
-    """Run a script as `python script` does, and return its first call of `fit`.
+class _Ends(BaseException):
+    """Ends a script where it calls `fit`. No `except Exception` of the script holds it up."""
 
-    Everything before that call is done: files are read and written, models are built.
+
+def first_fit(script: Path, arguments: Sequence[str], look: Callable[[FirstFit], T]) -> T:
+    """Run a script as `python script` does, and return what is found out about its first call of `fit`.
+
+    Everything before that call is done: files are read and written, models are built. `look` is called in the
+    place of `fit`, when files are still open that the script closes behind it.
 
     Args:
         script: its path.
         arguments: those of the script.
+        look: finds something out about the call.
 
     Raises:
         UsageError: there is no such script, it raises, or it ends without a `fit`.
+        Exception: what `look` raised.
     """
     if not script.is_file():
         raise UsageError(f"there is no script {script}")
-    with _stopping_at_fit(), _as_main(script, arguments):
+    found: list[Callable[[], T]] = []
+    with _stopping_at_fit(look, found), _as_main(script, arguments):
         try:
             runpy.run_path(str(script), run_name="__main__")
-        except FirstFit as reached:
-            return reached
+        except _Ends:
+            pass
         except SystemExit as end:
-            raise UsageError(f"{script} ended with status {end.code} before it called fit") from end
+            if not found:
+                raise UsageError(f"{script} ended with status {end.code} before it called fit") from end
         except Exception as error:
-            told = one_line(f"{type(error).__name__}: {error}")
-            raise UsageError(f"{script} raised before it called fit: {told}") from error
-    raise UsageError(f"{script} has not called Trainer.fit or keras.Model.fit")
+            if not found:
+                told = one_line(f"{type(error).__name__}: {error}")
+                raise UsageError(f"{script} raised before it called fit: {told}") from error
+    if not found:
+        raise UsageError(f"{script} has not called Trainer.fit or keras.Model.fit")
+    return found[0]()
 
 
 @contextlib.contextmanager
@@ -73,19 +87,34 @@ def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _stopping_at_fit() -> Iterator[None]:
+def _stopping_at_fit(look: Callable[[FirstFit], T], found: list[Callable[[], T]]) -> Iterator[None]:
+    """End whatever calls `fit` there; the first call is looked at.
+
+    Args:
+        look: as for `first_fit`.
+        found: gets what returns, or raises, what `look` did.
+    """
     from overlap_train._keras import routes
     from overlap_train.trainer import Trainer
 
+    fit = Trainer.fit
+
     def stop(trainer: Any, *args: Any, **kwargs: Any) -> Any:
-        raise FirstFit(trainer, args, kwargs, by_keras=False)
+        end(FirstFit(trainer, args, kwargs, by_keras=False))
 
     def stop_keras(original: Callable[..., Any], model: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         if name != "fit":
             return original(model, *args, **kwargs)
-        raise FirstFit(Trainer(model), args, kwargs, by_keras=True)
+        return end(FirstFit(Trainer(model), args, kwargs, by_keras=True))
 
-    fit = Trainer.fit
+    def end(reached: FirstFit) -> NoReturn:
+        if not found:
+            setattr(Trainer, "fit", fit)  # noqa: B010  whose arguments are looked at, and which may train
+            with routes.suspended():
+                found.append(_told(look, reached))
+            setattr(Trainer, "fit", stop)  # noqa: B010
+        raise _Ends
+
     setattr(Trainer, "fit", stop)  # noqa: B010  an assignment that mypy does not hold against its signature
     routes.add_handler(stop_keras, everywhere=True)
     try:
@@ -93,3 +122,17 @@ def _stopping_at_fit() -> Iterator[None]:
     finally:
         routes.remove_handler(stop_keras, everywhere=True)
         setattr(Trainer, "fit", fit)  # noqa: B010
+
+
+def _told(look: Callable[[FirstFit], T], reached: FirstFit) -> Callable[[], T]:
+    """Return what gives the result of `look` again, or raises what it raised."""
+    try:
+        result = look(reached)
+    except Exception as error:
+        failed = error  # not to be raised within the script, which may catch it
+
+        def again() -> T:
+            raise failed
+
+        return again
+    return lambda: result

@@ -48,7 +48,8 @@ class ValidationPolicy:
             the lag and applies the change to the present weights.
         on_error: what happens when a worker fails: `"raise"` ends the training; `"warn"` leaves the epoch
             without its validation; `"retry"` evaluates the same snapshot once more and then raises.
-        timeout_s: seconds that one validation may take once the training waits for it; None waits for ever.
+        timeout_s: seconds that one validation may take once the training waits for it, without the start of a
+            function's process; None waits for ever.
         functions: evaluation functions by name, such as `{"bleu": fn}`: called with a model of each
             snapshot's weights; what they return stands in the epoch's logs as `val_bleu`. A value may be an
             `EvaluationFunction`, which says more.

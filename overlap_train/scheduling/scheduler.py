@@ -166,11 +166,14 @@ class MultiModelScheduler(Closing):
         deadline_s: float | None = None,
         timeout_s: float | None = None,
     ) -> Future[Any]:
-        """Ask for `models[name](x)`.
+        """Ask for `models[name](x)`, as in inference.
+
+        A layer that the model's graph calls with `training=True` keeps that; one whose own default is
+        `training=True`, such as one that augments images, does what it does in `predict`.
 
         Args:
             name: of the model.
-            x: what the model takes, as arrays or tensors `[N, ...]`.
+            x: what the model takes, as arrays or tensors `[N, ...]`; None for an input that is optional.
             priority: larger is more urgent.
             deadline_s: from now; a miss is counted in `statistics()`, the result is delivered all the same.
             timeout_s: how long to wait for room in the model's queue; forever unless given, 0 not at all.
@@ -201,7 +204,7 @@ class MultiModelScheduler(Closing):
         submission = Submission(
             model,
             inputs,
-            len(inputs[0]),
+            next(len(array) for array in inputs if array is not None),
             Future(),
             arrival_s,
             priority,

@@ -27,6 +27,37 @@ def test_any_value_survives_packing(value):
     assert type(state.values["value"]) is type(value)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [10**5000, -(10**9000), [10**4500], {10**4500: (1,)}, {2**2000}, 2**1999],
+    ids=["long", "negative", "list", "key", "set", "as-digits"],
+)
+def test_an_integer_may_be_longer_than_python_writes_out(value):
+    callback = keras.callbacks.Callback()
+    callback.value = value
+    arrays, described = pack([capture(callback)])
+    (state,) = unpack(arrays, json.loads(json.dumps(described)))
+    assert state.values["value"] == value
+
+
+@pytest.mark.parametrize(
+    "around", [lambda v: [v], lambda v: (v,), lambda v: {"a": v}, lambda v: {"b": [v, 1]}]
+)
+def test_what_can_be_copied_can_be_read_however_deep(around):
+    """Also by a stack that is half used up: a `fit` is called from anywhere."""
+
+    def survives(depth, used):
+        if used:
+            return survives(depth, used - 1)
+        callback = keras.callbacks.Callback()
+        callback.value = functools.reduce(lambda value, _: around(value), range(depth), 1.0)
+        arrays, described = pack([capture(callback)])
+        (state,) = unpack(arrays, json.loads(json.dumps(described)))
+        return "value" in state.left_out or state.values["value"] == callback.value
+
+    assert all(survives(depth, 300) for depth in (1, 29, 30, 31, 59, 60, 61, 62, 400))
+
+
 def test_packed_values_that_make_no_sense_are_corrupt():
     for described in (
         [{}],

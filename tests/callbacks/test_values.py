@@ -36,3 +36,11 @@ def test_variables_are_captured_without_a_copy_of_their_buffer():
     assert isinstance(value, VariableValue)
     variable.assign_add(np.ones(1000, np.float32))
     assert float(tf.reduce_max(value.tensor)) == 0.0
+
+
+def test_a_container_in_too_many_others_is_a_resource():
+    value = []
+    for _ in range(400):
+        value = [value]
+    with pytest.raises(Resource, match="in more than 60 others"):
+        copied(value)

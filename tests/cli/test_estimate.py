@@ -21,6 +21,28 @@ def test_an_estimate_has_its_units(told):
     assert time["first_epoch_s"]["value"] > 0
 
 
+def test_steps_are_made_while_the_script_holds_its_files_open(told):
+    body = """
+import contextlib
+class Rows(keras.utils.PyDataset):
+    opened = False
+    def __len__(self): return 2
+    def __getitem__(self, index):
+        assert self.opened
+        return x[:4], x[:4, :1]
+@contextlib.contextmanager
+def opened():
+    Rows.opened = True
+    yield Rows()
+    Rows.opened = False
+with opened() as rows:
+    model.fit(rows)
+"""
+    status, report = told("estimate", body)
+    assert status == 0, report
+    assert findings(report, "time")["step_s"]["value"] > 0
+
+
 def explanation(steps, **options):
     given = dict(
         validates=True,

@@ -100,10 +100,45 @@ def test_json_is_one_object(doctor, capsys):
     }
 
 
-def test_a_reader_that_has_gone_is_no_error():
+PRINTS = """
+import atexit, os, subprocess, sys
+import keras, numpy as np
+print("by print")
+sys.__stdout__.write("by the first stdout")
+os.write(1, b"by the system")
+subprocess.run(["echo", "by a process"], check=True)
+atexit.register(print, "at the end")
+x = np.zeros((8, 2), "float32")
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.summary()
+try:
+    model.fit(x, x[:, :1], validation_split=0.5)
+finally:
+    print("on the way out")
+"""
+
+
+def test_what_a_script_prints_is_no_part_of_the_json(tmp_path):
+    script = tmp_path / "prints.py"
+    script.write_text(PRINTS)
+    process = subprocess.run(
+        [sys.executable, "-m", "overlap_train.cli", "explain", "--json", str(script)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert json.loads(process.stdout)["command"] == "explain", process.stderr
+    for said in ("by print", "by the first", "by the system", "by a process", "on the way", "at the end"):
+        assert said in process.stderr
+
+
+@pytest.mark.parametrize("arguments", [["compare"], ["compare", "--json"]], ids=["text", "json"])
+def test_a_reader_that_has_gone_is_no_error(arguments):
     reader, writer = os.pipe()
     os.close(reader)
-    code = "import sys; from overlap_train.cli.main import main; sys.exit(main(['compare']))"
+    code = f"import sys; from overlap_train.cli.main import main; sys.exit(main({arguments}))"
     process = subprocess.run(
         [sys.executable, "-c", f"import os; os.chdir('/'); {code}"],
         stdout=writer,

@@ -21,6 +21,10 @@ x = np.ones((8, 2), "float32")
 """
 
 
+def kept(reached):
+    return reached
+
+
 @pytest.fixture
 def script(tmp_path):
     def write(body, head=HEAD):
@@ -44,7 +48,7 @@ def script(tmp_path):
 )
 def test_the_first_fit_ends_the_script(script, call, by_keras, tmp_path):
     fit = Trainer.fit
-    reached = first_fit(script(f"{call}\nopen({str(tmp_path / 'behind')!r}, 'w')"), [])
+    reached = first_fit(script(f"{call}\nopen({str(tmp_path / 'behind')!r}, 'w')"), [], kept)
     assert reached.kwargs["epochs"] == 3
     assert reached.given[0].shape == (8, 2)
     assert reached.by_keras is by_keras
@@ -58,7 +62,7 @@ def test_a_script_has_its_arguments_and_its_neighbours(script, tmp_path):
     body = (
         "import neighbour\noverlap_train.Trainer(model).fit(x, epochs=neighbour.EPOCHS, verbose=sys.argv[1:])"
     )
-    reached = first_fit(script(body), ["--rows", "3"])
+    reached = first_fit(script(body), ["--rows", "3"], kept)
     assert reached.kwargs == {"epochs": 7, "verbose": ["--rows", "3"]}
     assert (sys.path, sys.argv) == before
     del sys.modules["neighbour"]
@@ -76,9 +80,58 @@ def test_a_script_has_its_arguments_and_its_neighbours(script, tmp_path):
 )
 def test_a_script_without_a_fit_is_wrong_usage(script, body, told):
     with pytest.raises(UsageError, match=told):
-        first_fit(script(body), [])
+        first_fit(script(body), [], kept)
 
 
 def test_a_missing_script_is_named(tmp_path):
     with pytest.raises(UsageError, match=r"there is no script .*nowhere\.py"):
-        first_fit(tmp_path / "nowhere.py", [])
+        first_fit(tmp_path / "nowhere.py", [], kept)
+
+
+def test_the_call_is_looked_at_where_it_is_made(script, tmp_path):
+    (tmp_path / "late_neighbour.py").write_text("ROWS = 8\n")
+    body = """
+import contextlib, os
+@contextlib.contextmanager
+def opened():
+    os.environ["OPENED"] = "yes"
+    yield
+    del os.environ["OPENED"]
+with opened():
+    model.fit(x, x[:, :1])
+"""
+
+    def look(reached):
+        import os
+
+        import late_neighbour  # beside the script
+
+        assert Trainer.fit.__name__ == "fit"
+        return os.environ["OPENED"], late_neighbour.ROWS, sys.argv[1:]
+
+    assert first_fit(script(body), ["--rows"], look) == ("yes", 8, ["--rows"])
+    del sys.modules["late_neighbour"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(
+    "around",
+    [
+        "try:\n    {call}\nexcept Exception:\n    pass",
+        "try:\n    {call}\nexcept:\n    raise SystemExit(3)",
+        "import threading\nt = threading.Thread(target=lambda: {call})\nt.start()\n"
+        "t.join(); raise KeyError('no history')",
+    ],
+    ids=["exceptions", "all", "thread"],
+)
+def test_what_the_look_raises_is_raised_whatever_the_script_does_about_it(script, around):
+    looks = []
+
+    def look(reached):
+        looks.append(reached)
+        raise UsageError("it would raise")
+
+    body = around.format(call="model.fit(x, x[:, :1])") + "\nmodel.fit(x, x[:, :1])"
+    with pytest.raises(UsageError, match="it would raise"):
+        first_fit(script(body), [], look)
+    assert len(looks) == 1

@@ -135,3 +135,11 @@ def test_a_missing_part_of_a_batch_is_none_again():
     assert y is None
     assert tf.is_tensor(x)
     assert tf.is_tensor(weight)
+
+
+def test_variables_are_read_when_they_are_given():
+    x = keras.Variable(X)
+    found = keras_data.recognize(x, [Y, keras.Variable(Y)])
+    assert found.dense
+    x.assign(x * 2.0)
+    np.testing.assert_array_equal(found.inputs[0], X)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from overlap_train._support import fit_arguments
 
@@ -40,3 +41,65 @@ def test_what_cannot_be_meant_is_refused_in_other_words():
     for value in (0, [1, 0]):
         with pytest.raises(ValueError, match="validation_freq must be at least 1; got 0"):
             fit_arguments.check_frequency(value)
+
+
+COUNTS = (
+    "epochs",
+    "initial_epoch",
+    "batch_size",
+    "validation_batch_size",
+    "steps_per_epoch",
+    "validation_steps",
+)
+
+
+@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("form", [np.array, np.uint8, tf.constant, lambda n: tf.constant(n, tf.int64)])
+def test_a_count_comes_back_as_an_integer_of_python(name, form):
+    value = fit_arguments.check_fit(**{name: form(3)})[name]
+    assert (type(value), value) == (int, 3)
+
+
+@pytest.mark.parametrize("form", [lambda n: tf.constant(float(n)), tf.Variable])
+def test_the_rows_of_a_batch_may_be_whatever_tensorflow_counts_with(form):
+    for name in ("batch_size", "validation_batch_size"):
+        assert fit_arguments.check_fit(**{name: form(8)})[name] == 8
+    assert fit_arguments.check_evaluate(batch_size=form(8), steps=None, verbose=0)["batch_size"] == 8
+
+
+@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize(
+    "value", [2.0, "2", np.array([2]), tf.constant([2]), tf.constant(2.5), True, object()]
+)
+def test_what_is_no_count_is_refused_by_name(name, value):
+    with pytest.raises(TypeError, match=f"{name} must be an integer; got"):
+        fit_arguments.check_fit(**{name: value})
+
+
+@pytest.mark.parametrize("form", [np.array, np.float16, tf.constant, float])
+def test_a_fraction_comes_back_as_a_float_of_python(form):
+    split = fit_arguments.check_fit(validation_split=form(0.25))["validation_split"]
+    assert (type(split), split) == (float, 0.25)
+    with pytest.raises(ValueError, match="validation_split must be at least 0 and below 1"):
+        fit_arguments.check_fit(validation_split=form(1.5))
+
+
+@pytest.mark.parametrize("form", [int, float, np.array, tf.constant, keras.Variable])
+def test_how_much_is_shown_may_be_said_in_any_number(form):
+    verbose = fit_arguments.check_fit(verbose=form(2))["verbose"]
+    assert (type(verbose), verbose) == (int, 2)
+    with pytest.raises(ValueError, match="verbose must be 'auto', 0, 1 or 2"):
+        fit_arguments.check_fit(verbose=form(3))
+
+
+@pytest.mark.parametrize(
+    ("value", "shuffled"), [("batch", "batch"), (0.0, False), (np.array(1), True), (np.float32(1), True)]
+)
+def test_whether_rows_are_shuffled_is_a_flag_or_a_word(value, shuffled):
+    assert fit_arguments.check_fit(shuffle=value)["shuffle"] is shuffled
+
+
+@pytest.mark.parametrize("value", [2, 0.5, "rows", None, np.array([1])])
+def test_another_shuffle_is_refused(value):
+    with pytest.raises(ValueError, match="shuffle must be True, False or 'batch'"):
+        fit_arguments.check_fit(shuffle=value)

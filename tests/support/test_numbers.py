@@ -104,3 +104,23 @@ def test_a_time_that_no_thread_can_wait_for_is_refused(value):
 )
 def test_a_stored_count_is_an_int_in_its_range_and_nothing_like_one(value, counts):
     assert numbers.is_count(value, 7) is counts
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [(np.array(3), 3), (np.float64(0.5), 0.5), (np.array([3]), None), ("3", None), (None, None), ([], None)],
+)
+def test_a_number_is_taken_out_of_what_holds_only_it(value, number):
+    found = numbers.scalar(value)
+    assert found is value if number is None else (type(found), found) == (type(number), number)
+
+
+def test_a_number_is_left_in_what_raises():
+    class Odd:
+        shape = ()
+
+        def numpy(self):
+            raise RuntimeError
+
+    odd = Odd()
+    assert numbers.scalar(odd) is odd

@@ -119,6 +119,31 @@ def test_a_process_that_hangs_is_ended_with_the_fit(forked):
     assert time.monotonic() - before < WAIT_S / 2
 
 
+def test_a_process_says_when_its_function_can_be_called(forked, monkeypatch):
+    process, called = function_process.FunctionProcess, []
+    answered = process._received
+
+    def received(self):
+        called.append((self.is_preparing(), answer := answered(self)))
+        return answer
+
+    monkeypatch.setattr(process, "_received", received)
+    fit(simple(), in_process(mean_output), epochs=2)
+    assert [preparing for preparing, _ in called] == [True, False, False]
+    assert called[0][1] == "ready"
+
+
+def test_a_process_starts_although_the_working_directory_is_gone(forked, tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    trainer = fit(simple(), in_process(mean_output), epochs=1)
+    assert len(trainer.model.history.history["val_f"]) == 1
+    with pytest.raises(FileNotFoundError):
+        os.getcwd()  # this process is left where it was
+
+
 def test_a_function_that_cannot_be_sent_is_refused():
     with pytest.raises(TypeError, match="importable by name"):
         fit(simple(), in_process(lambda model: 0.0))

@@ -1,8 +1,4 @@
-"""The calls of layers that make up a functional Keras model, and what each costs.
-
-Keras's public API does not show the graph of a functional model; this module and `splitting` read the private
-parts that do.
-"""
+"""The calls of layers that make up a functional Keras model, and what each costs."""
 
 from __future__ import annotations
 
@@ -14,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from overlap_train._keras import graphs
 from overlap_train.scheduling.graph.layers import Work, merge_work
 
 __all__ = ["Call", "calls_of", "elements", "tensor_bytes", "work_of"]
@@ -80,18 +77,7 @@ def calls_of(functional: Any) -> list[Call]:
             work_of(node.operation, node.input_tensors, node.outputs),
             _runner(node),
         )
-        for node in _nodes(functional)
-    ]
-
-
-def _nodes(functional: Any) -> list[Any]:
-    """What Keras keeps of each call."""
-    depths = sorted(functional._nodes_by_depth, reverse=True)
-    return [
-        node
-        for depth in depths
-        for node in functional._nodes_by_depth[depth]
-        if node.operation is not None and not node.is_input
+        for node in graphs.graph_nodes(functional)
     ]
 
 
@@ -120,7 +106,9 @@ def work_of(operation: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Wo
     """FLOPs and bytes of one call of a layer on one example."""
     nested = getattr(operation, "_functional", None) or operation
     if hasattr(nested, "_nodes_by_depth"):
-        works = [work_of(node.operation, node.input_tensors, node.outputs) for node in _nodes(nested)]
+        works = [
+            work_of(node.operation, node.input_tensors, node.outputs) for node in graphs.graph_nodes(nested)
+        ]
         if works:
             return merge_work(works)
     weights = getattr(operation, "weights", [])

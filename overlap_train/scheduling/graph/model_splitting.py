@@ -1,12 +1,11 @@
 """Any Keras model as a `LayerGraph` of its layers.
 
-Functional and Sequential models are split at every layer; what cannot be split (a subclassed model, or
-a network whose layers pass masks with their tensors) becomes a graph of one layer.
+Functional and Sequential models are split at every layer, as far as a call of the model does no more than its
+graph says. All others stay whole (`whole_model.py`).
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,41 +14,15 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train.scheduling.graph.calls import Call, calls_of, tensor_bytes, work_of
+from overlap_train._keras import graphs
+from overlap_train.scheduling.graph.calls import Call, calls_of, tensor_bytes
 from overlap_train.scheduling.graph.cutting import cut_call
 from overlap_train.scheduling.graph.layers import REQUEST, Layer, LayerGraph, Port
+from overlap_train.scheduling.graph.model_inputs import ModelInputs, inputs_of
+from overlap_train.scheduling.graph.split import SplitModel, spec_of
+from overlap_train.scheduling.graph.whole_model import WholeModel
 
 __all__ = ["SplitModel", "split_model"]
-
-
-class SplitModel(ABC):
-    """A Keras model and its graph.
-
-    Attributes:
-        graph: single layers; `runs` is empty, `function` makes them.
-        input_specs: of each tensor of a request, with None for the batch.
-    """
-
-    def __init__(self, graph: LayerGraph, input_specs: tuple[tf.TensorSpec, ...]) -> None:
-        self.graph = graph
-        self.input_specs = input_specs
-
-    @abstractmethod
-    def function(
-        self, reads: Sequence[Port], members: range, returns: Sequence[Port], whole: bool
-    ) -> Callable[..., list[Any]]:
-        """Return the Python function of a segment, to be traced.
-
-        Args:
-            reads: the tensors that it is given.
-            members: the layers of the segment.
-            returns: the tensors that it returns.
-            whole: whether its first layer runs in one piece.
-        """
-
-    @abstractmethod
-    def spec(self, port: Port) -> tf.TensorSpec:
-        """Return the shape, with None for the batch, and the dtype of a tensor of the graph."""
 
 
 def split_model(
@@ -78,15 +51,28 @@ def split_model(
     if cut < 1:
         raise ValueError(f"cut must be at least 1, got {cut}")
     name = name or model.name
-    functional = getattr(model, "_functional", None) or model
-    if hasattr(functional, "_nodes_by_depth") and not _has_masks(model):
-        calls: list[Call] = []
-        for call in _named_apart(calls_of(functional)):
-            calls += cut_call(call, cut) if only is None or f"{name}/{call.name}" in only else [call]
-        if calls:
-            return _FunctionalSplit(functional, name, calls)
-        input_specs = [_spec(x) for x in functional.inputs]
-    return _OneLayer(model, name, tuple(input_specs))
+    functional = graphs.stock_graph(model)
+    inputs = inputs_of(model, () if functional is not None else input_specs, name)
+    if functional is None or _stays_whole(model, functional, inputs):
+        return WholeModel(model, name, inputs)
+    calls: list[Call] = []
+    for call in _named_apart(calls_of(functional)):
+        calls += cut_call(call, cut) if only is None or f"{name}/{call.name}" in only else [call]
+    return _FunctionalSplit(functional, name, calls, inputs) if calls else WholeModel(model, name, inputs)
+
+
+def _stays_whole(model: Any, functional: Any, inputs: ModelInputs) -> bool:
+    """Whether something passes between the layers that does not pass between segments.
+
+    That is a mask, a tensor that is no array, an input that may be left out, or the training phase: a layer
+    that is called with `training=True` sets it for all layers behind it too.
+    """
+    return (
+        any(inputs.optional)
+        or _has_masks(model)
+        or graphs.carries_more_than_arrays(functional)
+        or graphs.trains_by_itself(model)
+    )
 
 
 def _has_masks(model: Any) -> bool:
@@ -112,9 +98,10 @@ class _FunctionalSplit(SplitModel):
         functional: the model.
         name: of the network.
         calls: of its layers, some of them in pieces; at least one.
+        inputs: what it takes.
     """
 
-    def __init__(self, functional: Any, name: str, calls: Sequence[Call]) -> None:
+    def __init__(self, functional: Any, name: str, calls: Sequence[Call], inputs: ModelInputs) -> None:
         self._calls = calls
         self._tensors: dict[Port, Any] = {Port(REQUEST, n): x for n, x in enumerate(functional.inputs)}
         for index, call in enumerate(calls):
@@ -132,7 +119,7 @@ class _FunctionalSplit(SplitModel):
             input_bytes=[tensor_bytes(x) for x in functional.inputs],
             name=name,
         )
-        super().__init__(graph, tuple(_spec(x) for x in functional.inputs))
+        super().__init__(graph, inputs, graphs.output_structure(functional))
 
     def function(
         self, reads: Sequence[Port], members: range, returns: Sequence[Port], whole: bool
@@ -150,7 +137,7 @@ class _FunctionalSplit(SplitModel):
         return segment
 
     def spec(self, port: Port) -> tf.TensorSpec:
-        return _spec(self._tensors[port])
+        return spec_of(self._tensors[port])
 
 
 def _layer(name: str, call: Call, ports: Mapping[int, Port]) -> Layer:
@@ -161,65 +148,3 @@ def _layer(name: str, call: Call, ports: Mapping[int, Port]) -> Layer:
         tuple(tensor_bytes(tensor) for tensor in call.outputs),
         alone=call.alone,
     )
-
-
-class _OneLayer(SplitModel):
-    """A model that stays whole.
-
-    Args:
-        model: any.
-        name: of the network.
-        input_specs: of its inputs, with None for the batch; may be empty where the model knows them.
-
-    Raises:
-        ValueError: nobody knows its inputs.
-    """
-
-    def __init__(self, model: Any, name: str, input_specs: tuple[tf.TensorSpec, ...]) -> None:
-        if not input_specs and getattr(model, "inputs", None):
-            input_specs = tuple(_spec(x) for x in model.inputs)
-        if not input_specs:
-            raise ValueError(
-                f"{name}: a subclassed model does not say what it reads; "
-                "pass input_specs=(tf.TensorSpec(...),)"
-            )
-        self._model = model
-        example = [keras.KerasTensor(spec.shape, spec.dtype.name) for spec in input_specs]
-        outputs = keras.tree.flatten(model.compute_output_spec(_packed(model, example)))
-        self._specs = {Port(REQUEST, n): spec for n, spec in enumerate(input_specs)}
-        self._specs |= {Port(0, n): _spec(x) for n, x in enumerate(outputs)}
-        layer = Layer(
-            f"{name}/all",
-            work_of(model, example, outputs),
-            tuple(Port(REQUEST, n) for n in range(len(input_specs))),
-            tuple(tensor_bytes(x) for x in outputs),
-        )
-        graph = LayerGraph(
-            [layer],
-            [Port(0, n) for n in range(len(outputs))],
-            input_bytes=[tensor_bytes(x) for x in example],
-            name=name,
-        )
-        super().__init__(graph, input_specs)
-
-    def function(
-        self, reads: Sequence[Port], members: range, returns: Sequence[Port], whole: bool
-    ) -> Callable[..., list[Any]]:
-        def segment(*args: Any) -> list[Any]:
-            return list(keras.tree.flatten(self._model(_packed(self._model, args), training=False)))
-
-        return segment
-
-    def spec(self, port: Port) -> tf.TensorSpec:
-        return self._specs[port]
-
-
-def _packed(model: Any, flat: Sequence[Any]) -> Any:
-    structure = getattr(model, "_inputs_struct", None)
-    if structure is not None:
-        return keras.tree.pack_sequence_as(structure, list(flat))
-    return flat[0] if len(flat) == 1 else list(flat)
-
-
-def _spec(tensor: Any) -> tf.TensorSpec:
-    return tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype)

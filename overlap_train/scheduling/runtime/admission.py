@@ -51,7 +51,7 @@ class Submission:
 
     Attributes:
         model: what it is for.
-        inputs: its tensors, flat, as arrays with the batch first.
+        inputs: its tensors, flat, as arrays with the batch first; None for one that is left out.
         examples: the batch size.
         future: where the result goes.
         arrival_s: seconds of `time.monotonic()`.
@@ -152,7 +152,8 @@ def join_inputs(batch: list[Submission]) -> tuple[Any, ...]:
     """The inputs of several submissions as those of one."""
     if len(batch) == 1:
         return batch[0].inputs
-    return tuple(np.concatenate(column) for column in zip(*(s.inputs for s in batch), strict=True))
+    columns = zip(*(s.inputs for s in batch), strict=True)
+    return tuple(None if column[0] is None else np.concatenate(column) for column in columns)
 
 
 def split_outputs(batch: list[Submission], outputs: tuple[Any, ...]) -> list[tuple[Any, ...]]:
@@ -167,4 +168,11 @@ def split_outputs(batch: list[Submission], outputs: tuple[Any, ...]) -> list[tup
 
 
 def _same_shapes(left: Submission, right: Submission) -> bool:
-    return all(a.shape[1:] == b.shape[1:] for a, b in zip(left.inputs, right.inputs, strict=True))
+    """Whether two submissions bring the same inputs, in the same shapes and dtypes."""
+    return all(map(_same_shape, left.inputs, right.inputs))
+
+
+def _same_shape(left: Any, right: Any) -> bool:
+    if left is None or right is None:
+        return left is right
+    return bool(left.shape[1:] == right.shape[1:] and left.dtype == right.dtype)

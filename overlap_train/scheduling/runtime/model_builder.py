@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import keras
-import numpy as np
 import tensorflow as tf
 
 from overlap_train._support.arguments import freeze, require_choice, require_flag
@@ -125,22 +124,15 @@ class ModelBuilder:
                 split = split_model(model, name=name, input_specs=input_specs, cut=self._cut, only=only)
                 single = None
         graph = single if single is not None and self._segments == "layers" else self._compiled(split)
-        dtypes = [spec.dtype.as_numpy_dtype for spec in split.input_specs]
-        structure = getattr(model, "_outputs_struct", None)
-
-        def flatten(x: Any) -> tuple[Any, ...]:
-            return _flatten(name, model, x, dtypes)
-
-        def pack(outputs: tuple[Any, ...]) -> Any:
-            if structure is None:
-                return outputs[0] if len(outputs) == 1 else list(outputs)
-            return keras.tree.pack_sequence_as(structure, list(outputs))
-
-        return Model(name, graph, flatten, pack, max_pending, max_batch)
+        # What is one number for a whole batch cannot be divided among the requests in it.
+        most = max_batch if split.keeps_rows else 1
+        return Model(
+            name, graph, functools.partial(split.inputs.flatten, name), split.pack, max_pending, most
+        )
 
     def tensors(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Arrays as tensors on the host; in place with `zero_copy`."""
-        return tuple(self._as_tensor(array) for array in arrays)
+        """Arrays as tensors on the host; in place with `zero_copy`. None stays."""
+        return tuple(None if array is None else self._as_tensor(array) for array in arrays)
 
     def _profile_single(self, split: SplitModel, costs: CostModel) -> LayerGraph:
         single = merge_layers(split.graph, _every(split.graph))
@@ -179,22 +171,6 @@ def _checked_segments(segments: object) -> str | int:
 
 def _every(graph: LayerGraph) -> list[range]:
     return [range(index, index + 1) for index in range(len(graph))]
-
-
-def _flatten(name: str, model: Any, x: Any, dtypes: Sequence[Any]) -> tuple[Any, ...]:
-    if isinstance(x, dict) and not isinstance(getattr(model, "_inputs_struct", None), dict):
-        x = [x[tensor.name] for tensor in model.inputs]
-    flat = keras.tree.flatten(x)
-    if len(flat) != len(dtypes):
-        raise ValueError(f"{name!r} takes {len(dtypes)} inputs, got {len(flat)}")
-    arrays = tuple(np.asarray(value, dtype) for value, dtype in zip(flat, dtypes, strict=True))
-    lengths = {array.shape[:1] for array in arrays}
-    if len(lengths) != 1 or lengths == {()} or lengths == {(0,)}:
-        raise ValueError(
-            f"{name!r}: inputs need one batch dimension of the same size above 0, got shapes "
-            f"{[array.shape for array in arrays]}"
-        )
-    return arrays
 
 
 def _host_tensor(array: Any) -> tf.Tensor:

@@ -7,8 +7,11 @@ workers only call what was traced.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import logging
+import math
 import os
-import threading
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,13 +23,17 @@ import tensorflow as tf
 from overlap_train._support.arguments import require_items, shown
 from overlap_train.scheduling.graph.cutting import constant_pieces
 from overlap_train.scheduling.graph.devices import Device, Platform
-from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Run
-from overlap_train.scheduling.graph.model_splitting import SplitModel
+from overlap_train.scheduling.graph.layers import REQUEST, Layer, LayerGraph, Port, Run
+from overlap_train.scheduling.graph.split import SplitModel, tracing
 from overlap_train.scheduling.runtime.segments import Segments
 
 __all__ = ["compile_segments", "profile_layers", "tensorflow_platform"]
 
-_tracing = threading.Lock()
+_log = logging.getLogger(__name__)
+
+# For dimensions that the model leaves open, in the order in which they are tried.
+_SIZES = (32, 128, 512, 8, 1)
+_MOST_ELEMENTS = 1 << 22
 
 
 def tensorflow_platform(devices: Sequence[Device] | None = None) -> Platform:
@@ -68,11 +75,12 @@ def compile_segments(
         function = split.function(reads, segments.members[number], segments.outputs[number], whole)
         specs = [split.spec(port) for port in reads]
         return {
-            device.name: _compile(function, specs, device, constant_weights) for device in platform.devices
+            device.name: _compile(function, specs, device, constant_weights, varies=split.varies)
+            for device in platform.devices
         }
 
     layers = []
-    with _tracing, constant_pieces() if constant_weights else contextlib.nullcontext():
+    with tracing, constant_pieces() if constant_weights else contextlib.nullcontext():
         for number, layer in enumerate(segments.graph.layers):
             whole = layer.whole
             if whole is not None:
@@ -87,30 +95,79 @@ def profile_layers(
 ) -> list[tuple[Layer, Device, float]]:
     """Measure each compiled layer on each device: the smallest of `repeats` times, after one warm-up.
 
-    Layers are run in order on real tensors, so that data-dependent costs such as denormals are right.
+    Layers are run in order on real tensors, so that data-dependent costs such as denormals are right. Sizes
+    that the model leaves open are tried until the layers run with one. Nothing is measured on a device on
+    which they run with no example: what requests bring may be of another kind. Variables that the layers
+    write are put back.
     """
-    measured = []
+    measured: list[tuple[Layer, Device, float]] = []
+    written = [(variable, variable.numpy()) for variable in _written(graph)]
     for device in platform.devices:
-        tensors: dict[Any, Any] = {}
-        readers = _last_readers(graph)
-        for index, layer in enumerate(graph.layers):
-            outputs, seconds = _timed(layer, device, tensors, repeats)
-            measured.append((layer, device, seconds))
-            if layer.whole is not None:
-                measured.append((layer.whole, device, _timed(layer.whole, device, tensors, repeats)[1]))
-            tensors.update({port: outputs[port.index] for port in readers if port.source == index})
-            for port in [port for port, last in readers.items() if last == index]:
-                tensors.pop(port, None)
+        for size in _example_sizes(graph, device):
+            try:
+                measured += _measured(graph, device, size, repeats)
+            except (
+                tf.errors.InvalidArgumentError,
+                tf.errors.OutOfRangeError,
+                tf.errors.UnknownError,
+            ) as error:
+                _log.debug("%s does not run on %s with sizes of %d: %s", graph.name, device.name, size, error)
+            else:
+                break
+        else:
+            _log.info("%s ran with no example on %s; its times are not known yet", graph.name, device.name)
+    for variable, value in written:
+        variable.assign(value)
+    return measured
+
+
+def _written(graph: LayerGraph) -> list[tf.Variable]:
+    """Return the variables of the layers that write any, each once."""
+    forms = [form for layer in graph.layers for form in (layer, layer.whole) if form is not None]
+    found = (v for form in forms for run in form.runs.values() for v in run.written)  # type: ignore[attr-defined]
+    return list({id(variable): variable for variable in found}.values())
+
+
+def _example_sizes(graph: LayerGraph, device: Device) -> Sequence[int]:
+    """Return the sizes to try for open dimensions; one if there are none."""
+    shapes = [
+        spec.shape.as_list()[1:]
+        for layer in graph.layers
+        for port, spec in zip(layer.inputs, layer.runs[device.name].specs, strict=True)  # type: ignore[attr-defined]
+        if port.source == REQUEST
+    ]
+    if not any(None in shape for shape in shapes):
+        return (1,)
+    return [
+        n for n in _SIZES if max(math.prod(size or n for size in s) for s in shapes) <= _MOST_ELEMENTS
+    ] or (1,)
+
+
+def _measured(
+    graph: LayerGraph, device: Device, size: int, repeats: int
+) -> list[tuple[Layer, Device, float]]:
+    """Measure each layer on a device, with `size` for every dimension that is open."""
+    measured = []
+    tensors: dict[Any, Any] = {}
+    readers = _last_readers(graph)
+    for index, layer in enumerate(graph.layers):
+        outputs, seconds = _timed(layer, device, tensors, size, repeats)
+        measured.append((layer, device, seconds))
+        if layer.whole is not None:
+            measured.append((layer.whole, device, _timed(layer.whole, device, tensors, size, repeats)[1]))
+        tensors.update({port: outputs[port.index] for port in readers if port.source == index})
+        for port in [port for port, last in readers.items() if last == index]:
+            tensors.pop(port, None)
     return measured
 
 
 def _timed(
-    layer: Layer, device: Device, tensors: Mapping[Port, Any], repeats: int
+    layer: Layer, device: Device, tensors: Mapping[Port, Any], size: int, repeats: int
 ) -> tuple[Sequence[Any], float]:
     run = layer.runs[device.name]
     specs = run.specs  # type: ignore[attr-defined]
     inputs = tuple(
-        tensors[port] if port in tensors else _example(spec)
+        tensors[port] if port in tensors else _example(spec, size)
         for port, spec in zip(layer.inputs, specs, strict=True)
     )
     outputs, times = run(inputs), []
@@ -122,43 +179,110 @@ def _timed(
 
 
 class _Compiled:
-    """A traced function on one device, whose results exist when it returns."""
+    """A traced function on one device, whose results exist when it returns.
+
+    Args:
+        trace: makes the function for inputs of given specifications, None for one that is left out.
+        specs: of the inputs that are expected.
+        asynchronous: whether the device goes on working when a call has returned.
+        varies: whether inputs of other dtypes, or left out, get a function of their own.
+
+    Attributes:
+        specs: as given.
+        written: the variables of the function if it writes any of them, else ().
+    """
 
     def __init__(
-        self, function: Callable[..., Any], specs: Sequence[tf.TensorSpec], asynchronous: bool
+        self,
+        trace: Callable[[Sequence[tf.TensorSpec | None]], Any],
+        specs: Sequence[tf.TensorSpec],
+        *,
+        asynchronous: bool,
+        varies: bool,
     ) -> None:
-        self._function = function
+        self._trace = trace
         self._asynchronous = asynchronous
+        self._varies = varies
+        self._variants: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self.specs = tuple(specs)
+        self._function = trace(self.specs)
+        self.written: tuple[tf.Variable, ...] = (
+            tuple(self._function.variables) if _writes(self._function) else ()
+        )
 
     def __call__(self, inputs: tuple[Any, ...]) -> list[Any]:
-        outputs = list(self._function(*inputs))
+        function = self._variant(inputs) if self._varies else self._function
+        outputs = list(function(*(value for value in inputs if value is not None)))
         if self._asynchronous:
             # The last output is a number on the host, made of all others: to read it is to wait for them.
             outputs.pop().numpy()
         return outputs
 
+    def _variant(self, inputs: tuple[Any, ...]) -> Callable[..., Any]:
+        """Return the function for the inputs that are there; it is traced when it is first needed."""
+        dtypes = tuple(None if value is None else value.dtype for value in inputs)
+        if dtypes == tuple(spec.dtype for spec in self.specs):
+            return self._function
+        with tracing:
+            if dtypes not in self._variants:
+                self._variants[dtypes] = self._trace(
+                    [
+                        None if dtype is None else tf.TensorSpec(spec.shape, dtype)
+                        for spec, dtype in zip(self.specs, dtypes, strict=True)
+                    ]
+                )
+            return self._variants[dtypes]
+
 
 def _compile(
-    function: Callable[..., list[Any]], specs: Sequence[tf.TensorSpec], device: Device, constant_weights: bool
+    function: Callable[..., list[Any]],
+    specs: Sequence[tf.TensorSpec],
+    device: Device,
+    constant_weights: bool,
+    *,
+    varies: bool,
 ) -> Run:
     asynchronous = device.name.startswith("GPU")
 
-    def placed(*args: Any) -> list[Any]:
-        with tf.device(f"/{device.name}"):
-            outputs = [tf.identity(output) for output in function(*args)]
-            if asynchronous:
-                firsts = [tf.cast(tf.reshape(output, [-1])[:1], tf.float32) for output in outputs]
-                with tf.device("/CPU:0"):
-                    outputs.append(tf.add_n([tf.reduce_sum(tf.identity(first)) for first in firsts]))
-        return outputs
+    def trace(specs: Sequence[tf.TensorSpec | None]) -> Any:
+        def placed(*given: Any) -> list[Any]:
+            left = iter(given)
+            args = [None if spec is None else next(left) for spec in specs]
+            with tf.device(f"/{device.name}"):
+                outputs = [tf.identity(output) for output in function(*args)]
+                return [*outputs, _when_all_are_there(outputs)] if asynchronous else outputs
 
-    concrete = tf.function(placed, autograph=False).get_concrete_function(*specs)
-    if constant_weights:
-        from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+        present = [spec for spec in specs if spec is not None]
+        concrete = tf.function(placed, autograph=False).get_concrete_function(*present)
+        if constant_weights and not _writes(concrete):
+            from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-        concrete = convert_variables_to_constants_v2(concrete)
-    return _Compiled(concrete, specs, asynchronous)
+            concrete = convert_variables_to_constants_v2(concrete)
+        return concrete
+
+    return _Compiled(trace, specs, asynchronous=asynchronous, varies=varies)
+
+
+# Operations that write a variable; the state of a `tf.random.Generator` is one.
+_WRITES = re.compile(r"Assign|ResourceScatter|ResourceStridedSliceAssign|ResourceApply|Rng|Stateful(?!Part)")
+
+
+def _writes(concrete: Any) -> bool:
+    """Whether a traced function writes variables, as layers do that count or draw in inference."""
+    if not concrete.variables:
+        return False
+    definition = concrete.graph.as_graph_def()
+    nodes = itertools.chain(definition.node, *(f.node_def for f in definition.library.function))
+    return any(_WRITES.match(node.op) for node in nodes)
+
+
+def _when_all_are_there(outputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Return a number on the host that is made of all outputs; text is on the host anyway."""
+    numbers = [output for output in outputs if output.dtype != tf.string]
+    firsts = [tf.cast(tf.reshape(number, [-1])[:1], tf.float32) for number in numbers]
+    with tf.device("/CPU:0"):
+        sums = [tf.reduce_sum(tf.identity(first)) for first in firsts]
+        return tf.add_n([tf.constant(0.0), *sums])
 
 
 def _last_readers(graph: LayerGraph) -> dict[Any, int]:
@@ -167,7 +291,10 @@ def _last_readers(graph: LayerGraph) -> dict[Any, int]:
     }
 
 
-def _example(spec: tf.TensorSpec) -> tf.Tensor:
-    shape = [size or 1 for size in spec.shape]
-    values = np.random.default_rng(0).random(shape)
-    return tf.constant(values.astype(spec.dtype.as_numpy_dtype))
+def _example(spec: tf.TensorSpec, size: int) -> tf.Tensor:
+    batch, *shape = spec.shape.as_list() or [1]
+    filled = [batch or 1, *(known or size for known in shape)] if spec.shape.rank else []
+    if spec.dtype == tf.string:
+        return tf.fill(filled, "")
+    values = np.random.default_rng(0).random(filled)
+    return tf.constant(np.asarray(values, spec.dtype.as_numpy_dtype))
