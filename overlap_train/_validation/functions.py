@@ -22,9 +22,9 @@ import keras
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import routes
+from overlap_train._keras.summaries import SummaryDefaults, SummaryFollower
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support import fit_arguments
-from overlap_train._support.summaries import SummaryDefaults, SummaryFollower
 from overlap_train._validation.function_process import FunctionProcess
 from overlap_train._validation.live import LiveRunner
 from overlap_train._validation.pool import WorkerPool
