@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import keras
 
 from overlap_train._callbacks.hooks import TEST_HOOKS, listens, looks_at_model
+from overlap_train._callbacks.listeners import listeners
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import training as keras_training
@@ -117,7 +118,7 @@ class Delivery:
         self._suite = suite
         self._group = group
         self._checks = checks
-        self._wants_test = listens(callbacks.callbacks, *TEST_HOOKS)
+        self._wants_test = listens(listeners(callbacks), *TEST_HOOKS)
 
     def deliver(
         self,
@@ -205,8 +206,7 @@ class Delivery:
 
     def _is_looked_at(self) -> bool:
         """Whether a callback might see or change the model; asked each time, as callbacks may be added."""
-        stock = type(self._callbacks) is keras.callbacks.CallbackList
-        return not stock or any(map(looks_at_model, self._callbacks.callbacks))
+        return any(map(looks_at_model, listeners(self._callbacks)))
 
     def _logs(self, train_logs: Mapping[str, Any], results: Mapping[str, ValidationResult]) -> dict[str, Any]:
         """Returns an epoch's logs, those of the training as Keras sees them after the validation."""

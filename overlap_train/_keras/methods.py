@@ -71,8 +71,8 @@ def method_cell(name: str) -> Any:
 def is_stock_method(method: Any) -> bool:
     """Whether a bound method, function or class is Keras's own and not a user's override."""
     function = getattr(method, "__func__", method)
-    # Not a function's `__module__`: `functools.wraps` copies it to what a user puts around one of Keras's, and
-    # a mock to one whose globals have no name.
+    # Not a function's `__module__`: `functools.wraps` copies it to what a user puts around one of Keras's,
+    # and a mock to one whose globals have no name.
     spaces = getattr(function, "__globals__", None)
     module = getattr(function, "__module__", "") if spaces is None else spaces.get("__name__", "")
     return _is_keras_module(str(module))

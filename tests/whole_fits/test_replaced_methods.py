@@ -1,4 +1,4 @@
-"""Methods of Keras's own class that a library or a mock has replaced: Keras calls what is there, and so do we."""
+"""Methods of Keras's own class that somebody has replaced: Keras calls what is there, and so do we."""
 
 from __future__ import annotations
 
