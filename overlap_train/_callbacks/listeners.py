@@ -1,8 +1,8 @@
 """Who listens to a fit: the callbacks of a list, and the list itself where its hooks are not Keras's own.
 
 Keras calls the hooks of a `CallbackList`, which pass on what they are given. A list of the user's own class,
-one with a hook set on itself, and a hook that has been replaced in Keras's class may do anything besides. Such
-hooks count as those of one more callback, whose code cannot be read.
+one with a hook set on itself, and a hook that has been replaced in Keras's class may do anything besides.
+Such hooks count as those of one more callback, whose code cannot be read.
 """
 
 from __future__ import annotations

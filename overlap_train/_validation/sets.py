@@ -314,7 +314,7 @@ def _workers(
             continue
         count = each.batches.num_batches
         most = policy.resolved_workers if count is None else count
-        useful += 1 if evaluator.indivisible else most
+        useful += 1 if evaluator.indivisible else max(1, most)
     return min(policy.resolved_workers, useful)
 
 
