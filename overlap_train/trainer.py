@@ -220,10 +220,7 @@ class Trainer:
 
     def _is_around(self, name: str) -> bool:
         """Whether a method that is not Keras's own is to be called, and has not called us."""
-        around = keras_methods.overriding_class(self.model, name) or keras_methods.patched_by(
-            self.model, name
-        )
-        return around is not None and not routes.is_within(self.model, name)
+        return keras_methods.is_replaced(self.model, name) and not routes.is_within(self.model, name)
 
     def _fit_by_model(self, given: dict[str, Any], resume: Any) -> keras.callbacks.History:
         """Call a `fit` of the model's own, or one that a library has put in place of Keras's.

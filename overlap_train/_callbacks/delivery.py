@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import keras
 
 from overlap_train._callbacks.hooks import TEST_HOOKS, listens, looks_at_model
+from overlap_train._callbacks.listeners import listeners
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import training as keras_training
@@ -117,7 +118,7 @@ class Delivery:
         self._suite = suite
         self._group = group
         self._checks = checks
-        self._wants_test = listens(callbacks.callbacks, *TEST_HOOKS)
+        self._wants_test = listens(listeners(callbacks), *TEST_HOOKS)
 
     def deliver(
         self,
@@ -138,7 +139,8 @@ class Delivery:
             trained_on: whether steps have been made since the snapshot.
         """
         live = self._suite.live_sets(snapshot.epoch)
-        if not stops and not live and not self._is_looked_at():
+        looked_at = any(map(looks_at_model, listeners(self._callbacks)))  # callbacks may have been added
+        if not stops and not live and not looked_at:
             return self._deliver_unseen(snapshot, train_logs, results, trained_on=trained_on)
         aside = self._state.read() if trained_on else None
         stop_training, function = self._model.stop_training, keras_training.train_function(self._model)
@@ -202,11 +204,6 @@ class Delivery:
         spans = self._test_live(snapshot, live, tested)
         tested |= self._functions(snapshot, functions, may_differ=bool(live) or self._wants_test)
         return tested, spans
-
-    def _is_looked_at(self) -> bool:
-        """Whether a callback might see or change the model; asked each time, as callbacks may be added."""
-        stock = type(self._callbacks) is keras.callbacks.CallbackList
-        return not stock or any(map(looks_at_model, self._callbacks.callbacks))
 
     def _logs(self, train_logs: Mapping[str, Any], results: Mapping[str, ValidationResult]) -> dict[str, Any]:
         """Returns an epoch's logs, those of the training as Keras sees them after the validation."""
@@ -296,6 +293,8 @@ def _replayed(
     """
     logs: Mapping[str, Any] = {}
     try:
+        if not result.metrics and not result.running:
+            callbacks.on_test_batch_begin(0)  # of a batch that did not come
         for number, running in enumerate(result.running):
             callbacks.on_test_batch_begin(number * group)
             logs = running.logs

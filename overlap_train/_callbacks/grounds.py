@@ -18,6 +18,7 @@ from overlap_train._callbacks.hooks import (
     wants_test_batches,
     wants_train_batches,
 )
+from overlap_train._callbacks.listeners import own_hooks
 from overlap_train._callbacks.purity import is_pure, looked_up
 
 __all__ = ["Grounds"]
@@ -69,10 +70,12 @@ class Grounds:
         )
 
     def _seen(self) -> list[Any]:
-        return [_seen_of(callback) for callback in self._callbacks.callbacks]
+        of_list = (type(self._callbacks), *own_hooks(self._callbacks))
+        return [of_list, *(_seen_of(callback) for callback in self._callbacks.callbacks)]
 
     def _decide(self) -> list[Any]:
-        return [_decided_of(callback) for callback in self._callbacks.callbacks]
+        of_list = own_hooks(self._callbacks)
+        return [of_list, *(_decided_of(callback) for callback in self._callbacks.callbacks)]
 
 
 def _seen_of(callback: keras.callbacks.Callback) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.doings import Doing
-from overlap_train._callbacks.facts import Fact
+from overlap_train._callbacks.facts import Fact, variables_of
 from overlap_train._callbacks.origins import Given, Known, Unclear
 from overlap_train._callbacks.reader import Reader
 
@@ -82,7 +82,7 @@ def _read(reader: Reader, callback: keras.callbacks.Callback, hook: str, *, late
     Raises:
         Unclear: it cannot be read.
     """
-    method: Any = vars(callback).get(hook, getattr(callback, hook))
+    method: Any = variables_of(callback).get(hook) or getattr(callback, hook)
     number = Given.LATER if later and hook == "on_epoch_begin" else Given.LOGS
     given: list[Any] = [number, Given.LOGS] if "batch" in hook or "epoch" in hook else [Given.LOGS]
     if isinstance(method, types.MethodType):

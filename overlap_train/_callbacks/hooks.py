@@ -15,6 +15,7 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.doings import Doing
+from overlap_train._callbacks.facts import variables_of
 from overlap_train._callbacks.hook_doings import Reading, read_hooks
 from overlap_train._callbacks.leads import has_own_functions
 from overlap_train._callbacks.purity import is_pure
@@ -79,9 +80,12 @@ _MODEL_METHODS = frozenset(
 
 def overrides(callback: keras.callbacks.Callback, hook: str) -> bool:
     """Whether a callback has a method of its own for `hook`, in its class or in the instance."""
-    if hook in vars(callback) or _answers_itself(callback):
+    if hook in variables_of(callback) or _answers_itself(callback):
         return True
-    return getattr(type(callback), hook, None) is not getattr(keras.callbacks.Callback, hook)
+    empty = getattr(keras.callbacks.Callback, hook)
+    if not keras_methods.is_stock_method(empty):
+        return True  # put into Keras's own class, for all callbacks
+    return getattr(type(callback), hook, None) is not empty
 
 
 def listens(callbacks: Iterable[keras.callbacks.Callback], *hooks: str) -> bool:
@@ -251,14 +255,15 @@ def _may_begin_again(callback: keras.callbacks.Callback) -> bool:
 def _is_stock(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:
     """Whether a Keras callback's hooks are Keras's own, not a subclass's."""
     return not _answers_itself(callback) and all(
-        hook not in vars(callback) and keras_methods.is_stock_method(getattr(type(callback), hook))
+        hook not in variables_of(callback)
+        and keras_methods.is_stock_method(getattr(type(callback), hook, None))
         for hook in hooks
     )
 
 
 def _calls_own_methods(callback: keras.callbacks.Callback) -> bool:
     """Whether a callback may call a method of the model that the user has written, such as `save_weights`."""
-    model = vars(callback).get("_model")
+    model = variables_of(callback).get("_model")
     if type(callback) in _NEVER_CALLING or not isinstance(model, keras.Model):
         return False
     return any(keras_methods.overriding_class(model, name) is not None for name in _MODEL_METHODS)
@@ -272,7 +277,7 @@ def _answers_itself(callback: keras.callbacks.Callback) -> bool:
 def _mentions(callback: keras.callbacks.Callback, name: str) -> bool:
     """Whether the code of a callback, or a function that it holds, names an attribute."""
     members = [member for cls in type(callback).__mro__[:-1] for member in vars(cls).values()]
-    for member in [*members, *vars(callback).values()]:
+    for member in [*members, *variables_of(callback).values()]:
         if isinstance(member, keras.callbacks.Callback) and _mentions(member, name):
             return True  # such as one within `EpochOnly`
         function = getattr(member, "__func__", member)

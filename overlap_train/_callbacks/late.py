@@ -16,6 +16,7 @@ import keras
 
 from overlap_train._callbacks.hook_doings import Reading
 from overlap_train._callbacks.hooks import can_be_late, ordering_hooks, readings_inside
+from overlap_train._callbacks.listeners import own_hooks
 from overlap_train._keras import metrics as keras_metrics
 
 __all__ = ["EpochHooks", "late_callbacks"]
@@ -25,10 +26,10 @@ def late_callbacks(callbacks: Any, *, watched: bool) -> list[keras.callbacks.Cal
     """Returns those that have to be called late for the training to run ahead, and can be.
 
     Args:
-        callbacks: a Keras `CallbackList`; none of another one are called late, as it calls them itself.
+        callbacks: a Keras `CallbackList`; none of one with hooks of its own, as these call them.
         watched: as for `can_be_late`.
     """
-    found = callbacks.callbacks if type(callbacks) is keras.callbacks.CallbackList else []
+    found = [] if own_hooks(callbacks) else callbacks.callbacks
     late = [c for c in found if ordering_hooks(c) and can_be_late(c, watched=watched)]
     if len(found) == 1:
         return late

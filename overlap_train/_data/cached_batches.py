@@ -108,20 +108,18 @@ class CachedBatches:
         return tuple(tf.TensorSpec([], tf.variant) for _ in self._components)
 
     def fill(self) -> int:
-        """Prepares every batch once, however many threads call it, and returns their number.
-
-        Raises:
-            ValueError: if there is none.
-        """
+        """Prepares every batch once, however many threads call it, and returns their number."""
         with self._lock:
             if self.num_batches is None:
-                if self.first is None:
-                    raise ValueError("the validation data is empty: its dataset has no batch")
+                _ = self.first  # which begins the pass
                 assert self._begun is not None
                 # Who asks again after an error of the data begins again: an iterator goes on behind it.
                 (iterator, first), self._begun = self._begun, None
                 with tf.device("CPU:0"):
-                    count, lists = _draw_the_rest(iterator, _lists_of(first))
+                    if first is None:
+                        count, lists = 0, tuple(_empty_list(spec.dtype) for spec in self._components)
+                    else:
+                        count, lists = _draw_the_rest(iterator, _lists_of(first))
                 self._lists, self.num_batches = tuple(lists), int(count)
             return self.num_batches
 
@@ -141,14 +139,13 @@ def _lists_of(batch: Any) -> tuple[tf.Tensor, ...]:
     """Returns a list for each component of a batch, with that in it."""
     tensors = [leaf for leaf in tf.nest.flatten(batch, expand_composites=True) if leaf is not None]
     return tuple(
-        tf.raw_ops.TensorListPushBack(
-            input_handle=tf.raw_ops.EmptyTensorList(
-                element_shape=-1, max_num_elements=-1, element_dtype=tensor.dtype
-            ),
-            tensor=tensor,
-        )
+        tf.raw_ops.TensorListPushBack(input_handle=_empty_list(tensor.dtype), tensor=tensor)
         for tensor in tensors
     )
+
+
+def _empty_list(dtype: tf.DType) -> tf.Tensor:
+    return tf.raw_ops.EmptyTensorList(element_shape=-1, max_num_elements=-1, element_dtype=dtype)
 
 
 @tf.function(autograph=False)  # type: ignore[untyped-decorator]

@@ -28,6 +28,6 @@ def split_batches(num_batches: int, parts: int) -> list[Shard]:
 
 
 def warn_if_short(count: int, steps: int | None) -> None:
-    """Warns, as Keras does, that a validation had fewer batches than were asked for."""
-    if steps is not None and count < steps:
+    """Warns, as Keras does, that a validation had fewer batches than were asked for, or none at all."""
+    if count < (1 if steps is None else steps):
         warn_out_of_data()

@@ -14,6 +14,7 @@ import keras
 from overlap_train._callbacks.delivery import Checks
 from overlap_train._callbacks.grounds import Grounds
 from overlap_train._callbacks.late import EpochHooks, late_callbacks
+from overlap_train._callbacks.listeners import listeners
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.agreement import agree_to_start
@@ -206,7 +207,7 @@ class FitBuilder:
             feed,
             step,
             suite,
-            found.callbacks,
+            listeners(found),
             late=late,
             sets=[each.data for each in self._request.sets.values()],
             model=self._request.model,
@@ -222,8 +223,8 @@ class FitBuilder:
         require_optimizer(request.model)
         request.feed.prepare()
         if settings.replicas is not None:
-            agree_to_start(request, settings.replicas, self._callbacks.callbacks)
-        builder = StepBuilder(settings, request.feed, self._callbacks.callbacks)
+            agree_to_start(request, settings.replicas, listeners(self._callbacks))
+        builder = StepBuilder(settings, request.feed, listeners(self._callbacks))
         step = builder.build_step()
         steps = self._cursor.steps_per_epoch
         total = None if steps is None else steps * (request.epochs - request.initial_epoch)

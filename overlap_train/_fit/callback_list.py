@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.hooks import wants_test_batches
+from overlap_train._callbacks.listeners import listeners
 
 __all__ = ["listened_to", "make_callback_list"]
 
@@ -36,4 +37,4 @@ def make_callback_list(
 
 def listened_to(callbacks: keras.callbacks.CallbackList) -> bool:
     """Whether a callback listens to the batches of a validation."""
-    return any(wants_test_batches(callback) for callback in callbacks.callbacks)
+    return any(map(wants_test_batches, listeners(callbacks)))

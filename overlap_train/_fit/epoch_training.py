@@ -12,6 +12,7 @@ import keras
 
 from overlap_train._callbacks.hooks import wants_train_batches
 from overlap_train._callbacks.late import EpochHooks
+from overlap_train._callbacks.listeners import listeners
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.course import Ledger
@@ -81,7 +82,7 @@ class EpochTraining:
     def __post_init__(self) -> None:
         self._course = self.ledger.course
         self._group = keras_training.steps_per_execution(self.model)
-        self._batch_hooks = any(map(wants_train_batches, self.callbacks.callbacks))
+        self._batch_hooks = any(map(wants_train_batches, listeners(self.callbacks)))
 
     def begin_epoch(self, epoch: int, *, begun: bool) -> None:
         """Calls the hooks of an epoch's beginning, unless they have been called, and begins its data."""

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.hooks import wants_train_batches
+from overlap_train._callbacks.listeners import listeners
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import training as keras_training
 
@@ -63,7 +64,7 @@ def open_fit(
         return Opening(epoch, False, function)
     model.reset_metrics()
     callbacks.on_epoch_begin(epoch)
-    if any(map(wants_train_batches, callbacks.callbacks)):
+    if any(map(wants_train_batches, listeners(callbacks))):
         begin_pass()
         try:
             callbacks.on_train_batch_begin(0)

@@ -192,7 +192,7 @@ def require_data(model: keras.Model, sets: Iterable[ValidationSet]) -> None:
     Raises:
         ValueError: for data of no rows or batches, or of several replicas.
     """
-    if keras_evaluation.has_own_test_function(model) or keras_methods.overriding_class(model, "evaluate"):
+    if keras_evaluation.has_own_test_function(model) or keras_methods.is_replaced(model, "evaluate"):
         return
     for each in sets:
         keras_data.require_usable(*keras.utils.unpack_x_y_sample_weight(each.data), role="validation")

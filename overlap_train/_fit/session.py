@@ -14,6 +14,7 @@ from typing import Any
 
 import keras
 
+from overlap_train._callbacks.listeners import listeners, own_hooks
 from overlap_train._fit.agreement import check_without_batches
 from overlap_train._fit.build import FitParts
 from overlap_train._fit.course import Course, Ledger
@@ -186,6 +187,8 @@ class FitSession:
         """
         if self._parts.deliveries.deliver_all():
             return True
+        if "on_train_batch_end" in own_hooks(self._parts.callbacks):
+            return False  # which has been called, and has told it or not
         logs = keras_metrics.python_logs(done.logs)
         for callback in self._parts.callbacks.callbacks:
             if isinstance(callback, keras.callbacks.TerminateOnNaN):
@@ -255,7 +258,7 @@ class FitSession:
         changed = self._parts.grounds.changed()
         if changed is None:
             return
-        check_without_batches(self._parts.callbacks.callbacks)
+        check_without_batches(listeners(self._parts.callbacks))
         if self._parts.deliveries.backlog.max_lag:
             raise ValueError(
                 f"{changed}, while the training on several hosts runs ahead of its validations; set them "

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.hooks import acts_in_test_batches
+from overlap_train._callbacks.listeners import listeners
 from overlap_train._data.feed import Feed
 from overlap_train._fit.callback_list import listened_to
 from overlap_train._fit.evaluator_host import connect_suite
@@ -116,7 +117,7 @@ class SuiteBuilder:
 
     def _request(self, *, within_evaluate: bool) -> SetRequest:
         settings, replicas = self._settings, self._settings.replicas
-        acting = (c for c in self._callbacks.callbacks if acts_in_test_batches(c) and not settings.serves)
+        acting = (c for c in listeners(self._callbacks) if acts_in_test_batches(c) and not settings.serves)
         return SetRequest(
             settings.model,
             self._given,

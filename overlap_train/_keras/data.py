@@ -191,7 +191,8 @@ def recognize(
         class_weight: as in `fit`.
 
     Raises:
-        ValueError: as Keras, for data that it does not know, empty data or mismatched lengths.
+        ValueError: for data that Keras does not know, mismatched lengths, and empty data other than a dataset
+            to validate on.
     """
     require_usable(x, y, sample_weight, role=role)
     telling = told(x)
@@ -207,7 +208,8 @@ def recognize(
     pipeline = _pipeline(adapter, x, telling)
     if isinstance(adapter, ArrayDataAdapter):
         return _arrays(adapter, shuffle, pipeline)
-    if pipeline.num_batches == 0:
+    # Keras trains on where a dataset has nothing to validate on, and fails where Python has nothing.
+    if pipeline.num_batches == 0 and (role == "training" or pipeline.by_python):
         raise ValueError(f"the {role} data is empty: its dataset has no batch; pass at least one")
     return pipeline
 

@@ -1,4 +1,4 @@
-"""How Keras validates within `fit`: its test function, or an `evaluate` of the user's.
+"""How Keras validates within `fit`: its test function, or another `evaluate` than its own.
 
 Leans on `TFEpochIterator`, `_eval_epoch_iterator` and the argument `_use_cached_eval_dataset`. On the
 training thread.
@@ -6,7 +6,6 @@ training thread.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import keras
@@ -22,11 +21,6 @@ def evaluate_as_in_fit(
 ) -> Any:
     """Calls `model.evaluate` as `fit` does for a validation (`_eval_epoch_iterator`); returns its logs."""
     x, y, sample_weight = data
-    evaluate = (
-        model.evaluate
-        if methods.overriding_class(model, "evaluate")
-        else functools.partial(methods.STOCK_EVALUATE, model)
-    )
     if getattr(model, "_eval_epoch_iterator", None) is None:
         model._eval_epoch_iterator = TFEpochIterator(
             x=x,
@@ -38,7 +32,7 @@ def evaluate_as_in_fit(
             steps_per_epoch=steps,
             shuffle=False,
         )
-    return evaluate(
+    return model.evaluate(
         x=x,
         y=y,
         sample_weight=sample_weight,
@@ -58,7 +52,7 @@ def forget_evaluation(model: keras.Model) -> None:
 
 def has_own_test_function(model: keras.Model) -> bool:
     """Whether a validation runs what a user has made, and not `test_step` (`make_test_function`)."""
-    if methods.overriding_class(model, "make_test_function"):
+    if methods.is_replaced(model, "make_test_function"):
         return True
     return model.test_function is not None and not methods.is_stock_method(model.test_function)
 

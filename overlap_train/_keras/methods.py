@@ -11,14 +11,18 @@ from typing import Any
 import keras
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer as KerasTrainer
 
-__all__ = ["KerasTrainer", "is_stock_method", "method_cell", "overriding_class", "patched_by"]
+__all__ = [
+    "KerasTrainer",
+    "is_replaced",
+    "is_stock_method",
+    "method_cell",
+    "overriding_class",
+    "patched_by",
+]
 
 
-# As Keras made it, whatever a library puts in its place later.
-STOCK_EVALUATE = KerasTrainer.evaluate
-
-
-_STOCK: dict[str, Any] = {"fit": KerasTrainer.fit, "evaluate": STOCK_EVALUATE}
+# As Keras made them, whatever a library puts in their place later.
+_STOCK: dict[str, Any] = {"fit": KerasTrainer.fit, "evaluate": KerasTrainer.evaluate}
 
 
 def overriding_class(model: keras.Model, name: str) -> type | None:
@@ -32,10 +36,18 @@ def overriding_class(model: keras.Model, name: str) -> type | None:
     return None if owner is object or _is_keras_module(owner.__module__) else owner
 
 
+def is_replaced(model: keras.Model, name: str) -> bool:
+    """Whether what Keras calls by a method's name is not what Keras made.
+
+    Replaced it may be on the model, in its class, or in Keras's own class, by a library or a mock.
+    """
+    return overriding_class(model, name) is not None or patched_by(model, name) is not None
+
+
 def patched_by(model: keras.Model, name: str) -> str | None:
     """Returns the module of what a library has put in place of Keras's own method of all models, or None."""
     found = getattr(type(model), name)
-    if found is _STOCK[name] and is_stock_method(found):
+    if found is _STOCK.get(name, found) and is_stock_method(found):
         return None
     variables = getattr(found, "__globals__", {})
     return str(variables.get("__name__") or getattr(type(found), "__module__", "another module"))
@@ -59,8 +71,10 @@ def method_cell(name: str) -> Any:
 def is_stock_method(method: Any) -> bool:
     """Whether a bound method, function or class is Keras's own and not a user's override."""
     function = getattr(method, "__func__", method)
-    # Not a function's `__module__`: `functools.wraps` copies it to what a user puts around one of Keras's.
-    module = getattr(function, "__globals__", {}).get("__name__") or getattr(function, "__module__", "")
+    # Not a function's `__module__`: `functools.wraps` copies it to what a user puts around one of Keras's,
+    # and a mock to one whose globals have no name.
+    spaces = getattr(function, "__globals__", None)
+    module = getattr(function, "__module__", "") if spaces is None else spaces.get("__name__", "")
     return _is_keras_module(str(module))
 
 

@@ -55,7 +55,7 @@ def begin_training(model: keras.Model) -> Any:
 def require_stock_function(model: keras.Model) -> None:
     """Raises ValueError if the model's train function is not the one that Keras makes (`train_function`)."""
     function = model.train_function
-    if methods.overriding_class(model, "make_train_function") or not (
+    if methods.is_replaced(model, "make_train_function") or not (
         function is None or methods.is_stock_method(function)
     ):
         raise ValueError(

@@ -165,17 +165,16 @@ class SnapshotEvaluator:
     ) -> ValidationResult:
         """Returns what `keras.Model.evaluate` would return, from the parts in their order.
 
+        Without any batch that is no value, with the metrics as they are reset.
+
         Args:
             results: of this host.
             values: the snapshot's.
             over_hosts: adds the states of all hosts.
-
-        Raises:
-            ValueError: if there was no batch at all.
         """
         counted = over_hosts((tf.constant(sum(result.batches for result in results), tf.int64),))
         if not int(counted[0]):
-            raise ValueError("the validation data is empty: there was no batch to evaluate")
+            return ValidationResult({}, (), results[0].state)
         running = results[-1].running
         if self._step.own_logs:
             logs = results[-1].logs

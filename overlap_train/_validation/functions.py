@@ -211,7 +211,7 @@ class FunctionRunner:
         result: ValidationResult = results[0]
         return result
 
-    def warn(self) -> None:
+    def warn(self, results: Sequence[Any] = ()) -> None:
         """Says once that the function changed its model."""
         changed = self._changed
         if changed and not self._said:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -158,7 +158,7 @@ class WaitingRunner:
     def merge(self, results: list[Any], values: Values) -> ValidationResult:
         raise NotImplementedError
 
-    def warn(self) -> None:
+    def warn(self, results: Sequence[Any] = ()) -> None:
         """Nothing: there was no validation."""
 
     def close(self) -> None:

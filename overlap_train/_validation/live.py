@@ -12,7 +12,7 @@ import itertools
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -127,7 +127,7 @@ class LiveRunner:
     def merge(self, results: list[Any], values: Values) -> ValidationResult:
         raise NotImplementedError("a live validation has no parts: call `run`")
 
-    def warn(self) -> None:
+    def warn(self, results: Sequence[Any] = ()) -> None:
         """Nothing: the validation warns when it is made."""
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from overlap_train._keras import data as keras_data
 from overlap_train._snapshot import Snapshot, Values, weights_of
 from overlap_train._validation.evaluation import Running
 from overlap_train._validation.pool import WorkerPool
@@ -206,8 +207,10 @@ class RemoteRunner:
 
         self._hosts.chief_first(check)
 
-    def warn(self) -> None:
-        """Nothing: the evaluator warns."""
+    def warn(self, results: Sequence[Any] = ()) -> None:
+        """Warns of a validation without a batch, as Keras does."""
+        if results and not results[0].metrics:
+            keras_data.warn_out_of_data()
 
     def merge(self, results: Sequence[ValidationResult], values: Values) -> ValidationResult:
         """Returns the chief's result on all hosts."""

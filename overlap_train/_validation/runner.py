@@ -61,7 +61,7 @@ class ValidationRunner:
             self._hosts = SingleHost()  # each host does it all
         self.parts = 1 if evaluator.indivisible else pool.workers
         if batches.num_batches is not None:
-            self.parts = min(self.parts, batches.num_batches)
+            self.parts = max(1, min(self.parts, batches.num_batches))
         # While the training traces its first step. Whoever runs a function meanwhile would prepare it again.
         self._held: dict[str | None, Any] = {}
         self._copying = threading.Lock()
@@ -121,9 +121,16 @@ class ValidationRunner:
         if isinstance(self._batches, StreamedBatches):
             self._batches.close()
 
-    def warn(self) -> None:
-        """Warns, as Keras does, if the last validation had fewer batches than were asked for."""
-        warn_if_short(self._batches.last_count, self._steps)
+    def warn(self, results: Sequence[ShardResult] = ()) -> None:
+        """Warns, as Keras does, if a validation had fewer batches than were asked for, or none.
+
+        Args:
+            results: of its parts; those of the last validation if there are none.
+        """
+        count = self._batches.last_count
+        if results and isinstance(self._batches, StreamedBatches):
+            count = sum(result.batches for result in results)  # another one may have been made since
+        warn_if_short(count, self._steps)
 
     def evaluate_one_batch(self, values: Values) -> None:
         """Evaluates the first batch and throws the result away; nothing for data that would lose it."""
@@ -131,7 +138,7 @@ class ValidationRunner:
             self._batches.fill()
         if not isinstance(self._batches, StreamedBatches):
             self._wait_until_prepared(0)
-            self.evaluator.evaluate(values, Shard(0, 0, 1))
+            self.evaluator.evaluate(values, Shard(0, 0, min(1, self._batches.num_batches or 0)))
         if isinstance(self._batches, ArrayBatches):
             self._batches.forget()
 

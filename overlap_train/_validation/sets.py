@@ -173,11 +173,11 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
     if keras_evaluation.has_own_test_function(model):
         reason = f"{type(model).__name__} makes its test function itself"
         return PreparedSet(name, chosen, None, None, reason)
-    owner = keras_methods.overriding_class(model, "evaluate")
-    if owner is not None and not request.within_evaluate:
-        return PreparedSet(
-            name, chosen, None, None, f"{owner.__name__} has an evaluate of its own, which validates"
-        )
+    if keras_methods.is_replaced(model, "evaluate") and not request.within_evaluate:
+        owner = keras_methods.overriding_class(model, "evaluate")
+        by = f"keras.Model.evaluate is that of {keras_methods.patched_by(model, 'evaluate')}"
+        by = by if owner is None else f"{owner.__name__} has an evaluate of its own"
+        return PreparedSet(name, chosen, None, None, f"{by}, which validates")
     given = request.given.of(name)
     if given.waits:
         return PreparedSet(name, chosen, None, None, None, waits=True)
@@ -314,7 +314,7 @@ def _workers(
             continue
         count = each.batches.num_batches
         most = policy.resolved_workers if count is None else count
-        useful += 1 if evaluator.indivisible else most
+        useful += 1 if evaluator.indivisible else max(1, most)
     return min(policy.resolved_workers, useful)
 
 

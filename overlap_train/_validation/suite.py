@@ -65,8 +65,12 @@ class Runner(Protocol):
     def merge(self, results: list[Any], values: Values) -> ValidationResult:
         """Returns the metrics of the whole from those of the parts."""
 
-    def warn(self) -> None:
-        """Warns of what was odd about the last validation. On the training thread."""
+    def warn(self, results: Sequence[Any] = ()) -> None:
+        """Warns of what was odd about a validation. On the training thread.
+
+        Args:
+            results: of its parts; it is the last one if there are none.
+        """
 
     def close(self) -> None:
         """Ends what the data began."""
@@ -326,5 +330,5 @@ class ValidationSuite:
         outcomes = self._outcomes(validation)
         spans += [outcome.span for outcome in outcomes]
         results = [outcome.result for outcome in outcomes]
-        runner.warn()
+        runner.warn(results)
         return merged_by_worker(outcomes) or runner.merge(results, values)

@@ -61,10 +61,12 @@ def test_what_others_may_look_at_is_kept_in_time():
 
 def test_a_list_that_calls_them_itself_is_left_alone():
     class Own(kc.CallbackList):
-        pass
+        def on_train_batch_end(self, batch, logs=None):
+            super().on_train_batch_end(batch, logs)
 
     keeps = Keeps()
     assert late_callbacks(Own([keeps]), watched=False) == []
+    assert late_callbacks(type("Named", (kc.CallbackList,), {})([keeps]), watched=False) == [keeps]
     assert late_callbacks(kc.CallbackList([keeps]), watched=False) == [keeps]
 
 

@@ -77,12 +77,18 @@ def test_the_size_is_that_of_the_batches_that_are_evaluated():
 def test_empty_or_endless_data_is_refused():
     with pytest.raises(ValueError, match=r"validation data is empty.*0 rows.*at least one"):
         make(X[:0], Y[:0])
-    with pytest.raises(ValueError, match="validation data is empty: its dataset has no batch"):
-        make(dataset().take(0))
     with pytest.raises(ValueError, match=r"never ends; pass validation_steps=.*take"):
         make(dataset().repeat())
     with pytest.raises(ValueError, match=r"no validation data: x is None; pass arrays"):
         make(None)
-    unknown = CachedBatches(dataset().filter(lambda x, y: False), steps=None)
-    with pytest.raises(ValueError, match="validation data is empty"):
-        unknown.fill()
+
+
+@pytest.mark.parametrize("steps", [None, 2])
+@pytest.mark.parametrize("rows", [lambda: dataset().take(0), lambda: dataset().filter(lambda x, y: False)])
+def test_a_dataset_without_a_batch_is_one(rows, steps):
+    batches = make(rows(), steps=steps)
+    assert batches.stream().draw() is None
+    assert batches.last_count == 0
+    kept = CachedBatches(rows(), steps)
+    assert (kept.fill(), kept.num_batches, len(kept.held)) == (0, 0, len(kept.held_spec))
+    assert kept.stream().draw() is None

@@ -94,13 +94,18 @@ def test_arrays_come_as_keras_batches_them():
     [
         (None, r"there is no {} data: x is None; pass arrays"),
         (X[:0], r"the {} data is empty: its arrays have 0 rows; pass at least one"),
-        (dataset().take(0), "the {} data is empty: its dataset has no batch; pass at least one"),
     ],
-    ids=["none", "no rows", "no batches"],
+    ids=["none", "no rows"],
 )
 def test_data_that_is_not_there_is_refused(data, message, role):
     with pytest.raises(ValueError, match=message.format(role)):
         keras_data.recognize(data, role=role)
+
+
+def test_a_dataset_without_batches_trains_nothing_but_may_be_there_to_validate_on():
+    with pytest.raises(ValueError, match="the training data is empty: its dataset has no batch; pass at"):
+        keras_data.recognize(dataset().take(0))
+    assert keras_data.recognize(dataset().take(0), role="validation").num_batches == 0
 
 
 def test_the_order_of_rows_is_that_of_fit():

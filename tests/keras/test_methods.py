@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from unittest import mock
 
 import keras
 import pytest
@@ -43,6 +44,17 @@ def test_an_override_is_the_users_and_not_what_a_library_puts_into_keras_s_class
     )
     assert keras_methods.overriding_class(sequential(), "fit") is None
     assert keras_methods.overriding_class(Own(), "fit") is Middle
+
+
+@pytest.mark.parametrize("autospec", [False, True])
+@pytest.mark.parametrize("name", ["fit", "evaluate", "make_test_function", "train_step"])
+def test_what_a_mock_puts_into_keras_s_class_is_not_keras_s(name, autospec):
+    """A mock with Keras's signature takes its module's name from it, too."""
+    assert not keras_methods.is_replaced(sequential(), name)
+    with mock.patch.object(keras.Model, name, autospec=autospec):
+        assert keras_methods.is_replaced(sequential(), name)
+        assert not keras_methods.is_stock_method(getattr(keras.Model, name))
+    assert not keras_methods.is_replaced(sequential(), name)
 
 
 def test_classes_of_keras_s_are_told_from_those_of_its_own_tests():

@@ -31,7 +31,7 @@ class EndedByTest:
         span = Span("validate", "validation-0", 1.0, 2.0, epoch)
         self.futures[epoch].set_result(ShardOutcome(None, span, ValidationResult({"loss": value})))
 
-    def warn(self):
+    def warn(self, results=()):
         pass
 
     def close(self):

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from overlap_train import Trainer
 from overlap_train._data.given_data import GivenData
-from overlap_train._data.shards import split_batches
+from overlap_train._data.shards import Shard, split_batches
 from overlap_train._data.validation_data import make_batches
 from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState
@@ -231,11 +231,16 @@ def test_the_next_evaluation_of_the_same_step_compiles_nothing_and_reads_the_new
     assert len(traces) == seen
 
 
-def test_no_batch_at_all_is_an_error():
+def test_no_batch_at_all_gives_no_value_and_metrics_as_they_are_reset():
     model = built()
     state, _, evaluator = evaluator_of(model)
-    with pytest.raises(ValueError, match="validation data is empty"):
-        evaluator.merge([], state.read())
+    values = state.read()
+    parts = [evaluator.evaluate(values, Shard(index, 0, 0)) for index in range(2)]
+    result = evaluator.merge(parts, values)
+    assert (result.metrics, result.running) == ({}, ())
+    model.reset_metrics()
+    for found, reset in zip(result.metric_state, state.read_metrics(), strict=True):
+        np.testing.assert_array_equal(found, reset)
 
 
 def test_logs_of_the_step_s_own_are_those_of_the_last_batch_and_cannot_be_divided():

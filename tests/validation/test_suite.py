@@ -126,7 +126,7 @@ class Divided(EndedByTest):
         assert values is VALUES
         return ValidationResult({"merged": results})
 
-    def warn(self):
+    def warn(self, results=()):
         self.warned += 1
 
 

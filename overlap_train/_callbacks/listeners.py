@@ -1,0 +1,86 @@
+"""Who listens to a fit: the callbacks of a list, and the list itself where its hooks are not Keras's own.
+
+Keras calls the hooks of a `CallbackList`, which pass on what they are given. A list of the user's own class,
+one with a hook set on itself, and a hook that has been replaced in Keras's class may do anything besides.
+Such hooks count as those of one more callback, whose code cannot be read.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import keras
+
+from overlap_train._callbacks.facts import variables_of
+from overlap_train._keras import methods as keras_methods
+
+__all__ = ["listeners", "own_hooks"]
+
+_HOOKS = (
+    *("on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_train_batch_end", "on_epoch_end"),
+    *("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end", "on_train_end"),
+)
+# What hooks of Keras's list call and read besides; whoever replaces one may act in all of them.
+_WITHIN = ("callbacks", "_async_dispatch", "_flush_futures", "_on_begin", "_on_end", "__getattribute__")
+_UNREADABLE = object()
+
+
+def listeners(callbacks: Any) -> list[Any]:
+    """Returns what stands for a list, if it has hooks of its own, and then its callbacks.
+
+    Args:
+        callbacks: a Keras `CallbackList`, or one that several hosts share.
+    """
+    members, hooks = list(callbacks.callbacks), own_hooks(callbacks)
+    return [_stand_in(type(callbacks).__name__)(callbacks, hooks), *members] if hooks else members
+
+
+def own_hooks(callbacks: Any) -> tuple[str, ...]:
+    """Returns the hooks of a list that run other code than Keras's.
+
+    Args:
+        callbacks: a Keras `CallbackList`; one that several hosts share has none.
+    """
+    if not isinstance(callbacks, keras.callbacks.CallbackList):
+        return ()
+    if any(_is_replaced(callbacks, name) for name in _WITHIN):
+        return _HOOKS
+    found = {hook for hook in _HOOKS if any(_is_replaced(callbacks, name) for name in (hook, f"_{hook}"))}
+    if "on_test_begin" in found:
+        found.add("on_test_batch_begin")  # it may end the validation, which is obeyed between batches
+    return tuple(hook for hook in _HOOKS if hook in found)
+
+
+class _OwnHooks(keras.callbacks.Callback):  # type: ignore[misc]
+    """Stands for a list where it is asked who listens; it is not called.
+
+    Args:
+        listed: the list.
+        hooks: those that it has itself.
+    """
+
+    def __init__(self, listed: keras.callbacks.CallbackList, hooks: tuple[str, ...]) -> None:
+        super().__init__()
+        self.listed = listed
+        self.overlap_safe = getattr(listed, "overlap_safe", False)
+        for hook in hooks:
+            setattr(self, hook, _UNREADABLE)
+
+
+@functools.lru_cache(maxsize=64)
+def _stand_in(name: str) -> type[_OwnHooks]:
+    """Returns the class of what stands for a list, by whose name messages call it."""
+    return type(name, (_OwnHooks,), {})
+
+
+def _is_replaced(listed: keras.callbacks.CallbackList, name: str) -> bool:
+    """Whether something else than what Keras made is found under a name of a list, without running it."""
+    if name == "callbacks":  # which Keras sets on the list itself
+        return hasattr(type(listed), name)
+    if name == "__getattribute__":
+        return getattr(type(listed), name) is not object.__getattribute__
+    if name in variables_of(listed):
+        return True
+    found = getattr(type(listed), name, None)
+    return found is not None and not keras_methods.is_stock_method(found)
