@@ -1,11 +1,13 @@
 """States of callbacks as the named arrays and the JSON that a checkpoint holds, and back.
 
 In the JSON, None, bool, int, float, str and lists stand for themselves. All else is a dict of one entry that
-says what it is: `{"tuple": […]}`, `{"dict": [[key, value], …]}`, or `{"array": name}`.
+says what it is: `{"tuple": […]}`, `{"dict": [[key, value], …]}`, or `{"array": name}`. Integers of more digits
+than JSON takes are written in base 16.
 """
 
 from __future__ import annotations
 
+import array
 from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,6 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from overlap_train._callbacks.generators import GeneratorValue, made_generator
+from overlap_train._callbacks.objects import ObjectValue
+from overlap_train._callbacks.standard import is_standard, made_of, parts_of
 from overlap_train._callbacks.state import CallbackState
 from overlap_train._callbacks.values import VariableValue
 from overlap_train.errors import CheckpointCorruptError
@@ -24,6 +29,8 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 # What is nested deeper would exhaust the stack when it is put back.
 _DEEPEST = 150
+# Python converts no longer ones to decimal digits.
+_LONGEST_BITS = 4096
 
 
 def pack(states: Iterable[CallbackState], prefix: str = "callbacks") -> tuple[Arrays, list[Any]]:
@@ -43,7 +50,8 @@ def pack(states: Iterable[CallbackState], prefix: str = "callbacks") -> tuple[Ar
             name: _packed(value, f"{prefix}/{position}/{name}", arrays)
             for name, value in state.values.items()
         }
-        described.append({"kind": state.kind, "values": values, "left_out": list(state.left_out)})
+        names = {"left_out": list(state.left_out), "lost": list(state.lost)}
+        described.append({"kind": state.kind, "values": values, **names})
     return arrays, described
 
 
@@ -68,8 +76,8 @@ def unpack(arrays: Mapping[str, npt.NDArray[Any]], described: Any) -> tuple[Call
 
 # What Python, NumPy and TensorFlow raise for values of the wrong type, range, size or depth.
 _UNFIT = (
-    *(KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, MemoryError),
-    tf.errors.OpError,
+    *(LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, MemoryError),
+    *(OSError, tf.errors.OpError),
 )
 
 
@@ -77,10 +85,11 @@ def _state(entry: Any, left: Arrays) -> CallbackState:
     kind, left_out = entry["kind"], entry["left_out"]
     if not isinstance(kind, str) or not isinstance(left_out, list):
         raise TypeError(f"kind {kind!r:.80}, left_out {left_out!r:.80}")
-    if not all(isinstance(name, str) for name in left_out):
-        raise TypeError(f"left_out {left_out!r:.80}")
+    lost = entry.get("lost", left_out)  # which earlier releases did not tell apart
+    if not isinstance(lost, list) or not all(isinstance(name, str) for name in [*left_out, *lost]):
+        raise TypeError(f"left_out {left_out!r:.80}, lost {lost!r:.80}")
     values = {name: _unpacked(value, left) for name, value in entry["values"].items()}
-    return CallbackState(kind, values, tuple(left_out), from_disk=True)
+    return CallbackState(kind, values, tuple(left_out), tuple(lost), from_disk=True)
 
 
 def _packed(value: Any, name: str, arrays: Arrays) -> Any:
@@ -95,10 +104,23 @@ def _packed(value: Any, name: str, arrays: Arrays) -> Any:
     # NumPy's scalars come first: np.float64 is a float too.
     if isinstance(value, np.generic):
         return {"scalar": stored(value)}
+    if type(value) is int and value.bit_length() > _LONGEST_BITS:
+        return {"int": hex(value)}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, list):
         return parts(value)
+    if is_standard(value):
+        kind, content = parts_of(value)
+        return {kind: parts(content) if isinstance(content, list) else content}
+    if isinstance(value, GeneratorValue):
+        return {"generator": [value.kind, *parts([value.state])]}
+    if isinstance(value, ObjectValue):
+        return {"object": [value.kind, value.partial, *parts([value.items, dict(value.attributes)])]}
+    if isinstance(value, array.array):
+        return {"numbers": [value.typecode, value.tolist()]}
+    if isinstance(value, bytearray):
+        return {"bytearray": value.hex()}
     if isinstance(value, dict):
         return {"dict": [parts(pair) for pair in value.items()]}
     if isinstance(value, deque):
@@ -130,7 +152,8 @@ def _unpacked(value: Any, left: Arrays, depth: int = 0) -> Any:
         return deque(_unpacked(items, left, depth + 1), maxlen)
     if kind in _MADE_OF_ARRAY:
         return _MADE_OF_ARRAY[kind](left.pop(content))
-    return _MADE_OF_PARTS[kind](_unpacked(content, left, depth + 1))
+    parts = _unpacked(content, left, depth + 1)
+    return _MADE_OF_PARTS[kind](parts) if kind in _MADE_OF_PARTS else made_of(kind, parts)
 
 
 def _tensor(array: npt.NDArray[Any]) -> tf.Tensor:
@@ -143,6 +166,27 @@ def _scalar(array: npt.NDArray[Any]) -> Any:
     if array.shape != ():
         raise ValueError(f"a scalar of shape {array.shape}")
     return array[()]
+
+
+def _object(parts: Any) -> ObjectValue:
+    kind, partial, items, attributes = parts
+    if not isinstance(kind, str) or not isinstance(partial, bool) or not isinstance(attributes, dict):
+        raise TypeError(f"an object {kind!r:.80}")
+    if not all(isinstance(name, str) for name in attributes):
+        raise TypeError(f"attributes {list(attributes)!r:.80}")
+    return ObjectValue(kind, items, attributes, partial)
+
+
+def _generator(parts: Any) -> GeneratorValue:
+    kind, state = parts
+    value = GeneratorValue(kind, state)
+    made_generator(value)  # or raises
+    return value
+
+
+def _numbers(parts: Any) -> Any:
+    kind, items = parts
+    return array.array(kind, items)
 
 
 _MADE_OF_ARRAY: Mapping[str, Any] = {
@@ -158,4 +202,9 @@ _MADE_OF_PARTS: Mapping[str, Any] = {
     "dict": dict,
     "bytes": bytes.fromhex,
     "complex": lambda parts: complex(*parts),
+    "bytearray": bytearray.fromhex,
+    "generator": _generator,
+    "int": lambda text: int(text, 16),
+    "numbers": _numbers,
+    "object": _object,
 }

@@ -13,81 +13,22 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import keras
 
-from overlap_train._callbacks.packing import pack, unpack
-from overlap_train._callbacks.rewind import (
-    FileMark,
-    files_of,
-    mark_files,
-    read_marks,
-    rewind_files,
-    sync_files,
-)
+from overlap_train._callbacks.rewind import files_of, mark_files, rewind_files, sync_files
 from overlap_train._callbacks.state import CallbackState, capture_all, check_all, restore_all
-from overlap_train._checkpoint.meta import TrainingMeta
+from overlap_train._checkpoint.content import Captured, Found, StartPoint, as_checkpoint, understood
 from overlap_train._checkpoint.state import CheckpointState
 from overlap_train._checkpoint.store import CheckpointStore
-from overlap_train._checkpoint.values import (
-    Undelivered,
-    check_values,
-    pack_undelivered,
-    pack_values,
-    plain_logs,
-    specs_of,
-    stored_values,
-    undelivered,
-)
+from overlap_train._checkpoint.values import specs_of, stored_values
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._snapshot import ModelState, Values
 from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
 from overlap_train.options.checkpoint import CheckpointPolicy
 
 __all__ = ["Resumer", "StartPoint"]
-
-
-@dataclass(frozen=True)
-class StartPoint:
-    """Where a resumed training goes on.
-
-    Attributes:
-        epoch: the next epoch.
-        step: training steps made so far.
-        stopped: whether a callback had stopped the training.
-        logs: the logs of the last delivered epoch.
-        max_lag: how far the training ran ahead when the checkpoint was written.
-        position: in the data.
-        undelivered: the epochs before it that wait for their delivery, oldest first.
-    """
-
-    epoch: int
-    step: int
-    stopped: bool
-    logs: Mapping[str, float]
-    max_lag: int
-    position: CursorState
-    undelivered: tuple[Undelivered, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Found:
-    """A checkpoint that makes sense to this training, in parts."""
-
-    state: CheckpointState
-    meta: TrainingMeta
-    files: tuple[FileMark, ...]
-    callbacks: tuple[CallbackState, ...]
-    data: dict[str, Any]
-    undelivered: tuple[Undelivered, ...]
-
-    @property
-    def first_undelivered(self) -> int:
-        """The first epoch whose end no callback has seen."""
-        return self.undelivered[0].snapshot.epoch if self.undelivered else self.state.epoch
 
 
 class Resumer:
@@ -119,13 +60,14 @@ class Resumer:
             CheckpointMismatchError: the newest sound one belongs to another model, data or history.
         """
         self._policy = policy
-        self._variables, self._specs = variables, specs_of(variables)
-        layout = "\n".join(f"{shape} {dtype}" for shape, dtype in self._specs)
+        self._variables = variables
+        layout = "\n".join(f"{shape} {dtype}" for shape, dtype in specs_of(variables))
         self._fingerprint = {**belongs_to, "variables": layout}
         self._num_batches = num_batches
         self._settings = dict(settings or {})
         self._say = say
         self._files: dict[int, str] = {}
+        self._said_lost: set[str] = set()
         self._store = CheckpointStore(policy.directory, policy.keep)
         self._store.acquire()
         try:
@@ -181,11 +123,15 @@ class Resumer:
         self._accept(listed)
         found, self._found = self._found, None
         if found is None:
+            self._captured(listed)
             return None
         values = stored_values(state, found.state.arrays)
         if found.meta.cursor["within"]:
             begin_epoch(found.state.epoch)
-        restore_all(listed, found.callbacks)
+        self._say_lost(found.callbacks)
+        stay = restore_all(listed, found.callbacks)
+        if stay:
+            self._say(f"these attributes of callbacks are not put back and stay as they are: {', '.join(stay)}")
         state.restore(values)
         meta = found.meta
         position = CursorState(**meta.cursor, data=found.data)
@@ -262,8 +208,24 @@ class Resumer:
     ) -> None:
         self._written_s, self._written_step = time.monotonic(), point.step
         self.wait()
-        states, files = capture_all(callbacks), mark_files(self._files)
-        self._writing = self._writer.submit(self._write, point, values, states, files)
+        captured = Captured(self._captured(callbacks), mark_files(self._files))
+        self._writing = self._writer.submit(self._write, point, values, captured)
+
+    def _captured(self, callbacks: Iterable[keras.callbacks.Callback]) -> tuple[CallbackState, ...]:
+        """Returns what callbacks remember; says of what no checkpoint will hold, once."""
+        states = capture_all(callbacks)
+        self._say_lost(states)
+        return states
+
+    def _say_lost(self, states: Iterable[CallbackState]) -> None:
+        names = dict.fromkeys(f"{state.kind}.{name}" for state in states for name in state.lost)
+        new = [name for name in names if name not in self._said_lost]
+        self._said_lost.update(new)
+        if new:
+            self._say(
+                f"a resumed fit takes these attributes of its callbacks as they then are: {', '.join(new)}; "
+                "what they hold cannot be stored (get_state and set_state would say what can)"
+            )
 
     def wait(self) -> None:
         """Waits for the writer, and raises what it raised."""
@@ -279,26 +241,18 @@ class Resumer:
         self._writing = None
         self._store.close()
 
-    def _load(self, callbacks: Sequence[keras.callbacks.Callback] | None = None) -> _Found | None:
+    def _load(self, callbacks: Sequence[keras.callbacks.Callback] | None = None) -> Found | None:
         """Reads the newest checkpoint that makes sense, to the callbacks too if they are given."""
-        found: list[_Found] = []
+        found: list[Found] = []
 
         def check(state: CheckpointState) -> None:
-            understood = self._understood(state)
+            newest = understood(state, self._variables, self._num_batches)
             if callbacks is not None:
-                check_all(callbacks, understood.callbacks)
-            found.append(understood)
+                check_all(callbacks, newest.callbacks)
+            found.append(newest)
 
         self._store.load_latest(self._fingerprint, check)
         return found[0] if found else None
-
-    def _understood(self, state: CheckpointState) -> _Found:
-        meta = TrainingMeta.of(state, num_batches=self._num_batches)
-        check_values(state.arrays, self._specs)
-        waiting = undelivered(state.arrays, meta.undelivered, self._variables)
-        data = [dict(part.values) for part in unpack(state.arrays, meta.data)]
-        files, callbacks = read_marks(meta.files), unpack(state.arrays, meta.callbacks)
-        return _Found(state, meta, files, callbacks, data[0] if data else {}, waiting)
 
     def _accept(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
         """Goes back to an older checkpoint if the newest makes no sense to the callbacks."""
@@ -309,30 +263,7 @@ class Resumer:
         except CheckpointCorruptError:
             self._found = self._load(callbacks)
 
-    def _write(
-        self,
-        point: StartPoint,
-        values: Values,
-        states: tuple[CallbackState, ...],
-        files: tuple[FileMark, ...],
-    ) -> Path:
-        arrays, described = pack(states)
-        data_arrays, data = pack([CallbackState("data", point.position.data)], prefix="data")
-        arrays |= data_arrays
-        waiting_arrays, waiting = pack_undelivered(point.undelivered)
-        arrays |= waiting_arrays | pack_values(values)
-        meta = TrainingMeta(
-            callbacks=described,
-            cursor=point.position.place(),
-            data=data,
-            undelivered=waiting,
-            stopped=point.stopped,
-            logs=plain_logs(point.logs),
-            max_lag=point.max_lag,
-            files=[asdict(mark) for mark in files],
-            settings=self._settings,
-        )
-        sync_files(files)
-        return self._store.save(
-            CheckpointState(point.epoch, point.step, arrays, meta.as_json(), self._fingerprint)
-        )
+    def _write(self, point: StartPoint, values: Values, captured: Captured) -> Path:
+        sync_files(captured.files)
+        written = as_checkpoint(point, values, captured, self._settings, self._fingerprint)
+        return self._store.save(written)
