@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-__all__ = ["is_keras", "of_keras", "unfit"]
+__all__ = ["is_keras", "of_keras", "settings_of", "unfit"]
 
 # For each class of Keras: the attributes that are state.
 _STATE: Mapping[str, tuple[str, ...]] = {
@@ -63,6 +63,16 @@ def of_keras(kind: type) -> tuple[frozenset[str], frozenset[str]]:
         if "__init__" in vars(base):
             settings.update(inspect.getfullargspec(base.__init__).args)  # type: ignore[misc]
     return frozenset(state), frozenset(settings - state)
+
+
+@cache
+def settings_of(kind: type) -> frozenset[str]:
+    """Returns the arguments of the constructors of Keras's classes among the bases of `kind`."""
+    found: set[str] = set()
+    for base in filter(is_keras, kind.__mro__):
+        if "__init__" in vars(base):
+            found.update(inspect.getfullargspec(base.__init__).args)  # type: ignore[misc]
+    return frozenset(found - {"self"})
 
 
 def is_keras(kind: type) -> bool:

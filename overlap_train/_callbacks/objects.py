@@ -146,9 +146,9 @@ def attributes_of(value: Any) -> Mapping[str, Any] | None:
     if kind in _PYTHONS:
         if isinstance(value, collections.defaultdict):
             factory = value.default_factory
-            name = class_name(factory) if factory in _FACTORIES else ""  # type: ignore[arg-type]
+            name = class_name(factory) if factory in _FACTORIES else ""
             return {"default_factory": None if factory is None else name}
-        return {name: each for name, each in variables_of(value).items()}
+        return dict(variables_of(value))
     bases = [base for base in kind.__mro__ if base not in (object, *_CONTAINERS, *_FIXED, *_PYTHONS)]
     if not bases or origin_of(kind) is not Origin.USER or not all(map(_is_only_attributes, bases)):
         return None
@@ -172,16 +172,16 @@ def content_of(value: Any) -> tuple[type, Any]:
 
     The methods of an object's own class are not called.
     """
-    base = base_of(type(value))
+    base: Any = base_of(type(value))
     if base is collections.defaultdict or base is collections.OrderedDict:
-        return dict, dict(base.items(value))  # type: ignore[attr-defined]
+        return dict, dict(base.items(value))
     if base is dict:
         return dict, dict(dict.items(value))
     if base is collections.deque:
-        return base, collections.deque(base.__iter__(value), value.maxlen)  # type: ignore[attr-defined]
+        return base, collections.deque(base.__iter__(value), value.maxlen)
     if base in (list, set, tuple, frozenset):
-        return base, base(base.__iter__(value))  # type: ignore[attr-defined,call-arg]
-    return base, None if base is object else base.__getnewargs__(value)[0]  # type: ignore[attr-defined]
+        return base, base(base.__iter__(value))
+    return base, None if base is object else base.__getnewargs__(value)[0]
 
 
 def fill(target: Any, content: Any) -> None:
@@ -213,11 +213,11 @@ def made(value: ObjectValue, classes: Classes) -> Any:
         raise NotPutBackError(f"a {kind.__name__} cannot be made anew")
     if kind is collections.defaultdict:
         return collections.defaultdict(_factory(value.attributes.get("default_factory")))
-    base = base_of(kind)
+    base: Any = base_of(kind)
     if base in _FIXED and type(value.items) is not base:
         raise ValueError(f"a {kind.__name__} is made of a {base.__name__}")
     if base in _FIXED:
-        return base.__new__(kind, value.items)  # type: ignore[call-overload]
+        return base.__new__(kind, value.items)
     return kind.__new__(kind) if kind in _PYTHONS else base.__new__(kind)
 
 

@@ -1,15 +1,15 @@
 """States of callbacks as the named arrays and the JSON that a checkpoint holds, and back.
 
 In the JSON, None, bool, int, float, str and lists stand for themselves. All else is a dict of one entry that
-says what it is: `{"tuple": […]}`, `{"dict": [[key, value], …]}`, or `{"array": name}`. Integers of more digits
-than JSON takes are written in base 16.
+says what it is: `{"tuple": […]}`, `{"dict": [[key, value], …]}`, or `{"array": name}`. Integers of more
+digits than JSON takes are written in base 16.
 """
 
 from __future__ import annotations
 
 import array
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from overlap_train._callbacks.generators import GeneratorValue, made_generator
 from overlap_train._callbacks.objects import ObjectValue
-from overlap_train._callbacks.standard import is_standard, made_of, parts_of
+from overlap_train._callbacks.standard import made_of, parts_of
 from overlap_train._callbacks.state import CallbackState
 from overlap_train._callbacks.values import VariableValue
 from overlap_train.errors import CheckpointCorruptError
@@ -110,17 +110,6 @@ def _packed(value: Any, name: str, arrays: Arrays) -> Any:
         return value
     if isinstance(value, list):
         return parts(value)
-    if is_standard(value):
-        kind, content = parts_of(value)
-        return {kind: parts(content) if isinstance(content, list) else content}
-    if isinstance(value, GeneratorValue):
-        return {"generator": [value.kind, *parts([value.state])]}
-    if isinstance(value, ObjectValue):
-        return {"object": [value.kind, value.partial, *parts([value.items, dict(value.attributes)])]}
-    if isinstance(value, array.array):
-        return {"numbers": [value.typecode, value.tolist()]}
-    if isinstance(value, bytearray):
-        return {"bytearray": value.hex()}
     if isinstance(value, dict):
         return {"dict": [parts(pair) for pair in value.items()]}
     if isinstance(value, deque):
@@ -135,7 +124,23 @@ def _packed(value: Any, name: str, arrays: Arrays) -> Any:
         return {"array": stored(value)}
     if isinstance(value, VariableValue):
         return {"variable": stored(value.tensor.numpy())}
-    return {"tensor": stored(value.numpy())}
+    if tf.is_tensor(value):
+        return {"tensor": stored(value.numpy())}
+    return _packed_parts(value, parts)
+
+
+def _packed_parts(value: Any, parts: Callable[[Iterable[Any]], list[Any]]) -> Any:
+    """Returns the JSON of what is made of parts of its own kind."""
+    if isinstance(value, GeneratorValue):
+        return {"generator": [value.kind, *parts([value.state])]}
+    if isinstance(value, ObjectValue):
+        return {"object": [value.kind, value.partial, *parts([value.items, dict(value.attributes)])]}
+    if isinstance(value, array.array):
+        return {"numbers": [value.typecode, value.tolist()]}
+    if isinstance(value, bytearray):
+        return {"bytearray": value.hex()}
+    kind, content = parts_of(value)
+    return {kind: parts(content) if isinstance(content, list) else content}
 
 
 def _unpacked(value: Any, left: Arrays, depth: int = 0) -> Any:

@@ -1,7 +1,7 @@
 """Copies of what callbacks keep, put back where it was.
 
-Variables are assigned. Objects, generators and containers that are still there are changed themselves, so that
-whoever shares them sees it.
+Variables are assigned. Objects, generators and containers that are still there are changed themselves, so
+that whoever shares them sees it.
 """
 
 from __future__ import annotations

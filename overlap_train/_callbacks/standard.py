@@ -72,9 +72,7 @@ _KINDS: Mapping[str, _Kind] = {
     "timezone": _Kind(
         datetime.timezone,
         lambda value: [value.utcoffset(None), value.tzname(None)],
-        lambda parts: (
-            datetime.UTC if parts == [datetime.timedelta(0), "UTC"] else datetime.timezone(*parts)
-        ),
+        lambda parts: datetime.UTC if parts == [datetime.timedelta(0), "UTC"] else datetime.timezone(*parts),
     ),
     "zone": _Kind(zoneinfo.ZoneInfo, lambda value: value.key, _zone),
     "uuid": _Kind(uuid.UUID, lambda value: value.hex, uuid.UUID),
@@ -83,9 +81,7 @@ _KINDS: Mapping[str, _Kind] = {
         lambda value: [value.start, value.stop, value.step],
         lambda parts: range(*_whole(parts)),
     ),
-    "slice": _Kind(
-        slice, lambda value: [value.start, value.stop, value.step], lambda parts: slice(*parts)
-    ),
+    "slice": _Kind(slice, lambda value: [value.start, value.stop, value.step], lambda parts: slice(*parts)),
     "ellipsis": _Kind(EllipsisType, lambda value: [], lambda parts: ...),
     "path": _Kind(type(pathlib.Path()), str, pathlib.Path),
     "posix_path": _Kind(pathlib.PurePosixPath, str, pathlib.PurePosixPath),

@@ -39,6 +39,7 @@ __all__ = ["CallbackState", "capture", "capture_all", "check_all", "restore", "r
 
 _CUSTOM = "get_state()"
 
+
 @dataclass(frozen=True)
 class CallbackState:
     """What one callback remembered at one moment.

@@ -2,8 +2,8 @@
 
 Copied are None, numbers, text, bytes, containers of such, values of Python's standard library (`standard`),
 NumPy scalars and arrays, eager tensors, variables by value, random generators by their state, and objects by
-their attributes (`objects`). Anything else is a resource (a file, a writer, a thread) that stays with the live
-callback.
+their attributes (`objects`). Anything else is a resource (a file, a writer, a thread) that stays with the
+live callback.
 """
 
 from __future__ import annotations

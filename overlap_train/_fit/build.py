@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,7 +92,7 @@ class FitBuilder:
         callbacks: the user's, and the history.
         progress: told what is decided.
         resources: closes what is opened here.
-        keep: called with the results of validations inside epochs.
+        inside: takes the results of validations inside epochs.
         looks_only: whether nothing is to be run, so that Python's validation data is read to be told about.
 
     Attributes:
@@ -107,7 +106,7 @@ class FitBuilder:
         callbacks: keras.callbacks.CallbackList,
         progress: ProgressReporter,
         resources: contextlib.ExitStack,
-        keep: Callable[[StepValidation], None],
+        inside: list[StepValidation],
         *,
         looks_only: bool = False,
     ) -> None:
@@ -124,7 +123,7 @@ class FitBuilder:
         self._callbacks = callbacks
         self._progress = progress
         self._resources = resources
-        self._keep = keep
+        self._inside = inside
         self._idle = IdleCores(available_cores())
         self._interrupts: Interrupts | None = None
         self._resumer: Resumer | None = None
@@ -325,11 +324,15 @@ class FitBuilder:
         policy = self._settings.validation
         if not suite or (policy.every_steps is None and policy.every_seconds is None):
             return None
-        return StepValidations(
+        made = StepValidations(
             suite,
             StepSchedule(policy.every_steps, policy.every_seconds),
-            functools.partial(deliver_step_validation, callbacks.callbacks, self._keep),
+            functools.partial(deliver_step_validation, callbacks.callbacks),
+            self._inside,
         )
+        if self._resumer is not None and self._settings.hosts.count == 1:
+            self._resumer.watch(made.under_way)
+        return made
 
     def _take_snapshot(self, state: ModelState, epoch: int) -> Snapshot:
         return Snapshot(epoch, self.ledger.course.step, state.read(), self._cursor.state())

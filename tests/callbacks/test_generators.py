@@ -67,7 +67,9 @@ def test_a_counter_goes_on(tmp_path):
     state = capture(callback)
     other = keras.callbacks.Callback()
     restore(other, *through_disk([state], tmp_path / "f"))
-    assert (next(other.numbers), next(other.steps)) == (next(callback.numbers), next(callback.steps)) == (1, 1)
+    assert (
+        (next(other.numbers), next(other.steps)) == (next(callback.numbers), next(callback.steps)) == (1, 1)
+    )
 
 
 @pytest.mark.parametrize(

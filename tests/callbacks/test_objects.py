@@ -1,4 +1,4 @@
-"""Objects that callbacks keep go through a checkpoint; a file makes none but of the callback's own classes."""
+"""Objects that callbacks keep go through a checkpoint; a file makes none but of the callback's classes."""
 
 from __future__ import annotations
 
@@ -167,7 +167,11 @@ def test_two_names_of_one_object_part_where_they_had_parted(tmp_path):
 
 def test_what_an_object_cannot_give_is_named_and_stays(tmp_path):
     callback = Keeper()
-    callback.meter.lock, callback.meter.thread, callback.meter.log = threading.Lock(), threading.Thread(), print
+    callback.meter.lock, callback.meter.thread, callback.meter.log = (
+        threading.Lock(),
+        threading.Thread(),
+        print,
+    )
     callback.meter.parent = callback.meter
     callback.meter.add(3)
     state = capture(callback)
