@@ -35,6 +35,7 @@ from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._training.loops import Loop
 from overlap_train._training.pace import Pace
 from overlap_train._training.step import Step, require_optimizer
+from overlap_train._validation.attributes import Attributes, watched
 from overlap_train._validation.backlog import Backlog
 from overlap_train._validation.functions import FunctionRequest, add_functions
 from overlap_train._validation.given_sets import GivenSets
@@ -146,7 +147,8 @@ class FitBuilder:
         lag, reason, late = self._lag(step, suite)
         grounds = Grounds(self._callbacks)
         anew = self._first_validation(step, traced_with, grounds)
-        checks = Checks(lambda: step.metrics.live, grounds.changed, anew)
+        as_before = functools.partial(watched, request.model, looked_at=bool(request.functions))
+        checks = Checks(lambda: step.metrics.live, grounds.changed, anew, as_before)
         callbacks, delivery = deliver_together(request, state, self._callbacks, suite, checks)
         backlog = Backlog(settings.validation, suite, max_lag=lag)
         self._resources.callback(backlog.drop)
@@ -335,7 +337,8 @@ class FitBuilder:
         return made
 
     def _take_snapshot(self, state: ModelState, epoch: int) -> Snapshot:
-        return Snapshot(epoch, self.ledger.course.step, state.read(), self._cursor.state())
+        attributes = Attributes.of(self._request.model) if self._request.functions else None
+        return Snapshot(epoch, self.ledger.course.step, state.read(), self._cursor.state(), attributes)
 
     def _interrupted(self) -> bool:
         return self._interrupts is not None and self._interrupts.received is not None

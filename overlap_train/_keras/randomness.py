@@ -82,9 +82,9 @@ def check_random_states(states: Mapping[str, Any]) -> None:
         random.Random(seed).setstate(_long(state))
         if seed is not None and type(seed) is not int:
             raise TypeError(f"a seed {seed!r:.80}")
-    for name, dtype, shape in (("keras", np.uint32, (2,)), ("tensorflow", np.int64, (3,))):
-        value = np.asarray(states.get(name, np.zeros(shape, dtype)))
-        if (value.dtype, value.shape) != (dtype, shape):
+    for name, size in (("keras", 2), ("tensorflow", 3)):
+        value = np.asarray(states.get(name, np.zeros(size, np.int64)))
+        if value.dtype != np.int64 or value.shape != (size,):
             raise TypeError(f"a state of {value.dtype}{value.shape}")
 
 
