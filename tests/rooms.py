@@ -55,7 +55,7 @@ ROOMS = {
     ),
     "_checkpoint": _room(
         "the file of a checkpoint, and what goes into it",
-        "_callbacks _data _snapshot _support errors options",
+        "_callbacks _data _keras _snapshot _support errors options records",
     ),
     "_callbacks": _room(
         "who listens to what, delivery, the state of callbacks", "_keras _snapshot _support errors records"
@@ -67,7 +67,7 @@ ROOMS = {
     "scheduling": _room(
         "several networks at once, layer by layer", "_keras _support errors records zero_copy"
     ),
-    "_snapshot": _room("one immutable version of everything that decides the future", "_inspection"),
+    "_snapshot": _room("one immutable version of everything that decides the future", "_inspection records"),
     "monitoring": _room("recorder, sampler, timeline, accounts, progress", "_support records"),
     "options": _room("what a user decides: policies, plans, threads", "_support errors"),
     "parallel": _room(

@@ -15,7 +15,8 @@ TESTED_IN = {
     "_callbacks/attributes.py": "callbacks/test_facts.py",
     "_callbacks/calls.py": "callbacks/test_reader.py",
     "_callbacks/expressions.py": "callbacks/test_reader.py",
-    # Names and constants that others go by.
+    "_callbacks/outcomes.py": "callbacks/test_delivery.py",
+    # Names, constants and records that others go by.
     "_callbacks/doings.py": "callbacks/test_hook_doings.py",
     "_callbacks/vocabulary.py": "callbacks/test_hook_doings.py",
     "_fit/outcome.py": "fit/test_run.py",

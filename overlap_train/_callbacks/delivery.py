@@ -8,14 +8,15 @@ callback looks at the model, all of that is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import keras
 
 from overlap_train._callbacks.hooks import TEST_HOOKS, listens, looks_at_model
 from overlap_train._callbacks.listeners import listeners
+from overlap_train._callbacks.outcomes import Checks, Outcome, ValidateAnew
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import training as keras_training
@@ -24,49 +25,7 @@ from overlap_train.records import ShardOutcome, Span, ValidationResult, prefixed
 
 __all__ = ["Checks", "Delivery", "Outcome", "ValidateAnew", "Validations", "evaluate_now"]
 
-ValidateAnew = Callable[[str], ValidationResult | None]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What the callbacks of an epoch's end did.
-
-    Attributes:
-        logs: the epoch's logs as the callbacks got them.
-        stop: whether the training is to end with this epoch.
-        changed: names of the variables that a callback changed.
-        rolled_back: whether the model now stands at the snapshot, with the changes applied, and what was
-            trained after it is gone.
-        values: what the variables held right after the callbacks.
-        results: of each validation set by its name.
-        spans: of validations that were made meanwhile.
-        unsettled: why callbacks have to be called otherwise from now on, in words, or None.
-    """
-
-    logs: Mapping[str, Any]
-    stop: bool
-    changed: tuple[str, ...]
-    rolled_back: bool
-    values: Values
-    results: Mapping[str, ValidationResult] = field(default_factory=dict)
-    spans: tuple[Span, ...] = ()
-    unsettled: str | None = None
-
-
-@dataclass(frozen=True)
-class Checks:
-    """What a delivery asks while it goes on.
-
-    Attributes:
-        live_metrics: returns the metrics whose result is a variable itself.
-        unsettled: returns why callbacks are to be called otherwise than has been decided, or None.
-        validate_anew: called when `on_test_begin` of a validation has been, with the name of the set; returns
-            its result if the validation had to be traced anew, or None.
-    """
-
-    live_metrics: Callable[[], frozenset[str]] = frozenset
-    unsettled: Callable[[], str | None] = lambda: None
-    validate_anew: ValidateAnew = lambda name: None
+_NONE = Checks()
 
 
 class Validations(Protocol):
@@ -109,7 +68,7 @@ class Delivery:
         on_change: str,
         suite: Validations,
         group: int = 1,
-        checks: Checks = Checks(),
+        checks: Checks = _NONE,
     ) -> None:
         self._model = model
         self._state = state
@@ -147,6 +106,7 @@ class Delivery:
         if aside is not None:
             self._state.restore(snapshot.values)
         self._model.stop_training = stops
+        as_before = self._checks.as_before()
         tested, spans = self._tested(snapshot, results, live)
         logs = self._logs(train_logs, tested)
         self._callbacks.on_epoch_end(snapshot.epoch, logs)
@@ -154,7 +114,7 @@ class Delivery:
         stop = bool(self._model.stop_training)
         values = self._state.read()
         changed = self._state.differing(snapshot.values, values)
-        rolled_back, unsettled = False, self._checks.unsettled()
+        rolled_back, unsettled = False, self._checks.unsettled() or as_before()
         if aside is not None:
             compiled = keras_training.train_function(self._model) is not function
             acts = bool(changed) or stop or compiled or unsettled is not None

@@ -22,7 +22,10 @@ class EpochOnly(keras.callbacks.Callback):  # type: ignore[misc]
 
     Attributes:
         callback: the callback that is called.
+        takes_copies: says that `set_state` takes what `capture` has made.
     """
+
+    takes_copies = True
 
     def __init__(self, callback: keras.callbacks.Callback) -> None:
         """Wrap a callback.

@@ -1,19 +1,83 @@
-"""What the attributes that Keras's callbacks remember may hold, to tell a state from one made by hand."""
+"""What Keras's callbacks remember, and what it may hold, to tell a state from one made by hand."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import keras
 import numpy as np
 
-__all__ = ["unfit"]
+__all__ = ["is_keras", "of_keras", "settings_of", "unfit"]
+
+# For each class of Keras: the attributes that are state.
+_STATE: Mapping[str, tuple[str, ...]] = {
+    "BackupAndRestore": ("_batches_seen_since_last_saving", "_last_batch_seen", "_current_epoch"),
+    # `append_header` and the open file are what on_train_begin has found; `append` see `rewind`.
+    "CSVLogger": ("keys", "append"),
+    "EarlyStopping": ("wait", "stopped_epoch", "best_weights", "best_epoch"),
+    "History": ("history", "epoch"),
+    "ModelCheckpoint": ("_batches_seen_since_last_saving", "_last_batch_seen", "_current_epoch"),
+    "MonitorCallback": ("best",),
+    "OrbaxCheckpoint": (
+        *("_batches_seen_since_last_saving", "_last_batch_seen", "_total_batches_seen", "_current_epoch"),
+    ),
+    "ReduceLROnPlateau": ("cooldown_counter", "wait"),
+    "SwapEMAWeights": ("_ema_weights_in_model",),
+    "TensorBoard": ("_global_train_batch", "_global_test_batch", "_should_write_train_graph"),
+}
+
+# And those that are neither state nor an argument of the constructor: derived settings, clocks, resources.
+_MACHINERY: Mapping[str, tuple[str, ...]] = {
+    "BackupAndRestore": (
+        *("_weights_path", "_training_metadata_path", "_prev_weights_path", "_prev_training_metadata_path"),
+    ),
+    "CSVLogger": ("sep", "writer", "append_header", "csv_file"),
+    "Callback": ("params", "_model"),
+    "MonitorCallback": ("monitor_op",),
+    "OrbaxCheckpoint": ("_async_futures", "_multihost_initialized", "checkpointer"),
+    "TensorBoard": (
+        *("_log_write_dir", "_train_dir", "_val_dir", "_writers", "_summary_module", "_prev_summary_state"),
+        *("_start_batch", "_stop_batch", "_profiler_started", "_batch_trace_context", "_is_tracing"),
+        *("_should_trace", "_previous_epoch_iterations", "_train_accumulated_time", "_batch_start_time"),
+        "_epoch_start_time",
+    ),
+}
 
 # Keras makes tensors of 32 bits of Python's numbers, to compare them with a metric; larger ones make none.
 _LARGEST_INTEGER = 2**31 - 1
 _LARGEST_FLOAT = float(np.finfo(np.float32).max)
+
+
+@cache
+def of_keras(kind: type) -> tuple[frozenset[str], frozenset[str]]:
+    """Returns what Keras's classes among the bases of `kind` keep: state, and all else."""
+    state: set[str] = set()
+    settings: set[str] = set()
+    for base in filter(is_keras, kind.__mro__):
+        state.update(_STATE.get(base.__name__, ()))
+        settings.update(_MACHINERY.get(base.__name__, ()))
+        if "__init__" in vars(base):
+            settings.update(inspect.getfullargspec(base.__init__).args)  # type: ignore[misc]
+    return frozenset(state), frozenset(settings - state)
+
+
+@cache
+def settings_of(kind: type) -> frozenset[str]:
+    """Returns the arguments of the constructors of Keras's classes among the bases of `kind`."""
+    found: set[str] = set()
+    for base in filter(is_keras, kind.__mro__):
+        if "__init__" in vars(base):
+            found.update(inspect.getfullargspec(base.__init__).args)  # type: ignore[misc]
+    return frozenset(found - {"self"})
+
+
+def is_keras(kind: type) -> bool:
+    """Whether a class is one of Keras's own."""
+    return kind.__module__.split(".")[0] == "keras"
 
 
 def unfit(name: str, value: Any, model: keras.Model | None) -> str | None:

@@ -1,19 +1,24 @@
 """States of callbacks as the named arrays and the JSON that a checkpoint holds, and back.
 
 In the JSON, None, bool, int, float, str and lists stand for themselves. All else is a dict of one entry that
-says what it is: `{"tuple": […]}`, `{"dict": [[key, value], …]}`, or `{"array": name}`.
+says what it is: `{"tuple": […]}`, `{"dict": [[key, value], …]}`, or `{"array": name}`. Integers of more
+digits than JSON takes are written in base 16.
 """
 
 from __future__ import annotations
 
+import array
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from overlap_train._callbacks.generators import GeneratorValue, made_generator
+from overlap_train._callbacks.objects import ObjectValue
+from overlap_train._callbacks.standard import made_of, parts_of
 from overlap_train._callbacks.state import CallbackState
 from overlap_train._callbacks.values import VariableValue
 from overlap_train.errors import CheckpointCorruptError
@@ -45,7 +50,8 @@ def pack(states: Iterable[CallbackState], prefix: str = "callbacks") -> tuple[Ar
             name: _packed(value, f"{prefix}/{position}/{name}", arrays)
             for name, value in state.values.items()
         }
-        described.append({"kind": state.kind, "values": values, "left_out": list(state.left_out)})
+        names = {"left_out": list(state.left_out), "lost": list(state.lost)}
+        described.append({"kind": state.kind, "values": values, **names})
     return arrays, described
 
 
@@ -70,8 +76,8 @@ def unpack(arrays: Mapping[str, npt.NDArray[Any]], described: Any) -> tuple[Call
 
 # What Python, NumPy and TensorFlow raise for values of the wrong type, range, size or depth.
 _UNFIT = (
-    *(KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, MemoryError),
-    tf.errors.OpError,
+    *(LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, MemoryError),
+    *(OSError, tf.errors.OpError),
 )
 
 
@@ -79,10 +85,11 @@ def _state(entry: Any, left: Arrays) -> CallbackState:
     kind, left_out = entry["kind"], entry["left_out"]
     if not isinstance(kind, str) or not isinstance(left_out, list):
         raise TypeError(f"kind {kind!r:.80}, left_out {left_out!r:.80}")
-    if not all(isinstance(name, str) for name in left_out):
-        raise TypeError(f"left_out {left_out!r:.80}")
+    lost = entry.get("lost", left_out)  # which earlier releases did not tell apart
+    if not isinstance(lost, list) or not all(isinstance(name, str) for name in [*left_out, *lost]):
+        raise TypeError(f"left_out {left_out!r:.80}, lost {lost!r:.80}")
     values = {name: _unpacked(value, left) for name, value in entry["values"].items()}
-    return CallbackState(kind, values, tuple(left_out), from_disk=True)
+    return CallbackState(kind, values, tuple(left_out), tuple(lost), from_disk=True)
 
 
 def _packed(value: Any, name: str, arrays: Arrays) -> Any:
@@ -117,7 +124,23 @@ def _packed(value: Any, name: str, arrays: Arrays) -> Any:
         return {"array": stored(value)}
     if isinstance(value, VariableValue):
         return {"variable": stored(value.tensor.numpy())}
-    return {"tensor": stored(value.numpy())}
+    if tf.is_tensor(value):
+        return {"tensor": stored(value.numpy())}
+    return _packed_parts(value, parts)
+
+
+def _packed_parts(value: Any, parts: Callable[[Iterable[Any]], list[Any]]) -> Any:
+    """Returns the JSON of what is made of parts of its own kind."""
+    if isinstance(value, GeneratorValue):
+        return {"generator": [value.kind, *parts([value.state])]}
+    if isinstance(value, ObjectValue):
+        return {"object": [value.kind, value.partial, *parts([value.items, dict(value.attributes)])]}
+    if isinstance(value, array.array):
+        return {"numbers": [value.typecode, value.tolist()]}
+    if isinstance(value, bytearray):
+        return {"bytearray": value.hex()}
+    kind, content = parts_of(value)
+    return {kind: parts(content) if isinstance(content, list) else content}
 
 
 def _unpacked(value: Any, left: Arrays, depth: int = 0) -> Any:
@@ -134,7 +157,8 @@ def _unpacked(value: Any, left: Arrays, depth: int = 0) -> Any:
         return deque(_unpacked(items, left, depth + 1), maxlen)
     if kind in _MADE_OF_ARRAY:
         return _MADE_OF_ARRAY[kind](left.pop(content))
-    return _MADE_OF_PARTS[kind](_unpacked(content, left, depth + 1))
+    parts = _unpacked(content, left, depth + 1)
+    return _MADE_OF_PARTS[kind](parts) if kind in _MADE_OF_PARTS else made_of(kind, parts)
 
 
 def _tensor(array: npt.NDArray[Any]) -> tf.Tensor:
@@ -149,6 +173,27 @@ def _scalar(array: npt.NDArray[Any]) -> Any:
     return array[()]
 
 
+def _object(parts: Any) -> ObjectValue:
+    kind, partial, items, attributes = parts
+    if not isinstance(kind, str) or not isinstance(partial, bool) or not isinstance(attributes, dict):
+        raise TypeError(f"an object {kind!r:.80}")
+    if not all(isinstance(name, str) for name in attributes):
+        raise TypeError(f"attributes {list(attributes)!r:.80}")
+    return ObjectValue(kind, items, attributes, partial)
+
+
+def _generator(parts: Any) -> GeneratorValue:
+    kind, state = parts
+    value = GeneratorValue(kind, state)
+    made_generator(value)  # or raises
+    return value
+
+
+def _numbers(parts: Any) -> Any:
+    kind, items = parts
+    return array.array(kind, items)
+
+
 _MADE_OF_ARRAY: Mapping[str, Any] = {
     "array": lambda array: array,
     "scalar": _scalar,
@@ -161,6 +206,10 @@ _MADE_OF_PARTS: Mapping[str, Any] = {
     "frozenset": frozenset,
     "dict": dict,
     "bytes": bytes.fromhex,
-    "int": lambda digits: int(digits, 16),
     "complex": lambda parts: complex(*parts),
+    "bytearray": bytearray.fromhex,
+    "generator": _generator,
+    "int": lambda text: int(text, 16),
+    "numbers": _numbers,
+    "object": _object,
 }

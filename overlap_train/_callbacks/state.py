@@ -19,52 +19,25 @@ import inspect
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import keras
 
-from overlap_train._callbacks.kinds import unfit
-from overlap_train._callbacks.values import Resource, copied, put_back, require_variables
+from overlap_train._callbacks.kinds import is_keras, of_keras, unfit
+from overlap_train._callbacks.objects import (
+    Classes,
+    NotPutBackError,
+    attributes_of,
+    check_objects,
+    class_for,
+)
+from overlap_train._callbacks.placing import put_back, require_place
+from overlap_train._callbacks.values import Resource, copied
 from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
 
 __all__ = ["CallbackState", "capture", "capture_all", "check_all", "restore", "restore_all"]
 
 _CUSTOM = "get_state()"
-
-# For each class of Keras: the attributes that are state.
-_STATE: Mapping[str, tuple[str, ...]] = {
-    "BackupAndRestore": ("_batches_seen_since_last_saving", "_last_batch_seen", "_current_epoch"),
-    # `append_header` and the open file are what on_train_begin has found; `append` see `rewind`.
-    "CSVLogger": ("keys", "append"),
-    "EarlyStopping": ("wait", "stopped_epoch", "best_weights", "best_epoch"),
-    "History": ("history", "epoch"),
-    "ModelCheckpoint": ("_batches_seen_since_last_saving", "_last_batch_seen", "_current_epoch"),
-    "MonitorCallback": ("best",),
-    "OrbaxCheckpoint": (
-        *("_batches_seen_since_last_saving", "_last_batch_seen", "_total_batches_seen", "_current_epoch"),
-    ),
-    "ReduceLROnPlateau": ("cooldown_counter", "wait"),
-    "SwapEMAWeights": ("_ema_weights_in_model",),
-    "TensorBoard": ("_global_train_batch", "_global_test_batch", "_should_write_train_graph"),
-}
-
-# And those that are neither state nor an argument of the constructor: derived settings, clocks, resources.
-_MACHINERY: Mapping[str, tuple[str, ...]] = {
-    "BackupAndRestore": (
-        *("_weights_path", "_training_metadata_path", "_prev_weights_path", "_prev_training_metadata_path"),
-    ),
-    "CSVLogger": ("sep", "writer", "append_header", "csv_file"),
-    "Callback": ("params", "_model"),
-    "MonitorCallback": ("monitor_op",),
-    "OrbaxCheckpoint": ("_async_futures", "_multihost_initialized", "checkpointer"),
-    "TensorBoard": (
-        *("_log_write_dir", "_train_dir", "_val_dir", "_writers", "_summary_module", "_prev_summary_state"),
-        *("_start_batch", "_stop_batch", "_profiler_started", "_batch_trace_context", "_is_tracing"),
-        *("_should_trace", "_previous_epoch_iterations", "_train_accumulated_time", "_batch_start_time"),
-        "_epoch_start_time",
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -75,6 +48,8 @@ class CallbackState:
         kind: the name of its class.
         values: its attributes by name, or what `get_state()` returned under that name.
         left_out: the attributes that could not be copied.
+        lost: those of them, and of what the attributes hold, that a training may change; the others are
+            functions, parts of the model and the like.
         from_disk: whether it was captured in another run, whose attributes may have been others.
         origins: the attributes themselves, to tell whether the live ones are still the same objects.
     """
@@ -82,6 +57,7 @@ class CallbackState:
     kind: str
     values: Mapping[str, Any] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
     from_disk: bool = False
     origins: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -96,24 +72,30 @@ def capture(callback: keras.callbacks.Callback) -> CallbackState:
         TypeError: `get_state` returned what cannot be copied.
     """
     values: dict[str, Any] = {}
-    left_out = []
+    left_out, lost = [], []
     for name in _remembered(callback):
         try:
             values[name] = _copied(callback, vars(callback)[name])
-        except Resource:
+        except Resource as error:
             left_out.append(name)
+            lost += [] if error.constant else [name]
+        else:
+            lost += [f"{name}.{inner}" for inner in getattr(values[name], "lost", ())]
     if _speaks_for_itself(callback):
         values[_CUSTOM] = _custom_state(callback)
     origins = {name: vars(callback)[name] for name in values if name != _CUSTOM}
-    return CallbackState(type(callback).__name__, values, tuple(left_out), origins=origins)
+    return CallbackState(type(callback).__name__, values, tuple(left_out), tuple(lost), origins=origins)
 
 
-def restore(callback: keras.callbacks.Callback, state: CallbackState) -> None:
+def restore(callback: keras.callbacks.Callback, state: CallbackState) -> tuple[str, ...]:
     """Puts back what a callback remembered; a state can be put back any number of times.
 
     Variables are assigned, and a container that is still the same object is changed itself, so that a list
     shared with the callback's user stays shared. What cannot be copied now is left as it is. In the run that
     captured the state, attributes that came later are removed.
+
+    Returns:
+        The attributes whose objects could not be put back, each with the reason; they stay as they are.
 
     Raises:
         CheckpointMismatchError: the callback is of another class, or a variable of it has changed its shape.
@@ -121,17 +103,23 @@ def restore(callback: keras.callbacks.Callback, state: CallbackState) -> None:
     if type(callback).__name__ != state.kind:
         raise CheckpointMismatchError(_other_class(callback, state))
     live = vars(callback)
-    same = _same_objects(live, state)
+    same, classes, arrays = _same_objects(live, state), class_for(callback), not is_keras(type(callback))
+    stay = []
     for name, value in _to_restore(callback, state).items():
         with _named(state.kind, name):
-            live[name] = put_back(
-                live.get(name), value, in_place=name in same, copy_arrays=not _is_keras(type(callback))
-            )
+            try:
+                require_place(live.get(name), value, classes)
+                live[name] = put_back(
+                    live.get(name), value, in_place=name in same, copy_arrays=arrays, classes=classes
+                )
+            except NotPutBackError as error:
+                stay.append(f"{state.kind}.{name} ({error})")
     if not state.from_disk:
         for name in set(_copyable(callback)).difference(state.values, state.left_out):
             del live[name]
     if _CUSTOM in state.values and _speaks_for_itself(callback):
-        callback.set_state(copied(state.values[_CUSTOM]))
+        callback.set_state(_custom_value(callback, state.values[_CUSTOM]))
+    return tuple(stay)
 
 
 def capture_all(callbacks: Iterable[keras.callbacks.Callback]) -> tuple[CallbackState, ...]:
@@ -139,8 +127,13 @@ def capture_all(callbacks: Iterable[keras.callbacks.Callback]) -> tuple[Callback
     return tuple(capture(callback) for callback in _without_bars(callbacks))
 
 
-def restore_all(callbacks: Iterable[keras.callbacks.Callback], states: Sequence[CallbackState]) -> None:
+def restore_all(
+    callbacks: Iterable[keras.callbacks.Callback], states: Sequence[CallbackState]
+) -> tuple[str, ...]:
     """Restores each callback from the state at its position; nothing is changed if they do not fit.
+
+    Returns:
+        The attributes that stay as they are, as `restore` does.
 
     Raises:
         CheckpointMismatchError: the callbacks are others, more or fewer; the message says which.
@@ -149,11 +142,12 @@ def restore_all(callbacks: Iterable[keras.callbacks.Callback], states: Sequence[
     chosen = _without_bars(callbacks)
     check_all(chosen, states)
     for callback, state in zip(chosen, states, strict=True):
+        classes = class_for(callback)
         for name, value in _to_restore(callback, state).items():
-            with _named(state.kind, name):
-                require_variables(vars(callback).get(name), value)
-    for callback, state in zip(chosen, states, strict=True):
-        restore(callback, state)
+            with _named(state.kind, name), contextlib.suppress(NotPutBackError):
+                require_place(vars(callback).get(name), value, classes)
+    pairs = zip(chosen, states, strict=True)
+    return tuple(name for callback, state in pairs for name in restore(callback, state))
 
 
 def check_all(callbacks: Iterable[keras.callbacks.Callback], states: Sequence[CallbackState]) -> None:
@@ -179,12 +173,13 @@ def check_all(callbacks: Iterable[keras.callbacks.Callback], states: Sequence[Ca
 
 def _check_values(callback: keras.callbacks.Callback, state: CallbackState) -> None:
     """Refuses attributes that `capture` takes from no callback of this class, and values of another type."""
-    known, settings = _of_keras(type(callback))  # type: ignore[arg-type]
+    known, settings = of_keras(type(callback))  # type: ignore[arg-type]
+    classes = class_for(callback)
     for name, value in state.values.items():
+        reason = _no_object(value, classes)
         if name == _CUSTOM:
-            continue
-        reason = None
-        if name in known and _is_keras(type(callback)):  # a custom class may keep something else there
+            known |= {_CUSTOM}
+        elif name in known and is_keras(type(callback)):  # a custom class may keep something else there
             reason = unfit(name, value, callback.model)
         if name not in known and (name in settings or _is_of_class(type(callback), name)):
             reason = "is no state of it"
@@ -192,6 +187,15 @@ def _check_values(callback: keras.callbacks.Callback, state: CallbackState) -> N
             raise CheckpointCorruptError(
                 f"its {state.kind}.{name} {reason}. Take an older checkpoint or start afresh."
             )
+
+
+def _no_object(value: Any, classes: Classes) -> str | None:
+    """Returns in words why a value holds what no object can be, or None."""
+    try:
+        check_objects(value, classes)
+    except ValueError as error:
+        return f"makes no sense: {error}"
+    return None
 
 
 def _is_of_class(kind: type, name: str) -> bool:
@@ -229,28 +233,16 @@ def _without_bars(callbacks: Iterable[keras.callbacks.Callback]) -> list[keras.c
     return [callback for callback in callbacks if not isinstance(callback, keras.callbacks.ProgbarLogger)]
 
 
-def _remembered(callback: keras.callbacks.Callback) -> list[str]:
-    """Returns the attributes that are state, by the table or because Keras does not know them."""
-    state, settings = _of_keras(type(callback))  # type: ignore[arg-type]
-    custom = _speaks_for_itself(callback)
+def _remembered(callback: keras.callbacks.Callback, *, asked: bool = True) -> list[str]:
+    """Returns the attributes that are state, by the table or because Keras does not know them.
+
+    Args:
+        callback: any.
+        asked: whether its `get_state` says what else it remembers, if it has one.
+    """
+    state, settings = of_keras(type(callback))  # type: ignore[arg-type]
+    custom = asked and _speaks_for_itself(callback)
     return [name for name in vars(callback) if name in state or not (custom or name in settings)]
-
-
-@cache
-def _of_keras(kind: type) -> tuple[frozenset[str], frozenset[str]]:
-    """Returns what Keras's classes among the bases of `kind` keep: state, and all else."""
-    state: set[str] = set()
-    settings: set[str] = set()
-    for base in filter(_is_keras, kind.__mro__):
-        state.update(_STATE.get(base.__name__, ()))
-        settings.update(_MACHINERY.get(base.__name__, ()))
-        if "__init__" in vars(base):
-            settings.update(inspect.getfullargspec(base.__init__).args)  # type: ignore[misc]
-    return frozenset(state), frozenset(settings - state)
-
-
-def _is_keras(kind: type) -> bool:
-    return kind.__module__.split(".")[0] == "keras"
 
 
 def _speaks_for_itself(callback: Any) -> bool:
@@ -260,7 +252,7 @@ def _speaks_for_itself(callback: Any) -> bool:
 def _custom_state(callback: Any) -> Any:
     state = callback.get_state()
     try:
-        return copied(state)
+        return copied([state], look_into=attributes_of)[0]
     except Resource as error:
         raise TypeError(
             f"{type(callback).__name__}.get_state() returned a {error}, which cannot be stored. Return "
@@ -271,13 +263,27 @@ def _custom_state(callback: Any) -> Any:
 def _copied(callback: keras.callbacks.Callback, value: Any) -> Any:
     if type(value) in (bool, int, float, str):
         return value
-    foreign = _ModelVariables(callback.model)
-    return copied(value, copy_arrays=not _is_keras(type(callback)), foreign=foreign)
+    foreign, arrays = _ModelVariables(callback.model), not is_keras(type(callback))
+    return copied(value, copy_arrays=arrays, foreign=foreign, look_into=_look_into)
+
+
+def _look_into(value: Any) -> Mapping[str, Any] | None:
+    """Returns the attributes that an object is made of; of a callback inside another, what it remembers."""
+    if isinstance(value, keras.callbacks.Callback):
+        return {name: vars(value)[name] for name in _remembered(value, asked=False)}
+    return attributes_of(value)
+
+
+def _custom_value(callback: Any, value: Any) -> Any:
+    """Returns what `set_state` gets: what `get_state` returned, made again."""
+    if getattr(callback, "takes_copies", False) is True:
+        return copied(value)
+    return put_back(None, value, in_place=False, classes=class_for(callback))
 
 
 def _can_be_copied(callback: keras.callbacks.Callback, value: Any) -> bool:
     try:
-        copied(value, copy_arrays=False, foreign=_ModelVariables(callback.model))
+        copied(value, copy_arrays=False, foreign=_ModelVariables(callback.model), look_into=_look_into)
     except Resource:
         return False
     return True
@@ -305,7 +311,8 @@ class _ModelVariables(Collection[int]):
         if self._model is None:
             return []
         optimizer = getattr(self._model, "optimizer", None)
-        found = [*self._model.variables, *(optimizer.variables if optimizer is not None else ())]
+        metrics = getattr(self._model, "metrics_variables", ())
+        found = [*self._model.variables, *metrics, *(optimizer.variables if optimizer is not None else ())]
         return [*found, *(v.value for v in found)]
 
 

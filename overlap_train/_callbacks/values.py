@@ -1,34 +1,50 @@
 """Values that callbacks keep, copied so that what happens later does not reach the copy.
 
-Copied are None, numbers, text, bytes, lists, tuples, dicts, sets and deques of such, NumPy scalars and
-arrays, eager tensors, and variables by value. Anything else is a resource (a model, a file, a writer, a
-function) that stays with the live callback. Types are compared exactly: a subclass may hold more than a copy
-of its items would.
+Copied are None, numbers, text, bytes, containers of such, values of Python's standard library (`standard`),
+NumPy scalars and arrays, eager tensors, variables by value, random generators by their state, and objects by
+their attributes (`objects`). Anything else is a resource (a file, a writer, a thread) that stays with the
+live callback.
 """
 
 from __future__ import annotations
 
+import array
 from collections import deque
-from collections.abc import Collection
-from dataclasses import dataclass
-from itertools import zip_longest
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-__all__ = ["Resource", "VariableValue", "copied", "put_back", "require_variables"]
+from overlap_train._callbacks import objects
+from overlap_train._callbacks.generators import GeneratorValue, copied_generator, is_generator
+from overlap_train._callbacks.objects import ObjectValue
+from overlap_train._callbacks.standard import is_standard
+
+__all__ = ["LookInto", "Resource", "VariableValue", "copied", "is_variable", "tf_variable"]
 
 _IMMUTABLE = frozenset({type(None), bool, int, float, complex, str, bytes})
 _SEQUENCES = (list, tuple, set, frozenset)
-_IN_PLACE = (list, dict, set, deque)
 # Containers in each other: to copy, pack and put back more could exhaust the stack. `packing` reads as many.
 _DEEPEST = 60
+_CONTAINERS = (*_SEQUENCES, dict, deque)
+_BUFFERS = (bytearray, array.array)
+
+LookInto = Callable[[Any], "Mapping[str, Any] | None"]
 
 
 class Resource(Exception):
-    """A value, or something in it, cannot be copied."""
+    """A value, or something in it, cannot be copied.
+
+    Attributes:
+        constant: whether nothing is lost by that.
+    """
+
+    def __init__(self, what: str, *, constant: bool = False) -> None:
+        super().__init__(what)
+        self.constant = constant
 
 
 @dataclass(frozen=True)
@@ -39,7 +55,11 @@ class VariableValue:
 
 
 def copied(
-    value: Any, *, copy_arrays: bool = True, foreign: Collection[int] = (), _above: tuple[int, ...] = ()
+    value: Any,
+    *,
+    copy_arrays: bool = True,
+    foreign: Collection[int] = (),
+    look_into: LookInto = lambda value: None,
 ) -> Any:
     """Returns a copy of a value; immutable parts are shared.
 
@@ -47,97 +67,116 @@ def copied(
         value: what a callback keeps.
         copy_arrays: whether it may write into its arrays.
         foreign: the `id` of each variable that somebody else restores.
+        look_into: returns the attributes that an object is made of, or None.
 
     Raises:
         Resource: a part of it cannot be copied.
     """
-    kind = type(value)
-    if kind in _IMMUTABLE:
-        return value
-    if kind in _SEQUENCES and _IMMUTABLE.issuperset(map(type, value)):
-        return kind(value)  # a history is long, and has nothing to look into
-    if isinstance(value, (np.ndarray, np.generic)):
-        return _copied_array(value, copy_arrays)
-    if _is_variable(value):
-        if id(value) in foreign:
-            raise Resource("a variable of the model")
-        return VariableValue(_tf_variable(value).read_value())
-    if isinstance(value, VariableValue):
-        return value
-    if tf.is_tensor(value) and hasattr(value, "numpy") and hasattr(value, "dtype"):
-        return _copied_tensor(value)
-    if id(value) in _above:
-        raise Resource("a container that holds itself")
-    if len(_above) >= _DEEPEST:
-        raise Resource(f"a container in more than {_DEEPEST} others")
-    above = (*_above, id(value))
-
-    def part(item: Any) -> Any:
-        return copied(item, copy_arrays=copy_arrays, foreign=foreign, _above=above)
-
-    if kind in _SEQUENCES:
-        return kind(part(item) for item in value)
-    if kind is deque:
-        return deque((part(item) for item in value), value.maxlen)
-    if kind is dict:
-        return {part(key): part(item) for key, item in value.items()}
-    raise Resource(kind.__name__)
+    return _Copier(copy_arrays, foreign, look_into).copy(value)
 
 
-def put_back(live: Any, value: Any, *, in_place: bool, copy_arrays: bool = True) -> Any:
-    """Returns what takes the place of a live value.
+@dataclass(frozen=True)
+class _Copier:
+    """Copies one value and all that it holds.
 
-    Args:
-        live: what is there now; variables in it are assigned.
-        value: what `copied` returned; nothing of it that can change is handed out.
-        in_place: whether to change a live list, dict, set or deque itself, so that who else holds it sees it.
+    Attributes:
         copy_arrays: whether the callback may write into its arrays.
-
-    Raises:
-        ValueError: a variable is to be restored where there is none, or one of another shape or dtype.
+        foreign: the `id` of each variable that somebody else restores.
+        look_into: returns the attributes that an object is made of, or None.
+        above: the `id` of what holds the value.
+        alone: whether objects alone hold the value, so that it is put back where it is.
     """
-    new = _parts_put_back(live, value, copy_arrays)
-    if not in_place or type(live) is not type(value) or not isinstance(live, _IN_PLACE):
-        return new
-    if isinstance(live, deque) and live.maxlen != new.maxlen:
-        return new
-    live.clear()
-    if isinstance(live, (dict, set)):
-        live.update(new)
-    else:
-        live.extend(new)
-    return live
 
+    copy_arrays: bool
+    foreign: Collection[int]
+    look_into: LookInto
+    above: tuple[int, ...] = ()
+    alone: bool = True
 
-def require_variables(live: Any, value: Any) -> None:
-    """Makes sure that `put_back` finds the variables that it assigns, and changes nothing.
+    def copy(self, value: Any) -> Any:
+        """Returns the copy of a value."""
+        kind = type(value)
+        if kind in _IMMUTABLE or is_standard(value):
+            return value
+        if kind in _SEQUENCES and _IMMUTABLE.issuperset(map(type, value)):
+            return kind(value)  # a history is long, and has nothing to look into
+        if isinstance(value, (np.ndarray, np.generic)):
+            return _copied_array(value, self.copy_arrays)
+        if is_variable(value):
+            if id(value) in self.foreign:
+                raise Resource("a variable of the model", constant=True)
+            return VariableValue(tf_variable(value).read_value())
+        if isinstance(value, (VariableValue, ObjectValue, GeneratorValue)):
+            return value
+        if tf.is_tensor(value) and hasattr(value, "numpy") and hasattr(value, "dtype"):
+            return _copied_tensor(value)
+        if kind in _BUFFERS:
+            return value[:]
+        if is_generator(value):
+            return copied_generator(value)
+        return self._holder(value, kind)
 
-    Raises:
-        ValueError: a variable is to be restored where there is none, or one of another shape or dtype.
-    """
-    if isinstance(value, VariableValue):
-        _require_variable(live, value)
-    elif isinstance(value, dict):
-        known = live if isinstance(live, dict) else {}
-        for key, item in value.items():
-            require_variables(known.get(key), item)
-    elif isinstance(value, (list, tuple, deque)) and not _IMMUTABLE.issuperset(map(type, value)):
-        old = list(live) if isinstance(live, (list, tuple, deque)) else []
-        for part, item in zip_longest(old[: len(value)], value):
-            require_variables(part, item)
+    def _holder(self, value: Any, kind: type) -> Any:
+        if id(value) in self.above:
+            # An object that refers to one above it is put back where both are.
+            raise Resource("a container that holds itself", constant=kind not in _CONTAINERS)
+        if len(self.above) >= _DEEPEST:
+            raise Resource(f"a container in more than {_DEEPEST} others")
+        inside = replace(self, above=(*self.above, id(value)), alone=self.alone and kind not in _CONTAINERS)
+        if kind in _SEQUENCES:
+            return kind(inside.parts(value))
+        if kind is deque:
+            return deque(inside.parts(value), value.maxlen)
+        if kind is dict:
+            return dict(zip(inside.parts(value), inside.parts(value.values()), strict=True))
+        return inside.taken_apart(value)
 
+    def parts(self, items: Iterable[Any]) -> list[Any]:
+        """Copies items; what cannot be copied loses nothing if there is nothing else."""
+        done, constants = [], []
+        for item in items:
+            try:
+                done.append(self.copy(item))
+            except Resource as error:
+                if not error.constant:
+                    raise
+                constants.append(error)
+        if constants:
+            raise Resource(str(constants[0]), constant=not done)
+        return done
 
-def _parts_put_back(live: Any, value: Any, copy_arrays: bool) -> Any:
-    if isinstance(value, VariableValue):
-        return _assigned(live, value)
-    if isinstance(value, dict):
-        known = live if isinstance(live, dict) else {}
-        return {key: _parts_put_back(known.get(key), item, copy_arrays) for key, item in value.items()}
-    if isinstance(value, (list, tuple, deque)):
-        old = list(live) if isinstance(live, (list, tuple, deque)) else []
-        parts = [_parts_put_back(o, item, copy_arrays) for o, item in zip_longest(old[: len(value)], value)]
-        return deque(parts, value.maxlen) if isinstance(value, deque) else type(value)(parts)
-    return copied(value, copy_arrays=copy_arrays)
+    def taken_apart(self, value: Any) -> ObjectValue:
+        """Takes an object apart; one that is not alone has to be complete, as it may have to be made."""
+        member = objects.member(value)
+        if member is not None:
+            return member
+        name, variables = objects.class_name(type(value)), objects.state_variables(value)
+        if variables is not None:
+            kept = [None if id(v) in self.foreign else self.copy(v) for v in variables]
+            if not any(kept):
+                raise Resource("a part of the model", constant=True)
+            return ObjectValue(name, kept, partial=True)
+        attributes = self.look_into(value)
+        if attributes is None:
+            raise Resource(type(value).__name__, constant=objects.is_constant(value))
+        taken: dict[str, Any] = {}
+        lost: list[str] = []
+        for each, part in attributes.items():
+            try:
+                taken[each] = self.copy(part)
+            except Resource as error:
+                if not self.alone:
+                    raise Resource(f"a {type(value).__name__} with {error}") from error
+                lost += [] if error.constant else [each]
+                continue
+            lost += [f"{each}.{inner}" for inner in getattr(taken[each], "lost", ())]
+        partial = len(taken) < len(attributes) or isinstance(value, keras.callbacks.Callback)
+        return ObjectValue(name, self._items(value), taken, partial=partial, lost=tuple(lost))
+
+    def _items(self, value: Any) -> Any:
+        """Returns what an object holds besides its attributes, as the class of Python's that holds it."""
+        base, content = objects.content_of(value)
+        return content if base is object else replace(self, alone=False).copy(content)
 
 
 def _copied_array(value: Any, copy_arrays: bool) -> Any:
@@ -158,26 +197,11 @@ def _copied_tensor(value: Any) -> Any:
     return value
 
 
-def _is_variable(value: Any) -> bool:
+def is_variable(value: Any) -> bool:
+    """Whether a value is a variable of Keras's or TensorFlow's."""
     return isinstance(value, (keras.Variable, tf.Variable))
 
 
-def _tf_variable(variable: Any) -> Any:
+def tf_variable(variable: Any) -> Any:
+    """Returns the TensorFlow variable that a variable is."""
     return variable.value if isinstance(variable, keras.Variable) else variable
-
-
-def _assigned(live: Any, value: VariableValue) -> Any:
-    _require_variable(live, value)
-    _tf_variable(live).assign(value.tensor)
-    return live
-
-
-def _require_variable(live: Any, value: VariableValue) -> None:
-    if not _is_variable(live):
-        raise ValueError(f"it was a variable, and now it is of type {type(live).__name__}")
-    target = _tf_variable(live)
-    if target.dtype != value.tensor.dtype or not target.shape.is_compatible_with(value.tensor.shape):
-        raise ValueError(
-            f"it was a variable of {value.tensor.shape} {value.tensor.dtype.name}, and now it is one of "
-            f"{target.shape} {target.dtype.name}"
-        )

@@ -40,6 +40,10 @@ class TrainingMeta:
         data: what the training data has to be told, as `callbacks.packing.pack` describes it.
         undelivered: the epochs that wait for their delivery, as `values.pack_undelivered` describes them.
         settings: what may change when the training goes on, but is to be told, by name.
+        configuration: of the model, its optimizer and its compilation as `fit` began, by name.
+        inside: the validations inside epochs, as `inside_epochs.pack_inside_epochs` describes them.
+        random: the states of everybody's random generators, as `callbacks.packing.pack` describes them.
+        in_turn: whether these states are those of all that has drawn until then, and of nothing else.
     """
 
     callbacks: list[Any]
@@ -51,6 +55,10 @@ class TrainingMeta:
     data: list[Any] = field(default_factory=list)
     undelivered: list[Any] = field(default_factory=list)
     settings: Mapping[str, str] = field(default_factory=dict)
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    inside: list[Any] = field(default_factory=list)
+    random: list[Any] = field(default_factory=list)
+    in_turn: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Returns it as the `meta` of a checkpoint."""
@@ -77,9 +85,6 @@ class TrainingMeta:
         _require(_is_log(list(logs.values())), "meta['logs']", logs, "numbers by name")
         lag = meta.get("max_lag")
         _require(is_count(lag, _LARGEST_LAG), "meta['max_lag']", lag, "a number of epochs")
-        settings = _of_type(meta, "settings", dict)
-        texts = all(isinstance(text, str) for text in settings.values())
-        _require(texts, "meta['settings']", settings, "texts by name")
         return cls(
             callbacks=_of_type(meta, "callbacks", list),
             cursor=_place(cursor),
@@ -89,7 +94,11 @@ class TrainingMeta:
             files=_of_type(meta, "files", list),
             data=_of_type({"data": [], **meta}, "data", list),
             undelivered=_undelivered(state, num_batches),
-            settings=settings,
+            settings=_texts(meta, "settings"),
+            configuration=_texts({"configuration": {}, **meta}, "configuration"),
+            inside=_of_type({"inside": [], **meta}, "inside", list),
+            random=_of_type({"random": [], **meta}, "random", list),
+            in_turn=_of_type({"in_turn": False, **meta}, "in_turn", bool),
         )
 
 
@@ -135,6 +144,13 @@ def _of_type(meta: Mapping[str, Any], name: str, kind: type) -> Any:
     value = meta.get(name)
     _require(isinstance(value, kind), f"meta[{name!r}]", value, f"a {kind.__name__}")
     return value
+
+
+def _texts(meta: Mapping[str, Any], name: str) -> dict[str, str]:
+    texts: dict[str, str] = _of_type(meta, name, dict)
+    fit = all(isinstance(text, str) for text in texts.values())
+    _require(fit, f"meta[{name!r}]", texts, "texts by name")
+    return texts
 
 
 def _is_log(value: object, depth: int = 0) -> bool:

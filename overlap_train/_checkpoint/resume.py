@@ -13,81 +13,35 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import keras
 
-from overlap_train._callbacks.packing import pack, unpack
-from overlap_train._callbacks.rewind import (
-    FileMark,
-    files_of,
-    mark_files,
-    read_marks,
-    rewind_files,
-    sync_files,
-)
+from overlap_train._callbacks.rewind import files_of, mark_files, rewind_files, sync_files
 from overlap_train._callbacks.state import CallbackState, capture_all, check_all, restore_all
-from overlap_train._checkpoint.meta import TrainingMeta
+from overlap_train._checkpoint.configuration import describe_callbacks, differences
+from overlap_train._checkpoint.content import (
+    Captured,
+    Found,
+    StartPoint,
+    Told,
+    as_checkpoint,
+    understood,
+)
 from overlap_train._checkpoint.state import CheckpointState
 from overlap_train._checkpoint.store import CheckpointStore
-from overlap_train._checkpoint.values import (
-    Undelivered,
-    check_values,
-    pack_undelivered,
-    pack_values,
-    plain_logs,
-    specs_of,
-    stored_values,
-    undelivered,
-)
+from overlap_train._checkpoint.values import specs_of, stored_values
 from overlap_train._data.cursor import Cursor, CursorState
-from overlap_train._snapshot import ModelState, Values
+from overlap_train._keras.randomness import random_states, set_random_states
+from overlap_train._snapshot import InsideEpochs, ModelState, Values
 from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
 from overlap_train.options.checkpoint import CheckpointPolicy
 
-__all__ = ["Resumer", "StartPoint"]
+__all__ = ["Resumer", "StartPoint", "Told"]
 
 
-@dataclass(frozen=True)
-class StartPoint:
-    """Where a resumed training goes on.
-
-    Attributes:
-        epoch: the next epoch.
-        step: training steps made so far.
-        stopped: whether a callback had stopped the training.
-        logs: the logs of the last delivered epoch.
-        max_lag: how far the training ran ahead when the checkpoint was written.
-        position: in the data.
-        undelivered: the epochs before it that wait for their delivery, oldest first.
-    """
-
-    epoch: int
-    step: int
-    stopped: bool
-    logs: Mapping[str, float]
-    max_lag: int
-    position: CursorState
-    undelivered: tuple[Undelivered, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Found:
-    """A checkpoint that makes sense to this training, in parts."""
-
-    state: CheckpointState
-    meta: TrainingMeta
-    files: tuple[FileMark, ...]
-    callbacks: tuple[CallbackState, ...]
-    data: dict[str, Any]
-    undelivered: tuple[Undelivered, ...]
-
-    @property
-    def first_undelivered(self) -> int:
-        """The first epoch whose end no callback has seen."""
-        return self.undelivered[0].snapshot.epoch if self.undelivered else self.state.epoch
+_OF_LOSS = "compile.loss_weights"
 
 
 class Resumer:
@@ -100,7 +54,7 @@ class Resumer:
         variables: ModelState,
         *,
         num_batches: int | None = None,
-        settings: Mapping[str, str] | None = None,
+        told: Told | None = None,
         say: Callable[[str], None] = lambda message: None,
     ) -> None:
         """Locks the directory and reads the newest sound checkpoint in it.
@@ -110,7 +64,7 @@ class Resumer:
             belongs_to: what a checkpoint has to belong to, part by part.
             variables: whose values are stored.
             num_batches: in one pass over the data, where that is known.
-            settings: what may differ from those of the checkpoint, but is to be told.
+            told: what may differ from the checkpoint, but is to be told.
             say: told what differs.
 
         Raises:
@@ -119,13 +73,16 @@ class Resumer:
             CheckpointMismatchError: the newest sound one belongs to another model, data or history.
         """
         self._policy = policy
-        self._variables, self._specs = variables, specs_of(variables)
-        layout = "\n".join(f"{shape} {dtype}" for shape, dtype in self._specs)
+        self._variables = variables
+        layout = "\n".join(f"{shape} {dtype}" for shape, dtype in specs_of(variables))
         self._fingerprint = {**belongs_to, "variables": layout}
         self._num_batches = num_batches
-        self._settings = dict(settings or {})
+        self._told = told or Told()
         self._say = say
+        self._inside: Callable[[], InsideEpochs] = InsideEpochs
+        self._lags: tuple[int, ...] = ()
         self._files: dict[int, str] = {}
+        self._said_lost: set[str] = set()
         self._store = CheckpointStore(policy.directory, policy.keep)
         self._store.acquire()
         try:
@@ -149,6 +106,8 @@ class Resumer:
             OSError: a file that the training has written cannot be cut.
         """
         listed = list(callbacks)
+        configuration = {**self._told.configuration, **describe_callbacks(listed)}
+        self._told = replace(self._told, configuration=configuration)
         self._files = files_of(listed)
         self._accept(listed)
         if self._found is not None:
@@ -181,14 +140,30 @@ class Resumer:
         self._accept(listed)
         found, self._found = self._found, None
         if found is None:
+            self._captured(listed)
             return None
         values = stored_values(state, found.state.arrays)
         if found.meta.cursor["within"]:
             begin_epoch(found.state.epoch)
-        restore_all(listed, found.callbacks)
+        self._say_lost(found.callbacks)
+        stay = restore_all(listed, found.callbacks)
+        if stay:
+            self._say(
+                f"these attributes of callbacks are not put back and stay as they are: {', '.join(stay)}"
+            )
         state.restore(values)
         meta = found.meta
         position = CursorState(**meta.cursor, data=found.data)
+        self._put_random_back(found, state)
+        self._go_to(position, cursor)
+        self._put_random_back(found, state, again=True)
+        self._tell_changes(found)
+        self._written_step = found.state.step
+        epoch, step = found.state.epoch, found.state.step
+        where = (epoch, step, meta.stopped, meta.logs, meta.max_lag, position)
+        return StartPoint(*where, found.undelivered, found.inside or None)
+
+    def _go_to(self, position: CursorState, cursor: Cursor) -> None:
         try:
             others = cursor.resume(position)
         except ValueError as error:
@@ -198,12 +173,43 @@ class Resumer:
             ) from error
         if others:
             self._say(f"of the training data these attributes are others than before: {', '.join(others)}")
-        for name, value in self._settings.items():
-            if meta.settings.get(name, value) != value:
-                self._say(f"{name} is {value}; until the checkpoint it was {meta.settings[name]}")
-        self._written_step = found.state.step
-        epoch, step = found.state.epoch, found.state.step
-        return StartPoint(epoch, step, meta.stopped, meta.logs, meta.max_lag, position, found.undelivered)
+
+    def _put_random_back(self, found: Found, state: ModelState, *, again: bool = False) -> None:
+        """Puts everybody's random generators back.
+
+        Args:
+            found: the checkpoint.
+            state: of whose variables the values are restored already.
+            again: whether data has put back the states that it had drawn from.
+        """
+        if found.random is None or (again and not (found.meta.in_turn and not found.data.get("begun"))):
+            return
+        known = {id(handle) for variable in state.variables for handle in variable.handles}
+        try:
+            set_random_states(found.random, known)
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            raise CheckpointMismatchError(
+                f"the checkpoint's random states cannot be put back ({error!r:.160}); was it written with "
+                "other versions of TensorFlow or Keras? Give another directory to start afresh"
+            ) from error
+
+    def _tell_changes(self, found: Found) -> None:
+        for name, value in self._told.settings.items():
+            before = found.meta.settings.get(name, value)
+            if before != value:
+                self._say(f"{name} is {value}; until the checkpoint it was {before}")
+        changes = differences(found.meta.configuration, self._told.configuration, self._told.rate())
+        if changes is not None:
+            self._say(f"this training is configured otherwise than that of the checkpoint: {changes}")
+        if not found.meta.random:
+            self._say(
+                "the checkpoint is of an earlier release, which kept no random states of Python, NumPy and "
+                "TensorFlow and no configuration: who draws from these begins anew, and nothing is compared"
+            )
+
+    def watch(self, inside: Callable[[], InsideEpochs]) -> None:
+        """Takes what tells how the validations inside epochs stand."""
+        self._inside = inside
 
     def steps_left(self, step: int) -> int | None:
         """Returns how many steps may follow `step` before a checkpoint is due; None if any."""
@@ -243,6 +249,7 @@ class Resumer:
             CheckpointError: an earlier one could not be written.
         """
         self._deliveries += 1
+        self._lags = (*self._lags[-1:], point.max_lag)
         # A checkpoint inside a later epoch holds the snapshot of this one.
         newer = point.step > self._written_step
         due = newer and self._deliveries % self._policy.every_epochs == 0 and self._waited()
@@ -262,8 +269,31 @@ class Resumer:
     ) -> None:
         self._written_s, self._written_step = time.monotonic(), point.step
         self.wait()
-        states, files = capture_all(callbacks), mark_files(self._files)
-        self._writing = self._writer.submit(self._write, point, values, states, files)
+        known = {id(handle) for variable in self._variables.variables for handle in variable.handles}
+        captured = Captured(
+            self._captured(callbacks),
+            mark_files(self._files),
+            random_states(known),
+            not any(self._lags),
+            self._inside(),
+        )
+        self._writing = self._writer.submit(self._write, point, values, captured)
+
+    def _captured(self, callbacks: Iterable[keras.callbacks.Callback]) -> tuple[CallbackState, ...]:
+        """Returns what callbacks remember; says of what no checkpoint will hold, once."""
+        states = capture_all(callbacks)
+        self._say_lost(states)
+        return states
+
+    def _say_lost(self, states: Iterable[CallbackState]) -> None:
+        names = dict.fromkeys(f"{state.kind}.{name}" for state in states for name in state.lost)
+        new = [name for name in names if name not in self._said_lost]
+        self._said_lost.update(new)
+        if new:
+            self._say(
+                f"a resumed fit takes these attributes of its callbacks as they then are: {', '.join(new)}; "
+                "what they hold cannot be stored (get_state and set_state would say what can)"
+            )
 
     def wait(self) -> None:
         """Waits for the writer, and raises what it raised."""
@@ -279,26 +309,31 @@ class Resumer:
         self._writing = None
         self._store.close()
 
-    def _load(self, callbacks: Sequence[keras.callbacks.Callback] | None = None) -> _Found | None:
+    def _load(self, callbacks: Sequence[keras.callbacks.Callback] | None = None) -> Found | None:
         """Reads the newest checkpoint that makes sense, to the callbacks too if they are given."""
-        found: list[_Found] = []
+        found: list[Found] = []
 
         def check(state: CheckpointState) -> None:
-            understood = self._understood(state)
+            newest = understood(state, self._variables, self._num_batches)
+            self._require_one_kind(newest)
             if callbacks is not None:
-                check_all(callbacks, understood.callbacks)
-            found.append(understood)
+                check_all(callbacks, newest.callbacks)
+            found.append(newest)
 
         self._store.load_latest(self._fingerprint, check)
         return found[0] if found else None
 
-    def _understood(self, state: CheckpointState) -> _Found:
-        meta = TrainingMeta.of(state, num_batches=self._num_batches)
-        check_values(state.arrays, self._specs)
-        waiting = undelivered(state.arrays, meta.undelivered, self._variables)
-        data = [dict(part.values) for part in unpack(state.arrays, meta.data)]
-        files, callbacks = read_marks(meta.files), unpack(state.arrays, meta.callbacks)
-        return _Found(state, meta, files, callbacks, data[0] if data else {}, waiting)
+    def _require_one_kind(self, found: Found) -> None:
+        """Refuses a training whose history would hold losses of two kinds."""
+        before = {name: v for name, v in found.meta.configuration.items() if name.startswith(_OF_LOSS)}
+        now = {name: v for name, v in self._told.configuration.items() if name.startswith(_OF_LOSS)}
+        changes = differences(before, now, None)
+        if changes is not None:
+            raise CheckpointMismatchError(
+                f"The checkpoint was written by another training. What differs: {changes}, so that its "
+                "history would hold losses of two kinds. Resume with the same, or give another directory to "
+                "start afresh."
+            )
 
     def _accept(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
         """Goes back to an older checkpoint if the newest makes no sense to the callbacks."""
@@ -309,30 +344,7 @@ class Resumer:
         except CheckpointCorruptError:
             self._found = self._load(callbacks)
 
-    def _write(
-        self,
-        point: StartPoint,
-        values: Values,
-        states: tuple[CallbackState, ...],
-        files: tuple[FileMark, ...],
-    ) -> Path:
-        arrays, described = pack(states)
-        data_arrays, data = pack([CallbackState("data", point.position.data)], prefix="data")
-        arrays |= data_arrays
-        waiting_arrays, waiting = pack_undelivered(point.undelivered)
-        arrays |= waiting_arrays | pack_values(values)
-        meta = TrainingMeta(
-            callbacks=described,
-            cursor=point.position.place(),
-            data=data,
-            undelivered=waiting,
-            stopped=point.stopped,
-            logs=plain_logs(point.logs),
-            max_lag=point.max_lag,
-            files=[asdict(mark) for mark in files],
-            settings=self._settings,
-        )
-        sync_files(files)
-        return self._store.save(
-            CheckpointState(point.epoch, point.step, arrays, meta.as_json(), self._fingerprint)
-        )
+    def _write(self, point: StartPoint, values: Values, captured: Captured) -> Path:
+        sync_files(captured.files)
+        written = as_checkpoint(point, values, captured, self._told, self._fingerprint)
+        return self._store.save(written)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +36,7 @@ from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._training.loops import Loop
 from overlap_train._training.pace import Pace
 from overlap_train._training.step import Step, require_optimizer
+from overlap_train._validation.attributes import Attributes, watched
 from overlap_train._validation.backlog import Backlog
 from overlap_train._validation.functions import FunctionRequest, add_functions
 from overlap_train._validation.given_sets import GivenSets
@@ -94,7 +94,7 @@ class FitBuilder:
         callbacks: the user's, and the history.
         progress: told what is decided.
         resources: closes what is opened here.
-        keep: called with the results of validations inside epochs.
+        inside: takes the results of validations inside epochs.
         looks_only: whether nothing is to be run, so that Python's validation data is read to be told about.
 
     Attributes:
@@ -108,7 +108,7 @@ class FitBuilder:
         callbacks: keras.callbacks.CallbackList,
         progress: ProgressReporter,
         resources: contextlib.ExitStack,
-        keep: Callable[[StepValidation], None],
+        inside: list[StepValidation],
         *,
         looks_only: bool = False,
     ) -> None:
@@ -125,7 +125,7 @@ class FitBuilder:
         self._callbacks = callbacks
         self._progress = progress
         self._resources = resources
-        self._keep = keep
+        self._inside = inside
         self._idle = IdleCores(available_cores())
         self._interrupts: Interrupts | None = None
         self._resumer: Resumer | None = None
@@ -148,7 +148,8 @@ class FitBuilder:
         lag, reason, late = self._lag(step, suite)
         grounds = Grounds(self._callbacks)
         anew = self._first_validation(step, traced_with, grounds)
-        checks = Checks(lambda: step.metrics.live, grounds.changed, anew)
+        as_before = functools.partial(watched, request.model, looked_at=bool(request.functions))
+        checks = Checks(lambda: step.metrics.live, grounds.changed, anew, as_before)
         callbacks, delivery = deliver_together(request, state, self._callbacks, suite, checks)
         backlog = Backlog(settings.validation, suite, max_lag=lag)
         self._resources.callback(backlog.drop)
@@ -326,14 +327,19 @@ class FitBuilder:
         policy = self._settings.validation
         if not suite or (policy.every_steps is None and policy.every_seconds is None):
             return None
-        return StepValidations(
+        made = StepValidations(
             suite,
             StepSchedule(policy.every_steps, policy.every_seconds),
-            functools.partial(deliver_step_validation, callbacks.callbacks, self._keep),
+            functools.partial(deliver_step_validation, callbacks.callbacks),
+            self._inside,
         )
+        if self._resumer is not None and self._settings.hosts.count == 1:
+            self._resumer.watch(made.under_way)
+        return made
 
     def _take_snapshot(self, state: ModelState, epoch: int) -> Snapshot:
-        return Snapshot(epoch, self.ledger.course.step, state.read(), self._cursor.state())
+        attributes = Attributes.of(self._request.model) if self._request.functions else None
+        return Snapshot(epoch, self.ledger.course.step, state.read(), self._cursor.state(), attributes)
 
     def _interrupted(self) -> bool:
         return self._interrupts is not None and self._interrupts.received is not None

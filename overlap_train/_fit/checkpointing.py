@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from typing import Any
 
+from overlap_train._checkpoint.configuration import describe_configuration, shown_rate
 from overlap_train._checkpoint.fingerprints import describe_sets, fingerprint
-from overlap_train._checkpoint.resume import Resumer
+from overlap_train._checkpoint.resume import Resumer, Told
 from overlap_train._fit.followers import AnyStart, SharedStart
 from overlap_train._fit.request import FitRequest
 from overlap_train._snapshot import ModelState
@@ -57,7 +59,7 @@ def build_resumer(
             {**fingerprint(request.model, feed), "validation": _describe_validation(request)},
             state,
             num_batches=feed.num_batches,
-            settings={f"ValidationPolicy.{name}": repr(getattr(settings.validation, name)) for name in _SAID},
+            told=_told(request),
             say=say,
         )
 
@@ -78,6 +80,23 @@ def share_start(request: FitRequest, resumer: Resumer | None) -> AnyStart | None
     if request.checkpoints is None or hosts.count == 1:
         return resumer
     return SharedStart(hosts, request.model, resumer)
+
+
+def _told(request: FitRequest) -> Told:
+    """Returns what may differ when a training goes on, but is to be told."""
+    settings, model = request.settings, request.model
+    policy = {f"ValidationPolicy.{name}": repr(getattr(settings.validation, name)) for name in _SAID}
+    configuration = {
+        **describe_configuration(model),
+        "fit.steps_per_epoch": str(request.steps_per_epoch or request.feed.num_batches),
+        "Trainer.train_step": "stock" if settings.stock else _name(settings.train_step),
+        "Trainer.preprocess": _name(settings.preprocess),
+    }
+    return Told(policy, configuration, lambda: shown_rate(model))
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__qualname__", type(function).__name__))
 
 
 def _describe_validation(request: FitRequest) -> str:

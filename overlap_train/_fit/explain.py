@@ -44,7 +44,7 @@ def explain_fit(request: FitRequest) -> Explanation:
         resources.enter_context(Traces.set_aside(request.model))
         progress = resources.enter_context(ProgressReporter(request.epochs, steps, verbose=0))
         callbacks = _unheard(request.callbacks)
-        builder = FitBuilder(request, cursor, callbacks, progress, resources, lambda _: None, looks_only=True)
+        builder = FitBuilder(request, cursor, callbacks, progress, resources, [], looks_only=True)
         parts = builder.build()
         return _explanation(request, parts, steps, time.monotonic() - start_s)
 

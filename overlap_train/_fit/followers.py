@@ -251,7 +251,12 @@ class SharedStart:
         history = self._model.history
         told = None
         if own is not None:
-            told = [asdict(own) | {"position": None}, cursor.state().place(), history.epoch, history.history]
+            told = [
+                asdict(own) | {"position": None, "inside": None},
+                cursor.state().place(),
+                history.epoch,
+                history.history,
+            ]
         told = self._hosts.from_chief(told)
         if told is None:
             return None

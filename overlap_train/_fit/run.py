@@ -55,7 +55,7 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
         progress = ProgressReporter(request.epochs, steps, verbose=request.verbose)
         resources.enter_context(progress)
         outcome.messages = progress.messages
-        builder = FitBuilder(request, cursor, callbacks, progress, resources, outcome.step_validations.append)
+        builder = FitBuilder(request, cursor, callbacks, progress, resources, outcome.step_validations)
         session = _open(request, builder, callbacks)
         if session is not None:
             _run(session, request, builder, outcome)

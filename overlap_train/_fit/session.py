@@ -123,6 +123,8 @@ class FitSession:
         if point.position.within:
             where = f"inside epoch {point.epoch + 1}, after {point.position.steps} of its steps"
         parts.training.progress.message(f"resumed {where}")
+        if point.inside is not None and parts.deliveries.stepwise is not None:
+            parts.deliveries.stepwise.go_on(point.inside)
         for waiting in point.undelivered:
             parts.deliveries.begin_again(waiting)
         if not point.position.within:

@@ -1,7 +1,7 @@
 """What copying a model needs of Keras.
 
-Leans on `global_state`, `SafeModeScope`, `_compile_config` and TensorFlow's `context`. On the training
-thread.
+Leans on `global_state`, `SafeModeScope`, `_compile_config`, `_path` of variables and TensorFlow's `context`.
+On the training thread.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import collections
 import contextlib
 import functools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -19,7 +19,15 @@ from keras.src.backend.common import global_state
 from keras.src.saving import serialization_lib
 from tensorflow.python.eager import context
 
-__all__ = ["base_attributes", "compile_arguments", "eager_random_state", "trusted", "undisturbed"]
+__all__ = [
+    "base_attributes",
+    "compile_arguments",
+    "eager_random_state",
+    "name_alike",
+    "set_path",
+    "trusted",
+    "undisturbed",
+]
 
 
 def eager_random_state() -> Any:
@@ -73,6 +81,20 @@ def compile_arguments(model: keras.Model) -> dict[str, Any] | None:
     if config is None or type(model).compile is not keras.Model.compile:
         return None
     return dict(config.config)
+
+
+def name_alike(copied: Iterable[keras.Variable], own: Iterable[keras.Variable]) -> None:
+    """Gives the variables of a copy the names and paths of the model's own (`_name`, `_path`).
+
+    They depend on when and within what a layer was built, and a function may look a variable up by its path.
+    """
+    for theirs, ours in zip(copied, own, strict=True):
+        set_path(theirs, ours.path)
+
+
+def set_path(variable: keras.Variable, path: str) -> None:
+    """Gives a variable a path, and the name that it ends with."""
+    variable._name, variable._path = path.rpartition("/")[2], path
 
 
 @functools.cache

@@ -1,8 +1,8 @@
-"""An evaluation function in a process of its own: the parent's half and the child's.
+"""An evaluation function in a process of its own: the parent's half; `function_server` is the child's.
 
-The parent sends the values of the model's variables, the child answers with what the function returned. The
-parent's half belongs to the function's thread, but for `close`; a process that has died, or that was killed
-because nobody waits for it any more, is started again for the next snapshot.
+The parent sends the values of the model's variables and its attributes, the child answers with what the
+function returned. This half belongs to the function's thread, but for `close`; a process that has died, or
+that was killed because nobody waits for it any more, is started again for the next snapshot.
 """
 
 from __future__ import annotations
@@ -11,31 +11,67 @@ import contextlib
 import multiprocessing
 import os
 import pickle
-import queue
-import signal
 import tempfile
 import threading
 import time
-import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-from overlap_train._snapshot import Values
+from overlap_train._keras import models as keras_models
+from overlap_train._snapshot import ModelState, Values
 from overlap_train._support.arguments import shown
-from overlap_train._validation.private_model import build
-from overlap_train.options.functions import EvaluationFunction, metric_values
+from overlap_train._validation.attributes import Attributes, is_stock
+from overlap_train._validation.computations import CopyRefusedError, digest_of
+from overlap_train._validation.function_server import READY, Request, Served, Settings, serve_function
+from overlap_train._validation.private_model import custom_objects, places_of
+from overlap_train.options.functions import EvaluationFunction
 
-__all__ = ["FunctionProcess", "serve_function"]
+__all__ = ["FunctionProcess", "TrainedModel"]
 
 _END_S = 5.0
 # A process that takes longer to import and to make its model counts as one that hangs.
 _LONGEST_START_S = 300.0
-_READY = "ready"
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """What a process has to be told of the model that is trained.
+
+    Attributes:
+        model: built and compiled.
+        x_spec: nested `tf.TensorSpec` of the input of a batch.
+        places: of the model's variables in `Values.flat`.
+        optimizer_places: of those of its optimizer.
+        digest: of what it computes, where a copy of it might compute something else; or None.
+    """
+
+    model: keras.Model
+    x_spec: Any
+    places: Sequence[int]
+    optimizer_places: Sequence[int]
+    digest: str | None
+
+    @classmethod
+    def of(
+        cls, model: keras.Model, state: ModelState, x_spec: Any, function: EvaluationFunction
+    ) -> TrainedModel:
+        """Looks at a model.
+
+        Raises:
+            CopyRefusedError: no copy is known to answer like the model.
+        """
+        places = places_of(model, state, model.variables)
+        optimizer_places: list[int] = []
+        if isinstance(model.optimizer, keras.optimizers.Optimizer):
+            with contextlib.suppress(CopyRefusedError):  # it is another one, whose state nobody knows
+                optimizer_places = places_of(model, state, model.optimizer.variables)
+        stock = function.clone is None and all(map(is_stock, keras_models.flat_layers(model)))
+        return cls(model, x_spec, places, optimizer_places, None if stock else digest_of(model, x_spec))
 
 
 class FunctionProcess:
@@ -45,29 +81,45 @@ class FunctionProcess:
         self,
         name: str,
         function: EvaluationFunction,
-        model: keras.Model,
-        x_spec: Any,
-        places: Sequence[int],
+        trained: TrainedModel,
         resources: contextlib.ExitStack,
+        say: Callable[[str], None],
     ) -> None:
         """Starts the process, and does not wait for it.
 
         Args:
             name: the function's.
             function: with `backend="process"`.
-            model: built and compiled; saved to a temporary file unless the function has a `clone`.
-            x_spec: nested `tf.TensorSpec` of the input of a batch.
-            places: of the model's variables in `Values.flat`.
+            trained: the model; saved to a temporary file unless the function has a `clone`.
             resources: removes the file.
+            say: told on this thread what the process cannot be given.
 
         Raises:
             TypeError: the function, or its `clone`, cannot be pickled.
             ValueError: the model cannot be saved.
         """
         self._name = name
-        self._places = places
+        self._trained = trained
+        model = trained.model
         path = None if function.clone is not None else _saved(name, model, resources)
-        self._payload = _pickled(name, (function.function, function.clone, path, x_spec))
+        attributes, left = Attributes.of(model).portable()
+        if left:
+            say(
+                f"the process of evaluation function {name!r} does not get these attributes of the model, "
+                f"which cannot be pickled: {', '.join(left)}"
+            )
+        served = Served(
+            function=function.function,
+            clone=function.clone,
+            path=path,
+            x_spec=trained.x_spec,
+            custom=_importable(custom_objects(model)) if function.clone is None else {},
+            paths=[variable.path for variable in model.variables],
+            compilation=_compilation(model),
+            attributes=attributes,
+            digest=trained.digest,
+        )
+        self._payload = _pickled(name, (Settings.here(), served))
         self._lock = threading.Lock()  # around the change of the process and the end
         self._closed = False
         self._process: Any = None
@@ -80,7 +132,7 @@ class FunctionProcess:
         """Whether the process is being started, and the function cannot be called yet. Any thread."""
         return not self._ready and time.monotonic() < self._started_s + _LONGEST_START_S
 
-    def __call__(self, values: Values) -> tuple[Mapping[str, float], Sequence[str]]:
+    def __call__(self, values: Values, attributes: Attributes) -> tuple[Mapping[str, float], Sequence[str]]:
         """Calls the function; see `functions.FunctionCall`.
 
         Raises:
@@ -89,10 +141,11 @@ class FunctionProcess:
         """
         self._start()
         flat = values.flat()
-        arrays = [flat[place].numpy() for place in self._places]
+        variables = [flat[place].numpy() for place in self._trained.places]
+        optimizer = [flat[place].numpy() for place in self._trained.optimizer_places]
         try:
-            self._ready = self._ready or self._received() == _READY
-            self._connection.send(arrays)
+            self._ready = self._ready or self._received() == READY
+            self._connection.send(Request(variables, optimizer, attributes.portable()[0]))
             answer = self._received()
         except (EOFError, OSError):
             answer = None
@@ -179,82 +232,31 @@ def _saved(name: str, model: keras.Model, resources: contextlib.ExitStack) -> st
     return path
 
 
+def _importable(objects: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the classes and functions that another process finds; Keras says which others it misses."""
+    found = {}
+    for name, each in objects.items():
+        with contextlib.suppress(Exception):  # such as of a class inside a function
+            pickle.dumps(each)
+            found[name] = each
+    return found
+
+
+def _compilation(model: keras.Model) -> dict[str, Any] | None:
+    """Returns what a model was compiled with, for one that is made anew; None where that cannot be told."""
+    try:
+        config: dict[str, Any] | None = model.get_compile_config()
+        pickle.dumps(config)
+    except Exception:  # of a loss or an optimizer of the user's own
+        return None
+    return config
+
+
 def _pickled(name: str, payload: Any) -> bytes:
     try:
         return pickle.dumps(payload)
     except Exception as error:  # objects of others raise anything
         raise TypeError(
             f"evaluation function {name!r} cannot be sent to a process of its own ({error}): function and "
-            f"clone must be importable by name; got {shown(payload[0])}"
+            f"clone must be importable by name; got {shown(payload[1].function)}"
         ) from error
-
-
-def serve_function(link: Any, payload: bytes) -> None:
-    """Answers the parent's requests; the child's main thread.
-
-    Args:
-        link: to the parent; once that has gone, this process ends.
-        payload: what `FunctionProcess` pickled.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt ends
-    with contextlib.suppress(RuntimeError):  # TensorFlow may have been started by the user's imports
-        tf.config.set_visible_devices([], "GPU")
-    requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(link, requests), name="requests", daemon=True).start()
-    function = model = failed = None
-    try:
-        function, clone, path, x_spec = pickle.loads(payload)
-        model = clone() if clone is not None else keras.saving.load_model(path, safe_mode=False)
-        build(model, x_spec)
-    except BaseException as error:
-        failed = error, traceback.format_exc()
-    link.send(_READY)
-    while True:
-        arrays = requests.get()
-        link.send(_portable(failed) if failed is not None else _answer(function, model, arrays))
-
-
-def _read(link: Any, requests: queue.SimpleQueue[Any]) -> None:
-    """Hands requests on, and ends this process when the parent has gone, whatever the function does."""
-    while True:
-        try:
-            requests.put(link.recv())
-        except (EOFError, OSError):
-            os._exit(0)
-
-
-def _answer(function: Any, model: keras.Model, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    try:
-        variables = model.variables
-        if [tuple(v.shape) for v in variables] != [array.shape for array in arrays]:
-            raise ValueError(
-                "the model made in this process has other variables than the one that is trained"
-            )
-        for variable, array in zip(variables, arrays, strict=True):
-            variable.assign(array)
-        process = os.getpid()
-        try:
-            returned = function(model)
-        finally:
-            if os.getpid() != process:
-                os._exit(1)  # a fork of the function's that came back from it
-        changed = [
-            variable.path
-            for variable, array in zip(variables, arrays, strict=True)
-            if variable.numpy().tobytes() != array.tobytes()
-        ]
-        return None, "", metric_values(returned), changed
-    except BaseException as error:
-        return _portable((error, traceback.format_exc()))
-
-
-def _portable(failed: tuple[BaseException, str]) -> tuple[Any, ...]:
-    """Returns an error as an answer; one that cannot be pickled as what it says."""
-    error, text = failed
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        error = RuntimeError(f"{type(error).__name__}: {error}")
-    if not isinstance(error, Exception):
-        error = RuntimeError(f"{type(error).__name__}: {error}")  # such as SystemExit
-    return error, text, {}, ()

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import keras
@@ -25,14 +25,14 @@ from overlap_train._keras import routes
 from overlap_train._keras.summaries import SummaryDefaults, SummaryFollower
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support import fit_arguments
-from overlap_train._validation.function_process import FunctionProcess
+from overlap_train._validation.attributes import Attributes
+from overlap_train._validation.computations import CopyRefusedError
+from overlap_train._validation.function_process import FunctionProcess, TrainedModel
 from overlap_train._validation.live import LiveRunner
 from overlap_train._validation.pool import WorkerPool
 from overlap_train._validation.private_model import (
-    CopyRefusedError,
     PrivateModel,
     make_private_model,
-    places_of,
     require_no_outside,
 )
 from overlap_train._validation.suite import NamedRunner, ValidationSuite
@@ -45,7 +45,7 @@ __all__ = ["FunctionRequest", "FunctionRunner", "LiveFunction", "add_functions"]
 class FunctionCall(Protocol):
     """Calls a function with a model of a snapshot's weights."""
 
-    def __call__(self, values: Values) -> tuple[Mapping[str, float], Sequence[str]]:
+    def __call__(self, values: Values, attributes: Attributes) -> tuple[Mapping[str, float], Sequence[str]]:
         """Returns the function's values by name, and the names of what it changed in its model."""
 
 
@@ -125,8 +125,8 @@ def _make_call(
         if function.clone is None:
             require_no_outside(request.state)
         if function.backend == "process":
-            places = places_of(request.model, request.state, request.model.variables)
-            return FunctionProcess(name, function, request.model, request.x_spec, places, resources)
+            trained = TrainedModel.of(request.model, request.state, request.x_spec, function)
+            return FunctionProcess(name, function, trained, resources, request.say)
         private = make_private_model(request.model, request.state, request.x_spec, function.clone)
     except CopyRefusedError as error:
         if function.clone is None:
@@ -147,10 +147,10 @@ class PrivateCall:
         self._private = private
         self._dtype_policy = keras.config.dtype_policy()
 
-    def __call__(self, values: Values) -> tuple[Mapping[str, float], Sequence[str]]:
+    def __call__(self, values: Values, attributes: Attributes) -> tuple[Mapping[str, float], Sequence[str]]:
         """Calls the function; see `FunctionCall`."""
         keras.config.set_dtype_policy(self._dtype_policy)  # which is a thread's own
-        self._private.adopt(values)
+        self._private.adopt(values, attributes)
         with routes.suspended():  # or `install` would evaluate its model by workers of its own
             metrics = _called(self._name, self._function, self._private.model)
         return metrics, self._private.changed(values)
@@ -177,6 +177,7 @@ class FunctionRunner:
         self._call = call
         self.computes_here = not isinstance(call, FunctionProcess)
         self._pool = pool
+        self._model = request.model
         self._on_span = request.on_span
         self._say = request.say
         self._summaries = SummaryFollower()
@@ -189,6 +190,8 @@ class FunctionRunner:
 
     def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
         """Begins to evaluate a snapshot."""
+        if snapshot.attributes is None:  # of weights of the moment, or of another process
+            snapshot = replace(snapshot, attributes=Attributes.of(self._model))
         run = contextvars.copy_context().run
         return [self._pool.submit(run, self._work, snapshot, SummaryDefaults.of_this_thread())]
 
@@ -228,7 +231,7 @@ class FunctionRunner:
     def _work(self, snapshot: Snapshot, summaries: SummaryDefaults) -> ShardOutcome:
         start_s = time.monotonic()
         self._summaries.follow(summaries)
-        metrics, changed = self._call(snapshot.values)
+        metrics, changed = self._call(snapshot.values, snapshot.attributes)
         if changed:
             self._changed = changed
         thread = threading.current_thread().name

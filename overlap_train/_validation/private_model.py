@@ -10,37 +10,28 @@ from __future__ import annotations
 import tempfile
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
-import numpy as np
-import tensorflow as tf
 
-from overlap_train._inspection.graph import computation
-from overlap_train._inspection.traced import TracedFunction
 from overlap_train._keras import copies as keras_copies
 from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import models as keras_models
 from overlap_train._snapshot import ModelState, StateVariable, Values, same_bits
+from overlap_train._validation.attributes import Attributes, is_stock
+from overlap_train._validation.computations import CopyRefusedError, require_same_computation
 
 __all__ = [
     "CopyRefusedError",
     "PrivateModel",
     "build",
+    "cloned",
+    "custom_objects",
     "make_private_model",
     "places_of",
     "require_no_outside",
 ]
-
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_OWN_STATE = (keras.Layer, keras.Variable, keras.optimizers.Optimizer, keras.metrics.Metric, tf.Variable)
-# Attributes that belong to what has been trained and run, and not to what the model is.
-_OF_A_RUN = frozenset(("history", "optimizer", "train_function", "test_function", "predict_function"))
-
-
-class CopyRefusedError(Exception):
-    """Says why a model has no private copy; not for users."""
 
 
 class PrivateModel:
@@ -50,19 +41,26 @@ class PrivateModel:
         model: the copy.
     """
 
-    def __init__(self, model: keras.Model, variables: list[tuple[keras.Variable, int]]) -> None:
+    def __init__(
+        self, model: keras.Model, variables: list[tuple[keras.Variable, int]], given: Attributes | None = None
+    ) -> None:
         """Takes a copy.
 
         Args:
             model: the copy.
             variables: its variables, each with its place in `Values.flat`.
+            given: the attributes that it has been given.
         """
         self.model = model
+        self._given = given
         self._variables = [(StateVariable.of_keras(variable), place) for variable, place in variables]
 
-    def adopt(self, values: Values) -> None:
-        """Gives the copy a snapshot's values, on the snapshot's memory."""
+    def adopt(self, values: Values, attributes: Attributes | None = None) -> None:
+        """Gives the copy a snapshot's values, on the snapshot's memory, and its attributes."""
         flat = values.flat()
+        if attributes is not None:
+            attributes.give(self.model, self._given)
+            self._given = attributes
         for variable, place in self._variables:
             variable.assign(flat[place])
         self.model.stop_training = False
@@ -90,17 +88,21 @@ def make_private_model(
     """
     with keras_copies.undisturbed(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        copy = _from_configuration(model) if clone is None else _cloned(clone, model)
+        copy = _from_configuration(model) if clone is None else cloned(clone, model)
         build(copy, x_spec)
         variables = list(zip(copy.variables, places_of(model, state, model.variables), strict=False))
         _require_same_variables(copy.variables, model.variables)
+        keras_copies.name_alike(copy.variables, model.variables)
+        given = Attributes.of(model)
+        _require_same_layers(model, copy)
         if clone is None:
             _transfer(model, copy)
+        given.give(copy, None)
         if not copy.compiled:
             _compile(model, copy)
-        if clone is not None or not all(map(_is_stock, keras_models.flat_layers(model))):
-            _require_same_computation(model, copy, x_spec)
-    return PrivateModel(copy, variables + _optimizer_variables(model, copy, state))
+        if clone is not None or not all(map(is_stock, keras_models.flat_layers(model))):
+            require_same_computation(model, copy, x_spec)
+    return PrivateModel(copy, variables + _optimizer_variables(model, copy, state), given)
 
 
 def places_of(model: keras.Model, state: ModelState, variables: list[keras.Variable]) -> list[int]:
@@ -126,7 +128,7 @@ def require_no_outside(state: ModelState) -> None:
 def _from_configuration(model: keras.Model) -> keras.Model:
     """Returns the model made anew, as Keras makes it from its configuration."""
     try:
-        with keras.saving.custom_object_scope(_custom_objects(model)), keras_copies.trusted():
+        with keras.saving.custom_object_scope(custom_objects(model)), keras_copies.trusted():
             copy = type(model).from_config(model.get_config())
     except Exception as error:  # a configuration of the user's own raises anything
         text = " ".join(str(error).split())[:160]
@@ -138,8 +140,12 @@ def _from_configuration(model: keras.Model) -> keras.Model:
     return copy
 
 
-def _cloned(clone: Callable[[], keras.Model], model: keras.Model) -> keras.Model:
+def cloned(clone: Callable[[], keras.Model], model: keras.Model | None = None) -> keras.Model:
     """Returns what the user's function makes.
+
+    Args:
+        clone: the function.
+        model: the trained model, where it is in this process.
 
     Raises:
         TypeError: it is no model.
@@ -148,12 +154,12 @@ def _cloned(clone: Callable[[], keras.Model], model: keras.Model) -> keras.Model
     copy = clone()
     if not keras_models.is_trainer(copy):
         raise TypeError(f"clone must return a Keras model; it returned a {type(copy).__name__}")
-    if copy is model or any(layer is model for layer in keras_models.flat_layers(copy)):
+    if model is not None and any(layer is model for layer in [copy, *keras_models.flat_layers(copy)]):
         raise ValueError("clone must make a new model; it returned the one that is trained")
     return copy
 
 
-def _custom_objects(model: keras.Model) -> dict[str, Any]:
+def custom_objects(model: keras.Model) -> dict[str, Any]:
     """Returns the classes and functions of the user's that are found in a model, by name.
 
     Raises:
@@ -196,15 +202,19 @@ def _require_same_variables(copied: list[keras.Variable], own: list[keras.Variab
             )
 
 
+def _require_same_layers(model: keras.Model, copy: keras.Model) -> None:
+    own, other = ([type(each) for each in keras_models.flat_layers(m)] for m in (model, copy))
+    for ours, theirs in zip(own, other, strict=False):
+        if ours is not theirs:
+            raise CopyRefusedError(f"the copy has a {theirs.__name__} for a {ours.__name__}")
+    if len(own) != len(other):
+        raise CopyRefusedError(f"the copy has {len(other)} layers where the model has {len(own)}")
+
+
 def _transfer(model: keras.Model, copy: keras.Model) -> None:
-    """Gives the copy what layers keep beside their configuration: plain attributes, tables, statistics."""
-    layers = list(zip(keras_models.flat_layers(model), keras_models.flat_layers(copy), strict=False))
+    """Gives the copy what layers keep beside their configuration and variables: tables, statistics."""
+    layers = list(zip(keras_models.flat_layers(model), keras_models.flat_layers(copy), strict=True))
     for own, other in layers:
-        if type(own) is not type(other):
-            raise CopyRefusedError(f"the copy has a {type(other).__name__} for a {type(own).__name__}")
-        for name, value in _plain_attributes(own):
-            if name in vars(other):
-                vars(other)[name] = value
         store: dict[str, Any] = {}
         own.save_own_variables(store)
         if store:
@@ -213,18 +223,6 @@ def _transfer(model: keras.Model, copy: keras.Model) -> None:
             with tempfile.TemporaryDirectory() as directory:
                 own.save_assets(directory)
                 other.load_assets(directory)
-    for name, value in vars(model).items():
-        shared = not name.startswith("_") and name not in vars(copy) and name not in _OF_A_RUN
-        if shared and not isinstance(value, _OWN_STATE):
-            vars(copy)[name] = value  # such as a tokenizer that was attached to the model
-
-
-def _plain_attributes(layer: keras.Layer) -> Iterator[tuple[str, Any]]:
-    """Yields attributes that may have been set since the layer was made."""
-    for name, value in vars(layer).items():
-        inner = name.startswith("_") and _is_stock(layer)
-        if type(value) in _PLAIN and not inner and name not in keras_copies.base_attributes():
-            yield name, value
 
 
 def _compile(model: keras.Model, copy: keras.Model) -> None:
@@ -269,38 +267,3 @@ def _optimizer_variables(
         return list(zip(theirs, places_of(model, state, ours), strict=True))
     except CopyRefusedError:
         return []
-
-
-def _require_same_computation(model: keras.Model, copy: keras.Model, x_spec: Any) -> None:
-    """Compares what the two compute of a batch, operation by operation."""
-    try:
-        traced = [
-            TracedFunction(lambda x, each=each: each(x, training=False), x_spec) for each in (model, copy)
-        ]
-    except Exception as error:  # of the user's own code
-        raise CopyRefusedError(
-            f"calling it on a batch fails, so that a copy cannot be compared: {error}"
-        ) from error
-    for function in traced:
-        for effect in function.effects:
-            raise CopyRefusedError(f"its call {effect}")
-    for function, each, whose in zip(
-        traced, (model, copy), ("its call", "the call of its copy"), strict=True
-    ):
-        own = {id(handle) for v in each.variables for handle in keras_models.variable_handles(v)}
-        foreign = [v.name for v in function.variables if id(v.handle) not in own]
-        if foreign:
-            raise CopyRefusedError(f"{whose} reads variables outside the model ({', '.join(foreign[:3])})")
-    ours, theirs = (function.constants for function in traced)
-    equal = len(ours) == len(theirs) and all(map(np.array_equal, ours, theirs))
-    if not equal or computation(traced[0].graph) != computation(traced[1].graph):
-        raise CopyRefusedError("its copy computes something else")
-
-
-def _is_stock(layer: keras.Layer) -> bool:
-    """Whether a layer is one of Keras's, which its configuration describes completely."""
-    if type(layer) is keras.layers.Lambda or not keras_methods.is_stock_method(type(layer)):
-        return False
-    return all(
-        keras_methods.is_stock_method(v) for v in vars(layer).values() if isinstance(v, types.FunctionType)
-    )

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import keras
 
-from overlap_train._snapshot import Snapshot
+from overlap_train._snapshot import InsideEpochs, Snapshot
 from overlap_train._validation.pending import PendingEpoch
 from overlap_train._validation.suite import ValidationSuite
-from overlap_train.records import StepValidation, ValidationResult, prefixed
+from overlap_train.records import MetricValues, StepValidation, prefixed
 
 __all__ = ["StepSchedule", "StepValidations", "deliver_step_validation"]
 
@@ -69,13 +69,15 @@ class StepValidations:
         suite: evaluates.
         schedule: says when.
         deliver: called with each result.
+        delivered: the results so far.
     """
 
     suite: ValidationSuite
     schedule: StepSchedule
     deliver: Callable[[StepValidation], None]
+    delivered: list[StepValidation] = field(default_factory=list)
     _pending: PendingEpoch | None = None
-    _live: dict[str, ValidationResult] = field(default_factory=dict)
+    _live: MetricValues = field(default_factory=dict)
     _finished: list[StepValidation] = field(default_factory=list)
 
     def steps_left(self, step: int) -> int | None:
@@ -96,9 +98,19 @@ class StepValidations:
             self.wait()
             self.schedule.begun()
             snapshot = take()
-            self._live = self.suite.run_live_alone()
-            self.suite.hold()
-            self._pending = PendingEpoch(snapshot, {}, self.suite.start_all(snapshot))
+            self._begin(snapshot, prefixed(self.suite.run_live_alone()))
+
+    def under_way(self) -> InsideEpochs:
+        """Returns how they stand, for a checkpoint."""
+        pending = None if self._pending is None else self._pending.snapshot
+        return InsideEpochs(tuple(self.delivered), tuple(self._finished), pending, dict(self._live))
+
+    def go_on(self, stood: InsideEpochs) -> None:
+        """Goes on from where another process stood; what was being validated is validated again."""
+        self.delivered[:0] = stood.delivered
+        self._finished = list(stood.finished)
+        if stood.pending is not None:
+            self._begin(stood.pending, stood.live)
 
     def wait(self) -> None:
         """Waits for the one under way and collects it."""
@@ -114,7 +126,9 @@ class StepValidations:
             oldest_epoch: the oldest one that waits for its delivery; None if none does.
         """
         while self._finished and (oldest_epoch is None or self._finished[0].epoch <= oldest_epoch):
-            self.deliver(self._finished.pop(0))
+            result = self._finished.pop(0)
+            self.delivered.append(result)
+            self.deliver(result)
 
     def drop_after(self, step: int) -> None:
         """Gives up what was begun after `step`, because training went back to there."""
@@ -123,21 +137,21 @@ class StepValidations:
             self._pending.cancel()
             self._pending = None
 
+    def _begin(self, snapshot: Snapshot, live: MetricValues) -> None:
+        self._live = live
+        self.suite.hold()
+        self._pending = PendingEpoch(snapshot, {}, self.suite.start_all(snapshot))
+
     def _finish(self) -> None:
         assert self._pending is not None
         pending, self._pending = self._pending, None
         results, _ = self.suite.collect(pending)
-        results |= self._live
-        self._finished.append(StepValidation(pending.epoch, pending.snapshot.step, prefixed(results)))
+        metrics = {**prefixed(results), **self._live}
+        self._finished.append(StepValidation(pending.epoch, pending.snapshot.step, metrics))
 
 
-def deliver_step_validation(
-    callbacks: Iterable[keras.callbacks.Callback],
-    keep: Callable[[StepValidation], None],
-    result: StepValidation,
-) -> None:
-    """Keeps a result, and gives it to the callbacks that have a method `on_step_validation(step, logs)`."""
-    keep(result)
+def deliver_step_validation(callbacks: Iterable[keras.callbacks.Callback], result: StepValidation) -> None:
+    """Gives a result to the callbacks that have a method `on_step_validation(step, logs)`."""
     for callback in callbacks:
         listener = getattr(callback, "on_step_validation", None)
         if callable(listener):

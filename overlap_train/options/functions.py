@@ -161,8 +161,8 @@ def _collect(value: Any, name: str, values: dict[str, float]) -> None:
 
 def _as_float(value: Any) -> float | None:
     """Return a scalar of Python, NumPy, TensorFlow or Keras as a float, None for anything else."""
-    if value is None or isinstance(value, (str, bytes, list, tuple, set)):
-        return None
+    if value is None or isinstance(value, (str, bytes, list, tuple, set)) or np.ma.is_masked(value):
+        return None  # what is masked has no value
     try:
         array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
         # "V" without fields: numbers that NumPy has no type for, such as bfloat16.

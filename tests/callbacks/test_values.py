@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 
-from overlap_train._callbacks.values import Resource, VariableValue, copied, put_back
+from overlap_train._callbacks.placing import put_back
+from overlap_train._callbacks.values import Resource, VariableValue, copied
 from tests.callbacks.strategies import VALUES
 
 
@@ -36,6 +37,26 @@ def test_variables_are_captured_without_a_copy_of_their_buffer():
     assert isinstance(value, VariableValue)
     variable.assign_add(np.ones(1000, np.float32))
     assert float(tf.reduce_max(value.tensor)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("value", "constant"),
+    [
+        (print, True),
+        ([print, len], True),
+        ([print, 3], False),
+        ({"function": print}, True),
+        (object(), False),
+        ((i for i in range(3)), False),
+        (keras.losses.MeanSquaredError(), True),
+        (tf.data.Dataset.range(3), True),
+    ],
+    ids=["code", "codes", "code and a number", "named code", "object", "iterator", "loss", "dataset"],
+)
+def test_a_resource_says_whether_anything_is_lost(value, constant):
+    with pytest.raises(Resource) as caught:
+        copied(value)
+    assert caught.value.constant is constant
 
 
 def test_a_container_in_too_many_others_is_a_resource():

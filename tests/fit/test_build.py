@@ -41,7 +41,7 @@ class Fit:
         )
         self.progress, self.kept = ProgressReporter(9, verbose=0), []
         cursor = Cursor(self.request.feed, self.request.steps_per_epoch)
-        self.builder = FitBuilder(self.request, cursor, found, self.progress, resources, self.kept.append)
+        self.builder = FitBuilder(self.request, cursor, found, self.progress, resources, self.kept)
 
     @property
     def in_step(self):

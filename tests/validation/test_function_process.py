@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
+import threading
 import time
 import types
 
+import keras
 import numpy as np
 import pytest
 
@@ -14,10 +17,12 @@ from overlap_train import EvaluationFunction
 from overlap_train._validation import function_process
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
 from tests import interpreters
-from tests.networks import assert_same_weights, subclassed
+from tests.networks import CLASSES, FEATURES, assert_same_weights, crossentropy, subclassed
 from tests.validation.calling import (
     ROUNDING,
     WAIT_S,
+    X,
+    Y,
     expected_values,
     fit,
     mean_output,
@@ -84,6 +89,101 @@ def test_a_process_makes_a_subclassed_model_by_clone(forked):
     functions = in_process(mean_output, clone=make_subclassed)
     history = fit(subclassed(), functions).model.history.history
     np.testing.assert_allclose(history["val_f"], expected_values(subclassed, mean_output), **ROUNDING)
+
+
+class Scaled(keras.layers.Layer):
+    """Computes with a number that its configuration does not hold."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.scale = 1.0
+
+    def call(self, x):
+        return x * self.scale
+
+
+FACTOR = 1.0
+
+
+class OfModule(keras.layers.Layer):
+    """Computes with a number that the program holds."""
+
+    def call(self, x):
+        return x * FACTOR
+
+
+def with_layer(layer):
+    keras.utils.set_random_seed(5)
+    model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES), layer])
+    model.compile(keras.optimizers.Adam(0.01), crossentropy())
+    return model
+
+
+def scaled():
+    model = with_layer(Scaled())
+    model.layers[-1].scale, model.limits = 10.0, [1.0, 2.0]
+    return model
+
+
+def looked_at(model):
+    return {
+        "mean": mean_output(model),
+        "limits": sum(model.limits),
+        "iterations": int(model.optimizer.iterations),
+        "rate": float(model.optimizer.learning_rate),
+        "momenta": float(sum(np.abs(v).sum() for v in model.optimizer.variables[2:])),
+        "named": sum(v.path.startswith("sequential") for v in model.variables),
+        "half": keras.config.dtype_policy().name == "mixed_bfloat16",
+    }
+
+
+class Anneals(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.limits = [*self.model.limits, 10.0 * epoch]
+
+
+def test_a_process_sees_the_attributes_the_optimizer_and_the_policy_of_the_epoch(forked):
+    expected = []
+
+    class Calls(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            expected.append(looked_at(self.model))
+
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        call = dict(batch_size=16, epochs=3, verbose=0)
+        scaled().fit(X, Y, callbacks=[Calls(), Anneals()], **call)
+        trainer = fit(scaled(), in_process(looked_at), callbacks=[Anneals()])
+    finally:
+        keras.config.set_dtype_policy("float32")
+    history = trainer.model.history.history
+    for name in expected[0]:
+        np.testing.assert_allclose(
+            history[f"val_f_{name}"], [each[name] for each in expected], err_msg=name, rtol=0.02
+        )
+
+
+def test_a_model_that_a_process_makes_otherwise_is_refused(forked, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "FACTOR", 3.0)
+    with pytest.raises(ValidationWorkerError, match="no copy of the trained one: it computes something else"):
+        fit(with_layer(OfModule()), in_process(mean_output))
+
+
+def makes_another():
+    return keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES), keras.layers.ReLU()])
+
+
+def test_a_clone_of_other_layers_is_refused(forked):
+    with pytest.raises(ValidationWorkerError, match=r"it consists of Sequential, .*ReLU, not Sequential"):
+        fit(simple(), in_process(mean_output, clone=makes_another))
+
+
+def test_an_attribute_that_cannot_be_sent_is_named(forked):
+    model = simple()
+    model.lock = threading.Lock()
+    trainer = fit(model, in_process(mean_output), epochs=1)
+    (said,) = [text for text in trainer.messages if "cannot be pickled" in text]
+    assert "Sequential.lock" in said
 
 
 def test_what_is_raised_in_a_process_reaches_fit_with_its_traceback(forked):

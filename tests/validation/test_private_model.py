@@ -110,16 +110,16 @@ class Listed(Configured):
 
     def __init__(self, units, **arguments):
         super().__init__(units, **arguments)
-        self.scales = [1.0]
+        self._scales = [1.0]
 
     def call(self, x, training=False):
-        return super().call(x) * self.scales[0]
+        return super().call(x) * self._scales[0]
 
 
 def listed():
     keras.utils.set_random_seed(5)
     model = Listed(6)
-    model.scales[0] = 2.0
+    model._scales[0] = 2.0
     model.compile("adam", crossentropy())
     return model
 

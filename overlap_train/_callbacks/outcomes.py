@@ -1,0 +1,59 @@
+"""What comes of a delivery, and what it asks while it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from overlap_train._snapshot import Values
+from overlap_train.records import Span, ValidationResult
+
+__all__ = ["Checks", "Outcome", "ValidateAnew"]
+
+ValidateAnew = Callable[[str], ValidationResult | None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the callbacks of an epoch's end did.
+
+    Attributes:
+        logs: the epoch's logs as the callbacks got them.
+        stop: whether the training is to end with this epoch.
+        changed: names of the variables that a callback changed.
+        rolled_back: whether the model now stands at the snapshot, with the changes applied, and what was
+            trained after it is gone.
+        values: what the variables held right after the callbacks.
+        results: of each validation set by its name.
+        spans: of validations that were made meanwhile.
+        unsettled: why callbacks have to be called otherwise from now on, in words, or None.
+    """
+
+    logs: Mapping[str, Any]
+    stop: bool
+    changed: tuple[str, ...]
+    rolled_back: bool
+    values: Values
+    results: Mapping[str, ValidationResult] = field(default_factory=dict)
+    spans: tuple[Span, ...] = ()
+    unsettled: str | None = None
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What a delivery asks while it goes on.
+
+    Attributes:
+        live_metrics: returns the metrics whose result is a variable itself.
+        unsettled: returns why callbacks are to be called otherwise than has been decided, or None.
+        validate_anew: called when `on_test_begin` of a validation has been, with the name of the set; returns
+            its result if the validation had to be traced anew, or None.
+        as_before: called before the callbacks; returns what says, behind them, which attribute of the model
+            they have set that an evaluation function may look at, or None.
+    """
+
+    live_metrics: Callable[[], frozenset[str]] = frozenset
+    unsettled: Callable[[], str | None] = lambda: None
+    validate_anew: ValidateAnew = lambda name: None
+    as_before: Callable[[], Callable[[], str | None]] = lambda: lambda: None

@@ -1,0 +1,219 @@
+"""How a model is configured that trains, told setting by setting, and what differs from a checkpoint's.
+
+What is compared is how the two trainings began, so that nothing that a callback or a schedule has set since
+counts. Names are compared without the numbers that Keras appends to make them unique, and seeds not at all:
+the states that follow from them are in the checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import types
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from overlap_train._callbacks.kinds import is_keras, settings_of
+from overlap_train._keras import copies as keras_copies
+from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import models as keras_models
+
+__all__ = ["describe_callbacks", "describe_configuration", "differences", "shown_rate"]
+
+# Of a serialised object: where its class was imported from, and what has been built of it.
+_LEFT_OUT = frozenset(("build_config", "compile_config", "module", "name", "registered_name", "seed"))
+_OF_MODEL = frozenset(("input_layers", "layers", "output_layers"))
+_OF_COMPILE = ("loss_weights", "auto_scale_loss", "steps_per_execution")
+_PLAIN = (bool, int, float, str, type(None))
+# What Keras sets while it trains.
+_OF_A_RUN = frozenset(("built", "history", "stop_evaluating", "stop_training", "trainable"))
+_RATE = "learning_rate"
+_LONGEST = 100
+_MOST_SHOWN = 8
+
+
+def describe_configuration(model: keras.Model) -> dict[str, str]:
+    """Returns the settings of a compiled model, its layers, its optimizer and its compilation, by name."""
+    found: dict[str, str] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Keras warns of lambdas, which are not stored here
+        labels = _labelled(keras_models.flat_layers(model))
+        names = {layer.name: label for label, layer in labels.items()}
+        for label, layer in labels.items():
+            config = _config_of(layer)
+            found |= _flat(label, {"": type(layer).__name__, **_own_settings(layer, config)})
+            for part in config.get("layers", ()) if isinstance(layer, keras.Model) else ():
+                if isinstance(part, Mapping) and part.get("inbound_nodes"):
+                    called = _plain(_called(part["inbound_nodes"], names))
+                    own = str(part.get("name"))
+                    found[f"{names.get(own, _base(own))}.inputs"] = _shown(called)
+        if isinstance(getattr(model, "optimizer", None), keras.optimizers.Optimizer):
+            found |= _flat("optimizer", _config_of(model.optimizer))
+        arguments = keras_copies.compile_arguments(model) or {}
+        found |= _flat("compile", {name: arguments.get(name) for name in _OF_COMPILE})
+    return found
+
+
+def describe_callbacks(callbacks: Iterable[keras.callbacks.Callback]) -> dict[str, str]:
+    """Returns the settings of Keras's callbacks, by name; those of other classes are what they remember."""
+    found: dict[str, str] = {}
+    count: Counter[str] = Counter()
+    for callback in callbacks:
+        kind: Any = type(callback)
+        if not is_keras(kind):
+            continue
+        count[kind.__name__] += 1
+        label = kind.__name__ if count[kind.__name__] == 1 else f"{kind.__name__}_{count[kind.__name__]}"
+        for name in sorted(settings_of(kind) & vars(callback).keys()):
+            value = vars(callback)[name]
+            if name == "min_delta" and isinstance(value, (int, float)):
+                value = abs(value)  # whose sign Keras changes on first use
+            if isinstance(value, (bool, int, float)) or value is None:
+                found[f"{label}.{name}"] = _shown(value)
+    return found
+
+
+def differences(before: Mapping[str, str], now: Mapping[str, str], rate: str | None) -> str | None:
+    """Returns in words what differs between two configurations, or None.
+
+    Args:
+        before: of the training that wrote the checkpoint, as it began.
+        now: of the one that goes on from it.
+        rate: the learning rate with which it goes on, if that is a number that the checkpoint holds.
+    """
+    if not before:
+        return None
+    parts: list[str] = []
+    for name in dict.fromkeys([*now, *before]):
+        old, new = before.get(name, "nothing"), now.get(name, "nothing")
+        if old == new:
+            continue
+        if rate is not None and name.endswith(_RATE) and _is_number(old) and _is_number(new):
+            if new != rate:
+                parts.insert(0, f"{name} stays {rate}, as in the checkpoint (given: {new})")
+            continue
+        parts.append(f"{name} is {new} (was {old})")
+    if not parts:
+        return None
+    more = f"; and {len(parts) - _MOST_SHOWN} more" if len(parts) > _MOST_SHOWN else ""
+    return "; ".join(parts[:_MOST_SHOWN]) + more
+
+
+def shown_rate(model: keras.Model) -> str | None:
+    """Returns the learning rate of a model's optimizer as configurations show it; None for a schedule."""
+    rate = _config_of(model.optimizer).get(_RATE) if model.optimizer is not None else None
+    return _shown(rate) if isinstance(rate, (int, float)) else None
+
+
+def _labelled(layers: Iterable[keras.Layer]) -> dict[str, keras.Layer]:
+    """Returns layers by names that are the same in every process."""
+    found: dict[str, keras.Layer] = {}
+    count: Counter[str] = Counter()
+    for layer in layers:
+        base = _base(layer.name)
+        count[base] += 1
+        found[base if count[base] == 1 else f"{base}_{count[base]}"] = layer
+    return found
+
+
+def _base(name: str) -> str:
+    return re.sub(r"_\d+$", "", name)
+
+
+def _config_of(thing: Any) -> dict[str, Any]:
+    try:
+        config = thing.get_config()
+    except Exception:  # of a class of the user's, which need not be able to tell
+        return {}
+    return dict(config) if isinstance(config, Mapping) else {}
+
+
+def _own_settings(layer: keras.Layer, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a layer is set to, but for the layers in it, which tell it themselves."""
+    left_out = _OF_MODEL if isinstance(layer, keras.Model) else frozenset()
+    found = {name: part for name, part in config.items() if name not in left_out and not _is_layer(part)}
+    policy = getattr(layer, "dtype_policy", None)
+    found["dtype"] = getattr(policy, "name", None)
+    if not keras_methods.is_stock_method(type(layer)):
+        known = keras_copies.base_attributes() | _OF_A_RUN
+        for name, value in vars(layer).items():
+            if not name.startswith("_") and name not in known and isinstance(value, _PLAIN):
+                found.setdefault(name, value)
+    return found
+
+
+def _is_layer(part: Any) -> bool:
+    if isinstance(part, (list, tuple)):
+        return bool(part) and all(map(_is_layer, part))
+    config = part.get("config") if isinstance(part, Mapping) else None
+    return isinstance(config, Mapping) and {"name", "trainable"} <= config.keys()
+
+
+def _called(part: Any, names: Mapping[str, str]) -> Any:
+    """Returns how a layer is called in a functional model, with layers by the names of `_labelled`."""
+    if isinstance(part, Mapping) and part.get("class_name") == "__keras_tensor__":
+        name, *place = part["config"]["keras_history"]
+        return [names.get(name, _base(str(name))), *place]
+    if isinstance(part, Mapping):
+        return {key: _called(value, names) for key, value in part.items()}
+    return [_called(each, names) for each in part] if isinstance(part, (list, tuple)) else part
+
+
+def _flat(label: str, config: Mapping[str, Any]) -> dict[str, str]:
+    """Returns settings by their way through serialised objects, such as `dense.activation`."""
+    return dict(_walk(label, {name: part for name, part in config.items() if name not in _LEFT_OUT}))
+
+
+def _walk(label: str, part: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(part, Mapping) and part.get("class_name") == "__lambda__":
+        yield label, "a lambda"
+    elif isinstance(part, Mapping) and "class_name" in part and "config" in part:
+        config = part["config"]
+        named = isinstance(config, str) and part["class_name"] == "function"
+        yield label, _shown(config if named else part["class_name"])
+        if isinstance(config, Mapping):
+            yield from _walk(label, dict(config))
+    elif isinstance(part, Mapping) and all(isinstance(key, str) for key in part):
+        for name, inner in part.items():
+            if name not in _LEFT_OUT:
+                yield from _walk(f"{label}.{name}" if name else label, inner)
+    else:
+        yield label, _shown(_plain(part))
+
+
+def _plain(value: Any) -> Any:
+    """Returns the part of a setting that is the same in every process."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items() if key not in _LEFT_OUT}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    if isinstance(value, _PLAIN):
+        return value
+    kind = value if isinstance(value, (types.FunctionType, type)) else type(value)
+    return str(getattr(kind, "__name__", kind))
+
+
+def _shown(value: Any) -> str:
+    """Returns a setting as a message shows it, of bounded length."""
+    if isinstance(value, float):
+        return f"{value:.7g}"
+    text = value if isinstance(value, str) else repr(value)
+    if len(text) <= _LONGEST:
+        return text
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{text[: _LONGEST // 2]}… (digest {digest[:8]})"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,183 @@
+"""What a checkpoint of a training holds, put together for the file and taken apart again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from overlap_train._callbacks.packing import pack, unpack
+from overlap_train._callbacks.rewind import FileMark, read_marks
+from overlap_train._callbacks.state import CallbackState
+from overlap_train._checkpoint.inside_epochs import pack_inside_epochs, unpack_inside_epochs
+from overlap_train._checkpoint.meta import TrainingMeta
+from overlap_train._checkpoint.state import CheckpointState
+from overlap_train._checkpoint.values import (
+    Undelivered,
+    check_values,
+    pack_undelivered,
+    pack_values,
+    plain_logs,
+    specs_of,
+    undelivered,
+)
+from overlap_train._data.cursor import CursorState
+from overlap_train._keras.randomness import check_random_states
+from overlap_train._snapshot import InsideEpochs, ModelState, Values
+from overlap_train.errors import CheckpointCorruptError
+
+__all__ = ["Captured", "Found", "StartPoint", "Told", "as_checkpoint", "understood"]
+
+
+@dataclass(frozen=True)
+class StartPoint:
+    """Where a resumed training goes on.
+
+    Attributes:
+        epoch: the next epoch.
+        step: training steps made so far.
+        stopped: whether a callback had stopped the training.
+        logs: the logs of the last delivered epoch.
+        max_lag: how far the training ran ahead when the checkpoint was written.
+        position: in the data.
+        undelivered: the epochs before it that wait for their delivery, oldest first.
+        inside: the validations inside epochs.
+    """
+
+    epoch: int
+    step: int
+    stopped: bool
+    logs: Mapping[str, float]
+    max_lag: int
+    position: CursorState
+    undelivered: tuple[Undelivered, ...] = ()
+    inside: InsideEpochs | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint that makes sense to this training, in parts."""
+
+    state: CheckpointState
+    meta: TrainingMeta
+    files: tuple[FileMark, ...]
+    callbacks: tuple[CallbackState, ...]
+    data: dict[str, Any]
+    undelivered: tuple[Undelivered, ...]
+    inside: InsideEpochs
+    random: Mapping[str, Any] | None
+
+    @property
+    def first_undelivered(self) -> int:
+        """The first epoch whose end no callback has seen."""
+        return self.undelivered[0].snapshot.epoch if self.undelivered else self.state.epoch
+
+
+@dataclass(frozen=True)
+class Told:
+    """What may differ when a training goes on, but is to be told.
+
+    Attributes:
+        settings: of this trainer.
+        configuration: of the model, its optimizer and its compilation.
+        rate: returns the learning rate with which the training goes on, as configurations show it.
+    """
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    rate: Callable[[], str | None] = lambda: None
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What is taken beside the variables when a checkpoint is to be written.
+
+    Attributes:
+        callbacks: what they remember.
+        files: how far they had written theirs.
+        random: the states of everybody's random generators.
+        in_turn: whether nothing that is done again has drawn from them.
+        inside: the validations inside epochs.
+    """
+
+    callbacks: tuple[CallbackState, ...]
+    files: tuple[FileMark, ...]
+    random: Mapping[str, Any]
+    in_turn: bool
+    inside: InsideEpochs
+
+
+def as_checkpoint(
+    point: StartPoint,
+    values: Values,
+    captured: Captured,
+    told: Told,
+    fingerprint: Mapping[str, str],
+) -> CheckpointState:
+    """Returns what is written.
+
+    Args:
+        point: where the training stands.
+        values: of its variables.
+        captured: what else was taken.
+        told: what may differ when the training goes on.
+        fingerprint: whom the checkpoint belongs to.
+    """
+    arrays, described = pack(captured.callbacks)
+    data_arrays, data = pack([CallbackState("data", point.position.data)], prefix="data")
+    waiting_arrays, waiting = pack_undelivered(point.undelivered)
+    random_arrays, random = pack([CallbackState("random", captured.random)], prefix="random")
+    inside_arrays, inside = pack_inside_epochs(captured.inside.until(point.step))
+    arrays |= data_arrays | waiting_arrays | random_arrays | inside_arrays | pack_values(values)
+    meta = TrainingMeta(
+        callbacks=described,
+        cursor=point.position.place(),
+        data=data,
+        undelivered=waiting,
+        stopped=point.stopped,
+        logs=plain_logs(point.logs),
+        max_lag=point.max_lag,
+        files=[asdict(mark) for mark in captured.files],
+        settings=told.settings,
+        configuration=told.configuration,
+        inside=inside,
+        random=random,
+        in_turn=captured.in_turn,
+    )
+    return CheckpointState(point.epoch, point.step, arrays, meta.as_json(), fingerprint)
+
+
+def understood(state: CheckpointState, variables: ModelState, num_batches: int | None) -> Found:
+    """Takes a checkpoint apart.
+
+    Args:
+        state: as read.
+        variables: of the training that is to go on.
+        num_batches: in one pass over the data, where that is known.
+
+    Raises:
+        CheckpointCorruptError: a part makes no sense.
+    """
+    meta = TrainingMeta.of(state, num_batches=num_batches)
+    check_values(state.arrays, specs_of(variables))
+    waiting = undelivered(state.arrays, meta.undelivered, variables)
+    data = [dict(part.values) for part in unpack(state.arrays, meta.data)]
+    files, callbacks = read_marks(meta.files), unpack(state.arrays, meta.callbacks)
+    inside = unpack_inside_epochs(state, meta.inside, variables)
+    random = _random_states(state, meta)
+    return Found(state, meta, files, callbacks, data[0] if data else {}, waiting, inside, random)
+
+
+def _random_states(state: CheckpointState, meta: TrainingMeta) -> Mapping[str, Any] | None:
+    """Returns the states of everybody's random generators; None where a checkpoint holds none.
+
+    Raises:
+        CheckpointCorruptError: they make no sense.
+    """
+    for part in unpack(state.arrays, meta.random):
+        try:
+            check_random_states(part.values)
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            raise CheckpointCorruptError(f"its random states make no sense ({error!r:.160})") from error
+        return part.values
+    return None

@@ -1,0 +1,127 @@
+"""The random generators that belong to everybody: their states, taken and put back.
+
+Those of `random`, NumPy, TensorFlow's eager operations (`context()._seed`, `_rng`), Keras
+(`global_seed_generator`) and `tf.random.get_global_generator` (`global_generator`). Who draws without a
+generator of its own, such as a callback, gets the numbers that follow. On the training thread.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+from keras.src.backend.common import global_state
+from keras.src.random import seed_generator
+from tensorflow.python.eager import context
+from tensorflow.python.ops import stateful_random_ops
+
+__all__ = ["check_random_states", "random_states", "set_random_states"]
+
+
+def random_states(known: Collection[int] = ()) -> dict[str, Any]:
+    """Returns the states, in plain values; nothing of them is shared.
+
+    Args:
+        known: the `id` of the handles of variables that somebody else restores.
+    """
+    eager = context.context()
+    generator = getattr(eager, "_rng", None)
+    states: dict[str, Any] = {
+        "python": _short(random.getstate()),
+        "numpy": _legacy(),
+        "eager": None if generator is None else [eager._seed, _short(generator.getstate())],
+    }
+    for name, variable in _variables().items():
+        if id(variable.handle) not in known:
+            states[name] = variable.numpy()
+    return states
+
+
+def set_random_states(states: Mapping[str, Any], known: Collection[int] = ()) -> None:
+    """Puts states back.
+
+    Args:
+        states: of `random_states`.
+        known: as there; these variables are left alone.
+
+    Raises:
+        ValueError: one is none, as for `TypeError`, `LookupError` and `OverflowError`.
+    """
+    if "keras" in states:
+        seed_generator.global_seed_generator()  # which draws from Python's when it is made
+    if "tensorflow" in states:
+        stateful_random_ops.get_global_generator()
+    for name, variable in _variables().items():
+        if name in states and id(variable.handle) not in known:
+            variable.assign(_fitting(variable, states[name]))
+    if states["eager"] is not None:
+        seed, state = states["eager"]
+        generator = random.Random(seed)
+        generator.setstate(_long(state))
+        eager = context.context()
+        eager._seed, eager._rng = seed, generator
+    np.random.set_state(states["numpy"])
+    random.setstate(_long(states["python"]))
+
+
+def check_random_states(states: Mapping[str, Any]) -> None:
+    """Makes sure that states can be put back, and changes nothing.
+
+    Raises:
+        ValueError: one is none, as for `TypeError`, `LookupError` and `OverflowError`.
+    """
+    random.Random().setstate(_long(states["python"]))
+    np.random.RandomState(0).set_state(states["numpy"])
+    if states["eager"] is not None:
+        seed, state = states["eager"]
+        random.Random(seed).setstate(_long(state))
+        if seed is not None and type(seed) is not int:
+            raise TypeError(f"a seed {seed!r:.80}")
+    for name, size in (("keras", 2), ("tensorflow", 3)):
+        value = np.asarray(states.get(name, np.zeros(size, np.int64)))
+        if value.dtype != np.int64 or value.shape != (size,):
+            raise TypeError(f"a state of {value.dtype}{value.shape}")
+
+
+def _short(state: Any) -> list[Any]:
+    """Returns the state of a generator of Python's with its numbers in an array."""
+    version, numbers, gauss = state
+    return [version, np.array(numbers, np.uint32), gauss]
+
+
+def _long(state: Any) -> Any:
+    version, numbers, gauss = state
+    if not isinstance(numbers, np.ndarray) or numbers.dtype != np.uint32:
+        raise TypeError(f"numbers of type {type(numbers).__name__}")
+    if not isinstance(gauss, (float, type(None))):
+        raise TypeError(f"a number of type {type(gauss).__name__}")
+    return version, tuple(numbers.tolist()), gauss
+
+
+def _legacy() -> Any:
+    state = np.random.get_state(legacy=False)
+    return {**state, "state": {name: np.copy(part)[()] for name, part in state["state"].items()}}
+
+
+def _variables() -> dict[str, tf.Variable]:
+    """Returns the variables of the generators that exist."""
+    found = {}
+    generator = global_state.get_global_attribute("global_seed_generator")
+    if isinstance(generator, keras.random.SeedGenerator):
+        found["keras"] = generator.state.value
+    shared = getattr(stateful_random_ops, "global_generator", None)
+    if isinstance(shared, tf.random.Generator):
+        found["tensorflow"] = shared.state
+    return found
+
+
+def _fitting(variable: tf.Variable, value: Any) -> npt.NDArray[Any]:
+    array = np.asarray(value)
+    if array.dtype != variable.dtype.as_numpy_dtype or array.shape != tuple(variable.shape):
+        raise ValueError(f"a state of {array.dtype}{array.shape} for one of {variable.dtype.name}")
+    return array

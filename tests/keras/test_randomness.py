@@ -1,0 +1,78 @@
+"""Everybody's random generators, put back, give the numbers that would have come."""
+
+from __future__ import annotations
+
+import random
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train._keras.copies import undisturbed
+from overlap_train._keras.randomness import check_random_states, random_states, set_random_states
+
+
+@pytest.fixture(autouse=True)
+def left_as_it_was():
+    with undisturbed():
+        yield
+
+
+def drawn() -> list[float]:
+    return [
+        random.gauss(),
+        float(np.random.normal()),
+        float(tf.random.normal(())),
+        float(keras.random.normal(())),
+        float(tf.random.get_global_generator().normal(())),
+    ]
+
+
+def test_the_numbers_that_follow_are_the_same():
+    keras.utils.set_random_seed(3)
+    drawn()
+    states = random_states()
+    check_random_states(states)
+    expected = [drawn(), drawn()]
+    keras.utils.set_random_seed(8)
+    drawn()
+    set_random_states(states)
+    assert [drawn(), drawn()] == expected
+
+
+def test_a_variable_that_somebody_else_restores_is_left_alone():
+    keras.utils.set_random_seed(3)
+    shared = tf.random.get_global_generator()
+    known = {id(shared.state.handle)}
+    assert "tensorflow" not in random_states(known)
+    states = random_states()
+    before = shared.state.numpy()
+    shared.normal(())
+    set_random_states(states, known)
+    assert not np.array_equal(shared.state.numpy(), before)
+    set_random_states(states)
+    np.testing.assert_array_equal(shared.state.numpy(), before)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"python": [3, np.zeros(2, np.uint32), None]},
+        {"python": random.getstate()},
+        {"numpy": {"bit_generator": "os"}},
+        {"eager": [1, 2]},
+        {"eager": ["x", random.Random(1).getstate()]},
+        {"keras": np.array(["a"])},
+    ],
+    ids=["few numbers", "as Python has it", "another generator", "no generator", "a text", "texts"],
+)
+def test_states_that_are_none_are_told_before_any_is_put_back(changes):
+    with pytest.raises((LookupError, TypeError, ValueError)):
+        check_random_states({**random_states(), **changes})
+
+
+def test_a_state_of_another_shape_is_refused():
+    tf.random.get_global_generator()
+    with pytest.raises(ValueError, match="a state of"):
+        set_random_states({**random_states(), "tensorflow": np.zeros(9, np.int64)})
