@@ -260,6 +260,8 @@ class Trainer:
     ) -> Any:
         """Evaluate the model as it is, with the same workers as `fit`; as `keras.Model.evaluate`.
 
+        With `verbose` it prints Keras's line of the result when it ends, and no bar before.
+
         Returns:
             A dict of floats by metric name if `return_dict`, otherwise a list in Keras's order, or the
             loss alone if there is no other metric.
@@ -280,7 +282,7 @@ class Trainer:
                 data=(x, y, sample_weight), steps=counts["steps"], batch_size=counts["batch_size"]
             )
             _fit.require_data(self.model, [data])
-        logs = _fit.run_evaluate(self._settings(), data, callbacks)
+        logs = _fit.run_evaluate(self._settings(), data, callbacks, verbose)
         return logs if return_dict else keras_metrics.flatten_logs(self.model, logs)
 
     def _settings(self) -> _fit.TrainerSettings:

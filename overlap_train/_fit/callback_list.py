@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -9,7 +10,7 @@ import keras
 from overlap_train._callbacks.hooks import wants_test_batches
 from overlap_train._callbacks.listeners import listeners
 
-__all__ = ["listened_to", "make_callback_list"]
+__all__ = ["ResultLine", "listened_to", "make_callback_list"]
 
 
 def make_callback_list(
@@ -20,14 +21,25 @@ def make_callback_list(
     epochs: int,
     steps: int | None,
     history: bool = True,
+    bar: bool = False,
 ) -> keras.callbacks.CallbackList:
-    """Returns the user's callbacks as Keras would call them; a list of the user's own as it is."""
+    """Returns the user's callbacks as Keras would call them; a list of the user's own as it is.
+
+    Args:
+        model: that they see.
+        callbacks: as for `fit` or `evaluate`.
+        verbose: told to them, as are the next two.
+        epochs: of the call.
+        steps: of an epoch, or of an evaluation, if they are known.
+        history: whether to add a History.
+        bar: whether to add a ProgbarLogger, which listens to batches.
+    """
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return callbacks
     return keras.callbacks.CallbackList(
         callbacks,
         add_history=history,
-        add_progbar=False,
+        add_progbar=bar,
         model=model,
         verbose=verbose,
         epochs=epochs,
@@ -38,3 +50,38 @@ def make_callback_list(
 def listened_to(callbacks: keras.callbacks.CallbackList) -> bool:
     """Whether a callback listens to the batches of a validation."""
     return any(map(wants_test_batches, listeners(callbacks)))
+
+
+class ResultLine:
+    """What `keras.Model.evaluate` has printed when it ends, without a call for each batch.
+
+    Args:
+        callbacks: as for `evaluate`; one that shows a bar itself, or a `CallbackList`, leaves no line.
+        verbose: as for `evaluate`.
+    """
+
+    def __init__(self, callbacks: Any, verbose: int | str) -> None:
+        listed = isinstance(callbacks, keras.callbacks.CallbackList)
+        own = listed or any(map(_is_bar, keras.tree.flatten(callbacks)))
+        self._bar = None if own or verbose == 0 else keras.callbacks.ProgbarLogger()
+        if self._bar is not None:
+            self._bar.set_params({"verbose": verbose, "epochs": 1, "steps": None})
+            self._bar.on_test_begin()  # from when on it counts the time
+
+    def show(self, logs: Mapping[str, Any], steps: int | None, seen: int) -> None:
+        """Prints the result.
+
+        Args:
+            logs: of the evaluation.
+            steps: batches that it was to have, or None if that was not known.
+            seen: batches that it has had.
+        """
+        if self._bar is None:
+            return
+        self._bar.target, self._bar.seen = steps, seen
+        self._bar.progbar.target = steps
+        self._bar.on_test_end(logs)
+
+
+def _is_bar(callback: Any) -> bool:
+    return isinstance(callback, keras.callbacks.ProgbarLogger)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from overlap_train._callbacks.delivery import evaluate_now
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.build import FitBuilder
-from overlap_train._fit.callback_list import listened_to, make_callback_list
+from overlap_train._fit.callback_list import ResultLine, listened_to, make_callback_list
 from overlap_train._fit.evaluator_host import describe, serve
 from overlap_train._fit.first_hooks import open_fit
 from overlap_train._fit.first_validation import FirstValidation
@@ -67,22 +67,37 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
         print(format_epoch_table([(a, outcome.epoch_logs[a.epoch]) for a in outcome.accounts]))
 
 
-def run_evaluate(settings: TrainerSettings, data: ValidationSet, callbacks: Any) -> dict[str, Any]:
+def run_evaluate(
+    settings: TrainerSettings, data: ValidationSet, callbacks: Any, verbose: int | str = 0
+) -> dict[str, Any]:
     """Evaluates the model as it is; returns its metrics by name. On the thread that called `evaluate`.
+
+    Args:
+        settings: what the trainer was given.
+        data: what it is evaluated on.
+        callbacks: as for `evaluate`.
+        verbose: as for `evaluate`.
 
     Raises:
         RuntimeError: in a fork in which TensorFlow cannot run.
     """
     forks.require_runtime()
+    model, sets = settings.model, {"": data}
+    given = give_sets(settings, sets)
+    by_keras = keras_evaluation.has_own_test_function(model)  # batch by batch, its bar included
+    line = ResultLine(callbacks, 0 if by_keras else verbose)
+    steps = data.steps if by_keras else given.asked("")
+    callback_list = make_callback_list(
+        model,
+        callbacks,
+        verbose=verbose,
+        epochs=1,
+        steps=steps,
+        history=False,
+        bar=by_keras and verbose != 0,
+    )
     with contextlib.ExitStack() as resources:
-        callback_list = make_callback_list(
-            settings.model, callbacks, verbose=0, epochs=1, steps=None, history=False
-        )
-        model = settings.model
         anew = not Traces.of(model).holds("test", keras_evaluation.test_function(model))
-
-        sets = {"": data}
-        given = give_sets(settings, sets)
 
         def build(held: contextlib.ExitStack) -> tuple[ModelState, ValidationSuite]:
             given.reopen()
@@ -94,7 +109,9 @@ def run_evaluate(settings: TrainerSettings, data: ValidationSet, callbacks: Any)
         group = keras_training.steps_per_execution(model)
         logs = evaluate_now(model, state, suite, callback_list, first, group=group)
         suite.warn()
-        return logs
+    if not by_keras:
+        line.show(logs, steps, -(-given.seen("") // group) * group)
+    return logs
 
 
 def _open(

@@ -91,6 +91,15 @@ class GivenSets:
             return -(-given.layout.num_samples // given.layout.batch_size)
         return given.pipeline.num_batches
 
+    def asked(self, name: str) -> int | None:
+        """Returns how many batches Keras says a validation is to have, before groups of steps are whole."""
+        expected, steps = self.expected(name), self._sets[name].steps
+        return expected if not steps or expected is None else min(steps, expected)
+
+    def seen(self, name: str) -> int:
+        """Returns how many batches the last validation has had, where that was not known beforehand."""
+        return getattr(self.of(name).kept, "last_count", 0)
+
     def is_only_once(self, name: str) -> bool:
         """Whether the batches of a set can be drawn once, as those of a generator."""
         return hasattr(self._parts[name][0], "__next__")

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import re
+
 import keras
 import pytest
+import tensorflow as tf
 
-from overlap_train._fit.callback_list import listened_to, make_callback_list
+from overlap_train import Trainer
+from overlap_train._fit.callback_list import ResultLine, listened_to, make_callback_list
+from tests.networks import arrays
 from tests.pools import sequential
 
 
@@ -51,3 +58,85 @@ class Listening(keras.callbacks.Callback):
 )
 def test_who_listens_to_the_batches_of_a_validation(callbacks, found):
     assert listened_to(make(callbacks)) is found
+
+
+X, Y = arrays(48)
+ROWS = tf.data.Dataset.from_tensor_slices((X, Y))
+
+
+class Batches(keras.utils.PyDataset):
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return X[index * 8 : index * 8 + 8], Y[index * 8 : index * 8 + 8]
+
+
+class OwnTestFunction(keras.Sequential):
+    def make_test_function(self, force=False):
+        return super().make_test_function(force)
+
+
+def last_line(evaluate, *data, **asked):
+    """Returns what is read on a terminal at the end, with the times left out."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        evaluate(*data, **asked)
+    line = printed.getvalue().replace("\b", "").split("\r")[-1]
+    return re.sub(r"\x1b\[\d+m|\d+(us|ms|s)\b", "", line).rstrip()
+
+
+class Params(keras.callbacks.Callback):
+    def on_test_begin(self, logs=None):
+        self.told = dict(self.params)
+
+
+DATA = {
+    "arrays": (X, Y),
+    "dataset": (ROWS.batch(8),),
+    "unknown length": (ROWS.filter(lambda x, y: x[0] > -5).batch(8),),
+    "PyDataset": (Batches(),),
+    "no batch": (ROWS.batch(8).take(0),),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.parametrize("data", DATA.values(), ids=DATA)
+def test_an_evaluation_ends_with_the_line_of_keras(data):
+    model = sequential()
+    for asked in ({"verbose": 1}, {"verbose": 2}, {"verbose": 0}, {}, {"steps": 2}, {"steps": 9}):
+        told = [Params(), Params()]
+        expected = last_line(model.evaluate, *data, callbacks=told[:1], **asked)
+        assert last_line(Trainer(model).evaluate, *data, callbacks=told[1:], **asked) == expected
+        assert told[1].told == told[0].told
+
+
+@pytest.mark.parametrize("steps", [None, 4])
+@pytest.mark.parametrize("options", [{"steps_per_execution": 4}, {"run_eagerly": True}])
+def test_so_it_does_in_groups_and_step_by_step(options, steps):
+    model = sequential()
+    model.compile("sgd", model.loss, metrics=["accuracy"], **options)
+    asked = dict(verbose=2, batch_size=8, steps=steps)
+    assert last_line(Trainer(model).evaluate, X, Y, **asked) == last_line(model.evaluate, X, Y, **asked) != ""
+
+
+@pytest.mark.parametrize("steps", [None, 4])
+def test_a_test_function_of_the_models_own_shows_the_bar_of_keras(steps):
+    model = OwnTestFunction(sequential().layers)
+    model.compile("sgd", sequential().loss)
+    asked = dict(verbose=1, batch_size=8, steps=steps)
+    assert last_line(Trainer(model).evaluate, X, Y, **asked) == last_line(model.evaluate, X, Y, **asked) != ""
+
+
+def test_where_keras_adds_no_bar_nothing_is_printed(capsys):
+    model = sequential()
+    Trainer(model).evaluate(X, Y, callbacks=keras.callbacks.CallbackList([], model=model))
+    Trainer(model).fit(X, Y, verbose=0, validation_data=(X, Y))
+    assert capsys.readouterr().out == ""
+    bar = keras.callbacks.ProgbarLogger()
+    assert last_line(Trainer(model).evaluate, X, Y, callbacks=bar).count("loss") == 1
+
+
+def test_no_callback_is_called_for_each_batch_to_print_a_line():
+    line = ResultLine([keras.callbacks.Callback()], "auto")
+    assert last_line(line.show, {"loss": 2.0}, None, 7) == "7/7 ━━━━━━━━━━━━━━━━━━━━  /step - loss: 2.0000"
+    assert not listened_to(make(None, bar=False))
