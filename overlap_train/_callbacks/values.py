@@ -32,7 +32,7 @@ _BUFFERS = (bytearray, array.array)
 # What is nested deeper would exhaust the stack when it is put back.
 _DEEPEST = 100
 
-LookInto = Callable[[Any], "Mapping[str, Any] | None"]
+LookInto = Callable[[Any], Mapping[str, Any] | None]
 
 
 class Resource(Exception):

@@ -174,7 +174,7 @@ def makes_another():
 
 
 def test_a_clone_of_other_layers_is_refused(forked):
-    with pytest.raises(ValidationWorkerError, match="it consists of Sequential, .*ReLU, not Sequential"):
+    with pytest.raises(ValidationWorkerError, match=r"it consists of Sequential, .*ReLU, not Sequential"):
         fit(simple(), in_process(mean_output, clone=makes_another))
 
 
