@@ -23,7 +23,8 @@ _BITS: Mapping[str, Any] = {
         *(np.random.MT19937, np.random.PCG64, np.random.PCG64DXSM, np.random.Philox, np.random.SFC64),
     )
 }
-_COUNT = re.compile(r"count\((-?[\d.e+-]+)(?:, (-?[\d.e+-]+))?\)")
+_NUMBER = r"(-?[\d.e+-]+)"
+_COUNT = re.compile(r"count\(" + _NUMBER + "(?:, " + _NUMBER + r")?\)")
 _LARGEST_POOL = 64
 
 

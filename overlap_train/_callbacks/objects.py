@@ -48,7 +48,7 @@ __all__ = [
     "state_variables",
 ]
 
-Classes = Callable[[str], "type | None"]
+Classes = Callable[[str], type | None]
 
 _PYTHONS = (
     *(collections.OrderedDict, collections.Counter, collections.defaultdict, collections.ChainMap),

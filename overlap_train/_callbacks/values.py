@@ -32,7 +32,7 @@ _DEEPEST = 60
 _CONTAINERS = (*_SEQUENCES, dict, deque)
 _BUFFERS = (bytearray, array.array)
 
-LookInto = Callable[[Any], "Mapping[str, Any] | None"]
+LookInto = Callable[[Any], Mapping[str, Any] | None]
 
 
 class Resource(Exception):

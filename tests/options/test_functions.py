@@ -71,6 +71,8 @@ def test_numbers_of_all_kinds_are_taken(value, expected):
     ("value", "message"),
     [
         (None, "a number or a dict of numbers; got None of type NoneType"),
+        (np.ma.masked, "a number or a dict of numbers; got masked of type MaskedConstant"),
+        ({"a": np.ma.masked_array(1.0, mask=True)}, "a number or a dict of numbers"),
         ([0.5], r"got \[0.5\] of type list"),
         (1j, "of type complex"),
         (np.zeros(2), "of type ndarray"),

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from overlap_train._validation import function_server
 from overlap_train._validation.attributes import Attributes
-from overlap_train._validation.function_server import Request, Served, Settings, serve_function
+from overlap_train._validation.function_server import READY, Request, Served, Settings, serve_function
 from tests.networks import CLASSES, FEATURES
 from tests.validation.calling import mean_output, simple
 
@@ -67,6 +67,7 @@ def ask(monkeypatch):
         link = Link(request(model))
         with pytest.raises(Done):
             serve_function(link, pickle.dumps((Settings.here(), served(model, **changes))))
+        assert link.heard.get() == READY
         return link.heard.get()
 
     return answer
