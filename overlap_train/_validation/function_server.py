@@ -158,8 +158,8 @@ class _Server:
             attributes.give(self._model, None)
             if served.digest is not None and digest_of(self._model, served.x_spec) != served.digest:
                 raise CopyRefusedError(
-                    "it computes something else of a batch; what it depends on beside its configuration has "
-                    "to be the same in a process that imports the program"
+                    "it computes something else of a batch; what it depends on, apart from its "
+                    "configuration, has to be the same in a process that imports the program"
                 )
         except CopyRefusedError as error:
             raise ValueError(
