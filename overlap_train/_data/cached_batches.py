@@ -13,6 +13,8 @@ from overlap_train._data.streamed_batches import BatchStream
 
 __all__ = ["CachedBatches"]
 
+_ONE_BY_ONE = 64  # batches that Python draws, at some 0.1 ms each
+
 
 class CachedFold(Fold):
     """Through lists of tensors, one list for each component of a batch.
@@ -116,10 +118,8 @@ class CachedBatches:
                 # Who asks again after an error of the data begins again: an iterator goes on behind it.
                 (iterator, first), self._begun = self._begun, None
                 with tf.device("CPU:0"):
-                    if first is None:
-                        count, lists = 0, tuple(_empty_list(spec.dtype) for spec in self._components)
-                    else:
-                        count, lists = _draw_the_rest(iterator, _lists_of(first))
+                    empty = tuple(_empty_list(spec.dtype) for spec in self._components)
+                    count, lists = _draw_all(iterator, first, empty)
                 self._lists, self.num_batches = tuple(lists), int(count)
             return self.num_batches
 
@@ -135,13 +135,39 @@ class CachedBatches:
         )
 
 
-def _lists_of(batch: Any) -> tuple[tf.Tensor, ...]:
-    """Returns a list for each component of a batch, with that in it."""
-    tensors = [leaf for leaf in tf.nest.flatten(batch, expand_composites=True) if leaf is not None]
+def _draw_all(iterator: Any, first: Any, lists: tuple[tf.Tensor, ...]) -> tuple[Any, tuple[tf.Tensor, ...]]:
+    """Returns the number of batches, the first included, and the lists with their components.
+
+    Compiling what draws them takes as long as drawing some hundreds of them one by one, so it is left for
+    those that are many.
+
+    Args:
+        iterator: behind the first batch.
+        first: None if there is none.
+        lists: empty ones.
+    """
+    batch, count = first, 0
+    while batch is not None:
+        lists, count = _longer(lists, batch), count + 1
+        if count == _ONE_BY_ONE:
+            drawn: tuple[Any, tuple[tf.Tensor, ...]] = _draw_the_rest(
+                iterator, tf.constant(count, tf.int64), lists
+            )
+            return drawn
+        batch = next(iterator, None)
+    return count, lists
+
+
+def _longer(lists: tuple[tf.Tensor, ...], batch: Any) -> tuple[tf.Tensor, ...]:
+    """Returns the lists with the components of a batch behind them."""
     return tuple(
-        tf.raw_ops.TensorListPushBack(input_handle=_empty_list(tensor.dtype), tensor=tensor)
-        for tensor in tensors
+        tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=tensor)
+        for handle, tensor in zip(lists, _tensors_of(batch), strict=True)
     )
+
+
+def _tensors_of(batch: Any) -> list[tf.Tensor]:
+    return [leaf for leaf in tf.nest.flatten(batch, expand_composites=True) if leaf is not None]
 
 
 def _empty_list(dtype: tf.DType) -> tf.Tensor:
@@ -149,14 +175,17 @@ def _empty_list(dtype: tf.DType) -> tf.Tensor:
 
 
 @tf.function(autograph=False)  # type: ignore[untyped-decorator]
-def _draw_the_rest(iterator: Any, begun: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
-    """Draws all batches but the first; returns the number of all, and the lists of their components.
+def _draw_the_rest(
+    iterator: Any, count: tf.Tensor, begun: tuple[tf.Tensor, ...]
+) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+    """Draws all further batches; returns the number of all, and the lists of their components.
 
     Traced once in a process for each kind of batch, which is all that the trace knows of the data.
 
     Args:
-        iterator: behind the first batch.
-        begun: a list for each component, with that of the first batch in it.
+        iterator: behind those that have been drawn.
+        count: their number, int64[].
+        begun: a list for each component, with those of these batches in it.
     """
     with tf.device("CPU:0"):
 
@@ -164,13 +193,7 @@ def _draw_the_rest(iterator: Any, begun: tuple[tf.Tensor, ...]) -> tuple[tf.Tens
             batch = iterator.get_next_as_optional()
 
             def keep() -> tuple[Any, ...]:
-                leaves = tf.nest.flatten(batch.get_value(), expand_composites=True)
-                tensors = (leaf for leaf in leaves if leaf is not None)
-                longer = tuple(
-                    tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=tensor)
-                    for handle, tensor in zip(lists, tensors, strict=True)
-                )
-                return count + 1, tf.constant(True), longer
+                return count + 1, tf.constant(True), _longer(lists, batch.get_value())
 
             kept: tuple[Any, ...] = tf.cond(
                 batch.has_value(), keep, lambda: (count, tf.constant(False), lists)
@@ -180,7 +203,7 @@ def _draw_the_rest(iterator: Any, begun: tuple[tf.Tensor, ...]) -> tuple[tf.Tens
         count, _, lists = tf.while_loop(
             lambda _count, more, _lists: more,
             body,
-            (tf.constant(1, tf.int64), tf.constant(True), begun),
+            (count, tf.constant(True), begun),
             parallel_iterations=1,
         )
     return count, lists

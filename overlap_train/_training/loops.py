@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import abc
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.data.ops.iterator_ops import OwnedIterator
+from tensorflow.python.data.util.structure import get_flat_tensor_shapes, get_flat_tensor_types
 
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.cursor import Cursor
@@ -188,11 +190,9 @@ class IteratorLoop(Loop):
         return StepsDone(steps, exhausted, not bool(finite), _last_logs(self._step, steps, logs))
 
     def on_nothing(self, feed: Feed) -> Callable[[], object] | None:
-        try:
-            empty = tf.data.Dataset.from_generator(_nothing, output_signature=feed.element_spec)
-        except (TypeError, ValueError):  # for batches that no generator could yield
+        iterator = _iterator_over_nothing(feed.element_spec)
+        if iterator is None:
             return None
-        iterator = iter(empty)
         if self._many is None:
             self._many = self._trace(iterator)
         return functools.partial(self._many, iterator, tf.constant(0, tf.int64))
@@ -273,8 +273,19 @@ def make_loop(feed: Feed, step: Step, *, eager: bool = False, jit_last_step: Ste
 _SCALAR = tf.TensorShape([])
 
 
-def _nothing() -> Iterator[Any]:
-    return iter(())
+def _iterator_over_nothing(element_spec: Any) -> Any | None:
+    """Returns an iterator of such batches that must not be drawn from; None where TensorFlow has none.
+
+    It has no dataset: making an empty one traces three functions, which takes longer than a small fit.
+    """
+    try:
+        resource = tf.raw_ops.AnonymousIteratorV3(
+            output_types=get_flat_tensor_types(element_spec),
+            output_shapes=get_flat_tensor_shapes(element_spec),
+        )
+        return OwnedIterator(components=[resource], element_spec=element_spec)
+    except (TypeError, ValueError):
+        return None
 
 
 def _empty_logs(step: Step) -> list[tf.Tensor]:

@@ -10,9 +10,24 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from overlap_train._data import cached_batches
 from overlap_train._data.cached_batches import CachedBatches
 from overlap_train._data.shards import split_batches
 from tests.data.batches import X, Y, dataset, make, over, sums
+
+
+@pytest.fixture(params=["all by Python", "all but one compiled"], autouse=True)
+def drawn_by(request, monkeypatch):
+    if request.param != "all by Python":
+        monkeypatch.setattr(cached_batches, "_ONE_BY_ONE", 1)
+
+
+@pytest.mark.parametrize("count", [63, 64, 65, 200])
+def test_every_batch_is_kept_whoever_draws_it(count):
+    batches = CachedBatches(tf.data.Dataset.range(count).batch(1), steps=None)
+    assert batches.fill() == count
+    kept = [int(batches.fold.batch(batches.held, index)[0]) for index in range(count)]
+    assert kept == list(range(count))
 
 
 def test_parts_add_up_to_the_whole_for_arrays_and_datasets():
