@@ -33,7 +33,7 @@ class EvaluationFunctions:
         one: of values, the metrics' variables and a batch: the same after it; None with `fold` or `drawn`.
         some: of values, the metrics' variables, an iterator and a number: the same after as many batches of
             it, how many there were, and whether there may be more; None without `drawn`.
-        add: of two states: their sum; None where states do not add up.
+        add: of two states: their sum, one operation after another; None where states do not add up.
         result: of values and the metrics' variables: the metrics; None where the logs count.
         warm: whether they have been run.
     """
@@ -76,7 +76,7 @@ class EvaluationFunctions:
         self.one = _compile(self._one, values, state, raw_spec) if fold is None and not drawn else None
         iterator = tf.data.IteratorSpec(raw_spec)
         self.some = _compile(self._some, values, state, iterator, number) if drawn else None
-        self.add = _compile(_add, state, state) if divisible else None
+        self.add = _add if divisible else None  # some small additions, run sooner than compiled
         self.result = None if step.own_logs else _compile(self._result, values, state)
 
     def _part(

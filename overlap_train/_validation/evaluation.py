@@ -146,8 +146,6 @@ class SnapshotEvaluator:
             number = tf.constant(0, tf.int64)
             assert not isinstance(self._batches, StreamedBatches)
             state, _ = functions.part(own, self._batches.blank, number, number)
-        if functions.add is not None:
-            state = functions.add(state, state)
         if functions.result is not None:
             functions.result(own, state)
         functions.warm = True

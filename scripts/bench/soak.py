@@ -2,6 +2,7 @@
 
     scripts/soak.sh 14400                    four hours
     scripts/soak.sh 14400 --legs=2           in two processes of two hours; --resume goes on after the first
+    scripts/soak.sh 3600 --models=kept       with models that stay, so that nothing is traced after a while
 
 The work is of `soak_work`, what is sampled and judged of `soak_samples`. Ends with 1 if something grows.
 """
@@ -38,6 +39,13 @@ buffers, drawn at random, most of which begin threads and many of which fail or 
 the samples (Theil and Sen), with its 95% interval. It is growth if the whole interval is above zero and more
 came in the judged time than 1% of the memory, one of Python's objects for each use, or one snapshot, thread,
 descriptor or child, or 64 KiB of files, or anything in `/dev/shm`."""
+_MODELS = {
+    "new": " Each use makes a model of its own, so TensorFlow traces all anew.",
+    "kept": (
+        " The uses share two models, and kinds that trace something anew whatever is kept are left out, so "
+        "that after a while TensorFlow traces nothing any more."
+    ),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     line = _command()
     options = line.parse(argv)
     if options.child is not None:
-        _soak(Path(options.child), options.seconds, options.every, options.seed)
+        _soak(Path(options.child), options)
         return 0
     if options.seconds <= 0 or options.legs < 1 or options.every < 1:
         line.parser.error("the seconds, --legs and --every have to be above 0")
@@ -68,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 series=options.publish,
                 question="Does a process that uses the library for hours grow?",
                 title="Hours of short uses",
-                words=_WORDS.format(every=options.every),
+                words=_WORDS.format(every=options.every) + _MODELS[options.models],
                 command=line.as_typed,
                 tables=tables,
                 pictures=pictures,
@@ -83,6 +91,7 @@ def _leg(options: argparse.Namespace, leg: int) -> dict[str, Any]:
     seconds = options.seconds / options.legs
     with tempfile.TemporaryDirectory(prefix="overlap_train-soak-") as folder:
         arguments = [f"--child={folder}", f"--every={options.every}", f"--seed={options.seed + leg}"]
+        arguments.append(f"--models={options.models}")
         process = [sys.executable, "-W", "ignore", "-m", "scripts.bench.soak", str(seconds), *arguments]
         places = {"HOME": folder, "TMPDIR": folder, "OVERLAP_TRAIN_CACHE_DIR": f"{folder}/cache"}
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **places}
@@ -102,33 +111,42 @@ def _leg(options: argparse.Namespace, leg: int) -> dict[str, Any]:
         return found
 
 
-def _soak(folder: Path, seconds: float, every: int, seed: int) -> None:
+def _soak(folder: Path, options: argparse.Namespace) -> None:
     """Works for so long in this process, and prints its samples and the number of uses of each kind."""
     import keras
     import psutil
 
     from scripts.bench import soak_samples, soak_work
 
-    rng, process, kinds = random.Random(seed), psutil.Process(), Counter[str]()
+    rng, process, kinds = random.Random(options.seed), psutil.Process(), Counter[str]()
+    weights, traces = dict(zip(soak_work.KINDS, soak_work.WEIGHTS, strict=True)), soak_samples.count_traces()
+    if options.models == "kept":
+        soak_work.keep_models()
+        weights = {kind: weight for kind, weight in weights.items() if kind not in soak_work.TRACING}
     before = {path.name for path in Path("/dev/shm").glob("*")}
     samples: list[Sample] = []
     began_s = time.monotonic()
-    while (now_s := time.monotonic()) - began_s < seconds:
-        (kind,) = rng.choices(list(soak_work.KINDS), soak_work.WEIGHTS)
+    while (now_s := time.monotonic()) - began_s < options.seconds:
+        (kind,) = rng.choices([*weights], [*weights.values()])
         with tempfile.TemporaryDirectory(dir=folder) as own:
             soak_work.KINDS[kind](rng, Path(own))
         kinds[kind] += 1
-        if sum(kinds.values()) % every == 0:
+        if (uses := sum(kinds.values())) % options.every == 0:
             keras.backend.clear_session()
-            samples.append(soak_samples.take(process, began_s, now_s, sum(kinds.values()), folder, before))
+            sample = soak_samples.take(process, began_s, now_s, uses, folder, before, traces())
+            samples.append(sample)
     print(json.dumps({"kinds": kinds, "samples": [sample.as_json() for sample in samples]}))
 
 
 def _title(leg: dict[str, Any], place: int) -> str:
     last = Sample(**leg["samples"][-1])
     failed = sum(count for kind, count in leg["kinds"].items() if kind.startswith(("failing", "interrupted")))
-    hours = last.time_s / 3600
-    return f"Process {place}: {last.uses:,} uses in {hours:.2f} hours, {failed:,} of them failing"
+    hours, tail = last.time_s / 3600, Sample(**leg["samples"][len(leg["samples"]) // 3])
+    traces = (last.traces - tail.traces) / max(1, last.uses - tail.uses)
+    return (
+        f"Process {place}: {last.uses:,} uses in {hours:.2f} hours, {failed:,} of them failing; "
+        f"{traces:.1f} graphs traced a use in the later two thirds"
+    )
 
 
 def _cells(rows: Sequence[Drift]) -> Cells:
@@ -178,6 +196,7 @@ def _command() -> command.Command:
     )
     parser.add_argument("--legs", type=int, default=1, help="split the time over so many processes, in turn")
     parser.add_argument("--every", type=int, default=25, help="uses between two samples (%(default)s)")
+    parser.add_argument("--models", choices=tuple(_MODELS), default="new", help="(%(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     return command.Command(parser, script="scripts/soak.sh", series="soak", output_dir="results/soak")

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -19,7 +21,7 @@ from scipy import stats
 
 from overlap_train._snapshot import Snapshot
 
-__all__ = ["ALLOWED", "Drift", "Sample", "drifts", "take"]
+__all__ = ["ALLOWED", "Drift", "Sample", "count_traces", "drifts", "take"]
 
 _SHARED = Path("/dev/shm")
 _LEAST = 9
@@ -41,6 +43,7 @@ class Sample:
         children: processes that it started.
         disk: bytes of the files in its folders.
         shared: bytes of files in /dev/shm that appeared since it began.
+        traces: graphs of functions that TensorFlow has traced since it began.
     """
 
     time_s: float
@@ -53,6 +56,7 @@ class Sample:
     children: int
     disk: int
     shared: int
+    traces: int = 0
 
     def as_json(self) -> dict[str, float]:
         """Returns the fields by name."""
@@ -107,8 +111,28 @@ class Drift:
         return self.low > 0 and self.grown > self.allowed
 
 
+def count_traces() -> Callable[[], int]:
+    """Counts every graph of a function that TensorFlow traces from now on; returns what tells the number."""
+    from tensorflow.python.framework import func_graph
+
+    traced, trace = Counter[str](), func_graph.func_graph_from_py_func
+
+    def counting(*arguments: Any, **options: Any) -> Any:
+        traced["graphs"] += 1  # a tick more or less among threads does not matter
+        return trace(*arguments, **options)
+
+    func_graph.func_graph_from_py_func = counting
+    return lambda: traced["graphs"]
+
+
 def take(
-    process: psutil.Process, began_s: float, now_s: float, uses: int, folder: Path, before: set[str]
+    process: psutil.Process,
+    began_s: float,
+    now_s: float,
+    uses: int,
+    folder: Path,
+    before: set[str],
+    traces: int = 0,
 ) -> Sample:
     """Collects garbage and returns a sample.
 
@@ -118,6 +142,7 @@ def take(
         uses: pieces of work so far.
         folder: where the process writes.
         before: names in /dev/shm when it began.
+        traces: so far.
     """
     while gc.collect():
         pass
@@ -135,6 +160,7 @@ def take(
         children=len(process.children(recursive=True)),
         disk=_bytes(folder),
         shared=sum(_size(path) for path in _shared() if path.name not in before),
+        traces=traces,
     )
 
 

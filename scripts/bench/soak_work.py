@@ -1,14 +1,17 @@
 """The work of a soak: short uses of the library, each of which begins, often fails, and has to leave nothing.
 
-`KINDS` names them. Each is called with a generator of random numbers and a folder of its own that is emptied
+By default each makes a model and data of its own, so that all is traced anew. After `keep_models()` they share
+a few. `KINDS` names the uses. Each is called with a generator of random numbers and a folder of its own that is emptied
 afterwards, and raises if what it did came to something else than it should.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import signal
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,10 +31,11 @@ from overlap_train import (
 from overlap_train.errors import ValidationWorkerError
 from overlap_train.scheduling import MultiModelScheduler
 
-__all__ = ["KINDS", "WEIGHTS", "Kind"]
+__all__ = ["KINDS", "TRACING", "WEIGHTS", "Kind", "keep_models"]
 
 Kind = Callable[[random.Random, Path], None]
 _FEATURES, _CLASSES, _ROWS = 12, 4, 64
+_KEPT: deque[keras.Model] = deque()
 
 
 def _arrays(seed: int, rows: int = _ROWS) -> tuple[Any, Any]:
@@ -43,7 +47,20 @@ def _pipeline(seed: int, rows: int = _ROWS) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices(_arrays(seed, rows)).batch(16)
 
 
+def keep_models() -> None:
+    """Has all uses from now on share two models, and the datasets with functions that TensorFlow traces."""
+    _KEPT.extend([_new_model(), _new_model()])
+
+
 def _model() -> keras.Model:
+    """Returns a new model, or the next of those that are kept."""
+    if not _KEPT:
+        return _new_model()
+    _KEPT.rotate()
+    return _KEPT[0]
+
+
+def _new_model() -> keras.Model:
     model = keras.Sequential([keras.Input((_FEATURES,)), keras.layers.Dense(_CLASSES)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss, metrics=["accuracy"])
@@ -103,14 +120,21 @@ class _Indexed(keras.utils.PyDataset):  # type: ignore[misc]
         return _arrays(index, 8)
 
 
-def _failing(dataset: tf.data.Dataset, at: int) -> tf.data.Dataset:
-    """Returns a dataset that raises at batch `at`."""
+def _failing(seed: int, at: int) -> tf.data.Dataset:
+    """Returns a dataset that raises at batch `at`; the same again if models are kept."""
+    return _kept_failing(seed, at) if _KEPT else _new_failing(seed, at)
+
+
+def _new_failing(seed: int, at: int) -> tf.data.Dataset:
 
     def check(index: Any, batch: Any) -> Any:
         with tf.control_dependencies([tf.debugging.assert_less(index, tf.constant(at, tf.int64))]):
             return tf.nest.map_structure(tf.identity, batch)
 
-    return dataset.enumerate().map(check)
+    return _pipeline(seed).enumerate().map(check)
+
+
+_kept_failing = functools.cache(_new_failing)
 
 
 def _mean_output(model: keras.Model) -> dict[str, float]:
@@ -136,12 +160,12 @@ def _failing_callback(rng: random.Random, folder: Path) -> None:
 
 
 def _failing_training_data(rng: random.Random, folder: Path) -> None:
-    trainer, data = Trainer(_model(), validation=_policy(rng)), _failing(_pipeline(0), rng.randint(0, 3))
+    trainer, data = Trainer(_model(), validation=_policy(rng)), _failing(0, rng.randint(0, 3))
     _expect(tf.errors.InvalidArgumentError, lambda: _fit(rng, trainer, x=data, y=None))
 
 
 def _failing_validation_data(rng: random.Random, folder: Path) -> None:
-    data = _failing(_pipeline(1), rng.randint(1, 3))
+    data = _failing(1, rng.randint(1, 3))
     trainer = Trainer(_model(), validation=_policy(rng))
     _expect(ValidationWorkerError, lambda: _fit(rng, trainer, validation_data=data))
 
@@ -227,5 +251,8 @@ KINDS: Mapping[str, Kind] = {
     "shared memory": _shared_memory,
     "scheduled": _scheduled,
 }
+TRACING = frozenset({"function", "function in a process", "routed", "generator"})
+"""Kinds that trace something in each use whatever is kept: Keras a generator's dataset, a function's model its
+`predict`."""
 # A process takes seconds to start; it should not take the others' time.
 WEIGHTS = tuple(0.05 if name == "function in a process" else 1.0 for name in KINDS)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from collections import deque
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
+from tensorflow.python.framework import func_graph
 
 from scripts.bench import soak_samples, soak_work
 from scripts.bench.soak_samples import ALLOWED, Sample, drifts
@@ -87,6 +89,21 @@ DAILY = ("failing callback", "resumed", "routed", "shared memory", "scheduled")
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed", "ignore:Early stopping conditioned")
 def test_each_kind_of_work(kind, tmp_path):
     soak_work.KINDS[kind](random.Random(1), tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed", "ignore:Early stopping conditioned")
+def test_kept_models_are_traced_no_more_after_a_while(tmp_path, monkeypatch):
+    monkeypatch.setattr(soak_work, "_KEPT", deque())
+    monkeypatch.setattr(func_graph, "func_graph_from_py_func", func_graph.func_graph_from_py_func)
+    traces = soak_samples.count_traces()
+    soak_work.keep_models()
+    counts = [traces()]
+    for _ in range(3):
+        for kind in ("stopped", "failing training data"):
+            for _ in range(2):  # each of the two models
+                soak_work.KINDS[kind](random.Random(1), tmp_path)
+        counts.append(traces())
+    assert counts[0] < counts[1] == counts[2] == counts[3]
 
 
 @pytest.mark.nightly
