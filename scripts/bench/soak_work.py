@@ -1,8 +1,8 @@
 """The work of a soak: short uses of the library, each of which begins, often fails, and has to leave nothing.
 
 By default each makes a model and data of its own, so that all is traced anew. After `keep_models()` they share
-a few. `KINDS` names the uses. Each is called with a generator of random numbers and a folder of its own that is emptied
-afterwards, and raises if what it did came to something else than it should.
+a few. `KINDS` names the uses. Each is called with a generator of random numbers and a folder of its own that is
+emptied afterwards, and raises if what it did came to something else than it should.
 """
 
 from __future__ import annotations
@@ -80,6 +80,9 @@ def _policy(rng: random.Random, **more: Any) -> ValidationPolicy:
 def _fit(rng: random.Random, trainer: Trainer, **arguments: Any) -> keras.callbacks.History:
     x, y = _arrays(rng.randint(0, 9))
     given = {"x": x, "y": y, "validation_data": _pipeline(1, 40), "epochs": 4, "verbose": 0, **arguments}
+    if _KEPT and given["y"] is not None:  # for arrays Keras's adapter makes a dataset with functions
+        rows = tf.data.Dataset.from_tensor_slices((given["x"], given["y"])).batch(16)
+        given |= {"x": rows, "y": None}
     return trainer.fit(**given)
 
 
@@ -251,8 +254,8 @@ KINDS: Mapping[str, Kind] = {
     "shared memory": _shared_memory,
     "scheduled": _scheduled,
 }
-TRACING = frozenset({"function", "function in a process", "routed", "generator"})
-"""Kinds that trace something in each use whatever is kept: Keras a generator's dataset, a function's model its
-`predict`."""
+TRACING = frozenset({"function", "function in a process", "routed", "generator", "scheduled"})
+"""Kinds that trace something in each use whatever is kept: Keras for a generator's dataset, a function's model for
+its `predict`, a scheduler for its parts."""
 # A process takes seconds to start; it should not take the others' time.
 WEIGHTS = tuple(0.05 if name == "function in a process" else 1.0 for name in KINDS)

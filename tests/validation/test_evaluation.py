@@ -164,7 +164,7 @@ def recording(evaluator):
 
         return run
 
-    for name in ("start", "part", "one", "add", "result"):
+    for name in ("start", "part", "one", "result"):
         if getattr(functions, name) is not None:
             setattr(functions, name, noting(name, getattr(functions, name)))
     return ran
@@ -189,7 +189,7 @@ def test_warming_up_draws_no_batch_and_leaves_no_trace(kind):
     assert not evaluator.is_warm
     evaluator.warm_up(values)
     assert evaluator.is_warm
-    assert prepared == ["start" if kind == "streamed" else "part", "add", "result"]
+    assert prepared == ["start" if kind == "streamed" else "part", "result"]
     assert seen == []
     for value, variable in zip(before, (*model.variables, *model.metrics_variables), strict=True):
         np.testing.assert_array_equal(value, variable)
