@@ -1,8 +1,8 @@
 """The work of a soak: short uses of the library, each of which begins, often fails, and has to leave nothing.
 
-By default each makes a model and data of its own, so that all is traced anew. After `keep_models()` they share
-a few. `KINDS` names the uses. Each is called with a generator of random numbers and a folder of its own that is
-emptied afterwards, and raises if what it did came to something else than it should.
+By default each makes a model and data of its own, so that all is traced anew. After `keep_models()` they
+share a few. `KINDS` names the uses. Each is called with a generator of random numbers and a folder of its own
+that is emptied afterwards, and raises if what it did came to something else than it should.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ KINDS: Mapping[str, Kind] = {
     "scheduled": _scheduled,
 }
 TRACING = frozenset({"function", "function in a process", "routed", "generator", "scheduled"})
-"""Kinds that trace something in each use whatever is kept: Keras for a generator's dataset, a function's model for
-its `predict`, a scheduler for its parts."""
+"""Kinds that trace something in each use whatever is kept: Keras for a generator's dataset, a function's
+model for its `predict`, a scheduler for its parts."""
 # A process takes seconds to start; it should not take the others' time.
 WEIGHTS = tuple(0.05 if name == "function in a process" else 1.0 for name in KINDS)
