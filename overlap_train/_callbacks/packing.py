@@ -61,7 +61,7 @@ def pack(
         values = {
             name: packer.packed(value, f"{prefix}/{position}/{name}") for name, value in state.values.items()
         }
-        names = {"left_out": list(state.left_out), "lost": list(state.lost)}
+        names = {"left_out": list(state.left_out), "lost": list(state.lost), "sharing": sharing}
         described.append({"kind": state.kind, "values": values, **names})
     return arrays, described
 
@@ -103,8 +103,10 @@ def _state(entry: Any, unpacker: _Unpacker) -> CallbackState:
     lost = entry.get("lost", left_out)  # which earlier releases did not tell apart
     if not isinstance(lost, list) or not all(isinstance(name, str) for name in [*left_out, *lost]):
         raise TypeError(f"left_out {left_out!r:.80}, lost {lost!r:.80}")
+    sharing = entry.get("sharing") is True
+    unpacker = unpacker if sharing else unpacker.apart()
     values = {name: unpacker.unpacked(value) for name, value in entry["values"].items()}
-    return CallbackState(kind, values, tuple(left_out), tuple(lost))
+    return CallbackState(kind, values, tuple(left_out), tuple(lost), sharing)
 
 
 def _held_twice(value: Any) -> frozenset[int]:
@@ -230,9 +232,13 @@ class _Unpacker:
         if kind in _MADE_OF_ARRAY:
             return _MADE_OF_ARRAY[kind](self._left.pop(content))
         # What makes something else of its parts would look at each as often as it is held.
-        unpacker = self if kind in _HOLDERS else _Unpacker(self._left, None)
+        unpacker = self if kind in _HOLDERS else self.apart()
         parts = unpacker.unpacked(content, depth + 1)
         return _MADE_OF_PARTS[kind](parts) if kind in _MADE_OF_PARTS else made_of(kind, parts)
+
+    def apart(self) -> _Unpacker:
+        """Returns one of the same arrays for values of which nothing is shared."""
+        return _Unpacker(self._left, None)
 
     def _reach(self, depth: int) -> None:
         if depth > _DEEPEST:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import keras
+import numpy as np
 
 from overlap_train._callbacks import objects
 from overlap_train._callbacks.facts import variables_of
@@ -37,7 +38,13 @@ class Placing:
     `offer` all of them, then `settle` once; then `require` and `put` those that are to be put back.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, tells_sharing: bool = True) -> None:
+        """Begins with nothing.
+
+        Args:
+            tells_sharing: whether what several hold has one copy; else equal copies may be of one object.
+        """
+        self._tells_sharing = tells_sharing
         self._offers: dict[int, tuple[Any, list[Any]]] = {}
         self._places: dict[int, Any] = {}
         self._new: dict[int, Any] = {}
@@ -121,8 +128,9 @@ class Placing:
         ]
         for value, lives in sorted(fitting, key=lambda pair: len(pair[1])):
             free = [live for live in lives if id(live) not in taken]
-            # Files of earlier releases have a copy for each name of a variable.
-            free += [live for live in lives if _is_same(taken.get(id(live)), value)]
+            if not self._tells_sharing:
+                shared = [live for live in lives if _are_equal(taken.get(id(live)), value)]
+                free = shared or free or [live for live in lives if _has_to_be_there(value)]
             if free:
                 taken[id(free[0])] = value
                 self._places[id(value)] = free[0]
@@ -276,15 +284,27 @@ def _fits(live: Any, value: VariableValue) -> bool:
     return bool(target.dtype == value.tensor.dtype and target.shape.is_compatible_with(value.tensor.shape))
 
 
-def _is_same(first: Any, second: Any) -> bool:
-    """Whether two values are those of one variable, or of one object that is made of variables."""
-    if isinstance(first, VariableValue) and isinstance(second, VariableValue):
-        return first.tensor.numpy().tobytes() == second.tensor.numpy().tobytes()
-    if isinstance(first, ObjectValue) and isinstance(second, ObjectValue) and first.partial:
-        items = first.items, second.items
-        if all(isinstance(each, list) and each for each in items) and len(items[0]) == len(items[1]):
-            return all(a is b is None or _is_same(a, b) for a, b in zip(*items, strict=True))
-    return False
+def _has_to_be_there(value: Any) -> bool:
+    return isinstance(value, VariableValue) or (isinstance(value, ObjectValue) and value.partial)
+
+
+def _are_equal(first: Any, second: Any) -> bool:
+    """Whether two values say the same, so that they may be copies of one object."""
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, VariableValue):
+        return _are_equal(first.tensor.numpy(), second.tensor.numpy())
+    if isinstance(first, np.ndarray):
+        alike = (first.shape, first.dtype) == (second.shape, second.dtype)
+        return alike and first.tobytes() == second.tobytes()
+    if isinstance(first, ObjectValue):
+        parts = [[each.kind, each.items, dict(each.attributes)] for each in (first, second)]
+        return _are_equal(*parts)
+    if isinstance(first, dict):
+        return _are_equal([*first.items()], [*second.items()])
+    if isinstance(first, _LISTS):
+        return len(first) == len(second) and all(map(_are_equal, first, second))
+    return repr(first) == repr(second)
 
 
 def _assigned(live: Any, value: VariableValue) -> Any:

@@ -52,12 +52,14 @@ class CallbackState:
         left_out: the attributes that could not be copied.
         lost: those of them, and of what the attributes hold, that a training may change; the others are
             functions, parts of the model and the like.
+        tells_sharing: whether it says what its attributes hold in common, which earlier releases did not.
     """
 
     kind: str
     values: Mapping[str, Any] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
+    tells_sharing: bool = True
 
 
 def capture(callback: keras.callbacks.Callback, copies: Copies | None = None) -> CallbackState:
@@ -92,8 +94,7 @@ def capture(callback: keras.callbacks.Callback, copies: Copies | None = None) ->
 def restore(callback: keras.callbacks.Callback, state: CallbackState) -> tuple[str, ...]:
     """Puts back what a callback remembered; a state can be put back any number of times.
 
-    Variables are assigned, and a container that is there already is changed itself, so that a list shared
-    with the callback's user stays shared. What cannot be copied now is left as it is.
+    What cannot be copied now is left as it is; for the rest see `placing`.
 
     Returns:
         The attributes whose objects could not be put back, each with the reason; they stay as they are.
@@ -115,10 +116,9 @@ def capture_all(callbacks: Iterable[keras.callbacks.Callback]) -> tuple[Callback
 def restore_all(
     callbacks: Iterable[keras.callbacks.Callback], states: Sequence[CallbackState]
 ) -> tuple[str, ...]:
-    """Restores each callback from the state at its position; nothing is changed if they do not fit.
+    """Restores each callback from the state at its position, or none if one does not fit.
 
-    Returns:
-        The attributes that stay as they are, as `restore` does.
+    Returns what `restore` does.
 
     Raises:
         CheckpointMismatchError: the callbacks are others, more or fewer; the message says which.
@@ -131,7 +131,7 @@ def restore_all(
 
 def _restored(pairs: Sequence[tuple[keras.callbacks.Callback, CallbackState]]) -> tuple[str, ...]:
     """Restores callbacks, after all is known to fit; returns what stays as it is."""
-    placing, stay = Placing(), []
+    placing, stay = Placing(tells_sharing=any(state.tells_sharing for _, state in pairs)), []
     work = [(callback, state, _to_restore(callback, state), class_for(callback)) for callback, state in pairs]
     for callback, _, values, classes in work:
         placing.turn_to(classes)

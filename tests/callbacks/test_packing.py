@@ -102,8 +102,9 @@ def test_packed_values_that_make_no_sense_are_corrupt():
 )
 def test_a_packed_value_that_no_state_packs_is_corrupt(value):
     arrays = {"text": np.array(["a"]), "matrix": np.zeros((2, 2))}
-    with pytest.raises(CheckpointCorruptError, match="makes no sense"):
-        unpack(arrays, [{"kind": "a", "values": {"x": value}, "left_out": []}])
+    for sharing in (True, False):
+        with pytest.raises(CheckpointCorruptError, match="makes no sense"):
+            unpack(arrays, [{"kind": "a", "values": {"x": value}, "left_out": [], "sharing": sharing}])
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,8 @@ def test_a_small_file_of_much_that_is_shared_is_read_at_once():
     value = {"shared": [0, []]}
     for number in range(1, 100):
         value = {"shared": [number, [value, *[{"again": number - 1}] * 9]]}
-    (state,) = unpack({}, [{"kind": "Callback", "values": {"x": value}, "left_out": []}])
+    described = {"kind": "Callback", "values": {"x": value}, "left_out": [], "sharing": True}
+    (state,) = unpack({}, [described])
     callback = keras.callbacks.Callback()
     restore_all([callback], [state])
     assert callback.x[0] is callback.x[9]

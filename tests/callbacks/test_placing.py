@@ -41,8 +41,8 @@ def copy(value):
     return copied(value, look_into=attributes_of)
 
 
-def put_back(live, kept, classes=lambda name: None):
-    placing = Placing()
+def put_back(live, kept, classes=lambda name: None, **told):
+    placing = Placing(**told)
     placing.turn_to(classes)
     placing.offer(live, kept)
     placing.settle()
@@ -183,11 +183,18 @@ def test_a_file_that_tells_nothing_of_sharing_has_a_variable_under_each_of_its_n
     def values(start):
         metric, variable = keras.metrics.Mean(), tf.Variable(start)
         metric.update_state([start])
-        return {"metric": metric, "by_name": {"m": metric}, "variables": [variable, variable]}
+        box, seen = Box(start), [start]
+        plain = {"boxes": [box, Box(start)], "box": box, "seen": seen, "again": (seen,)}
+        return {"metric": metric, "by_name": {"m": metric}, "variables": [variable, variable], **plain}
 
     arrays, described = pack([CallbackState("a", {"x": copy(values(3.0))})], sharing=False)
     live = values(1.0)
-    put_back(live, unpack(arrays, described)[0].values["x"])
+    (state,) = unpack(arrays, described)
+    assert not state.tells_sharing
+    put_back(live, state.values["x"], tells_sharing=False)
+    assert live["box"] is live["boxes"][0]
+    assert live["seen"] is live["again"][0]
+    assert (live["box"].content, live["boxes"][1].content, live["seen"]) == (3.0, 3.0, [3.0])
     assert live["metric"] is live["by_name"]["m"]
     assert live["variables"][0] is live["variables"][1]
     assert (float(live["metric"].result()), float(live["variables"][0])) == (3.0, 3.0)
