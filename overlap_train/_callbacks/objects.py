@@ -300,10 +300,11 @@ def check_objects(value: Any, classes: Classes) -> None:
     Raises:
         ValueError: one is not, see `check_object`.
     """
+    holders: Any = (*_CONTAINERS, tuple, frozenset, ObjectValue)
     left, seen = [value], set()
     while left:
         value = left.pop()
-        if not isinstance(value, (*_CONTAINERS, tuple, frozenset, ObjectValue)) or id(value) in seen:
+        if not isinstance(value, holders) or id(value) in seen:
             continue
         seen.add(id(value))
         if isinstance(value, ObjectValue):
