@@ -56,7 +56,7 @@ class EpochOnly(keras.callbacks.Callback):  # type: ignore[misc]
         self.callback.set_params(params)
 
     def get_state(self) -> dict[str, Any]:
-        """Returns what the callback remembers, for rollbacks and checkpoints."""
+        """Returns what the callback remembers, for checkpoints."""
         return dict(capture(self.callback).values)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -65,7 +65,7 @@ class EpochOnly(keras.callbacks.Callback):  # type: ignore[misc]
         Raises:
             CheckpointMismatchError: a variable of the callback has changed its shape.
         """
-        restore(self.callback, CallbackState(type(self.callback).__name__, dict(state), from_disk=True))
+        restore(self.callback, CallbackState(type(self.callback).__name__, dict(state)))
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Passes on that the training begins."""

@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["GeneratorValue", "copied_generator", "is_generator", "made_generator", "set_generator"]
+__all__ = [
+    *("GeneratorValue", "copied_generator", "is_generator", "made_generator", "set_generator", "takes_state"),
+]
 
 _BITS: Mapping[str, Any] = {
     kind.__name__: kind
@@ -98,26 +100,30 @@ def made_generator(value: GeneratorValue) -> Any:
     return np.random.Generator(bits) if kind == "Generator" else bits
 
 
-def set_generator(live: Any, value: GeneratorValue) -> bool:
-    """Gives a generator a state, if it is of the same kind; returns whether it is."""
+def takes_state(live: Any, value: GeneratorValue) -> bool:
+    """Whether a generator can be given a state: it is of the same kind, and spawns what that one would."""
     if not is_generator(live):
         return False
     now = copied_generator(live)
     if now.kind != value.kind or value.kind in ("count", "SeedSequence"):
         return False
     if value.kind == "Random":
-        live.setstate(value.state)
         return True
     if value.kind == "RandomState":
-        if now.state["bit_generator"] != value.state["bit_generator"]:
-            return False
+        return bool(now.state["bit_generator"] == value.state["bit_generator"])
+    alike = now.state["bits"]["bit_generator"] == value.state["bits"]["bit_generator"]
+    return bool(alike and _spawn_alike(now, value))
+
+
+def set_generator(live: Any, value: GeneratorValue) -> None:
+    """Gives a generator a state that it takes."""
+    if value.kind == "Random":
+        live.setstate(value.state)
+    elif value.kind == "RandomState":
         live.set_state(_copied_state(value.state))
-        return True
-    bits = value.state["bits"]
-    if now.state["bits"]["bit_generator"] != bits["bit_generator"] or not _spawn_alike(now, value):
-        return False
-    (live.bit_generator if value.kind == "Generator" else live).state = _copied_state(bits)
-    return True
+    else:
+        bits = live.bit_generator if value.kind == "Generator" else live
+        bits.state = _copied_state(value.state["bits"])
 
 
 def _spawn_alike(now: GeneratorValue, value: GeneratorValue) -> bool:

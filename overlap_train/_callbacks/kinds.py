@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-__all__ = ["is_keras", "of_keras", "settings_of", "unfit"]
+__all__ = ["is_keras", "is_number", "of_keras", "settings_of", "unfit"]
 
 # For each class of Keras: the attributes that are state.
 _STATE: Mapping[str, tuple[str, ...]] = {
@@ -37,6 +37,10 @@ _MACHINERY: Mapping[str, tuple[str, ...]] = {
     ),
     "CSVLogger": ("sep", "writer", "append_header", "csv_file"),
     "Callback": ("params", "_model"),
+    "CallbackList": (
+        *("_in_begin_end_block_count", "_executor", "_async_train", "_async_test", "_async_predict"),
+        *("_futures", "_progbar", "_history"),
+    ),
     "MonitorCallback": ("monitor_op",),
     "OrbaxCheckpoint": ("_async_futures", "_multihost_initialized", "checkpointer"),
     "TensorBoard": (
@@ -106,7 +110,8 @@ def _is_flag(value: Any) -> bool:
     return isinstance(value, (bool, np.bool_))
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a value is None or a number that Keras can compare with a metric."""
     if isinstance(value, int):
         return abs(value) <= _LARGEST_INTEGER
     if isinstance(value, float):
@@ -140,7 +145,7 @@ _EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "_last_batch_seen": ("a whole number or None", _is_batch),
     "_should_write_train_graph": ("True or False", _is_flag),
     "append": ("True or False", _is_flag),
-    "best": ("a number", _is_number),
+    "best": ("a number", is_number),
     "epoch": ("a list of epochs", lambda value: isinstance(value, list) and all(map(_is_count, value))),
     "history": ("a dict of lists", _is_history),
     "keys": ("a list of names", _are_names),

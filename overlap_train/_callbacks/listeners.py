@@ -13,9 +13,10 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.facts import variables_of
+from overlap_train._callbacks.kinds import is_keras
 from overlap_train._keras import methods as keras_methods
 
-__all__ = ["listeners", "own_hooks"]
+__all__ = ["listeners", "own_hooks", "remembering"]
 
 _HOOKS = (
     *("on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_train_batch_end", "on_epoch_end"),
@@ -50,6 +51,16 @@ def own_hooks(callbacks: Any) -> tuple[str, ...]:
     if "on_test_begin" in found:
         found.add("on_test_batch_begin")  # it may end the validation, which is obeyed between batches
     return tuple(hook for hook in _HOOKS if hook in found)
+
+
+def remembering(callbacks: Any) -> list[keras.callbacks.Callback]:
+    """Returns who may remember something: the callbacks of a list, and a list of the user's class itself.
+
+    Args:
+        callbacks: a Keras `CallbackList`, or one that several hosts share.
+    """
+    listed = isinstance(callbacks, keras.callbacks.CallbackList) and not is_keras(type(callbacks))
+    return [*callbacks.callbacks, callbacks] if listed else list(callbacks.callbacks)
 
 
 class _OwnHooks(keras.callbacks.Callback):  # type: ignore[misc]

@@ -10,11 +10,13 @@ made anew; its variables are assigned.
 from __future__ import annotations
 
 import collections
+import contextlib
 import enum
 import functools
 import inspect
 import logging
 import re
+import reprlib
 import threading
 import types
 import weakref
@@ -26,7 +28,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train._callbacks.facts import variables_of
-from overlap_train._callbacks.origins import Origin, origin_of
+from overlap_train._callbacks.origins import Origin, Unclear, origin_of
 from overlap_train._callbacks.reach import reached
 
 __all__ = [
@@ -36,12 +38,15 @@ __all__ = [
     "attributes_of",
     "base_of",
     "changes",
+    "check_object",
     "check_objects",
     "class_for",
     "class_name",
+    "comes_apart",
     "content_of",
     "fill",
     "is_constant",
+    "keeps",
     "made",
     "member",
     "set_attributes",
@@ -63,6 +68,7 @@ _FACTORIES = (
     *(bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, collections.deque),
     *(collections.Counter, collections.OrderedDict),
 )
+_SIMPLE = frozenset((type(None), bool, int, float, str))
 _HEAP_TYPE = 1 << 9
 _ABSTRACT = ("abc", "collections", "collections.abc", "typing")
 _STATEFUL = (
@@ -76,8 +82,10 @@ _CONSTANT: tuple[Any, ...] = (
     *(type(threading.Lock()), type(threading.RLock()), tf.data.Dataset, tf.TensorSpec, tf.DType),
     *(tf.TensorShape, keras.losses.Loss, keras.optimizers.schedules.LearningRateSchedule),
     *(keras.KerasTensor, keras.initializers.Initializer, keras.regularizers.Regularizer),
-    *(tf.types.experimental.GenericFunction, weakref.ref),
+    *(tf.types.experimental.GenericFunction, weakref.ref, types.GenericAlias),
 )
+# What of a class computes an attribute or is code, whatever an object has under its name.
+_NO_ATTRIBUTES = (property, staticmethod, classmethod, types.GetSetDescriptorType)
 
 
 class NotPutBackError(Exception):
@@ -114,7 +122,10 @@ def class_for(callback: Any) -> Classes:
 
     @functools.cache
     def found() -> dict[str, type]:
-        return {class_name(kind): kind for kind in [*reached([callback], type), *_PYTHONS]}
+        own: list[type] = []
+        with contextlib.suppress(Unclear):  # it holds too much to look through
+            own = reached([callback], type)
+        return {class_name(kind): kind for kind in [*own, *_PYTHONS]}
 
     return lambda name: found().get(name)
 
@@ -149,10 +160,18 @@ def attributes_of(value: Any) -> Mapping[str, Any] | None:
             name = class_name(factory) if factory in _FACTORIES else ""
             return {"default_factory": None if factory is None else name}
         return dict(variables_of(value))
-    bases = [base for base in kind.__mro__ if base not in (object, *_CONTAINERS, *_FIXED, *_PYTHONS)]
-    if not bases or origin_of(kind) is not Origin.USER or not all(map(_is_only_attributes, bases)):
+    if not comes_apart(kind):
         return None
-    return dict(variables_of(value))
+    # What `Box[int]()` notes says nothing of the object.
+    return {name: part for name, part in variables_of(value).items() if name != "__orig_class__"}
+
+
+def comes_apart(kind: Any) -> bool:
+    """Whether objects of a class are what their attributes are, and what they hold as a container."""
+    if kind in _PYTHONS:
+        return True
+    bases = [base for base in kind.__mro__ if base not in (object, *_CONTAINERS, *_FIXED, *_PYTHONS)]
+    return bool(bases) and origin_of(kind) is Origin.USER and all(map(_is_only_attributes, bases))
 
 
 def member(value: Any) -> ObjectValue | None:
@@ -209,16 +228,21 @@ def made(value: ObjectValue, classes: Classes) -> Any:
         raise NotPutBackError(f"its class {value.kind.replace(':', '.')} is not found")
     if issubclass(kind, enum.Enum):
         return _made_member(kind, value.items)
-    if value.partial or issubclass(kind, _STATEFUL):
+    if value.partial or issubclass(kind, _STATEFUL) or not comes_apart(kind):
         raise NotPutBackError(f"a {kind.__name__} cannot be made anew")
     if kind is collections.defaultdict:
         return collections.defaultdict(_factory(value.attributes.get("default_factory")))
+    check_object(kind, value)
     base: Any = base_of(kind)
-    if base in _FIXED and type(value.items) is not base:
-        raise ValueError(f"a {kind.__name__} is made of a {base.__name__}")
-    if base in _FIXED:
-        return base.__new__(kind, value.items)
-    return kind.__new__(kind) if kind in _PYTHONS else base.__new__(kind)
+    try:
+        if base in _FIXED:
+            return base.__new__(kind, value.items)
+        new = kind.__new__(kind) if kind in _PYTHONS else base.__new__(kind)
+    except TypeError as error:  # of an abstract class, and of the class of a class
+        raise NotPutBackError(f"a {kind.__name__} cannot be made anew") from error
+    if base is collections.deque:
+        base.__init__(new, (), getattr(value.items, "maxlen", None))
+    return new
 
 
 def _made_member(kind: Any, items: Any) -> Any:
@@ -226,56 +250,72 @@ def _made_member(kind: Any, items: Any) -> Any:
         return kind.__members__[items]
     if type(items) is int and issubclass(kind, enum.Flag):
         return kind(items)
-    raise ValueError(f"a {kind.__name__} has no member {items!r:.80}")
+    raise ValueError(f"a {kind.__name__} has no member {reprlib.repr(items):.80}")
 
 
 def set_attributes(target: Any, values: Mapping[str, Any]) -> None:
-    """Sets attributes as they are stored, and calls nothing.
-
-    Raises:
-        ValueError: a name is that of a method, a property or something of Python's own.
-    """
+    """Sets attributes as they are stored, and calls nothing; `check_object` has accepted their names."""
     kind: Any = type(target)
     if kind is collections.defaultdict:
         return  # what it makes its values with is known since it was made
     for name, value in values.items():
-        slot = _slot(kind, name)
-        if slot is not None:
+        slot = inspect.getattr_static(kind, name, None)
+        if isinstance(slot, types.MemberDescriptorType):
             slot.__set__(target, value)
         else:
             object.__getattribute__(target, "__dict__")[name] = value
 
 
-def check_objects(value: Any, classes: Classes) -> None:
-    """Makes sure that the objects in a value have attributes that their classes allow.
-
-    Raises:
-        ValueError: a name is that of a method, a property or something of Python's own.
-    """
-    if isinstance(value, ObjectValue):
-        kind: Any = classes(value.kind)
-        for name in value.attributes if kind not in (None, collections.defaultdict) else ():
-            _slot(kind, name)
-        check_objects([value.items, *value.attributes.values()], classes)
-    elif isinstance(value, (list, tuple, set, frozenset, collections.deque)):
-        for item in value:
-            check_objects(item, classes)
-    elif isinstance(value, dict):
-        check_objects([*value.keys(), *value.values()], classes)
-
-
-def _slot(kind: Any, name: str) -> Any:
-    """Returns what keeps an attribute in a slot; None if objects have it in their dict.
-
-    Raises:
-        ValueError: no object has it.
-    """
+def keeps(kind: Any, name: str) -> bool:
+    """Whether objects of a class may have a value under a name: it is not that of a method or a property."""
     found = inspect.getattr_static(kind, name, None)
     if isinstance(found, types.MemberDescriptorType):
-        return found
-    if name.startswith("__") or callable(found) or hasattr(type(found), "__set__"):
-        raise ValueError(f"{name!r} is no attribute of a {kind.__name__}")
-    return None
+        return True
+    is_code = callable(found) and hasattr(type(found), "__get__")
+    if name.startswith("__") or is_code or isinstance(found, _NO_ATTRIBUTES):
+        return False
+    return bool(kind.__dictoffset__) and not issubclass(kind, enum.Enum)
+
+
+def check_object(kind: Any, value: ObjectValue) -> None:
+    """Makes sure that an object of a class can be what a value says.
+
+    Raises:
+        ValueError: an attribute is a method, a property or something of Python's own, or it holds otherwise.
+    """
+    for name in value.attributes:
+        if not keeps(kind, name):
+            raise ValueError(f"{name!r} is no attribute of a {kind.__name__}")
+    if issubclass(kind, (enum.Enum, *_STATEFUL)):
+        return  # whose members and variables are looked for
+    base = base_of(kind)
+    content = dict if issubclass(base, dict) else type(None) if base is object else base
+    if type(value.items) is not content:
+        raise ValueError(f"a {kind.__name__} is made of a {content.__name__}")
+
+
+def check_objects(value: Any, classes: Classes) -> None:
+    """Makes sure that the objects in a value are what their classes allow, as far as these are found.
+
+    Raises:
+        ValueError: one is not, see `check_object`.
+    """
+    holders: Any = (*_CONTAINERS, tuple, frozenset, ObjectValue)
+    left, seen = [value], set()
+    while left:
+        value = left.pop()
+        if not isinstance(value, holders) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, ObjectValue):
+            kind: Any = classes(value.kind)
+            if kind is not None:
+                check_object(kind, value)
+            left += [value.items, *value.attributes.values()]
+        elif isinstance(value, dict):
+            left += [*value.keys(), *value.values()]
+        elif not _SIMPLE.issuperset(map(type, value)):
+            left += value
 
 
 def _is_only_attributes(kind: type) -> bool:

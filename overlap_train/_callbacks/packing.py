@@ -2,12 +2,15 @@
 
 In the JSON, None, bool, int, float, str and lists stand for themselves. All else is a dict of one entry that
 says what it is: `{"tuple": […]}`, `{"dict": [[key, value], …]}`, or `{"array": name}`. Integers of more
-digits than JSON takes are written in base 16.
+digits than JSON takes are written in base 16, and long lists of numbers as arrays. What several hold is
+written once, as `{"shared": [number, value]}`, and is `{"again": number}` from then on.
 """
 
 from __future__ import annotations
 
 import array
+import contextlib
+import reprlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -20,54 +23,66 @@ from overlap_train._callbacks.generators import GeneratorValue, made_generator
 from overlap_train._callbacks.objects import ObjectValue
 from overlap_train._callbacks.standard import made_of, parts_of
 from overlap_train._callbacks.state import CallbackState
-from overlap_train._callbacks.values import VariableValue
+from overlap_train._callbacks.values import DEEPEST, VariableValue, is_shareable
 from overlap_train.errors import CheckpointCorruptError
 
 __all__ = ["pack", "unpack"]
 
 Arrays = dict[str, npt.NDArray[Any]]
 
-# What is nested deeper would exhaust the stack when it is put back. A dict, with its pairs, counts three.
-_DEEPEST = 200
+# What is nested deeper would exhaust the stack when it is put back. An object that is shared, with the pairs
+# of its attributes, counts six.
+_DEEPEST = 6 * DEEPEST + 2
 # Python's text of longer integers may be limited to 640 digits, and is by default to 4300.
 _LONGEST_INT_BITS = 2000
+# A list of more numbers is an array: the losses of a million batches would be most of the JSON.
+_SHORT_LIST = 256
 
 
-def pack(states: Iterable[CallbackState], prefix: str = "callbacks") -> tuple[Arrays, list[Any]]:
+def pack(
+    states: Iterable[CallbackState], prefix: str = "callbacks", *, sharing: bool = True
+) -> tuple[Arrays, list[Any]]:
     """Splits states into arrays and JSON.
 
     Args:
         states: as captured.
         prefix: of the arrays' names, `prefix/position/attribute/number`.
+        sharing: whether it counts that two names hold the same.
 
     Returns:
         The arrays, which share memory with the states, and a JSON list, to be handed to `unpack`.
     """
     arrays: Arrays = {}
+    states = list(states)
+    shared = _held_twice([state.values for state in states]) if sharing else frozenset()
+    packer = _Packer(arrays, shared)
     described = []
     for position, state in enumerate(states):
         values = {
-            name: _packed(value, f"{prefix}/{position}/{name}", arrays)
-            for name, value in state.values.items()
+            name: packer.packed(value, f"{prefix}/{position}/{name}") for name, value in state.values.items()
         }
-        names = {"left_out": list(state.left_out), "lost": list(state.lost)}
+        names = {"left_out": list(state.left_out), "lost": list(state.lost), "sharing": sharing}
         described.append({"kind": state.kind, "values": values, **names})
     return arrays, described
 
 
-def unpack(arrays: Mapping[str, npt.NDArray[Any]], described: Any) -> tuple[CallbackState, ...]:
+def unpack(
+    arrays: Mapping[str, npt.NDArray[Any]], described: Any, *, sharing: bool = True
+) -> tuple[CallbackState, ...]:
     """Puts states together again from what `pack` made.
 
     Args:
         arrays: those of `pack`, among others.
         described: the JSON list of `pack`.
+        sharing: whether two names may hold the same. Who reads such a state has to look at nothing twice, or
+            a small file would keep it busy for ever.
 
     Raises:
         CheckpointCorruptError: the two do not fit together.
     """
-    left = dict(arrays)
+    unpacker = _Unpacker(dict(arrays), {} if sharing else None)
     try:
-        return tuple(_state(entry, left) for entry in described)
+        return tuple(_state(entry, unpacker) for entry in described)
     except _UNFIT as error:
         raise CheckpointCorruptError(
             f"The callbacks' state makes no sense ({error!r:.160}). Take an older checkpoint or start afresh."
@@ -81,84 +96,173 @@ _UNFIT = (
 )
 
 
-def _state(entry: Any, left: Arrays) -> CallbackState:
+def _state(entry: Any, unpacker: _Unpacker) -> CallbackState:
     kind, left_out = entry["kind"], entry["left_out"]
     if not isinstance(kind, str) or not isinstance(left_out, list):
         raise TypeError(f"kind {kind!r:.80}, left_out {left_out!r:.80}")
     lost = entry.get("lost", left_out)  # which earlier releases did not tell apart
     if not isinstance(lost, list) or not all(isinstance(name, str) for name in [*left_out, *lost]):
         raise TypeError(f"left_out {left_out!r:.80}, lost {lost!r:.80}")
-    values = {name: _unpacked(value, left) for name, value in entry["values"].items()}
-    return CallbackState(kind, values, tuple(left_out), tuple(lost), from_disk=True)
+    sharing = entry.get("sharing") is True
+    unpacker = unpacker if sharing else unpacker.apart()
+    values = {name: unpacker.unpacked(value) for name, value in entry["values"].items()}
+    return CallbackState(kind, values, tuple(left_out), tuple(lost), sharing)
 
 
-def _packed(value: Any, name: str, arrays: Arrays) -> Any:
-    def parts(items: Iterable[Any]) -> list[Any]:
-        return [_packed(item, name, arrays) for item in items]
+def _held_twice(value: Any) -> frozenset[int]:
+    """Returns the `id` of each part that is held by more than one other, or more than once."""
+    left, seen, twice = [value], set(), set()
+    while left:
+        value = left.pop()
+        if is_shareable(value):
+            if id(value) in seen:
+                twice.add(id(value))
+                continue
+            seen.add(id(value))
+        if isinstance(value, ObjectValue):
+            left += [value.items, *value.attributes.values()]
+        elif isinstance(value, Mapping):
+            left += [*value.keys(), *value.values()]
+        elif isinstance(value, (list, tuple, set, frozenset, deque)):
+            left += value
+    return frozenset(twice)
 
-    def stored(array: Any) -> str:
-        key = f"{name}/{len(arrays)}"
-        arrays[key] = np.asarray(array)
+
+class _Packer:
+    """Writes values as JSON, and puts their arrays aside."""
+
+    def __init__(self, arrays: Arrays, shared: frozenset[int]) -> None:
+        self._arrays = arrays
+        self._shared = shared
+        self._numbers: dict[int, int] = {}
+
+    def packed(self, value: Any, name: str) -> Any:
+        """Returns the JSON of a value, whose arrays are called after it."""
+        if id(value) not in self._shared:
+            return self._packed(value, name)
+        if id(value) in self._numbers:
+            return {"again": self._numbers[id(value)]}
+        number = self._numbers[id(value)] = len(self._numbers)
+        return {"shared": [number, self._packed(value, name)]}
+
+    def _packed(self, value: Any, name: str) -> Any:
+        # NumPy's scalars come first: np.float64 is a float too.
+        if isinstance(value, np.generic):
+            return {"scalar": self._stored(value, name)}
+        if isinstance(value, int) and value.bit_length() > _LONGEST_INT_BITS:
+            return {"int": hex(value)}
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        if isinstance(value, list):
+            return self._listed(value, name)
+        if isinstance(value, dict):
+            pairs = value.items()
+            return {"dict": [[self.packed(key, name), self.packed(item, name)] for key, item in pairs]}
+        if isinstance(value, deque):
+            return {"deque": [value.maxlen, self._listed([*value], name)]}
+        if isinstance(value, (tuple, set, frozenset)):
+            return {type(value).__name__: self._listed([*value], name)}
+        if isinstance(value, np.ndarray):
+            return {"array": self._stored(value, name)}
+        if isinstance(value, VariableValue):
+            return {"variable": self._stored(value.tensor.numpy(), name)}
+        if tf.is_tensor(value):
+            return {"tensor": self._stored(value.numpy(), name)}
+        return self._packed_parts(value, name)
+
+    def _listed(self, items: list[Any], name: str) -> Any:
+        kinds = set(map(type, items)) if len(items) > _SHORT_LIST else ()
+        if kinds == {float}:
+            return {"floats": self._stored(np.array(items, np.float64), name)}
+        if kinds == {int}:
+            with contextlib.suppress(OverflowError):
+                return {"ints": self._stored(np.array(items, np.int64), name)}
+        return [self.packed(item, name) for item in items]
+
+    def _packed_parts(self, value: Any, name: str) -> Any:
+        """Returns the JSON of what is made of parts of its own kind."""
+        if isinstance(value, bytes):
+            return {"bytes": value.hex()}
+        if isinstance(value, complex):
+            return {"complex": [value.real, value.imag]}
+        if isinstance(value, GeneratorValue):
+            return {"generator": [value.kind, self.packed(value.state, name)]}
+        if isinstance(value, ObjectValue):
+            parts = [self.packed(value.items, name), self._packed(dict(value.attributes), name)]
+            return {"object": [value.kind, value.partial, *parts]}
+        if isinstance(value, array.array):
+            return {"numbers": [value.typecode, value.tolist()]}
+        if isinstance(value, bytearray):
+            return {"bytearray": value.hex()}
+        kind, content = parts_of(value)
+        return {kind: self.packed(content, name)}
+
+    def _stored(self, content: Any, name: str) -> str:
+        key = f"{name}/{len(self._arrays)}"
+        self._arrays[key] = np.asarray(content)
         return key
 
-    # NumPy's scalars come first: np.float64 is a float too.
-    if isinstance(value, np.generic):
-        return {"scalar": stored(value)}
-    if isinstance(value, int) and value.bit_length() > _LONGEST_INT_BITS:
-        return {"int": hex(value)}
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, list):
-        return parts(value)
-    if isinstance(value, dict):
-        return {"dict": [parts(pair) for pair in value.items()]}
-    if isinstance(value, deque):
-        return {"deque": [value.maxlen, parts(value)]}
-    if isinstance(value, (tuple, set, frozenset)):
-        return {type(value).__name__: parts(value)}
-    if isinstance(value, bytes):
-        return {"bytes": value.hex()}
-    if isinstance(value, complex):
-        return {"complex": [value.real, value.imag]}
-    if isinstance(value, np.ndarray):
-        return {"array": stored(value)}
-    if isinstance(value, VariableValue):
-        return {"variable": stored(value.tensor.numpy())}
-    if tf.is_tensor(value):
-        return {"tensor": stored(value.numpy())}
-    return _packed_parts(value, parts)
 
+class _Unpacker:
+    """Makes values of their JSON.
 
-def _packed_parts(value: Any, parts: Callable[[Iterable[Any]], list[Any]]) -> Any:
-    """Returns the JSON of what is made of parts of its own kind."""
-    if isinstance(value, GeneratorValue):
-        return {"generator": [value.kind, *parts([value.state])]}
-    if isinstance(value, ObjectValue):
-        return {"object": [value.kind, value.partial, *parts([value.items, dict(value.attributes)])]}
-    if isinstance(value, array.array):
-        return {"numbers": [value.typecode, value.tolist()]}
-    if isinstance(value, bytearray):
-        return {"bytearray": value.hex()}
-    kind, content = parts_of(value)
-    return {kind: parts(content) if isinstance(content, list) else content}
+    Args:
+        left: the arrays; each belongs to one value, and is taken out.
+        shared: what several hold, by number, and how deep it is in itself; None where nothing is shared.
+    """
 
+    def __init__(self, left: Arrays, shared: dict[int, tuple[Any, int]] | None) -> None:
+        self._left = left
+        self._shared = shared
+        self._deepest = 0
 
-def _unpacked(value: Any, left: Arrays, depth: int = 0) -> Any:
-    """Makes a value of its JSON, and takes its arrays out of those left: each belongs to one value."""
-    if depth > _DEEPEST:
-        raise ValueError(f"a value that is nested more than {_DEEPEST} deep")
-    if isinstance(value, list):
-        return [_unpacked(item, left, depth + 1) for item in value]
-    if not isinstance(value, dict):
-        return value
-    ((kind, content),) = value.items()
-    if kind == "deque":
-        maxlen, items = content
-        return deque(_unpacked(items, left, depth + 1), maxlen)
-    if kind in _MADE_OF_ARRAY:
-        return _MADE_OF_ARRAY[kind](left.pop(content))
-    parts = _unpacked(content, left, depth + 1)
-    return _MADE_OF_PARTS[kind](parts) if kind in _MADE_OF_PARTS else made_of(kind, parts)
+    def unpacked(self, value: Any, depth: int = 0) -> Any:
+        """Returns the value of its JSON, which stands so deep in others."""
+        self._reach(depth)
+        if isinstance(value, list):
+            return [self.unpacked(item, depth + 1) for item in value]
+        if not isinstance(value, dict):
+            return value
+        ((kind, content),) = value.items()
+        if kind in ("shared", "again"):
+            return self._again(content, depth) if kind == "again" else self._first(content, depth)
+        if kind == "deque":
+            maxlen, items = content
+            return deque(self.unpacked(items, depth + 1), maxlen)
+        if kind in _MADE_OF_ARRAY:
+            return _MADE_OF_ARRAY[kind](self._left.pop(content))
+        # What makes something else of its parts would look at each as often as it is held.
+        unpacker = self if kind in _HOLDERS else self.apart()
+        parts = unpacker.unpacked(content, depth + 1)
+        return _MADE_OF_PARTS[kind](parts) if kind in _MADE_OF_PARTS else made_of(kind, parts)
+
+    def apart(self) -> _Unpacker:
+        """Returns one of the same arrays for values of which nothing is shared."""
+        return _Unpacker(self._left, None)
+
+    def _reach(self, depth: int) -> None:
+        if depth > _DEEPEST:
+            raise ValueError(f"a value that is nested more than {_DEEPEST} deep")
+        self._deepest = max(self._deepest, depth)
+
+    def _first(self, content: Any, depth: int) -> Any:
+        number, value = content
+        if self._shared is None or number in self._shared:
+            raise ValueError(f"a value that is shared as {number!r:.80}")
+        outside, self._deepest = self._deepest, depth
+        made = self.unpacked(value, depth + 1)
+        if not is_shareable(made):
+            raise TypeError(f"a {type(made).__name__} that is shared")
+        self._shared[number] = made, self._deepest - depth
+        self._deepest = max(self._deepest, outside)
+        return made
+
+    def _again(self, number: Any, depth: int) -> Any:
+        if self._shared is None:
+            raise ValueError(f"a value that is shared as {number!r:.80}")
+        made, height = self._shared[number]
+        self._reach(depth + height)
+        return made
 
 
 def _tensor(array: npt.NDArray[Any]) -> tf.Tensor:
@@ -173,12 +277,21 @@ def _scalar(array: npt.NDArray[Any]) -> Any:
     return array[()]
 
 
+def _list_of(dtype: type) -> Callable[[npt.NDArray[Any]], list[Any]]:
+    def made(array: npt.NDArray[Any]) -> list[Any]:
+        if array.dtype != dtype or array.ndim != 1:
+            raise ValueError(f"a list of numbers of {array.dtype}{array.shape}")
+        return array.tolist()
+
+    return made
+
+
 def _object(parts: Any) -> ObjectValue:
     kind, partial, items, attributes = parts
     if not isinstance(kind, str) or not isinstance(partial, bool) or not isinstance(attributes, dict):
-        raise TypeError(f"an object {kind!r:.80}")
+        raise TypeError(f"an object {reprlib.repr(kind):.80}")
     if not all(isinstance(name, str) for name in attributes):
-        raise TypeError(f"attributes {list(attributes)!r:.80}")
+        raise TypeError(f"attributes {reprlib.repr(list(attributes)):.80}")
     return ObjectValue(kind, items, attributes, partial)
 
 
@@ -196,6 +309,8 @@ def _numbers(parts: Any) -> Any:
 
 _MADE_OF_ARRAY: Mapping[str, Any] = {
     "array": lambda array: array,
+    "floats": _list_of(np.float64),
+    "ints": _list_of(np.int64),
     "scalar": _scalar,
     "tensor": _tensor,
     "variable": lambda array: VariableValue(_tensor(array)),
@@ -213,3 +328,5 @@ _MADE_OF_PARTS: Mapping[str, Any] = {
     "numbers": _numbers,
     "object": _object,
 }
+# Of these, the containers, which hold what they are made of as it is.
+_HOLDERS = frozenset(("dict", "frozenset", "object", "set", "tuple"))

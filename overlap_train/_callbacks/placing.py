@@ -1,200 +1,312 @@
 """Copies of what callbacks keep, put back where it was.
 
 Variables are assigned. Objects, generators and containers that are still there are changed themselves, so
-that whoever shares them sees it.
+that whoever shares them sees it. What several have held in common they hold in common again, also where each
+has one of its own by now; what had parted is parted. So it is decided for all values together which live
+object takes which, before the first is put back.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from itertools import zip_longest
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
+
+import keras
+import numpy as np
 
 from overlap_train._callbacks import objects
 from overlap_train._callbacks.facts import variables_of
-from overlap_train._callbacks.generators import GeneratorValue, made_generator, set_generator
+from overlap_train._callbacks.generators import GeneratorValue, made_generator, set_generator, takes_state
 from overlap_train._callbacks.objects import Classes, NotPutBackError, ObjectValue
-from overlap_train._callbacks.values import VariableValue, copied, is_variable, tf_variable
+from overlap_train._callbacks.values import VariableValue, copied, is_shareable, is_variable, tf_variable
 
-__all__ = ["put_back", "require_place"]
+__all__ = ["Placing"]
 
-_IN_PLACE = (list, dict, set, deque)
+_CONTAINERS = (list, dict, set, deque)
+_LISTS = (list, tuple, deque)
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
+# Live objects at the places of one value. More would be walked through again and again.
+_MOST_OFFERS = 8
+_OTHER = object()
 
 
-def put_back(
-    live: Any,
-    value: Any,
-    *,
-    in_place: bool,
-    copy_arrays: bool = True,
-    classes: Classes = lambda name: None,
-) -> Any:
-    """Returns what takes the place of a live value.
+class Placing:
+    """Puts values back that may hold the same objects.
 
-    Args:
-        live: what is there now; variables in it are assigned.
-        value: what `copied` returned; nothing of it that can change is handed out.
-        in_place: whether to change a live container, object or generator itself, so that who else holds it
-            sees it.
-        copy_arrays: whether the callback may write into its arrays.
-        classes: finds the classes of objects that are to be made.
-
-    Raises:
-        ValueError: a variable is to be restored where there is none, or one of another shape or dtype.
-        NotPutBackError: an object cannot be put back.
-    """
-    placer = _Placer(copy_arrays, classes, in_place)
-    return placer.settled(live, placer.put(live, value)) if in_place else placer.put(live, value)
-
-
-@dataclass(frozen=True)
-class _Placer:
-    """Puts one value back, and all that it holds.
-
-    Attributes:
-        copy_arrays: whether the callback may write into its arrays.
-        classes: finds the classes of objects that are to be made.
-        in_place: whether live objects and generators may be changed themselves.
+    `offer` all of them, then `settle` once; then `require` and `put` those that are to be put back.
     """
 
-    copy_arrays: bool
-    classes: Classes
-    in_place: bool
+    def __init__(self, *, tells_sharing: bool = True) -> None:
+        """Begins with nothing.
 
-    def settled(self, live: Any, new: Any) -> Any:
-        """Returns a live container with new content, or the new one if they are of different kinds."""
-        if live is new or type(live) is not type(new) or type(live) not in _IN_PLACE:
-            return new
-        if isinstance(live, deque) and live.maxlen != new.maxlen:
+        Args:
+            tells_sharing: whether what several hold has one copy; else equal copies may be of one object.
+        """
+        self._tells_sharing = tells_sharing
+        self._offers: dict[int, tuple[Any, list[Any]]] = {}
+        self._places: dict[int, Any] = {}
+        self._new: dict[int, Any] = {}
+        self._sound: set[int] = set()
+        self._classes_there: dict[str, type] = {}
+        self._classes: Classes = lambda name: None
+        self._copy_arrays = True
+
+    def turn_to(self, classes: Classes, *, copy_arrays: bool = True) -> None:
+        """Says whose values come next.
+
+        Args:
+            classes: finds the classes of objects that are to be made.
+            copy_arrays: whether the callback may write into its arrays.
+        """
+        self._classes, self._copy_arrays = classes, copy_arrays
+
+    def offer(self, live: Any, value: Any) -> None:
+        """Notes what is live where a value belongs, and where what it holds does.
+
+        Args:
+            live: what is there now.
+            value: what `copied` returned.
+        """
+        left = [(live, value)]
+        while left:
+            live, value = left.pop()
+            if live is None or type(value) in _PLAIN:
+                continue
+            if is_shareable(value):
+                _, lives = self._offers.setdefault(id(value), (value, []))
+                if len(lives) >= _MOST_OFFERS or any(each is live for each in lives):
+                    continue
+                lives.append(live)
+            left += reversed([*self._pairs(live, value)])
+
+    def _pairs(self, live: Any, value: Any) -> Iterator[tuple[Any, Any]]:
+        """Yields what a live object holds with what a value holds in the same places."""
+        if isinstance(value, ObjectValue):
+            if objects.class_name(type(live)) != value.kind or objects.state_variables(live) is not None:
+                return
+            self._classes_there[value.kind] = type(live)
+            yield objects.content_of(live)[1], value.items
+            known = variables_of(live)
+            yield from ((known.get(name), part) for name, part in value.attributes.items())
+        elif isinstance(value, dict):
+            yield from self._pairs_of_dict(live, value)
+        elif isinstance(value, _LISTS) and isinstance(live, _LISTS) and not _are_plain(value):
+            yield from zip(objects.content_of(live)[1], value, strict=False)
+
+    def _pairs_of_dict(self, live: Any, value: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
+        """Yields the items of two dicts by equal keys, and those of keys that are objects row by row."""
+        if not isinstance(live, dict):
+            return
+        rows = list(dict.items(live))
+        for number, (key, item) in enumerate(value.items()):
+            found = self._found_key(key)
+            if found is not _OTHER:
+                yield dict.get(live, found), item
+            elif number < len(rows):
+                yield from zip(rows[number], (key, item), strict=True)
+
+    def _found_key(self, key: Any) -> Any:
+        """Returns what a key is in a live dict, or `_OTHER` if that is an object that is one by itself."""
+        if isinstance(key, (tuple, frozenset)):
+            parts = [self._found_key(part) for part in key]
+            return _OTHER if any(part is _OTHER for part in parts) else type(key)(parts)
+        if not isinstance(key, ObjectValue):
+            return key
+        try:
+            made = objects.made(replace(key, items=self._found_key(key.items)), self._class_named)
+        except (NotPutBackError, ValueError):
+            return _OTHER
+        return _OTHER if objects.changes(made) else made
+
+    def settle(self) -> None:
+        """Decides which live object takes which value: each takes one, those with the least choice first."""
+        taken: dict[int, Any] = {}
+        fitting = [
+            (value, [live for live in lives if _takes(live, value)]) for value, lives in self._offers.values()
+        ]
+        for value, lives in sorted(fitting, key=lambda pair: len(pair[1])):
+            free = [live for live in lives if id(live) not in taken]
+            if not self._tells_sharing:
+                shared = [live for live in lives if _are_equal(taken.get(id(live)), value)]
+                free = shared or free or [live for live in lives if _has_to_be_there(value)]
+            if free:
+                taken[id(free[0])] = value
+                self._places[id(value)] = free[0]
+
+    def require(self, value: Any, *, variables: bool = True) -> None:
+        """Makes sure that a value can be put back, and changes nothing.
+
+        Args:
+            value: as offered, if there was something live in its place.
+            variables: whether a variable has to be there.
+
+        Raises:
+            ValueError: a variable is to be put back where there is none, or one of another shape or dtype.
+            NotPutBackError: an object cannot be put back.
+        """
+        left, seen = [value], set()
+        while left:
+            value = left.pop()
+            if type(value) in _PLAIN or id(value) in seen or id(value) in self._sound:
+                continue
+            if is_shareable(value):
+                seen.add(id(value))
+            if isinstance(value, VariableValue):
+                self._require_variable(value, variables)
+            elif isinstance(value, ObjectValue):
+                left += self._required_of(value)
+            elif isinstance(value, dict):
+                left += [*value.keys(), *value.values()]
+            elif isinstance(value, (*_LISTS, set, frozenset)) and not _are_plain(value):
+                left += value
+        self._sound |= seen
+
+    def _required_of(self, value: ObjectValue) -> list[Any]:
+        """Makes sure that an object is there or can be made; returns what it needs in turn."""
+        live = self._places.get(id(value))
+        if live is None:
+            for other in self._offers.get(id(value), (value, []))[1]:
+                same = objects.class_name(type(other)) == value.kind
+                if same and objects.state_variables(other) is not None:
+                    raise NotPutBackError(f"the {type(other).__name__} has other variables")
+            objects.made(value, self._class_named)
+        elif objects.state_variables(live) is not None:
+            return []
+        else:
+            objects.check_object(type(live), value)
+        return [value.items, *value.attributes.values()]
+
+    def _require_variable(self, value: VariableValue, needed: bool) -> None:
+        if id(value) in self._places or not needed:
+            return
+        lives = self._offers.get(id(value), (value, []))[1]
+        kept = f"{value.tensor.shape} {value.tensor.dtype.name}"
+        for live in lives:
+            if is_variable(live):
+                target = tf_variable(live)
+                raise ValueError(
+                    f"it was a variable of {kept}, and now it is one of {target.shape} {target.dtype.name}"
+                )
+        now = type(lives[0] if lives else None).__name__
+        raise ValueError(f"it was a variable, and now it is of type {now}")
+
+    def put(self, value: Any) -> Any:
+        """Returns what a value becomes; nothing of the value that can change is handed out."""
+        if type(value) in _PLAIN:
+            return value
+        if not is_shareable(value):
+            return self._put(value)
+        if id(value) not in self._new:
+            self._new[id(value)] = self._put(value)
+        return self._new[id(value)]
+
+    def _put(self, value: Any) -> Any:
+        live = self._places.get(id(value)) if is_shareable(value) else None
+        if isinstance(value, VariableValue):
+            return value.tensor if live is None else _assigned(live, value)
+        if isinstance(value, GeneratorValue):
+            if live is None:
+                return made_generator(value)
+            set_generator(live, value)
+            return live
+        if isinstance(value, ObjectValue):
+            return self._put_object(live, value)
+        if isinstance(value, dict):
+            new: Any = {self.put(key): self.put(item) for key, item in value.items()}
+        elif isinstance(value, deque):
+            new = deque(map(self.put, value), value.maxlen)
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            new = type(value)(map(self.put, value))
+        else:
+            return copied(value, copy_arrays=self._copy_arrays)
+        if live is None:
             return new
         objects.fill(live, new)
         return live
 
-    def put(self, live: Any, value: Any) -> Any:
-        """Returns what takes the place of a live value; containers are new ones."""
-        if isinstance(value, VariableValue):
-            return _assigned(live, value)
-        if isinstance(value, GeneratorValue):
-            return live if self.in_place and set_generator(live, value) else made_generator(value)
-        if isinstance(value, ObjectValue):
-            return self._object(live, value)
-        if isinstance(value, dict):
-            known = live if isinstance(live, dict) else {}
-            keys = [self.put(None, key) for key in value]
-            parts = zip(keys, value.values(), strict=True)
-            return {key: self.put(known.get(key), item) for key, item in parts}
-        if isinstance(value, (set, frozenset)):
-            return type(value)(self.put(None, item) for item in value)
-        if isinstance(value, (list, tuple, deque)):
-            old = list(live) if isinstance(live, (list, tuple, deque)) else []
-            items = [self.put(o, item) for o, item in zip_longest(old[: len(value)], value)]
-            return deque(items, value.maxlen) if isinstance(value, deque) else type(value)(items)
-        return copied(value, copy_arrays=self.copy_arrays)
-
-    def _object(self, live: Any, value: ObjectValue) -> Any:
-        same = objects.class_name(type(live)) == value.kind
-        variables = objects.state_variables(live) if same else None
+    def _put_object(self, live: Any, value: ObjectValue) -> Any:
+        variables = None if live is None else objects.state_variables(live)
         if variables is not None:
             for variable, item in zip(variables, value.items, strict=True):
                 if item is not None:
                     _assigned(variable, item)
             return live
-        if same and self.in_place and objects.changes(live):
-            target = live
-        elif type(live) is defaultdict:
-            target = defaultdict(live.default_factory)
-        else:
-            items = self.put(None, value.items)
-            target = objects.made(replace(value, items=items), self._classes(live))
-            if not objects.changes(target):
-                return target
-        if value.items is not None:
-            objects.fill(target, self.put(objects.content_of(live)[1] if same else None, value.items))
-        self._set_attributes(target, dict(variables_of(target)) if target is live else {}, value)
+        items = self.put(value.items)
+        target = live
+        if live is None:
+            target = objects.made(replace(value, items=items), self._class_named)
+        if items is not None and objects.changes(target):
+            objects.fill(target, items)
+        objects.set_attributes(target, {name: self.put(part) for name, part in value.attributes.items()})
         return target
 
-    def _set_attributes(self, target: Any, known: Mapping[str, Any], value: ObjectValue) -> None:
-        """Sets an object's attributes; what two of those that are known hold is not changed itself."""
-        holders = Counter(map(id, known.values()))
-        new = {}
-        for name, part in value.attributes.items():
-            old = known.get(name)
-            own = replace(self, in_place=name in known and holders[id(old)] == 1)
-            new[name] = own.settled(old, own.put(old, part)) if own.in_place else own.put(old, part)
-        objects.set_attributes(target, new)
-
-    def _classes(self, live: Any) -> Classes:
-        name = objects.class_name(type(live))
-        return lambda each: type(live) if each == name else self.classes(each)
+    def _class_named(self, name: str) -> type | None:
+        return self._classes_there.get(name) or self._classes(name)
 
 
-def require_place(live: Any, value: Any, classes: Classes = lambda name: None) -> None:
-    """Makes sure that `put_back` finds the place of a value, and changes nothing.
+def _are_plain(items: Iterable[Any]) -> bool:
+    """Whether there is nothing to look into, as in a history, which is long."""
+    return _PLAIN.issuperset(map(type, items))
 
-    Raises:
-        ValueError: a variable is to be restored where there is none, or one of another shape or dtype.
-        NotPutBackError: an object has no place.
-    """
+
+def _takes(live: Any, value: Any) -> bool:
+    """Whether a live object can be changed to what a value says."""
     if isinstance(value, VariableValue):
-        _require_variable(live, value)
-    elif isinstance(value, ObjectValue):
-        _require_object(live, value, classes)
-    elif isinstance(value, dict):
-        known = live if isinstance(live, dict) else {}
-        for key, item in value.items():
-            require_place(None, key, classes)
-            require_place(known.get(key) if not isinstance(key, ObjectValue) else None, item, classes)
-    elif isinstance(value, (list, tuple, deque, set, frozenset)):
-        if _PLAIN.issuperset(map(type, value)):
-            return
-        old = list(live) if isinstance(live, (list, tuple, deque)) else []
-        for part, item in zip_longest(old[: len(value)], value):
-            require_place(part, item, classes)
+        return is_variable(live) and _fits(live, value)
+    if isinstance(value, GeneratorValue):
+        return takes_state(live, value)
+    if isinstance(value, ObjectValue):
+        if objects.class_name(type(live)) != value.kind:
+            return False
+        variables = objects.state_variables(live)
+        if variables is not None:
+            return _all_fit(variables, value.items)
+        # One that nothing changes may be a constant of the user's; where it was, another stands by now.
+        frozen = getattr(getattr(type(live), "__dataclass_params__", None), "frozen", False)
+        apart = objects.comes_apart(type(live)) or isinstance(live, keras.callbacks.Callback)
+        return apart and objects.changes(live) and not frozen
+    alike = type(live) is type(value) and type(value) in _CONTAINERS
+    return alike and (not isinstance(value, deque) or live.maxlen == value.maxlen)
 
 
-def _require_object(live: Any, value: ObjectValue, classes: Classes) -> None:
-    same = objects.class_name(type(live)) == value.kind
-    variables = objects.state_variables(live) if same else None
-    if variables is not None:
-        _require_variables(live, variables, value)
-        return
-    if not same:
-        objects.made(value, classes)
-    known = variables_of(live) if same else {}
-    require_place(None, value.items, classes)
-    for name, part in value.attributes.items():
-        require_place(known.get(name), part, classes)
+def _all_fit(variables: list[Any], items: Any) -> bool:
+    kept = items if isinstance(items, list) else []
+    return len(kept) == len(variables) and all(
+        item is None or (isinstance(item, VariableValue) and _fits(variable, item))
+        for variable, item in zip(variables, kept, strict=True)
+    )
 
 
-def _require_variables(live: Any, variables: list[Any], value: ObjectValue) -> None:
-    kept = value.items if isinstance(value.items, list) else []
-    fits = len(kept) == len(variables)
-    for variable, item in zip(variables, kept, strict=False):
-        target = tf_variable(variable)
-        fits &= item is None or (
-            isinstance(item, VariableValue)
-            and target.dtype == item.tensor.dtype
-            and target.shape.is_compatible_with(item.tensor.shape)
-        )
-    if not fits:
-        raise NotPutBackError(f"the {type(live).__name__} has other variables")
+def _fits(live: Any, value: VariableValue) -> bool:
+    target = tf_variable(live)
+    return bool(target.dtype == value.tensor.dtype and target.shape.is_compatible_with(value.tensor.shape))
+
+
+def _has_to_be_there(value: Any) -> bool:
+    return isinstance(value, VariableValue) or (isinstance(value, ObjectValue) and value.partial)
+
+
+def _are_equal(first: Any, second: Any) -> bool:
+    """Whether two values say the same, so that they may be copies of one object."""
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, VariableValue):
+        return _are_equal(first.tensor.numpy(), second.tensor.numpy())
+    if isinstance(first, np.ndarray):
+        alike = (first.shape, first.dtype) == (second.shape, second.dtype)
+        return alike and first.tobytes() == second.tobytes()
+    if isinstance(first, ObjectValue):
+        parts = [[each.kind, each.items, dict(each.attributes)] for each in (first, second)]
+        return _are_equal(*parts)
+    if isinstance(first, dict):
+        return _are_equal([*first.items()], [*second.items()])
+    if isinstance(first, _LISTS):
+        return len(first) == len(second) and all(map(_are_equal, first, second))
+    return repr(first) == repr(second)
 
 
 def _assigned(live: Any, value: VariableValue) -> Any:
-    _require_variable(live, value)
     tf_variable(live).assign(value.tensor)
     return live
-
-
-def _require_variable(live: Any, value: VariableValue) -> None:
-    if not is_variable(live):
-        raise ValueError(f"it was a variable, and now it is of type {type(live).__name__}")
-    target = tf_variable(live)
-    if target.dtype != value.tensor.dtype or not target.shape.is_compatible_with(value.tensor.shape):
-        raise ValueError(
-            f"it was a variable of {value.tensor.shape} {value.tensor.dtype.name}, and now it is one of "
-            f"{target.shape} {target.dtype.name}"
-        )

@@ -20,7 +20,7 @@ import tensorflow as tf
 from overlap_train._callbacks.facts import variables_of
 from overlap_train._callbacks.origins import Origin, Unclear, is_simple, origin_of
 
-__all__ = ["named", "reached", "reaches"]
+__all__ = ["named", "names_in", "reached", "reaches"]
 
 # Who gets hold of more cannot be told to reach nothing else.
 _MOST_OBJECTS = 1_000_000
@@ -80,6 +80,12 @@ def named(functions: Iterable[types.FunctionType]) -> dict[tuple[int, str], tupl
                 if isinstance(value, types.ModuleType) and origin_of(value) is Origin.USER:
                     spaces += [vars(value)] if id(vars(value)) not in seen else []
     return found
+
+
+def names_in(functions: Iterable[types.FunctionType]) -> frozenset[str]:
+    """Returns the names of variables and attributes in the code of functions of the user's."""
+    found = (_names(each.__code__) for each in functions if origin_of(each) is Origin.USER)
+    return frozenset().union(*found)
 
 
 def _walk(roots: Iterable[Any], kinds: tuple[type, ...]) -> Iterator[Any]:

@@ -1,9 +1,10 @@
-"""What callbacks remember from epoch to epoch, taken and put back for a rollback or a resume.
+"""What callbacks remember from epoch to epoch, taken for a checkpoint and put back for a resume.
 
 Of Keras's own callbacks that is what the table below names: their patience, best values and counters. Their
 settings are left alone, so that a resumed run obeys the new ones, and because Keras changes one of them
 (`min_delta` turns negative on first use). Of the attributes that a user's class adds, each that can be
-copied is (see `values`); the others stay as they are in the live callback and are listed as left out.
+copied is (see `values`); the others stay as they are in the live callback and are listed as left out. What
+two attributes hold in common, of one callback or of several, they hold in common again (see `placing`).
 
 A user's callback may say itself what it remembers: `get_state()` returns it and `set_state(state)` takes it
 back. The names follow Keras's `get_weights` and `set_weights`, Keras Tuner, and the iterators of Grain. They
@@ -15,14 +16,13 @@ Use all of it on the training thread, and restore after `on_train_begin`, which 
 from __future__ import annotations
 
 import contextlib
-import inspect
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import keras
 
+from overlap_train._callbacks.facts import variables_of
 from overlap_train._callbacks.kinds import is_keras, of_keras, unfit
 from overlap_train._callbacks.objects import (
     Classes,
@@ -30,12 +30,14 @@ from overlap_train._callbacks.objects import (
     attributes_of,
     check_objects,
     class_for,
+    keeps,
+    set_attributes,
 )
-from overlap_train._callbacks.placing import put_back, require_place
-from overlap_train._callbacks.values import Resource, copied
+from overlap_train._callbacks.placing import Placing
+from overlap_train._callbacks.values import Copies, Resource, copied, standing_in
 from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
 
-__all__ = ["CallbackState", "capture", "capture_all", "check_all", "restore", "restore_all"]
+__all__ = ["CallbackState", "capture", "capture_all", "check_all", "restore", "restore_all", "without_bars"]
 
 _CUSTOM = "get_state()"
 
@@ -50,49 +52,49 @@ class CallbackState:
         left_out: the attributes that could not be copied.
         lost: those of them, and of what the attributes hold, that a training may change; the others are
             functions, parts of the model and the like.
-        from_disk: whether it was captured in another run, whose attributes may have been others.
-        origins: the attributes themselves, to tell whether the live ones are still the same objects.
+        tells_sharing: whether it says what its attributes hold in common, which earlier releases did not.
     """
 
     kind: str
     values: Mapping[str, Any] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
-    from_disk: bool = False
-    origins: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    tells_sharing: bool = True
 
 
-def capture(callback: keras.callbacks.Callback) -> CallbackState:
+def capture(callback: keras.callbacks.Callback, copies: Copies | None = None) -> CallbackState:
     """Copies what a callback remembers.
 
     Lists, dicts and the arrays of a user's class are copied; what is immutable, the arrays of Keras's own
     callbacks, which replace and never change them, and the buffers of variables are shared.
 
+    Args:
+        callback: any.
+        copies: of what other callbacks hold too.
+
     Raises:
         TypeError: `get_state` returned what cannot be copied.
     """
+    copies = copies or Copies()
     values: dict[str, Any] = {}
     left_out, lost = [], []
     for name in _remembered(callback):
         try:
-            values[name] = _copied(callback, vars(callback)[name])
+            values[name] = _copied(callback, name, copies)
         except Resource as error:
             left_out.append(name)
             lost += [] if error.constant else [name]
         else:
             lost += [f"{name}.{inner}" for inner in getattr(values[name], "lost", ())]
     if _speaks_for_itself(callback):
-        values[_CUSTOM] = _custom_state(callback)
-    origins = {name: vars(callback)[name] for name in values if name != _CUSTOM}
-    return CallbackState(type(callback).__name__, values, tuple(left_out), tuple(lost), origins=origins)
+        values[_CUSTOM] = _custom_state(callback, copies)
+    return CallbackState(type(callback).__name__, values, tuple(left_out), tuple(lost))
 
 
 def restore(callback: keras.callbacks.Callback, state: CallbackState) -> tuple[str, ...]:
     """Puts back what a callback remembered; a state can be put back any number of times.
 
-    Variables are assigned, and a container that is still the same object is changed itself, so that a list
-    shared with the callback's user stays shared. What cannot be copied now is left as it is. In the run that
-    captured the state, attributes that came later are removed.
+    What cannot be copied now is left as it is; for the rest see `placing`.
 
     Returns:
         The attributes whose objects could not be put back, each with the reason; they stay as they are.
@@ -102,52 +104,55 @@ def restore(callback: keras.callbacks.Callback, state: CallbackState) -> tuple[s
     """
     if type(callback).__name__ != state.kind:
         raise CheckpointMismatchError(_other_class(callback, state))
-    live = vars(callback)
-    same, classes, arrays = _same_objects(live, state), class_for(callback), not is_keras(type(callback))
-    stay = []
-    for name, value in _to_restore(callback, state).items():
-        with _named(state.kind, name):
-            try:
-                require_place(live.get(name), value, classes)
-                live[name] = put_back(
-                    live.get(name), value, in_place=name in same, copy_arrays=arrays, classes=classes
-                )
-            except NotPutBackError as error:
-                stay.append(f"{state.kind}.{name} ({error})")
-    if not state.from_disk:
-        for name in set(_copyable(callback)).difference(state.values, state.left_out):
-            del live[name]
-    if _CUSTOM in state.values and _speaks_for_itself(callback):
-        callback.set_state(_custom_value(callback, state.values[_CUSTOM]))
-    return tuple(stay)
+    return _restored([(callback, state)])
 
 
 def capture_all(callbacks: Iterable[keras.callbacks.Callback]) -> tuple[CallbackState, ...]:
     """Captures each callback but progress bars, which remember nothing that outlives an epoch."""
-    return tuple(capture(callback) for callback in _without_bars(callbacks))
+    copies = Copies()
+    return tuple(capture(callback, copies) for callback in without_bars(callbacks))
 
 
 def restore_all(
     callbacks: Iterable[keras.callbacks.Callback], states: Sequence[CallbackState]
 ) -> tuple[str, ...]:
-    """Restores each callback from the state at its position; nothing is changed if they do not fit.
+    """Restores each callback from the state at its position, or none if one does not fit.
 
-    Returns:
-        The attributes that stay as they are, as `restore` does.
+    Returns what `restore` does.
 
     Raises:
         CheckpointMismatchError: the callbacks are others, more or fewer; the message says which.
         CheckpointCorruptError: a state holds what no callback of its class remembers.
     """
-    chosen = _without_bars(callbacks)
+    chosen = _chosen(callbacks, states)
     check_all(chosen, states)
-    for callback, state in zip(chosen, states, strict=True):
-        classes = class_for(callback)
-        for name, value in _to_restore(callback, state).items():
-            with _named(state.kind, name), contextlib.suppress(NotPutBackError):
-                require_place(vars(callback).get(name), value, classes)
-    pairs = zip(chosen, states, strict=True)
-    return tuple(name for callback, state in pairs for name in restore(callback, state))
+    return _restored([*zip(chosen, states, strict=True)])
+
+
+def _restored(pairs: Sequence[tuple[keras.callbacks.Callback, CallbackState]]) -> tuple[str, ...]:
+    """Restores callbacks, after all is known to fit; returns what stays as it is."""
+    placing, stay = Placing(tells_sharing=any(state.tells_sharing for _, state in pairs)), []
+    work = [(callback, state, _to_restore(callback, state), class_for(callback)) for callback, state in pairs]
+    for callback, _, values, classes in work:
+        placing.turn_to(classes)
+        for name, value in values.items():
+            placing.offer(variables_of(callback).get(name), value)
+    placing.settle()
+    for _, state, values, classes in work:
+        placing.turn_to(classes)
+        for name in list(values):
+            with _named(state.kind, name):
+                try:
+                    placing.require(values[name])
+                except NotPutBackError as error:
+                    del values[name]
+                    stay.append(f"{state.kind}.{name} ({error})")
+    for callback, state, values, classes in work:
+        placing.turn_to(classes, copy_arrays=not is_keras(type(callback)))
+        set_attributes(callback, {name: placing.put(value) for name, value in values.items()})
+        if _CUSTOM in state.values and _speaks_for_itself(callback):
+            callback.set_state(_custom_value(callback, state, placing))
+    return tuple(stay)
 
 
 def check_all(callbacks: Iterable[keras.callbacks.Callback], states: Sequence[CallbackState]) -> None:
@@ -157,7 +162,7 @@ def check_all(callbacks: Iterable[keras.callbacks.Callback], states: Sequence[Ca
         CheckpointMismatchError: the callbacks are others, more or fewer; the message says which.
         CheckpointCorruptError: a state holds what no callback of its class remembers.
     """
-    chosen = _without_bars(callbacks)
+    chosen = _chosen(callbacks, states)
     names, stored = [type(callback).__name__ for callback in chosen], [state.kind for state in states]
     for position in range(max(len(names), len(stored))):
         name, kind = names[position : position + 1], stored[position : position + 1]
@@ -181,7 +186,7 @@ def _check_values(callback: keras.callbacks.Callback, state: CallbackState) -> N
             known |= {_CUSTOM}
         elif name in known and is_keras(type(callback)):  # a custom class may keep something else there
             reason = unfit(name, value, callback.model)
-        if name not in known and (name in settings or _is_of_class(type(callback), name)):
+        if name not in known and (name in settings or not keeps(type(callback), name)):
             reason = "is no state of it"
         if reason is not None:
             raise CheckpointCorruptError(
@@ -198,39 +203,28 @@ def _no_object(value: Any, classes: Classes) -> str | None:
     return None
 
 
-def _is_of_class(kind: type, name: str) -> bool:
-    """Whether a name is that of a method or a property, which no attribute may hide."""
-    found = inspect.getattr_static(kind, name, None)
-    return (
-        callable(found) or isinstance(found, (property, staticmethod, classmethod)) or name.startswith("__")
-    )
-
-
 def _to_restore(callback: keras.callbacks.Callback, state: CallbackState) -> dict[str, Any]:
     """Returns the attributes that take a value back: what cannot be copied now stays as it is."""
-    live, now = vars(callback), _copyable(callback)
+    live, now = variables_of(callback), _copyable(callback)
     return {n: v for n, v in state.values.items() if n != _CUSTOM and (n not in live or n in now)}
 
 
 def _copyable(callback: keras.callbacks.Callback) -> list[str]:
-    return [name for name in _remembered(callback) if _can_be_copied(callback, vars(callback)[name])]
+    return [name for name in _remembered(callback) if _can_be_copied(callback, name)]
 
 
-def _same_objects(live: Mapping[str, Any], state: CallbackState) -> frozenset[str]:
-    """Returns the attributes whose live object may be changed itself.
-
-    In the run of the capture a later object may belong to somebody else, such as the logs that the trainer
-    keeps. After a load there are no later ones, but two attributes may hold one object.
-    """
-    holders = Counter(id(value) for value in live.values())
-    if state.from_disk:
-        return frozenset(name for name, value in live.items() if holders[id(value)] == 1)
-    same = (name for name, value in state.origins.items() if live.get(name) is value)
-    return frozenset(name for name in same if holders[id(live[name])] == 1)
-
-
-def _without_bars(callbacks: Iterable[keras.callbacks.Callback]) -> list[keras.callbacks.Callback]:
+def without_bars(callbacks: Iterable[keras.callbacks.Callback]) -> list[keras.callbacks.Callback]:
+    """Returns all but progress bars."""
     return [callback for callback in callbacks if not isinstance(callback, keras.callbacks.ProgbarLogger)]
+
+
+def _chosen(
+    callbacks: Iterable[keras.callbacks.Callback], states: Sequence[CallbackState]
+) -> list[keras.callbacks.Callback]:
+    """Returns whom states belong to; in files of earlier releases a list has none for itself."""
+    chosen = without_bars(callbacks)
+    listed = bool(chosen) and isinstance(chosen[-1], keras.callbacks.CallbackList)
+    return chosen[:-1] if listed and len(states) == len(chosen) - 1 else chosen
 
 
 def _remembered(callback: keras.callbacks.Callback, *, asked: bool = True) -> list[str]:
@@ -242,48 +236,69 @@ def _remembered(callback: keras.callbacks.Callback, *, asked: bool = True) -> li
     """
     state, settings = of_keras(type(callback))  # type: ignore[arg-type]
     custom = asked and _speaks_for_itself(callback)
-    return [name for name in vars(callback) if name in state or not (custom or name in settings)]
+    return [name for name in variables_of(callback) if name in state or not (custom or name in settings)]
 
 
 def _speaks_for_itself(callback: Any) -> bool:
     return callable(getattr(callback, "get_state", None)) and callable(getattr(callback, "set_state", None))
 
 
-def _custom_state(callback: Any) -> Any:
+def _custom_state(callback: Any, copies: Copies) -> Any:
     state = callback.get_state()
     try:
-        return copied([state], look_into=attributes_of)[0]
+        done = copied([state], look_into=attributes_of, copies=copies)[0]
     except Resource as error:
-        raise TypeError(
-            f"{type(callback).__name__}.get_state() returned a {error}, which cannot be stored. Return "
-            "numbers, text, arrays, and lists and dicts of these."
-        ) from error
+        raise TypeError(_not_stored(callback, str(error))) from error
+    if not _takes_copies(callback) and (part := standing_in(done)) is not None:
+        raise TypeError(_not_stored(callback, part.kind.split(":")[-1]))
+    return done
 
 
-def _copied(callback: keras.callbacks.Callback, value: Any) -> Any:
+def _not_stored(callback: Any, what: str) -> str:
+    return (
+        f"{type(callback).__name__}.get_state() returned a {what}, which cannot be stored. Return "
+        "numbers, text, arrays, and lists and dicts of these."
+    )
+
+
+def _takes_copies(callback: Any) -> bool:
+    return getattr(callback, "takes_copies", False) is True
+
+
+def _copied(callback: keras.callbacks.Callback, name: str, copies: Copies, **options: Any) -> Any:
+    value = variables_of(callback)[name]
+    if not keeps(type(callback), name):
+        raise Resource(f"what hides {name!r} of its class")
     if type(value) in (bool, int, float, str):
         return value
-    foreign, arrays = _ModelVariables(callback.model), not is_keras(type(callback))
-    return copied(value, copy_arrays=arrays, foreign=foreign, look_into=_look_into)
+    options = {"copy_arrays": not is_keras(type(callback)), **options}
+    foreign = _ModelVariables(callback.model)
+    return copied(value, foreign=foreign, look_into=_look_into, copies=copies, holder=callback, **options)
 
 
 def _look_into(value: Any) -> Mapping[str, Any] | None:
     """Returns the attributes that an object is made of; of a callback inside another, what it remembers."""
     if isinstance(value, keras.callbacks.Callback):
-        return {name: vars(value)[name] for name in _remembered(value, asked=False)}
+        return {name: variables_of(value)[name] for name in _remembered(value, asked=False)}
     return attributes_of(value)
 
 
-def _custom_value(callback: Any, value: Any) -> Any:
+def _custom_value(callback: Any, state: CallbackState, placing: Placing) -> Any:
     """Returns what `set_state` gets: what `get_state` returned, made again."""
-    if getattr(callback, "takes_copies", False) is True:
+    value = state.values[_CUSTOM]
+    if _takes_copies(callback):
         return copied(value)
-    return put_back(None, value, in_place=False, classes=class_for(callback))
+    with _named(state.kind, _CUSTOM):
+        try:
+            placing.require(value, variables=False)
+        except NotPutBackError as error:
+            raise ValueError(str(error)) from error
+    return placing.put(value)
 
 
-def _can_be_copied(callback: keras.callbacks.Callback, value: Any) -> bool:
+def _can_be_copied(callback: keras.callbacks.Callback, name: str) -> bool:
     try:
-        copied(value, copy_arrays=False, foreign=_ModelVariables(callback.model), look_into=_look_into)
+        _copied(callback, name, Copies(), copy_arrays=False)
     except Resource:
         return False
     return True

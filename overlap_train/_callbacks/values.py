@@ -3,7 +3,7 @@
 Copied are None, numbers, text, bytes, containers of such, values of Python's standard library (`standard`),
 NumPy scalars and arrays, eager tensors, variables by value, random generators by their state, and objects by
 their attributes (`objects`). Anything else is a resource (a file, a writer, a thread) that stays with the
-live callback.
+live callback. What two names hold in common has one copy, so that they hold it in common again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,16 @@ from overlap_train._callbacks.generators import GeneratorValue, copied_generator
 from overlap_train._callbacks.objects import ObjectValue
 from overlap_train._callbacks.standard import is_standard
 
-__all__ = ["LookInto", "Resource", "VariableValue", "copied", "is_variable", "tf_variable"]
+__all__ = [
+    *("DEEPEST", "Copies", "LookInto", "Resource", "VariableValue", "copied", "is_shareable", "is_variable"),
+    *("standing_in", "tf_variable"),
+]
 
 _IMMUTABLE = frozenset({type(None), bool, int, float, complex, str, bytes})
 _SEQUENCES = (list, tuple, set, frozenset)
 # Containers in each other: to copy, pack and put back more could exhaust the stack. `packing` reads as many.
-_DEEPEST = 60
+DEEPEST = 60
+_LONGEST_NAME = 80  # of an attribute of an attribute, as messages call it
 _CONTAINERS = (*_SEQUENCES, dict, deque)
 _BUFFERS = (bytearray, array.array)
 
@@ -54,12 +58,40 @@ class VariableValue:
     tensor: tf.Tensor
 
 
+class Copies:
+    """The copies of what several may hold; each object has one."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, tuple[Any, Any, int]] = {}  # with the object, so that its `id` stays its own
+        self._partial: dict[int, Any] = {}
+        self.deepest = 0  # containers around what has been copied last, as far as it goes down
+
+    def of(self, value: Any) -> tuple[Any, int] | None:
+        """Returns the copy of an object, and how many containers it has in each other; None for none."""
+        known = self._of.get(id(value))
+        return None if known is None else known[1:]
+
+    def add(self, value: Any, copy: Any, height: int) -> None:
+        """Keeps the copy of an object."""
+        self._of[id(value)] = value, copy, height
+
+    def add_partial(self, copy: Any) -> None:
+        """Notes that a copy is not all that there is: it can be put back, and not be made anew."""
+        self._partial[id(copy)] = copy
+
+    def is_partial(self, copy: Any) -> bool:
+        """Whether a copy is not all that there is."""
+        return id(copy) in self._partial
+
+
 def copied(
     value: Any,
     *,
     copy_arrays: bool = True,
     foreign: Collection[int] = (),
     look_into: LookInto = lambda value: None,
+    copies: Copies | None = None,
+    holder: Any = None,
 ) -> Any:
     """Returns a copy of a value; immutable parts are shared.
 
@@ -68,11 +100,24 @@ def copied(
         copy_arrays: whether it may write into its arrays.
         foreign: the `id` of each variable that somebody else restores.
         look_into: returns the attributes that an object is made of, or None.
+        copies: of what has been copied already, and may be held here too.
+        holder: who keeps it: what refers to that in turn is put back where it is.
 
     Raises:
         Resource: a part of it cannot be copied.
     """
-    return _Copier(copy_arrays, foreign, look_into).copy(value)
+    above = () if holder is None else (id(holder),)
+    return _Copier(copy_arrays, foreign, look_into, copies or Copies(), above).copy(value)
+
+
+def is_shareable(copy: Any) -> bool:
+    """Whether it shows if two names hold one of these: what can be changed, and what tells itself apart."""
+    return type(copy) in _SHAREABLE
+
+
+_SHAREABLE = frozenset(
+    (*(list, dict, set, deque, *_BUFFERS, np.ndarray), *(VariableValue, ObjectValue, GeneratorValue))
+)
 
 
 @dataclass(frozen=True)
@@ -83,6 +128,7 @@ class _Copier:
         copy_arrays: whether the callback may write into its arrays.
         foreign: the `id` of each variable that somebody else restores.
         look_into: returns the attributes that an object is made of, or None.
+        copies: what has been copied.
         above: the `id` of what holds the value.
         alone: whether objects alone hold the value, so that it is put back where it is.
     """
@@ -90,14 +136,36 @@ class _Copier:
     copy_arrays: bool
     foreign: Collection[int]
     look_into: LookInto
+    copies: Copies
     above: tuple[int, ...] = ()
     alone: bool = True
 
     def copy(self, value: Any) -> Any:
         """Returns the copy of a value."""
-        kind = type(value)
-        if kind in _IMMUTABLE or is_standard(value):
+        if type(value) in _IMMUTABLE or is_standard(value):
             return value
+        depth, outside, known = len(self.above), self.copies.deepest, self.copies.of(value)
+        if known is not None:
+            return self._again(value, *known)
+        self.copies.deepest = depth
+        done = self._copied(value)
+        if done is not value and is_shareable(done):
+            self.copies.add(value, done, self.copies.deepest - depth)
+        self.copies.deepest = max(outside, self.copies.deepest)
+        return done
+
+    def _again(self, value: Any, known: Any, height: int) -> Any:
+        """Returns the copy that there is, if it may stand here too."""
+        deepest = len(self.above) + height
+        if deepest > DEEPEST:
+            raise Resource(f"a container in more than {DEEPEST} others")
+        if not self.alone and self.copies.is_partial(known):
+            raise Resource(f"a {type(value).__name__} that cannot be made anew")
+        self.copies.deepest = max(self.copies.deepest, deepest)
+        return known
+
+    def _copied(self, value: Any) -> Any:
+        kind = type(value)
         if kind in _SEQUENCES and _IMMUTABLE.issuperset(map(type, value)):
             return kind(value)  # a history is long, and has nothing to look into
         if isinstance(value, (np.ndarray, np.generic)):
@@ -120,9 +188,10 @@ class _Copier:
         if id(value) in self.above:
             # An object that refers to one above it is put back where both are.
             raise Resource("a container that holds itself", constant=kind not in _CONTAINERS)
-        if len(self.above) >= _DEEPEST:
-            raise Resource(f"a container in more than {_DEEPEST} others")
+        if len(self.above) >= DEEPEST:
+            raise Resource(f"a container in more than {DEEPEST} others")
         inside = replace(self, above=(*self.above, id(value)), alone=self.alone and kind not in _CONTAINERS)
+        self.copies.deepest = max(self.copies.deepest, len(inside.above))
         if kind in _SEQUENCES:
             return kind(inside.parts(value))
         if kind is deque:
@@ -159,19 +228,34 @@ class _Copier:
         attributes = self.look_into(value)
         if attributes is None:
             raise Resource(type(value).__name__, constant=objects.is_constant(value))
+        taken, lost = self._attributes(value, attributes)
+        partial = len(taken) < len(attributes) or isinstance(value, keras.callbacks.Callback)
+        done = ObjectValue(name, self._items(value), taken, partial=partial, lost=lost)
+        if len(taken) < len(attributes) or any(map(self.copies.is_partial, taken.values())):
+            self.copies.add_partial(done)
+        return done
+
+    def _attributes(
+        self, value: Any, attributes: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Copies the attributes of an object; returns also the names of those that are lost by it."""
         taken: dict[str, Any] = {}
         lost: list[str] = []
-        for each, part in attributes.items():
+        for name, part in attributes.items():
             try:
-                taken[each] = self.copy(part)
+                taken[name] = self._attribute(type(value), name, part)
             except Resource as error:
                 if not self.alone:
                     raise Resource(f"a {type(value).__name__} with {error}") from error
-                lost += [] if error.constant else [each]
+                lost += [] if error.constant else [name]
                 continue
-            lost += [f"{each}.{inner}" for inner in getattr(taken[each], "lost", ())]
-        partial = len(taken) < len(attributes) or isinstance(value, keras.callbacks.Callback)
-        return ObjectValue(name, self._items(value), taken, partial=partial, lost=tuple(lost))
+            lost += [f"{name}.{inner}"[:_LONGEST_NAME] for inner in getattr(taken[name], "lost", ())]
+        return taken, tuple(lost)
+
+    def _attribute(self, kind: type, name: str, part: Any) -> Any:
+        if not objects.keeps(kind, name):
+            raise Resource(f"what hides {name!r} of its class")
+        return self.copy(part)
 
     def _items(self, value: Any) -> Any:
         """Returns what an object holds besides its attributes, as the class of Python's that holds it."""
@@ -182,7 +266,8 @@ class _Copier:
 def _copied_array(value: Any, copy_arrays: bool) -> Any:
     if isinstance(value, (np.str_, np.bytes_)):
         return value  # whose item has no size where the text is empty
-    if value.dtype.kind in "OT" or value.dtype.fields is not None or value.dtype.itemsize == 0:
+    raw = value.dtype.kind == "V" and value.dtype.isbuiltin != 2  # which those of ml_dtypes are
+    if raw or value.dtype.kind in "OT" or value.dtype.fields is not None or value.dtype.itemsize == 0:
         raise Resource(f"array of dtype {value.dtype}")
     if isinstance(value, np.generic):
         return value
@@ -205,3 +290,22 @@ def is_variable(value: Any) -> bool:
 def tf_variable(variable: Any) -> Any:
     """Returns the TensorFlow variable that a variable is."""
     return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def standing_in(copy: Any) -> ObjectValue | None:
+    """Returns an object in a copy that has to be there when it is put back, such as a metric, or None."""
+    left, seen = [copy], set()
+    while left:
+        copy = left.pop()
+        if id(copy) in seen:
+            continue
+        seen.add(id(copy))
+        if isinstance(copy, ObjectValue):
+            if copy.partial:
+                return copy
+            left += [copy.items, *copy.attributes.values()]
+        elif isinstance(copy, dict):
+            left += [*copy.keys(), *copy.values()]
+        elif isinstance(copy, _CONTAINERS):
+            left += copy
+    return None

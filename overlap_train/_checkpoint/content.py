@@ -66,6 +66,7 @@ class Found:
     undelivered: tuple[Undelivered, ...]
     inside: InsideEpochs
     random: Mapping[str, Any] | None
+    attributes: Mapping[str, Any]
 
     @property
     def first_undelivered(self) -> int:
@@ -98,6 +99,8 @@ class Captured:
         random: the states of everybody's random generators.
         in_turn: whether nothing that is done again has drawn from them.
         inside: the validations inside epochs.
+        attributes: plain ones that the training has set on the model.
+        adjusted: settings of Keras's callbacks that the training has changed, by their places.
     """
 
     callbacks: tuple[CallbackState, ...]
@@ -105,6 +108,8 @@ class Captured:
     random: Mapping[str, Any]
     in_turn: bool
     inside: InsideEpochs
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    adjusted: Mapping[str, Any] = field(default_factory=dict)
 
 
 def as_checkpoint(
@@ -124,9 +129,10 @@ def as_checkpoint(
         fingerprint: whom the checkpoint belongs to.
     """
     arrays, described = pack(captured.callbacks)
-    data_arrays, data = pack([CallbackState("data", point.position.data)], prefix="data")
+    data_arrays, data = pack([CallbackState("data", point.position.data)], prefix="data", sharing=False)
     waiting_arrays, waiting = pack_undelivered(point.undelivered)
-    random_arrays, random = pack([CallbackState("random", captured.random)], prefix="random")
+    generators = CallbackState("random", captured.random)
+    random_arrays, random = pack([generators], prefix="random", sharing=False)
     inside_arrays, inside = pack_inside_epochs(captured.inside.until(point.step))
     arrays |= data_arrays | waiting_arrays | random_arrays | inside_arrays | pack_values(values)
     meta = TrainingMeta(
@@ -143,6 +149,8 @@ def as_checkpoint(
         inside=inside,
         random=random,
         in_turn=captured.in_turn,
+        attributes=captured.attributes,
+        adjusted=captured.adjusted,
     )
     return CheckpointState(point.epoch, point.step, arrays, meta.as_json(), fingerprint)
 
@@ -161,11 +169,12 @@ def understood(state: CheckpointState, variables: ModelState, num_batches: int |
     meta = TrainingMeta.of(state, num_batches=num_batches)
     check_values(state.arrays, specs_of(variables))
     waiting = undelivered(state.arrays, meta.undelivered, variables)
-    data = [dict(part.values) for part in unpack(state.arrays, meta.data)]
+    data = [dict(part.values) for part in unpack(state.arrays, meta.data, sharing=False)]
     files, callbacks = read_marks(meta.files), unpack(state.arrays, meta.callbacks)
     inside = unpack_inside_epochs(state, meta.inside, variables)
     random = _random_states(state, meta)
-    return Found(state, meta, files, callbacks, data[0] if data else {}, waiting, inside, random)
+    parts = (data[0] if data else {}, waiting, inside, random, meta.attributes)
+    return Found(state, meta, files, callbacks, *parts)
 
 
 def _random_states(state: CheckpointState, meta: TrainingMeta) -> Mapping[str, Any] | None:
@@ -174,7 +183,7 @@ def _random_states(state: CheckpointState, meta: TrainingMeta) -> Mapping[str, A
     Raises:
         CheckpointCorruptError: they make no sense.
     """
-    for part in unpack(state.arrays, meta.random):
+    for part in unpack(state.arrays, meta.random, sharing=False):
         try:
             check_random_states(part.values)
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:

@@ -28,7 +28,8 @@ def pack_inside_epochs(stood: InsideEpochs) -> tuple[Arrays, list[Any]]:
     pending = stood.pending
     if pending is not None:
         values["pending"] = [pending.epoch, pending.step, dict(stood.live)]
-    arrays, described = pack([CallbackState("inside epochs", values)], prefix=f"{_HERE}/parts")
+    parts = [CallbackState("inside epochs", values)]
+    arrays, described = pack(parts, prefix=f"{_HERE}/parts", sharing=False)
     return arrays | (pack_values(pending.values, _HERE) if pending is not None else {}), described
 
 
@@ -43,7 +44,7 @@ def unpack_inside_epochs(state: CheckpointState, described: list[Any], variables
     Raises:
         CheckpointCorruptError: they make no sense.
     """
-    parts = [part.values for part in unpack(state.arrays, described)]
+    parts = [part.values for part in unpack(state.arrays, described, sharing=False)]
     values = parts[0] if parts else {"delivered": [], "finished": []}
     done = _results(values, "delivered", state), _results(values, "finished", state)
     if "pending" not in values:

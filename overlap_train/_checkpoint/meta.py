@@ -44,6 +44,8 @@ class TrainingMeta:
         inside: the validations inside epochs, as `inside_epochs.pack_inside_epochs` describes them.
         random: the states of everybody's random generators, as `callbacks.packing.pack` describes them.
         in_turn: whether these states are those of all that has drawn until then, and of nothing else.
+        attributes: plain ones that the training has set on the model, by name.
+        adjusted: settings of callbacks that the training has changed, as `callbacks.settings` describes them.
     """
 
     callbacks: list[Any]
@@ -59,6 +61,8 @@ class TrainingMeta:
     inside: list[Any] = field(default_factory=list)
     random: list[Any] = field(default_factory=list)
     in_turn: bool = False
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    adjusted: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Returns it as the `meta` of a checkpoint."""
@@ -99,6 +103,8 @@ class TrainingMeta:
             inside=_of_type({"inside": [], **meta}, "inside", list),
             random=_of_type({"random": [], **meta}, "random", list),
             in_turn=_of_type({"in_turn": False, **meta}, "in_turn", bool),
+            attributes=_of_type({"attributes": {}, **meta}, "attributes", dict),
+            adjusted=_of_type({"adjusted": {}, **meta}, "adjusted", dict),
         )
 
 

@@ -3,48 +3,37 @@
 A checkpoint is the state right after the callbacks of an epoch's end, with the weights that they saw or
 set: what ran ahead of it, training and pending validations alike, is done again by the resumed run, from the
 same weights, random state and position in the data. Or it is the state between two steps, with the snapshots
-of the epochs that wait for their callbacks. The training thread hands each state to a writer thread; the next
-one waits until it is written.
+of the epochs that wait for their callbacks. `writing` says when one is written.
 """
 
 from __future__ import annotations
 
-import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import keras
 
-from overlap_train._callbacks.rewind import files_of, mark_files, rewind_files, sync_files
-from overlap_train._callbacks.state import CallbackState, capture_all, check_all, restore_all
+from overlap_train._callbacks.rewind import files_of, rewind_files
+from overlap_train._callbacks.settings import Settings
+from overlap_train._callbacks.state import check_all, restore_all
 from overlap_train._checkpoint.configuration import describe_callbacks, differences
-from overlap_train._checkpoint.content import (
-    Captured,
-    Found,
-    StartPoint,
-    Told,
-    as_checkpoint,
-    understood,
-)
+from overlap_train._checkpoint.content import Found, StartPoint, Told, understood
+from overlap_train._checkpoint.model_attributes import ModelAttributes
 from overlap_train._checkpoint.state import CheckpointState
-from overlap_train._checkpoint.store import CheckpointStore
-from overlap_train._checkpoint.values import specs_of, stored_values
+from overlap_train._checkpoint.values import stored_values
+from overlap_train._checkpoint.writing import CheckpointWriter
 from overlap_train._data.cursor import Cursor, CursorState
-from overlap_train._keras.randomness import random_states, set_random_states
-from overlap_train._snapshot import InsideEpochs, ModelState, Values
+from overlap_train._keras.randomness import set_random_states
+from overlap_train._snapshot import ModelState
 from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
 from overlap_train.options.checkpoint import CheckpointPolicy
 
 __all__ = ["Resumer", "StartPoint", "Told"]
 
-
 _OF_LOSS = "compile.loss_weights"
 
 
-class Resumer:
+class Resumer(CheckpointWriter):
     """Writes the checkpoints of one `fit` and starts it from the newest. Belongs to the training thread."""
 
     def __init__(
@@ -54,6 +43,7 @@ class Resumer:
         variables: ModelState,
         *,
         num_batches: int | None = None,
+        attributes: ModelAttributes | None = None,
         told: Told | None = None,
         say: Callable[[str], None] = lambda message: None,
     ) -> None:
@@ -64,6 +54,7 @@ class Resumer:
             belongs_to: what a checkpoint has to belong to, part by part.
             variables: whose values are stored.
             num_batches: in one pass over the data, where that is known.
+            attributes: of the model; None if none are stored.
             told: what may differ from the checkpoint, but is to be told.
             say: told what differs.
 
@@ -72,28 +63,13 @@ class Resumer:
             CheckpointCorruptError: there are checkpoints and all are damaged.
             CheckpointMismatchError: the newest sound one belongs to another model, data or history.
         """
-        self._policy = policy
-        self._variables = variables
-        layout = "\n".join(f"{shape} {dtype}" for shape, dtype in specs_of(variables))
-        self._fingerprint = {**belongs_to, "variables": layout}
+        super().__init__(policy, belongs_to, variables, attributes=attributes, told=told, say=say)
         self._num_batches = num_batches
-        self._told = told or Told()
-        self._say = say
-        self._inside: Callable[[], InsideEpochs] = InsideEpochs
-        self._lags: tuple[int, ...] = ()
-        self._files: dict[int, str] = {}
-        self._said_lost: set[str] = set()
-        self._store = CheckpointStore(policy.directory, policy.keep)
-        self._store.acquire()
         try:
             self._found = self._load()
         except BaseException:
-            self._store.close()
+            self.close()
             raise
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="overlap-checkpoint")
-        self._writing: Future[Path] | None = None
-        self._deliveries = 0
-        self._written_s, self._written_step = time.monotonic(), 0
 
     def rewind_files(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
         """Takes the callbacks' files back to the checkpoint, if that fits; call it before `on_train_begin`.
@@ -108,7 +84,7 @@ class Resumer:
         listed = list(callbacks)
         configuration = {**self._told.configuration, **describe_callbacks(listed)}
         self._told = replace(self._told, configuration=configuration)
-        self._files = files_of(listed)
+        self._files, self._settings = files_of(listed), Settings(listed)
         self._accept(listed)
         if self._found is not None:
             rewind_files(listed, self._found.files, self._found.first_undelivered)
@@ -145,13 +121,9 @@ class Resumer:
         values = stored_values(state, found.state.arrays)
         if found.meta.cursor["within"]:
             begin_epoch(found.state.epoch)
-        self._say_lost(found.callbacks)
-        stay = restore_all(listed, found.callbacks)
-        if stay:
-            self._say(
-                f"these attributes of callbacks are not put back and stay as they are: {', '.join(stay)}"
-            )
+        self._put_callbacks_back(listed, found)
         state.restore(values)
+        self._put_attributes_back(found)
         meta = found.meta
         position = CursorState(**meta.cursor, data=found.data)
         self._put_random_back(found, state)
@@ -162,6 +134,21 @@ class Resumer:
         epoch, step = found.state.epoch, found.state.step
         where = (epoch, step, meta.stopped, meta.logs, meta.max_lag, position)
         return StartPoint(*where, found.undelivered, found.inside or None)
+
+    def _put_callbacks_back(self, callbacks: Sequence[keras.callbacks.Callback], found: Found) -> None:
+        self._say_lost(found.callbacks)
+        stay = restore_all(callbacks, found.callbacks)
+        if stay:
+            self._say(
+                f"these attributes of callbacks are not put back and stay as they are: {', '.join(stay)}"
+            )
+        self._settings.put_back(found.meta.adjusted)
+
+    def _put_attributes_back(self, found: Found) -> None:
+        stay = self._attributes.put_back(found.attributes) if self._attributes is not None else ()
+        if stay:
+            names = ", ".join(stay)
+            self._say(f"these attributes of the model are not put back, because its code reads them: {names}")
 
     def _go_to(self, position: CursorState, cursor: Cursor) -> None:
         try:
@@ -207,117 +194,17 @@ class Resumer:
                 "TensorFlow and no configuration: who draws from these begins anew, and nothing is compared"
             )
 
-    def watch(self, inside: Callable[[], InsideEpochs]) -> None:
-        """Takes what tells how the validations inside epochs stand."""
-        self._inside = inside
-
-    def steps_left(self, step: int) -> int | None:
-        """Returns how many steps may follow `step` before a checkpoint is due; None if any."""
-        every = self._policy.every_steps
-        return None if every is None else every - step % every
-
-    def due_inside(self, step: int) -> bool:
-        """Whether a checkpoint inside an epoch is due after `step` steps."""
-        every = self._policy.every_steps
-        return every is not None and step // every > self._written_step // every and self._waited()
-
-    def inside(
-        self,
-        point: StartPoint,
-        values: Values,
-        callbacks: Iterable[keras.callbacks.Callback],
-    ) -> None:
-        """Writes a checkpoint of where the training stands, unless one of this step has been written.
-
-        Raises:
-            CheckpointError: an earlier one could not be written.
-        """
-        if point.step != self._written_step:
-            self._submit(point, values, callbacks)
-
-    def delivered(
-        self,
-        point: StartPoint,
-        values: Values,
-        callbacks: Iterable[keras.callbacks.Callback],
-        *,
-        last: bool,
-    ) -> None:
-        """Writes a checkpoint if one is due, or if this delivery is the last.
-
-        Raises:
-            CheckpointError: an earlier one could not be written.
-        """
-        self._deliveries += 1
-        self._lags = (*self._lags[-1:], point.max_lag)
-        # A checkpoint inside a later epoch holds the snapshot of this one.
-        newer = point.step > self._written_step
-        due = newer and self._deliveries % self._policy.every_epochs == 0 and self._waited()
-        if due or last:
-            self._submit(point, values, callbacks)
-
-    def _waited(self) -> bool:
-        """Whether the last checkpoint was long enough ago."""
-        every_s = self._policy.every_s
-        return every_s is None or time.monotonic() - self._written_s >= every_s
-
-    def _submit(
-        self,
-        point: StartPoint,
-        values: Values,
-        callbacks: Iterable[keras.callbacks.Callback],
-    ) -> None:
-        self._written_s, self._written_step = time.monotonic(), point.step
-        self.wait()
-        known = {id(handle) for variable in self._variables.variables for handle in variable.handles}
-        captured = Captured(
-            self._captured(callbacks),
-            mark_files(self._files),
-            random_states(known),
-            not any(self._lags),
-            self._inside(),
-        )
-        self._writing = self._writer.submit(self._write, point, values, captured)
-
-    def _captured(self, callbacks: Iterable[keras.callbacks.Callback]) -> tuple[CallbackState, ...]:
-        """Returns what callbacks remember; says of what no checkpoint will hold, once."""
-        states = capture_all(callbacks)
-        self._say_lost(states)
-        return states
-
-    def _say_lost(self, states: Iterable[CallbackState]) -> None:
-        names = dict.fromkeys(f"{state.kind}.{name}" for state in states for name in state.lost)
-        new = [name for name in names if name not in self._said_lost]
-        self._said_lost.update(new)
-        if new:
-            self._say(
-                f"a resumed fit takes these attributes of its callbacks as they then are: {', '.join(new)}; "
-                "what they hold cannot be stored (get_state and set_state would say what can)"
-            )
-
-    def wait(self) -> None:
-        """Waits for the writer, and raises what it raised."""
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            writing.result()
-
-    def close(self) -> None:
-        """Lets the writer finish and unlocks the directory. Idempotent."""
-        self._writer.shutdown(wait=True)
-        if self._writing is not None and self._writing.exception() is not None:
-            warnings.warn(str(self._writing.exception()), RuntimeWarning, stacklevel=2)
-        self._writing = None
-        self._store.close()
-
     def _load(self, callbacks: Sequence[keras.callbacks.Callback] | None = None) -> Found | None:
         """Reads the newest checkpoint that makes sense, to the callbacks too if they are given."""
         found: list[Found] = []
 
         def check(state: CheckpointState) -> None:
             newest = understood(state, self._variables, self._num_batches)
+            if self._attributes is not None:
+                self._attributes.check(newest.attributes)
             self._require_one_kind(newest)
             if callbacks is not None:
-                check_all(callbacks, newest.callbacks)
+                self._check_callbacks(callbacks, newest)
             found.append(newest)
 
         self._store.load_latest(self._fingerprint, check)
@@ -340,11 +227,10 @@ class Resumer:
         if self._found is None:
             return
         try:
-            check_all(callbacks, self._found.callbacks)
+            self._check_callbacks(callbacks, self._found)
         except CheckpointCorruptError:
             self._found = self._load(callbacks)
 
-    def _write(self, point: StartPoint, values: Values, captured: Captured) -> Path:
-        sync_files(captured.files)
-        written = as_checkpoint(point, values, captured, self._told, self._fingerprint)
-        return self._store.save(written)
+    def _check_callbacks(self, callbacks: Sequence[keras.callbacks.Callback], found: Found) -> None:
+        check_all(callbacks, found.callbacks)
+        self._settings.check(found.meta.adjusted)

@@ -87,7 +87,7 @@ def pack_undelivered(epochs: Iterable[Undelivered]) -> tuple[Arrays, list[Any]]:
     for number, waiting in enumerate(epochs):
         snapshot, prefix = waiting.snapshot, f"undelivered/{number}"
         parts = CallbackState("epoch", {"logs": dict(waiting.logs), "data": snapshot.position.data})
-        packed, texts = pack([parts], prefix=f"{prefix}/parts")
+        packed, texts = pack([parts], prefix=f"{prefix}/parts", sharing=False)
         arrays |= packed | pack_values(snapshot.values, prefix)
         place = snapshot.position.place()
         described.append({"epoch": snapshot.epoch, "step": snapshot.step, "cursor": place, "parts": texts})
@@ -111,7 +111,7 @@ def undelivered(
     for number, entry in enumerate(described):
         prefix = f"undelivered/{number}"
         check_values(arrays, specs, prefix)
-        values = [part.values for part in unpack(arrays, entry["parts"])]
+        values = [part.values for part in unpack(arrays, entry["parts"], sharing=False)]
         logs, data = (values[0].get(name) if values else None for name in ("logs", "data"))
         if not isinstance(logs, dict) or not isinstance(data, dict):
             raise CheckpointCorruptError(f"its epoch {entry['epoch']} that waits has no logs")

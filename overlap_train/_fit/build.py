@@ -13,7 +13,7 @@ import keras
 from overlap_train._callbacks.delivery import Checks
 from overlap_train._callbacks.grounds import Grounds
 from overlap_train._callbacks.late import EpochHooks, late_callbacks
-from overlap_train._callbacks.listeners import listeners
+from overlap_train._callbacks.listeners import listeners, remembering
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.agreement import agree_to_start
@@ -191,7 +191,7 @@ class FitBuilder:
     def rewind_files(self) -> None:
         """Takes back what the callbacks' files hold beyond the checkpoint from which the fit goes on."""
         if self._resumption is not None:
-            self._resumption.rewind_files(self._callbacks.callbacks)
+            self._resumption.rewind_files(remembering(self._callbacks))
 
     def _lag(
         self, step: Step, suite: ValidationSuite

@@ -8,6 +8,7 @@ from typing import Any
 
 from overlap_train._checkpoint.configuration import describe_configuration, shown_rate
 from overlap_train._checkpoint.fingerprints import describe_sets, fingerprint
+from overlap_train._checkpoint.model_attributes import ModelAttributes
 from overlap_train._checkpoint.resume import Resumer, Told
 from overlap_train._fit.followers import AnyStart, SharedStart
 from overlap_train._fit.request import FitRequest
@@ -59,6 +60,7 @@ def build_resumer(
             {**fingerprint(request.model, feed), "validation": _describe_validation(request)},
             state,
             num_batches=feed.num_batches,
+            attributes=ModelAttributes(request.model, (settings.train_step, settings.preprocess)),
             told=_told(request),
             say=say,
         )

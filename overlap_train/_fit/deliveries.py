@@ -10,6 +10,7 @@ from typing import Any
 
 from overlap_train._callbacks.delivery import Outcome
 from overlap_train._callbacks.late import EpochHooks
+from overlap_train._callbacks.listeners import remembering
 from overlap_train._checkpoint.resume import Resumer, StartPoint
 from overlap_train._checkpoint.values import Undelivered
 from overlap_train._data.cursor import Cursor
@@ -277,7 +278,7 @@ class Deliveries:
         waiting = tuple(Undelivered(pending.snapshot, pending.train_logs) for pending in self.backlog)
         logs = dict(course.logs.get(epoch - len(waiting) - 1, {}))
         point = StartPoint(epoch, snapshot.step, course.stopped, logs, lag, snapshot.position, waiting)
-        self.resumer.inside(point, snapshot.values, self.callbacks.callbacks)
+        self.resumer.inside(point, snapshot.values, remembering(self.callbacks))
 
     def finish_step_validations(self) -> None:
         """Waits for the validation inside an epoch that is under way."""
@@ -344,6 +345,6 @@ class Deliveries:
             self.resumer.delivered(
                 StartPoint(following, pending.snapshot.step, course.stopped, logs, lag, position),
                 outcome.values,
-                self.callbacks.callbacks,
+                remembering(self.callbacks),
                 last=course.stopped or following >= course.epochs,
             )

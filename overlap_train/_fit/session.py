@@ -14,7 +14,7 @@ from typing import Any
 
 import keras
 
-from overlap_train._callbacks.listeners import listeners, own_hooks
+from overlap_train._callbacks.listeners import listeners, own_hooks, remembering
 from overlap_train._fit.agreement import check_without_batches
 from overlap_train._fit.build import FitParts
 from overlap_train._fit.course import Course, Ledger
@@ -110,7 +110,7 @@ class FitSession:
         if parts.resumption is None:
             return
         callbacks, cursor = parts.callbacks, parts.training.cursor
-        point = parts.resumption.start(parts.state, cursor, callbacks.callbacks, callbacks.on_epoch_begin)
+        point = parts.resumption.start(parts.state, cursor, remembering(callbacks), callbacks.on_epoch_begin)
         if point is None:
             return
         course.next_epoch, course.step, course.stopped = point.epoch, point.step, point.stopped

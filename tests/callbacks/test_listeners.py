@@ -8,7 +8,7 @@ import keras
 import pytest
 
 from overlap_train import Trainer, ValidationPolicy
-from overlap_train._callbacks.listeners import listeners, own_hooks
+from overlap_train._callbacks.listeners import listeners, own_hooks, remembering
 from tests.networks import arrays, assert_same_history, assert_same_weights
 from tests.pools import sequential
 
@@ -281,3 +281,13 @@ def test_what_has_only_the_methods_of_a_callback_is_called_as_one():
     actual, heard_by_ours = run(Trainer(models[1], validation=AHEAD).fit)
     assert heard_by_ours == heard
     assert_same_history(actual, expected)
+
+
+def test_a_list_remembers_something_only_if_its_class_is_the_user_s():
+    class Mine(Stock):
+        pass
+
+    member = keras.callbacks.History()
+    mine, stock = Mine([member]), Stock([member])
+    assert remembering(mine) == [member, mine]
+    assert remembering(stock) == [member]

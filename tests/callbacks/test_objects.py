@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import abc
 import collections
 import dataclasses
+import datetime
 import enum
 import functools
 import subprocess
@@ -69,6 +71,12 @@ class Meter:
         self.inner.count += 1
 
 
+@dataclasses.dataclass
+class Node:
+    number: int
+    following: Node | None
+
+
 class Losses(dict):
     pass
 
@@ -77,8 +85,15 @@ class Text(str):
     pass
 
 
+class Typed(typing.Generic[typing.TypeVar("T")]):
+    def __init__(self):
+        self.items = []
+
+
 class Keeper(keras.callbacks.Callback):
     """Keeps something of every kind; the first is there from the beginning, the rest is made later."""
+
+    first: Node | None = None
 
     def __init__(self):
         super().__init__()
@@ -96,11 +111,16 @@ class Keeper(keras.callbacks.Callback):
         self.points, self.pair = [Point(1, 0.25)], Pair([1], Phase.WARM)
         self.entries = {"first": Entry(3, {"loss": np.arange(2.0)})}
         self.losses, self.text = Losses(a=1), Text("best")
-        self.losses.best = 3
+        self.losses.best, self.text.epoch = 3, [4]
+        self.typed = [Typed[int]()]
         self.space = types.SimpleNamespace(rate=0.5, seen={1})
         self.chain = collections.ChainMap({"a": 1}, {"b": 2})
         self.list = collections.UserList([1, 2])
         self.raw, self.names = bytearray(b"\x00"), np.array(["a", "bc"])
+
+    def grow(self, count):
+        for number in range(count):
+            self.first = Node(number, self.first)
 
 
 def shown(value):
@@ -115,6 +135,7 @@ def shown(value):
         inner = None
     slots = {name: getattr(value, name) for name in getattr(type(value), "__slots__", ()) if name}
     attributes = {**getattr(value, "__dict__", {}), **slots}
+    attributes.pop("__orig_class__", None)
     return f"{type(value).__name__} {inner} { {name: shown(part) for name, part in attributes.items()} }"
 
 
@@ -259,11 +280,77 @@ def test_a_file_makes_no_object_of_a_class_that_the_callback_does_not_use(kind):
     assert not hasattr(callback, "x")
 
 
-@pytest.mark.parametrize("name", ["__class__", "__dict__", "add", "mean", "__init__"])
-def test_a_file_sets_no_attribute_that_an_object_cannot_have(name):
-    state = hostile(f"{__name__}:Meter", attributes=[(name, 1)])
-    with pytest.raises(CheckpointCorruptError, match="is no attribute of a Meter"):
+class Meta(type):
+    pass
+
+
+class Abstract(abc.ABC):
+    @abc.abstractmethod
+    def act(self): ...
+
+
+class Names(Keeper):
+    """Names classes of which no object can be made."""
+
+    kinds = (datetime.datetime, np.ndarray, ValueError, threading.Thread, Meta, Abstract, type)
+
+
+@pytest.mark.parametrize("kind", Names.kinds)
+def test_a_file_makes_no_object_of_a_class_that_is_more_than_its_attributes(kind):
+    callback, name = Names(), f"{kind.__module__}:{kind.__qualname__}"
+    assert "cannot be made anew" in restore(callback, dataclasses.replace(hostile(name), kind="Names"))[0]
+    assert not hasattr(callback, "x")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *(("Meter", name) for name in ("__class__", "__dict__", "add", "mean", "__init__")),
+        *(("Slotted", "more"), ("Point", "more"), ("Phase", "name")),
+    ],
+)
+def test_a_file_sets_no_attribute_that_an_object_cannot_have(kind, name):
+    state = hostile(f"{__name__}:{kind}", attributes=[(name, 1)])
+    with pytest.raises(CheckpointCorruptError, match=f"is no attribute of a {kind}"):
         check_all([Keeper()], [state])
+
+
+@pytest.mark.parametrize(
+    ("kind", "items"),
+    [
+        *(("Meter", [1]), ("Losses", [1]), ("Losses", None), ("Text", 5), ("Point", [1, 2])),
+        *(("Slotted", {"dict": []}), ("Entry", 3)),
+    ],
+)
+def test_a_file_fills_no_object_with_what_it_cannot_hold(kind, items):
+    with pytest.raises(CheckpointCorruptError, match=f"a {kind} is made of a"):
+        check_all([Keeper()], [hostile(f"{__name__}:{kind}", items)])
+
+
+def test_what_hides_a_method_of_an_object_is_lost_and_not_put_back(tmp_path):
+    callback, other = Keeper(), Keeper()
+    callback.meter.add = 3
+    callback.meter.total = 5
+    (state,) = through_disk([capture(callback)], tmp_path / "f")
+    assert state.lost == ("meter.add",)
+    check_all([other], [state])
+    restore(other, state)
+    assert other.meter.total == 5
+    other.meter.add(1)
+
+
+def test_objects_in_each_other_can_be_read_as_deep_as_they_are_copied(tmp_path):
+    callback, other = Keeper(), Keeper()
+    callback.grow(58)
+    callback.last = callback.first.following.following
+    (state,) = through_disk([capture(callback)], tmp_path / "f")
+    assert restore(other, state) == ()
+    assert other.first.following.following is other.last
+    numbers, node = [], other.first
+    while node is not None:
+        numbers.append(node.number)
+        node = node.following
+    assert numbers == list(reversed(range(58)))
 
 
 @pytest.mark.parametrize(
@@ -280,3 +367,14 @@ def test_what_a_file_of_an_earlier_release_left_out_counts_as_lost():
     _, described = pack([CallbackState("a", {}, ("rng", "function"))])
     del described[0]["lost"]
     assert unpack({}, described)[0].lost == ("rng", "function")
+
+
+def test_where_there_is_too_much_to_look_through_no_class_of_the_user_s_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr("overlap_train._callbacks.reach._MOST_OBJECTS", 10)
+    callback, other = Keeper(), Keeper()
+    callback.work()
+    (state,) = through_disk([capture(callback)], tmp_path / "f")
+    check_all([other], [state])
+    stay = restore(other, state)
+    assert "Keeper.points (its class tests.callbacks.test_objects.Point is not found)" in stay
+    assert other.meter.total == 2.5

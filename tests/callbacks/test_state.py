@@ -86,16 +86,6 @@ def test_list_shared_with_the_user_stays_shared(tmp_path):
         assert callback.shared is shared
 
 
-def test_logs_that_the_trainer_keeps_are_not_touched():
-    callback = Recorder()
-    callback.logs = {"loss": 1.0}
-    state = capture(callback)
-    kept_by_trainer = callback.logs = {"loss": 2.0}
-    restore(callback, state)
-    assert kept_by_trainer == {"loss": 2.0}
-    assert callback.logs == {"loss": 1.0}
-
-
 def test_two_names_that_came_to_hold_one_list_part_again():
     callback = Recorder()
     callback.best, callback.last = [1], [2]
@@ -105,15 +95,65 @@ def test_two_names_that_came_to_hold_one_list_part_again():
     assert (callback.best, callback.last) == ([1], [2])
 
 
-def test_attributes_that_came_later_are_removed_by_a_rollback_only(tmp_path):
+def test_attributes_that_came_later_stay(tmp_path):
     callback = Recorder()
     state = capture(callback)
     callback.later = 1
     restore(callback, *through_disk([state], tmp_path / "f"))
     assert callback.later == 1
-    restore(callback, state)
-    assert not hasattr(callback, "later")
     assert callback.function is print
+
+
+class Slotted(keras.callbacks.Callback):
+    __slots__ = ("count", "seen")
+
+    def __init__(self):
+        super().__init__()
+        self.count, self.seen = 0, []
+
+
+def test_attributes_in_slots_of_a_callback_are_kept(tmp_path):
+    callback, other = Slotted(), Slotted()
+    callback.count, there = 3, other.seen
+    callback.seen.append(1)
+    restore(other, *through_disk([capture(callback)], tmp_path / "f"))
+    assert (other.count, other.seen) == (3, [1])
+    assert other.seen is there
+
+
+class Positive:
+    """Checks an attribute, and keeps it in the object's dict, as validators do."""
+
+    def __set_name__(self, owner, name):
+        self.name = name
+
+    def __get__(self, owner, kind=None):
+        return self if owner is None else vars(owner)[self.name]
+
+    def __set__(self, owner, value):
+        vars(owner)[self.name] = value
+
+
+class Checked(keras.callbacks.Callback):
+    level = Positive()
+    rates = list
+
+    def __init__(self):
+        super().__init__()
+        self.level, self.rates = 0, "none"
+
+    def step(self):
+        pass
+
+
+def test_a_checked_attribute_is_kept_and_what_hides_a_method_is_named(tmp_path):
+    callback, other = Checked(), Checked()
+    callback.level, callback.step, callback.rates = 5, 3, "some"
+    (state,) = through_disk([capture(callback)], tmp_path / "f")
+    assert state.lost == ("step",)
+    restore_all([other], [state])
+    assert (other.level, other.rates) == (5, "some")
+    assert callable(other.step)
 
 
 def test_resource_opened_since_is_left_open(tmp_path):
@@ -196,9 +236,23 @@ def test_get_state_replaces_the_users_attributes_and_not_those_of_keras(tmp_path
     assert state.values["get_state()"]["array"].tolist() == [1, 1]
 
 
-def test_get_state_of_something_else_is_refused():
-    with pytest.raises(TypeError, match=r"Spoken.get_state\(\) returned a object"):
-        capture(Spoken({"x": object()}))
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [(object(), "object"), (keras.metrics.Mean(), "Mean"), ([keras.metrics.Mean()], "Mean")],
+)
+def test_get_state_of_something_else_is_refused(value, kind):
+    with pytest.raises(TypeError, match=rf"Spoken.get_state\(\) returned a {kind}"):
+        capture(Spoken({"x": value}))
+
+
+def test_get_state_may_hold_variables_whose_values_come_back(tmp_path):
+    class Speaks(Spoken):
+        def set_state(self, state):
+            self.secret = float(state["v"])
+
+    callback = Speaks({"v": tf.Variable(2.5)})
+    restore(callback, *through_disk([capture(callback)], tmp_path / "f"))
+    assert callback.secret == 2.5
 
 
 # Lists of callbacks.
@@ -260,8 +314,8 @@ def test_a_value_that_no_callback_of_the_class_remembers_is_refused(model, make,
     early, callback = keras.callbacks.EarlyStopping(), make()
     early.wait = 1
     callback.set_model(model)
-    good = CallbackState("EarlyStopping", {"wait": 2}, from_disk=True)
-    bad = CallbackState(type(callback).__name__, values, from_disk=True)
+    good = CallbackState("EarlyStopping", {"wait": 2})
+    bad = CallbackState(type(callback).__name__, values)
     before = dict(vars(callback))
     with pytest.raises(CheckpointCorruptError, match=next(iter(values))):
         restore_all([early, callback], [good, bad])
@@ -281,3 +335,64 @@ def test_no_callback_is_changed_if_a_variable_of_a_later_one_does_not_fit(model)
     with pytest.raises(CheckpointMismatchError, match=r"Average\.averages cannot be restored"):
         restore_all([early, Average(3)], states)
     assert early.wait == 7
+
+
+# What is held in common.
+
+
+class Holder(keras.callbacks.Callback):
+    """Keeps what it is given."""
+
+    def __init__(self, **kept):
+        super().__init__()
+        vars(self).update(kept)
+
+
+def resumed(callbacks, others, path):
+    assert restore_all(others, through_disk(capture_all(callbacks), path)) == ()
+    return others
+
+
+def test_two_callbacks_go_on_with_one_object_that_came_later(tmp_path):
+    board = {"count": 1}
+    first, second = resumed(
+        [Holder(board=board), Holder(boards=[board])], [Holder(board=None), Holder(boards=[])], tmp_path / "f"
+    )
+    assert first.board is second.boards[0]
+    assert first.board == board
+
+
+def test_two_callbacks_that_share_a_list_of_the_user_s_share_it_again(tmp_path):
+    theirs, ours = [1, 2], []
+    first, second = resumed(
+        [Holder(seen=theirs), Holder(by_name={"seen": theirs})],
+        [Holder(seen=ours), Holder(by_name={"seen": ours})],
+        tmp_path / "f",
+    )
+    assert first.seen is second.by_name["seen"] is ours
+    assert ours == [1, 2]
+
+
+def test_what_had_parted_is_parted(tmp_path):
+    other = Holder(best=[0], last=[0])
+    other.best = other.last
+    (other,) = resumed([Holder(best=[1], last=[2])], [other], tmp_path / "f")
+    assert (other.best, other.last) == ([1], [2])
+
+
+def test_a_list_of_a_callback_knows_itself_and_is_kept(tmp_path, model):
+    class Listed(keras.callbacks.CallbackList):
+        def __init__(self):
+            super().__init__([keras.callbacks.History()], model=model)
+            self.calls, self.seen = 0, []
+
+    listed, other = Listed(), Listed()
+    listed.calls = 2
+    listed.seen.append(1)
+    states = capture_all([*listed.callbacks, listed])
+    assert set(states[1].values) == {"calls", "seen"}
+    restore_all([*other.callbacks, other], states)
+    assert (other.calls, other.seen) == (2, [1])
+    other.calls = 0
+    restore_all([*other.callbacks, other], states[:1])  # of an earlier release, which kept nothing of a list
+    assert other.calls == 0

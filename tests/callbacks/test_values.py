@@ -2,29 +2,72 @@
 
 from __future__ import annotations
 
+import functools
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 
-from overlap_train._callbacks.placing import put_back
-from overlap_train._callbacks.values import Resource, VariableValue, copied
+from overlap_train._callbacks.objects import attributes_of
+from overlap_train._callbacks.values import Copies, Resource, VariableValue, copied, standing_in
 from tests.callbacks.strategies import VALUES
 
 
-@given(value=VALUES, live=VALUES)
+@given(value=VALUES)
 @settings(max_examples=60, deadline=None)
-def test_putting_back_gives_the_value_and_spares_the_copy(value, live):
-    kept = copied(value)
-    assert put_back(live, kept, in_place=True) == value
-    assert kept == value
+def test_a_copy_is_the_value(value):
+    assert copied(value) == value
+
+
+class Box:
+    def __init__(self, content=None):
+        self.content = content
+
+
+def test_what_two_hold_has_one_copy_in_all_that_is_copied_together():
+    shared, copies = [np.zeros(1)], Copies()
+    first = copied({"a": shared, "b": (shared, Box(shared))}, look_into=attributes_of, copies=copies)
+    second = copied(shared, copies=copies)
+    assert first["a"] is first["b"][0] is first["b"][1].attributes["content"] is second
+    assert second[0] is not shared[0]
+
+
+def test_an_object_that_is_not_whole_stands_in_no_container():
+    """Also where it has been copied before, as an attribute of its own."""
+    box = Box(print)
+    value = Box([box])
+    value.first = box
+    for names in (["first", "content"], ["content", "first"]):
+        value.__dict__ = {name: vars(value)[name] for name in names}
+        kept = copied(value, look_into=attributes_of)
+        assert list(kept.attributes) == ["first"]
+        assert kept.lost == ("content",)
+
+
+def test_a_container_that_stands_deep_and_is_deep_counts_as_deep_as_it_is():
+    inner = functools.reduce(lambda value, _: [value], range(50), [])
+    assert copied([inner, inner]) == [inner, inner]
+    around = functools.reduce(lambda value, _: [value], range(20), inner)
+    for value in ([inner, around], [around, inner]):
+        with pytest.raises(Resource, match="in more than 60 others"):
+            copied(value)
+
+
+@pytest.mark.parametrize("around", [lambda each: [each], lambda each: {1: (each,)}, lambda each: each])
+def test_what_has_to_be_there_is_found_in_a_copy(around):
+    assert standing_in(copied(around(keras.metrics.Mean()))).kind.endswith(":Mean")
+    assert standing_in(copied([1, {"a": (2,)}])) is None
 
 
 @pytest.mark.parametrize(
     "value",
-    [np.array([None]), np.ma.masked_array([1]), tf.constant("text"), tf.ragged.constant([[1], []]), object()],
-    ids=["objects", "masked", "text tensor", "ragged", "object"],
+    [
+        *(np.array([None]), np.ma.masked_array([1]), tf.constant("text"), tf.ragged.constant([[1], []])),
+        *(object(), np.void(b"abc"), np.zeros(2, "V3")),
+    ],
+    ids=["objects", "masked", "text tensor", "ragged", "object", "raw", "raw array"],
 )
 def test_values_of_other_kinds_are_resources(value):
     with pytest.raises(Resource):

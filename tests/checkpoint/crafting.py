@@ -32,6 +32,8 @@ PACKED = (
     "deque",
     "bytes",
     "complex",
+    *("object", "generator", "shared", "again", "int", "floats", "ints", "numbers", "bytearray"),
+    *("date", "datetime", "timezone", "zone", "decimal", "fraction", "slice", "range", "path", "uuid"),
 )
 TEXTS = [
     *(b"", b"{nope", b"[" * 100_000, b'{"a":' * 50_000, b"null", b"[]", b"3", b'"text"', b"NaN", b"\xff\xfe"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import datetime
+import enum
 from pathlib import Path
 
 import keras
@@ -38,6 +40,17 @@ class Directory:
         return self.path
 
 
+class Mark:
+    """What a callback keeps an object of."""
+
+    def __init__(self) -> None:
+        self.count, self.seen = 1, [Phase.MAIN]
+
+
+class Phase(enum.Enum):
+    MAIN = 1
+
+
 class Remembering(keras.callbacks.Callback):
     """Remembers a value of each kind."""
 
@@ -48,6 +61,8 @@ class Remembering(keras.callbacks.Callback):
         self.array, self.scalar = np.arange(4.0), np.float32(2)
         self.average = keras.Variable(np.zeros(3, "float32"))
         self.text, self.bits, self.point = "text", b"\x00\xff", 1 + 2j
+        self.mark, self.random, self.day = Mark(), np.random.default_rng(1), datetime.date(2026, 1, 2)
+        self.common = {"mark": self.mark, Phase.MAIN: [self.array, self.seen]}
 
     def get_config(self):
         return {}

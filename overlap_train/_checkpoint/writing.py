@@ -1,0 +1,182 @@
+"""Writing: when a checkpoint is due, what is taken for it, and the thread that writes it.
+
+The training thread hands each state to a writer thread; the next one waits until it is written.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import keras
+
+from overlap_train._callbacks.rewind import mark_files, sync_files
+from overlap_train._callbacks.settings import Settings
+from overlap_train._callbacks.state import CallbackState, capture_all
+from overlap_train._checkpoint.content import Captured, StartPoint, Told, as_checkpoint
+from overlap_train._checkpoint.model_attributes import ModelAttributes
+from overlap_train._checkpoint.store import CheckpointStore
+from overlap_train._checkpoint.values import specs_of
+from overlap_train._keras.randomness import random_states
+from overlap_train._snapshot import InsideEpochs, ModelState, Values
+from overlap_train.options.checkpoint import CheckpointPolicy
+
+__all__ = ["CheckpointWriter"]
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of one `fit`. Belongs to the training thread."""
+
+    def __init__(
+        self,
+        policy: CheckpointPolicy,
+        belongs_to: Mapping[str, str],
+        variables: ModelState,
+        *,
+        attributes: ModelAttributes | None = None,
+        told: Told | None = None,
+        say: Callable[[str], None] = lambda message: None,
+    ) -> None:
+        """Locks the directory.
+
+        Args:
+            policy: where, when and how many.
+            belongs_to: what a checkpoint has to belong to, part by part.
+            variables: whose values are stored.
+            attributes: of the model; None if none are stored.
+            told: what may differ when the training goes on, but is to be told.
+            say: told what no checkpoint will hold.
+
+        Raises:
+            CheckpointError: the directory cannot be used or another training holds it.
+        """
+        self._policy = policy
+        self._variables = variables
+        layout = "\n".join(f"{shape} {dtype}" for shape, dtype in specs_of(variables))
+        self._fingerprint = {**belongs_to, "variables": layout}
+        self._told = told or Told()
+        self._say = say
+        self._attributes = attributes
+        self._inside: Callable[[], InsideEpochs] = InsideEpochs
+        self._lags: tuple[int, ...] = ()
+        self._files: dict[int, str] = {}
+        self._settings = Settings(())
+        self._said_lost: set[str] = set()
+        self._deliveries = 0
+        self._written_s, self._written_step = time.monotonic(), 0
+        self._writing: Future[Path] | None = None
+        self._store = CheckpointStore(policy.directory, policy.keep)
+        self._store.acquire()
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="overlap-checkpoint")
+
+    def watch(self, inside: Callable[[], InsideEpochs]) -> None:
+        """Takes what tells how the validations inside epochs stand."""
+        self._inside = inside
+
+    def steps_left(self, step: int) -> int | None:
+        """Returns how many steps may follow `step` before a checkpoint is due; None if any."""
+        every = self._policy.every_steps
+        return None if every is None else every - step % every
+
+    def due_inside(self, step: int) -> bool:
+        """Whether a checkpoint inside an epoch is due after `step` steps."""
+        every = self._policy.every_steps
+        return every is not None and step // every > self._written_step // every and self._waited()
+
+    def inside(
+        self,
+        point: StartPoint,
+        values: Values,
+        callbacks: Iterable[keras.callbacks.Callback],
+    ) -> None:
+        """Writes a checkpoint of where the training stands, unless one of this step has been written.
+
+        Raises:
+            CheckpointError: an earlier one could not be written.
+        """
+        if point.step != self._written_step:
+            self._submit(point, values, callbacks)
+
+    def delivered(
+        self,
+        point: StartPoint,
+        values: Values,
+        callbacks: Iterable[keras.callbacks.Callback],
+        *,
+        last: bool,
+    ) -> None:
+        """Writes a checkpoint if one is due, or if this delivery is the last.
+
+        Raises:
+            CheckpointError: an earlier one could not be written.
+        """
+        self._deliveries += 1
+        self._lags = (*self._lags[-1:], point.max_lag)
+        # A checkpoint inside a later epoch holds the snapshot of this one.
+        newer = point.step > self._written_step
+        due = newer and self._deliveries % self._policy.every_epochs == 0 and self._waited()
+        if due or last:
+            self._submit(point, values, callbacks)
+
+    def _waited(self) -> bool:
+        """Whether the last checkpoint was long enough ago."""
+        every_s = self._policy.every_s
+        return every_s is None or time.monotonic() - self._written_s >= every_s
+
+    def _submit(
+        self,
+        point: StartPoint,
+        values: Values,
+        callbacks: Iterable[keras.callbacks.Callback],
+    ) -> None:
+        self._written_s, self._written_step = time.monotonic(), point.step
+        self.wait()
+        known = {id(handle) for variable in self._variables.variables for handle in variable.handles}
+        captured = Captured(
+            self._captured(callbacks),
+            mark_files(self._files),
+            random_states(known),
+            not any(self._lags),
+            self._inside(),
+            self._attributes.changed() if self._attributes is not None else {},
+            self._settings.changed(),
+        )
+        self._writing = self._writer.submit(self._write, point, values, captured)
+
+    def _captured(self, callbacks: Iterable[keras.callbacks.Callback]) -> tuple[CallbackState, ...]:
+        """Returns what callbacks remember; says of what no checkpoint will hold, once."""
+        states = capture_all(callbacks)
+        self._say_lost(states)
+        return states
+
+    def _say_lost(self, states: Iterable[CallbackState]) -> None:
+        names = dict.fromkeys(f"{state.kind}.{name}" for state in states for name in state.lost)
+        new = [name for name in names if name not in self._said_lost]
+        self._said_lost.update(new)
+        if new:
+            self._say(
+                f"a resumed fit takes these attributes of its callbacks as they then are: {', '.join(new)}; "
+                "what they hold cannot be stored (get_state and set_state would say what can)"
+            )
+
+    def wait(self) -> None:
+        """Waits for the writer, and raises what it raised."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def close(self) -> None:
+        """Lets the writer finish and unlocks the directory. Idempotent."""
+        self._writer.shutdown(wait=True)
+        if self._writing is not None and self._writing.exception() is not None:
+            warnings.warn(str(self._writing.exception()), RuntimeWarning, stacklevel=2)
+        self._writing = None
+        self._store.close()
+
+    def _write(self, point: StartPoint, values: Values, captured: Captured) -> Path:
+        sync_files(captured.files)
+        written = as_checkpoint(point, values, captured, self._told, self._fingerprint)
+        return self._store.save(written)

@@ -1,0 +1,82 @@
+"""When a checkpoint is due, and what is said of what it cannot hold."""
+
+from __future__ import annotations
+
+import threading
+
+import keras
+import pytest
+
+from overlap_train import CheckpointPolicy
+from overlap_train._checkpoint.content import StartPoint
+from overlap_train._checkpoint.model_attributes import ModelAttributes
+from overlap_train._checkpoint.resume import Resumer
+from overlap_train._checkpoint.writing import CheckpointWriter
+from overlap_train._data.cursor import CursorState
+from overlap_train._snapshot import ModelState
+
+
+@pytest.fixture
+def model():
+    made = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    made.compile("sgd", "mse")
+    return made
+
+
+@pytest.fixture
+def writer(tmp_path, model):
+    made = []
+
+    def make(**policy):
+        said: list[str] = []
+        policy = CheckpointPolicy(directory=tmp_path, **policy)
+        attributes = ModelAttributes(model)
+        made.append(CheckpointWriter(policy, {}, ModelState(model), attributes=attributes, say=said.append))
+        return made[-1], said
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def deliver(writer, model, epoch, callbacks=(), *, last=False):
+    point = StartPoint(epoch, 3 * epoch, False, {}, 0, CursorState(epoch, 3, False))
+    writer.delivered(point, ModelState(model).read(), callbacks, last=last)
+    writer.wait()
+
+
+def test_every_second_epoch_and_the_last_are_written(writer, model, tmp_path):
+    made, _ = writer(every_epochs=2)
+    written = []
+    for epoch in range(1, 6):
+        deliver(made, model, epoch, last=epoch == 5)
+        written.append(len(list(tmp_path.glob("ckpt-*"))))
+    assert written == [0, 1, 1, 2, 3]
+
+
+def test_inside_epochs_one_is_due_when_so_many_steps_are_made(writer):
+    made, _ = writer(every_steps=4)
+    assert [made.steps_left(step) for step in (0, 3, 4)] == [4, 1, 4]
+    assert [made.due_inside(step) for step in (3, 4, 5)] == [False, True, True]
+
+
+def test_what_no_checkpoint_holds_is_said_once(writer, model):
+    callback = keras.callbacks.Callback()
+    callback.thread = threading.Thread()
+    made, said = writer()
+    for epoch in (1, 2):
+        deliver(made, model, epoch, [callback])
+    assert [message.split(":")[1].split(";")[0].strip() for message in said] == ["Callback.thread"]
+
+
+def test_what_the_training_has_set_on_the_model_goes_on(writer, model, tmp_path):
+    made, _ = writer()
+    model.best_epoch = 2
+    deliver(made, model, 1)
+    made.close()
+    policy, attributes = CheckpointPolicy(directory=tmp_path), ModelAttributes(model)
+    resumer = Resumer(policy, {}, ModelState(model), attributes=attributes)
+    try:
+        assert resumer._found.attributes == {"best_epoch": 2}
+    finally:
+        resumer.close()

@@ -1,0 +1,152 @@
+"""A killed fit, called again, ends as Keras's unbroken one, with all that its callbacks keep and share."""
+
+from __future__ import annotations
+
+import collections
+import enum
+
+import keras
+import numpy as np
+import pytest
+
+from overlap_train import Trainer, ValidationPolicy
+from tests.networks import VALIDATION_ROWS, Outcome, arrays, assert_same_outcome, sequential
+
+X, Y = arrays(48)
+VALIDATION = arrays(VALIDATION_ROWS, 1)
+EPOCHS = 5
+
+
+class Killed(BaseException):
+    """Ends a fit without any clearing up of ours being asked for."""
+
+
+class Kills(keras.callbacks.Callback):
+    """Ends the fit behind an epoch."""
+
+    def __init__(self, last):
+        super().__init__()
+        self._last = last
+
+    def get_state(self):
+        return None
+
+    def set_state(self, state):
+        pass
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == self._last:
+            raise Killed
+
+
+class Phase(enum.Enum):
+    WARM = 1
+    MAIN = 2
+
+
+class Stage:
+    def __init__(self, name):
+        self.name, self.losses = name, []
+
+
+class Stages(keras.callbacks.Callback):
+    """Goes through stages, of which one is the present one; drives the learning rate by where it stands."""
+
+    __slots__ = ("turns",)
+
+    def __init__(self, board):
+        super().__init__()
+        self.current, self.turns, self.board = None, 0, board
+        self.stages = [Stage("a"), Stage("b"), Stage("c")]
+        self.by_name = {stage.name: stage for stage in self.stages}
+        self.means = {phase: keras.metrics.Mean() for phase in Phase}
+
+    def on_train_begin(self, logs=None):
+        self.current = self.stages[0]
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.turns += 1
+        self.current.losses.append(logs["loss"])
+        self.means[Phase.MAIN if epoch % 2 else Phase.WARM].update_state(logs["loss"])
+        self.current = self.stages[(self.stages.index(self.current) + 1) % 3]
+        self.board["turns"].append(len(self.by_name["b"].losses))
+        self.model.turns = self.turns
+        self.model.optimizer.learning_rate = 0.01 / (1 + len(self.stages[1].losses) + len(self.board["seen"]))
+
+
+class Watches(keras.callbacks.Callback):
+    """Looks at what the other one writes, and adds to it."""
+
+    def __init__(self, board):
+        super().__init__()
+        self.turns, self.board, self.first = board["turns"], board, None
+        self.window = collections.defaultdict(lambda: collections.deque(maxlen=2))
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.first = self.first or {"epoch": epoch}
+        self.board["seen"].append(self.first if len(self.turns) > 1 else None)
+        self.first["epoch"] += 1
+        self.window["turns"].append(self.turns[-1] + self.model.turns)
+
+
+class Listed(keras.callbacks.CallbackList):
+    """A list with something of its own."""
+
+    def __init__(self, *arguments, **named):
+        super().__init__(*arguments, **named)
+        self.ends = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        super().on_epoch_end(epoch, logs)
+        self.ends.append(epoch)
+
+
+def fit(train, model, last=None):
+    """Returns what callbacks keep in the end, and the model."""
+    board = {"turns": [], "seen": []}
+    own = [Stages(board), Watches(board), Kills(last)]
+    listed = Listed(own, add_history=True, model=model, epochs=EPOCHS, steps=3, verbose=0)
+    train(X, Y, batch_size=16, epochs=EPOCHS, validation_data=VALIDATION, callbacks=listed, verbose=0)
+    return own[0], own[1], listed, board
+
+
+def shown(stages, watches, listed, board):
+    return {
+        "stages": [(stage.name, [round(loss, 4) for loss in stage.losses]) for stage in stages.stages],
+        "current": stages.current.name,
+        "means": {phase: round(float(mean.result()), 4) for phase, mean in stages.means.items()},
+        "turns": stages.turns,
+        "board": board,
+        "window": dict(watches.window),
+        "ends": listed.ends,
+        "on model": stages.model.turns,
+        "common": [
+            stages.current in stages.stages,
+            all(stages.by_name[stage.name] is stage for stage in stages.stages),
+            watches.turns is watches.board["turns"] is stages.board["turns"] is board["turns"],
+            [each is watches.first for each in board["seen"]],
+        ],
+    }
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("last", [1, 3])
+def test_killed_and_called_again_callbacks_go_on_as_if_nothing_had_been(tmp_path, lag, last):
+    expected = fit((model := sequential()).fit, model)
+    outcome = Outcome.of(model)
+    policy = ValidationPolicy(max_lag=lag, overlap="always")
+
+    def resumable(model):
+        trainer = Trainer(model, validation=policy)
+        return trainer, lambda *data, **named: trainer.fit(*data, resume=tmp_path, **named)
+
+    model = sequential()
+    with pytest.raises(Killed):
+        fit(resumable(model)[1], model, last)
+    model = sequential()
+    trainer, train = resumable(model)
+    found = fit(train, model)
+    assert f"resumed after epoch {last}" in trainer.messages
+    assert shown(*found) == shown(*expected)
+    assert_same_outcome(model, outcome)
+    np.testing.assert_allclose(model.optimizer.learning_rate, expected[0].model.optimizer.learning_rate)
