@@ -17,8 +17,6 @@ import numpy as np
 import psutil
 from scipy import stats
 
-from overlap_train._snapshot import Snapshot
-
 __all__ = ["ALLOWED", "Drift", "Sample", "drifts", "take"]
 
 _SHARED = Path("/dev/shm")
@@ -119,6 +117,8 @@ def take(
         folder: where the process writes.
         before: names in /dev/shm when it began.
     """
+    from overlap_train._snapshot import Snapshot  # imports TensorFlow, which `--help` is not to wait for
+
     while gc.collect():
         pass
     objects = gc.get_objects()
