@@ -32,6 +32,7 @@ __all__ = [
     "listens",
     "looks_at_model",
     "may_change_training",
+    "may_set_before_tests",
     "ordering_hooks",
     "overrides",
     "readings_inside",
@@ -132,6 +133,14 @@ def acts_in_test_batches(callback: keras.callbacks.Callback) -> bool:
     if acting and read_hooks(callback, acting, watching=_WATCHING, unfixed=unfixed).doing > Doing.APART:
         return True
     return overrides(callback, "on_test_begin") and _mentions(callback, "stop_evaluating")
+
+
+def may_set_before_tests(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback may set the model as a validation begins, or end the validation."""
+    stock = isinstance(callback, _WATCHING) and _is_stock(callback, ("on_test_begin",))
+    if stock or is_declared_safe(callback):
+        return False
+    return _set_before_tests(callback) is EVERYTHING
 
 
 def ordering_hooks(callback: keras.callbacks.Callback) -> tuple[str, ...]:

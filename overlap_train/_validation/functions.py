@@ -195,8 +195,8 @@ class FunctionRunner:
         run = contextvars.copy_context().run
         return [self._pool.submit(run, self._work, snapshot, SummaryDefaults.of_this_thread())]
 
-    def evaluate(self, values: Values) -> ValidationResult:
-        """Evaluates values now, and waits for the result.
+    def evaluate(self, values: Values, most: int | None = None) -> ValidationResult:
+        """Evaluates values now, and waits for the result; a function has no batches.
 
         Raises:
             Exception: whatever the function raised.
