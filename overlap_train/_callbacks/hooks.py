@@ -63,7 +63,9 @@ _WATCHING: tuple[Any, ...] = (
     keras.callbacks.TerminateOnNaN,
     *([keras.callbacks.OrbaxCheckpoint] if hasattr(keras.callbacks, "OrbaxCheckpoint") else []),
 )
-# Of these, those that call no method of the model.
+# Of these, those that do something as a validation begins.
+_WATCHING_TESTS: tuple[Any, ...] = (keras.callbacks.ProgbarLogger, keras.callbacks.TensorBoard)
+# Of Keras's own, those that call no method of the model.
 _NEVER_CALLING: tuple[Any, ...] = (
     keras.callbacks.Callback,
     keras.callbacks.CSVLogger,
@@ -137,8 +139,8 @@ def acts_in_test_batches(callback: keras.callbacks.Callback) -> bool:
 
 def may_set_before_tests(callback: keras.callbacks.Callback) -> bool:
     """Whether a callback may set the model as a validation begins, or end the validation."""
-    stock = isinstance(callback, _WATCHING) and _is_stock(callback, ("on_test_begin",))
-    if stock or is_declared_safe(callback):
+    watches = isinstance(callback, _WATCHING_TESTS) and _is_stock(callback, ("on_test_begin",))
+    if watches or is_declared_safe(callback):
         return False
     return _set_before_tests(callback) is EVERYTHING
 

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
+from tests import networks
 from tests.networks import arrays, assert_same_history, assert_same_weights
 from tests.pools import sequential
 
@@ -122,10 +123,15 @@ class Swaps(keras.callbacks.Callback):
         self.model.set_weights(self.kept)
 
 
-def test_data_that_is_drawn_anew_is_drawn_once_where_weights_are_swapped_for_it():
+def averaging():
+    return networks.sequential(keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5))
+
+
+@pytest.mark.parametrize("kind", [Swaps, keras.callbacks.SwapEMAWeights])
+def test_data_that_is_drawn_anew_is_drawn_once_where_weights_are_swapped_for_it(kind):
     data = DATA["shuffled anew"]
-    models = sequential(), sequential()
-    expected = trained(models[0].fit, Swaps(), validation_steps=2, **data())
+    models = averaging(), averaging()
+    expected = trained(models[0].fit, kind(), validation_steps=2, **data())
     trainer = Trainer(models[1], validation=AHEAD)
-    assert_same_history(trained(trainer.fit, Swaps(), validation_steps=2, **data()), expected)
-    assert any("Swaps.on_test_begin may set the model" in message for message in trainer.messages)
+    assert_same_history(trained(trainer.fit, kind(), validation_steps=2, **data()), expected)
+    assert any(f"{kind.__name__}.on_test_begin may set the model" in text for text in trainer.messages)
