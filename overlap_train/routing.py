@@ -74,7 +74,9 @@ class Routing:
                 if not is_refusal_of(trainer, error):
                     raise
                 refusal = error
-            self.trainer, self._resumed = before, False
+            self.trainer = before
+            if name == "fit":
+                self._resumed = False  # it has begun nothing
         warnings.warn(f"keras.Model.{name} is not routed: {refusal}", RuntimeWarning, stacklevel=4)
         return original(model, *args, **kwargs)
 

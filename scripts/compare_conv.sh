@@ -5,5 +5,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 scripts/setup.sh
 export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES-}" TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}" MPLBACKEND=Agg
-.venv/bin/python -m overlap_train.conv.build
+case " $* " in
+  *" --help "* | *" -h "*) ;; # for which nothing has to be built
+  *) .venv/bin/python -m overlap_train.conv.build ;;
+esac
 exec .venv/bin/python -m scripts.bench.conv "$@"

@@ -402,3 +402,21 @@ def test_a_loss_scale_that_grows_is_the_one_of_the_step(growth, rows):
     assert float(ours.optimizer.dynamic_scale) == float(theirs.optimizer.dynamic_scale)
     names = [[variable.path for variable in model.optimizer.variables] for model in (ours, theirs)]
     assert names[0] == names[1]
+
+
+def test_a_ctc_loss_is_validated_beside_the_training():
+    rng = np.random.default_rng(0)
+    x, y = rng.random((32, 10, 6), "float32"), rng.integers(1, 5, (32, 4))
+
+    def build():
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.Input((10, 6)), keras.layers.Dense(5)])
+        model.compile("adam", keras.losses.CTC())
+        return model
+
+    arguments = dict(epochs=3, batch_size=8, verbose=0, validation_data=(x, y))
+    expected, trainer = build(), Trainer(build(), validation=ValidationPolicy(overlap="always"))
+    expected.fit(x, y, **arguments)
+    history = trainer.fit(x, y, **arguments)
+    networks.assert_same_history(history.history, expected.history.history)
+    assert not any("in step" in message for message in trainer.messages)

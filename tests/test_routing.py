@@ -470,6 +470,16 @@ def test_what_fails_after_a_fit_has_begun_is_no_refusal():
     assert routing.trainer.ended == "failed"
 
 
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+def test_a_refused_evaluate_does_not_give_the_directory_to_another_fit(tmp_path):
+    with routed(resume=tmp_path):
+        sequential().fit(X, Y, **ARGUMENTS)
+        with pytest.warns(RuntimeWarning, match="evaluate is not routed"), contextlib.suppress(Exception):
+            sequential().evaluate(X[:0], Y[:0], verbose=0)
+        with pytest.raises(ValueError, match="one call of fit"):
+            sequential().fit(X, Y, **ARGUMENTS)
+
+
 def test_a_refused_call_leaves_the_directory_to_the_next_one(tmp_path):
     with routed(resume=tmp_path) as routing:
         with pytest.warns(RuntimeWarning, match="is not routed: shuffle must be"):

@@ -31,8 +31,11 @@ _NONE = Checks()
 class Validations(Protocol):
     """What the delivery needs of a `ValidationSuite`."""
 
-    def evaluate(self, name: str, values: Values) -> ValidationResult:
-        """Evaluates values on one set now."""
+    def evaluate(self, name: str, values: Values, most: int | None = None) -> ValidationResult:
+        """Evaluates values on one set now, on all its batches or the first ones."""
+
+    def draws_anew(self, name: str) -> bool:
+        """Whether the batches of a set are drawn anew for each validation."""
 
     def evaluate_live(self, name: str, callbacks: keras.callbacks.CallbackList) -> ValidationResult:
         """Validates the model as it is on one set, outside a fit."""
@@ -193,18 +196,24 @@ class Delivery:
             self._reset_others()
             self._show_metrics({name: result})
             return result
-        _begin_test(self._callbacks, self._model)
+        most = _begin_test(self._callbacks, self._model, self._group)
+        if most is not None and self._suite.draws_anew(name):
+            raise ValueError(
+                "a callback's on_test_begin set stop_evaluating, and the batches of the validation have been "
+                "drawn already: set it in on_test_batch_end, which is called between them"
+            )
         self._reset_others()
-        anew = self._checks.validate_anew(name)
+        anew = self._checks.validate_anew(name, most)
         if anew is not None:
             result = anew
-        elif self._state.changed(snapshot.values):
+        elif most is not None or self._state.changed(snapshot.values):
             # Such as SwapEMAWeights: validation is to see other weights than those trained.
-            result = self._suite.evaluate(name, self._state.read())
+            result = self._suite.evaluate(name, self._state.read(), most)
         result = _replayed(self._model, self._state, result, self._callbacks, self._group)
         self._show_metrics({name: result})
-        self._callbacks.on_test_end(dict(result.metrics))
-        return result
+        logs = dict(result.metrics)
+        self._callbacks.on_test_end(logs)
+        return replace(result, metrics=logs)  # to which a list's own hook may have added
 
     def _functions(
         self, snapshot: Snapshot, results: Mapping[str, ValidationResult], *, may_differ: bool
@@ -228,15 +237,11 @@ class Delivery:
         return tuple(spans)
 
 
-def _begin_test(callbacks: keras.callbacks.CallbackList, model: keras.Model) -> None:
-    """Calls `on_test_begin` where all batches are evaluated whatever it says."""
+def _begin_test(callbacks: keras.callbacks.CallbackList, model: keras.Model, group: int) -> int | None:
+    """Calls `on_test_begin`; returns how many batches are evaluated if it ends the validation, or None."""
     model.stop_evaluating = False
     callbacks.on_test_begin()
-    if model.stop_evaluating:
-        raise ValueError(
-            "a callback's on_test_begin set stop_evaluating, and the validation has been made already: "
-            "set it in on_test_batch_end, which is called between the batches"
-        )
+    return group if model.stop_evaluating else None
 
 
 def _replayed(
@@ -275,7 +280,7 @@ def evaluate_now(
     state: ModelState,
     suite: Validations,
     callbacks: keras.callbacks.CallbackList,
-    validate_anew: ValidateAnew = lambda name: None,
+    validate_anew: ValidateAnew = lambda name, most: None,
     *,
     group: int = 1,
 ) -> dict[str, Any]:
@@ -299,8 +304,8 @@ def evaluate_now(
     """
     for name in suite.live_sets(0):
         return dict(suite.evaluate_live(name, callbacks).metrics)
-    _begin_test(callbacks, model)
-    result = validate_anew("") or suite.evaluate("", state.read())
+    most = _begin_test(callbacks, model, group)
+    result = validate_anew("", most) or suite.evaluate("", state.read(), most)
     result = _replayed(model, state, result, callbacks, group)
     state.set_metrics(result.metric_state)
     logs = dict(result.metrics)

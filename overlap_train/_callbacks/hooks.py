@@ -32,6 +32,7 @@ __all__ = [
     "listens",
     "looks_at_model",
     "may_change_training",
+    "may_set_before_tests",
     "ordering_hooks",
     "overrides",
     "readings_inside",
@@ -62,7 +63,9 @@ _WATCHING: tuple[Any, ...] = (
     keras.callbacks.TerminateOnNaN,
     *([keras.callbacks.OrbaxCheckpoint] if hasattr(keras.callbacks, "OrbaxCheckpoint") else []),
 )
-# Of these, those that call no method of the model.
+# Of these, those that do something as a validation begins.
+_WATCHING_TESTS: tuple[Any, ...] = (keras.callbacks.ProgbarLogger, keras.callbacks.TensorBoard)
+# Of Keras's own, those that call no method of the model.
 _NEVER_CALLING: tuple[Any, ...] = (
     keras.callbacks.Callback,
     keras.callbacks.CSVLogger,
@@ -132,6 +135,14 @@ def acts_in_test_batches(callback: keras.callbacks.Callback) -> bool:
     if acting and read_hooks(callback, acting, watching=_WATCHING, unfixed=unfixed).doing > Doing.APART:
         return True
     return overrides(callback, "on_test_begin") and _mentions(callback, "stop_evaluating")
+
+
+def may_set_before_tests(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback may set the model as a validation begins, or end the validation."""
+    watches = isinstance(callback, _WATCHING_TESTS) and _is_stock(callback, ("on_test_begin",))
+    if watches or is_declared_safe(callback):
+        return False
+    return _set_before_tests(callback) is EVERYTHING
 
 
 def ordering_hooks(callback: keras.callbacks.Callback) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from overlap_train.records import Span, ValidationResult
 
 __all__ = ["Checks", "Outcome", "ValidateAnew"]
 
-ValidateAnew = Callable[[str], ValidationResult | None]
+ValidateAnew = Callable[[str, int | None], ValidationResult | None]
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,14 @@ class Checks:
     Attributes:
         live_metrics: returns the metrics whose result is a variable itself.
         unsettled: returns why callbacks are to be called otherwise than has been decided, or None.
-        validate_anew: called when `on_test_begin` of a validation has been, with the name of the set; returns
-            its result if the validation had to be traced anew, or None.
+        validate_anew: called when `on_test_begin` of a validation has been, with the name of the set and how
+            many batches it is to have (None for all); returns its result if the validation had to be traced
+            anew, or None.
         as_before: called before the callbacks; returns what says, behind them, which attribute of the model
             they have set that an evaluation function may look at, or None.
     """
 
     live_metrics: Callable[[], frozenset[str]] = frozenset
     unsettled: Callable[[], str | None] = lambda: None
-    validate_anew: ValidateAnew = lambda name: None
+    validate_anew: ValidateAnew = lambda name, most: None
     as_before: Callable[[], Callable[[], str | None]] = lambda: lambda: None

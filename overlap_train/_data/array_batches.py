@@ -48,6 +48,7 @@ class ArrayBatches:
         raw_spec: nested specs of a slice.
         preparation: makes a batch of a slice; None if it is one.
         element_spec: nested specs of a batch.
+        is_joined: whether a batch is several of those of the arrays.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class ArrayBatches:
         """
         assert given.layout is not None
         self._given, self._specs = given, given.layout.specs
+        self.is_joined = batch_size != given.layout.batch_size
         num_samples = given.layout.num_samples
         static_size = None if num_samples % batch_size else batch_size
         self.raw_spec = keras.tree.map_structure(

@@ -66,9 +66,16 @@ class StreamedBatches:
         counts = [count for count in (self._steps, self._pipeline.num_batches) if count]
         return min(counts, default=None)
 
-    def begin(self) -> BatchStream:
-        """Prepares one validation; call it in epoch order. Nothing happens before the first draw."""
-        return BatchStream(self._begin_pass, self._steps, self._end_pass)
+    def begin(self, most: int | None = None) -> BatchStream:
+        """Prepares one validation; call it in epoch order. Nothing happens before the first draw.
+
+        Args:
+            most: batches, if it is to end before it has had all.
+        """
+        stream = BatchStream(self._begin_pass, self._steps, self._end_pass)
+        if most is not None:
+            stream.limit(most)
+        return stream
 
     def stream(self) -> BatchStream:
         """Starts one validation, as `begin`."""
@@ -153,7 +160,7 @@ class BatchStream:
         self.drawn = 0
 
     def limit(self, most: int) -> None:
-        """Says, while it is begun, that there are so many batches at most."""
+        """Says, until it is begun, that there are so many batches at most."""
         self._left = most if self._left is None else min(self._left, most)
 
     def draw(self) -> Any | None:

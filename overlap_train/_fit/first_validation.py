@@ -35,11 +35,12 @@ class FirstValidation:
         self._build = build
         self._say = say
 
-    def __call__(self, name: str) -> ValidationResult | None:
+    def __call__(self, name: str, most: int | None = None) -> ValidationResult | None:
         """Returns the result of a set for the model as it is, or None if what has been traced will do.
 
         Args:
             name: of the set whose `on_test_begin` has just been called.
+            most: batches that it is to have; None for all.
         """
         traced_with, self._traced_with = self._traced_with, None
         changed = None if traced_with is None else traced_with.changed()
@@ -49,4 +50,4 @@ class FirstValidation:
         self._say(f"{changed} was set before the first validation, which is traced again")
         with contextlib.ExitStack() as resources:
             state, suite = self._build(resources)
-            return suite.evaluate(name, state.read())
+            return suite.evaluate(name, state.read(), most)

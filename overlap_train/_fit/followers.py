@@ -75,10 +75,15 @@ def deliver_together(
 class _NoValidations:
     """Refuses to validate at delivery, which the chief would do alone."""
 
-    def evaluate(self, name: str, values: Values) -> ValidationResult:
+    def evaluate(self, name: str, values: Values, most: int | None = None) -> ValidationResult:
+        if most is not None:
+            raise ValueError("a callback's on_test_begin set stop_evaluating; that is for one host")
         raise ValueError(
             "a callback's on_test_begin changed the weights that are to be validated; that is for one host"
         )
+
+    def draws_anew(self, name: str) -> bool:
+        return False
 
     def evaluate_live(self, name: str, callbacks: keras.callbacks.CallbackList) -> ValidationResult:
         raise NotImplementedError

@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from overlap_train._callbacks.hooks import acts_in_test_batches
+from overlap_train._callbacks.hooks import acts_in_test_batches, may_set_before_tests
 from overlap_train._callbacks.listeners import listeners
 from overlap_train._data.feed import Feed
 from overlap_train._fit.callback_list import listened_to
@@ -117,7 +117,9 @@ class SuiteBuilder:
 
     def _request(self, *, within_evaluate: bool) -> SetRequest:
         settings, replicas = self._settings, self._settings.replicas
-        acting = (c for c in listeners(self._callbacks) if acts_in_test_batches(c) and not settings.serves)
+        listening = [] if settings.serves else listeners(self._callbacks)
+        acting = (type(c).__name__ for c in listening if acts_in_test_batches(c))
+        setting = (type(c).__name__ for c in listening if may_set_before_tests(c))
         return SetRequest(
             settings.model,
             self._given,
@@ -127,7 +129,8 @@ class SuiteBuilder:
             listened=listened_to(self._callbacks),
             within_evaluate=within_evaluate,
             once=self._once,
-            acts=next((type(callback).__name__ for callback in acting), None),
+            acts=next(acting, None),
+            sets_before=None if within_evaluate else next(setting, None),
             first=not Traces.of(settings.model).holds("test", keras_evaluation.test_function(settings.model)),
             preprocess=settings.preprocess,
             most_rows=self._rows_together(),
@@ -140,6 +143,7 @@ class SuiteBuilder:
         """Returns what says how many rows of arrays may be one batch; None leaves batches alone."""
         settings = self._settings
         as_they_are = listened_to(self._callbacks) or settings.preprocess or not settings.stock_validation
+        as_they_are = as_they_are or any(map(may_set_before_tests, listeners(self._callbacks)))
         if as_they_are or not settings.validation.join_batches:
             return None
         return functools.partial(rows_together, settings.model)

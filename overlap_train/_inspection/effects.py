@@ -11,7 +11,7 @@ from typing import Any
 
 from tensorflow.python.framework import op_def_registry
 
-from overlap_train._inspection.graph import nested_operations
+from overlap_train._inspection.graph import nested_operations, outer_operations
 
 __all__ = ["Effect", "find_effects"]
 
@@ -77,10 +77,15 @@ _KEPT = re.compile(
 def find_effects(graph: Any) -> tuple[Effect, ...]:
     """Returns what the operations of a traced graph do besides, one for each type and place."""
     found: dict[tuple[str, str], Effect] = {}
-    for kind, name, operation in nested_operations(graph):
+    outer: dict[str, Any] | None = None
+    for kind, name, runs in nested_operations(graph):
         if not _is_stateful(kind) or _KEPT.fullmatch(kind):
             continue
-        where = _place(name, operation)
+        if isinstance(runs, str):
+            outer = outer_operations(graph) if outer is None else outer
+            runs = outer.get(runs)
+            name = f"{runs.name}/{name}" if runs is not None else name
+        where = _place(name, runs)
         what, remedy = next((what, remedy) for pattern, what, remedy in _KINDS if re.match(pattern, kind))
         found.setdefault((kind, where), Effect(kind, where, what, remedy))
     return tuple(found.values())

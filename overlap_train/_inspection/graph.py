@@ -1,4 +1,4 @@
-"""The door to what TensorFlow tells about a traced graph and has no public name for.
+"""The door to what TensorFlow has no public name for: about a traced graph, and about what a function takes.
 
 `tests/_inspection/test_graph.py` fails, name by name, when a new TensorFlow moves one.
 """
@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.data.ops.iterator_ops import OwnedIterator
+from tensorflow.python.data.util.structure import get_flat_tensor_shapes, get_flat_tensor_types
 from tensorflow.python.framework import auto_control_deps_utils
 from tensorflow.python.ops import script_ops
 
@@ -16,7 +18,9 @@ __all__ = [
     "call_with",
     "computation",
     "handle_spec",
+    "iterator_over_nothing",
     "nested_operations",
+    "outer_operations",
     "python_function",
     "signatures_of",
     "written_inputs",
@@ -39,6 +43,22 @@ def handle_spec(tensor: Any) -> tuple[tf.DType, tf.TensorShape] | None:
     return tf.dtypes.as_dtype(content.dtype), tf.TensorShape(content.shape)
 
 
+def iterator_over_nothing(element_spec: Any) -> Any | None:
+    """Returns an iterator of such batches that must not be drawn from; None where TensorFlow has none.
+
+    It has no dataset (`OwnedIterator`, `get_flat_tensor_types`): making an empty one traces three functions,
+    which takes longer than a small fit.
+    """
+    try:
+        resource = tf.raw_ops.AnonymousIteratorV3(
+            output_types=get_flat_tensor_types(element_spec),
+            output_shapes=get_flat_tensor_shapes(element_spec),
+        )
+        return OwnedIterator(components=[resource], element_spec=element_spec)
+    except (TypeError, ValueError):
+        return None
+
+
 def written_inputs(graph: Any) -> set[int]:
     """Returns which inputs of a graph are resources that it may write to.
 
@@ -54,16 +74,43 @@ def written_inputs(graph: Any) -> set[int]:
 
 
 def nested_operations(graph: Any) -> Iterator[tuple[str, str, Any]]:
-    """Yields the type, the name and, at the outer level, the operation itself of all that a graph runs.
+    """Yields the type and the name of all operations that a graph runs, and what runs them.
 
-    What functions inside it run is found in their definitions, in which there is no operation to be asked for
-    its place in the program.
+    That is the operation itself at the outer level. What functions inside it run is found in their
+    definitions, in which there is no operation to be asked for its place in the program: there it is the
+    name of the function. A call whose type is the name of a function, as that of a CTC loss, is left out.
     """
+    functions = {function.signature.name: function for function in graph.as_graph_def().library.function}
     for operation in graph.get_operations():
-        yield operation.type, operation.name, operation
-    for function in graph.as_graph_def().library.function:
+        if operation.type not in functions:
+            yield operation.type, operation.name, operation
+    for name, function in functions.items():
         for node in function.node_def:
-            yield node.op, node.name, None
+            if node.op not in functions:
+                yield node.op, node.name, name
+
+
+def outer_operations(graph: Any) -> dict[str, Any]:
+    """Returns the operation at the outer level through which each function of a graph is run, by its name."""
+    definition = graph.as_graph_def()
+    functions = {function.signature.name: function for function in definition.library.function}
+    found: dict[str, Any] = {}
+    for outer in definition.node:
+        waiting = [outer]
+        while waiting:
+            for name in _called_by(waiting.pop()):
+                if name in functions and name not in found:
+                    found[name] = graph.get_operation_by_name(outer.name)
+                    waiting += functions[name].node_def
+    return found
+
+
+def _called_by(node: Any) -> Iterator[str]:
+    yield node.op
+    for value in node.attr.values():
+        if value.HasField("func"):
+            yield value.func.name
+        yield from (function.name for function in value.list.func)
 
 
 def python_function(token: bytes) -> Any:

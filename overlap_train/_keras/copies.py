@@ -1,6 +1,7 @@
 """What copying a model needs of Keras.
 
-Leans on `global_state`, `SafeModeScope`, `_compile_config`, `_path` of variables and TensorFlow's `context`.
+Leans on `global_state`, `SafeModeScope`, `_compile_config`, `_flatten_layers`, `_trainable`, `_path` of
+variables and TensorFlow's `context`.
 On the training thread.
 """
 
@@ -21,10 +22,13 @@ from tensorflow.python.eager import context
 
 __all__ = [
     "base_attributes",
+    "build_optimizer",
     "compile_arguments",
     "eager_random_state",
     "name_alike",
     "set_path",
+    "set_trainable",
+    "trainable",
     "trusted",
     "undisturbed",
 ]
@@ -81,6 +85,31 @@ def compile_arguments(model: keras.Model) -> dict[str, Any] | None:
     if config is None or type(model).compile is not keras.Model.compile:
         return None
     return dict(config.config)
+
+
+def build_optimizer(model: keras.Model) -> None:
+    """Makes the variables of a model's optimizer, if it has one that has not."""
+    optimizer = getattr(model, "optimizer", None)
+    if isinstance(optimizer, keras.optimizers.Optimizer) and not optimizer.built:
+        optimizer.build(model.trainable_variables)
+
+
+def trainable(model: keras.Model) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
+    """Returns whether each of a model's layers is to be trained, and each of its variables."""
+    layers = tuple(layer._trainable for layer in model._flatten_layers())
+    return layers, tuple(variable.trainable for variable in model.variables)
+
+
+def set_trainable(copy: keras.Model, flags: tuple[tuple[bool, ...], tuple[bool, ...]]) -> None:
+    """Says of a copy's layers and variables what `trainable` has said of the model's (`_trainable`)."""
+    layers, variables = flags
+    for layer, flag in zip(copy._flatten_layers(), layers, strict=True):
+        layer._trainable = flag
+    if len(copy.variables) != len(variables):
+        return  # the model has got some since it was copied
+    for variable, flag in zip(copy.variables, variables, strict=True):
+        if variable.trainable != flag:
+            variable.trainable = flag
 
 
 def name_alike(copied: Iterable[keras.Variable], own: Iterable[keras.Variable]) -> None:

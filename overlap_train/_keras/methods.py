@@ -6,6 +6,8 @@ thread.
 
 from __future__ import annotations
 
+import contextlib
+import types
 from typing import Any
 
 import keras
@@ -13,6 +15,7 @@ from keras.src.backend.tensorflow.trainer import TensorFlowTrainer as KerasTrain
 
 __all__ = [
     "KerasTrainer",
+    "codes_of",
     "is_replaced",
     "is_stock_method",
     "method_cell",
@@ -51,6 +54,34 @@ def patched_by(model: keras.Model, name: str) -> str | None:
         return None
     variables = getattr(found, "__globals__", {})
     return str(variables.get("__name__") or getattr(type(found), "__module__", "another module"))
+
+
+def codes_of(model: keras.Model, name: str) -> set[types.CodeType]:
+    """Returns the code of a method of a model, of those that it overrides, and of what they go around."""
+    owners = (vars(model), *map(vars, type(model).__mro__))
+    own = [function for owner in owners if (function := _function(owner.get(name))) is not None]
+    inner: dict[int, types.FunctionType] = {}
+    for function in own:
+        _add_inner(function, inner)
+    codes = (function.__code__ for function in inner.values())
+    return {function.__code__ for function in own} | {code for code in codes if code.co_name == name}
+
+
+def _add_inner(function: types.FunctionType, found: dict[int, types.FunctionType]) -> None:
+    """Adds the functions that a decorator or a library has put one around."""
+    held = [getattr(function, "__wrapped__", None)]
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # it is empty
+            held.append(cell.cell_contents)
+    for each in map(_function, held):
+        if each is not None and id(each) not in found:
+            found[id(each)] = each
+            _add_inner(each, found)
+
+
+def _function(method: Any) -> types.FunctionType | None:
+    function = getattr(method, "__func__", method)
+    return function if isinstance(function, types.FunctionType) else None
 
 
 def method_cell(name: str) -> Any:

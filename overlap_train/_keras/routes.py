@@ -82,11 +82,11 @@ def is_within(model: keras.Model, name: str) -> bool:
     """Whether a method of the model's own class is running, on this thread, and has called us."""
     if _is_marked(model, name):
         return True  # called again by what we have called
+    codes = keras_methods.codes_of(model, name)  # a function of a script may have the same name
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        named = code.co_name == name and code.co_varnames[:1] and not _is_ours(frame.f_globals)
-        if named and frame.f_locals.get(code.co_varnames[0]) is model:
+        if code in codes and code.co_varnames[:1] and frame.f_locals.get(code.co_varnames[0]) is model:
             return True
         frame = frame.f_back
     return False
@@ -224,7 +224,3 @@ def _handler() -> Handler | None:
         with contextlib.suppress(IndexError):  # another thread may take the last one away
             return handlers[-1]
     return None
-
-
-def _is_ours(variables: dict[str, Any]) -> bool:
-    return str(variables.get("__name__", "")).split(".")[0] == "overlap_train"

@@ -15,12 +15,11 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.data.ops.iterator_ops import OwnedIterator
-from tensorflow.python.data.util.structure import get_flat_tensor_shapes, get_flat_tensor_types
 
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.cursor import Cursor
 from overlap_train._data.feed import Feed
+from overlap_train._inspection.graph import iterator_over_nothing
 from overlap_train._training.step import Batch, Logs, Step, require_logs
 
 __all__ = ["ArrayLoop", "CompiledArrayLoop", "EagerLoop", "IteratorLoop", "Loop", "StepsDone", "make_loop"]
@@ -190,7 +189,7 @@ class IteratorLoop(Loop):
         return StepsDone(steps, exhausted, not bool(finite), _last_logs(self._step, steps, logs))
 
     def on_nothing(self, feed: Feed) -> Callable[[], object] | None:
-        iterator = _iterator_over_nothing(feed.element_spec)
+        iterator = iterator_over_nothing(feed.element_spec)
         if iterator is None:
             return None
         if self._many is None:
@@ -271,21 +270,6 @@ def make_loop(feed: Feed, step: Step, *, eager: bool = False, jit_last_step: Ste
 
 
 _SCALAR = tf.TensorShape([])
-
-
-def _iterator_over_nothing(element_spec: Any) -> Any | None:
-    """Returns an iterator of such batches that must not be drawn from; None where TensorFlow has none.
-
-    It has no dataset: making an empty one traces three functions, which takes longer than a small fit.
-    """
-    try:
-        resource = tf.raw_ops.AnonymousIteratorV3(
-            output_types=get_flat_tensor_types(element_spec),
-            output_shapes=get_flat_tensor_shapes(element_spec),
-        )
-        return OwnedIterator(components=[resource], element_spec=element_spec)
-    except (TypeError, ValueError):
-        return None
 
 
 def _empty_logs(step: Step) -> list[tf.Tensor]:

@@ -48,17 +48,20 @@ class Attributes:
     Attributes:
         kinds: the classes of the model and its layers, in their order.
         values: the attributes of each, by name.
+        trainable: whether each of them, and each variable, is to be trained.
     """
 
     kinds: tuple[str, ...]
     values: tuple[Mapping[str, Any], ...]
+    trainable: tuple[tuple[bool, ...], tuple[bool, ...]]
 
     @classmethod
     def of(cls, model: keras.Model) -> Attributes:
         """Takes them. On the training thread."""
         layers = keras_models.flat_layers(model)
         kinds = tuple(type(layer).__name__ for layer in layers)
-        return cls(kinds, tuple(dict(_taken(layer, whole=layer is model)) for layer in layers))
+        values = tuple(dict(_taken(layer, whole=layer is model)) for layer in layers)
+        return cls(kinds, values, keras_copies.trainable(model))
 
     def give(self, copy: keras.Model, given: Attributes | None) -> None:
         """Sets them on a copy of the model; what has been deleted since is deleted.
@@ -73,9 +76,12 @@ class Attributes:
             for name in before.keys() - values.keys():
                 live.pop(name, None)
             for name, value in values.items():
+                if isinstance(value, types.FunctionType) and before.get(name, value) is value:
+                    continue  # as the copy was made, or is no copy
                 # A layer's own private attribute may be one that this copy has no use for.
                 if name in live or not name.startswith("_"):
                     live[name] = _copied(value)
+        keras_copies.set_trainable(copy, self.trainable)
 
     def changed(self, since: Attributes) -> str | None:
         """Returns the first attribute that has become another since, such as "Scaled.scale", or None."""
@@ -83,7 +89,7 @@ class Attributes:
             for name in {**before, **now}:
                 if not _same(before.get(name, _MISSING), now.get(name, _MISSING)):
                     return f"{kind}.{name}"
-        return None
+        return None if self.trainable == since.trainable else f"{self.kinds[0]}.trainable"
 
     def portable(self) -> tuple[bytes, list[str]]:
         """Returns them for another process, and the names of those that cannot be sent there."""
@@ -96,7 +102,7 @@ class Attributes:
                 except Exception:  # objects of others raise anything
                     left.append(f"{kind}.{name}")
             sent.append(kept)
-        return pickle.dumps((self.kinds, sent)), left
+        return pickle.dumps((self.kinds, sent, self.trainable)), left
 
     @classmethod
     def sent(cls, content: bytes) -> Attributes:
@@ -105,9 +111,9 @@ class Attributes:
         Raises:
             Exception: a value cannot be made here.
         """
-        kinds, sent = pickle.loads(content)
+        kinds, sent, trainable = pickle.loads(content)
         values = ({name: pickle.loads(value) for name, value in kept.items()} for kept in sent)
-        return cls(kinds, tuple(values))
+        return cls(kinds, tuple(values), trainable)
 
 
 def watched(model: keras.Model, *, looked_at: bool) -> Callable[[], str | None]:
@@ -153,7 +159,9 @@ def _taken(layer: keras.Layer, *, whole: bool) -> Iterator[tuple[str, Any]]:
             copied = _copied(value)
         except _NotTaken:
             continue
-        if whole or copied is not value or type(value) in _PLAIN:
+        # Keras's own functions, such as activations; another one may hold layers of this model.
+        own = isinstance(value, types.FunctionType) and keras_methods.is_stock_method(value)
+        if whole or copied is not value or type(value) in _PLAIN or own:
             yield name, copied
 
 

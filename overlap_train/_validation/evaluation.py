@@ -239,6 +239,8 @@ class SnapshotEvaluator:
         state, logs, count = self._functions.start(own), None, 0
         running: list[Running] = []
         batches = part if isinstance(part, BatchStream) else self._batches.stream()
+        if isinstance(part, Shard):  # all of them, or the first ones
+            batches.limit(part.stop)
         while (batch := batches.draw()) is not None:
             state, logs = self._functions.one(own, state, batch)
             count += 1

@@ -183,9 +183,7 @@ class _Server:
             with contextlib.suppress(Exception), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 self._model.compile_from_config(compilation)
-        optimizer = getattr(self._model, "optimizer", None)
-        if isinstance(optimizer, keras.optimizers.Optimizer) and not optimizer.built:
-            optimizer.build(self._model.trainable_variables)
+        keras_copies.build_optimizer(self._model)
 
     def answer(self, request: Request) -> tuple[Any, ...]:
         """Returns the error, its traceback, the metrics, and the names of what the function changed."""

@@ -23,6 +23,7 @@ from overlap_train._keras import data as keras_data
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import routes
 from overlap_train._keras.summaries import SummaryDefaults, SummaryFollower
+from overlap_train._keras.thread_settings import KerasSettings
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support import fit_arguments
 from overlap_train._validation.attributes import Attributes
@@ -145,11 +146,9 @@ class PrivateCall:
         self._name = name
         self._function = function
         self._private = private
-        self._dtype_policy = keras.config.dtype_policy()
 
     def __call__(self, values: Values, attributes: Attributes) -> tuple[Mapping[str, float], Sequence[str]]:
         """Calls the function; see `FunctionCall`."""
-        keras.config.set_dtype_policy(self._dtype_policy)  # which is a thread's own
         self._private.adopt(values, attributes)
         with routes.suspended():  # or `install` would evaluate its model by workers of its own
             metrics = _called(self._name, self._function, self._private.model)
@@ -193,10 +192,11 @@ class FunctionRunner:
         if snapshot.attributes is None:  # of weights of the moment, or of another process
             snapshot = replace(snapshot, attributes=Attributes.of(self._model))
         run = contextvars.copy_context().run
-        return [self._pool.submit(run, self._work, snapshot, SummaryDefaults.of_this_thread())]
+        here = SummaryDefaults.of_this_thread(), KerasSettings.of_this_thread()
+        return [self._pool.submit(run, self._work, snapshot, *here)]
 
-    def evaluate(self, values: Values) -> ValidationResult:
-        """Evaluates values now, and waits for the result.
+    def evaluate(self, values: Values, most: int | None = None) -> ValidationResult:
+        """Evaluates values now, and waits for the result; a function has no batches.
 
         Raises:
             Exception: whatever the function raised.
@@ -228,9 +228,10 @@ class FunctionRunner:
     def close(self) -> None:
         """Nothing: the pool is closed by its owner."""
 
-    def _work(self, snapshot: Snapshot, summaries: SummaryDefaults) -> ShardOutcome:
+    def _work(self, snapshot: Snapshot, summaries: SummaryDefaults, settings: KerasSettings) -> ShardOutcome:
         start_s = time.monotonic()
         self._summaries.follow(summaries)
+        settings.apply()
         metrics, changed = self._call(snapshot.values, snapshot.attributes)
         if changed:
             self._changed = changed

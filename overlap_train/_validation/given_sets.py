@@ -158,7 +158,7 @@ class WaitingRunner:
     def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
         raise NotImplementedError
 
-    def evaluate(self, values: Values) -> ValidationResult:
+    def evaluate(self, values: Values, most: int | None = None) -> ValidationResult:
         raise NotImplementedError
 
     def evaluate_one_batch(self, values: Values) -> None:

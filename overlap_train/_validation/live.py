@@ -118,7 +118,7 @@ class LiveRunner:
         """Nothing: it begins when the epoch is delivered."""
         return []
 
-    def evaluate(self, values: Values) -> ValidationResult:
+    def evaluate(self, values: Values, most: int | None = None) -> ValidationResult:
         raise NotImplementedError("a live validation evaluates the model as it is: call `run`")
 
     def evaluate_one_batch(self, values: Values) -> None:

@@ -100,6 +100,7 @@ def make_private_model(
         given.give(copy, None)
         if not copy.compiled:
             _compile(model, copy)
+        keras_copies.build_optimizer(copy)
         if clone is not None or not all(map(is_stock, keras_models.flat_layers(model))):
             require_same_computation(model, copy, x_spec)
     return PrivateModel(copy, variables + _optimizer_variables(model, copy, state), given)
@@ -241,8 +242,6 @@ def _compile(model: keras.Model, copy: keras.Model) -> None:
         except Exception:  # of an optimizer of the user's own
             return
     copy.compile(**arguments)
-    if isinstance(copy.optimizer, keras.optimizers.Optimizer):
-        copy.optimizer.build(copy.trainable_variables)
 
 
 def _fresh(metrics: Any) -> Any:

@@ -188,13 +188,19 @@ class RemoteRunner:
         """Begins to evaluate a snapshot; on hosts other than the chief there is nothing to wait for."""
         return [] if self._remote is None else [self._remote.validate(self._name, snapshot)]
 
-    def evaluate(self, values: Values) -> ValidationResult:
-        """Evaluates values now, and waits for the result.
+    def evaluate(self, values: Values, most: int | None = None) -> ValidationResult:
+        """Evaluates values now, and waits for the result; see `Runner.evaluate`.
 
         Raises:
+            ValueError: for the first batches alone, which an evaluator cannot be asked for.
             HostLostError: if the evaluator has gone.
             RuntimeError: with what it raised.
         """
+        if most is not None:
+            raise ValueError(
+                "a callback's on_test_begin set stop_evaluating, and the evaluator makes whole validations: "
+                "set it in no callback of a training with an evaluator"
+            )
         futures = self.start(Snapshot(epoch=0, step=0, values=values))
         return self.merge([future.result().result for future in futures], values)
 

@@ -94,13 +94,21 @@ class ValidationRunner:
 
         return [self._pool.submit(work, index) for index in range(self.parts)]
 
-    def evaluate(self, values: Values) -> ValidationResult:
-        """Evaluates values now, with all workers, and waits for the result.
+    def evaluate(self, values: Values, most: int | None = None) -> ValidationResult:
+        """Evaluates values now, with all workers, and waits for the result; see `Runner.evaluate`.
 
         Raises:
+            ValueError: only the first batches are asked for, and they have been joined.
             Exception: whatever a worker raised.
         """
         self._pool.admit(None)
+        if most is not None:
+            if isinstance(self._batches, ArrayBatches) and self._batches.is_joined:
+                raise ValueError(
+                    "a callback's on_test_begin set stop_evaluating, and the batches of the validation have "
+                    "been joined: pass ValidationPolicy(join_batches=False)"
+                )
+            return self.evaluator.merge([self._evaluate_first(values, most)], values)
         futures = self.start(Snapshot(epoch=0, step=0, values=values))
         outcomes = [future.result() for future in futures]
         results = [outcome.result for outcome in outcomes]
@@ -134,17 +142,21 @@ class ValidationRunner:
 
     def evaluate_one_batch(self, values: Values) -> None:
         """Evaluates the first batch and throws the result away; nothing for data that would lose it."""
-        if isinstance(self._batches, CachedBatches):
-            self._batches.fill()
         if not isinstance(self._batches, StreamedBatches):
-            self._wait_until_prepared(0)
-            self.evaluator.evaluate(values, Shard(0, 0, min(1, self._batches.num_batches or 0)))
+            self._evaluate_first(values, 1)
         if isinstance(self._batches, ArrayBatches):
             self._batches.forget()
 
     def merge(self, results: list[ShardResult], values: Values) -> ValidationResult:
         """Returns the metrics of the whole from those of the parts."""
         return self.evaluator.merge(results, values, self._hosts.sum)
+
+    def _evaluate_first(self, values: Values, most: int) -> ShardResult:
+        """Evaluates the first batches on the calling thread."""
+        self._wait_until_prepared(0)
+        if isinstance(self._batches, StreamedBatches):
+            return self.evaluator.evaluate(values, self._batches.begin(most))
+        return self.evaluator.evaluate(values, Shard(0, 0, min(most, self._count())))
 
     def _merged(self, results: list[ShardResult] | None, values: Values) -> ValidationResult | None:
         """Returns the metrics of the whole if all parts are there, to spare the training thread that."""
@@ -182,12 +194,14 @@ class ValidationRunner:
             self._prepared[self._device(index)].result()
 
     def _part(self, index: int) -> Shard:
-        batches = self._batches
-        assert not isinstance(batches, StreamedBatches)
-        count = batches.fill() if isinstance(batches, CachedBatches) else batches.num_batches
-        shards = split_batches(count, self.parts * self._hosts.count)
+        shards = split_batches(self._count(), self.parts * self._hosts.count)
         index += self.parts * self._hosts.index
         return shards[index] if index < len(shards) else Shard(index, 0, 0)
+
+    def _count(self) -> int:
+        batches = self._batches
+        assert not isinstance(batches, StreamedBatches)
+        return batches.fill() if isinstance(batches, CachedBatches) else batches.num_batches
 
 
 class _Parts:

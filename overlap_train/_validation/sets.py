@@ -63,6 +63,7 @@ class SetRequest:
         within_evaluate: whether this is a call of `evaluate`, which has reached the model's own already.
         once: whether there is one validation, beside which nothing is trained.
         acts: the name of a callback that may do anything between these batches, or None.
+        sets_before: the name of one that may set the model before them, when they have been drawn; or None.
         first: whether nothing has been traced of the validation before.
         preprocess: prepares a batch, or None.
         most_rows: returns how many rows of nested arrays may be evaluated as one batch; None leaves batches
@@ -79,6 +80,7 @@ class SetRequest:
     policy: ValidationPolicy
     listened: bool = False
     acts: str | None = None
+    sets_before: str | None = None
     first: bool = False
     within_evaluate: bool = False
     once: bool = False
@@ -208,6 +210,9 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
 def _must_be_live(request: SetRequest, batches: Batches, step: ValidationStep) -> str | None:
     if request.acts is not None:
         return f"{request.acts} acts between the batches of a validation"
+    if isinstance(batches, StreamedBatches) and request.sets_before is not None:
+        hook = f"{request.sets_before}.on_test_begin"
+        return f"{hook} may set the model, or end a validation that is drawn anew"
     if isinstance(batches, StreamedBatches) and batches.reads:
         names = ", ".join(batches.reads[:3])
         return f"the pipeline of the validation data reads what no pass holds ({names}), as it stands then"
@@ -264,7 +269,8 @@ def _live_steps(request: SetRequest, each: PreparedSet) -> LiveSteps:
     )
     if each.step.writes_summaries or Traces.of(model).has("test", token, key):
         return late
-    return chosen_step(traced, late, PythonState(model)) if request.first and request.acts else traced
+    acts = request.acts or request.sets_before
+    return chosen_step(traced, late, PythonState(model)) if request.first and acts else traced
 
 
 def _evaluators(

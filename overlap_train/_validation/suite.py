@@ -56,8 +56,13 @@ class Runner(Protocol):
     def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
         """Begins to evaluate a snapshot; the futures are in the order of the parts."""
 
-    def evaluate(self, values: Values) -> ValidationResult:
-        """Evaluates values now."""
+    def evaluate(self, values: Values, most: int | None = None) -> ValidationResult:
+        """Evaluates values now.
+
+        Args:
+            values: to be evaluated.
+            most: batches, the first ones; None for all.
+        """
 
     def evaluate_one_batch(self, values: Values) -> None:
         """Evaluates the first batch, or raises what goes wrong with it."""
@@ -287,9 +292,13 @@ class ValidationSuite:
                     pending.skipped = True
         return results, spans
 
-    def evaluate(self, name: str, values: Values) -> ValidationResult:
-        """Evaluates values on one set now, and waits for the result."""
-        return self._sets[name].runner.evaluate(values)
+    def draws_anew(self, name: str) -> bool:
+        """Whether the batches of a set are drawn anew for each validation."""
+        return self._sets[name].runner.runs_python
+
+    def evaluate(self, name: str, values: Values, most: int | None = None) -> ValidationResult:
+        """Evaluates values on one set now, and waits for the result; see `Runner.evaluate`."""
+        return self._sets[name].runner.evaluate(values, most)
 
     def warn(self) -> None:
         """Warns of what was odd about the last validation that `evaluate` made of each set."""

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import importlib
 import importlib.metadata
+import json
 import os
 import platform
 import shutil
@@ -25,6 +26,7 @@ __all__ = ["add_arguments", "run"]
 _PACKAGE = "overlap_train"
 # What only those need who work on the package itself.
 _FOR_CONTRIBUTORS = ("bench", "clients", "dev", "test")
+_BACKEND = "export KERAS_BACKEND=tensorflow (or the same in ~/.keras/keras.json)"
 _CACHE_REMEDY = "name another directory in {variable}, or make this one writable"
 
 
@@ -61,8 +63,9 @@ def _versions() -> list[Finding]:
     if keras is not None:
         backend = keras.config.backend()
         wrong = backend != "tensorflow"
-        remedy = "export KERAS_BACKEND=tensorflow (or the same in ~/.keras/keras.json)" if wrong else None
-        found.append(Finding("Keras backend", backend, "", "mend" if wrong else "ok", remedy))
+        found.append(
+            Finding("Keras backend", backend, "", "mend" if wrong else "ok", _BACKEND if wrong else None)
+        )
     return found
 
 
@@ -72,12 +75,22 @@ def _version(name: str, module_name: str) -> Finding:
     install = f'pip install "{module_name}{asked.specifier if asked is not None else ""}"'
     module, error = _import(module_name)
     if module is None:
-        return Finding(name, None, f"cannot be imported: {error}", "mend", install)
+        asks = module_name == "keras" and _asks_for_another_backend()
+        return Finding(name, None, f"cannot be imported: {error}", "mend", _BACKEND if asks else install)
     version = str(module.__version__)
     if asked is not None and not asked.specifier.contains(version, prereleases=True):
         text = f"{version}, where overlap_train {__version__} needs {asked.specifier}"
         return Finding(name, version, text, "mend", install)
     return Finding(name, version)
+
+
+def _asks_for_another_backend() -> bool:
+    """Whether Keras is told to run on something else than TensorFlow, which need not be installed."""
+    asked = os.environ.get("KERAS_BACKEND")
+    with contextlib.suppress(OSError, ValueError, AttributeError, RuntimeError):  # no such file, or no home
+        home = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras")
+        asked = asked or json.loads((home / "keras.json").read_text(encoding="utf-8")).get("backend")
+    return (asked or "tensorflow") != "tensorflow"
 
 
 def _requirements() -> list[Any]:

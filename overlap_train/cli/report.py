@@ -90,9 +90,11 @@ def show(report: Report, *, as_json: bool, stream: TextIO | None = None) -> None
     Args:
         report: what to write.
         as_json: whether as one JSON object.
-        stream: `sys.stdout` if None.
+        stream: `sys.stdout` if None; nothing is written where who started the process has closed that.
     """
     stream = sys.stdout if stream is None else stream
+    if stream is None:
+        return
     if as_json:
         stream.write(json.dumps(report.as_dict(), indent=2) + "\n")
     elif stream.isatty() and os.environ.get("TERM") != "dumb":

@@ -3,7 +3,7 @@
 TensorFlow has two pools: inter-op threads run the operations of a graph side by side, intra-op threads
 divide one operation. A batch that is split into parts (`training/splitting.py`) keeps every core busy with
 one intra-op thread, and nothing is then lost to dividing small operations. Both pools are sized when
-TensorFlow starts and never again, for the whole process.
+TensorFlow starts and never again, for the whole process. Who asks for the cores alone does not import it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import dataclass
-
-import tensorflow as tf
 
 from overlap_train._support.numbers import require_count
 
@@ -64,6 +62,8 @@ def configure(
     Warns:
         RuntimeWarning: if TensorFlow has started already, so that the pools stay as they are.
     """
+    import tensorflow as tf
+
     cores = _threads("cores", cores, default=available_cores())
     intra = _threads("intra_op_threads", intra_op_threads, default=1)
     inter = _threads("inter_op_threads", inter_op_threads, default=cores)
@@ -112,6 +112,8 @@ def splits_would_pay() -> bool:
 
 
 def _present(*, in_force: bool = True) -> ThreadSettings:
+    import tensorflow as tf
+
     threading = tf.config.threading
     return ThreadSettings(
         threading.get_intra_op_parallelism_threads(), threading.get_inter_op_parallelism_threads(), in_force

@@ -19,8 +19,6 @@ import numpy as np
 import psutil
 from scipy import stats
 
-from overlap_train._snapshot import Snapshot
-
 __all__ = ["ALLOWED", "Drift", "Sample", "count_traces", "drifts", "take"]
 
 _SHARED = Path("/dev/shm")
@@ -144,6 +142,8 @@ def take(
         before: names in /dev/shm when it began.
         traces: so far.
     """
+    from overlap_train._snapshot import Snapshot  # imports TensorFlow, which `--help` is not to wait for
+
     while gc.collect():
         pass
     objects = gc.get_objects()

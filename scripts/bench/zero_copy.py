@@ -21,11 +21,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-# TensorFlow reads this once, on import.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
-import tensorflow as tf
-
 from overlap_train import errors, zero_copy
 from scripts.bench import command
 from scripts.bench.journal import Journal
@@ -56,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the comparison; returns 0, whatever it shows."""
     line = _command()
     options = line.parse(arguments)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow reads it once, when it is imported
     output = Path(options.output_dir)
     with line.journal(options) as journal:
         hand_overs = _hand_overs(options, journal)
@@ -145,6 +141,8 @@ def _median_run(training: Sequence[TrainingRun], way: str) -> tuple[float, float
 
 
 def _measure_gpu(sizes: Sequence[int]) -> dict[str, Any]:
+    import tensorflow as tf
+
     kernels = {
         "copy": lambda x: tf.negative(x)[:1],
         "one_pass": tf.reduce_sum,
@@ -160,13 +158,17 @@ def _measure_gpu(sizes: Sequence[int]) -> dict[str, Any]:
     return {name: asdict(crossover) for name, crossover in measured.items()}
 
 
-def _convolution(x: tf.Tensor) -> tf.Tensor:
+def _convolution(x: Any) -> Any:
     """A 3x3 convolution over 64 channels: reads its input several times. At least 512 elements."""
+    import tensorflow as tf
+
     images = tf.reshape(x[: tf.size(x) // 512 * 512], (1, -1, 8, 64))
     return tf.nn.conv2d(images, tf.ones((3, 3, 64, 64)), 1, "SAME")[0, 0, 0, :1]
 
 
 def _machine() -> dict[str, Any]:
+    import tensorflow as tf
+
     processor = platform.processor() or platform.machine()
     with open("/proc/cpuinfo", encoding="utf-8") as cpuinfo:
         names = {line.partition(":")[2].strip() for line in cpuinfo if line.startswith("model name")}

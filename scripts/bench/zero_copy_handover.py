@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from overlap_train import zero_copy
 
@@ -60,14 +59,16 @@ def measure_hand_overs(sizes: Sequence[int] = SIZES, *, budget_s: float = 1.0) -
     return found
 
 
-def _ways(size_bytes: int) -> dict[str, Callable[[], tf.Tensor]]:
+def _ways(size_bytes: int) -> dict[str, Callable[[], Any]]:
+    import tensorflow as tf
+
     aligned = zero_copy.empty(size_bytes, np.uint8)
     misaligned = zero_copy.empty(size_bytes + 16, np.uint8)[16:]
     buffer = zero_copy.MappedBuffer(size_bytes, np.uint8, backend="host")
     for array in (aligned, misaligned, buffer.numpy()):
         array[...] = 1
 
-    def turn() -> tf.Tensor:
+    def turn() -> Any:
         buffer.numpy()
         return buffer.tensor()
 
@@ -79,7 +80,9 @@ def _ways(size_bytes: int) -> dict[str, Callable[[], tf.Tensor]]:
     }
 
 
-def _measure(ways: dict[str, Callable[[], tf.Tensor]], size_bytes: int, repeats: int) -> list[HandOver]:
+def _measure(ways: dict[str, Callable[[], Any]], size_bytes: int, repeats: int) -> list[HandOver]:
+    import tensorflow as tf
+
     handed: dict[str, list[float]] = {way: [] for way in ways}
     read: dict[str, list[float]] = {way: [] for way in ways}
     copied: dict[str, int] = {}

@@ -3,7 +3,10 @@
 import argparse
 import importlib
 import signal
+import subprocess
+import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +15,7 @@ from tests.bench.conftest import record
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
+ROOT = Path(__file__).parents[2]
 COMMANDS = ("compare", "conv", "scheduling", "zero_copy", "start")
 
 
@@ -72,6 +76,23 @@ def test_every_comparison_can_go_on_and_publish(name, capsys):
     assert stopped.value.code == 0
     said = capsys.readouterr().out
     assert all(option in said for option in ("--resume", "--publish", "--output_dir"))
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "soak"])
+def test_the_help_waits_for_no_tensorflow_and_prints_nothing_else(name):
+    program = (
+        "import runpy, sys\n"
+        "sys.argv = ['x', '--help']\n"
+        "try:\n"
+        f"    runpy.run_module('scripts.bench.{name}', run_name='__main__')\n"
+        "finally:\n"
+        "    assert not {'tensorflow', 'keras', 'torch'} & set(sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: scripts/")
 
 
 class FakeRuns:

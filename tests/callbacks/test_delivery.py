@@ -38,8 +38,11 @@ class Suite:
         self.live = live
         self.fails = fails
 
-    def evaluate(self, name, values):
+    def evaluate(self, name, values, most=None):
         return ValidationResult({"loss": float(values.trainable[0][0, 0])})
+
+    def draws_anew(self, name):
+        return False
 
     def live_sets(self, epoch):
         return list(self.live)

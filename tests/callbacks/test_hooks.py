@@ -8,6 +8,7 @@ import pytest
 from overlap_train._callbacks.hooks import (
     listens,
     looks_at_model,
+    may_set_before_tests,
     ordering_hooks,
     overrides,
     wants_test_batches,
@@ -99,3 +100,36 @@ def test_only_who_is_called_at_an_epochs_end_looks_at_the_model(tmp_path):
     history.on_epoch_end = lambda epoch, logs: None
     assert looks_at_model(history)
     assert looks_at_model(callbacks.LambdaCallback(on_test_end=lambda logs: None))
+
+
+class Logs(callbacks.Callback):
+    def on_test_begin(self, logs=None):
+        self.begun = True
+
+
+class Swaps(callbacks.Callback):
+    def on_test_begin(self, logs=None):
+        self.model.set_weights([])
+
+
+class Declared(Swaps):
+    overlap_safe = True
+
+
+class Rates(callbacks.TensorBoard):
+    def on_epoch_end(self, epoch, logs=None):
+        super().on_epoch_end(epoch, logs)
+
+
+@pytest.mark.parametrize(
+    ("build", "sets"),
+    [
+        (callbacks.History, False),
+        (Logs, False),
+        (Swaps, True),
+        (Declared, False),
+        (lambda: Rates("tb"), False),
+    ],
+)
+def test_who_may_set_the_model_as_a_validation_begins(build, sets):
+    assert may_set_before_tests(build()) is sets

@@ -127,6 +127,19 @@ def changed_meanwhile(heard):
     return made
 
 
+def adding_to_logs(heard):
+    class Adding(Stock):
+        def on_test_end(self, logs=None):
+            logs["mine"] = float(len(heard))
+            super().on_test_end(logs)
+
+        def on_epoch_end(self, epoch, logs=None):
+            heard.append(sorted(logs))
+            super().on_epoch_end(epoch, logs)
+
+    return Adding([Counts(heard)], add_history=True)
+
+
 CASES = {
     "every hook": of_class(*EVERY, act=nothing),
     "each batch": of_class(BATCH),
@@ -139,6 +152,7 @@ CASES = {
     "says what it has": asking,
     "below a hook": below_a_hook,
     "leaves calls out": leaving_out,
+    "adds to the logs": adding_to_logs,
     "changed meanwhile": changed_meanwhile,
 }
 

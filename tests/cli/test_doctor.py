@@ -51,6 +51,19 @@ def test_a_version_that_does_not_fit_is_told_with_the_line_that_installs_one(req
     assert finding.remedy == 'pip install "tensorflow<3,>=2.99"'
 
 
+@pytest.mark.parametrize("told_by", ["environment", "file", None])
+def test_a_keras_that_looks_for_another_backend_is_told_which_one_to_take(told_by, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "keras", None)
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
+    if told_by == "environment":
+        monkeypatch.setenv("KERAS_BACKEND", "jax")
+    elif told_by == "file":
+        (tmp_path / "keras.json").write_text('{"backend": "torch"}')
+    remedy = by_name(doctor._versions())["Keras"].remedy
+    assert remedy.startswith("pip install" if told_by is None else "export KERAS_BACKEND=tensorflow")
+
+
 def test_without_tensorflow_the_rest_is_told(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     assert main(["doctor"]) == 1

@@ -21,6 +21,18 @@ def test_an_estimate_has_its_units(told):
     assert time["first_epoch_s"]["value"] > 0
 
 
+def test_no_evaluation_function_is_waited_for(told):
+    body = """
+def never(model):
+    raise AssertionError("nothing is validated")
+policy = overlap_train.ValidationPolicy(functions={"never": never})
+overlap_train.Trainer(model, validation=policy).fit(x, x[:, :1], 2)
+"""
+    status, report = told("estimate", body)
+    assert status == 0
+    assert findings(report, "time")["first_epoch_s"]["value"] > 0
+
+
 def test_steps_are_made_while_the_script_holds_its_files_open(told):
     body = """
 import contextlib

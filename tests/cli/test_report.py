@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import sys
+
+import pytest
 
 from overlap_train.cli.report import Finding, Report, one_line, show
 
@@ -56,6 +59,12 @@ def test_a_terminal_gets_colours_and_the_same_words(monkeypatch):
 def test_a_dumb_terminal_is_as_a_pipe(monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
     assert shown(Terminal()) == shown(io.StringIO())
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_where_standard_output_is_closed_nothing_is_written(as_json, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    show(REPORT, as_json=as_json)
 
 
 def test_json_on_a_terminal_is_json():

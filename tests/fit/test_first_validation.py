@@ -33,17 +33,17 @@ class Scene:
 
         self.first = FirstValidation(self.found, build, self.said.append)
 
-    def _evaluate(self, name, values):
+    def _evaluate(self, name, values, most):
         assert not self.closed
-        self.evaluated.append((name, values))
+        self.evaluated.append((name, values, most))
         return "result"
 
 
 def test_what_was_set_is_said_and_validated_with_a_new_trace():
     scene = Scene("Scaled.scale")
-    assert scene.first("val") == "result"
+    assert scene.first("val", 2) == "result"
     assert scene.said == ["Scaled.scale was set before the first validation, which is traced again"]
-    assert scene.evaluated == [("val", "values")]
+    assert scene.evaluated == [("val", "values", 2)]
     assert (scene.found.forgotten, scene.closed) == (1, [True])
 
 

@@ -65,6 +65,7 @@ def test_what_a_nested_function_does_is_found_too(wrap):
     }[wrap]
     (found,) = effects(wrapped)
     assert "RandomStandardNormal" in found
+    assert "test_effects.py:" in found
 
 
 def test_the_layer_is_in_the_place():
@@ -115,6 +116,15 @@ def test_stock_layers_and_optimizers_do_nothing_such(layers, shape, optimizer):
     model = keras.Sequential([keras.Input(shape), *layers, kl.Dense(1)])
     model.compile(optimizer, "mse", metrics=["mae", keras.metrics.AUC()])
     assert effects(model.train_step, (tf.TensorSpec([None, *shape]), tf.TensorSpec([None, 1]))) == []
+
+
+def test_a_ctc_loss_does_nothing_such():
+    """It calls functions by operations of their names."""
+    inputs = keras.Input((8, 3))
+    model = keras.Model(inputs, kl.Dense(5)(inputs))
+    model.compile("sgd", keras.losses.CTC())
+    assert effects(model.train_step, (tf.TensorSpec([None, 8, 3]), tf.TensorSpec([None, 3], tf.int32))) == []
+    assert effects(model.test_step, (tf.TensorSpec([None, 8, 3]), tf.TensorSpec([None, 3], tf.int32))) == []
 
 
 def test_attention_lookups_and_awkward_models_do_nothing_such():

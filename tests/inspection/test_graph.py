@@ -10,7 +10,9 @@ from overlap_train._inspection.graph import (
     call_with,
     computation,
     handle_spec,
+    iterator_over_nothing,
     nested_operations,
+    outer_operations,
     written_inputs,
 )
 
@@ -34,6 +36,12 @@ def test_handle_data_tells_variables_from_other_resources():
     assert handle_spec(iterator._iterator_resource) is None
 
 
+def test_an_iterator_over_nothing_is_of_the_kind_that_a_dataset_makes():
+    """OwnedIterator, get_flat_tensor_types, get_flat_tensor_shapes."""
+    dataset = tf.data.Dataset.from_tensor_slices((tf.zeros([4, 2]), {"y": tf.zeros([4], tf.int64)})).batch(2)
+    assert iterator_over_nothing(dataset.element_spec).element_spec == iter(dataset).element_spec
+
+
 def test_read_only_inputs_are_known():
     def body(x):
         VARIABLE.assign_add([x, x])
@@ -45,8 +53,22 @@ def test_read_only_inputs_are_known():
 
 def test_operations_of_nested_functions_are_listed():
     inner = tf.function(lambda x: tf.random.normal([]) + x, autograph=False)
-    kinds = {kind for kind, _, _ in nested_operations(concrete(lambda x: inner(x), tf.TensorSpec([])).graph)}
-    assert "RandomStandardNormal" in kinds
+    graph = concrete(lambda x: inner(tf.nn.relu(x)), tf.TensorSpec([])).graph
+    runs = {kind: by for kind, _, by in nested_operations(graph)}
+    assert runs["Relu"].type == "Relu"
+    assert outer_operations(graph)[runs["RandomStandardNormal"]].type == "StatefulPartitionedCall"
+
+
+def test_the_outer_operation_is_found_through_loops_and_branches():
+    inner = tf.function(lambda x: tf.random.normal([]) + x, autograph=False)
+
+    def body(i, x):
+        return i + 1, tf.cond(x > 0, lambda: inner(x), lambda: x)
+
+    graph = concrete(lambda x: tf.while_loop(lambda i, _: i < 3, body, (0, x)), tf.TensorSpec([])).graph
+    outer = outer_operations(graph)
+    (draws,) = {by for kind, _, by in nested_operations(graph) if kind == "RandomStandardNormal"}
+    assert outer[draws].type == "While"
 
 
 def network(names, *, nested=False, activation="relu"):

@@ -46,3 +46,31 @@ def test_functions_in_a_configuration_are_made_again_where_they_are_trusted():
 
 def test_the_attributes_of_every_model():
     assert {"name", "built", "compiled"} <= keras_copies.base_attributes()
+
+
+def test_a_copy_is_frozen_where_the_model_is():
+    """_trainable of layers, trainable of variables."""
+    model, copy = sequential(), sequential()
+    model.layers[0].trainable = False
+    model.layers[-1].bias.trainable = False
+    keras_copies.set_trainable(copy, keras_copies.trainable(model))
+    assert [layer.trainable for layer in copy.layers] == [False, True, True]
+    assert [v.path for v in copy.trainable_variables] == [v.path for v in model.trainable_variables]
+    assert len(copy.trainable_variables) == 1
+    model.layers[0].trainable = model.layers[-1].trainable = True
+    keras_copies.set_trainable(copy, keras_copies.trainable(model))
+    assert [v.path for v in copy.trainable_variables] == [v.path for v in model.trainable_variables]
+    model.counter = keras.Variable(1.0)
+    model.layers[0].trainable = False
+    keras_copies.set_trainable(copy, keras_copies.trainable(model))
+    assert not copy.layers[0].trainable
+
+
+def test_an_optimizer_is_built_once():
+    model = sequential("adam")
+    keras_copies.build_optimizer(model)
+    count = len(model.optimizer.variables)
+    keras_copies.build_optimizer(model)
+    assert model.optimizer.built
+    assert len(model.optimizer.variables) == count > 2
+    keras_copies.build_optimizer(keras.Sequential())

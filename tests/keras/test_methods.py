@@ -23,6 +23,30 @@ def test_own_methods_are_told_from_keras_s():
     assert not keras_methods.is_stock_method(lambda: None)
 
 
+def test_the_code_of_a_method_is_found_behind_its_decorators():
+    """The closure of `filter_traceback`, in which Keras's own lies."""
+
+    def decorated(function):
+        def around(self, *arguments):
+            return function(self, *arguments)
+
+        return around
+
+    def fit(self):
+        return helper(self)
+
+    def helper(model): ...
+
+    class Own(keras.Sequential):
+        pass
+
+    Own.fit = decorated(fit)
+    codes = keras_methods.codes_of(Own(), "fit")
+    assert {fit.__code__, Own.fit.__code__} < codes
+    assert helper.__code__ not in codes
+    assert [code.co_filename for code in codes if "/keras/" in code.co_filename]
+
+
 def test_an_override_is_the_users_and_not_what_a_library_puts_into_keras_s_class(monkeypatch):
     class Middle(keras.Sequential):
         def fit(self, *arguments, **options):

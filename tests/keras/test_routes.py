@@ -98,6 +98,17 @@ def test_who_is_called_by_a_method_of_the_models_own_knows_it():
     assert not is_within(model, "evaluate")
 
 
+def test_a_function_of_the_same_name_is_no_method_of_the_models():
+    model = Own([keras.Input((2,)), keras.layers.Dense(1)])
+
+    def fit(model):
+        return is_within(model, "fit")
+
+    assert not fit(model)
+    model.fit = fit.__get__(model)
+    assert model.fit()
+
+
 class Handles:
     def __init__(self):
         self.calls = []

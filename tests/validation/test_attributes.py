@@ -57,6 +57,20 @@ def test_a_copy_keeps_its_own_layers_and_variables():
     assert copy.layers[0] is not own.layers[0]
 
 
+def test_a_copy_computes_with_the_activation_that_was_set():
+    own, copy = model(), model()
+    before = Attributes.of(own)
+    own.layers[0].activation = keras.activations.tanh
+    own.layers[-1].own = lambda x: own.layers[0](x)
+    taken = Attributes.of(own)
+    taken.give(copy, None)
+    assert copy.layers[0].activation is not keras.activations.tanh, "a clone that has another one is no copy"
+    taken.give(copy, before)
+    assert copy.layers[0].activation is keras.activations.tanh
+    assert not hasattr(copy.layers[-1], "own")
+    assert taken.changed(before) == "Dense.activation"
+
+
 def test_what_has_been_set_is_named():
     own = model()
     changed = watched(own, looked_at=True)

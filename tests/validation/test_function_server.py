@@ -100,7 +100,7 @@ def looks(model):
     [
         ({"digest": "another"}, "computes something else"),
         ({"paths": ["a"]}, "has 2 variables, not 1"),
-        ({"attributes": pickle.dumps((("Sequential",), [{}]))}, "consists of"),
+        ({"attributes": pickle.dumps((("Sequential",), [{}], ((), ())))}, "consists of"),
         ({"clone": dict}, "clone must return a Keras model; it returned a dict"),
     ],
     ids=["computation", "variables", "layers", "no model"],

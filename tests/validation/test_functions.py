@@ -21,9 +21,11 @@ from overlap_train.options.functions import metric_values
 from tests.networks import (
     FEATURES,
     assert_same_weights,
+    crossentropy,
 )
 from tests.pools import sequential
 from tests.validation.calling import (
+    ROUNDING,
     WAIT_S,
     X,
     Y,
@@ -46,6 +48,34 @@ def test_a_number_stands_in_the_logs_of_its_epoch(lag):
         trainer.model.history.history["val_mean"], expected_values(simple, predicted_mean), rtol=1e-6
     )
     assert not in_step(trainer)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_it_has_keras_s_settings_of_the_thread_that_called_fit(lag, tmp_path, capsys):
+    class Twice(kl.Layer):
+        def call(self, x):
+            return 2.0 * x
+
+    def build():
+        keras.utils.set_random_seed(5)
+        model = keras.Sequential([keras.Input((FEATURES,)), Twice(), kl.Dense(4)])
+        model.compile("sgd", crossentropy())
+        return model
+
+    def saved(model):
+        path = tmp_path / f"{threading.get_ident()}.keras"
+        model.save(path)
+        return float(np.mean(keras.models.load_model(path).predict(X)))
+
+    keras.config.disable_interactive_logging()
+    try:
+        with keras.saving.custom_object_scope({"Twice": Twice}):
+            expected = expected_values(build, saved)
+            history = fit(build(), {"saved": saved}, max_lag=lag).model.history.history
+    finally:
+        keras.config.enable_interactive_logging()
+    np.testing.assert_allclose(history["val_saved"], expected, **ROUNDING)
+    assert capsys.readouterr().out == ""
 
 
 def test_a_function_may_evaluate_read_the_optimizer_and_return_nested_values():

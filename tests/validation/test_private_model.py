@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from overlap_train import EvaluationFunction
+from tests import networks
 from tests.networks import (
     CLASSES,
     FEATURES,
@@ -17,6 +18,7 @@ from tests.pools import sequential
 from tests.validation.calling import (
     ROUNDING,
     X,
+    Y,
     expected_values,
     fit,
     in_step,
@@ -198,3 +200,48 @@ def test_a_function_in_step_may_change_the_training_as_a_callback_may():
     np.testing.assert_allclose(
         trainer.model.history.history["val_rate"], expected_values(subclassed, halve), rtol=1e-6
     )
+
+
+def frozen():
+    model = networks.sequential()
+    model.layers[0].trainable = False
+    model.compile("adam", crossentropy())
+    return model
+
+
+def of_training(model):
+    optimizer = model.optimizer
+    return [len(model.trainable_weights), len(optimizer.variables), float(optimizer.iterations)]
+
+
+@pytest.mark.parametrize("clone", [None, networks.sequential])
+def test_a_function_sees_which_layers_are_frozen_and_the_optimizer_of_the_others(clone):
+    def told(model):
+        return {f"of{number}": value for number, value in enumerate(of_training(model))}
+
+    function = EvaluationFunction(told, clone=clone)
+    history = fit(frozen(), {"f": function}).model.history.history
+    found = [history[f"val_f_of{number}"] for number in range(3)]
+    assert [list(values) for values in zip(*found, strict=True)] == expected_values(frozen, of_training)
+
+
+class Freezes(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.layers[epoch].trainable = False
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_function_sees_what_a_callback_has_frozen(lag):
+    found = []
+
+    def trainable(model):
+        return len(model.trainable_weights)
+
+    class Calls(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            found.append(trainable(self.model))
+
+    call = dict(batch_size=16, epochs=3, verbose=0)
+    networks.sequential().fit(X, Y, callbacks=[Calls(), Freezes()], **call)
+    trainer = fit(networks.sequential(), {"f": trainable}, callbacks=[Freezes()], max_lag=lag)
+    assert trainer.model.history.history["val_f"] == found == [4, 2, 2]

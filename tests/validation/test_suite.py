@@ -298,8 +298,8 @@ def test_a_check_goes_to_each_set_and_what_is_left_is_closed():
         def evaluate_one_batch(self, values):
             self.checked.append(values)
 
-        def evaluate(self, values):
-            return ValidationResult({"loss": 3.0})
+        def evaluate(self, values, most=None):
+            return ValidationResult({"loss": 3.0 if most is None else float(most)})
 
         def close(self):
             self.closed += 1
@@ -310,5 +310,7 @@ def test_a_check_goes_to_each_set_and_what_is_left_is_closed():
     suite.check("1", VALUES)
     assert (len(first.checked), len(second.checked)) == (1, 2)
     assert suite.evaluate("", VALUES).metrics == {"loss": 3.0}
+    assert suite.evaluate("", VALUES, 2).metrics == {"loss": 2.0}
+    assert not suite.draws_anew("")
     suite.close()
     assert (first.closed, second.closed) == (1, 1)

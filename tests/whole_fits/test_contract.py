@@ -268,6 +268,20 @@ def test_a_fit_and_an_evaluate_of_the_models_own_have_their_effect():
     assert "fit" not in vars(keras.Model), "Keras's own class is left as it was"
 
 
+def test_they_have_it_too_where_a_function_of_a_script_has_their_name():
+    expected, model = scaled(), scaled()
+    expected.fit(X * 100, Y, verbose=0, shuffle=False)
+
+    def fit(model):
+        return Trainer(model).fit(X * 100, Y, verbose=0, shuffle=False)
+
+    def evaluate(model):
+        return Trainer(model).evaluate(X * 100, Y, verbose=0)
+
+    assert_same_history(fit(model).history, expected.history.history)
+    assert evaluate(model) == pytest.approx(expected.evaluate(X * 100, Y, verbose=0), rel=1e-5)
+
+
 @pytest.mark.parametrize("dtype", ["U", "O", "S"])
 def test_strings_are_data_like_any_other(dtype):
     words = np.array(["a b", "c", "a c", "b"] * 8).astype(dtype)

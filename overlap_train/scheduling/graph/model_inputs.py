@@ -15,6 +15,8 @@ from overlap_train._support.arguments import shown
 
 __all__ = ["ModelInputs", "inputs_of"]
 
+_SPECS = "pass input_specs=(tf.TensorSpec(...),)"
+
 
 @dataclass(frozen=True)
 class ModelInputs:
@@ -54,7 +56,9 @@ class ModelInputs:
         """
         flat = keras.tree.flatten(self._in_order(model, x))
         if len(flat) != len(self.specs):
-            raise ValueError(f"{model!r} takes {len(self.specs)} inputs, got {len(flat)}")
+            listed = isinstance(x, (list, tuple))
+            told = "; a list is one value for each input: pass an array" if listed else ""
+            raise ValueError(f"{model!r} takes {len(self.specs)} inputs, got {len(flat)}{told}")
         arrays = tuple(self._array(model, number, value) for number, value in enumerate(flat))
         shapes = [array.shape for array in arrays if array is not None]
         lengths = {shape[:1] for shape in shapes}
@@ -91,12 +95,12 @@ class ModelInputs:
             return None
         if isinstance(value, tf.SparseTensor):
             value = tf.sparse.to_dense(value)
-        array = np.asarray(value)
+        array = _as_array(model, name, value, None)
         wants_text = spec.dtype == tf.string
         if wants_text != (array.dtype.kind in "OSUT") and (wants_text or array.dtype.kind in "SUT"):
             raise TypeError(f"{model!r}: the input {name!r} takes {spec.dtype.name}, got {array.dtype}")
         if not self._keeps(array, spec):
-            array = np.asarray(value, spec.dtype.as_numpy_dtype)
+            array = _as_array(model, name, value, spec.dtype.as_numpy_dtype)
         array = self._ranked(array, spec)
         if array.ndim and self.adjusts_rank and not spec.shape.is_compatible_with(array.shape):
             raise ValueError(f"{model!r}: the input {name!r} takes {spec.shape}, got the shape {array.shape}")
@@ -138,10 +142,9 @@ def inputs_of(model: keras.Model, specs: Sequence[tf.TensorSpec], name: str) -> 
             )
     if specs or not symbolic:
         if not specs:
-            raise ValueError(
-                f"{name}: a subclassed model does not say what it reads; "
-                "pass input_specs=(tf.TensorSpec(...),)"
-            )
+            what = "a Sequential model that is not built" if _is_unbuilt(model) else "a subclassed model"
+            remedy = "build it, or begin it with keras.Input" if _is_unbuilt(model) else _SPECS
+            raise ValueError(f"{name}: {what} does not say what it reads; {remedy}")
         return ModelInputs(tuple(specs), structure=graphs.input_structure(model))
     own_code = graphs.own_code_of(model) is not None
     return ModelInputs(
@@ -152,3 +155,17 @@ def inputs_of(model: keras.Model, specs: Sequence[tf.TensorSpec], name: str) -> 
         adjusts_rank=not own_code,
         keeps_dtypes=own_code,
     )
+
+
+def _as_array(model: str, name: str, value: Any, dtype: Any) -> Any:
+    """Returns a value as an array; raises TypeError for what is none, such as a ragged tensor."""
+    try:
+        return np.asarray(value, dtype)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{model!r}: the input {name!r} takes an array, got {shown(value)} ({error})"
+        ) from error
+
+
+def _is_unbuilt(model: keras.Model) -> bool:
+    return isinstance(model, keras.Sequential) and not model.built

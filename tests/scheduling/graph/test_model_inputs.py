@@ -10,6 +10,7 @@ import tensorflow as tf
 from overlap_train.scheduling.graph.model_inputs import ModelInputs, inputs_of
 
 ONES = np.ones((2, 4), "float32")
+RAGGED = tf.ragged.constant([[1.0] * 4, [1.0]])
 
 
 class OwnCall(keras.Model):
@@ -53,12 +54,27 @@ def test_inputs_come_in_the_models_order_and_dtype(nest, x):
         (list, [ONES, ONES[:, :3]], ValueError, r"'right' takes \(None, 4\), got the shape \(2, 3\)"),
         (list, [ONES, ONES[:1]], ValueError, "one batch dimension"),
         (list, [ONES, np.full((2, 4), "1")], TypeError, "'right' takes float32, got <U1"),
+        (list, ONES.tolist() * 2, ValueError, "a list is one value for each input: pass an array"),
+        (list, [ONES, np.full((2, 4), object())], TypeError, "'right' takes an array, got "),
+        (list, [ONES, RAGGED], TypeError, "'right' takes an array, got "),
     ],
-    ids=["count", "name", "order", "none", "shape", "batch", "text"],
+    ids=["count", "name", "order", "none", "shape", "batch", "text", "plain list", "objects", "ragged"],
 )
 def test_what_does_not_fit_is_refused_by_name(nest, x, error, said):
     with pytest.raises(error, match=said):
         inputs(nest).flatten("m", x)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (keras.Sequential([keras.layers.Dense(2)]), "a Sequential model that is not built .* keras.Input"),
+        (OwnCall(), r"a subclassed model .* input_specs="),
+    ],
+)
+def test_a_model_that_does_not_say_what_it_reads_is_told_how(model, said):
+    with pytest.raises(ValueError, match=said):
+        inputs_of(model, (), "m")
 
 
 def test_an_optional_input_may_be_left_out():
