@@ -12,7 +12,7 @@ from typing import Any
 
 import keras
 
-from overlap_train._callbacks.facts import variables_of
+from overlap_train._inspection.lookup import variables_of
 from overlap_train._keras import methods as keras_methods
 
 __all__ = ["listeners", "own_hooks"]

@@ -13,10 +13,10 @@ from itertools import zip_longest
 from typing import Any
 
 from overlap_train._callbacks import objects
-from overlap_train._callbacks.facts import variables_of
 from overlap_train._callbacks.generators import GeneratorValue, made_generator, set_generator
 from overlap_train._callbacks.objects import Classes, NotPutBackError, ObjectValue
 from overlap_train._callbacks.values import VariableValue, copied, is_variable, tf_variable
+from overlap_train._inspection.lookup import variables_of
 
 __all__ = ["put_back", "require_place"]
 
