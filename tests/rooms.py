@@ -58,7 +58,8 @@ ROOMS = {
         "_callbacks _data _keras _snapshot _support errors options records",
     ),
     "_callbacks": _room(
-        "who listens to what, delivery, the state of callbacks", "_keras _snapshot _support errors records"
+        "who listens to what, delivery, the state of callbacks",
+        "_inspection _keras _snapshot _support errors records",
     ),
     "_data": _room(
         "arrays, pipelines and generators; positions in them; shards", "_inspection _keras _support zero_copy"
@@ -75,7 +76,10 @@ ROOMS = {
     ),
     "zero_copy": _room("buffers shared by NumPy, TensorFlow and a GPU", "_support errors"),
     "models": _room("networks and data of the examples and benchmarks", "_support errors"),
-    "_inspection": _room("what a traced function reads, writes, draws and does besides; kept traces"),
+    "_inspection": _room(
+        "what a step reads, writes, draws and does besides, by its trace and by its Python code; kept traces",
+        "_keras",
+    ),
     "_keras": _room("the only door to Keras's private names"),
     "_support": _room("checks of arguments, files and locks, caches, closing, extras, names that moved"),
     "errors": _room("the exceptions"),

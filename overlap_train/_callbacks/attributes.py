@@ -12,12 +12,15 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.doings import Doing
-from overlap_train._callbacks.facts import Fact, look_up, variables_of
+from overlap_train._callbacks.facts import Fact
+from overlap_train._callbacks.given import Given, Known, asks
 from overlap_train._callbacks.held import met
 from overlap_train._callbacks.leads import is_apart
-from overlap_train._callbacks.origins import Given, Known, Origin, Unclear, asks, is_simple, origin_of
-from overlap_train._callbacks.sources import assigned_in
 from overlap_train._callbacks.vocabulary import LEAVES, PLAIN_SPECIAL
+from overlap_train._inspection.code import Unclear
+from overlap_train._inspection.lookup import look_up, variables_of
+from overlap_train._inspection.origins import Origin, is_simple, origin_of
+from overlap_train._inspection.sources import assigned_in
 
 __all__ = ["Attributes", "OfData", "OfModel", "plain"]
 

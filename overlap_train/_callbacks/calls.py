@@ -15,18 +15,9 @@ import keras
 
 from overlap_train._callbacks.attributes import Attributes, OfData, OfModel
 from overlap_train._callbacks.doings import Doing
+from overlap_train._callbacks.given import CALLABLE, Given, Known, asks
 from overlap_train._callbacks.held import met
 from overlap_train._callbacks.leads import is_apart, leads_on
-from overlap_train._callbacks.origins import (
-    CALLABLE,
-    Given,
-    Known,
-    Origin,
-    Unclear,
-    asks,
-    is_simple,
-    origin_of,
-)
 from overlap_train._callbacks.vocabulary import (
     ASKED,
     MEASURES,
@@ -36,6 +27,8 @@ from overlap_train._callbacks.vocabulary import (
     STANDARD_APART,
     STANDARD_LOOKS,
 )
+from overlap_train._inspection.code import Unclear
+from overlap_train._inspection.origins import Origin, is_simple, origin_of
 
 __all__ = ["Calls"]
 

@@ -8,7 +8,8 @@ callback looks at the model, all of that is left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -148,6 +149,7 @@ class Delivery:
         logs = self._logs(train_logs, results)
         self._callbacks.on_epoch_end(snapshot.epoch, logs)
         if any(not result.of_function for result in results.values()):
+            self._checks.validated()
             self._model.stop_evaluating = False
             if not trained_on:
                 self._reset_others()
@@ -165,6 +167,8 @@ class Delivery:
             if name not in functions
         }
         spans = self._test_live(snapshot, live, tested)
+        if tested:
+            self._checks.validated()
         tested |= self._functions(snapshot, functions, may_differ=bool(live) or self._wants_test)
         return tested, spans
 
@@ -209,7 +213,8 @@ class Delivery:
         elif most is not None or self._state.changed(snapshot.values):
             # Such as SwapEMAWeights: validation is to see other weights than those trained.
             result = self._suite.evaluate(name, self._state.read(), most)
-        result = _replayed(self._model, self._state, result, self._callbacks, self._group)
+        first = functools.partial(self._checks.validate_anew, name, most)
+        result = _replayed(self._model, self._state, result, self._callbacks, self._group, first)
         self._show_metrics({name: result})
         logs = dict(result.metrics)
         self._callbacks.on_test_end(logs)
@@ -250,8 +255,9 @@ def _replayed(
     result: ValidationResult,
     callbacks: keras.callbacks.CallbackList,
     group: int,
+    validate_anew: Callable[[], ValidationResult | None],
 ) -> ValidationResult:
-    """Calls the hooks of the batches of a validation that is done.
+    """Calls the hooks of the batches of a validation that is done, or made again behind the first of them.
 
     Returns:
         Its result; that of the batches so far where a hook says that the data has ended.
@@ -260,8 +266,11 @@ def _replayed(
     try:
         if not result.metrics and not result.running:
             callbacks.on_test_batch_begin(0)  # of a batch that did not come
-        for number, running in enumerate(result.running):
+        for number in range(len(result.running)):
             callbacks.on_test_batch_begin(number * group)
+            if number == 0:
+                result = validate_anew() or result
+            running = result.running[number]
             logs = running.logs
             if running.state:  # another host keeps its own
                 state.set_metrics(running.state)
@@ -306,7 +315,8 @@ def evaluate_now(
         return dict(suite.evaluate_live(name, callbacks).metrics)
     most = _begin_test(callbacks, model, group)
     result = validate_anew("", most) or suite.evaluate("", state.read(), most)
-    result = _replayed(model, state, result, callbacks, group)
+    first = functools.partial(validate_anew, "", most)
+    result = _replayed(model, state, result, callbacks, group, first)
     state.set_metrics(result.metric_state)
     logs = dict(result.metrics)
     callbacks.on_test_end(logs)

@@ -15,7 +15,6 @@ import keras
 from overlap_train._callbacks.attributes import plain
 from overlap_train._callbacks.calls import Calls
 from overlap_train._callbacks.doings import Doing
-from overlap_train._callbacks.facts import MISSING, look_up
 from overlap_train._callbacks.flow import (
     UNCLEAR,
     Frame,
@@ -27,9 +26,11 @@ from overlap_train._callbacks.flow import (
     merged,
     truth,
 )
+from overlap_train._callbacks.given import Given, Known, asks
 from overlap_train._callbacks.leads import has_own_functions, is_apart
-from overlap_train._callbacks.origins import Given, Known, Unclear, asks
-from overlap_train._callbacks.sources import Definition
+from overlap_train._inspection.code import Unclear, cells_of
+from overlap_train._inspection.lookup import MISSING, look_up
+from overlap_train._inspection.sources import Definition
 
 __all__ = ["Expressions"]
 
@@ -144,7 +145,7 @@ class Expressions(Calls):
             raise Unclear
         function = frame.function
         if name in function.__code__.co_freevars:
-            cell = (function.__closure__ or ())[function.__code__.co_freevars.index(name)]
+            cell = cells_of(function)[name]
             try:
                 return self.held(cell, name, cell.cell_contents, fixed=False)
             except ValueError:
@@ -315,8 +316,7 @@ class Expressions(Calls):
         if not code.co_argcount:
             raise Unclear
         if not arguments and "__class__" in code.co_freevars:
-            place = code.co_freevars.index("__class__")
-            return cast(type, (frame.function.__closure__ or ())[place].cell_contents)
+            return cast(type, cells_of(frame.function)["__class__"].cell_contents)
         kind = self.value(arguments[0], frame) if len(arguments) == 2 else None
         last = arguments[-1] if kind else None
         own = isinstance(last, ast.Name) and last.id == code.co_varnames[0]

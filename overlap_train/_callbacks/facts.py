@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from overlap_train._callbacks.given import CALLABLE, Given, Known
 from overlap_train._callbacks.held import met
 from overlap_train._callbacks.leads import is_apart, is_still_apart
-from overlap_train._callbacks.origins import CALLABLE, Given, Known, is_simple
+from overlap_train._inspection.lookup import look_up
+from overlap_train._inspection.origins import is_simple
 
-__all__ = ["MISSING", "Fact", "all_hold", "look_up", "variables_of"]
-
-MISSING = object()
-_OF_FUNCTION = ("__code__", "__defaults__", "__kwdefaults__")
+__all__ = ["Fact", "all_hold"]
 
 
 class Fact(NamedTuple):
@@ -55,61 +52,3 @@ class Fact(NamedTuple):
 def all_hold(facts: Iterable[Fact]) -> bool:
     """Whether all that has been found would be found again."""
     return all(fact.holds() for fact in facts)
-
-
-def look_up(owner: Any, name: str) -> Any:
-    """Returns what is under a name, without running any code; `MISSING` if nothing is."""
-    if isinstance(owner, types.CellType):
-        try:
-            return owner.cell_contents
-        except ValueError:
-            return MISSING
-    if isinstance(owner, dict):
-        return owner.get(name, MISSING)
-    if isinstance(owner, types.FunctionType) and name in _OF_FUNCTION:
-        return getattr(owner, name)
-    if isinstance(owner, type):
-        return _in_class(owner, name)
-    found, live = _in_class(type(owner), name), variables_of(owner)
-    if isinstance(found, types.MemberDescriptorType):
-        return _slot(found, owner)
-    if name in live and (found is MISSING or not hasattr(type(found), "__set__")):
-        return live[name]
-    return found
-
-
-def variables_of(owner: Any) -> Mapping[str, Any]:
-    """Returns the attributes of an object itself, those in slots too, without running any code."""
-    try:
-        found: Mapping[str, Any] = object.__getattribute__(owner, "__dict__")
-    except AttributeError:
-        found = {}
-    kind: Any = type(owner)
-    slots = _slots_of(kind)
-    if not slots:
-        return found
-    kept = {name: _slot(slot, owner) for name, slot in slots}
-    return {**found, **{name: value for name, value in kept.items() if value is not MISSING}}
-
-
-@functools.lru_cache(maxsize=1024)
-def _slots_of(kind: Any) -> tuple[tuple[str, Any], ...]:
-    """Returns the slots that the `__slots__` of a class written in Python and of its bases have made."""
-    return tuple(
-        (name, member)
-        for base in reversed(kind.__mro__)
-        if "__slots__" in vars(base)
-        for name, member in vars(base).items()
-        if isinstance(member, types.MemberDescriptorType)
-    )
-
-
-def _in_class(kind: type, name: str) -> Any:
-    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), MISSING)
-
-
-def _slot(found: Any, owner: Any) -> Any:
-    try:
-        return found.__get__(owner)
-    except AttributeError:
-        return MISSING

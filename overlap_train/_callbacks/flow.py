@@ -9,9 +9,11 @@ from typing import Any
 
 import keras
 
+from overlap_train._callbacks.given import Given, Known
 from overlap_train._callbacks.leads import is_apart
-from overlap_train._callbacks.origins import Given, Known, Unclear, is_simple
-from overlap_train._callbacks.sources import Definition
+from overlap_train._inspection.code import Unclear
+from overlap_train._inspection.origins import is_simple
+from overlap_train._inspection.sources import Definition
 
 __all__ = ["UNCLEAR", "Frame", "Inner", "either", "equal", "identical", "item_of", "merged", "same", "truth"]
 

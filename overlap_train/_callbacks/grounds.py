@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 
-from overlap_train._callbacks.facts import Fact, all_hold, look_up
+from overlap_train._callbacks.facts import Fact, all_hold
 from overlap_train._callbacks.hooks import (
     ordering_hooks,
     readings_inside,
@@ -20,6 +20,7 @@ from overlap_train._callbacks.hooks import (
 )
 from overlap_train._callbacks.listeners import own_hooks
 from overlap_train._callbacks.purity import is_pure, looked_up
+from overlap_train._inspection.lookup import look_up
 
 __all__ = ["Grounds"]
 

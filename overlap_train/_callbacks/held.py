@@ -9,20 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from overlap_train._callbacks.given import CALLABLE, TRAINING_OBJECTS, Given, Known, Value
 from overlap_train._callbacks.leads import leads_on
-from overlap_train._callbacks.origins import (
-    CALLABLE,
-    SIMPLE,
-    TRAINING_OBJECTS,
-    Given,
-    Known,
-    Origin,
-    Unclear,
-    Value,
-    is_simple,
-    module_of,
-    origin_of,
-)
+from overlap_train._inspection.code import Unclear
+from overlap_train._inspection.origins import SIMPLE, Origin, is_simple, module_of, origin_of
 
 __all__ = ["met"]
 

@@ -12,9 +12,11 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.doings import Doing
-from overlap_train._callbacks.facts import Fact, variables_of
-from overlap_train._callbacks.origins import Given, Known, Unclear
+from overlap_train._callbacks.facts import Fact
+from overlap_train._callbacks.given import Given, Known
 from overlap_train._callbacks.reader import Reader
+from overlap_train._inspection.code import Unclear
+from overlap_train._inspection.lookup import variables_of
 
 __all__ = ["Reading", "read_hooks"]
 

@@ -15,11 +15,11 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.doings import Doing
-from overlap_train._callbacks.facts import variables_of
 from overlap_train._callbacks.hook_doings import Reading, read_hooks
 from overlap_train._callbacks.leads import has_own_functions
 from overlap_train._callbacks.purity import is_pure
-from overlap_train._callbacks.sources import EVERYTHING
+from overlap_train._inspection.lookup import variables_of
+from overlap_train._inspection.sources import EVERYTHING
 from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import training as keras_training
 

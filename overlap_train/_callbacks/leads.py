@@ -18,7 +18,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._callbacks.origins import TRAINING_OBJECTS, Origin, is_simple, origin_of
+from overlap_train._callbacks.given import TRAINING_OBJECTS
+from overlap_train._inspection.origins import Origin, is_simple, origin_of
 
 __all__ = ["has_own_functions", "is_apart", "is_still_apart", "leads_on"]
 

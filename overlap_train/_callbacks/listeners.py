@@ -12,8 +12,8 @@ from typing import Any
 
 import keras
 
-from overlap_train._callbacks.facts import variables_of
 from overlap_train._callbacks.kinds import is_keras
+from overlap_train._inspection.lookup import variables_of
 from overlap_train._keras import methods as keras_methods
 
 __all__ = ["listeners", "own_hooks", "remembering"]

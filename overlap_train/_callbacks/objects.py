@@ -27,9 +27,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._callbacks.facts import variables_of
-from overlap_train._callbacks.origins import Origin, Unclear, origin_of
-from overlap_train._callbacks.reach import reached
+from overlap_train._inspection.code import Unclear
+from overlap_train._inspection.lookup import variables_of
+from overlap_train._inspection.origins import Origin, origin_of
+from overlap_train._inspection.reach import reached
 
 __all__ = [
     "Classes",

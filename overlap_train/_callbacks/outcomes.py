@@ -47,9 +47,10 @@ class Checks:
     Attributes:
         live_metrics: returns the metrics whose result is a variable itself.
         unsettled: returns why callbacks are to be called otherwise than has been decided, or None.
-        validate_anew: called when `on_test_begin` of a validation has been, with the name of the set and how
-            many batches it is to have (None for all); returns its result if the validation had to be traced
-            anew, or None.
+        validate_anew: called behind `on_test_begin` and the first `on_test_batch_begin` of a validation,
+            with the name of the set and how many batches it is to have (None for all); returns its result if
+            the validation had to be traced anew, or None.
+        validated: called when the validations of an epoch have been shown to the callbacks.
         as_before: called before the callbacks; returns what says, behind them, which attribute of the model
             they have set that an evaluation function may look at, or None.
     """
@@ -57,4 +58,5 @@ class Checks:
     live_metrics: Callable[[], frozenset[str]] = frozenset
     unsettled: Callable[[], str | None] = lambda: None
     validate_anew: ValidateAnew = lambda name, most: None
+    validated: Callable[[], None] = lambda: None
     as_before: Callable[[], Callable[[], str | None]] = lambda: lambda: None

@@ -17,10 +17,10 @@ import keras
 import numpy as np
 
 from overlap_train._callbacks import objects
-from overlap_train._callbacks.facts import variables_of
 from overlap_train._callbacks.generators import GeneratorValue, made_generator, set_generator, takes_state
 from overlap_train._callbacks.objects import Classes, NotPutBackError, ObjectValue
 from overlap_train._callbacks.values import VariableValue, copied, is_shareable, is_variable, tf_variable
+from overlap_train._inspection.lookup import variables_of
 
 __all__ = ["Placing"]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from overlap_train._inspection.lookup import look_up
 from overlap_train._keras import methods as keras_methods
 
 __all__ = ["is_pure", "looked_up"]
@@ -83,7 +84,7 @@ def looked_up(function: Any) -> tuple[str, ...]:
     if not isinstance(function, types.FunctionType):
         return (repr(sorted(vars(function).items(), key=str)) if hasattr(function, "__dict__") else "",)
     named = [function.__globals__.get(name) for name in function.__code__.co_names]
-    cells = [_content(cell) for cell in function.__closure__ or ()]
+    cells = [look_up(cell, "") for cell in function.__closure__ or ()]
     defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     values = [value for value in (*named, *cells, *defaults) if value is not function]
     functions = [value for value in values if isinstance(value, types.FunctionType)]
@@ -96,7 +97,7 @@ def _is_pure_code(function: types.FunctionType, above: frozenset[types.CodeType]
     if code in above:
         return True
     defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    cells = [_content(cell) for cell in function.__closure__ or ()]
+    cells = [look_up(cell, "") for cell in function.__closure__ or ()]
     if not all(_is_constant(value, above | {code}) for value in (*defaults, *cells)):
         return False
     if not all(_is_constant(value, above) for value in code.co_consts):
@@ -116,13 +117,6 @@ def _is_pure_code(function: types.FunctionType, above: frozenset[types.CodeType]
         elif instruction.opname not in ("PUSH_NULL", "CACHE", "EXTENDED_ARG"):
             owner = None
     return True
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not filled yet
-        return object()
 
 
 def _is_constant(value: Any, above: frozenset[types.CodeType]) -> bool:

@@ -15,9 +15,11 @@ from overlap_train._callbacks.attributes import plain
 from overlap_train._callbacks.doings import Doing
 from overlap_train._callbacks.expressions import Expressions
 from overlap_train._callbacks.flow import Frame, Inner, either, item_of, merged, same
+from overlap_train._callbacks.given import Given, Known, asks
 from overlap_train._callbacks.held import met
-from overlap_train._callbacks.origins import Given, Known, Origin, Unclear, asks, origin_of
-from overlap_train._callbacks.sources import Definition, definition_of
+from overlap_train._inspection.code import Unclear
+from overlap_train._inspection.origins import Origin, origin_of
+from overlap_train._inspection.sources import Definition, definition_of
 
 __all__ = ["Reader"]
 

@@ -22,7 +22,6 @@ from typing import Any
 
 import keras
 
-from overlap_train._callbacks.facts import variables_of
 from overlap_train._callbacks.kinds import is_keras, of_keras, unfit
 from overlap_train._callbacks.objects import (
     Classes,
@@ -35,6 +34,7 @@ from overlap_train._callbacks.objects import (
 )
 from overlap_train._callbacks.placing import Placing
 from overlap_train._callbacks.values import Copies, Resource, copied, standing_in
+from overlap_train._inspection.lookup import variables_of
 from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
 
 __all__ = ["CallbackState", "capture", "capture_all", "check_all", "restore", "restore_all", "without_bars"]

@@ -13,10 +13,11 @@ from typing import Any
 
 import keras
 
-from overlap_train._callbacks.facts import variables_of
 from overlap_train._callbacks.objects import keeps
-from overlap_train._callbacks.origins import Origin, Unclear, origin_of
-from overlap_train._callbacks.reach import names_in, reached
+from overlap_train._inspection.code import Unclear
+from overlap_train._inspection.lookup import variables_of
+from overlap_train._inspection.origins import Origin, origin_of
+from overlap_train._inspection.reach import names_in, reached
 from overlap_train._keras.copies import base_attributes
 from overlap_train._keras.models import flat_layers
 from overlap_train.errors import CheckpointCorruptError

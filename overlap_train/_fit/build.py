@@ -40,9 +40,9 @@ from overlap_train._validation.attributes import Attributes, watched
 from overlap_train._validation.backlog import Backlog
 from overlap_train._validation.functions import FunctionRequest, add_functions
 from overlap_train._validation.given_sets import GivenSets
-from overlap_train._validation.python_state import PythonState
 from overlap_train._validation.stepwise import StepSchedule, StepValidations, deliver_step_validation
 from overlap_train._validation.suite import ValidationSuite
+from overlap_train._validation.traced_with import TracedWith
 from overlap_train.monitoring.accounts import Accounts
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.options.threads import available_cores
@@ -77,12 +77,12 @@ class FitParts:
     grounds: Grounds
     given: GivenSets
     resumption: AnyStart | None = None
-    traced_with: PythonState | None = None
+    traced_with: TracedWith | None = None
     in_step: str | None = None
 
-    def as_validated(self) -> FitParts:
-        """Returns the same after the first validation has begun."""
-        return dataclasses.replace(self, traced_with=None)
+    def traced(self, traced_with: TracedWith | None) -> FitParts:
+        """Returns the same with what the validation was traced with; None once it has begun."""
+        return dataclasses.replace(self, traced_with=traced_with)
 
 
 class FitBuilder:
@@ -132,6 +132,7 @@ class FitBuilder:
         self._resumption: AnyStart | None = None
         self._told: str | None = None
         self._shared: SharedState | None = None
+        self._traced_with: TracedWith | None = None
         course = Course(request.epochs, request.initial_epoch)
         self.ledger = Ledger(request.settings.recorder, Accounts(), course)
 
@@ -142,14 +143,13 @@ class FitBuilder:
             kept: what trains and goes on as it is, where only the validation is built anew.
         """
         settings, request = self._settings, self._request
-        renewed = self._interrupts is not None
         step, loop, pace = self._build_training() if kept is None else (kept.step, kept.loop, kept.pace)
-        state, suite, traced_with = self._build_validation(step)
+        state, suite, anew = self._build_validation(step)
         lag, reason, late = self._lag(step, suite)
         grounds = Grounds(self._callbacks)
-        anew = self._first_validation(step, traced_with, grounds)
+        first = self._first_validation(step, grounds)
         as_before = functools.partial(watched, request.model, looked_at=bool(request.functions))
-        checks = Checks(lambda: step.metrics.live, grounds.changed, anew, as_before)
+        checks = Checks(lambda: step.metrics.live, grounds.changed, first, first.end, as_before)
         callbacks, delivery = deliver_together(request, state, self._callbacks, suite, checks)
         backlog = Backlog(settings.validation, suite, max_lag=lag)
         self._resources.callback(backlog.drop)
@@ -176,7 +176,7 @@ class FitBuilder:
             take_snapshot=functools.partial(self._take_snapshot, state),
             warm=kept is not None and kept.warm,
         )
-        found = (self._given, self._resumption, None if renewed else traced_with, reason)
+        found = (self._given, self._resumption, self._traced_with if anew else None, reason)
         return FitParts(state, training, deliveries, callbacks, interrupts, grounds, *found)
 
     def _keep_all_along(self, state: ModelState) -> Interrupts:
@@ -235,7 +235,7 @@ class FitBuilder:
             loop.begin_warm_up(request.feed)  # while the validation is traced
         return step, loop, pace
 
-    def _build_validation(self, step: Step) -> tuple[ModelState, ValidationSuite, PythonState | None]:
+    def _build_validation(self, step: Step) -> tuple[ModelState, ValidationSuite, bool]:
         settings, request, model = self._settings, self._request, self._request.model
         anew = settings.hosts.count == 1 and not Traces.of(model).holds(
             "test", keras_evaluation.test_function(model)
@@ -263,11 +263,11 @@ class FitBuilder:
         add_functions(suite, made, functions, self._resources)
         if settings.validation.sanity_check:
             suite.sanity_check(state.read())
-        return state, suite, PythonState(model) if anew and suite else None
+        if anew and suite:
+            self._traced_with = TracedWith(model, settings.validation_function)
+        return state, suite, anew
 
-    def _first_validation(
-        self, step: Step, traced_with: PythonState | None, grounds: Grounds
-    ) -> FirstValidation:
+    def _first_validation(self, step: Step, grounds: Grounds) -> FirstValidation:
         """Returns what makes the first validation again if its trace was made too early."""
         request = self._request
 
@@ -277,7 +277,7 @@ class FitBuilder:
             builder = SuiteBuilder(self._settings, request.sets, self._callbacks, resources, self._given)
             return builder.build_beside(request.feed, step)
 
-        return FirstValidation(traced_with, build, self._progress.message)
+        return FirstValidation(self._traced_with, build, self._progress.message)
 
     def _deliveries(
         self,

@@ -15,10 +15,10 @@ import keras
 import tensorflow as tf
 
 from overlap_train._callbacks.hooks import is_declared_safe
-from overlap_train._callbacks.reach import reached, reaches
 from overlap_train._data.feed import Feed
 from overlap_train._data.pipeline import shuffles_of
 from overlap_train._fit.shared_state import python_in
+from overlap_train._inspection.reach import reached, reaches
 from overlap_train._inspection.traced import CapturedVariable
 
 __all__ = ["draw_in_turn", "read_the_training"]

@@ -8,13 +8,13 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.hooks import acts_on_model_only, may_change_training, ordering_hooks
-from overlap_train._callbacks.origins import Unclear
 from overlap_train._data.feed import Feed
 from overlap_train._data.pipeline import cache_files
 from overlap_train._fit.draws import draw_in_turn, read_the_training
 from overlap_train._fit.idle_cores import IdleCores
 from overlap_train._fit.overlap_gain import OverlapJudge
 from overlap_train._fit.shared_state import TOO_MUCH, SharedState
+from overlap_train._inspection.code import Unclear
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import methods as keras_methods
 from overlap_train._training.step import Step

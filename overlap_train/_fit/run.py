@@ -25,8 +25,8 @@ from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._keras import forks
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState
-from overlap_train._validation.python_state import PythonState
 from overlap_train._validation.suite import ValidationSuite
+from overlap_train._validation.traced_with import TracedWith
 from overlap_train.errors import HostLostError, ValidationWorkerError
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.table import format_epoch_table
@@ -105,7 +105,8 @@ def run_evaluate(
             return builder.build(within_evaluate=True)
 
         state, suite = build(resources)
-        first = FirstValidation(PythonState(model) if anew else None, build, lambda text: None)
+        traced_with = TracedWith(model, settings.validation_function) if anew else None
+        first = FirstValidation(traced_with, build, lambda text: None)
         group = keras_training.steps_per_execution(model)
         logs = evaluate_now(model, state, suite, callback_list, first, group=group)
         if not model.stop_evaluating:  # or batches were left out on purpose

@@ -277,7 +277,7 @@ class FitSession:
         changed = None if self._parts.traced_with is None else self._parts.traced_with.changed()
         if changed is not None and self._parts.traced_with is not None:
             self._parts.traced_with.forget_validation()
-        self._build_anew(None, kept=self._parts.training)
+        self._build_anew(None, kept=self._parts.training, validates=True)
 
     def _renew_if_set_since(self, epoch: int) -> None:
         """Has the parts built anew before the first validation if its trace holds what is true no more.
@@ -289,23 +289,30 @@ class FitSession:
             return
         changed = traced_with.changed()
         if changed is None:
-            self._parts = self._parts.as_validated()
+            self._parts = self._parts.traced(None)
             return
         traced_with.forget_validation()
-        self._build_anew(f"{changed} was set before the first validation, which is traced again")
+        said = f"{changed} was set before the first validation, which is traced again"
+        self._build_anew(said, validates=True)
 
-    def _build_anew(self, reason: str | None, kept: EpochTraining | None = None) -> None:
+    def _build_anew(
+        self, reason: str | None, kept: EpochTraining | None = None, *, validates: bool = False
+    ) -> None:
         """Has the parts built anew, once all that is under way has been delivered.
 
         Args:
             reason: told, if it is not None.
             kept: what trains, if that is not to be built anew.
+            validates: whether a validation follows at once, which uses what is traced now.
         """
         deliveries = self._parts.deliveries
         while len(deliveries):
             deliveries.deliver_oldest()
         deliveries.finish_step_validations()
+        traced_with = self._parts.traced_with
         self._parts = self._renew(kept)
+        if validates or self._parts.traced_with is None:
+            self._parts = self._parts.traced(None if validates else traced_with)
         if reason is not None:
             self._parts.training.progress.message(reason)
 

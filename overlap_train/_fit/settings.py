@@ -89,6 +89,12 @@ class TrainerSettings:
         """What tells the validation step from others."""
         return self._identity(self.validation_step, stock=self.stock_validation)
 
+    @property
+    def validation_function(self) -> StepFunction:
+        """The validation step; the model's own where the trainer's is that: traces outlive the trainer."""
+        own: StepFunction = self.model.test_step
+        return own if self.stock_validation else self.validation_step
+
     def _identity(self, function: StepFunction, *, stock: bool) -> Hashable:
         strategy = None if self.replicas is None else Same(self.replicas.strategy)
         return strategy, "stock" if stock else function_key(function)

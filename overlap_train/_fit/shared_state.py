@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._callbacks.origins import Origin, Unclear, module_of, origin_of
-from overlap_train._callbacks.reach import named, reached
 from overlap_train._data.feed import Feed
 from overlap_train._data.pipeline import calls_python, python_functions
-from overlap_train._fit.python_state import (
+from overlap_train._inspection.code import Unclear
+from overlap_train._inspection.origins import Origin, module_of, origin_of
+from overlap_train._inspection.reach import named, reached
+from overlap_train._inspection.states import (
     EVERYBODYS,
     GENERATORS,
     generators_of_library,
@@ -30,7 +31,7 @@ from overlap_train._fit.python_state import (
     keeps_state,
     state_of,
 )
-from overlap_train._fit.python_writes import may_write
+from overlap_train._inspection.writes import may_write
 
 __all__ = ["TOO_MUCH", "SharedState", "python_in"]
 

@@ -12,8 +12,8 @@ import tensorflow as tf
 from overlap_train._callbacks.hooks import wants_train_batches
 from overlap_train._data.feed import Feed
 from overlap_train._fit.settings import TrainerSettings
+from overlap_train._inspection.metric_code import metrics_by_python
 from overlap_train._inspection.traces import Same, Traces
-from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._training.execution import Task, make_execution
@@ -112,9 +112,7 @@ class StepBuilder:
 
     def _make_reader(self) -> MetricsReader:
         model = self._model
-        return MetricsReader(
-            model.get_metrics_result, eager=keras_metrics.metrics_by_python(model) is not None
-        )
+        return MetricsReader(model.get_metrics_result, eager=metrics_by_python(model) is not None)
 
     def _step_function(self) -> StepFunction:
         """Returns the function of one global batch, without what runs it under a strategy of one replica."""

@@ -123,7 +123,7 @@ class SuiteBuilder:
         return SetRequest(
             settings.model,
             self._given,
-            settings.model.test_step if settings.stock_validation else settings.validation_step,
+            settings.validation_function,
             settings.validation_identity,
             settings.validation,
             listened=listened_to(self._callbacks),

@@ -1,1 +1,1 @@
-"""What a traced step reads, writes and does besides: the ground for "known, or in step" (contract C10)."""
+"""What a step reads, writes and does besides, traced or as Python: "known, or in step" (contract C10)."""

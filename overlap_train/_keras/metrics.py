@@ -14,12 +14,10 @@ from keras.src.trainers import compile_utils
 from keras.src.utils.python_utils import pythonify_logs
 
 from overlap_train._keras import methods, models
-from overlap_train._keras.metric_code import reads_python
 
 __all__ = [
     "flatten_logs",
     "metric_leaves",
-    "metrics_by_python",
     "metrics_or_logs",
     "python_logs",
     "reset_others",
@@ -38,23 +36,6 @@ def metrics_or_logs(model: keras.Model, logs: Any) -> Any:
     Keras's rule for the logs of an epoch and of a validation (`_get_metrics_result_or_logs`).
     """
     return model._get_metrics_result_or_logs(logs)
-
-
-def metrics_by_python(model: keras.Model) -> str | None:
-    """Returns what of a user's resets or reads the metrics by Python's state, or None.
-
-    Keras runs these methods operation by operation, each time anew. Those that touch variables, tensors and
-    other metrics only can be compiled; those whose code reads what Python may change cannot.
-    """
-    if not methods.is_stock_method(model.reset_metrics):
-        return f"{type(model).__name__}.reset_metrics"
-    if reads_python(model, model.get_metrics_result):
-        return f"{type(model).__name__}.get_metrics_result"
-    for metric in metric_leaves(model):
-        for name in ("reset_state", "result"):
-            if reads_python(metric, getattr(metric, name)):
-                return f"{type(metric).__name__}.{name}"
-    return None
 
 
 def flatten_logs(model: keras.Model, logs: dict[str, float]) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from overlap_train._inspection.metric_code import names_metrics_by_python
 from overlap_train._inspection.traced import TracedFunction, trace
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import methods as keras_methods
@@ -103,7 +104,9 @@ class Step:
         """
         self.traced = traced
         require_logs("train_step", traced.outputs)
-        self.own_logs = set(traced.outputs) != set(self._model.get_metrics_result())
+        # Which names count is asked each time where they are no others by chance.
+        varies = names_metrics_by_python(self._model)
+        self.own_logs = varies or set(traced.outputs) != set(self._model.get_metrics_result())
         self.logs = CarriedLogs(traced.outputs) if self.own_logs or self._listened_to else None
         self.metrics = metrics if metrics is not None else MetricsReader(self._read_metrics)
 

@@ -31,7 +31,7 @@ from overlap_train._keras import routes
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._training.step import require_logs
-from overlap_train._validation.python_state import PythonState
+from overlap_train._validation.traced_with import TracedWith
 from overlap_train._validation.validation_step import ValidationStep
 from overlap_train.errors import ValidationWorkerError, worker_error
 from overlap_train.records import ShardOutcome, Span, ValidationResult
@@ -243,7 +243,7 @@ def late_step(step: ValidationStep, trace: Callable[[], TracedFunction]) -> Live
     return run
 
 
-def chosen_step(traced: LiveSteps, late: LiveSteps, held: PythonState) -> LiveSteps:
+def chosen_step(traced: LiveSteps, late: LiveSteps, held: TracedWith) -> LiveSteps:
     """Returns the traced step, or the late one if `on_test_begin` has set what the trace holds.
 
     Args:

@@ -33,9 +33,9 @@ from overlap_train._validation.live import (
     traced_step,
 )
 from overlap_train._validation.pool import CallersThread, WorkerPool
-from overlap_train._validation.python_state import PythonState
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train._validation.suite import NamedRunner, Runner, ValidationSuite
+from overlap_train._validation.traced_with import TracedWith
 from overlap_train._validation.validation_step import (
     ValidationStep,
     trace_step,
@@ -270,7 +270,9 @@ def _live_steps(request: SetRequest, each: PreparedSet) -> LiveSteps:
     if each.step.writes_summaries or Traces.of(model).has("test", token, key):
         return late
     acts = request.acts or request.sets_before
-    return chosen_step(traced, late, PythonState(model)) if request.first and acts else traced
+    return (
+        chosen_step(traced, late, TracedWith(model, request.function)) if request.first and acts else traced
+    )
 
 
 def _evaluators(

@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 
+from overlap_train._inspection.metric_code import metrics_by_python
 from overlap_train._inspection.traced import CapturedVariable, TracedFunction, trace, union
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import data as keras_data
@@ -115,7 +116,7 @@ def _around(
 ) -> ValidationStep:
     logs, own_logs = CarriedLogs(step.outputs), set(step.outputs) != set(model.get_metrics_result())
     metrics = tuple(map(Same, model.metrics))
-    by_python = keras_metrics.metrics_by_python(model)
+    by_python = metrics_by_python(model)
     if by_python is not None:
         reason = f"{by_python} may depend on Python's state"
         return ValidationStep(step, None, None, preparation, logs, own_logs, reason, metrics)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import pytest
@@ -359,3 +361,63 @@ def test_who_listens_to_batches_finds_the_metrics_as_they_were_after_each():
     delivery.deliver(snapshot, {}, {"": result}, stops=False, trained_on=False)
     first, second = (2, {"loss": 4.0}, 4.0), (5, {"loss": 2.0}, 2.0)
     assert heard == [("begin", 0), first, ("begin", 3), second]
+
+
+class Listens(keras.callbacks.Callback):
+    """Notes the hooks of a validation."""
+
+    def __init__(self, events):
+        super().__init__()
+        self.events = events
+
+    def on_test_begin(self, logs=None):
+        self.events.append("begin")
+
+    def on_test_batch_begin(self, batch, logs=None):
+        self.events.append(f"batch {batch}")
+
+    def on_test_batch_end(self, batch, logs=None):
+        self.events.append(logs["loss"])
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.events.append("epoch")
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_validation_may_be_made_again_until_its_first_batch(anew):
+    """Keras traces it with that batch, behind the hooks that come before."""
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    model.compile("sgd", "mse")
+    model.stop_training = False
+    events, state = [], ModelState(model)
+
+    def result(loss):
+        running = tuple(SimpleNamespace(logs={"loss": loss}, state=()) for _ in range(2))
+        return ValidationResult({"loss": loss}, running)
+
+    def ask(name):
+        events.append("asked")
+        return result(2.0) if anew and events[-2] == "batch 0" else None
+
+    checks = Checks(validate_anew=ask, validated=lambda: events.append("validated"))
+    callbacks = keras.callbacks.CallbackList([Listens(events)], model=model)
+    delivery = Delivery(model, state, callbacks, on_change="rollback", suite=Suite(), checks=checks)
+    snapshot = Snapshot(0, 1, state.read())
+    outcome = delivery.deliver(snapshot, {}, {"": result(1.0)}, stops=False, trained_on=False)
+    loss = 2.0 if anew else 1.0
+    hooks = ["begin", "asked", "batch 0", "asked", loss, "batch 1", loss]
+    assert events == [*hooks, "validated", "epoch"]
+    assert outcome.logs["val_loss"] == loss
+
+
+def test_a_validation_that_nobody_looks_at_is_over_once_it_is_delivered():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    model.compile("sgd", "mse")
+    events, history = [], keras.callbacks.History()
+    history.on_train_begin()
+    state, checks = ModelState(model), Checks(validated=lambda: events.append("validated"))
+    callbacks = keras.callbacks.CallbackList([history], model=model)
+    delivery = Delivery(model, state, callbacks, on_change="rollback", suite=Suite(), checks=checks)
+    snapshot, results = Snapshot(0, 1, state.read()), {"": ValidationResult({"loss": 0.25})}
+    delivery.deliver(snapshot, {}, results, stops=False, trained_on=True)
+    assert events == ["validated"]

@@ -16,11 +16,12 @@ import pytest
 import rich.console
 
 from overlap_train._callbacks.doings import Doing
-from overlap_train._callbacks.facts import MISSING, Fact, look_up
+from overlap_train._callbacks.facts import Fact
 from overlap_train._callbacks.grounds import Grounds
 from overlap_train._callbacks.hook_doings import read_hooks
 from overlap_train._callbacks.hooks import wants_train_batches
 from overlap_train._callbacks.late import late_callbacks
+from overlap_train._inspection.lookup import MISSING
 
 Callback = keras.callbacks.Callback
 
@@ -325,12 +326,9 @@ def test_hooks_that_a_class_makes_up_are_called():
     assert wants_train_batches(MakesUp())
 
 
-def test_a_class_s_property_comes_before_an_object_s_variable():
-    class Has:
-        on = property(lambda self: 1)
-
-    thing = Has()
-    vars(thing)["on"] = 2
-    assert look_up(thing, "on") is vars(Has)["on"]
-    assert look_up(thing, "off") is MISSING
-    assert Fact(thing, "off", MISSING).holds()
+def test_what_was_missing_is_a_fact_until_it_is_there():
+    thing = types.SimpleNamespace()
+    fact = Fact(thing, "on", MISSING)
+    assert fact.holds()
+    thing.on = True
+    assert not fact.holds()

@@ -17,7 +17,8 @@ from overlap_train._callbacks.flow import (
     same,
     truth,
 )
-from overlap_train._callbacks.origins import Given, Known, Unclear
+from overlap_train._callbacks.given import Given, Known
+from overlap_train._inspection.code import Unclear
 
 DATA, PART, ANSWER, LATER = Given.DATA, Given.PART, Given.ANSWER, Given.LATER
 MODEL = keras.Sequential()

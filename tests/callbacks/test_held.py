@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from overlap_train._callbacks.given import Given, Known
 from overlap_train._callbacks.held import met
-from overlap_train._callbacks.origins import Given, Known, Unclear
+from overlap_train._inspection.code import Unclear
 
 MODEL = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
 

@@ -370,7 +370,7 @@ def test_what_a_file_of_an_earlier_release_left_out_counts_as_lost():
 
 
 def test_where_there_is_too_much_to_look_through_no_class_of_the_user_s_is_found(tmp_path, monkeypatch):
-    monkeypatch.setattr("overlap_train._callbacks.reach._MOST_OBJECTS", 10)
+    monkeypatch.setattr("overlap_train._inspection.reach._MOST_OBJECTS", 10)
     callback, other = Keeper(), Keeper()
     callback.work()
     (state,) = through_disk([capture(callback)], tmp_path / "f")

@@ -20,7 +20,7 @@ _WORD = re.compile(r"[A-Za-z][\w'.=()-]*")
 
 # Texts of some words that no user is shown: parts of digests and of patterns, and what values stand for.
 _NOT_SHOWN = (
-    ("_callbacks/origins.py", ""),
+    ("_callbacks/given.py", ""),
     ("_checkpoint/fingerprints.py", ""),
     ("_data/array_feed.py", "rows in batches of"),
     ("_data/array_feed.py", "digest of 64 rows"),
@@ -28,6 +28,7 @@ _NOT_SHOWN = (
     ("_fit/checkpointing.py", "validation_step"),
     ("_fit/checkpointing.py", ": freq"),
     ("_fit/checkpointing.py", ", prepared by a function"),
+    ("_inspection/origins.py", ""),
     ("_support/moved.py", "module"),
     ("_support/lazy.py", "module"),
     ("_validation/pending.py", "Graph execution error|"),

@@ -106,10 +106,11 @@ def test_the_first_validation_of_a_model_is_checked_for_what_was_set_before_it(f
     one = fit(model=networks.sequential())
     parts = one.builder.build()
     assert parts.traced_with is not None
-    assert parts.as_validated().traced_with is None
-    assert parts.as_validated().training is parts.training
-    one.trainer.model.make_test_function(force=True)  # even if it has to be traced again
-    assert one.builder.build().traced_with is None
+    assert parts.traced(None).traced_with is None
+    assert parts.traced(None).training is parts.training
+    assert one.builder.build().traced_with is None, "the same traces"
+    one.trainer.model.make_test_function(force=True)  # after which Keras traces again
+    assert one.builder.build().traced_with is not None
 
 
 def test_without_validation_there_is_nothing_to_be_traced_again(fit):

@@ -1,4 +1,4 @@
-"""The first validation is traced again only if `on_test_begin` has set what its trace holds."""
+"""The first validation is traced again only if a hook before its first batch has set what its trace holds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Found:
     """What Python's values are found to be."""
 
     def __init__(self, changed):
-        self._changed, self.forgotten = changed, 0
+        self._changed, self.forgotten, self.validated = changed, 0, False
 
     def changed(self):
         return self._changed
@@ -65,3 +65,17 @@ def test_where_nothing_was_set_the_trace_will_do():
 def test_where_keras_would_have_traced_before_too_nothing_is_looked_at():
     first = FirstValidation(None, lambda resources: pytest.fail("it was built"), pytest.fail)
     assert first("val") is None
+
+
+def test_it_is_asked_again_behind_the_hook_of_the_first_batch():
+    scene = Scene(None)
+    assert scene.first("val") is None
+    scene.found._changed = "Scaled.scale"
+    assert scene.first("val") == "result"
+
+
+def test_after_it_has_ended_nothing_is_looked_at():
+    scene = Scene("Scaled.scale")
+    scene.first.end()
+    assert scene.first("val") is None
+    assert (scene.said, scene.found.forgotten) == ([], 0)

@@ -273,6 +273,15 @@ def test_what_was_set_before_the_first_validation_is_in_its_trace(changed):
     assert fit.messages == ([said] if changed else [])
 
 
+def test_what_was_set_is_seen_after_the_parts_have_been_built_again():
+    fit = Fit(runner=Ended())
+    held = Held("Scaled.scale")
+    fit.session._parts = dataclasses.replace(fit.session._parts, traced_with=held)
+    fit.changed = "a callback has another method"
+    fit.run()
+    assert (held.asked, held.forgotten, fit.renewed) == (1, 1, 2)
+
+
 class Resumes:
     """Starts from a checkpoint of where a test says."""
 

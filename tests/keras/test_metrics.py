@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._keras import metrics as keras_metrics
-from tests.networks import CLASSES, FEATURES, arrays, crossentropy, functional, functional_data, sequential
+from tests.networks import arrays, functional, functional_data, sequential
 
 X, Y = arrays(20)
 
@@ -33,35 +33,6 @@ def test_the_containers_of_compile_are_opened():
     assert {"SparseCategoricalAccuracy", "MeanAbsoluteError"} <= names
     variables = [id(v) for metric in keras_metrics.metric_leaves(model) for v in metric.variables]
     assert sorted(variables) == sorted(id(v) for v in model.metrics_variables)
-
-
-def test_metrics_that_go_by_a_plain_value_are_told_from_those_that_can_be_compiled():
-    """A trace would keep for ever what the value was when it was made; Keras asks each time."""
-
-    class Doubled(keras.metrics.Mean):
-        def result(self):
-            return super().result() * 2
-
-    class Scaled(keras.metrics.Mean):
-        factor = 2.0
-
-        def result(self):
-            return super().result() * self.factor
-
-    class Resets(keras.Sequential):
-        def reset_metrics(self):
-            super().reset_metrics()
-
-    def compiled(kind=keras.Sequential, metric=None):
-        model = kind([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
-        model.compile("sgd", crossentropy())
-        model.own = metric
-        return keras_metrics.metrics_by_python(model)
-
-    assert compiled() is None
-    assert compiled(metric=Doubled()) is None
-    assert compiled(metric=Scaled()) == "Scaled.result"
-    assert compiled(Resets) == "Resets.reset_metrics"
 
 
 def test_logs_count_only_where_the_metrics_have_other_names():

@@ -1,4 +1,4 @@
-"""What a callback's code meets: part of the training, a library's, data, or the user's own.
+"""Whose Python code a thing is: Keras's, the standard library's, an installed package's or the user's.
 
 Of a library it is taken for granted that it cannot reach the training unless it is handed the callback, the
 model or a part of it.
@@ -8,86 +8,18 @@ from __future__ import annotations
 
 import enum
 import functools
-import inspect
 import sys
 import sysconfig
 import types
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-import keras
-import numpy as np
-import tensorflow as tf
-
-__all__ = [
-    "CALLABLE",
-    "SIMPLE",
-    "TRAINING_OBJECTS",
-    "Given",
-    "Known",
-    "Origin",
-    "Unclear",
-    "Value",
-    "asks",
-    "is_simple",
-    "module_of",
-    "origin_of",
-]
+__all__ = ["SIMPLE", "Origin", "is_simple", "module_of", "origin_of"]
 
 SIMPLE = (bool, int, float, complex, str, bytes, type(None))
-CALLABLE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, type)
-TRAINING_OBJECTS: tuple[Any, ...] = (
-    keras.KerasTensor,
-    keras.Variable,
-    keras.layers.Layer,
-    keras.losses.Loss,
-    keras.metrics.Metric,
-    keras.optimizers.Optimizer,
-    keras.optimizers.schedules.LearningRateSchedule,
-    keras.random.SeedGenerator,
-    keras.utils.PyDataset,
-    np.random.Generator,
-    np.random.RandomState,
-    tf.Module,
-    tf.Tensor,
-    tf.Variable,
-    tf.data.Dataset,
-)
 _HEAP_TYPE = 1 << 9
 _STANDARD_FOLDERS = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
 _TRAINING_PACKAGES = frozenset({"jax", "keras", "overlap_train", "tensorflow", "tf_keras", "torch"})
-
-
-class Unclear(Exception):
-    """What is done here cannot be told."""
-
-
-class Given(enum.Enum):
-    """A value that is known by what it may be only."""
-
-    DATA = "numbers, text, containers of these, or an object that cannot reach the training"
-    ANSWER = "True or False"
-    LOGS = "what Keras gives a hook: a number, or a dict of numbers or None"
-    LATER = "the number of an epoch that is not the first"
-    PART = "the model or what has been read from it"
-
-
-@dataclass(frozen=True)
-class Known:
-    """An object at hand.
-
-    Attributes:
-        value: the object.
-        fixed: whether it will be the same when the code runs.
-    """
-
-    value: Any
-    fixed: bool = True
-
-
-Value = Any
-"""`Given`, `Known`, or what a reader makes of a function defined inside another."""
 
 
 class Origin(enum.Enum):
@@ -149,15 +81,6 @@ def _is_written(member: Any) -> bool:
     function = getattr(member, "__func__", member)
     written = isinstance(function, types.FunctionType) and origin_of(function) is Origin.USER
     return written or isinstance(member, (property, functools.cached_property))
-
-
-def asks(value: Value, *methods: str) -> bool:
-    """Whether one of Python's special methods is code that somebody wrote for the class of an object."""
-    if not isinstance(value, Known) or is_simple(value.value) or isinstance(value.value, CALLABLE):
-        return False
-    kind = type(value.value)
-    found = (inspect.getattr_static(kind, method, None) for method in methods)
-    return origin_of(kind) is not Origin.LIBRARY and any(isinstance(f, types.FunctionType) for f in found)
 
 
 def module_of(thing: Any) -> str:

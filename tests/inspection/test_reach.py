@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._callbacks import reach
-from overlap_train._callbacks.origins import Unclear
-from overlap_train._callbacks.reach import reached, reaches
+from overlap_train._inspection import reach
+from overlap_train._inspection.code import Unclear
+from overlap_train._inspection.reach import reached, reaches
 
 HIDDEN = random.Random(1)
 LATER = types.ModuleType("users_module")

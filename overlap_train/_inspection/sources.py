@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import dis
 import inspect
 import linecache
 import types
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
+
+from overlap_train._inspection.code import functions_in, names_in, stored_in, within
 
 __all__ = ["EVERYTHING", "Definition", "assigned_in", "definition_of"]
 
@@ -95,16 +95,9 @@ def _of_file(name: str) -> tuple[list[Definition], dict[int, list[types.CodeType
     except (SyntaxError, ValueError):
         return [], {}
     codes: dict[int, list[types.CodeType]] = {}
-    for code in _within(whole):
+    for code in within(whole):
         codes.setdefault(code.co_firstlineno, []).append(code)
     return [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.Lambda))], codes
-
-
-def _within(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for value in code.co_consts:
-        if isinstance(value, types.CodeType):
-            yield from _within(value)
 
 
 @lru_cache(maxsize=1024)
@@ -113,41 +106,8 @@ def assigned_in(kind: Any) -> frozenset[str]:
     names: set[str] = set()
     for base in inspect.getmro(kind):
         for name, member in vars(base).items():
-            for function in () if name == "__init__" else _functions_in(member):
-                if _SETTING & _read_in(function.__code__, names):
+            for function in () if name == "__init__" else functions_in(member):
+                names |= stored_in(function.__code__, *_STORING)
+                if _SETTING & names_in(function.__code__):
                     return EVERYTHING
     return EVERYTHING if "__class__" in names else frozenset(names)
-
-
-def _functions_in(member: Any) -> Iterator[types.FunctionType]:
-    """Returns the functions in a member of a class, and those that a decorator has wrapped."""
-    waiting: list[Any] = [member]
-    seen: list[Any] = []
-    while waiting:
-        each = waiting.pop()
-        if any(each is other for other in seen):
-            continue
-        seen.append(each)
-        if isinstance(each, types.FunctionType):
-            yield each
-            waiting += [cell.cell_contents for cell in each.__closure__ or () if _is_filled(cell)]
-        for name in ("__func__", "__wrapped__", "fget", "fset", "fdel", "func"):
-            found = inspect.getattr_static(each, name, None)
-            waiting += [getattr(each, name)] if found is not None else []
-
-
-def _is_filled(cell: types.CellType) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:
-        return False
-
-
-def _read_in(code: types.CodeType, assigned: set[str]) -> set[str]:
-    """Adds the attributes that code assigns to a set; returns all names in it."""
-    names = set(code.co_names)
-    assigned |= {i.argval for i in dis.get_instructions(code) if i.opname in _STORING}
-    for value in code.co_consts:
-        if isinstance(value, types.CodeType):
-            names |= _read_in(value, assigned)
-    return names

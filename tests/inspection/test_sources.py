@@ -9,7 +9,7 @@ import linecache
 
 import pytest
 
-from overlap_train._callbacks.sources import EVERYTHING, assigned_in, definition_of
+from overlap_train._inspection.sources import EVERYTHING, assigned_in, definition_of
 
 
 def plain(a, b=1):

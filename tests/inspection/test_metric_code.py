@@ -12,8 +12,9 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
-from overlap_train._keras.metric_code import reads_python
-from tests.networks import arrays, assert_same_history, sequential
+from overlap_train._inspection.metric_code import metrics_by_python, reads_python
+from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, crossentropy, sequential
+from tests.seeds import set_random_seed
 
 SCALE, FIXED = 1.0, 2.0
 SETTINGS = types.ModuleType("settings_of_metrics")
@@ -117,6 +118,35 @@ def test_keras_s_own_metrics_read_nothing():
         assert not reads_python(own, own.result)
 
 
+def test_metrics_that_go_by_a_plain_value_are_told_from_those_that_can_be_compiled():
+    """A trace would keep for ever what the value was when it was made; Keras asks each time."""
+
+    class Doubled(keras.metrics.Mean):
+        def result(self):
+            return super().result() * 2
+
+    class Scaled(keras.metrics.Mean):
+        factor = 2.0
+
+        def result(self):
+            return super().result() * self.factor
+
+    class Resets(keras.Sequential):
+        def reset_metrics(self):
+            super().reset_metrics()
+
+    def compiled(kind=keras.Sequential, metric=None):
+        model = kind([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
+        model.compile("sgd", crossentropy())
+        model.own = metric
+        return metrics_by_python(model)
+
+    assert compiled() is None
+    assert compiled(metric=Doubled()) is None
+    assert compiled(metric=Scaled()) == "Scaled.result"
+    assert compiled(Resets) == "Resets.reset_metrics"
+
+
 X, Y = arrays(48)
 
 
@@ -125,14 +155,70 @@ class Sets(keras.callbacks.Callback):
         Config.scale = epoch + 2.0
 
 
+def fitted(ours, model):
+    Config.scale = 1.0
+    trained = Trainer(model, validation=ValidationPolicy(overlap="always")) if ours else model
+    arguments = {"validation_data": (X, Y), "callbacks": [Sets()], "verbose": 0}
+    return trained.fit(X, Y, epochs=4, shuffle=False, **arguments).history
+
+
 def test_a_metric_that_goes_by_a_setting_gives_the_numbers_of_keras():
     histories = []
     for ours in (False, True):
-        Config.scale = 1.0
         own = metric(lambda self: scaled(self.inner.result()))()
         own.update_state = lambda y, p, sample_weight=None, own=own: own.inner.update_state(p)
-        model = sequential("sgd", [own])
-        trained = Trainer(model, validation=ValidationPolicy(overlap="always")) if ours else model
-        arguments = {"validation_data": (X, Y), "callbacks": [Sets()], "verbose": 0}
-        histories.append(trained.fit(X, Y, epochs=4, shuffle=False, **arguments).history)
+        histories.append(fitted(ours, sequential("sgd", [own])))
     assert_same_history(histories[1], histories[0])
+
+
+class NamesMetrics(keras.Sequential):
+    """A model that says which its metrics are each time that it is asked."""
+
+    def compile(self, *arguments, **settings):
+        super().compile(*arguments, **settings)
+        self.first, self.second = keras.metrics.Mean(name="seen"), keras.metrics.Sum(name="seen")
+
+    def test_step(self, data):
+        x, y = data
+        p = self(x, training=False)
+        self.first.update_state(p)
+        self.second.update_state(p)
+        self._loss_tracker.update_state(self.compute_loss(x, y, p))
+        return {"loss": self._loss_tracker.result(), "seen": self.first.result()}
+
+
+class Fixed(NamesMetrics):
+    @property
+    def metrics(self):
+        return [self._loss_tracker, self.first]
+
+
+class BySetting(NamesMetrics):
+    @property
+    def metrics(self):
+        return [self._loss_tracker, self.first if Config.scale < 3 else self.second]
+
+
+class ByCount(NamesMetrics):
+    @property
+    def metrics(self):
+        return [self._loss_tracker, *(self.first, self.second)[: int(Config.scale) - 1]]
+
+
+def naming(kind):
+    set_random_seed(7)
+    model = kind([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
+    model.compile("sgd", crossentropy())
+    return model
+
+
+def test_metrics_named_by_a_setting_are_told_from_those_that_stay():
+    assert metrics_by_python(naming(Fixed)) is None
+    assert metrics_by_python(naming(BySetting)) == "BySetting.metrics"
+    assert metrics_by_python(naming(ByCount)) == "ByCount.metrics"
+
+
+@pytest.mark.parametrize("kind", [Fixed, BySetting, ByCount])
+def test_metrics_named_by_a_property_give_the_numbers_of_keras(kind):
+    expected, actual = fitted(False, naming(kind)), fitted(True, naming(kind))
+    assert_same_history(actual, expected)

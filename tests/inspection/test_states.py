@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._fit.python_state import (
+from overlap_train._inspection.states import (
     GENERATORS,
     generators_of_library,
     is_apart,

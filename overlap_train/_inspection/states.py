@@ -1,4 +1,4 @@
-"""What of Python's objects can change while batches are made, and how its states are told apart."""
+"""The states of Python objects: which objects have one, and what tells one state from another."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._callbacks.facts import look_up, variables_of
-from overlap_train._callbacks.origins import Origin, is_simple, module_of, origin_of
+from overlap_train._inspection.lookup import look_up, variables_of
+from overlap_train._inspection.origins import Origin, is_simple, module_of, origin_of
 from overlap_train._keras.copies import eager_random_state
 
 __all__ = [
+    "BUFFERS",
+    "CONTAINERS",
     "EVERYBODYS",
     "GENERATORS",
     "generators_of_library",
     "is_apart",
     "is_stream",
     "keeps_state",
+    "some",
     "state_of",
 ]
 
@@ -44,8 +47,8 @@ GENERATORS = (
 """Random generators, each of which anybody may hold."""
 EVERYBODYS = (random, np.random, tf.random)
 """Modules that have a random generator for everybody."""
-_CONTAINERS = (dict, list, set, collections.deque)
-_BUFFERS = (
+CONTAINERS = (dict, list, set, collections.deque)
+BUFFERS = (
     bytearray,
     array.array,
     memoryview,
@@ -68,7 +71,7 @@ def is_apart(thing: Any) -> bool:
     """Whether something of Python's own has nothing to do with data, such as a logger or a lock."""
     if any(thing is stream for stream in _STANDARD_STREAMS):
         return True
-    kept = (*_CONTAINERS, *GENERATORS, *_BUFFERS, tuple, types.CellType, type)
+    kept = (*CONTAINERS, *GENERATORS, *BUFFERS, tuple, types.CellType, type)
     if isinstance(thing, kept) or is_stream(thing):
         return False
     return isinstance(thing, types.ModuleType) or (
@@ -80,7 +83,7 @@ def keeps_state(thing: Any) -> bool:
     """Whether something can be changed: a container, memory, or whatever has attributes that code may set."""
     if isinstance(thing, type):
         return origin_of(thing) is Origin.USER
-    kinds = (*_CONTAINERS, *_BUFFERS, *_VARIABLES, np.ndarray, types.CellType)
+    kinds = (*CONTAINERS, *BUFFERS, *_VARIABLES, np.ndarray, types.CellType)
     return isinstance(thing, kinds) or bool(variables_of(thing))
 
 
@@ -93,7 +96,7 @@ def state_of(thing: Any) -> Any:
     """
     if isinstance(thing, (*GENERATORS, types.ModuleType)):
         return _state_of_generator(thing)
-    if isinstance(thing, (*_VARIABLES, np.ndarray, *_BUFFERS)):
+    if isinstance(thing, (*_VARIABLES, np.ndarray, *BUFFERS)):
         return _digest_of(thing)
     if isinstance(thing, types.CellType):
         return _brief(look_up(thing, ""))
@@ -102,10 +105,10 @@ def state_of(thing: Any) -> Any:
     if thing is os.environ:
         return sorted(thing.items())
     if isinstance(thing, dict):
-        return len(thing), [(_brief(key), _brief(value)) for key, value in _some(thing.items())]
-    if isinstance(thing, _CONTAINERS):
-        return len(thing), [_brief(each) for each in _some(thing)]
-    return [(name, _brief(value)) for name, value in _some(variables_of(thing).items())]
+        return len(thing), [(_brief(key), _brief(value)) for key, value in some(thing.items())]
+    if isinstance(thing, CONTAINERS):
+        return len(thing), [_brief(each) for each in some(thing)]
+    return [(name, _brief(value)) for name, value in some(variables_of(thing).items())]
 
 
 def generators_of_library(package: str) -> Iterator[Any]:
@@ -142,7 +145,7 @@ def _digest_of(thing: Any) -> Any:
     except (BufferError, TypeError, ValueError):
         return None
     if values.dtype.hasobject:
-        return values.shape, [_brief(each) for each in _some(values.flat)]
+        return values.shape, [_brief(each) for each in some(values.flat)]
     if values.nbytes > _MOST_BYTES:
         if not values.flags.writeable:
             return None
@@ -155,7 +158,7 @@ def _array_on(thing: Any) -> np.ndarray[Any, Any]:
     return thing if isinstance(thing, np.ndarray) else np.frombuffer(thing, np.uint8)
 
 
-def _some(things: Iterable[Any]) -> list[Any]:
+def some(things: Iterable[Any]) -> list[Any]:
     found = list(things)
     return found if len(found) <= _MOST_ITEMS else [*found[: _MOST_ITEMS // 2], *found[-_MOST_ITEMS // 2 :]]
 

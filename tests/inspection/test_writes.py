@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from overlap_train._callbacks.reach import reached
-from overlap_train._fit.python_writes import may_write
+from overlap_train._inspection.reach import reached
+from overlap_train._inspection.writes import may_write
 
 LEVELS = {"level": 0}
 NUMBER = 0

@@ -17,7 +17,7 @@ import tensorflow as tf
 import tqdm
 
 from overlap_train import Trainer
-from overlap_train._callbacks.origins import Known, Origin, asks, is_simple, module_of, origin_of
+from overlap_train._inspection.origins import Origin, is_simple, module_of, origin_of
 
 
 class Own:
@@ -128,20 +128,3 @@ def test_what_is_wrapped_around_a_function_does_not_count():
 )
 def test_numbers_and_texts_are_simple_unless_a_class_of_the_users_acts_as_one(thing, simple):
     assert is_simple(thing) is simple
-
-
-@pytest.mark.parametrize(
-    ("value", "methods", "expected"),
-    [
-        (Known(Own()), ["__len__"], True),
-        (Known(Own()), ["__bool__", "__len__"], True),
-        (Known(Own()), ["__iter__"], False),
-        (Known(Own), ["__len__"], False),
-        (Known(3), ["__len__"], False),
-        (Known([]), ["__len__"], False),
-        (Known(tqdm.tqdm(disable=True)), ["__len__"], False),
-        ("no object at hand", ["__len__"], False),
-    ],
-)
-def test_special_methods_that_somebody_wrote_are_asked(value, methods, expected):
-    assert asks(value, *methods) is expected

@@ -1,4 +1,4 @@
-"""Which objects the Python that makes batches may change, as its source says.
+"""Which objects the Python code that makes batches may change, as its source says.
 
 A curriculum that sets a level in every tenth epoch changes nothing while one watches the first. What is read
 here is what code assigns to (attributes, items, global names and those of a closure), and on what it calls a
@@ -12,9 +12,10 @@ import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from overlap_train._callbacks.facts import MISSING, look_up, variables_of
-from overlap_train._callbacks.origins import Origin, is_simple, origin_of
-from overlap_train._callbacks.sources import Definition, definition_of
+from overlap_train._inspection.code import cells_of, function_of, names_in
+from overlap_train._inspection.lookup import MISSING, look_up, variables_of
+from overlap_train._inspection.origins import Origin, is_simple, origin_of
+from overlap_train._inspection.sources import Definition, definition_of
 
 __all__ = ["may_write"]
 
@@ -60,17 +61,12 @@ def _called(things: Sequence[Any]) -> list[types.FunctionType]:
             return called
         called += new
         waiting = [f for f in waiting if f not in new]
-        names.update(*(_names_in(f.__code__) for f in new))
+        names.update(*(names_in(f.__code__) for f in new))
 
 
 def _is_entry(function: types.FunctionType) -> bool:
     is_method = "." in function.__qualname__.rpartition("<locals>.")[2]
     return not is_method or function.__name__.startswith(("__", "on_epoch_"))
-
-
-def _names_in(code: types.CodeType) -> set[str]:
-    inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
-    return set(code.co_names).union(*map(_names_in, inner))
 
 
 def _owners(function: types.FunctionType, things: Sequence[Any]) -> list[Any]:
@@ -80,12 +76,8 @@ def _owners(function: types.FunctionType, things: Sequence[Any]) -> list[Any]:
         thing
         for thing in things
         if not isinstance(thing, (type, types.FunctionType))
-        and any(_function_of(vars(base).get(name)) is function for base in type(thing).__mro__)
+        and any(function_of(vars(base).get(name)) is function for base in type(thing).__mro__)
     ]
-
-
-def _function_of(member: Any) -> Any:
-    return getattr(member, "fget", None) or getattr(member, "__func__", member)
 
 
 class _Body:
@@ -101,8 +93,7 @@ class _Body:
         self._node, self._function, self._owners = node, function, owners
         parameters = [*node.args.posonlyargs, *node.args.args]
         self._first = parameters[0].arg if parameters else None
-        code = function.__code__
-        self._cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=False))
+        self._cells = cells_of(function)
         self._global = {
             name for each in ast.walk(node) if isinstance(each, ast.Global) for name in each.names
         }

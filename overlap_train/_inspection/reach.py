@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import collections
-import dis
 import functools
 import gc
 import logging
-import sys
 import types
 import weakref
 from collections.abc import Iterable, Iterator
@@ -17,8 +15,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._callbacks.facts import variables_of
-from overlap_train._callbacks.origins import Origin, Unclear, is_simple, origin_of
+from overlap_train._inspection import code
+from overlap_train._inspection.code import Unclear, content_of, function_of, stored_in
+from overlap_train._inspection.lookup import variables_of
+from overlap_train._inspection.origins import Origin, is_simple, origin_of
+from overlap_train._inspection.reads import named_in
 
 __all__ = ["named", "names_in", "reached", "reaches"]
 
@@ -65,27 +66,15 @@ def named(functions: Iterable[types.FunctionType]) -> dict[tuple[int, str], tupl
     Returns:
         The namespace and the name of each, by what tells them apart.
     """
-    found = {}
-    for function in functions:
-        if origin_of(function) is not Origin.USER:
-            continue
-        names = _names(function.__code__)
-        spaces, seen = [function.__globals__], set()
-        while spaces:
-            space = spaces.pop()
-            seen.add(id(space))
-            for name in names & space.keys():
-                found[id(space), name] = (space, name)
-                value = space[name]
-                if isinstance(value, types.ModuleType) and origin_of(value) is Origin.USER:
-                    spaces += [vars(value)] if id(vars(value)) not in seen else []
-    return found
+    own = (function for function in functions if origin_of(function) is Origin.USER)
+    places = (place for function in own for place in named_in(function))
+    return {(id(place.owner), place.name): (place.owner, place.name) for place in places}
 
 
 def names_in(functions: Iterable[types.FunctionType]) -> frozenset[str]:
     """Returns the names of variables and attributes in the code of functions of the user's."""
-    found = (_names(each.__code__) for each in functions if origin_of(each) is Origin.USER)
-    return frozenset().union(*found)
+    own = (each.__code__ for each in functions if origin_of(each) is Origin.USER)
+    return frozenset[str]().union(*map(code.names_in, own))
 
 
 def _walk(roots: Iterable[Any], kinds: tuple[type, ...]) -> Iterator[Any]:
@@ -129,7 +118,7 @@ def _held_by(thing: Any, kinds: tuple[type, ...]) -> Iterable[Any]:
     if isinstance(thing, types.FunctionType):
         return _of_function(thing)
     if isinstance(thing, types.CellType):
-        return _content(thing)
+        return content_of(thing)
     if isinstance(thing, weakref.ref):
         return (thing(),)
     if isinstance(thing, type):
@@ -163,53 +152,18 @@ def _is_users(value: Any) -> bool:
 def _set_by_keras(kind: Any) -> frozenset[str]:
     """Returns the names of the attributes that a class of Keras's, or the bases of another, set."""
     classes = [base for base in kind.__mro__ if origin_of(base) is not Origin.USER]
-    functions = [
-        getattr(member, "__func__", member) for base in classes for member in tuple(vars(base).values())
-    ]
-    return frozenset(
-        instruction.argval
-        for function in functions
-        if isinstance(function, types.FunctionType)
-        for instruction in dis.get_instructions(function)
-        if instruction.opname == "STORE_ATTR"
-    )
+    members = [function_of(member) for base in classes for member in tuple(vars(base).values())]
+    functions = (each for each in members if isinstance(each, types.FunctionType))
+    return frozenset().union(*(stored_in(function.__code__, "STORE_ATTR") for function in functions))
 
 
 def _of_function(function: types.FunctionType) -> Iterator[Any]:
     """Yields what a function closes over, has as defaults, and names."""
     yield from (function.__closure__ or (), function.__defaults__ or (), function.__kwdefaults__ or {})
     yield vars(function)
-    if origin_of(function) is not Origin.USER:
-        return
-    names = _names(function.__code__)
-    for name in names:
-        yield from _of_name(function.__globals__.get(name), names)
-        for module in _imported(name, function.__globals__.get("__package__")):
-            yield from _of_name(module, names)
-
-
-def _of_name(value: Any, names: set[str]) -> Iterator[Any]:
-    """Yields what a name stands for; of modules of the user's, what is named of them."""
-    left, seen = [value], set()
-    while left:
-        value = left.pop()
-        if not isinstance(value, types.ModuleType):
-            yield value
-        elif id(value) not in seen and origin_of(value) is Origin.USER:
-            seen.add(id(value))
-            left += [vars(value)[each] for each in names if each in vars(value)]
-
-
-def _imported(name: str, package: Any) -> list[Any]:
-    """Returns the modules that an `import` inside a function may mean by a name."""
-    within = f"{package}.{name}" if package else name
-    return [sys.modules[each] for each in {name, within} if each in sys.modules]
-
-
-def _names(code: types.CodeType) -> set[str]:
-    """Returns the names in a function's code and in that of the functions inside it."""
-    inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
-    return set(code.co_names).union(*map(_names, inner))
+    if origin_of(function) is Origin.USER:
+        found = (place.found for place in named_in(function, imports=True))
+        yield from (value for value in found if not isinstance(value, types.ModuleType))
 
 
 def _behind(proxy: Any) -> tuple[Any, ...]:
@@ -217,11 +171,4 @@ def _behind(proxy: Any) -> tuple[Any, ...]:
     try:
         return (proxy.__init__.__self__,)  # it hands out the methods of what it stands for
     except (AttributeError, ReferenceError):
-        return ()
-
-
-def _content(cell: types.CellType) -> tuple[Any, ...]:
-    try:
-        return (cell.cell_contents,)
-    except ValueError:  # not filled yet
         return ()

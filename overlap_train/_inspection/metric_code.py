@@ -1,0 +1,138 @@
+"""Whether a user's metrics read Python's state: a trace of their methods would hold for ever what that was.
+
+Keras runs `Metric.result`, `reset_state`, `get_metrics_result` and the `metrics` of a model operation by
+operation, each time anew. Their code is read, and that of the functions of the user's that it names, with
+what these names stand for now.
+"""
+
+from __future__ import annotations
+
+import gc
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from overlap_train._inspection.code import function_of, names_in, stores
+from overlap_train._inspection.lookup import MISSING, look_up
+from overlap_train._inspection.origins import SIMPLE, Origin, module_of, origin_of
+from overlap_train._inspection.reads import Place, closed_over, named_in
+from overlap_train._keras import methods
+from overlap_train._keras import metrics as keras_metrics
+
+__all__ = ["metrics_by_python", "names_metrics_by_python", "reads_python"]
+
+_CONSTANT = (*SIMPLE, np.generic)
+_PLAIN = (*SIMPLE[:-1], list, tuple, dict, set, np.ndarray, np.generic)
+# Of attributes, these are decided when an object is made.
+_FIXED = frozenset({"name", "dtype"})
+_OF_TRACES = (tf.Variable, tf.Tensor, keras.Variable, keras.KerasTensor, tf.DType, tf.TensorShape)
+_LAYERS = (keras.metrics.Metric, keras.layers.Layer, keras.losses.Loss, keras.optimizers.Optimizer)
+_CODE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, type)
+_CHANGING = frozenset({"random", "time", "os", "datetime", "secrets", "uuid"})
+
+
+def metrics_by_python(model: keras.Model) -> str | None:
+    """Returns what of a user's resets, names or reads the metrics by Python's state, or None.
+
+    Keras runs these methods operation by operation, each time anew. Those that touch variables, tensors and
+    other metrics only can be compiled; those whose code reads what Python may change cannot.
+    """
+    if not methods.is_stock_method(model.reset_metrics):
+        return f"{type(model).__name__}.reset_metrics"
+    if names_metrics_by_python(model):
+        return f"{type(model).__name__}.metrics"
+    if reads_python(model, model.get_metrics_result):
+        return f"{type(model).__name__}.get_metrics_result"
+    for metric in keras_metrics.metric_leaves(model):
+        for name in ("reset_state", "result"):
+            if reads_python(metric, getattr(metric, name)):
+                return f"{type(metric).__name__}.{name}"
+    return None
+
+
+def names_metrics_by_python(model: keras.Model) -> bool:
+    """Whether a model of the user's says by Python's state which metrics it has."""
+    return reads_python(model, function_of(look_up(model, "metrics")))
+
+
+def reads_python(owner: Any, method: Any) -> bool:
+    """Whether a method's result may depend on what Python's objects hold when it runs.
+
+    Args:
+        owner: a metric or a model.
+        method: of it, bound or as its class has it.
+    """
+    if methods.is_stock_method(method):
+        return False
+    function = getattr(method, "__func__", method)
+    if not isinstance(function, types.FunctionType):
+        return True
+    seen: list[Any] = []
+    waiting = [function]
+    while waiting:
+        function = waiting.pop()
+        if function in seen or methods.is_stock_method(function):
+            continue
+        seen.append(function)
+        if origin_of(function) is not Origin.USER:
+            if function is seen[0] and any(isinstance(p.found, _PLAIN) for p in _attributes(owner, function)):
+                return True
+            continue
+        for place in (*closed_over(function), *named_in(function), *_attributes(owner, function)):
+            if isinstance(place.found, types.FunctionType):
+                waiting.append(place.found)
+            elif _may_change(place, owner, function):
+                return True
+    return False
+
+
+def _attributes(owner: Any, function: types.FunctionType) -> Iterator[Place]:
+    """Yields what the names in a function are as attributes of an object, but for what is fixed."""
+    for name in names_in(function.__code__) - _FIXED:
+        found = function_of(look_up(owner, name))
+        if found is not MISSING:
+            yield Place(owner, name, found, name)
+
+
+def _may_change(place: Place, owner: Any, function: types.FunctionType) -> bool:
+    """Whether code may find another state in a place some time."""
+    value, is_constant = place.found, place.found is MISSING or isinstance(place.found, _CONSTANT)
+    if isinstance(value, types.ModuleType):
+        root = module_of(value).split(".")[0]
+        return root in _CHANGING or (root == "numpy" and "random" in names_in(function.__code__))
+    if place.owner is owner:
+        return isinstance(value, _PLAIN) or (not is_constant and _keeps_state(value))
+    if not is_constant:
+        return _keeps_state(value)
+    if isinstance(place.owner, types.CellType):
+        return _is_set_again(place.owner, place.name)
+    return place.owner is not function.__globals__ or _is_rebound(place.owner, place.name)
+
+
+def _keeps_state(value: Any) -> bool:
+    """Whether an object may hold something else some time that a trace does not see."""
+    if isinstance(value, (*_OF_TRACES, *_LAYERS, *_CODE)):
+        return isinstance(value, type) and origin_of(value) is Origin.USER and not issubclass(value, _LAYERS)
+    return True
+
+
+def _is_rebound(space: dict[str, Any], name: str) -> bool:
+    """Whether a function of a module gives a global name another value."""
+    members = (
+        member
+        for value in list(space.values())
+        for member in ([value, *vars(value).values()] if isinstance(value, type) else [value])
+    )
+    codes = (getattr(getattr(member, "__func__", member), "__code__", None) for member in members)
+    return any(stores(code, name) for code in codes if isinstance(code, types.CodeType))
+
+
+def _is_set_again(cell: types.CellType, name: str) -> bool:
+    """Whether a function that shares a cell of a closure gives it another value."""
+    closures = [each for each in gc.get_referrers(cell) if isinstance(each, tuple)]
+    functions = [f for each in closures for f in gc.get_referrers(each) if isinstance(f, types.FunctionType)]
+    return any(stores(function.__code__, name) for function in functions)

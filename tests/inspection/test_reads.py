@@ -1,0 +1,204 @@
+"""What the code of a validation reads is found, whatever it is behind; what it does not name is not."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import sys
+import types
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train._inspection import reads
+from overlap_train._inspection.code import Unclear
+from overlap_train._inspection.reads import Place, Reading, closed_over, named_in
+
+SCALE, OTHER = 1.0, 2.0
+TABLE = {"scale": 1.0}
+SETTINGS = types.ModuleType("settings_of_reads")
+SETTINGS.__file__ = __file__
+SETTINGS.scale, SETTINGS.other = 1.0, 2.0
+
+
+class Config:
+    def __init__(self):
+        self.scale, self.other = 1.0, 2.0
+
+
+class OfClass:
+    scale = 1.0
+
+
+def helper(x):
+    return x * SCALE
+
+
+def decorated(function):
+    @functools.wraps(function)
+    def run(*arguments):
+        return function(*arguments)
+
+    return run
+
+
+class Own(keras.layers.Layer):
+    """A layer whose `call` is the one that a case gives it."""
+
+    def __init__(self, config=None):
+        super().__init__()
+        self.config, self.unread, self.factor = config, Config(), 1.0
+        self.rows = np.ones(3)
+
+    def train_step(self, data):
+        return OTHER
+
+
+def closed(value):
+    return lambda self, x: x * value["scale"]
+
+
+def layer_of(call, config=None):
+    return type("Case", (Own,), {"call": call})(config)
+
+
+def labels(*roots):
+    reading = Reading(roots)
+    plain = {f"{type(part).__name__}.{name}" for part, own in reading.parts.values() for name in own}
+    return plain | {place.label for place in reading.places.values()}
+
+
+def imports(self, x):
+    import settings_of_reads
+
+    return x * settings_of_reads.scale
+
+
+CASES = {
+    "a global": (lambda self, x: x * SCALE, None, "SCALE"),
+    "a container": (lambda self, x: x * TABLE["scale"], None, "TABLE"),
+    "behind a function": (lambda self, x: helper(x), None, "SCALE"),
+    "behind a decorator": (decorated(lambda self, x: helper(x)), None, "SCALE"),
+    "in a function inside": (lambda self, x: [helper(x) for _ in range(2)], None, "SCALE"),
+    "a module of the user's": (lambda self, x: x * SETTINGS.scale, None, "scale"),
+    "a module that it imports": (imports, None, "scale"),
+    "a closure": (closed({"scale": 1.0}), None, "value"),
+    "an attribute": (lambda self, x: x * self.factor, None, "Case.factor"),
+    "by a text": (lambda self, x: x * getattr(self, "factor"), None, "Case.factor"),  # noqa: B009
+    "an array": (lambda self, x: x * self.rows[0], None, "Case.rows"),
+    "of a held object": (lambda self, x: x * self.config.scale, Config(), "Config.scale"),
+    "of a namespace": (
+        lambda self, x: x * self.config.scale,
+        argparse.Namespace(scale=1.0),
+        "Namespace.scale",
+    ),
+    "of a class": (lambda self, x: x * OfClass.scale, None, "OfClass.scale"),
+    "of a partial": (lambda self, x: self.config(x), functools.partial(closed(TABLE), None), "value"),
+    "the environment": (lambda self, x: x * float(os.environ.get("SCALE", 1)), None, "os.environ"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_read_is_found(case, monkeypatch):
+    monkeypatch.setitem(sys.modules, "settings_of_reads", SETTINGS)
+    call, config, label = CASES[case]
+    found = labels(layer_of(call, config))
+    assert label in found
+    assert not found & {"OTHER", "other", "Config.other"}
+
+
+class Weights:
+    def __init__(self):
+        self.scale = 1.0
+
+    def __call__(self, weights):
+        return self._scaled(weights)
+
+    def _scaled(self, weights):
+        return keras.ops.sum(weights) * self.scale
+
+    def unused(self):
+        return OTHER
+
+
+def activation(x):
+    return x * SCALE
+
+
+@pytest.mark.parametrize(
+    ("part", "label"),
+    [
+        (keras.layers.Dense(1, activation=activation), "SCALE"),
+        (keras.layers.Dense(1, kernel_regularizer=Weights()), "Weights.scale"),
+        (keras.layers.Lambda(activation), "SCALE"),
+        (keras.metrics.MeanMetricWrapper(lambda y, p: p * SCALE), "SCALE"),
+        (tf.function(activation), "SCALE"),
+        (activation, "SCALE"),
+        (keras.layers.Dense(1).call, "Dense.units"),
+    ],
+)
+def test_what_is_read_by_code_that_keras_s_own_parts_hold(part, label):
+    found = labels(part)
+    assert label in found
+    assert "OTHER" not in found
+
+
+def test_variables_and_what_the_training_sets_are_not_states():
+    layer = layer_of(lambda self, x: x * self.weight * SCALE)
+    layer.weight, layer.stop_training = tf.Variable(1.0), True
+    before = Reading([layer]).places
+    layer.weight.assign(2.0)
+    after = Reading([layer]).places
+    assert before.keys() == after.keys()
+    assert all(place.is_as(before[key]) for key, place in after.items())
+    assert "Case.stop_training" not in labels(layer)
+
+
+def test_places_are_the_same_if_plain_values_are_equal():
+    place = Place(None, "", (1, 2.0), "")
+    assert place.is_as(Place(None, "", (1, 2.0), ""))
+    assert Place(None, "", float("nan"), "").is_as(Place(None, "", float("nan"), ""))
+    assert not place.is_as(Place(None, "", (1, 2), ""))
+    assert not Place(None, "", [1], "").is_as(Place(None, "", [1], "")), "objects are the same if identical"
+
+
+def test_too_much_to_look_through_is_said(monkeypatch):
+    monkeypatch.setattr(reads, "_MOST_OBJECTS", 10)
+    held = [[number] for number in range(20)]
+    with pytest.raises(Unclear):
+        Reading([lambda x: x * held[0][0]])
+
+
+def test_names_and_closures_of_one_function():
+    value = 3
+
+    def function():
+        return value, SCALE, SETTINGS.scale
+
+    assert {(place.name, place.found) for place in closed_over(function)} == {("value", 3)}
+    found = {(place.name, place.owner is globals()) for place in named_in(function)}
+    assert found >= {("SCALE", True), ("SETTINGS", True), ("scale", False)}
+
+
+def test_the_first_change_is_told_in_words():
+    table = {"scale": 1.0}
+    layer = layer_of(lambda self, x: x * table["scale"])
+    before = Reading([layer])
+    assert Reading([layer]).change_since(before) is None
+    layer.factor = 2.0
+    assert Reading([layer]).change_since(before) == "Case.factor"
+    layer.factor = 1.0
+    table["scale"] = 2.0
+    assert Reading([layer]).change_since(before) == "table"
+
+
+def test_an_attribute_is_new_if_it_is_read_or_says_otherwise_than_its_class():
+    layer = layer_of(lambda self, x: x * self.late)
+    type(layer).scale = 1.0
+    assert Place(layer, "late", 1.0).is_new({"late"})
+    assert not Place(layer, "late", 1.0).is_new({"other"})
+    assert Place(layer, "scale", 2.0).is_new(())
+    assert not Place(layer, "scale", 1.0).is_new(("scale",))
