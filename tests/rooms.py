@@ -55,7 +55,7 @@ ROOMS = {
     ),
     "_checkpoint": _room(
         "the file of a checkpoint, and what goes into it",
-        "_callbacks _data _keras _snapshot _support errors options records",
+        "_callbacks _data _inspection _keras _snapshot _support errors options records",
     ),
     "_callbacks": _room(
         "who listens to what, delivery, the state of callbacks",

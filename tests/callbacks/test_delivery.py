@@ -395,7 +395,7 @@ def test_a_validation_may_be_made_again_until_its_first_batch(anew):
         running = tuple(SimpleNamespace(logs={"loss": loss}, state=()) for _ in range(2))
         return ValidationResult({"loss": loss}, running)
 
-    def ask(name):
+    def ask(name, most):
         events.append("asked")
         return result(2.0) if anew and events[-2] == "batch 0" else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -20,6 +21,7 @@ class Model:
 
     run_eagerly = False
     optimizer = None
+    metrics = keras.Model.metrics
 
     def get_metrics_result(self):
         return {}
