@@ -55,11 +55,11 @@ ROOMS = {
     ),
     "_checkpoint": _room(
         "the file of a checkpoint, and what goes into it",
-        "_callbacks _data _inspection _keras _snapshot _support errors options records",
+        "_callbacks _copies _data _inspection _keras _snapshot _support errors options records",
     ),
     "_callbacks": _room(
         "who listens to what, delivery, the state of callbacks",
-        "_inspection _keras _snapshot _support errors records",
+        "_copies _inspection _keras _snapshot _support errors records",
     ),
     "_data": _room(
         "arrays, pipelines and generators; positions in them; shards", "_inspection _keras _support zero_copy"
@@ -67,6 +67,10 @@ ROOMS = {
     "conv": _room("the tiled convolution, compiled for CPU and CUDA", "_keras _support errors options"),
     "scheduling": _room(
         "several networks at once, layer by layer", "_keras _support errors records zero_copy"
+    ),
+    "_copies": _room(
+        "copies of what objects of Python's hold: taken, put back where it was, packed for a file",
+        "_inspection errors",
     ),
     "_snapshot": _room("one immutable version of everything that decides the future", "_inspection records"),
     "monitoring": _room("recorder, sampler, timeline, accounts, progress", "_support records"),

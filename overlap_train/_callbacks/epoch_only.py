@@ -7,7 +7,8 @@ from typing import Any
 
 import keras
 
-from overlap_train._callbacks.state import CallbackState, capture, restore
+from overlap_train._callbacks.state import capture, restore
+from overlap_train._copies.kept import KeptState
 from overlap_train._support.arguments import require_instance
 
 __all__ = ["EpochOnly"]
@@ -65,7 +66,7 @@ class EpochOnly(keras.callbacks.Callback):  # type: ignore[misc]
         Raises:
             CheckpointMismatchError: a variable of the callback has changed its shape.
         """
-        restore(self.callback, CallbackState(type(self.callback).__name__, dict(state)))
+        restore(self.callback, KeptState(type(self.callback).__name__, dict(state)))
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Passes on that the training begins."""

@@ -16,14 +16,16 @@ Use all of it on the training thread, and restore after `on_train_begin`, which 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
 
 from overlap_train._callbacks.kinds import is_keras, of_keras, unfit
-from overlap_train._callbacks.objects import (
+from overlap_train._copies.kept import KeptState, kept
+from overlap_train._copies.model_variables import ModelVariables
+from overlap_train._copies.objects import (
     Classes,
     NotPutBackError,
     attributes_of,
@@ -32,37 +34,17 @@ from overlap_train._callbacks.objects import (
     keeps,
     set_attributes,
 )
-from overlap_train._callbacks.placing import Placing
-from overlap_train._callbacks.values import Copies, Resource, copied, standing_in
+from overlap_train._copies.placing import Placing
+from overlap_train._copies.values import Copies, Resource, copied, standing_in
 from overlap_train._inspection.lookup import variables_of
 from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
 
-__all__ = ["CallbackState", "capture", "capture_all", "check_all", "restore", "restore_all", "without_bars"]
+__all__ = ["capture", "capture_all", "check_all", "restore", "restore_all", "without_bars"]
 
 _CUSTOM = "get_state()"
 
 
-@dataclass(frozen=True)
-class CallbackState:
-    """What one callback remembered at one moment.
-
-    Attributes:
-        kind: the name of its class.
-        values: its attributes by name, or what `get_state()` returned under that name.
-        left_out: the attributes that could not be copied.
-        lost: those of them, and of what the attributes hold, that a training may change; the others are
-            functions, parts of the model and the like.
-        tells_sharing: whether it says what its attributes hold in common, which earlier releases did not.
-    """
-
-    kind: str
-    values: Mapping[str, Any] = field(default_factory=dict)
-    left_out: tuple[str, ...] = ()
-    lost: tuple[str, ...] = ()
-    tells_sharing: bool = True
-
-
-def capture(callback: keras.callbacks.Callback, copies: Copies | None = None) -> CallbackState:
+def capture(callback: keras.callbacks.Callback, copies: Copies | None = None) -> KeptState:
     """Copies what a callback remembers.
 
     Lists, dicts and the arrays of a user's class are copied; what is immutable, the arrays of Keras's own
@@ -76,22 +58,13 @@ def capture(callback: keras.callbacks.Callback, copies: Copies | None = None) ->
         TypeError: `get_state` returned what cannot be copied.
     """
     copies = copies or Copies()
-    values: dict[str, Any] = {}
-    left_out, lost = [], []
-    for name in _remembered(callback):
-        try:
-            values[name] = _copied(callback, name, copies)
-        except Resource as error:
-            left_out.append(name)
-            lost += [] if error.constant else [name]
-        else:
-            lost += [f"{name}.{inner}" for inner in getattr(values[name], "lost", ())]
-    if _speaks_for_itself(callback):
-        values[_CUSTOM] = _custom_state(callback, copies)
-    return CallbackState(type(callback).__name__, values, tuple(left_out), tuple(lost))
+    state = _kept(callback, copies, copy_arrays=not is_keras(type(callback)))
+    if not _speaks_for_itself(callback):
+        return state
+    return replace(state, values={**state.values, _CUSTOM: _custom_state(callback, copies)})
 
 
-def restore(callback: keras.callbacks.Callback, state: CallbackState) -> tuple[str, ...]:
+def restore(callback: keras.callbacks.Callback, state: KeptState) -> tuple[str, ...]:
     """Puts back what a callback remembered; a state can be put back any number of times.
 
     What cannot be copied now is left as it is; for the rest see `placing`.
@@ -107,14 +80,14 @@ def restore(callback: keras.callbacks.Callback, state: CallbackState) -> tuple[s
     return _restored([(callback, state)])
 
 
-def capture_all(callbacks: Iterable[keras.callbacks.Callback]) -> tuple[CallbackState, ...]:
+def capture_all(callbacks: Iterable[keras.callbacks.Callback]) -> tuple[KeptState, ...]:
     """Captures each callback but progress bars, which remember nothing that outlives an epoch."""
     copies = Copies()
     return tuple(capture(callback, copies) for callback in without_bars(callbacks))
 
 
 def restore_all(
-    callbacks: Iterable[keras.callbacks.Callback], states: Sequence[CallbackState]
+    callbacks: Iterable[keras.callbacks.Callback], states: Sequence[KeptState]
 ) -> tuple[str, ...]:
     """Restores each callback from the state at its position, or none if one does not fit.
 
@@ -129,7 +102,7 @@ def restore_all(
     return _restored([*zip(chosen, states, strict=True)])
 
 
-def _restored(pairs: Sequence[tuple[keras.callbacks.Callback, CallbackState]]) -> tuple[str, ...]:
+def _restored(pairs: Sequence[tuple[keras.callbacks.Callback, KeptState]]) -> tuple[str, ...]:
     """Restores callbacks, after all is known to fit; returns what stays as it is."""
     placing, stay = Placing(tells_sharing=any(state.tells_sharing for _, state in pairs)), []
     work = [(callback, state, _to_restore(callback, state), class_for(callback)) for callback, state in pairs]
@@ -155,7 +128,7 @@ def _restored(pairs: Sequence[tuple[keras.callbacks.Callback, CallbackState]]) -
     return tuple(stay)
 
 
-def check_all(callbacks: Iterable[keras.callbacks.Callback], states: Sequence[CallbackState]) -> None:
+def check_all(callbacks: Iterable[keras.callbacks.Callback], states: Sequence[KeptState]) -> None:
     """Makes sure that each callback can be restored from the state at its position, and changes nothing.
 
     Raises:
@@ -176,7 +149,7 @@ def check_all(callbacks: Iterable[keras.callbacks.Callback], states: Sequence[Ca
         _check_values(callback, state)
 
 
-def _check_values(callback: keras.callbacks.Callback, state: CallbackState) -> None:
+def _check_values(callback: keras.callbacks.Callback, state: KeptState) -> None:
     """Refuses attributes that `capture` takes from no callback of this class, and values of another type."""
     known, settings = of_keras(type(callback))  # type: ignore[arg-type]
     classes = class_for(callback)
@@ -203,14 +176,10 @@ def _no_object(value: Any, classes: Classes) -> str | None:
     return None
 
 
-def _to_restore(callback: keras.callbacks.Callback, state: CallbackState) -> dict[str, Any]:
+def _to_restore(callback: keras.callbacks.Callback, state: KeptState) -> dict[str, Any]:
     """Returns the attributes that take a value back: what cannot be copied now stays as it is."""
-    live, now = variables_of(callback), _copyable(callback)
+    live, now = variables_of(callback), _kept(callback, Copies(), copy_arrays=False).values
     return {n: v for n, v in state.values.items() if n != _CUSTOM and (n not in live or n in now)}
-
-
-def _copyable(callback: keras.callbacks.Callback) -> list[str]:
-    return [name for name in _remembered(callback) if _can_be_copied(callback, name)]
 
 
 def without_bars(callbacks: Iterable[keras.callbacks.Callback]) -> list[keras.callbacks.Callback]:
@@ -219,7 +188,7 @@ def without_bars(callbacks: Iterable[keras.callbacks.Callback]) -> list[keras.ca
 
 
 def _chosen(
-    callbacks: Iterable[keras.callbacks.Callback], states: Sequence[CallbackState]
+    callbacks: Iterable[keras.callbacks.Callback], states: Sequence[KeptState]
 ) -> list[keras.callbacks.Callback]:
     """Returns whom states belong to; in files of earlier releases a list has none for itself."""
     chosen = without_bars(callbacks)
@@ -265,15 +234,10 @@ def _takes_copies(callback: Any) -> bool:
     return getattr(callback, "takes_copies", False) is True
 
 
-def _copied(callback: keras.callbacks.Callback, name: str, copies: Copies, **options: Any) -> Any:
-    value = variables_of(callback)[name]
-    if not keeps(type(callback), name):
-        raise Resource(f"what hides {name!r} of its class")
-    if type(value) in (bool, int, float, str):
-        return value
-    options = {"copy_arrays": not is_keras(type(callback)), **options}
-    foreign = _ModelVariables(callback.model)
-    return copied(value, foreign=foreign, look_into=_look_into, copies=copies, holder=callback, **options)
+def _kept(callback: keras.callbacks.Callback, copies: Copies, *, copy_arrays: bool) -> KeptState:
+    foreign = ModelVariables(callback.model)
+    names = _remembered(callback)
+    return kept(callback, names, copies, look_into=_look_into, foreign=foreign, copy_arrays=copy_arrays)
 
 
 def _look_into(value: Any) -> Mapping[str, Any] | None:
@@ -283,7 +247,7 @@ def _look_into(value: Any) -> Mapping[str, Any] | None:
     return attributes_of(value)
 
 
-def _custom_value(callback: Any, state: CallbackState, placing: Placing) -> Any:
+def _custom_value(callback: Any, state: KeptState, placing: Placing) -> Any:
     """Returns what `set_state` gets: what `get_state` returned, made again."""
     value = state.values[_CUSTOM]
     if _takes_copies(callback):
@@ -294,41 +258,6 @@ def _custom_value(callback: Any, state: CallbackState, placing: Placing) -> Any:
         except NotPutBackError as error:
             raise ValueError(str(error)) from error
     return placing.put(value)
-
-
-def _can_be_copied(callback: keras.callbacks.Callback, name: str) -> bool:
-    try:
-        _copied(callback, name, Copies(), copy_arrays=False)
-    except Resource:
-        return False
-    return True
-
-
-class _ModelVariables(Collection[int]):
-    """The `id` of each variable of a model, listed when first asked: the snapshot restores these."""
-
-    def __init__(self, model: keras.Model | None) -> None:
-        self._model = model
-        self._ids: frozenset[int] | None = None
-
-    def __contains__(self, identity: object) -> bool:
-        if self._ids is None:
-            self._ids = frozenset(id(v) for v in self._variables())
-        return identity in self._ids
-
-    def __iter__(self) -> Any:
-        return iter(self._ids or ())
-
-    def __len__(self) -> int:
-        return len(self._ids or ())
-
-    def _variables(self) -> list[Any]:
-        if self._model is None:
-            return []
-        optimizer = getattr(self._model, "optimizer", None)
-        metrics = getattr(self._model, "metrics_variables", ())
-        found = [*self._model.variables, *metrics, *(optimizer.variables if optimizer is not None else ())]
-        return [*found, *(v.value for v in found)]
 
 
 @contextlib.contextmanager
@@ -343,7 +272,7 @@ def _named(kind: str, name: str) -> Iterator[None]:
         ) from error
 
 
-def _other_class(callback: keras.callbacks.Callback, state: CallbackState) -> str:
+def _other_class(callback: keras.callbacks.Callback, state: KeptState) -> str:
     return (
         f"The state is that of a {state.kind}, and the callback is a {type(callback).__name__}. Pass the "
         "same callbacks in the same order, or start afresh."

@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from overlap_train._callbacks.packing import pack, unpack
 from overlap_train._callbacks.rewind import FileMark, read_marks
-from overlap_train._callbacks.state import CallbackState
 from overlap_train._checkpoint.inside_epochs import pack_inside_epochs, unpack_inside_epochs
 from overlap_train._checkpoint.meta import TrainingMeta
 from overlap_train._checkpoint.state import CheckpointState
@@ -21,6 +19,8 @@ from overlap_train._checkpoint.values import (
     specs_of,
     undelivered,
 )
+from overlap_train._copies.kept import KeptState
+from overlap_train._copies.packing import pack, unpack
 from overlap_train._data.cursor import CursorState
 from overlap_train._keras.randomness import check_random_states
 from overlap_train._snapshot import InsideEpochs, ModelState, Values
@@ -61,7 +61,7 @@ class Found:
     state: CheckpointState
     meta: TrainingMeta
     files: tuple[FileMark, ...]
-    callbacks: tuple[CallbackState, ...]
+    callbacks: tuple[KeptState, ...]
     data: dict[str, Any]
     undelivered: tuple[Undelivered, ...]
     inside: InsideEpochs
@@ -103,7 +103,7 @@ class Captured:
         adjusted: settings of Keras's callbacks that the training has changed, by their places.
     """
 
-    callbacks: tuple[CallbackState, ...]
+    callbacks: tuple[KeptState, ...]
     files: tuple[FileMark, ...]
     random: Mapping[str, Any]
     in_turn: bool
@@ -129,9 +129,9 @@ def as_checkpoint(
         fingerprint: whom the checkpoint belongs to.
     """
     arrays, described = pack(captured.callbacks)
-    data_arrays, data = pack([CallbackState("data", point.position.data)], prefix="data", sharing=False)
+    data_arrays, data = pack([KeptState("data", point.position.data)], prefix="data")
     waiting_arrays, waiting = pack_undelivered(point.undelivered)
-    generators = CallbackState("random", captured.random)
+    generators = KeptState("random", captured.random)
     random_arrays, random = pack([generators], prefix="random", sharing=False)
     inside_arrays, inside = pack_inside_epochs(captured.inside.until(point.step))
     arrays |= data_arrays | waiting_arrays | random_arrays | inside_arrays | pack_values(values)
@@ -169,7 +169,7 @@ def understood(state: CheckpointState, variables: ModelState, num_batches: int |
     meta = TrainingMeta.of(state, num_batches=num_batches)
     check_values(state.arrays, specs_of(variables))
     waiting = undelivered(state.arrays, meta.undelivered, variables)
-    data = [dict(part.values) for part in unpack(state.arrays, meta.data, sharing=False)]
+    data = [dict(part.values) for part in unpack(state.arrays, meta.data)]
     files, callbacks = read_marks(meta.files), unpack(state.arrays, meta.callbacks)
     inside = unpack_inside_epochs(state, meta.inside, variables)
     random = _random_states(state, meta)

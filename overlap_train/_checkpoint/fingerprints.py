@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from overlap_train._checkpoint.data_state import rows_that_tell
 from overlap_train._checkpoint.state import layout
 from overlap_train._data.feed import Feed
-from overlap_train._data.source_state import rows_that_tell
 
 __all__ = ["describe_data", "describe_loss", "describe_metrics", "describe_sets", "fingerprint"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from overlap_train._callbacks.packing import pack, unpack
-from overlap_train._callbacks.state import CallbackState
 from overlap_train._checkpoint.state import CheckpointState
 from overlap_train._checkpoint.values import Arrays, check_values, pack_values, specs_of, stored_values
+from overlap_train._copies.kept import KeptState
+from overlap_train._copies.packing import pack, unpack
 from overlap_train._snapshot import InsideEpochs, ModelState, Snapshot
 from overlap_train._support.numbers import is_count
 from overlap_train.errors import CheckpointCorruptError
@@ -28,7 +28,7 @@ def pack_inside_epochs(stood: InsideEpochs) -> tuple[Arrays, list[Any]]:
     pending = stood.pending
     if pending is not None:
         values["pending"] = [pending.epoch, pending.step, dict(stood.live)]
-    parts = [CallbackState("inside epochs", values)]
+    parts = [KeptState("inside epochs", values)]
     arrays, described = pack(parts, prefix=f"{_HERE}/parts", sharing=False)
     return arrays | (pack_values(pending.values, _HERE) if pending is not None else {}), described
 

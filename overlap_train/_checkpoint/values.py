@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from overlap_train._callbacks.packing import pack, unpack
-from overlap_train._callbacks.state import CallbackState
+from overlap_train._copies.kept import KeptState
+from overlap_train._copies.packing import pack, unpack
 from overlap_train._data.cursor import CursorState
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train.errors import CheckpointCorruptError
@@ -86,7 +86,7 @@ def pack_undelivered(epochs: Iterable[Undelivered]) -> tuple[Arrays, list[Any]]:
     described = []
     for number, waiting in enumerate(epochs):
         snapshot, prefix = waiting.snapshot, f"undelivered/{number}"
-        parts = CallbackState("epoch", {"logs": dict(waiting.logs), "data": snapshot.position.data})
+        parts = KeptState("epoch", {"logs": dict(waiting.logs), "data": snapshot.position.data})
         packed, texts = pack([parts], prefix=f"{prefix}/parts", sharing=False)
         arrays |= packed | pack_values(snapshot.values, prefix)
         place = snapshot.position.place()

@@ -15,11 +15,12 @@ import keras
 
 from overlap_train._callbacks.rewind import mark_files, sync_files
 from overlap_train._callbacks.settings import Settings
-from overlap_train._callbacks.state import CallbackState, capture_all
+from overlap_train._callbacks.state import capture_all
 from overlap_train._checkpoint.content import Captured, StartPoint, Told, as_checkpoint
 from overlap_train._checkpoint.model_attributes import ModelAttributes
 from overlap_train._checkpoint.store import CheckpointStore
 from overlap_train._checkpoint.values import specs_of
+from overlap_train._copies.kept import KeptState
 from overlap_train._keras.randomness import random_states
 from overlap_train._snapshot import InsideEpochs, ModelState, Values
 from overlap_train.options.checkpoint import CheckpointPolicy
@@ -146,13 +147,13 @@ class CheckpointWriter:
         )
         self._writing = self._writer.submit(self._write, point, values, captured)
 
-    def _captured(self, callbacks: Iterable[keras.callbacks.Callback]) -> tuple[CallbackState, ...]:
+    def _captured(self, callbacks: Iterable[keras.callbacks.Callback]) -> tuple[KeptState, ...]:
         """Returns what callbacks remember; says of what no checkpoint will hold, once."""
         states = capture_all(callbacks)
         self._say_lost(states)
         return states
 
-    def _say_lost(self, states: Iterable[CallbackState]) -> None:
+    def _say_lost(self, states: Iterable[KeptState]) -> None:
         names = dict.fromkeys(f"{state.kind}.{name}" for state in states for name in state.lost)
         new = [name for name in names if name not in self._said_lost]
         self._said_lost.update(new)

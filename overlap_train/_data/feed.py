@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from overlap_train._data.source_state import NotesState
 from overlap_train._inspection.traced import CapturedVariable, TracedFunction
 
 __all__ = ["Feed"]
@@ -136,8 +137,12 @@ class Feed(abc.ABC):
     def forget(self, drawn: int, seen: int = 0) -> None:
         """Says that nobody will go back to before batch `seen` of pass number `drawn`."""
 
-    def remember(self) -> bool:
-        """Prepares to tell where it stands, for another process; returns whether this data allows it."""
+    def remember(self, note: NotesState) -> bool:
+        """Prepares to tell where it stands, for another process; returns whether this data allows it.
+
+        Args:
+            note: makes what takes the state of a source.
+        """
         return self.rewindable
 
     @property

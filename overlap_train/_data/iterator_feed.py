@@ -26,7 +26,7 @@ from overlap_train._data.pipeline import (
 )
 from overlap_train._data.preprocessing import Preprocess
 from overlap_train._data.row_orders import in_background
-from overlap_train._data.source_state import SourceState, begun_at, state_at
+from overlap_train._data.source_state import NotesState, SourceState, begun_at, state_at
 from overlap_train._keras.data import Pipeline
 
 __all__ = ["IteratorFeed"]
@@ -59,6 +59,7 @@ class IteratorFeed(Feed):
         self._first: Any = None
         self._origin: concurrent.futures.Future[tf.Tensor | None] | None = None
         self._kept: KeptBatches | None = None
+        self._note: NotesState | None = None
         self._state: SourceState | None = None
         self._taken: dict[tuple[int, bool], dict[str, Any]] = {}
         self._recalled = False
@@ -125,19 +126,20 @@ class IteratorFeed(Feed):
     def left_out(self) -> Sequence[str]:
         return () if self._state is None else self._state.left_out
 
-    def remember(self) -> bool:
+    def remember(self, note: NotesState) -> bool:
         if self._state is None and isinstance(self._dataset, tf.data.Dataset):
             alike = self._pipeline.is_dataset and python_draws_at_pass(self._dataset)
             if self._pipeline.resumable or (alike and not self.rewindable):
-                self._state = SourceState(self._pipeline.stateful)
+                self._note, self._state = note, note(self._pipeline.stateful)
         return self._state is not None or self.rewindable
 
     def mark(self) -> None:
         self._take(begun=True)
 
     def remembered(self, *, begun: bool, seen: int) -> dict[str, Any]:
-        taken = self._take(begun=begun)
-        position = state_at(self._telling.get(self.drawn), seen) if taken and begun else None
+        taken, position = self._take(begun=begun), None
+        if begun and taken and self._note is not None:
+            position = state_at(self._telling.get(self.drawn), seen, self._note)
         return taken if position is None else {**taken, "position": position}
 
     def _take(self, *, begun: bool) -> dict[str, Any]:
@@ -199,8 +201,9 @@ class IteratorFeed(Feed):
         self._recalled, self.drawn = False, drawn - 1
         opened = self.new_pass()
         self.mark()
-        told, position = self._pipeline.told, self._position
-        begun = begun_at(told, seen, position) if told is not None and position is not None else None
+        told, position, begun = self._pipeline.told, self._position, None
+        if told is not None and position is not None and self._note is not None:
+            begun = begun_at(told, seen, position, self._note)
         if begun is not None:
             self._telling[drawn] = begun
             return opened

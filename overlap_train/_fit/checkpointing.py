@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from overlap_train._checkpoint.configuration import describe_configuration, shown_rate
+from overlap_train._checkpoint.data_state import beside
 from overlap_train._checkpoint.fingerprints import describe_sets, fingerprint
 from overlap_train._checkpoint.model_attributes import ModelAttributes
 from overlap_train._checkpoint.resume import Resumer, Told
@@ -42,7 +43,7 @@ def build_resumer(
         return None
     if policy.every_steps is not None and settings.hosts.count > 1:
         raise ValueError("CheckpointPolicy(every_steps=...) is for one host; leave it out on several")
-    if not (feed.rewindable if settings.hosts.count > 1 else feed.remember()):
+    if not (feed.rewindable if settings.hosts.count > 1 else feed.remember(beside(request.model))):
         raise ValueError(
             "resume needs data whose position can be found again: arrays, a PyDataset, a generator, Grain, "
             "or a tf.data.Dataset without Python functions and state of its own (Hugging Face's "

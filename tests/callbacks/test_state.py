@@ -13,12 +13,12 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._callbacks.state import (
-    CallbackState,
     capture,
     capture_all,
     restore,
     restore_all,
 )
+from overlap_train._copies.kept import KeptState
 from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
 from tests.callbacks.hooks import begin, remembered, run, through_disk
 
@@ -314,8 +314,8 @@ def test_a_value_that_no_callback_of_the_class_remembers_is_refused(model, make,
     early, callback = keras.callbacks.EarlyStopping(), make()
     early.wait = 1
     callback.set_model(model)
-    good = CallbackState("EarlyStopping", {"wait": 2})
-    bad = CallbackState(type(callback).__name__, values)
+    good = KeptState("EarlyStopping", {"wait": 2})
+    bad = KeptState(type(callback).__name__, values)
     before = dict(vars(callback))
     with pytest.raises(CheckpointCorruptError, match=next(iter(values))):
         restore_all([early, callback], [good, bad])

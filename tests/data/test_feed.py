@@ -89,4 +89,4 @@ def test_what_a_feed_does_not_say_is_what_changes_nothing():
 def test_what_can_be_rewound_can_be_found_by_another_process(rewindable):
     feed = Numbers()
     feed.rewindable = rewindable
-    assert feed.remember() is rewindable
+    assert feed.remember(None) is rewindable

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 
+import keras
 import numpy as np
 import pytest
 
@@ -59,6 +60,34 @@ class Passes(Indexed):
         self.order = np.roll(self.order, sum(self.seen["shifts"]))
 
 
+class Jitter:
+    """An object of the user's with a seed, as an augmentation has one."""
+
+    def __init__(self, rng):
+        self.rng, self.done = rng, {"count": 0}
+
+    def __call__(self, x):
+        self.done["count"] += 1
+        return x + self.rng.normal(scale=0.01 * self.done["count"], size=x.shape)
+
+
+class Augments(Indexed):
+    """Its state is that of an object which shares its generator, and of a layer's seed."""
+
+    def __init__(self):
+        super().__init__()
+        self.random = np.random.default_rng(6)
+        self.jitter = Jitter(self.random)
+        self.noise = keras.layers.GaussianNoise(0.1, seed=2)
+
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return self.noise(self.jitter(x).astype("float32"), training=True), y
+
+    def on_epoch_end(self):
+        self.random.shuffle(self.order)
+
+
 MADE = {
     **{
         name: SOURCES[name]
@@ -67,6 +96,7 @@ MADE = {
     "speaks": (Speaks, None, True),
     "spoken": (Spoken, None, False),
     "passes": (Passes, None, False),
+    "augments": (Augments, None, False),
 }
 
 

@@ -13,13 +13,13 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 
-from overlap_train._callbacks.generators import GeneratorValue
-from overlap_train._callbacks.objects import NotPutBackError, attributes_of
-from overlap_train._callbacks.packing import pack, unpack
-from overlap_train._callbacks.placing import Placing
-from overlap_train._callbacks.state import CallbackState
-from overlap_train._callbacks.values import copied
-from tests.callbacks.strategies import VALUES
+from overlap_train._copies.generators import GeneratorValue
+from overlap_train._copies.kept import KeptState
+from overlap_train._copies.objects import NotPutBackError, attributes_of
+from overlap_train._copies.packing import pack, unpack
+from overlap_train._copies.placing import Placing
+from overlap_train._copies.values import copied
+from tests.copies.strategies import VALUES
 
 
 class Box:
@@ -187,7 +187,7 @@ def test_a_file_that_tells_nothing_of_sharing_has_a_variable_under_each_of_its_n
         plain = {"boxes": [box, Box(start)], "box": box, "seen": seen, "again": (seen,)}
         return {"metric": metric, "by_name": {"m": metric}, "variables": [variable, variable], **plain}
 
-    arrays, described = pack([CallbackState("a", {"x": copy(values(3.0))})], sharing=False)
+    arrays, described = pack([KeptState("a", {"x": copy(values(3.0))})], sharing=False)
     live = values(1.0)
     (state,) = unpack(arrays, described)
     assert not state.tells_sharing

@@ -1,8 +1,8 @@
-"""Objects that callbacks keep, taken apart into plain values and put together again.
+"""Objects of users' classes, taken apart into plain values and put together again.
 
 An object whose class is written in Python is what its attributes are, and what it holds as a container. These
 are put back into the object that is there, which is of the same class. Where there is none, one is made: only
-of a class that the callback's own code can get hold of, or of a few of Python's, and without calling anything
+of a class that the holder's own code can get hold of, or of a few of Python's, and without calling anything
 of it. So a file decides on values and runs no code. What holds variables (a metric, another model) is never
 made anew; its variables are assigned.
 """
@@ -118,14 +118,14 @@ def class_name(kind: type) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
-def class_for(callback: Any) -> Classes:
-    """Returns what finds the classes that a callback's own code can get hold of, by `class_name`."""
+def class_for(holder: Any) -> Classes:
+    """Returns what finds the classes that an object's own code can get hold of, by `class_name`."""
 
     @functools.cache
     def found() -> dict[str, type]:
         own: list[type] = []
         with contextlib.suppress(Unclear):  # it holds too much to look through
-            own = reached([callback], type)
+            own = reached([holder], type)
         return {class_name(kind): kind for kind in [*own, *_PYTHONS]}
 
     return lambda name: found().get(name)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from overlap_train._callbacks.packing import pack, unpack
 from overlap_train._callbacks.state import capture, capture_all, restore_all
+from overlap_train._copies.packing import pack, unpack
 from overlap_train.errors import CheckpointCorruptError
-from tests.callbacks.strategies import VALUES
+from tests.copies.strategies import VALUES
 
 
 @given(value=VALUES)

@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._callbacks.packing import pack, unpack
-from overlap_train._callbacks.state import CallbackState, capture, check_all, restore
+from overlap_train._callbacks.state import capture, check_all, restore
+from overlap_train._copies.kept import KeptState
+from overlap_train._copies.packing import pack, unpack
 from overlap_train.errors import CheckpointCorruptError
 from tests.callbacks.hooks import through_disk
 
@@ -364,7 +365,7 @@ def test_an_object_of_other_parts_is_corrupt(content):
 
 
 def test_what_a_file_of_an_earlier_release_left_out_counts_as_lost():
-    _, described = pack([CallbackState("a", {}, ("rng", "function"))])
+    _, described = pack([KeptState("a", {}, ("rng", "function"))])
     del described[0]["lost"]
     assert unpack({}, described)[0].lost == ("rng", "function")
 
@@ -376,5 +377,5 @@ def test_where_there_is_too_much_to_look_through_no_class_of_the_user_s_is_found
     (state,) = through_disk([capture(callback)], tmp_path / "f")
     check_all([other], [state])
     stay = restore(other, state)
-    assert "Keeper.points (its class tests.callbacks.test_objects.Point is not found)" in stay
+    assert "Keeper.points (its class tests.copies.test_objects.Point is not found)" in stay
     assert other.meter.total == 2.5

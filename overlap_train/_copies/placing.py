@@ -1,4 +1,4 @@
-"""Copies of what callbacks keep, put back where it was.
+"""Copies of what objects hold, put back where it was.
 
 Variables are assigned. Objects, generators and containers that are still there are changed themselves, so
 that whoever shares them sees it. What several have held in common they hold in common again, also where each
@@ -16,10 +16,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from overlap_train._callbacks import objects
-from overlap_train._callbacks.generators import GeneratorValue, made_generator, set_generator, takes_state
-from overlap_train._callbacks.objects import Classes, NotPutBackError, ObjectValue
-from overlap_train._callbacks.values import VariableValue, copied, is_shareable, is_variable, tf_variable
+from overlap_train._copies import objects
+from overlap_train._copies.generators import GeneratorValue, made_generator, set_generator, takes_state
+from overlap_train._copies.objects import Classes, NotPutBackError, ObjectValue
+from overlap_train._copies.values import VariableValue, copied, is_shareable, is_variable, tf_variable
 from overlap_train._inspection.lookup import variables_of
 
 __all__ = ["Placing"]
@@ -58,7 +58,7 @@ class Placing:
 
         Args:
             classes: finds the classes of objects that are to be made.
-            copy_arrays: whether the callback may write into its arrays.
+            copy_arrays: whether who holds them may write into its arrays.
         """
         self._classes, self._copy_arrays = classes, copy_arrays
 

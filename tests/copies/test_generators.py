@@ -9,8 +9,8 @@ import keras
 import numpy as np
 import pytest
 
-from overlap_train._callbacks.packing import unpack
 from overlap_train._callbacks.state import capture, restore
+from overlap_train._copies.packing import unpack
 from overlap_train.errors import CheckpointCorruptError
 from tests.callbacks.hooks import through_disk
 

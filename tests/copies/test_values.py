@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 
-from overlap_train._callbacks.objects import attributes_of
-from overlap_train._callbacks.values import Copies, Resource, VariableValue, copied, standing_in
-from tests.callbacks.strategies import VALUES
+from overlap_train._copies.objects import attributes_of
+from overlap_train._copies.values import Copies, Resource, VariableValue, copied, standing_in
+from tests.copies.strategies import VALUES
 
 
 @given(value=VALUES)

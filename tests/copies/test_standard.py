@@ -12,9 +12,9 @@ import zoneinfo
 import keras
 import pytest
 
-from overlap_train._callbacks.packing import unpack
-from overlap_train._callbacks.standard import is_standard
 from overlap_train._callbacks.state import capture
+from overlap_train._copies.packing import unpack
+from overlap_train._copies.standard import is_standard
 from overlap_train.errors import CheckpointCorruptError
 from tests.callbacks.hooks import through_disk
 

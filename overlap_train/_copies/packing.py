@@ -1,4 +1,4 @@
-"""States of callbacks as the named arrays and the JSON that a checkpoint holds, and back.
+"""Kept states as the named arrays and the JSON that a checkpoint holds, and back.
 
 In the JSON, None, bool, int, float, str and lists stand for themselves. All else is a dict of one entry that
 says what it is: `{"tuple": […]}`, `{"dict": [[key, value], …]}`, or `{"array": name}`. Integers of more
@@ -12,18 +12,18 @@ import array
 import contextlib
 import reprlib
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from overlap_train._callbacks.generators import GeneratorValue, made_generator
-from overlap_train._callbacks.objects import ObjectValue
-from overlap_train._callbacks.standard import made_of, parts_of
-from overlap_train._callbacks.state import CallbackState
-from overlap_train._callbacks.values import DEEPEST, VariableValue, is_shareable
+from overlap_train._copies.generators import GeneratorValue, made_generator
+from overlap_train._copies.kept import KeptState
+from overlap_train._copies.objects import ObjectValue
+from overlap_train._copies.standard import made_of, parts_of
+from overlap_train._copies.values import DEEPEST, VariableValue, is_shareable
 from overlap_train.errors import CheckpointCorruptError
 
 __all__ = ["pack", "unpack"]
@@ -37,10 +37,15 @@ _DEEPEST = 6 * DEEPEST + 2
 _LONGEST_INT_BITS = 2000
 # A list of more numbers is an array: the losses of a million batches would be most of the JSON.
 _SHORT_LIST = 256
+_COMPARED = frozenset((int, str, bytes))
 
 
 def pack(
-    states: Iterable[CallbackState], prefix: str = "callbacks", *, sharing: bool = True
+    states: Iterable[KeptState],
+    prefix: str = "callbacks",
+    *,
+    sharing: bool = True,
+    sorts_sets: bool = False,
 ) -> tuple[Arrays, list[Any]]:
     """Splits states into arrays and JSON.
 
@@ -48,6 +53,7 @@ def pack(
         states: as captured.
         prefix: of the arrays' names, `prefix/position/attribute/number`.
         sharing: whether it counts that two names hold the same.
+        sorts_sets: whether equal sets come to the same, whose members may come in another order.
 
     Returns:
         The arrays, which share memory with the states, and a JSON list, to be handed to `unpack`.
@@ -55,7 +61,7 @@ def pack(
     arrays: Arrays = {}
     states = list(states)
     shared = _held_twice([state.values for state in states]) if sharing else frozenset()
-    packer = _Packer(arrays, shared)
+    packer = _Packer(arrays, shared, sorts_sets)
     described = []
     for position, state in enumerate(states):
         values = {
@@ -68,7 +74,7 @@ def pack(
 
 def unpack(
     arrays: Mapping[str, npt.NDArray[Any]], described: Any, *, sharing: bool = True
-) -> tuple[CallbackState, ...]:
+) -> tuple[KeptState, ...]:
     """Puts states together again from what `pack` made.
 
     Args:
@@ -85,7 +91,7 @@ def unpack(
         return tuple(_state(entry, unpacker) for entry in described)
     except _UNFIT as error:
         raise CheckpointCorruptError(
-            f"The callbacks' state makes no sense ({error!r:.160}). Take an older checkpoint or start afresh."
+            f"A state in it makes no sense ({error!r:.160}). Take an older checkpoint or start afresh."
         ) from error
 
 
@@ -96,7 +102,7 @@ _UNFIT = (
 )
 
 
-def _state(entry: Any, unpacker: _Unpacker) -> CallbackState:
+def _state(entry: Any, unpacker: _Unpacker) -> KeptState:
     kind, left_out = entry["kind"], entry["left_out"]
     if not isinstance(kind, str) or not isinstance(left_out, list):
         raise TypeError(f"kind {kind!r:.80}, left_out {left_out!r:.80}")
@@ -106,7 +112,7 @@ def _state(entry: Any, unpacker: _Unpacker) -> CallbackState:
     sharing = entry.get("sharing") is True
     unpacker = unpacker if sharing else unpacker.apart()
     values = {name: unpacker.unpacked(value) for name, value in entry["values"].items()}
-    return CallbackState(kind, values, tuple(left_out), tuple(lost), sharing)
+    return KeptState(kind, values, tuple(left_out), tuple(lost), sharing)
 
 
 def _held_twice(value: Any) -> frozenset[int]:
@@ -128,12 +134,19 @@ def _held_twice(value: Any) -> frozenset[int]:
     return frozenset(twice)
 
 
+def _sorted(items: Collection[Any]) -> list[Any]:
+    """Returns the members of a set in an order of their own."""
+    kinds = set(map(type, items))
+    return sorted(items, key=None if len(kinds) == 1 and kinds <= _COMPARED else repr)
+
+
 class _Packer:
     """Writes values as JSON, and puts their arrays aside."""
 
-    def __init__(self, arrays: Arrays, shared: frozenset[int]) -> None:
+    def __init__(self, arrays: Arrays, shared: frozenset[int], sorts_sets: bool) -> None:
         self._arrays = arrays
         self._shared = shared
+        self._sorts_sets = sorts_sets
         self._numbers: dict[int, int] = {}
 
     def packed(self, value: Any, name: str) -> Any:
@@ -161,7 +174,8 @@ class _Packer:
         if isinstance(value, deque):
             return {"deque": [value.maxlen, self._listed([*value], name)]}
         if isinstance(value, (tuple, set, frozenset)):
-            return {type(value).__name__: self._listed([*value], name)}
+            sorts = self._sorts_sets and not isinstance(value, tuple)
+            return {type(value).__name__: self._listed(_sorted(value) if sorts else [*value], name)}
         if isinstance(value, np.ndarray):
             return {"array": self._stored(value, name)}
         if isinstance(value, VariableValue):
@@ -171,7 +185,9 @@ class _Packer:
         return self._packed_parts(value, name)
 
     def _listed(self, items: list[Any], name: str) -> Any:
-        kinds = set(map(type, items)) if len(items) > _SHORT_LIST else ()
+        kinds = set(map(type, items)) if len(items) > _SHORT_LIST else set()
+        if kinds == {str}:
+            return items
         if kinds == {float}:
             return {"floats": self._stored(np.array(items, np.float64), name)}
         if kinds == {int}:

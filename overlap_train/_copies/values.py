@@ -1,9 +1,9 @@
-"""Values that callbacks keep, copied so that what happens later does not reach the copy.
+"""Values that objects hold, copied so that what happens later does not reach the copy.
 
 Copied are None, numbers, text, bytes, containers of such, values of Python's standard library (`standard`),
 NumPy scalars and arrays, eager tensors, variables by value, random generators by their state, and objects by
 their attributes (`objects`). Anything else is a resource (a file, a writer, a thread) that stays with the
-live callback. What two names hold in common has one copy, so that they hold it in common again.
+live object. What two names hold in common has one copy, so that they hold it in common again.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._callbacks import objects
-from overlap_train._callbacks.generators import GeneratorValue, copied_generator, is_generator
-from overlap_train._callbacks.objects import ObjectValue
-from overlap_train._callbacks.standard import is_standard
+from overlap_train._copies import objects
+from overlap_train._copies.generators import GeneratorValue, copied_generator, is_generator
+from overlap_train._copies.objects import ObjectValue
+from overlap_train._copies.standard import is_standard
 
 __all__ = [
     *("DEEPEST", "Copies", "LookInto", "Resource", "VariableValue", "copied", "is_shareable", "is_variable"),
@@ -96,7 +96,7 @@ def copied(
     """Returns a copy of a value; immutable parts are shared.
 
     Args:
-        value: what a callback keeps.
+        value: what somebody holds.
         copy_arrays: whether it may write into its arrays.
         foreign: the `id` of each variable that somebody else restores.
         look_into: returns the attributes that an object is made of, or None.
@@ -125,7 +125,7 @@ class _Copier:
     """Copies one value and all that it holds.
 
     Attributes:
-        copy_arrays: whether the callback may write into its arrays.
+        copy_arrays: whether who holds it may write into its arrays.
         foreign: the `id` of each variable that somebody else restores.
         look_into: returns the attributes that an object is made of, or None.
         copies: what has been copied.

@@ -1,0 +1,229 @@
+"""The state of a source goes through a checkpoint and comes back in another object of its kind."""
+
+from __future__ import annotations
+
+import random
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train._checkpoint import data_state
+from overlap_train._checkpoint.data_state import DataState, beside
+from overlap_train._copies.kept import KeptState
+from tests.callbacks.hooks import through_disk
+
+
+class Source:
+    def __init__(self):
+        self.files = [f"{number}.png" for number in range(5)]
+        self.rng = np.random.default_rng(1)
+        self.old = np.random.RandomState(2)
+        self.python = random.Random(3)
+        self.order = np.arange(6)
+        self.nested = {"seen": {1, 2}, "pairs": [(1, "a"), (2, None)]}
+        self.lock = object()
+
+    def turn(self):
+        self.rng.shuffle(self.order)
+        self.nested["seen"].add(self.python.randrange(99))
+        self.files = self.files[::-1]
+        return self.rng.random(), self.old.uniform(), self.python.random(), self.order.tolist(), self.nested
+
+
+@pytest.fixture(autouse=True)
+def seeds():
+    state = random.getstate(), np.random.get_state()
+    yield
+    random.setstate(state[0])
+    np.random.set_state(state[1])
+
+
+def test_another_source_goes_on_where_the_first_stood():
+    first, second = Source(), Source()
+    kept, taker = DataState(first), DataState(second)
+    first.turn()
+    state = kept.take()
+    expected = repr(first.turn()), random.random(), np.random.rand()
+    assert taker.put_back(state) == []
+    assert (repr(second.turn()), random.random(), np.random.rand()) == expected
+
+
+def test_what_has_not_changed_is_not_in_it():
+    source = Source()
+    kept = DataState(source)
+    source.order[0] = 9
+    state = kept.take()
+    assert list(state["attributes"]) == ["order"]
+    assert "files" in state["unchanged"]
+    source.order[0] = 5
+    assert state["attributes"]["order"][0] == 9
+
+
+def test_what_cannot_be_taken_is_left_out_and_left_alone():
+    source = Source()
+    kept, lock = DataState(source), source.lock
+    assert kept.left_out == ["lock"]
+    kept.put_back(kept.take())
+    assert source.lock is lock
+
+
+def test_what_is_another_from_the_start_is_named():
+    first, second = Source(), Source()
+    second.files = ["other.png"]
+    state = DataState(first).take()
+    assert DataState(second).put_back(state) == ["files"]
+    assert second.files == ["other.png"]
+
+
+@pytest.mark.parametrize(
+    "change", [{"attributes": {"turn": 3}}, {"attributes": {"__class__": int}}, {"python": 3}, {"numpy": ()}]
+)
+def test_a_state_that_makes_no_sense_is_an_error(change):
+    state = DataState(Source()).take()
+    with pytest.raises((TypeError, ValueError, LookupError)):
+        DataState(Source()).put_back({**state, **change})
+
+
+def test_a_container_that_holds_itself_is_left_out():
+    source = Source()
+    source.nested["self"] = source.nested
+    assert "nested" in DataState(source).left_out
+
+
+def test_a_source_without_attributes_has_the_global_seeds():
+    kept = DataState(None)
+    state = kept.take()
+    expected = random.random(), np.random.rand()
+    kept.put_back(state)
+    assert (random.random(), np.random.rand()) == expected
+
+
+@pytest.mark.parametrize("rows", [1, 4, 5, 400])
+def test_a_large_array_is_told_by_rows_over_all_of_it(rows, monkeypatch):
+    monkeypatch.setattr(data_state, "_DIGEST_BYTES", 64)
+    array = np.arange(2.0 * rows).reshape(rows, 2)  # 16 bytes a row
+    taken = data_state.rows_that_tell(array)
+    assert len(taken) == min(rows, 4)
+    np.testing.assert_array_equal(taken[[0, -1]], array[[0, -1]])
+    assert len(np.unique(taken[:, 0])) == len(taken)
+
+
+@pytest.mark.parametrize("array", [np.float64(3).reshape(()), np.zeros((0, 2)), np.zeros((9, 0))])
+def test_arrays_without_rows_to_choose_from_are_taken_whole(array):
+    assert data_state.rows_that_tell(array).shape == array.shape
+
+
+class Augmenter:
+    """Draws, and counts what it has done, in slots."""
+
+    __slots__ = ("draws", "rng")
+
+    def __init__(self, rng):
+        self.rng, self.draws = rng, []
+
+    def draw(self):
+        self.draws.append(self.rng.random())
+        return self.draws[-1]
+
+
+class Held:
+    """Its state is that of objects, two of which share a generator."""
+
+    def __init__(self):
+        self.rng = np.random.default_rng(7)
+        self.augmenters = [Augmenter(self.rng), Augmenter(self.rng)]
+        self.flips = keras.layers.RandomFlip(seed=3)
+        self.count = tf.Variable(0)
+
+    def turn(self):
+        self.count.assign_add(1)
+        drawn = [each.draw() for each in self.augmenters]
+        flipped = self.flips(tf.reshape(tf.range(16.0), (1, 4, 4, 1)), training=True)
+        return drawn, self.rng.random(), flipped.numpy().tolist(), int(self.count)
+
+
+def test_the_objects_of_a_source_go_through_a_file_with_what_they_share(tmp_path):
+    first, second = Held(), Held()
+    kept, taker = DataState(first), DataState(second)
+    assert kept.left_out == []
+    for _ in range(3):
+        first.turn()
+    state = dict(through_disk([KeptState("data", kept.take())], tmp_path / "file")[0].values)
+    expected = [first.turn() for _ in range(3)], first.augmenters[1].draws
+    augmenters, flips = second.augmenters, second.flips
+    assert taker.put_back(state) == []
+    assert ([second.turn() for _ in range(3)], second.augmenters[1].draws) == expected
+    assert (second.augmenters, second.flips) == (augmenters, flips)
+    assert {id(each.rng) for each in second.augmenters} == {id(second.rng)}
+
+
+def test_the_model_that_a_source_looks_at_is_not_its_state():
+    class Mines:
+        def __init__(self):
+            self.model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+            self.hardest = [0]
+
+    source = Mines()
+    kept = beside(source.model)(source)
+    source.model.layers[0].kernel.assign_add([[1.0], [1.0]])
+    source.hardest.append(4)
+    assert (list(kept.take()["attributes"]), kept.left_out) == (["hardest"], [])
+
+
+def test_a_set_is_the_same_in_each_order():
+    class Keeps:
+        def __init__(self, names):
+            self.names = {"words": set(names), "pairs": {(name, 1) for name in names}}
+
+    names = [f"{number}" for number in range(40)]
+    first, second = Keeps(names), Keeps(names[::-1])
+    assert DataState(second).put_back(DataState(first).take()) == []
+
+
+def test_an_object_that_is_another_is_named_and_stays():
+    class Path:
+        def __init__(self):
+            self.parts = [1]
+
+    first, second = Source(), Source()
+    first.extra, second.extra = Path(), object()
+    kept = DataState(first)
+    first.extra.parts.append(2)
+    assert DataState(second).put_back(kept.take()) == ["extra"]
+    assert type(second.extra) is object
+
+
+def test_what_a_source_tells_may_hold_generators_and_be_put_back_twice():
+    class Tells:
+        def __init__(self):
+            self.rng = np.random.default_rng(1)
+
+        def get_state(self):
+            return {"rng": self.rng, "seen": (1, {2})}
+
+        def set_state(self, state):
+            self.rng = state["rng"]
+
+    first, second = Tells(), Tells()
+    state = DataState(first).take()
+    expected = first.rng.random()
+    for _ in range(2):
+        DataState(second).put_back(state)
+        assert second.rng.random() == expected
+
+
+def test_the_bare_states_of_generators_in_earlier_files_are_taken():
+    first, second = Source(), Source()
+    first.turn()
+    bare = {
+        "rng": first.rng.bit_generator.state,
+        "old": first.old.get_state(legacy=False),
+        "python": first.python.getstate(),
+    }
+    rng = second.rng
+    assert DataState(second).put_back({**DataState(first).take(), "attributes": bare, "unchanged": {}}) == []
+    drawn = [(each.rng.random(), each.old.uniform(), each.python.random()) for each in (first, second)]
+    assert drawn[0] == drawn[1]
+    assert second.rng is rng
