@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from overlap_train._data.drawing import next_batch
 from overlap_train._data.fold import Fold
 from overlap_train._data.streamed_batches import BatchStream
 
@@ -77,7 +78,7 @@ class CachedBatches:
         """The first batch, or None if there is none; it begins the pass that `fill` goes on with."""
         if self._begun is None:
             iterator = iter(self._dataset)
-            self._begun = iterator, next(iterator, None)
+            self._begun = iterator, next_batch(iterator)
         return self._begun[1]
 
     @property
@@ -154,7 +155,7 @@ def _draw_all(iterator: Any, first: Any, lists: tuple[tf.Tensor, ...]) -> tuple[
                 iterator, tf.constant(count, tf.int64), lists
             )
             return drawn
-        batch = next(iterator, None)
+        batch = next_batch(iterator)
     return count, lists
 
 

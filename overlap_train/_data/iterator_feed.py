@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from overlap_train._data.drawing import next_batch
 from overlap_train._data.feed import Feed
 from overlap_train._data.kept_batches import KeptBatches, KeptPass
 from overlap_train._data.pipeline import (
@@ -208,7 +209,7 @@ class IteratorFeed(Feed):
             self._telling[drawn] = begun
             return opened
         for _ in range(seen):
-            if next(self.source(opened), None) is None:
+            if next_batch(self.source(opened)) is None:
                 raise ValueError(f"the training data ended before batch {seen}, where the checkpoint stood")
         self.used(opened, 0, seen)
         self.forget(drawn, seen)

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from overlap_train._data.drawing import next_batch
 from overlap_train._data.pipeline import read_by
 from overlap_train._keras.data import Pipeline
 
@@ -168,7 +169,7 @@ class BatchStream:
         with self._lock:
             if self._batches is None:
                 self._batches = self._begin(self)
-            batch = None if self._left == 0 else next(self._batches, None)
+            batch = None if self._left == 0 else next_batch(self._batches)
             if batch is None:
                 self._left = 0
                 self._end(self)

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.cursor import Cursor
+from overlap_train._data.drawing import next_batch
 from overlap_train._data.feed import Feed
 from overlap_train._inspection.graph import iterator_over_nothing
 from overlap_train._training.step import Batch, Logs, Step, require_logs
@@ -247,7 +248,7 @@ class EagerLoop(Loop):
 
     def _next_batch(self, cursor: Cursor) -> Batch | None:
         if not isinstance(cursor.feed, ArrayFeed):
-            return next(cursor.current_pass, None)
+            return next_batch(cursor.current_pass)
         return cursor.feed.batch(cursor.current_pass, tf.constant(cursor.seen, tf.int64))
 
 

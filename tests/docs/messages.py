@@ -12,7 +12,17 @@ PACKAGE = Path(__file__).parents[2] / "overlap_train"
 
 # What trains, validates and keeps checkpoints, and what users tell it. The companions have their own pages.
 ROOMS = (
-    *("_callbacks", "_checkpoint", "_data", "_fit", "_inspection", "_keras", "_snapshot.py", "_support"),
+    *(
+        "_callbacks",
+        "_checkpoint",
+        "_copies",
+        "_data",
+        "_fit",
+        "_inspection",
+        "_keras",
+        "_snapshot.py",
+        "_support",
+    ),
     *("_training", "_validation", "options", "parallel", "records.py", "routing.py", "trainer.py"),
 )
 
