@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sets up .venv if need be and runs the tests. Arguments go to pytest: scripts/test.sh tests/test_trainer.py -k lag
-# Without arguments, in as many processes as there are cores, up to four.
+# Without arguments, in one process more than there are cores, up to four: each waits for others at times.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 scripts/setup.sh
@@ -16,6 +16,7 @@ if [ -z "${OVERLAP_TRAIN_CACHE_DIR:-}" ] && [ -n "${XDG_CACHE_HOME:-${HOME:-}}" 
   export OVERLAP_TRAIN_CACHE_DIR="${XDG_CACHE_HOME:-$HOME/.cache}/overlap_train"
 fi
 if [ $# -eq 0 ] && [ -z "${PYTEST_MARKS+set}" ]; then
-  set -- --numprocesses=logical --maxprocesses=4 --dist=worksteal
+  cores=$(getconf _NPROCESSORS_ONLN)
+  set -- --numprocesses=$((cores < 4 ? cores + 1 : 4)) --dist=worksteal
 fi
 exec .venv/bin/python -m pytest -q -m "${PYTEST_MARKS-not nightly and not kill}" "$@"

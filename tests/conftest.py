@@ -39,6 +39,47 @@ def pytest_sessionstart(session):
         tf.config.optimizer.set_experimental_options({"min_graph_nodes": 25})
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what the markers say
+def pytest_collection_modifyitems(config, items):
+    """Leaves some of the cases of a test to the nightly run, as its marker `by_default` says."""
+    groups = {}
+    for item in items:
+        if item.get_closest_marker("by_default") is not None:
+            groups.setdefault((item.path, item.originalname), []).append(item)
+    whole = not any("::" in argument for argument in config.args)
+    for cases in groups.values():
+        for case in left_to_the_night(cases, whole=whole):
+            case.add_marker(pytest.mark.nightly)
+
+
+def left_to_the_night(cases, *, whole=True):
+    """Return the cases of one test that the default run leaves out.
+
+    With `each_value=True` those remain with which each value of each parameter is tried once.
+
+    Args:
+        cases: of a test that has the marker `by_default`.
+        whole: whether these are all of them.
+    """
+    marker = cases[0].get_closest_marker("by_default")
+    if marker.kwargs.get("each_value"):
+        tried = set()
+        return [case for case in cases if not _tries_more(case.callspec.indices, tried)]
+    unknown = set(marker.args) - {case.callspec.id for case in cases}
+    if unknown and whole:
+        raise pytest.UsageError(f"{cases[0].originalname} has no cases {sorted(unknown)}")
+    return [case for case in cases if case.callspec.id not in marker.args]
+
+
+def _tries_more(indices, tried):
+    """Note the values of a case; return whether one of them has not been tried."""
+    values = set(indices.items())
+    if values <= tried:
+        return False
+    tried |= values
+    return True
+
+
 def pytest_collection_finish():
     """Spares the searches for garbage a million objects of TensorFlow's, which are imported by now.
 

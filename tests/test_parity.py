@@ -117,6 +117,7 @@ MORE_MNIST = [(mnist_sequential, 7), (mnist_functional, 2), (mnist_subclassed, 7
 @pytest.mark.parametrize(
     ("build", "workers"), [*MNIST, *(pytest.param(*case, marks=pytest.mark.nightly) for case in MORE_MNIST)]
 )
+@pytest.mark.by_default("mnist_functional-7")
 def test_mnist_with_any_number_of_workers_equals_keras(build, workers, mnist):
     """The other tests have one worker and three."""
     (x, y), (xv, yv) = mnist

@@ -52,6 +52,9 @@ ROLLED_BACK = ["raw_variable", "two_optimizers", "hidden_teacher", "generator_la
 
 
 @pytest.mark.parametrize("name", [name for name in BUILDERS if name not in ROLLED_BACK])
+@pytest.mark.by_default(
+    "closure_loss", "nested_logs", "eager", "stateful_random", "validation_changes_the_model", "grouped_steps"
+)
 def test_a_callback_that_sets_what_the_step_reads_is_obeyed_at_once(name):
     trainer = compared(BUILDERS[name], lambda d: [TurnKnob(), ReadMetrics(d / "metrics.notes")])
     found = reasons(trainer)
@@ -61,6 +64,7 @@ def test_a_callback_that_sets_what_the_step_reads_is_obeyed_at_once(name):
 
 @pytest.mark.filterwarnings("ignore:.* conditioned on metric")
 @pytest.mark.parametrize("name", ROLLED_BACK)
+@pytest.mark.by_default("raw_variable", "hidden_teacher")
 def test_a_rollback_takes_what_is_outside_the_model_back_and_what_is_set_there_is_obeyed(name):
     trainer = compared(
         BUILDERS[name],
@@ -80,6 +84,7 @@ def test_a_rollback_takes_what_is_outside_the_model_back_and_what_is_set_there_i
 @pytest.mark.parametrize(
     "name", ["raw_variable", "two_optimizers", pytest.param("closure_loss", marks=pytest.mark.nightly)]
 )
+@pytest.mark.by_default("two_optimizers")
 def test_a_resumed_training_has_what_is_outside_the_model(name, tmp_path):
     def fit(epochs, directory):
         model = BUILDERS[name]()
@@ -379,6 +384,7 @@ MORE_SCALES = [(1, 70), (2, 64), (4, 64), (4, 70)]
     ("growth", "rows"),
     [*SCALES, *(pytest.param(*case, marks=pytest.mark.nightly) for case in MORE_SCALES)],
 )
+@pytest.mark.by_default("2-70")
 def test_a_loss_scale_that_grows_is_the_one_of_the_step(growth, rows):
     """Before it is built, the optimizer scales by another number than after.
 

@@ -397,6 +397,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", [*REFUSED, "no frequency", "a frequency of Keras's", "no rows to validate"])
+@pytest.mark.by_default(
+    "shuffle", "steps_per_epoch", "validation_freq", "no frequency", "no rows to validate"
+)
 def test_arguments_that_a_trainer_refuses_are_left_to_keras(name):
     more = {name: REFUSED[name]} if name in REFUSED else {}
     if "frequency" in name:

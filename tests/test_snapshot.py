@@ -60,6 +60,7 @@ def assert_equal(values, expected):
 
 
 @pytest.mark.parametrize(("name", "jit"), CASES)
+@pytest.mark.by_default(each_value=True)
 def test_a_snapshot_shares_the_buffers_and_no_step_changes_it(name, jit):
     model = model_of(getattr(keras.optimizers, name)(), jit)
     steps = compiled_steps(model)

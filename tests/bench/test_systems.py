@@ -38,6 +38,7 @@ def run(workload, system, cache_dir, threads=2):
 
 
 @pytest.mark.parametrize("system", DEFAULT_SYSTEMS)
+@pytest.mark.by_default("keras-numpy", "paper", "overlap-sync", "train-only")
 def test_each_system_trains_validates_and_keeps_score(system, tmp_path):
     record = run("mlp", system, tmp_path)
     assert record.wall_s > 0
@@ -92,6 +93,7 @@ def test_papers_scheme_scores_the_weights_that_its_epoch_ended_with(tmp_path):
 
 
 @pytest.mark.parametrize("system", ["keras-numpy", "keras-tfdata-tuned", "overlap"])
+@pytest.mark.by_default("overlap")
 def test_decoded_images_reach_every_kind_of_system(system, tmp_path):
     assert run("input-bound", system, tmp_path).val_accuracy is not None
 

@@ -71,6 +71,19 @@ STOCK = {
     "max_lag", [1, pytest.param(0, marks=pytest.mark.nightly), pytest.param(2, marks=pytest.mark.nightly)]
 )
 @pytest.mark.parametrize("name", STOCK)
+@pytest.mark.by_default(
+    "early_stopping_restore-1",
+    "checkpoint_best-1",
+    "checkpoint_batches-1",
+    "plateau_and_stop-1",
+    "schedule-1",
+    "backup-1",
+    "csv-1",
+    "tensorboard-1",
+    "nan-1",
+    "swap_ema-1",
+    "all_together-1",
+)
 def test_stock_callbacks_do_what_they_do_under_keras(name, max_lag, tmp_path):
     build = ema_model if "ema" in name else fast_learner
     theirs = pooled(build)

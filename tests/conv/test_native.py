@@ -60,6 +60,7 @@ def build_directory(tmp_path_factory) -> Path:
         pytest.param("cuda_kernels_test", (), marks=pytest.mark.nightly),
     ],
 )
+@pytest.mark.by_default("cuda_emulator_test-options0")
 def test_cuda_kernels_under_the_emulator(toolchain, build_directory, target: str, options) -> None:
     assert ": 0 of" in run(build(toolchain, build_directory, target), *options)
 
@@ -158,6 +159,7 @@ def check_mutation(test_object: Path, directory: Path, mutation: str) -> None:
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
+@pytest.mark.by_default("one step of the depth too many", "a return ahead of a barrier")
 def test_emulator_finds_what_is_taken_out_of_a_kernel(test_object, tmp_path, mutation: str) -> None:
     check_mutation(test_object, tmp_path, mutation)
 
@@ -208,6 +210,7 @@ def test_cuda_kernels_test_compiles_for_a_gpu(tmp_path) -> None:
 @pytest.mark.parametrize(
     "architectures", [("75", "90"), pytest.param(("80",), marks=pytest.mark.nightly)], ids=" and ".join
 )
+@pytest.mark.nightly
 def test_cuda_kernels_compile_without_spills(tmp_path, architectures) -> None:
     nvcc = shutil.which("nvcc")
     if nvcc is None:

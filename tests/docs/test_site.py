@@ -49,6 +49,9 @@ def test_no_page_loads_anything_from_another_host(site, pages):
 
 @pytest.mark.parametrize(("width", "dark"), [(360, True), (768, False), (1280, True), (1280, False)])
 @pytest.mark.parametrize("page", PAGES)
+@pytest.mark.by_default(
+    "index.html-360-True", "results/2026-11-24-epochs.html-1280-False", "reference/trainer.html-768-False"
+)
 def test_a_page_shows_itself(browser, page, width, dark):
     seen = browser.look(page, width=width, dark=dark)
     assert seen.console == []

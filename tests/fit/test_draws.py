@@ -117,6 +117,7 @@ def both(make, *, callbacks=lambda data: [], epochs=4, raises=None):
 
 
 @pytest.mark.parametrize("make", [split, same, by_batches, kept])
+@pytest.mark.by_default("split", "by_batches")
 def test_two_pipelines_of_one_shuffle(make):
     trainer = both(lambda: make(shuffled()))
     assert any("come from one shuffle" in message for message in trainer.messages)
@@ -133,6 +134,7 @@ def apart():
 
 
 @pytest.mark.parametrize("hook", ["on_epoch_end", "on_epoch_begin", "on_train_batch_begin", "on_test_end"])
+@pytest.mark.by_default("on_epoch_end", "on_train_batch_begin")
 def test_a_callback_that_looks_at_the_training_data(hook):
     trainer = both(apart, callbacks=lambda data: [Looks(data[0], hook)])
     assert any("may look at data" in m or "must not run" in m for m in trainer.messages)
@@ -170,6 +172,7 @@ def test_a_rollback_takes_no_pass_of_a_shuffled_validation():
 
 
 @pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.by_default("2")
 def test_a_validation_that_draws_from_the_generator_of_the_training_is_waited_for(every):
     trainer = fit_both(
         lambda _: {"x": Draws(3), "epochs": 6, "validation_data": Draws(2), "validation_freq": every}
@@ -246,6 +249,7 @@ def nightly(*values):
         nightly(last_loss, "training"),
     ],
 )
+@pytest.mark.by_default("adversarial-validation", "last_loss-validation", "rate-training")
 def test_python_that_makes_batches_from_what_the_training_changes(ask, role):
     def arguments(model):
         follows = FollowsLoss()

@@ -48,6 +48,7 @@ def check_emulated_page(output: Path, headings: int) -> None:
 
 @needs_compiler
 @pytest.mark.timeout(600)
+@pytest.mark.nightly
 def test_evidence_is_rehearsed_without_tensorflow_and_not_repeated(tmp_path) -> None:
     blocked = tmp_path / "blocked"
     blocked.mkdir()

@@ -94,6 +94,7 @@ MORE_SET = [(owner, 2) for owner in OWNERS[1:]]
 @pytest.mark.parametrize(
     ("owner", "freq"), [*SET, *(pytest.param(*case, marks=pytest.mark.nightly) for case in MORE_SET)]
 )
+@pytest.mark.by_default("model-1", "metric-1", "model-2")
 def test_what_is_set_before_the_first_validation_counts_as_by_keras(owner, freq):
     class Layer(keras.layers.Layer):
         scale = 1.0

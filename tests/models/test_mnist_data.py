@@ -96,6 +96,7 @@ def prepared(tmp_path, monkeypatch, digits):
     return tmp_path / "tfds"
 
 
+@pytest.mark.nightly
 def test_official_copy_has_the_official_images(real_mnist):
     arrays = mnist.load_mnist(real_mnist)
     assert arrays.x_train.shape == (60_000, 28, 28, 1)

@@ -42,6 +42,7 @@ def discs(count: int) -> tuple[np.ndarray, np.ndarray]:
     return images.astype("float32"), masks.astype("int32")
 
 
+@pytest.mark.nightly
 def test_fifty_steps_on_ours_and_on_stock_end_alike() -> None:
     if not is_available():
         pytest.skip("no native convolution here")

@@ -26,6 +26,7 @@ CASES = {
     ("name", "hosts"),
     [("rollback", 1), ("early stop", 2), pytest.param("early stop", 1, marks=pytest.mark.nightly)],
 )
+@pytest.mark.by_default("rollback-1")
 def test_an_evaluator_gives_the_result_of_one_device(name, hosts, tmp_path):
     one = run(tmp_path / "one", hosts=1, **CASES[name])
     apart = run(tmp_path / "apart", hosts=hosts, evaluator=True, **CASES[name])

@@ -127,6 +127,7 @@ MORE_CASES = {"sgd, rollback": {"optimizer": "sgd", "plateau": True, "schedule":
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.by_default("adam, early stop")
 def test_two_hosts_give_the_result_of_one(name, tmp_path):
     case = CASES[name]
     one = run(tmp_path / "one", hosts=1, **case)

@@ -21,6 +21,7 @@ def load_example():
 
 
 @pytest.mark.parametrize("one_at_a_time", [False, True])
+@pytest.mark.by_default("True")
 def test_multi_dnn_serves_everything_and_writes_a_timeline(one_at_a_time, tmp_path, capsys):
     path = tmp_path / "timeline.json"
     arguments = ["--networks", "MobileNetV3Small", "--size", "32", "--requests", "4", "--timeline", str(path)]

@@ -63,6 +63,7 @@ def check(name, policies):
 @pytest.mark.parametrize(
     ("name", "policies"), [("AlexNet", POLICIES), ("MobileNetV3Small", ("paper", "earliest_finish"))]
 )
+@pytest.mark.by_default("AlexNet-policies0")
 def test_a_network_split_equals_its_whole(name, policies):
     """A chain under every policy, and a graph with branches; all networks under all policies are nightly."""
     check(name, policies)

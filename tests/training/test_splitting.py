@@ -127,6 +127,9 @@ MORE_LOSSES = [(loss, False) for loss in LOSSES if (loss, False) not in EACH_LOS
     ("loss", "weighted"),
     [*EACH_LOSS, *(pytest.param(*case, marks=pytest.mark.nightly) for case in MORE_LOSSES)],
 )
+@pytest.mark.by_default(
+    "mean-True", "by weights-True", "found by Keras-True", "by column-False", "own-False", "sum-False"
+)
 def test_losses_equal_keras_however_they_reduce_the_rows(loss, weighted):
     # Without weights the last batch is smaller; with them all are alike, so that one step is traced.
     rows, batch_size = (204, 68) if weighted else (203, 40)
@@ -241,6 +244,7 @@ NIGHTLY = ("two outputs", "two operations")
     "name",
     [pytest.param(name, marks=(pytest.mark.nightly,) if name in NIGHTLY else ()) for name in SATURATED],
 )
+@pytest.mark.by_default("one output, parts apart", "an operation and an activation")
 def test_a_saturated_softmax_and_loss_scaling_equal_keras(name):
     """Keras takes the logits from under the activation: from probabilities there would be no gradient."""
     x, y = networks.arrays(204)

@@ -42,6 +42,7 @@ from tests.validation.calling import (
 
 
 @pytest.mark.parametrize("lag", [0, 1, 2])
+@pytest.mark.by_default("0", "2")
 def test_a_number_stands_in_the_logs_of_its_epoch(lag):
     trainer = fit(simple(), {"mean": predicted_mean}, max_lag=lag)
     np.testing.assert_allclose(
@@ -51,6 +52,7 @@ def test_a_number_stands_in_the_logs_of_its_epoch(lag):
 
 
 @pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.by_default("1")
 def test_it_has_keras_s_settings_of_the_thread_that_called_fit(lag, tmp_path, capsys):
     class Twice(kl.Layer):
         def call(self, x):

@@ -208,6 +208,7 @@ def made(kind, seen):
 
 @pytest.mark.parametrize("kind", ["generator", "from_generator", "pydataset"])
 @pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.by_default(each_value=True)
 def test_python_that_sees_what_the_training_has_done(kind, epochs):
     def run(model, fit):
         count = [0]

@@ -143,6 +143,7 @@ def counted(most):
     ],
 )
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.by_default("5-options0", "5-options3", "1-options4", "None-options8")
 def test_a_generator_that_ends_is_validated_on_as_by_keras(batches, options):
     """On the batches at which Keras has looked, in each validation behind its end."""
     histories = []

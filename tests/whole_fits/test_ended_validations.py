@@ -67,6 +67,7 @@ def trained(fit, callback, **arguments):
 
 @pytest.mark.parametrize("kind", [Ends, EndsAndHears])
 @pytest.mark.parametrize("data", DATA)
+@pytest.mark.by_default(each_value=True)
 def test_a_fit_s_validations_are_those_of_keras(data, kind):
     models, callbacks = (sequential(), sequential()), (kind(), kind())
     expected = trained(models[0].fit, callbacks[0], **DATA[data]())

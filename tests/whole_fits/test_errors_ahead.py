@@ -174,6 +174,17 @@ def each_case():
 
 
 @pytest.mark.parametrize(("case", "others"), list(each_case()))
+@pytest.mark.by_default(
+    "PyDataset, first batch, alone",
+    "PyDataset, later, stopped",
+    "PyDataset, once, rolled back",
+    "generator, rolled back",
+    "dataset, stopped",
+    "schedule, alone",
+    "schedule of nothing, stopped",
+    "on_epoch_begin, stopped",
+    "on_train_batch_end, alone",
+)
 def test_the_epochs_before_it_are_delivered_as_under_keras(case, others):
     expected, its_notes, its_error = run(CASES[case], lambda model: model, others)
     model, notes, error = run(CASES[case], ahead, others)

@@ -81,6 +81,7 @@ def told_to(data):
 @pytest.mark.parametrize("hook", ["on_epoch_end", "on_epoch_begin"])
 @pytest.mark.parametrize("lengths", [(3, 4), (2, 5, 3)])
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.by_default(each_value=True)
 def test_a_validation_has_as_many_batches_as_were_there_when_it_was_rewound(lengths, hook):
     assert_as_keras(lambda: ((X, Y), Changing(lengths, hook=hook)), told_to)
 
@@ -107,6 +108,7 @@ def test_evaluate_asks_for_the_length_each_time(eagerly):
 @pytest.mark.parametrize("hook", ["on_epoch_end", "on_epoch_begin"])
 @pytest.mark.parametrize("lengths", [(3, 4), (5, 2, 3)])
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.by_default(each_value=True)
 def test_training_data_keeps_the_length_that_it_had_when_the_fit_began(lengths, hook, steps):
     assert_as_keras(lambda: (Changing(lengths, hook=hook), VALIDATION), told_to, steps_per_epoch=steps)
 
@@ -148,6 +150,7 @@ DRAWN = {
 @pytest.mark.parametrize("steps", [None, 3])
 @pytest.mark.parametrize("data", DRAWN)
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.by_default(each_value=True)
 def test_the_first_pass_of_unknown_length_tells_how_long_the_others_may_be(data, steps):
     make = DRAWN[data]
     lengths = {sum(1 for _ in passes) for passes in [make()] for _ in range(6)}

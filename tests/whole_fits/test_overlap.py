@@ -126,6 +126,7 @@ def as_pipeline():
     ("left", "devices", "in_step"), [(0.1, None, True), (1.9, None, False), (0.1, ["CPU:0"], False)]
 )
 @pytest.mark.parametrize("source", [as_arrays, as_pipeline])
+@pytest.mark.by_default(each_value=True)
 def test_an_epoch_is_validated_in_step_where_the_training_leaves_it_no_core(
     source, left, devices, in_step, monkeypatch
 ):

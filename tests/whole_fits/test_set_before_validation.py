@@ -19,6 +19,7 @@ import keras
 import pytest
 
 from overlap_train import Trainer, ValidationPolicy
+from overlap_train._validation.traced_with import TracedWith
 from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, crossentropy
 from tests.seeds import set_random_seed
 
@@ -531,10 +532,40 @@ def fitted(program, hook, trainer=Trainer, **arguments):
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+@pytest.mark.by_default(
+    "a_global",
+    "a_closure",
+    "a_dict_in_a_dict",
+    "an_array_in_place",
+    "an_object_with_slots_that_is_called",
+    "a_default_of_the_class_of_a_layer",
+    "a_property",
+    "a_module_that_is_imported_where_it_is_used",
+    "the_environment",
+    "what_is_held_weakly",
+    "a_lambda_layer",
+    "a_loss_function",
+    "a_metric",
+    "a_test_step",
+    "keras_s_epsilon",
+    "a_layer_within_a_layer",
+    "other_code_of_a_function",
+    "a_regularizer_of_an_activity",
+)
 def test_what_a_hook_of_a_batch_sets_is_seen(program):
     expected, actual, messages = fitted(program, "on_train_batch_end")
     assert_same_history(actual, expected)
     assert any("was set before the first validation" in text for text in messages)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_it_is_found_where_the_validation_reads_it(program):
+    model, change = program()
+    model._symbolic_build(data_batch=(X[:1], Y[:1]))
+    traced_with = TracedWith(model, model.test_step)
+    assert traced_with.changed() is None
+    change()
+    assert traced_with.changed() is not None
 
 
 @pytest.mark.parametrize("hook", HOOKS)

@@ -111,6 +111,7 @@ def unbroken(data):
 @pytest.mark.parametrize("data", SOURCES)
 @pytest.mark.parametrize("step", [3, STEPS + 2])
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.by_default(each_value=True)
 def test_killed_inside_an_epoch_the_same_call_goes_on_from_there(tmp_path, data, step):
     expected = unbroken(data)
     policy = CheckpointPolicy(directory=tmp_path / "run", every_steps=2)

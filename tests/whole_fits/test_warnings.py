@@ -61,6 +61,7 @@ def trained(how, *data, **arguments):
 
 @pytest.mark.parametrize("shuffle", [True, False, "batch"])
 @pytest.mark.parametrize("name", DATA)
+@pytest.mark.by_default(each_value=True)
 def test_shuffle_is_ignored_with_the_warning_of_keras(name, shuffle):
     arguments = dict(shuffle=shuffle, steps_per_epoch=2 if name in ENDLESS else None)
     expected = trained("keras", *DATA[name](), **arguments)
@@ -121,6 +122,7 @@ def stopped(model):
 
 @pytest.mark.parametrize("how", ["in step", "ahead"])
 @pytest.mark.parametrize("listens", [False, True])
+@pytest.mark.by_default(each_value=True)
 def test_each_validation_sets_stop_evaluating_back(how, listens):
     class Sets(keras.callbacks.Callback):
         def __init__(self):

@@ -67,6 +67,7 @@ MORE_PIECES = [(*pieces, dense) for dense in DENSE[1:] for pieces in PIECES if p
     ("pieces", "constant_weights", "dense"),
     [*SEVERAL, *(pytest.param(*case, marks=pytest.mark.nightly) for case in MORE_PIECES)],
 )
+@pytest.mark.by_default("2-False-dense0", "8-True-dense4", "100-False-dense5")
 def test_pieces_add_up_to_the_layer(pieces, dense, constant_weights):
     model = network(bias_initializer="random_normal", **dense)
     split, x = split_model(model, cut=pieces), examples()

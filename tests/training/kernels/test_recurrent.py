@@ -166,6 +166,7 @@ def test_outputs_gradients_and_states_are_those_of_keras_nightly(case):
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.by_default("LSTM")
 def test_gradients_of_gradients_are_those_of_keras(kind):
     results = []
     for fast in (True, False):
@@ -267,6 +268,7 @@ def expected():
 
 
 @pytest.mark.parametrize("loop", ["in_memory", "iterator"])
+@pytest.mark.by_default("iterator")
 def test_training_is_that_of_keras(loop, expected):
     actual = network(dropout=0.25)
     trainer = Trainer(actual, execution=ExecutionPlan(loop=loop, kernels="fast", jit=False))

@@ -69,6 +69,7 @@ def trained(model, plan, data="arrays"):
     ],
     ids=["one", "one split", "auto", "jit", "compiled", "split", "6 splits", "eager"],
 )
+@pytest.mark.by_default("one", "auto", "eager")
 def test_numbers_are_those_without_a_strategy(strategy, data, plan, options):
     history, weights = trained(network(STRATEGIES[strategy], **options), plan, data)
     expected, expected_weights = trained(network(**options), plan, data)
