@@ -1,4 +1,4 @@
-"""A trained model that is dropped takes its graphs along: a search over hundreds of models must not grow."""
+"""A trained model that is dropped takes its graphs along, and no error is kept: a search must not grow."""
 
 from __future__ import annotations
 
@@ -69,3 +69,35 @@ def test_a_dropped_model_leaves_no_graph_behind(data, plan):
     keras.backend.clear_session()
     after = graphs()
     assert after.total() <= before.total(), f"left behind: {after - before}"
+
+
+@pytest.mark.parametrize("data", ["arrays", "dataset", "of unknown length", "PyDataset"])
+@pytest.mark.parametrize("eager", [False, True])
+def test_the_end_of_the_data_is_no_error(monkeypatch, data, eager):
+    """TensorFlow keeps some memory for good of each error that leaves an operation."""
+
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, index):
+            return X[:8], Y[:8]
+
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(16)
+    given = {
+        "arrays": (X, Y),
+        "dataset": (dataset, None),
+        "of unknown length": (dataset.filter(lambda x, y: True), None),
+        "PyDataset": (Batches(), None),
+    }[data]
+    raised = []
+    kind = tf.errors.OutOfRangeError
+    create = kind.__init__
+    monkeypatch.setattr(kind, "__init__", lambda self, *args: raised.append(args) or create(self, *args))
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
+    model.compile("sgd", crossentropy(), metrics=["accuracy"], run_eagerly=eager)
+    validated = given if data == "arrays" else given[0]
+    trainer = Trainer(model)
+    trainer.fit(*given, epochs=2, verbose=0, validation_data=validated)
+    trainer.evaluate(*given, verbose=0)
+    assert raised == []
