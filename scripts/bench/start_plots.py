@@ -35,6 +35,7 @@ def plot_ratios(rows: Sequence[Mapping[str, Any]], calls: Sequence[str], path: P
     for axes in panels[len(calls) :]:
         axes.set_axis_off()
     panels[0].invert_yaxis()
+    panels[0].set_xlim(0, 1.05 * max(max(_ratios(row, call)) for row in rows for call in calls))
     figure.supxlabel("our seconds ÷ Keras's, each pair a dot; left of 1 is faster", fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     save(figure, path)
@@ -44,13 +45,16 @@ def plot_ratios(rows: Sequence[Mapping[str, Any]], calls: Sequence[str], path: P
 def _draw(axes: Axes, rows: Sequence[Mapping[str, Any]], call: str) -> None:
     axes.axvline(1.0, color="#222222", linewidth=0.8)
     for place, row in enumerate(rows):
-        ratios = [pair["ours"]["seconds"][call] / pair["keras"]["seconds"][call] for pair in row["pairs"]]
+        ratios = _ratios(row, call)
         axes.plot(ratios, [place] * len(ratios), "o", color=COLOURS["overlap"], markersize=3, alpha=0.6)
         axes.plot([statistics.median(ratios)] * 2, [place - 0.35, place + 0.35], color=COLOURS["overlap"])
     axes.set_yticks(range(len(rows)), [_label(row) for row in rows], fontsize=7)
-    axes.set_xlim(left=0)
     axes.set_title(call, fontsize=9, loc="left")
     axes.tick_params(labelsize=7)
+
+
+def _ratios(row: Mapping[str, Any], call: str) -> list[float]:
+    return [pair["ours"]["seconds"][call] / pair["keras"]["seconds"][call] for pair in row["pairs"]]
 
 
 def _label(row: Mapping[str, Any]) -> str:
