@@ -166,7 +166,8 @@ def main(argv: list[str]) -> None:
         validation_data=(validation.images, validation.masks),
         verbose=FLAGS.verbose if FLAGS.verbose == "auto" else int(FLAGS.verbose),
     )
-    print(f"mean IoU: {history.history['val_mean_iou'][-1]:.4f} on the validation images")
+    for value in history.history.get("val_mean_iou", [])[-1:]:  # none if it was interrupted before
+        print(f"mean IoU: {value:.4f} on the validation images")
     shown = model.predict(validation.images[:4], verbose=0)
     picture = Path(FLAGS.output_dir) / "predictions.png"
     save_picture(validation, shown, picture)
