@@ -32,6 +32,14 @@ def test_every_argument_is_compared_with_keras():
     assert [name for name in names if name not in (*known, "self", "model")] == []
 
 
+def test_the_gallery_shows_each_picture_under_the_example_that_makes_it():
+    text = (DOCS / "start" / "examples.md").read_text()
+    shown = re.findall(r"!\[[^\]]+\]\(pictures/(\w+)\.png\)\n\n\*`(\w+)\.py", text)
+    assert sorted(file for file, _ in shown) == sorted(path.stem for path in DOCS.glob("start/pictures/*"))
+    assert [pair for pair in shown if pair[0] != pair[1]] == []
+    assert [name for name, _ in shown if not (ROOT / "examples" / f"{name}.py").exists()] == []
+
+
 def test_every_example_and_notebook_is_listed():
     text = (DOCS / "start" / "examples.md").read_text()
     files = [*(ROOT / "examples").glob("*.*"), *(ROOT / "notebooks").glob("*.ipynb")]
