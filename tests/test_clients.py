@@ -77,7 +77,7 @@ def test_what_is_skipped_for_want_of_a_library_runs_with_the_clients():
     """Nothing else has these libraries: a test that the script does not name never runs."""
     script = (ROOT / "scripts" / "clients.sh").read_text()
     named = {name.partition("::")[0] for name in re.findall(r"^  (tests/\S+)$", script, re.MULTILINE)}
-    lacks = re.compile(r"reason=\"(?:lacks (?:datasets|grain)|needs [^\"]*\bray\b)")
+    lacks = re.compile(r"reason=\"(?:lacks (?:datasets|grain|pandas)|needs [^\"]*\bray\b)")
     files = [path for path in (ROOT / "tests").rglob("test_*.py") if lacks.search(path.read_text())]
     skipping = {path.relative_to(ROOT).as_posix() for path in files}
     assert skipping <= named
