@@ -1,6 +1,6 @@
 """Every argument of every public function and constructor, given what nobody means.
 
-A value is taken as documented, or refused by ValueError or TypeError in a message that names the argument:
+A value is taken as documented, or refused within a second by ValueError or TypeError that names the argument:
 never another error, never a wait, never a thread that is left. The default suite walks a part, which depends
 on nothing but the names; `scripts/nightly.sh` walks all.
 """
@@ -16,6 +16,7 @@ import inspect
 import re
 import signal
 import threading
+import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -331,9 +332,12 @@ def attempt(call, good, argument, value):
     # What only records something takes anything for what it needs.
     given: dict[str, Any] = dict.fromkeys(required(call))
     given |= {key: make() for key, make in good.items() if key != argument}
+    began_s = time.thread_time()  # of this thread's work: a wait is stopped by the alarm
     try:
         result = called(call, given | {argument: value})
     except (ValueError, TypeError) as error:
+        if time.thread_time() - began_s > 1:
+            return "refused after more than a second"
         if type(error).__name__ in documented_errors(call):
             return None
         named = re.search(rf"\b{argument}\b", str(error))
