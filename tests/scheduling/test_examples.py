@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("tensorflow", reason="needs TensorFlow")
-
 ROOT = Path(__file__).parents[2]
 
 
