@@ -70,7 +70,7 @@ def main(argv: list[str]) -> None:
         callbacks=[stop],
         verbose=2,
     ).history
-    for epoch, worst in enumerate(history["val_recall_worst"]):
+    for epoch, worst in enumerate(history.get("val_recall_worst", ())):  # none if it was interrupted before
         print(f"epoch {epoch + 1}: the worst digit is found in {worst:.1%} of its images")
 
 

@@ -7,7 +7,8 @@ Run it:
     .venv/bin/python examples/multi_dnn.py --networks VGG16 --size 224 --one-at-a-time --cut 2
 
 The detector's requests are urgent and have a deadline; the others fill the time that is left. At the
-end it prints what `statistics()` knows and writes a timeline for chrome://tracing or Perfetto.
+end it prints what `statistics()` knows and writes a timeline for chrome://tracing or Perfetto, or a picture
+of it: `--timeline=timeline.png`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train.monitoring import SpanRecorder, save_chrome_trace
+from overlap_train.monitoring import SpanRecorder, save_chrome_trace, save_timeline
 from overlap_train.scheduling import MultiModelScheduler, SchedulerStatistics
 
 
@@ -104,7 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> SchedulerStatistics:
         max_batch=options.max_batch,
     )
     report(statistics)
-    save_chrome_trace(options.timeline, timeline.spans())
+    write = save_chrome_trace if options.timeline.suffix == ".json" else save_timeline
+    write(options.timeline, timeline.spans())
     print(f"timeline: {options.timeline}")
     return statistics
 

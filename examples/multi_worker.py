@@ -59,7 +59,8 @@ def train() -> None:
         verbose=2,
     )
     task = json.loads(os.environ["TF_CONFIG"])["task"]
-    print(f"{task['type']} {task['index']}: val_accuracy {history.history['val_accuracy'][-1]:.4f}")
+    for value in history.history.get("val_accuracy", [])[-1:]:  # none if it was interrupted before
+        print(f"{task['type']} {task['index']}: val_accuracy {value:.4f}")
 
 
 def start_hosts(count: int, evaluators: int) -> int:

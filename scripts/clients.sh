@@ -1,20 +1,31 @@
 #!/usr/bin/env bash
 # Trains with each library that uses Keras, once as it is and once overlapped, and compares the numbers.
-#   scripts/clients.sh                             all of them
+#   scripts/clients.sh                             all of them, then the tests that need such libraries
 #   scripts/clients.sh wandb_logger mlflow_autolog  these, by the names of the files in scripts/clients
-# They are installed into .clients/venv, the extra `clients` of setup.cfg with the TensorFlow and Keras of
-# requirements.lock; a second call reuses it. What cannot be installed is named and skipped.
+# They are installed into .clients/venv, the extras `clients` and `ray` of setup.cfg with the TensorFlow, Keras and
+# pytest of requirements.lock; a second call reuses it. What cannot be installed is named and skipped.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 venv=.clients/venv
 stamp=.clients/installed
+# Elsewhere these are skipped: .venv holds neither Hugging Face's datasets nor Grain, pandas or Ray.
+tests=(
+  tests/data/test_given_data.py
+  tests/data/test_hugging_face.py
+  tests/parallel/test_launchers.py
+  tests/test_errors.py
+  tests/test_kill.py::test_killed_on_data_that_is_no_array_the_result_is_that_of_the_unbroken_run
+  tests/whole_fits/test_frames.py
+  tests/whole_fits/test_library_sources.py
+)
 wanted=$(cat requirements.lock setup.cfg scripts/clients.sh | sha256sum | cut -d' ' -f1)
 
 install() {
   mkdir -p .clients
   # Not the other versions of the lock: MLflow and BayesFlow would be years old with them.
-  sed -nE 's/^((tensorflow|keras)==[^\\]*[^ \\]) *\\?$/\1/p' requirements.lock > .clients/constraints.txt
+  sed -nE 's/^((tensorflow|keras|pytest|pytest-timeout|hypothesis)==[^\\]*[^ \\]) *\\?$/\1/p' requirements.lock \
+    > .clients/constraints.txt
   "$python" - > .clients/wanted.txt << 'PYTHON'
 import configparser
 
@@ -23,6 +34,8 @@ options.read("setup.cfg")
 print(options["options"]["install_requires"].strip())
 extras = options["options.extras_require"]
 print(extras["clients"].replace("%(tensorboard)s", extras["tensorboard"].strip()).strip())
+print(extras["ray"].strip())
+print("pytest\npytest-timeout\nhypothesis")
 PYTHON
   pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c .clients/constraints.txt)
   "${pip[@]}" -r .clients/wanted.txt && return
@@ -40,4 +53,11 @@ if [ "$(cat $stamp 2>/dev/null)" != "$wanted" ]; then
   install
   echo "$wanted" > $stamp
 fi
-PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" exec $venv/bin/python -m scripts.clients "$@"
+export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}"
+status=0
+$venv/bin/python -m scripts.clients "$@" || status=$?
+if [ $# -eq 0 ]; then
+  CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES-}" $venv/bin/python -m pytest -q -m "not nightly" "${tests[@]}" ||
+    status=$?
+fi
+exit "$status"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Times our convolution beside tf.nn.conv2d: each layer of U-Net, VGG16 and ResNet50, then whole training steps.
+# Times our convolution next to tf.nn.conv2d: each layer of U-Net, VGG16 and ResNet50, then whole training steps.
 # scripts/compare_conv.sh [--quick] [--resume] [--publish] [DIRECTORY]   JSON, plots and the log go to DIRECTORY (runs/conv)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Kills and resumes a training at random moments (default 50), one of long epochs with checkpoints inside them (as
-# many), inside the writes of checkpoints (20), one of two hosts (20) and an evaluator, which is taken back (20):
+# many), on each kind of data that is no array (6), inside the writes of checkpoints (20), one of two hosts (20) and
+# an evaluator, which is taken back (20):
 #     scripts/kill_test.sh [KILLS] [SEED]
-# OVERLAP_TRAIN_WRITE_KILLS, OVERLAP_TRAIN_HOST_KILLS and OVERLAP_TRAIN_EVALUATOR_KILLS set the other numbers.
+# OVERLAP_TRAIN_SOURCE_KILLS, OVERLAP_TRAIN_WRITE_KILLS, OVERLAP_TRAIN_HOST_KILLS and OVERLAP_TRAIN_EVALUATOR_KILLS
+# set the other numbers. Data of Hugging Face and of Grain is killed by scripts/clients.sh, which installs them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export OVERLAP_TRAIN_KILLS="${1:-50}" OVERLAP_TRAIN_SEED="${2:-0}"

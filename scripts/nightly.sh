@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The long forms of the tests: 300 random runs against keras.Model.fit, Keras's own suite, the libraries that use
+# Runs the long forms of the tests: 300 random runs against keras.Model.fit, Keras's own suite, the libraries that use
 # Keras, and others.
 #   scripts/nightly.sh                  all of it; arguments go to pytest instead: scripts/nightly.sh tests/parallel
 #   scripts/nightly.sh --keras-nightly  the comparisons with Keras, on the newest nightly build of Keras

@@ -2,13 +2,14 @@
 
 Run from the repository root; each finding is a line "file:line: what". Ends with 1 if there is any.
 
-    python scripts/prose.py                # the pages, README and the public docstrings
+    python scripts/prose.py                # the pages, README and its kind, notebooks, the public docstrings
     python scripts/prose.py docs/conv.md   # some files
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -32,6 +33,7 @@ LONGEST_SENTENCE = 30  # words
 
 # Dated reports say what was so on a day.
 EXEMPT = ("docs/results/",)
+AT_THE_ROOT = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 PUBLIC = ("conv", "models", "monitoring", "options", "parallel", "scheduling", "zero_copy")
 PUBLIC_FILES = ("__init__.py", "errors.py", "records.py", "routing.py", "trainer.py")
 
@@ -49,8 +51,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def pages() -> list[Path]:
-    """Return README and the pages of the documentation that are not dated."""
-    found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """Return the pages at the root, those of the documentation that are not dated, and the notebooks."""
+    found = [*(ROOT / name for name in AT_THE_ROOT), *sorted((ROOT / "docs").rglob("*.md"))]
+    found += sorted((ROOT / "notebooks").glob("*.ipynb"))
     return [path for path in found if not path.relative_to(ROOT).as_posix().startswith(EXEMPT)]
 
 
@@ -68,9 +71,16 @@ def findings(path: Path) -> Iterator[str]:
         for line, text in _docstrings(path):
             yield from (f"{name}:{line + n}: {what}" for n, what in _words(text))
         return
-    text = _FENCE.sub(lambda match: re.sub(r"[^\n]", "", match[0]), path.read_text())
+    text = _cells(path) if path.suffix == ".ipynb" else path.read_text()
+    text = _FENCE.sub(lambda match: re.sub(r"[^\n]", "", match[0]), text)
     yield from (f"{name}:{n}: {what}" for n, what in _words(text, first=1))
     yield from (f"{name}:{n}: {what}" for n, what in _sentences(text))
+
+
+def _cells(path: Path) -> str:
+    """Return the words of a notebook."""
+    cells = json.loads(path.read_text())["cells"]
+    return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
 
 
 def _words(text: str, first: int = 0) -> Iterator[tuple[int, str]]:

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import os
+import random
 import signal
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,6 +18,7 @@ import tensorflow as tf
 
 from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
 from tests.networks import arrays, sequential
+from tests.whole_fits import library_sources, test_replay
 
 EPOCHS = 40
 
@@ -28,6 +30,23 @@ class LongEpochs:
     steps: int
     every_steps: int
     count: int = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class FromSource:
+    """Data that is no array, by its name in `sources()`, with checkpoints inside the epochs."""
+
+    name: str
+    every_steps: int = 5
+
+
+def sources() -> dict[str, Any]:
+    """Returns what makes each kind of such data, the steps of an epoch, and `shuffle`."""
+    python = ("generator", "in Keras's order", "reshuffled", "augmented")
+    libraries = library_sources.SOURCES.items()
+    return {name: test_replay.SOURCES[name] for name in python} | {
+        name: (make, steps, False) for name, (make, steps, resumable) in libraries if resumable
+    }
 
 
 class Tell(keras.callbacks.Callback):
@@ -62,13 +81,22 @@ def main_killed_at(directory: Path, killer: Connection, at: int) -> None:
     main(directory, killer)
 
 
-def main(directory: Path, killer: Connection, long: LongEpochs | None = None) -> None:
-    """Trains for many epochs, or for the given few and long ones."""
+def training_data(of: LongEpochs | FromSource | None) -> dict[str, Any]:
+    """Returns what `fit` is told of its data."""
+    if isinstance(of, FromSource):
+        make, steps, shuffle = sources()[of.name]
+        random.seed(1)
+        np.random.seed(2)
+        return {"x": make(), "epochs": EPOCHS, "steps_per_epoch": steps, "shuffle": shuffle}
+    dataset = tf.data.Dataset.from_tensor_slices(arrays(400)).shuffle(400, seed=3).batch(16)
+    if of is None:
+        return {"x": dataset, "epochs": EPOCHS}
+    return {"x": dataset.repeat(), "epochs": of.count, "steps_per_epoch": of.steps}
+
+
+def main(directory: Path, killer: Connection, of: LongEpochs | FromSource | None = None) -> None:
+    """Trains for many epochs on a dataset, for the given few and long ones, or on other data."""
     model = sequential(keras.optimizers.SGD(0.3, momentum=0.9))
-    x, y = arrays(400)
-    dataset = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(400, seed=3).batch(16)
-    if long is not None:
-        dataset = dataset.repeat()
     callbacks = [
         Tell(killer),
         keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.7, patience=2, min_delta=0.01),
@@ -79,16 +107,13 @@ def main(directory: Path, killer: Connection, long: LongEpochs | None = None) ->
         keras.callbacks.CSVLogger(str(directory / "log.csv")),
     ]
     trainer = Trainer(model, validation=ValidationPolicy(workers=2, max_lag=1, overlap="always"))
+    every_steps = None if of is None else of.every_steps
     history = trainer.fit(
-        dataset,
+        **training_data(of),
         validation_data=arrays(91, 1),
-        epochs=EPOCHS if long is None else long.count,
-        steps_per_epoch=None if long is None else long.steps,
         callbacks=callbacks,
         verbose=0,
-        resume=CheckpointPolicy(
-            directory=directory / "checkpoints", every_steps=None if long is None else long.every_steps
-        ),
+        resume=CheckpointPolicy(directory=directory / "checkpoints", every_steps=every_steps),
     )
     np.savez(
         directory / "final.npz",

@@ -1,7 +1,7 @@
 """Contract C8: a run killed at any moment goes on to the result of the unbroken one.
 
-`scripts/kill_test.sh` kills at 50 random moments, in short epochs and inside long ones; the default suite at
-three of the latter.
+`scripts/kill_test.sh` kills at 50 random moments, in short epochs and inside long ones, and at some on each
+kind of data that is no array; the default suite at three inside long epochs.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ LONG = kill_target.LongEpochs(steps=4000, every_steps=300)
 SHORTER = kill_target.LongEpochs(steps=800, every_steps=60)
 KILLS = int(os.environ.get("OVERLAP_TRAIN_KILLS", "50"))
 KILLS_IN_WRITES = int(os.environ.get("OVERLAP_TRAIN_WRITE_KILLS", "20"))
+KILLS_ON_SOURCES = int(os.environ.get("OVERLAP_TRAIN_SOURCE_KILLS", "6"))
 SEED = int(os.environ.get("OVERLAP_TRAIN_SEED", "0"))
 
 
@@ -132,26 +133,34 @@ def test_killed_at_random_moments_the_result_is_that_of_the_unbroken_run(tmp_pat
     print(end_as_unbroken(tmp_path, directory, KILLS, kill))
 
 
-def kill_inside_epochs(tmp_path, kills, epochs):
+def kill_inside_epochs(tmp_path, kills, of):
     unbroken = tmp_path / "unbroken"
     unbroken.mkdir()
-    duration_s = run_to_the_end(unbroken, epochs)
+    duration_s = run_to_the_end(unbroken, of)
 
     def kill(directory, rng):
-        return kill_after(directory, rng.uniform(0, duration_s), epochs)
+        return kill_after(directory, rng.uniform(0, duration_s), of)
 
-    print("inside epochs:", end_as_unbroken(tmp_path, unbroken, kills, kill, epochs))
+    return end_as_unbroken(tmp_path, unbroken, kills, kill, of)
 
 
 @pytest.mark.kill
 @pytest.mark.timeout(7200)
 def test_killed_inside_long_epochs_the_result_is_that_of_the_unbroken_run(tmp_path):
-    kill_inside_epochs(tmp_path, KILLS, LONG)
+    print("inside epochs:", kill_inside_epochs(tmp_path, KILLS, LONG))
 
 
 @pytest.mark.timeout(600)
 def test_killed_inside_long_epochs_three_times(tmp_path):
     kill_inside_epochs(tmp_path, 3, SHORTER)
+
+
+@pytest.mark.kill
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("source", sorted(kill_target.sources()))
+def test_killed_on_data_that_is_no_array_the_result_is_that_of_the_unbroken_run(tmp_path, source):
+    """Generators, `PyDataset`s, and what Hugging Face and Grain make, where they are installed."""
+    print(f"{source}:", kill_inside_epochs(tmp_path, KILLS_ON_SOURCES, kill_target.FromSource(source)))
 
 
 @pytest.mark.kill

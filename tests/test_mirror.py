@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from tests.rooms import ROOT
@@ -80,6 +81,13 @@ def test_the_table_names_modules_without_a_file_of_their_own_and_files_that_exis
     assert TESTED_IN.keys() <= set(map(named, MODULES))
     assert not [name for name in TESTED_IN if mirrored(ROOT / name).exists()]
     assert not [file for file in TESTED_IN.values() if not (TESTS / file).exists()]
+
+
+def test_no_test_is_skipped_for_want_of_what_every_installation_has():
+    """An import that fails has to fail the test."""
+    always = "absl|keras|numpy|overlap_train|packaging|psutil|rich|tensorflow|tqdm"
+    skips = re.compile(rf'importorskip\(\s*"(?:{always})\b')
+    assert [named(path) for path in TESTS.rglob("test_*.py") if skips.search(path.read_text())] == []
 
 
 def test_a_file_in_a_room_stands_for_a_module_of_it_or_is_in_the_table():

@@ -1,6 +1,6 @@
 """Every argument of every public function and constructor, given what nobody means.
 
-A value is taken as documented, or refused by ValueError or TypeError in a message that names the argument:
+A value is taken as documented, or refused within a second by ValueError or TypeError that names the argument:
 never another error, never a wait, never a thread that is left. The default suite walks a part, which depends
 on nothing but the names; `scripts/nightly.sh` walks all.
 """
@@ -16,6 +16,7 @@ import inspect
 import re
 import signal
 import threading
+import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -313,16 +314,30 @@ def limited(what):
         signal.signal(signal.SIGALRM, before)
 
 
-def attempt(name, argument, value):
-    """Returns what is wrong with how a callable answers a value, or None."""
-    call = PUBLIC[name]
+def called(call, given):
+    """Calls with arguments by name, and by position where there is no other way."""
+    alone = [p.name for p in inspect.signature(call).parameters.values() if p.kind is p.POSITIONAL_ONLY]
+    return call(*(given[name] for name in alone), **{n: v for n, v in given.items() if n not in alone})
+
+
+def attempt(call, good, argument, value):
+    """Returns what is wrong with how a callable answers a value, or None.
+
+    Args:
+        call: the callable.
+        good: what makes its other arguments, by name.
+        argument: which gets the value.
+        value: what it gets.
+    """
     # What only records something takes anything for what it needs.
     given: dict[str, Any] = dict.fromkeys(required(call))
-    given |= {key: make() for key, make in GOOD.get(name, {}).items()}
-    given.pop(argument, None)
+    given |= {key: make() for key, make in good.items() if key != argument}
+    began_s = time.thread_time()  # of this thread's work: a wait is stopped by the alarm
     try:
-        result = call(**given, **{argument: value})
+        result = called(call, given | {argument: value})
     except (ValueError, TypeError) as error:
+        if time.thread_time() - began_s > 1:
+            return "refused after more than a second"
         if type(error).__name__ in documented_errors(call):
             return None
         named = re.search(rf"\b{argument}\b", str(error))
@@ -335,17 +350,26 @@ def attempt(name, argument, value):
     return None
 
 
-def walk(name, chosen):
+def walk(name, chosen, call=None, good=None):
+    """Returns what is wrong with how a public callable answers the values that are chosen.
+
+    Args:
+        name: its name, for what is said.
+        chosen: tells of a name, an argument and a value whether it is tried.
+        call: the callable, where it is none of `PUBLIC`.
+        good: what makes its other arguments then.
+    """
     wrong = []
+    call, good = (PUBLIC[name], GOOD.get(name, {})) if call is None else (call, good or {})
     before = set(threading.enumerate())
-    for argument in parameters(PUBLIC[name]):
+    for argument in parameters(call):
         for shown, value in VALUES.items():
             if not chosen(name, argument, shown):
                 continue
             if (name, argument) in UNSHOWN and shown in ("unprintable", "10**5000"):
                 continue
             with limited(f"{name}({argument}={shown})"):
-                problem = attempt(name, argument, value)
+                problem = attempt(call, good, argument, value)
             if problem is not None:
                 wrong.append(f"{name}({argument}={shown}): {problem[:300]}")
     left = {thread.name for thread in set(threading.enumerate()) - before if thread.is_alive()}

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from overlap_train._support.arguments import require_path
+from overlap_train._support.arguments import require_instance, require_mapping, require_path
 from overlap_train._support.closing import Closing
 from overlap_train.records import EpochAccount
 
@@ -59,9 +59,13 @@ class AccountLog(Closing):
             metrics: training and validation ones: numbers, arrays, which become lists, or else text.
 
         Raises:
+            TypeError: an argument has the wrong type.
             RuntimeError: the log is closed.
             OSError: the line cannot be written, such as on a full disk; the file is as before.
         """
+        require_instance("account", account, EpochAccount, optional=False)
+        if metrics is not None:
+            metrics = require_mapping("metrics", metrics, expected="a mapping of metrics by name")
         if self._descriptor is None:
             raise RuntimeError(f"{self._path} is closed; write to it before close()")
         record: dict[str, Any] = {key: _json(value) for key, value in asdict(account).items()}

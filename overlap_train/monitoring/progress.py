@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TextIO
 
-from overlap_train._support.arguments import require_callable, shown
+from overlap_train._support.arguments import (
+    require_callable,
+    require_each,
+    require_flag,
+    require_mapping,
+    require_text,
+    shown,
+)
 from overlap_train._support.closing import Closing
 from overlap_train._support.fit_arguments import require_verbosity
 from overlap_train._support.numbers import require_count, require_real
@@ -27,6 +34,7 @@ RunningMetrics = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
 PendingValidation = tuple[int, int, int]
 """(epoch, shards done, shards)."""
 
+_PENDING = "triples of an epoch, the shards done and the shards"
 _REDRAW_S = 0.1
 
 
@@ -39,8 +47,9 @@ class ProgressReporter(Closing):
     - `verbose=2`: one plain line for each epoch, when its validation has arrived.
     - `verbose=0`: nothing.
 
-    All methods belong to the training thread and cost microseconds where there is nothing to show. A stream
-    that breaks (a closed pipe) silences the reporter; it does not end the training.
+    All methods belong to the training thread and cost microseconds where there is nothing to show. They
+    raise TypeError for a value of the wrong type and ValueError for one out of range. A stream that breaks
+    (a closed pipe) silences the reporter; it does not end the training.
 
     Attributes:
         messages: what was said by `message`, in order, shown or not.
@@ -98,6 +107,7 @@ class ProgressReporter(Closing):
 
     def epoch_begin(self, epoch: int) -> None:
         """An epoch begins, or begins anew after a rollback."""
+        epoch = require_count("epoch", epoch, minimum=0)
         for thrown_away in [held for held in self._held if held >= epoch]:
             del self._held[thrown_away]
         self._epoch, self._step, self._metrics = epoch, 0, {}
@@ -106,12 +116,15 @@ class ProgressReporter(Closing):
 
     def steps_done(self, epoch: int, step: int, metrics: RunningMetrics) -> None:
         """`step` steps of the epoch are done; `metrics` are their running values."""
-        self._epoch, self._step, self._metrics = epoch, step, metrics
+        self._epoch = require_count("epoch", epoch, minimum=0)
+        self._step = require_count("step", step, minimum=0)
+        self._metrics = metrics if callable(metrics) else _checked_metrics(metrics)
         self._show()
 
     def validation_pending(self, pending: Iterable[PendingValidation]) -> None:
         """These validations have not been delivered yet; may be said as often as convenient."""
-        before, self._pending = self._pending, tuple(pending)
+        before = self._pending
+        self._pending = require_each("pending", pending, _checked_pending, expected=_PENDING)
         self._show(now=self._pending != before)
 
     def epoch_trained(
@@ -126,6 +139,9 @@ class ProgressReporter(Closing):
             validation_follows: its validation is still to be delivered; where each epoch has one line, that
                 line then waits for it.
         """
+        epoch, metrics = require_count("epoch", epoch, minimum=0), _checked_metrics(metrics)
+        seconds = require_real("seconds", seconds, minimum=0)
+        validation_follows = require_flag("validation_follows", validation_follows)
         steps, self._epoch = self._step, None
         self._steps_per_epoch = self._steps_per_epoch or steps or None
         text = f"{self._name(epoch)}: {steps} steps in {seconds:.1f} s{_pace(seconds, steps)}"
@@ -138,6 +154,7 @@ class ProgressReporter(Closing):
 
     def epoch_validated(self, epoch: int, metrics: Mapping[str, Any]) -> None:
         """An epoch's validation was delivered; those before it are then over as well, or were left out."""
+        epoch, metrics = require_count("epoch", epoch, minimum=0), _checked_metrics(metrics)
         if held := self._held.get(epoch):
             held.text = ", ".join([held.text, *_described(metrics)])
         else:
@@ -148,7 +165,7 @@ class ProgressReporter(Closing):
 
     def message(self, text: str) -> None:
         """Say one thing on a line of its own, such as the plan, a rollback or a notice."""
-        self.messages.append(" ".join(text.split()))
+        self.messages.append(" ".join(require_text("text", text, empty=True).split()))
         self._say(self.messages[-1])
 
     def close(self) -> None:
@@ -217,6 +234,17 @@ class _HeldLine:
 
     text: str
     waits: bool
+
+
+def _checked_metrics(metrics: Any) -> Mapping[str, Any]:
+    return require_mapping("metrics", metrics, expected="a mapping of metrics by name")
+
+
+def _checked_pending(name: str, item: Any) -> PendingValidation:
+    if not (isinstance(item, tuple) and len(item) == 3):
+        raise TypeError(f"{name} must be {_PENDING}; got {shown(item)} in it")
+    epoch, done, total = (require_count(name, number, minimum=0) for number in item)
+    return epoch, done, total
 
 
 def _described(metrics: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,12 @@ from operator import attrgetter
 from types import TracebackType
 from typing import Any
 
-from overlap_train._support.arguments import require_callable, require_items
+from overlap_train._support.arguments import (
+    require_callable,
+    require_instance,
+    require_items,
+    require_text,
+)
 from overlap_train._support.numbers import require_count
 from overlap_train.records import Span
 
@@ -102,11 +107,25 @@ class SpanRecorder:
             epoch: the epoch that it belongs to.
             step: the training step at its beginning.
             **details: further facts for the trace viewer, best strings and numbers.
+
+        Raises:
+            TypeError: an argument has the wrong type.
+            ValueError: `name` is empty, or a number is negative.
         """
+        name = require_text("name", name)
+        if epoch is not None:
+            epoch = require_count("epoch", epoch, minimum=0)
+        if step is not None:
+            step = require_count("step", step, minimum=0)
         return OpenSpan(self, name, epoch, step, details)
 
     def add(self, span: Span) -> None:
-        """Keep a span that was timed elsewhere, or count it as dropped."""
+        """Keep a span that was timed elsewhere, or count it as dropped.
+
+        Raises:
+            TypeError: `span` is no `Span`.
+        """
+        require_instance("span", span, Span, optional=False)
         with self._lock:
             if len(self._spans) < self._max_spans:
                 self._spans.append(span)

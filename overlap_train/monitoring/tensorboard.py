@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from overlap_train._support.arguments import require_path
+from overlap_train._support.arguments import require_instance, require_mapping, require_path
 from overlap_train._support.closing import Closing
 from overlap_train._support.extras import import_extra
+from overlap_train._support.numbers import require_count
 from overlap_train.records import EpochAccount
 
 __all__ = ["AccountWriter"]
@@ -58,8 +59,14 @@ class AccountWriter(Closing):
                 gone on since.
 
         Raises:
+            TypeError: an argument has the wrong type.
+            ValueError: `step` is negative.
             RuntimeError: the writer is closed.
         """
+        require_instance("account", account, EpochAccount, optional=False)
+        if metrics is not None:
+            metrics = require_mapping("metrics", metrics, expected="a mapping of metrics by name")
+        step = require_count("step", step, minimum=0)
         if self._writer is None:
             raise RuntimeError(f"the writer to {self._log_dir} is closed; write before close()")
         scalars = {f"account/{name}": getattr(account, name) for name in _SECONDS}

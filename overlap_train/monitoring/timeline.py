@@ -34,6 +34,7 @@ _OTHER_COLOURS = ("#56B4E9", "#F0E442", "#8C6BB1", "#7F5F3F", "#7F7F7F", "#A6D85
 _NUMBERED = ("train", "validate")  # the spans whose epochs are shown
 _DPI = 110
 _WIDTH_IN = 14.0
+_LEGEND = 180  # characters of the legend that the width holds in a row
 _ROW_PIXELS = 1300  # of the drawing area, within some percent: names of threads differ in length
 _NARROWEST_PIXELS = 1.5  # what is shorter is drawn this wide, or a snapshot would never be seen
 _DIGIT_PIXELS = 7
@@ -240,12 +241,14 @@ def _head(figure: Any, uppermost: Any, spans: Sequence[Span], colours: Mapping[s
 
     of_name = {name: [span for span in spans if span.name == name] for name in colours}
     if of_name:
+        labels = {n: f"{_short(n)} {_seconds(union_s(of_name[n]))}" for n in of_name}
+        longest = max(map(len, labels.values()))
         uppermost.legend(
-            handles=[Patch(color=colours[n], label=f"{n} {_seconds(union_s(of_name[n]))}") for n in of_name],
+            handles=[Patch(color=colours[n], label=label) for n, label in labels.items()],
             loc="lower left",
             bbox_to_anchor=(0, 1),
             borderaxespad=0.2,
-            ncols=8,
+            ncols=max(1, min(8, _LEGEND // (longest + 4))),  # four for the patch and the gap
             fontsize=9,
             frameon=False,
             handlelength=1,

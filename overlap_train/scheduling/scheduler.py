@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from overlap_train._support.arguments import require_mapping, require_text
+from overlap_train._support.arguments import require_flag, require_mapping, require_text
 from overlap_train._support.closing import Closing
 from overlap_train._support.numbers import require_count, require_real, require_seconds
 from overlap_train.scheduling.costs.model import Costs
@@ -154,7 +154,9 @@ class MultiModelScheduler(Closing):
 
         Raises:
             KeyError: no model has that name.
+            TypeError: `drain` is no flag.
         """
+        drain = require_flag("drain", drain)
         self._service.remove(self._service.model(name), drain=drain)
 
     def submit(

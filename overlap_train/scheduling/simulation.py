@@ -67,7 +67,13 @@ class BackgroundLoad:
             raise ValueError("a load with duty 1 and share 0 leaves nothing; no work would ever end")
 
     def end_s(self, start_s: float, work_s: float) -> float:
-        """When `work_s` seconds of undisturbed work end that begin at `start_s`."""
+        """When `work_s` seconds of undisturbed work end that begin at `start_s`.
+
+        Raises:
+            TypeError, ValueError: a time is no number, or negative.
+        """
+        start_s = require_real("start_s", start_s, minimum=0)
+        work_s = require_real("work_s", work_s, minimum=0)
         busy_s, idle_s = self.duty * self.period_s, (1 - self.duty) * self.period_s
         per_period = busy_s * self.share + idle_s
         phase_s = math.fmod(start_s + self.phase_s, self.period_s)

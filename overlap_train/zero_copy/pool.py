@@ -165,9 +165,10 @@ class Pool:
         """Lease a block of at least `size_bytes`, whose content is undefined.
 
         Raises:
+            TypeError, ValueError: `size_bytes` is no number of bytes.
             errors.BufferError: if the backend has no memory left, also after the cache was emptied.
         """
-        size = size_class(size_bytes)
+        size = size_class(require_count("size_bytes", size_bytes, minimum=0))
         with self._lock:
             self._drain()
             block = self._take(size)
@@ -176,7 +177,12 @@ class Pool:
         return Lease(self, block)
 
     def trim(self, limit_bytes: int = 0) -> None:
-        """Free cached blocks until at most `limit_bytes` of them are left."""
+        """Free cached blocks until at most `limit_bytes` of them are left.
+
+        Raises:
+            TypeError, ValueError: `limit_bytes` is no number of bytes.
+        """
+        limit_bytes = require_count("limit_bytes", limit_bytes, minimum=0)
         with self._lock:
             self._drain()
             self._shrink(limit_bytes)

@@ -26,6 +26,7 @@ from scripts.bench.journal import Journal
 from scripts.bench.orphans import ENDS_WITH_PARENT
 from scripts.bench.publish import Finding, publish
 from scripts.bench.start_networks import NETWORKS
+from scripts.bench.start_plots import plot_ratios
 from scripts.bench.table import Cells
 
 _COLUMNS = ("first", "second", "evaluate", "again", "new trainer", "five fits")
@@ -55,7 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.json is not None:
             options.json.write_text(json.dumps(rows, indent=1))
         if options.publish:
-            page = _finding(rows, columns, options.publish, line.as_typed)
+            picture = plot_ratios(rows, columns, Path(options.output_dir) / "ratios.svg")
+            page = _finding(rows, columns, options.publish, line.as_typed, picture)
             print(f"Published: {publish(page, journal.machine, journal.others_line)}")
     return 0
 
@@ -134,8 +136,10 @@ def _row(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
     return (row["network"], str(row["epochs"]), row["caches"], *_cells(row["pairs"], columns))
 
 
-def _finding(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], series: str, typed: str) -> Finding:
-    """Returns the page: ratios, then seconds of both."""
+def _finding(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], series: str, typed: str, picture: Path
+) -> Finding:
+    """Returns the page: ratios, seconds of both, and the ratios as a picture."""
     first = ("network", "epochs", "caches")
     ratios = Cells((*first, *columns, "peak memory"), tuple(_row(row, columns) for row in rows))
     seconds = []
@@ -156,6 +160,7 @@ def _finding(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], series: 
             ("Ours ÷ Keras's", ratios),
             ("Seconds, Keras · ours, medians", Cells((*first, *columns), tuple(seconds))),
         ],
+        pictures={"The ratio of each pair": picture},
         data=list(rows),
     )
 

@@ -16,7 +16,7 @@ def _study(fit: Callable[..., keras.callbacks.History]) -> optuna.Study:
     def objective(trial: optuna.Trial) -> float:
         model = build()
         model.optimizer.learning_rate = trial.suggest_float("rate", 1e-5, 1e-1, log=True)
-        return fit(model, KerasPruningCallback(trial, "val_loss")).history["val_loss"][-1]
+        return fit(model, trial).history["val_loss"][-1]
 
     pruner = optuna.pruners.MedianPruner(n_startup_trials=2)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1), pruner=pruner)
@@ -30,15 +30,18 @@ def _values(study: optuna.Study) -> dict[str, float]:
 
 
 def stock() -> Run:
-    return Run(_values(_study(lambda model, callback: model.fit(X, Y, callbacks=[callback], **ARGUMENTS))))
+    def fit(model: keras.Model, trial: optuna.Trial) -> keras.callbacks.History:
+        return model.fit(X, Y, callbacks=[KerasPruningCallback(trial, "val_loss")], **ARGUMENTS)
+
+    return Run(_values(_study(fit)))
 
 
 def ours() -> Run:
     trainers = []
 
-    def fit(model: keras.Model, callback: keras.callbacks.Callback) -> keras.callbacks.History:
+    def fit(model: keras.Model, trial: optuna.Trial) -> keras.callbacks.History:
         trainer = Trainer(model)
-        history = trainer.fit(X, Y, callbacks=[callback], **ARGUMENTS)
+        history = trainer.fit(X, Y, callbacks=[KerasPruningCallback(trial, "val_loss")], **ARGUMENTS)
         trainers.append(trainer)
         return history
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import keras
 
@@ -10,20 +11,21 @@ from overlap_train import Trainer
 from scripts.clients.case import ARGUMENTS, Run, X, Y, build
 
 
-def _callback(name: str) -> keras.callbacks.Callback:
-    return keras.callbacks.OrbaxCheckpoint(Path.cwd() / name, monitor="val_loss", save_best_only=True)
+def train(trainer: Any, name: str) -> None:
+    checkpoint = keras.callbacks.OrbaxCheckpoint(Path.cwd() / name, monitor="val_loss", save_best_only=True)
+    trainer.fit(X, Y, callbacks=[checkpoint], **ARGUMENTS)
 
 
 def stock() -> Run:
     model = build()
-    model.fit(X, Y, callbacks=[_callback("stock")], **ARGUMENTS)
+    train(model, "stock")
     return Run({**Run.of(model).values, "steps": _steps("stock")})
 
 
 def ours() -> Run:
     model = build()
     trainer = Trainer(model)
-    trainer.fit(X, Y, callbacks=[_callback("ours")], **ARGUMENTS)
+    train(trainer, "ours")
     return Run({**Run.of(model).values, "steps": _steps("ours")}, trainer)
 
 

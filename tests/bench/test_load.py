@@ -92,7 +92,8 @@ def test_a_program_that_is_not_there_is_refused():
 
 
 def test_gpu_load_needs_its_gpu():
-    tf = pytest.importorskip("tensorflow", reason="needs TensorFlow")
+    import tensorflow as tf
+
     if tf.config.list_physical_devices("GPU"):
         pytest.skip("there is a GPU; the test is about its absence")
     with pytest.raises(ValueError, match="no device 'GPU:0'"):

@@ -73,7 +73,7 @@ def test_mismatched_arrays_are_refused_before_they_are_read():
 
 
 def test_pandas_and_tensors_are_read_late_too():
-    pd = pytest.importorskip("pandas")
+    pd = pytest.importorskip("pandas", reason="lacks pandas")
     frame = pd.DataFrame(X.copy())
     data = given(frame, tf.constant(Y))
     frame.iloc[0, 0] = 7.0

@@ -10,7 +10,8 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "overlap_train"
 
-# What trains, validates and keeps checkpoints, and what users tell it. The companions have their own pages.
+# What trains, validates and keeps checkpoints, what users tell it, and how the convolution is had. The
+# companions have their own pages.
 ROOMS = (
     *(
         "_callbacks",
@@ -24,6 +25,7 @@ ROOMS = (
         "_support",
     ),
     *("_training", "_validation", "options", "parallel", "records.py", "routing.py", "trainer.py"),
+    *(f"conv/{name}.py" for name in ("build", "library", "native_cache", "toolchain")),
 )
 
 _WORD = re.compile(r"[A-Za-z][\w'.=()-]*")
@@ -40,6 +42,10 @@ _NOT_SHOWN = (
     ("_fit/checkpointing.py", ", prepared by a function"),
     ("_inspection/origins.py", ""),
     ("_support/moved.py", "module"),
+    ("conv/build.py", "python -m overlap_train.conv.build"),  # what its own --help says
+    ("conv/build.py", "with the CUDA kernels"),
+    ("conv/build.py", "build even if the cache has it"),
+    ("conv/build.py", "copy it to where a wheel is built from"),
     ("_support/lazy.py", "module"),
     ("_validation/pending.py", "Graph execution error|"),
 )

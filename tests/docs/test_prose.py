@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 
 import pytest
@@ -54,6 +55,19 @@ def test_items_cells_and_headings_are_sentences_of_their_own(tmp_path, between):
 def test_code_and_comments_are_not_read(tmp_path):
     code = f"```python\n# {'word ' * 40} nobody\n```\n\n<!-- compiled only: {'word ' * 40} -->\n\n`nobody`\n"
     assert found_in(tmp_path, code) == []
+
+
+def test_the_words_of_a_notebook_are_read_and_its_code_is_not(tmp_path):
+    cells = [{"cell_type": kind, "source": ["Nobody\n", "looks."]} for kind in ("markdown", "code")]
+    assert len(found_in(tmp_path, json.dumps({"cells": cells}), "page.ipynb")) == 1
+
+
+def test_every_page_that_the_site_shows_is_read():
+    read = {path.relative_to(ROOT).as_posix() for path in prose.pages()}
+    shown = set(re.findall(r"- (\w+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    outside = {name for name in shown if (ROOT / name).is_file()}
+    assert outside == set(prose.AT_THE_ROOT) - {"README.md"}
+    assert outside | {"README.md", "notebooks/five_minutes.ipynb", "docs/semantics.md"} <= read
 
 
 def test_public_docstrings_are_read_and_private_ones_are_not(tmp_path):

@@ -11,6 +11,7 @@ from tests.docs.pages import DOCS
 from tests.docs.site import broken_links, read_pages
 
 PAGES = ("index.html", "results/2026-11-24-epochs.html", "reference/trainer.html")
+WINDOWS = [(360, True), (768, False), (1280, True), (1280, False)]
 
 
 @pytest.fixture(scope="module")
@@ -47,18 +48,36 @@ def test_no_page_loads_anything_from_another_host(site, pages):
     assert re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//[^)\"']+", styles) == []
 
 
-@pytest.mark.parametrize(("width", "dark"), [(360, True), (768, False), (1280, True), (1280, False)])
+def faults(browser, page, width, dark):
+    """Returns what is wrong with how a page shows itself."""
+    seen = browser.look(page, width=width, dark=dark)
+    found = [*seen.console, *(f"broken: {file}" for file in seen.found["broken"])]
+    if seen.found["overflow_px"] > 0:
+        found.append(f"wider than the window by {seen.found['overflow_px']} px")
+    if (luminance(seen.found["background"]) < 128) != dark:
+        found.append(f"its background is {seen.found['background']}")
+    if seen.screenshot.stat().st_size <= 10_000:
+        found.append("its screenshot is empty")
+    return found
+
+
+@pytest.mark.parametrize(("width", "dark"), WINDOWS)
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.by_default(
     "index.html-360-True", "results/2026-11-24-epochs.html-1280-False", "reference/trainer.html-768-False"
 )
 def test_a_page_shows_itself(browser, page, width, dark):
-    seen = browser.look(page, width=width, dark=dark)
-    assert seen.console == []
-    assert seen.found["broken"] == []
-    assert seen.found["overflow_px"] <= 0, "the page is wider than the window"
-    assert (luminance(seen.found["background"]) < 128) == dark
-    assert seen.screenshot.stat().st_size > 10_000
+    assert faults(browser, page, width, dark) == []
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("width", "dark"), WINDOWS)
+def test_every_page_shows_itself(site, browser, width, dark):
+    names = [path.relative_to(site).as_posix() for path in sorted(site.rglob("*.html"))]
+    assert len(names) > len(list(DOCS.rglob("*.md")))
+    found = {name: faults(browser, name, width, dark) for name in names}
+    assert {name: wrong for name, wrong in found.items() if wrong} == {}
 
 
 def test_an_error_and_another_host_are_seen(tmp_path):

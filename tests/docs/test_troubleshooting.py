@@ -1,4 +1,4 @@
-"""Every message of the trainer has an entry in `docs/troubleshooting.md`, found by a part of its text."""
+"""Every message of the trainer and its convolution has an entry in docs/troubleshooting.md, by its text."""
 
 from __future__ import annotations
 

@@ -46,7 +46,6 @@ def test_drawn_shapes_are_what_their_masks_say(example) -> None:
 
 
 def test_example_runs_and_saves_its_picture(tmp_path) -> None:
-    pytest.importorskip("overlap_train.trainer", reason="Trainer is not here yet")
     command = [
         EXAMPLE,
         "--epochs=1",

@@ -3,11 +3,11 @@ from __future__ import annotations
 import math
 
 import pytest
+import tensorflow as tf
 
 from overlap_train.monitoring.tensorboard import AccountWriter
 from overlap_train.records import EpochAccount
 
-tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorboard", reason="tf.summary needs the package tensorboard")
 
 _ACCOUNT = EpochAccount(2, 469, trained_s=3.5, validated_s=1.0, hidden_s=0.75)

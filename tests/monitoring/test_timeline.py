@@ -113,6 +113,15 @@ def test_dollar_signs_in_names_are_no_formulas(tmp_path):
     assert save_timeline(tmp_path / "t.png", spans, title=r"cost $\frac").exists()
 
 
+def test_a_legend_of_long_names_stays_in_the_picture(tmp_path, figures):
+    names = [f"network{number}/{'layer' * 12}" for number in range(3)]
+    save_timeline(tmp_path / "t.png", [Span(name, "m", i, i + 1) for i, name in enumerate(names)])
+    (rows,) = figures[0].axes
+    assert all(len(label) < 40 and "…" in label for label in _legend(rows))
+    assert rows.get_legend().get_window_extent().x1 <= figures[0].bbox.x1
+    assert rows.get_position().width > 0.8
+
+
 def test_names_unknown_to_the_palette_get_colours_of_their_own():
     colours = timeline._colours([Span(name, "m", 0, 1) for name in ("train", "zip", "augment")])
     assert list(colours) == ["train", "augment", "zip"]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import keras
+import numpy as np
 import pytest
 
 from overlap_train.scheduling import POLICIES, Device, MultiModelScheduler, Platform, Transfer
-
-keras = pytest.importorskip("keras", reason="needs Keras")
-np = pytest.importorskip("numpy")
 
 # One CPU under two names: to TensorFlow the same, to the scheduler a CPU and a "GPU".
 TWO = Platform(

@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 import threading
 
+import keras
+import numpy as np
 import pytest
 
 from overlap_train.errors import QueueFullError, SchedulerClosedError
 from overlap_train.scheduling import POLICIES, Device, MultiModelScheduler, Platform, Policy, Transfer
-
-keras = pytest.importorskip("keras", reason="needs Keras")
-np = pytest.importorskip("numpy")
 
 # One CPU under two names: to TensorFlow the same, to the scheduler a CPU and a "GPU".
 TWO = Platform(
@@ -285,7 +284,6 @@ def test_zero_copy_reads_inputs_in_place_where_that_is_allowed(monkeypatch, refu
 
 
 def test_zero_copy_with_the_real_buffers():
-    pytest.importorskip("overlap_train.zero_copy", reason="needs overlap_train.zero_copy")
     model, x = small_model(), image(0, 16)
     with MultiModelScheduler({"m": model}, devices=ONE, zero_copy=True) as scheduler:
         np.testing.assert_allclose(scheduler.submit("m", x).result(60), model(x), atol=1e-5)

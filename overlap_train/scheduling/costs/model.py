@@ -9,15 +9,18 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
-from overlap_train._support.arguments import require_callable, shown
-from overlap_train._support.numbers import require_real
+from overlap_train._support.arguments import require_callable, require_each, require_instance, shown
+from overlap_train._support.numbers import LARGEST, require_real
 from overlap_train.scheduling.costs.regression import WorkRegression
 from overlap_train.scheduling.graph.devices import Device
 from overlap_train.scheduling.graph.layers import Layer, Work
 
 __all__ = ["CostModel", "Costs", "FixedCosts", "check_costs"]
+
+_SAMPLES = "triples of a Layer, a Device and seconds"
+_LONGEST_S = 1e9  # thirty years: what takes longer was not measured, and its ratios leave the floats
 
 
 class Costs(Protocol):
@@ -102,14 +105,12 @@ class CostModel:
         """Add measured run times in seconds, each for the batch of its layer, and refit the regression.
 
         Raises:
+            TypeError: `measured` is no collection of a layer, a device and a time each.
             ValueError: a time that is not positive and finite.
         """
+        measured = require_each("measured", measured, _checked_sample, expected=_SAMPLES)
         with self._lock:
             for layer, device, seconds in measured:
-                if not (seconds > 0 and math.isfinite(seconds)):
-                    raise ValueError(
-                        f"{layer.name!r} on {device.name!r}: expected seconds above 0, got {seconds}"
-                    )
                 self._profile[layer.name, device.name] = seconds
                 self._profiled_work.setdefault(device.name, []).append((layer.work, seconds))
             self._regressions.clear()
@@ -123,7 +124,16 @@ class CostModel:
             return self._unloaded_s(layer, device) * examples * factor * own
 
     def observe(self, layer: Layer, device: Device, seconds: float, examples: float = 1.0) -> None:
-        """Take in how many seconds a layer took, from which the load is learned."""
+        """Take in how many seconds a layer took, from which the load is learned.
+
+        Raises:
+            TypeError: an argument has the wrong type.
+            ValueError: a number is out of range.
+        """
+        require_instance("layer", layer, Layer, optional=False)
+        require_instance("device", device, Device, optional=False)
+        seconds = require_real("seconds", seconds, maximum=_LONGEST_S)
+        examples = require_real("examples", examples, minimum=0, maximum=LARGEST)
         key = (layer.name, device.name)
         with self._lock:
             unloaded_s = self._unloaded_s(layer, device) * examples
@@ -165,3 +175,13 @@ class CostModel:
         if device.name not in self._regressions:
             self._regressions[device.name] = WorkRegression.fit(rows)
         return self._regressions[device.name].seconds(work)
+
+
+def _checked_sample(name: str, sample: Any) -> tuple[Layer, Device, float]:
+    if not (isinstance(sample, tuple) and len(sample) == 3):
+        raise TypeError(f"{name} must be {_SAMPLES}; got {shown(sample)} in it")
+    layer, device, seconds = sample
+    require_instance(f"a layer in {name}", layer, Layer, optional=False)
+    require_instance(f"a device in {name}", device, Device, optional=False)
+    what = f"seconds of {layer.name!r} on {device.name!r} in {name}"
+    return layer, device, require_real(what, seconds, above=0)

@@ -58,13 +58,14 @@ class ModelInputs:
         if len(flat) != len(self.specs):
             listed = isinstance(x, (list, tuple))
             told = "; a list is one value for each input: pass an array" if listed else ""
-            raise ValueError(f"{model!r} takes {len(self.specs)} inputs, got {len(flat)}{told}")
+            raise ValueError(f"x of {model!r} takes {len(self.specs)} inputs, got {len(flat)}{told}")
         arrays = tuple(self._array(model, number, value) for number, value in enumerate(flat))
         shapes = [array.shape for array in arrays if array is not None]
         lengths = {shape[:1] for shape in shapes}
         if len(lengths) != 1 or lengths == {()} or lengths == {(0,)}:
             raise ValueError(
-                f"{model!r}: inputs need one batch dimension of the same size above 0, got shapes {shapes}"
+                f"x of {model!r}: its inputs need one batch dimension of the same size above 0, got shapes "
+                f"{shapes}"
             )
         return arrays
 
@@ -78,32 +79,35 @@ class ModelInputs:
         """Return inputs by name in the order of a model that has them by place."""
         if not isinstance(x, Mapping):
             if isinstance(self.structure, dict) and list(self.structure) != sorted(self.structure):
-                raise ValueError(f"{model!r} takes a dict with {list(self.structure)}, got {shown(type(x))}")
+                taken = f"a dict with {list(self.structure)}"
+                raise ValueError(f"x of {model!r} takes {taken}, got {shown(type(x))}")
             return x
         missing = [name for name in self.names if name not in x]
         if isinstance(self.structure, dict) or not self.names:
             return x
         if missing:
-            raise ValueError(f"{model!r} takes inputs named {list(self.names)}, got {sorted(map(str, x))}")
+            taken = f"inputs named {list(self.names)}"
+            raise ValueError(f"x of {model!r} takes {taken}, got {sorted(map(str, x))}")
         return [x[name] for name in self.names]
 
     def _array(self, model: str, number: int, value: Any) -> Any:
         spec, name = self.specs[number], self.names[number] if self.names else str(number)
         if value is None:
             if not (self.optional and self.optional[number]):
-                raise ValueError(f"{model!r}: the input {name!r} is not optional, but None was passed")
+                raise ValueError(f"x of {model!r}: the input {name!r} is not optional, but None was passed")
             return None
         if isinstance(value, tf.SparseTensor):
             value = tf.sparse.to_dense(value)
         array = _as_array(model, name, value, None)
         wants_text = spec.dtype == tf.string
         if wants_text != (array.dtype.kind in "OSUT") and (wants_text or array.dtype.kind in "SUT"):
-            raise TypeError(f"{model!r}: the input {name!r} takes {spec.dtype.name}, got {array.dtype}")
+            raise TypeError(f"x of {model!r}: the input {name!r} takes {spec.dtype.name}, got {array.dtype}")
         if not self._keeps(array, spec):
             array = _as_array(model, name, value, spec.dtype.as_numpy_dtype)
         array = self._ranked(array, spec)
         if array.ndim and self.adjusts_rank and not spec.shape.is_compatible_with(array.shape):
-            raise ValueError(f"{model!r}: the input {name!r} takes {spec.shape}, got the shape {array.shape}")
+            taken = f"the input {name!r} takes {spec.shape}"
+            raise ValueError(f"x of {model!r}: {taken}, got the shape {array.shape}")
         return array
 
     def _keeps(self, array: Any, spec: tf.TensorSpec) -> bool:
@@ -161,9 +165,9 @@ def _as_array(model: str, name: str, value: Any, dtype: Any) -> Any:
     """Returns a value as an array; raises TypeError for what is none, such as a ragged tensor."""
     try:
         return np.asarray(value, dtype)
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # whatever an object of the user's raises, it is no array
         raise TypeError(
-            f"{model!r}: the input {name!r} takes an array, got {shown(value)} ({error})"
+            f"x of {model!r}: the input {name!r} takes an array, got {shown(value)} ({error})"
         ) from error
 
 

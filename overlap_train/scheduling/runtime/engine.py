@@ -139,7 +139,13 @@ class Engine(Closing):
                 ) from error
 
     def prepare(self, graph: LayerGraph) -> None:
-        """Let the policy plan for `graph` before its first request has to wait for that."""
+        """Let the policy plan for `graph` before its first request has to wait for that.
+
+        Raises:
+            TypeError: `graph` is no `LayerGraph`.
+            Exception: the policy refused it, such as `oracle` a large one.
+        """
+        require_instance("graph", graph, LayerGraph, optional=False)
         with self._lock:
             self._board.now_s = time.monotonic()
             self._distributor.prepare(graph)
@@ -148,9 +154,11 @@ class Engine(Closing):
         """Release the first layers of a request; `request.on_done` is called when it ends.
 
         Raises:
+            TypeError: `request` is no `Request`.
             SchedulerClosedError: the engine has been closed.
             Exception: the policy refused the graph, such as `oracle` a large one.
         """
+        require_instance("request", request, Request, optional=False)
         began_s = time.perf_counter()
         with self._lock:
             if self._closed:
@@ -168,7 +176,12 @@ class Engine(Closing):
         """End the requests for which `unwanted` is true with `error`; returns how many.
 
         A layer of theirs that runs at the moment is let finish, and its result dropped.
+
+        Raises:
+            TypeError: `unwanted` is no function, or `error` no exception.
         """
+        require_callable("unwanted", unwanted)
+        require_instance("error", error, BaseException, optional=False)
         with self._lock:
             doomed = [c.request for c in self._controllers.values() if unwanted(c.request)]
             for request in doomed:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from overlap_train._support.arguments import shown
 from overlap_train.errors import QueueFullError, SchedulerClosedError
 from overlap_train.scheduling.graph.devices import Platform
 from overlap_train.scheduling.graph.requests import Request
@@ -81,7 +82,8 @@ class Service:
         with self._changed:
             self._check_open()
             if not isinstance(name, str) or name not in self._waiting.models:
-                raise KeyError(f"no model is named {name!r}; in service are {sorted(self._waiting.models)}")
+                served = sorted(self._waiting.models)
+                raise KeyError(f"no model is named {shown(name)}; in service are {served}")
             return self._waiting.models[name]
 
     def remove(self, model: Model, *, drain: bool) -> None:

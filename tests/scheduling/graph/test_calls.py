@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import keras
 import pytest
-
-keras = pytest.importorskip("keras", reason="needs Keras")
-tf = pytest.importorskip("tensorflow", reason="needs TensorFlow")
+import tensorflow as tf
 
 from overlap_train.scheduling.graph.calls import calls_of, elements, tensor_bytes, work_of
 from overlap_train.scheduling.graph.model_splitting import split_model

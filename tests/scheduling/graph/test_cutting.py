@@ -7,20 +7,18 @@ import itertools
 import threading
 from dataclasses import replace
 
+import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from overlap_train.scheduling import CostModel, Device, Engine, MultiModelScheduler, Platform
 from overlap_train.scheduling.costs.model import FixedCosts
+from overlap_train.scheduling.graph.cutting import _bounds, kernel_rows
 from overlap_train.scheduling.graph.layers import LayerGraph, Port
+from overlap_train.scheduling.graph.model_splitting import split_model
 from overlap_train.scheduling.graph.requests import Request
 from overlap_train.scheduling.runtime.segments import choose_segments, merge_layers, worth_cutting
-
-keras = pytest.importorskip("keras", reason="needs Keras")
-tf = pytest.importorskip("tensorflow", reason="needs TensorFlow")
-np = pytest.importorskip("numpy")
-
-from overlap_train.scheduling.graph.cutting import _bounds, kernel_rows
-from overlap_train.scheduling.graph.model_splitting import split_model
 from overlap_train.scheduling.runtime.tensorflow_backend import compile_segments
 
 TWO_CORES = Platform((Device("CPU:0", slots=2),))

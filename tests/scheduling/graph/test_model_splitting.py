@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from overlap_train.scheduling import Device, Platform
 from overlap_train.scheduling.graph.layers import Port
-from overlap_train.scheduling.runtime.segments import merge_layers
-
-keras = pytest.importorskip("keras", reason="needs Keras")
-tf = pytest.importorskip("tensorflow", reason="needs TensorFlow")
-np = pytest.importorskip("numpy")
-
 from overlap_train.scheduling.graph.model_splitting import split_model
+from overlap_train.scheduling.runtime.segments import merge_layers
 from overlap_train.scheduling.runtime.tensorflow_backend import compile_segments
 
 ONE_CORE = Platform((Device("CPU:0"),))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+import keras
+import numpy as np
 import pytest
-
-keras = pytest.importorskip("keras", reason="needs Keras")
-tf = pytest.importorskip("tensorflow", reason="needs TensorFlow")
-np = pytest.importorskip("numpy")
 
 from overlap_train.scheduling import CostModel, Device
 from overlap_train.scheduling.costs.model import FixedCosts

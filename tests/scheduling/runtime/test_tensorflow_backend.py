@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 
+import keras
 import pytest
+import tensorflow as tf
 
 from overlap_train.scheduling import Device
-from overlap_train.scheduling.runtime.segments import merge_layers
-
-keras = pytest.importorskip("keras", reason="needs Keras")
-tf = pytest.importorskip("tensorflow", reason="needs TensorFlow")
-
 from overlap_train.scheduling.graph.model_splitting import split_model
+from overlap_train.scheduling.runtime.segments import merge_layers
 from overlap_train.scheduling.runtime.tensorflow_backend import (
     compile_segments,
     profile_layers,

@@ -1,0 +1,137 @@
+"""Every argument of every public method, given what nobody means; `test_signatures.py` has the functions."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import itertools
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from overlap_train.monitoring import AccountLog, AccountWriter, ProgressReporter, SpanRecorder
+from overlap_train.scheduling import BackgroundLoad, CostModel, Engine, MultiModelScheduler
+from overlap_train.scheduling.graph.requests import Request
+from overlap_train.zero_copy import MappedBuffer
+from overlap_train.zero_copy.pool import HostBackend, Pool
+from tests.test_signatures import (
+    PUBLIC,
+    account,
+    graph,
+    model,
+    parameters,
+    part,
+    platform,
+    somewhere_else,
+    span,
+    walk,
+)
+
+__all__ = ["somewhere_else"]
+
+_numbers = itertools.count()
+
+
+def scheduler():
+    return MultiModelScheduler({"served": model()}, devices=platform())
+
+
+# How an instance is made whose methods are called.
+MADE = {
+    "AccountLog": lambda: AccountLog("log.jsonl"),
+    "AccountWriter": lambda: AccountWriter("logs"),
+    "BackgroundLoad": lambda: BackgroundLoad(0.5),
+    "CostModel": CostModel,
+    "Engine": lambda: Engine(platform()),
+    "MappedBuffer": lambda: MappedBuffer((4,)),
+    "MultiModelScheduler": scheduler,
+    "Platform": platform,
+    "Pool": lambda: Pool(HostBackend()),
+    "ProgressReporter": lambda: ProgressReporter(2, 4, verbose=2, stream=io.StringIO()),
+    "SpanRecorder": SpanRecorder,
+}
+
+# What else a method needs for one of its arguments to be tried.
+GOOD: dict[str, dict[str, Any]] = {
+    "AccountLog.write": {"account": account},
+    "AccountWriter.write": {"account": account, "step": lambda: 1},
+    "BackgroundLoad.end_s": {"start_s": lambda: 0.0, "work_s": lambda: 1.0},
+    "CostModel.observe": {
+        "layer": lambda: graph().layers[0],
+        "device": lambda: platform().devices[0],
+        "seconds": lambda: 1.0,
+    },
+    "Engine.abandon": {"unwanted": lambda: lambda request: False, "error": lambda: OSError("unwanted")},
+    "Engine.start": {"request": lambda: Request(0, graph())},
+    "MultiModelScheduler.add": {"name": lambda: f"model {next(_numbers)}", "model": model},
+    "MultiModelScheduler.remove": {"name": lambda: "served"},
+    "MultiModelScheduler.submit": {"name": lambda: "served", "x": lambda: np.zeros((1, 4), "float32")},
+    "ProgressReporter.epoch_trained": {"epoch": lambda: 0, "metrics": dict, "seconds": lambda: 1.0},
+    "ProgressReporter.epoch_validated": {"epoch": lambda: 0, "metrics": dict},
+    "ProgressReporter.steps_done": {"epoch": lambda: 0, "step": lambda: 1, "metrics": dict},
+    "SpanRecorder.add": {"span": span},
+    "SpanRecorder.span": {"name": lambda: "work"},
+}
+
+# Asked by a policy for each place where a layer might run, with what other checks have let in.
+ASKED_BY_POLICIES = {
+    "CostModel.predict_unseen",
+    "CostModel.seconds",
+    "Platform.transfer_s",
+    "Transfer.seconds",
+}
+# Called by us with a batch, for users to override.
+OVERRIDDEN = {"Trainer.train_step", "Trainer.validation_step"}
+# `test_signatures.py` walks the checks that they make.
+WALKED_THERE = {"Trainer.fit", "Trainer.evaluate"}
+
+
+def methods():
+    """Returns the public methods with arguments of all public classes but those whose methods Keras calls."""
+    found = {}
+    for kind in PUBLIC.values():
+        if not inspect.isclass(kind) or issubclass(kind, (keras.layers.Layer, keras.callbacks.Callback)):
+            continue
+        ours = [each for each in kind.__mro__ if each.__module__.startswith("overlap_train")]
+        if kind.__module__.startswith("overlap_train._"):
+            continue
+        for name in {name for each in ours for name in vars(each) if not name.startswith("_")}:
+            method = inspect.getattr_static(kind, name)
+            if inspect.isfunction(method) and parameters(method)[1:]:
+                found[f"{kind.__name__}.{name}"] = kind
+    return found
+
+
+METHODS = methods()
+TRIED = sorted(METHODS.keys() - ASKED_BY_POLICIES - OVERRIDDEN - WALKED_THERE)
+
+
+def walk_method(name, chosen):
+    kind, _, method = name.partition(".")
+    with contextlib.ExitStack() as resources:
+        made = MADE[kind]()
+        if hasattr(made, "close"):
+            resources.callback(made.close)
+        return walk(name, chosen, getattr(made, method), GOOD.get(name, {}))
+
+
+def test_the_tables_name_methods_and_classes_that_exist():
+    assert METHODS.keys() >= ASKED_BY_POLICIES | OVERRIDDEN | WALKED_THERE | GOOD.keys()
+    assert {name.partition(".")[0] for name in TRIED} == MADE.keys()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", TRIED)
+def test_a_part_of_the_values_is_taken_or_refused_by_name(name):
+    assert not walk_method(name, part)
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", TRIED)
+def test_every_value_is_taken_or_refused_by_name(name):
+    wrong = walk_method(name, lambda *_: True)
+    assert not wrong, "\n".join(wrong)
