@@ -14,6 +14,7 @@ import keras
 
 from overlap_train._keras import routes
 from overlap_train._support.arguments import require_flag, require_instance
+from overlap_train._support.keywords import checks_names
 from overlap_train._support.refusals import is_refusal_of
 from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
 from overlap_train.options.execution import ExecutionPlan
@@ -96,6 +97,7 @@ class Routing:
         return self._resume
 
 
+@checks_names("routed", validation=ValidationPolicy, execution=ExecutionPlan)
 @contextlib.contextmanager
 def routed(
     *,
@@ -135,6 +137,7 @@ _installed: list[Routing] = []
 _install_lock = threading.Lock()
 
 
+@checks_names("install", validation=ValidationPolicy, execution=ExecutionPlan)
 def install(*, validation: ValidationPolicy | None = None, execution: ExecutionPlan | None = None) -> Routing:
     """Send `keras.Model.fit` and `evaluate` through `Trainer`, on all threads, until `uninstall`.
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from overlap_train._support.arguments import freeze, require_callable, require_choice, require_mapping, shown
 from overlap_train._support.fit_arguments import epoch_selector
+from overlap_train._support.keywords import knows_names
 
 __all__ = [
     "EvaluationFunction",
@@ -22,6 +23,7 @@ __all__ = [
 _BACKENDS = ("thread", "process")
 
 
+@knows_names
 @dataclass(frozen=True)
 class EvaluationFunction:
     """A function of a model that validates it: whatever computes a number from weights.
