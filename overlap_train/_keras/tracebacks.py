@@ -11,7 +11,7 @@ import os
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 import keras
@@ -42,23 +42,25 @@ def filtered(function: Callable[P, R]) -> Callable[P, R]:
         except Exception as error:
             if not keras.config.is_traceback_filtering_enabled():
                 raise
-            for each in _chain(error):
-                each.__traceback__ = _without_libraries(each.__traceback__)
+            _shorten(error)
             # To see all frames: keras.config.disable_traceback_filtering()
             raise error.with_traceback(error.__traceback__)  # noqa: B904  the cause stays what it was
 
     return shortened
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception and those behind it, each once."""
-    waiting, seen = [error], set[int]()
-    while waiting:
-        each = waiting.pop()
-        if id(each) not in seen:
-            seen.add(id(each))
-            waiting += [other for other in (each.__cause__, each.__context__) if other is not None]
-            yield each
+def _shorten(error: BaseException) -> None:
+    """Shorten the tracebacks of an exception and its causes, each once.
+
+    Not of what stands in `__context__`: the user may have been handling that before the call. A function of
+    its own, so that no frame of the traceback holds the exception.
+    """
+    each: BaseException | None = error
+    seen = set[int]()
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        each.__traceback__ = _without_libraries(each.__traceback__)
+        each = each.__cause__
 
 
 def _without_libraries(frames: types.TracebackType | None) -> types.TracebackType | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import traceback
+import weakref
 
 import keras
 import pytest
@@ -72,7 +74,39 @@ def test_a_chain_that_leads_back_to_itself_ends():
     @filtered
     def fails():
         first, second = KeyError("first"), KeyError("second")
-        first.__context__, second.__context__ = second, first
+        first.__cause__, second.__cause__ = second, first
         raise first
 
     assert "test_tracebacks.py" in files_of(raised(fails))
+
+
+def test_what_the_user_was_handling_stays_as_it_was():
+    before = raised(keras.ops.reshape, X, (5, 5))
+    frames = files_of(before)
+
+    def fits_while_handling():
+        try:
+            raise before
+        finally:
+            Trainer(sequential()).fit(X, Y[:3], verbose=0)
+
+    assert raised(fits_while_handling).__context__ is before
+    assert len(files_of(before)) == len(frames) + 1, "the line that raised it again"
+
+
+def test_no_frame_holds_what_was_raised():
+    class Own(Exception):
+        """One that can be looked for."""
+
+    @filtered
+    def fails():
+        raise Own
+
+    gc.disable()
+    try:
+        fails()
+    except Own as error:
+        raised_before = weakref.ref(error)
+    finally:
+        gc.enable()
+    assert raised_before() is None
