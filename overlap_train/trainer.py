@@ -293,6 +293,7 @@ class Trainer:
         with refusals.refusing(self):
             counts = fit_arguments.check_evaluate(batch_size=batch_size, steps=steps, verbose=verbose)
             keras_models.require_compiled(self.model)
+            _fit.require_callbacks(callbacks)
             data = ValidationSet(
                 data=(x, y, sample_weight), steps=counts["steps"], batch_size=counts["batch_size"]
             )
