@@ -184,7 +184,7 @@ class Explanation:
         max_lag: how many epochs may be trained beyond one whose validation is under way; 0 is in step.
         in_step: why the training would wait for each validation, and what would change it; None if it
             would not.
-        plan: how the steps would be executed; None where nothing had to be chosen.
+        plan: how the steps would be executed; None where that is chosen by timing while it trains.
         steps_per_epoch: None where only the data knows.
         workers: threads that would validate, at most.
         snapshot_bytes: of one set of the weights and of what else decides the future of the training.
@@ -220,14 +220,14 @@ class Explanation:
         if self.overlaps:
             ahead, workers = _counted(self.max_lag, "epoch"), _counted(self.workers, "worker")
             first = f"overlaps: trains up to {ahead} ahead of the validation, with at most {workers}"
-        steps = "as many steps as the data has"
+        steps = "an epoch ends with the data"
         if self.steps_per_epoch is not None:
-            steps = _counted(self.steps_per_epoch, "step")
+            steps = f"{_counted(self.steps_per_epoch, 'step')} an epoch"
         held = self.max_lag + 1 if self.overlaps else 1
         return "\n".join(
             [
                 first,
-                f"plan: {self.plan or 'nothing to choose'}; {steps} an epoch",
+                f"plan: {self.plan or 'chosen by timing while it trains'}; {steps}",
                 f"memory: {self.snapshot_bytes / 2**20:.3g} MiB a snapshot, at most {held} of them; "
                 f"{self.data_bytes / 2**20:.3g} MiB of training data held as tensors",
             ]

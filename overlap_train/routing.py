@@ -14,6 +14,7 @@ import keras
 
 from overlap_train._keras import routes
 from overlap_train._support.arguments import require_flag, require_instance
+from overlap_train._support.keywords import checks_names
 from overlap_train._support.refusals import is_refusal_of
 from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
 from overlap_train.options.execution import ExecutionPlan
@@ -29,7 +30,8 @@ class Routing:
     Attributes:
         validation: how validations run, as for `Trainer`.
         execution: how steps are executed, as for `Trainer`.
-        trainer: of the last routed call; it tells what happened (`messages`, `accounts`). None before.
+        trainer: of the last routed `fit`, or of an `evaluate` if there was none; it tells what happened
+            (`messages`, `accounts`). None before.
     """
 
     def __init__(
@@ -65,7 +67,9 @@ class Routing:
         except (TypeError, ValueError) as error:
             refusal: Exception = error
         else:
-            self.trainer = trainer
+            # A score behind a training does not take away what is to be known of the training.
+            if name == "fit" or before is None or before.ended is None:
+                self.trainer = trainer
             try:
                 if name == "evaluate":
                     return trainer.evaluate(*args, **kwargs)
@@ -96,6 +100,7 @@ class Routing:
         return self._resume
 
 
+@checks_names("routed", validation=ValidationPolicy, execution=ExecutionPlan)
 @contextlib.contextmanager
 def routed(
     *,
@@ -116,7 +121,7 @@ def routed(
         all_threads: whether calls of other threads are routed too, and not only those of this one.
 
     Yields:
-        The `Routing`, whose `trainer` is that of the last routed call.
+        The `Routing`, whose `trainer` is that of the last routed `fit`.
 
     Raises:
         TypeError: for an argument of the wrong type.
@@ -135,6 +140,7 @@ _installed: list[Routing] = []
 _install_lock = threading.Lock()
 
 
+@checks_names("install", validation=ValidationPolicy, execution=ExecutionPlan)
 def install(*, validation: ValidationPolicy | None = None, execution: ExecutionPlan | None = None) -> Routing:
     """Send `keras.Model.fit` and `evaluate` through `Trainer`, on all threads, until `uninstall`.
 
@@ -145,7 +151,7 @@ def install(*, validation: ValidationPolicy | None = None, execution: ExecutionP
         execution: how steps are executed; see `ExecutionPlan`.
 
     Returns:
-        The `Routing`, whose `trainer` is that of the last routed call.
+        The `Routing`, whose `trainer` is that of the last routed `fit`.
 
     Raises:
         TypeError: for an argument of the wrong type.

@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -16,8 +16,8 @@ from overlap_train._fit.outcome import FitOutcome
 from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
-from overlap_train._keras import routes
-from overlap_train._support import arguments, fit_arguments, numbers, refusals
+from overlap_train._keras import routes, tracebacks
+from overlap_train._support import arguments, fit_arguments, keywords, numbers, refusals
 from overlap_train._training.replicas.strategy import find_strategy
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.options.checkpoint import CheckpointPolicy
@@ -43,6 +43,7 @@ class Trainer:
         recorder: what each thread did when.
     """
 
+    @keywords.checks_names("Trainer", validation=ValidationPolicy, execution=ExecutionPlan)
     def __init__(
         self,
         model: keras.Model,
@@ -116,6 +117,14 @@ class Trainer:
         """
         return self._outcome.ended
 
+    if not TYPE_CHECKING:  # which has to find names that there are not
+
+        def __getattr__(self, name: str) -> Any:
+            of_model = not name.startswith("_") and name in dir(vars(self).get("model"))
+            if of_model and not hasattr(type(self), name):
+                raise AttributeError(f"a Trainer has no {name!r}; ask the model: trainer.model.{name}")
+            return object.__getattribute__(self, name)  # says that there is none, or what a property raised
+
     def train_step(self, batch: Any) -> Mapping[str, Any]:
         """Make one training step: update the model's variables and return logs of scalars by name.
 
@@ -137,6 +146,7 @@ class Trainer:
         """
         return self.model.test_step(batch)
 
+    @tracebacks.filtered
     def fit(
         self,
         x: Any = None,
@@ -193,6 +203,7 @@ class Trainer:
         _fit.run_fit(request, self._outcome)
         return self.model.history
 
+    @tracebacks.filtered
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """Tell what `fit` would do with the same arguments, and train nothing.
 
@@ -212,7 +223,10 @@ class Trainer:
             ValueError: where `fit` would raise it before it starts.
             TypeError: where `fit` would raise it before it starts.
         """
-        bound = inspect.signature(Trainer.fit).bind(self, *args, **kwargs)
+        try:
+            bound = inspect.signature(Trainer.fit).bind(self, *args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"explain takes the arguments of fit: {error}") from None
         bound.apply_defaults()
         given = {name: value for name, value in bound.arguments.items() if name not in ("self", "resume")}
         request = _fit.make_request(self._settings(), _fit.FitArguments(**given), bound.arguments["resume"])
@@ -247,6 +261,7 @@ class Trainer:
             self.messages.append(f"{name} was called around this training")
         return history
 
+    @tracebacks.filtered
     def evaluate(
         self,
         x: Any = None,
@@ -278,6 +293,7 @@ class Trainer:
         with refusals.refusing(self):
             counts = fit_arguments.check_evaluate(batch_size=batch_size, steps=steps, verbose=verbose)
             keras_models.require_compiled(self.model)
+            _fit.require_callbacks(callbacks)
             data = ValidationSet(
                 data=(x, y, sample_weight), steps=counts["steps"], batch_size=counts["batch_size"]
             )

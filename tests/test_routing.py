@@ -68,6 +68,7 @@ def test_a_routed_fit_is_that_of_keras(fits):
     assert fits == [("fit", model), ("evaluate", model)]
     assert routing.trainer.model is model
     assert routing.trainer.validation.max_lag == 2
+    assert routing.trainer.ended == "completed", "the trainer of the fit, though it was evaluated behind it"
     assert history is model.history
     assert_same_history(history.history, expected.history.history)
     assert_same_weights(model, expected)

@@ -96,3 +96,36 @@ def test_a_method_of_the_users_gets_only_what_was_asked_for():
     assert trainer.model.asked == 3
     with pytest.raises(TypeError, match="unexpected keyword argument 'batch_size'"):
         trainer.fit(X, Y, epochs=3, batch_size=7)
+
+
+@pytest.mark.parametrize("name", ["predict", "save", "summary", "optimizer", "stop_training"])
+def test_what_belongs_to_the_model_is_answered_with_the_model(name):
+    with pytest.raises(AttributeError, match=f"no '{name}'; ask the model: trainer.model.{name}"):
+        getattr(Trainer(sequential()), name)
+
+
+def test_what_neither_has_and_what_a_property_raises_are_the_errors_of_python():
+    class Reading(Trainer):
+        @property
+        def optimizer(self):
+            return self.nothing
+
+    trainer = Reading(sequential())
+    for name in ("nothing", "optimizer", "_repr_html_"):
+        with pytest.raises(AttributeError, match=r"no attribute '(nothing|_repr_html_)'"):
+            getattr(trainer, name)
+    assert not hasattr(Trainer(sequential()), "predict")
+
+
+def test_an_argument_of_a_policy_is_answered_with_the_policy():
+    with pytest.raises(TypeError, match=r"pass validation=ValidationPolicy\(max_lag=...\)"):
+        Trainer(sequential(), max_lag=0)
+    with pytest.raises(TypeError, match=r"pass execution=ExecutionPlan\(jit=...\)"):
+        Trainer(sequential(), jit=True)
+    with pytest.raises(TypeError, match=r"Trainer takes validation, .* by name; got 1 without one"):
+        Trainer(sequential(), ValidationPolicy())
+
+
+def test_explain_refuses_what_fit_does_not_take():
+    with pytest.raises(TypeError, match=r"explain takes the arguments of fit: .*'epoch'"):
+        Trainer(sequential()).explain(X, Y, epoch=3)

@@ -8,6 +8,7 @@ the snapshots, and what no snapshot can hold, such as `tf.random`, is validated 
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import tensorflow as tf
@@ -24,13 +25,32 @@ def prepare(preprocess: Preprocess | None, batch: Any) -> Any:
     if preprocess is None:
         return batch
     batch = keras_data.without_optionals(batch)
-    prepared = preprocess(*batch) if isinstance(batch, tuple) else preprocess(batch)
+    parts = batch if isinstance(batch, tuple) else (batch,)
+    _require_room(preprocess, parts)
+    prepared = preprocess(*parts)
     if prepared is None or isinstance(prepared, list):
         raise TypeError(
             f"preprocess returned {type(prepared).__name__}; expected x, (x, y) or (x, y, sample_weight), as "
             "for tf.data.Dataset.map"
         )
     return prepared
+
+
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+def _require_room(preprocess: Preprocess, parts: tuple[Any, ...]) -> None:
+    """Raises a TypeError where a function does not take the parts of a batch; no part of the graph."""
+    try:
+        signature = inspect.signature(preprocess)
+    except (TypeError, ValueError):  # it does not tell
+        return
+    try:
+        signature.bind(*parts)
+    except TypeError:
+        given = ", ".join(("x", "y", "sample_weight")[: len(parts)])
+        raise TypeError(
+            f"preprocess is called with ({given}), as a function for tf.data.Dataset.map is, and takes "
+            f"{signature}; wrap it, as by lambda x, y: (preprocess(x), y)"
+        ) from None
 
 
 def trace_preprocess(preprocess: Preprocess | None, raw_spec: Any) -> tuple[TracedFunction | None, Any]:

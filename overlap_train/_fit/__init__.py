@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from overlap_train._support.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from overlap_train._fit.callback_list import require_callbacks
     from overlap_train._fit.explain import explain_fit
     from overlap_train._fit.request import FitArguments, make_request, require_data
     from overlap_train._fit.run import run_evaluate, run_fit
@@ -20,6 +21,7 @@ __all__ = [
     "TrainerSettings",
     "explain_fit",
     "make_request",
+    "require_callbacks",
     "require_data",
     "run_evaluate",
     "run_fit",
@@ -30,6 +32,7 @@ _HOMES = {
     "TrainerSettings": "settings",
     "explain_fit": "explain",
     "make_request": "request",
+    "require_callbacks": "callback_list",
     "require_data": "request",
     "run_evaluate": "run",
     "run_fit": "run",

@@ -9,8 +9,28 @@ import keras
 
 from overlap_train._callbacks.hooks import wants_test_batches
 from overlap_train._callbacks.listeners import listeners
+from overlap_train._support.arguments import shown
 
-__all__ = ["ResultLine", "listened_to", "make_callback_list"]
+__all__ = ["ResultLine", "listened_to", "make_callback_list", "require_callbacks"]
+
+
+def require_callbacks(callbacks: Any) -> None:
+    """Raises TypeError for what Keras could not call as a callback.
+
+    Args:
+        callbacks: as for `fit` or `evaluate`.
+    """
+    if isinstance(callbacks, keras.callbacks.CallbackList) or not callbacks:
+        return
+    for each in keras.tree.flatten(callbacks):
+        if isinstance(each, type) and issubclass(each, keras.callbacks.Callback):
+            name = each.__name__
+            raise TypeError(f"callbacks must be objects; got the class {name}: write {name}(...)")
+        if not hasattr(each, "set_model"):
+            raise TypeError(
+                f"callbacks must be keras.callbacks.Callback objects; got {shown(each)}; a function goes "
+                "into keras.callbacks.LambdaCallback"
+            )
 
 
 def make_callback_list(

@@ -135,8 +135,12 @@ def _noticed(
     for callback in callbacks:
         for hook in () if callback in late else ordering_hooks(callback):
             name = type(callback).__name__
-            without = "" if hook == "on_epoch_begin" else f", as would EpochOnly({name}), without its batches"
-            return f"{name}.{hook} must not run for an epoch that may be undone; {_REMEDY}{without}"
+            without = (
+                "" if hook == "on_epoch_begin" else f", as would EpochOnly({name}), without its batches,"
+            )
+            watches = f"or {name}.overlap_safe = True if it only watches"
+            reason = f"{name}.{hook} must not run for an epoch that may be undone"
+            return f"{reason}; {_REMEDY}{without or ','} {watches}"
     changing = [callback for callback in callbacks if may_change_training(callback)]
     if not changing:
         return None

@@ -13,6 +13,7 @@ import keras
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.feed import Feed
 from overlap_train._data.training_data import make_feed
+from overlap_train._fit.callback_list import require_callbacks
 from overlap_train._fit.settings import TrainerSettings
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import evaluation as keras_evaluation
@@ -63,6 +64,8 @@ class FitArguments:
         unchecked = {"x", "y", "sample_weight", "callbacks", "validation_data", "class_weight"}
         unchecked.add("validation_freq")
         given = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in unchecked}
+        fit_arguments.check_class_weight(self.class_weight)
+        require_callbacks(self.callbacks)
         numbers = fit_arguments.check_fit(**given)
         if functions or self.validation_data is not None or numbers["validation_split"]:
             fit_arguments.check_frequency(self.validation_freq)

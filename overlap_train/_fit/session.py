@@ -123,6 +123,11 @@ class FitSession:
         if point.position.within:
             where = f"inside epoch {point.epoch + 1}, after {point.position.steps} of its steps"
         parts.training.progress.message(f"resumed {where}")
+        if not point.position.within and (point.stopped or point.epoch >= course.epochs):
+            why = "a callback had stopped it" if point.stopped else "all its epochs are done"
+            parts.training.progress.message(
+                f"nothing is left to train: {why}; another directory starts afresh"
+            )
         if point.inside is not None and parts.deliveries.stepwise is not None:
             parts.deliveries.stepwise.go_on(point.inside)
         for waiting in point.undelivered:
@@ -322,7 +327,8 @@ class FitSession:
         names = self._settings.hosts.gather(parts.interrupts.received)
         self.ended = f"interrupted by {next(name for name in names if name)}"
         deadline_s = time.monotonic() + _GRACE_S
-        parts.training.progress.message(f"{self.ended}: delivering what is finished within {_GRACE_S:g} s")
+        within = f"delivering what is finished within {_GRACE_S:g} s; a second signal ends it at once"
+        parts.training.progress.message(f"{self.ended}: {within}")
         deliveries = parts.deliveries
         deliveries.deliver_until(deadline_s)
         if deliveries.may_checkpoint():

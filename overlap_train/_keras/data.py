@@ -29,6 +29,7 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 
 from overlap_train._keras.grain_data import told
 from overlap_train._keras.lent_batches import LentBatches
+from overlap_train._keras.plain_values import refuse_plain_values
 
 __all__ = [
     "OUT_OF_DATA",
@@ -224,7 +225,8 @@ def require_usable(x: Any, y: Any = None, sample_weight: Any = None, *, role: st
         role: what the data is for, for messages.
 
     Raises:
-        ValueError: for no data, data without rows, and data that Keras does not know or that is divided.
+        ValueError: for no data, text, data without rows, and data that Keras does not know or that is
+            divided.
     """
     for part in (x, y, sample_weight):
         _refuse_hugging_face(part, role)
@@ -233,6 +235,7 @@ def require_usable(x: Any, y: Any = None, sample_weight: Any = None, *, role: st
             f"there is no {role} data: x is None; pass arrays, a tf.data.Dataset, a keras.utils.PyDataset "
             "or a generator of batches"
         )
+    refuse_plain_values(x, y, sample_weight, role=role)
     if isinstance(x, (tf.distribute.DistributedDataset, tf.distribute.DistributedIterator)):
         raise ValueError(
             f"the {role} data is a {type(x).__name__}, whose batches are divided among replicas already; "
@@ -273,6 +276,7 @@ def _refuse_hugging_face(data: Any, role: str) -> None:
 
 def split_validation(arrays: Any, fraction: float) -> tuple[Any, Any]:
     """Splits the last `fraction` of the rows off, as `validation_split` does."""
+    refuse_plain_values(*arrays, role="training")
     train, validation = array_slicing.train_validation_split(arrays, validation_split=fraction)
     return train, validation
 

@@ -61,7 +61,9 @@ def require_instance(
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if not (isinstance(value, kinds) or (optional and value is None)):
         expected = [each.__name__ for each in kinds] + ["None"] * optional
-        raise TypeError(f"{name} must be a {' or '.join(expected)}; got {type(value).__name__}")
+        one_of = " or ".join(expected)
+        article = "an" if one_of[0] in "AEIOU" else "a"
+        raise TypeError(f"{name} must be {article} {one_of}; got {type(value).__name__}")
 
 
 def require_flag(name: str, value: Any, *, expected: str = "True or False") -> bool:

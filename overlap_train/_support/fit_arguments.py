@@ -19,6 +19,7 @@ Verbosity = Literal["auto", 0, 1, 2]
 __all__ = [
     "Preprocess",
     "Verbosity",
+    "check_class_weight",
     "check_evaluate",
     "check_fit",
     "check_frequency",
@@ -93,6 +94,15 @@ def _shuffle(value: Any) -> bool | str:
         )
     except TypeError as error:
         raise ValueError(f"shuffle must be True, False or 'batch'; got {shown(value)}") from error
+
+
+def check_class_weight(class_weight: Any) -> None:
+    """Raises TypeError for a `class_weight` in which Keras could look up no class."""
+    if class_weight is not None and not hasattr(class_weight, "get"):
+        raise TypeError(
+            "class_weight must be a dict of classes and their weights, such as {0: 1.0, 1: 2.5}, or None; "
+            f"got {shown(class_weight)}"
+        )
 
 
 def check_frequency(validation_freq: Any) -> None:

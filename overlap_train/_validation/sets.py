@@ -191,7 +191,8 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
         most_rows=request.most_rows,
     )
     if keras_models.runs_eagerly(model):
-        return PreparedSet(name, chosen, batches, None, "the model runs eagerly (run_eagerly=True)")
+        reason = "the model runs eagerly (run_eagerly=True); compile it without run_eagerly=True"
+        return PreparedSet(name, chosen, batches, None, reason)
     # What prepares batches has been traced for these very ones.
     prepared = None if batches.preparation is None else (str(batches.raw_spec), Same(request.preprocess))
     step = Traces.of(model).get_for(

@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> Report:
     findings = [Finding("overlap", explanation.overlaps, told, state, explanation.remedy)]
     if by_keras:
         findings.insert(0, Finding("called", "keras.Model.fit", "", "note", _TRAINER))
-    plan = explanation.plan or "nothing to choose"
+    plan = explanation.plan or "chosen by timing while it trains"
     findings.append(Finding("plan", explanation.plan, plan))
     known = (f"plan: {plan}", f"validating in step with the training: {explanation.in_step}")
     findings += [Finding("said", text, "", "note") for text in explanation.messages if text not in known]

@@ -60,6 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = commands.add_parser(name, help=purpose, description=purpose, allow_abbrev=False)
         command.add_argument("--json", action="store_true", help="print one JSON object")
         modules[name].add_arguments(command)
+    if not (sys.argv[1:] if arguments is None else arguments):
+        parser.print_help(sys.stderr)
+        return 2
     try:
         options, rest = parser.parse_known_args(arguments)
         options.rest = rest

@@ -172,4 +172,4 @@ def _summary(report: Report) -> str:
     if count:
         return f"{count} to mend"
     chosen = any(finding.remedy for findings in report.sections.values() for finding in findings)
-    return "nothing to mend" + (", and -> says what you may choose" if chosen else "")
+    return "nothing to mend" + ("; a line with -> is optional" if chosen else "")

@@ -16,6 +16,8 @@ __all__ = ["FirstFit", "first_fit"]
 
 T = TypeVar("T")
 
+_WHERE = "put the arguments with which it trains behind its name"
+
 
 @dataclass(frozen=True)
 class FirstFit:
@@ -69,7 +71,7 @@ def first_fit(script: Path, arguments: Sequence[str], look: Callable[[FirstFit],
                 told = one_line(f"{type(error).__name__}: {error}")
                 raise UsageError(f"{script} raised before it called fit: {told}") from error
     if not found:
-        raise UsageError(f"{script} has not called Trainer.fit or keras.Model.fit")
+        raise UsageError(f"{script} has not called Trainer.fit or keras.Model.fit; {_WHERE}")
     return found[0]()
 
 

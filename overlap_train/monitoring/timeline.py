@@ -89,7 +89,9 @@ def save_timeline(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    spans = require_items("spans", spans, Span, expected="a collection of Span")
+    spans = require_items(
+        "spans", spans, Span, expected="a collection of Span, such as trainer.recorder.spans()"
+    )
     samples = require_items("samples", samples, Sample, expected="a collection of Sample")
     title = require_text("title", title, empty=True)
     _check_suffix(require_path("path", path))

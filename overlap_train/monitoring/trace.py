@@ -45,7 +45,9 @@ def save_chrome_trace(
         OSError: the file cannot be written.
     """
     require_path("path", path)
-    spans = require_items("spans", spans, Span, expected="a collection of Span")
+    spans = require_items(
+        "spans", spans, Span, expected="a collection of Span, such as trainer.recorder.spans()"
+    )
     samples = require_items("samples", samples, Sample, expected="a collection of Sample")
     origin_s = min((*(span.start_s for span in spans), *(sample.time_s for sample in samples)), default=0.0)
     events = [*_span_events(spans, origin_s), *_counter_events(samples, origin_s)]

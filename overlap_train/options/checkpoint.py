@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from overlap_train._support.arguments import freeze, require_path
+from overlap_train._support.keywords import knows_names
 from overlap_train._support.numbers import require_count, require_seconds
 from overlap_train.errors import CheckpointError
 
 __all__ = ["CheckpointPolicy", "checkpoint_policy"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@knows_names
+@dataclass(frozen=True)
 class CheckpointPolicy:
     """Where, when and how many checkpoints are kept; pass it, or the directory alone, as `fit(resume=…)`.
 
@@ -35,6 +37,7 @@ class CheckpointPolicy:
     """
 
     directory: str | os.PathLike[str]
+    _: KW_ONLY
     every_epochs: int = 1
     every_steps: int | None = None
     every_s: float | None = None

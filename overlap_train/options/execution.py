@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from overlap_train._support.arguments import Auto, auto_or, freeze, require_choice, require_flag
+from overlap_train._support.keywords import knows_names
 from overlap_train._support.numbers import LARGEST, require_count, require_seconds
 
 __all__ = ["Auto", "ExecutionPlan"]
@@ -15,6 +16,7 @@ _KERNELS = ("auto", "keras", "fast")
 _MOST_SPLITS = 4096
 
 
+@knows_names
 @dataclass(frozen=True, kw_only=True)
 class ExecutionPlan:
     """How `Trainer.fit` executes its steps. Whatever is `"auto"` is chosen, by timing where that pays.

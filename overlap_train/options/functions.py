@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from overlap_train._support.arguments import freeze, require_callable, require_choice, require_mapping, shown
 from overlap_train._support.fit_arguments import epoch_selector
+from overlap_train._support.keywords import knows_names
 
 __all__ = [
     "EvaluationFunction",
@@ -22,6 +24,7 @@ __all__ = [
 _BACKENDS = ("thread", "process")
 
 
+@knows_names
 @dataclass(frozen=True)
 class EvaluationFunction:
     """A function of a model that validates it: whatever computes a number from weights.
@@ -70,7 +73,7 @@ def require_functions(name: str, value: Any) -> Mapping[str, EvaluationFunction]
     """Return evaluation functions by name, plain functions wrapped, or raise TypeError or ValueError."""
     if value is None:
         return {}
-    expected = "a mapping of names to functions, or None"
+    expected = 'a mapping of names to functions, such as {"bleu": function}, or None'
     found = {}
     for key, function in require_mapping(name, value, expected=expected).items():
         if not isinstance(key, str):
@@ -110,6 +113,7 @@ def split_functions(
     functions = require_functions("functions", functions)
     named = {}
     if isinstance(validation_data, dict):
+        _refuse_bare(validation_data)
         named = {n: v for n, v in validation_data.items() if isinstance(v, EvaluationFunction)}
     data = {n: v for n, v in validation_data.items() if n not in named} if named else validation_data
     for name, value in data.items() if named else ():
@@ -124,6 +128,14 @@ def split_functions(
             raise ValueError(f"validation_data and functions both name {name!r}; give one another name")
     left = None if named and not data else data  # of data without a name nobody knows what `bool` says
     return left, {**functions, **require_functions("validation_data", named)}
+
+
+def _refuse_bare(sets: Mapping[Any, Any]) -> None:
+    for name, value in sets.items():
+        if inspect.isroutine(value):
+            raise TypeError(
+                f"validation_data[{shown(name)}] is a function; pass EvaluationFunction({value.__name__})"
+            )
 
 
 def metric_values(returned: Any) -> dict[str, float]:

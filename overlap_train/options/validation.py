@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from overlap_train._support.arguments import freeze, require_choice, require_flag, shown
 from overlap_train._support.fit_arguments import epoch_selector
+from overlap_train._support.keywords import knows_names
 from overlap_train._support.numbers import LARGEST, require_count, require_seconds
 from overlap_train.options.functions import EvaluationFunction, require_functions
 
@@ -24,6 +25,7 @@ _MOST_WORKERS = 4096
 _SKIPPED = 8  # epochs without a validation that may wait for an older one to be delivered
 
 
+@knows_names
 @dataclass(frozen=True, kw_only=True)
 class ValidationPolicy:
     """How the validation runs during the training.
@@ -131,7 +133,8 @@ class ValidationPolicy:
         return self.max_lag + (1 if self.backlog == "block" else 1 + _SKIPPED)
 
 
-@dataclass(frozen=True, kw_only=True)
+@knows_names
+@dataclass(frozen=True)
 class ValidationSet:
     """One of several validation sets of a `fit(validation_data={"clean": ..., "noisy": ValidationSet(...)})`.
 
@@ -147,6 +150,7 @@ class ValidationSet:
     """
 
     data: Any
+    _: KW_ONLY
     freq: int | Sequence[int] = 1
     steps: int | None = None
     batch_size: int | None = None

@@ -66,7 +66,7 @@ def test_nothing_to_mend_is_status_0(doctor, capsys):
 def test_what_may_be_chosen_is_told_from_what_is_to_mend(doctor, capsys):
     doctor(Finding("it", None, "in step", "note", "choose it"))
     assert main(["doctor"]) == 0
-    assert "nothing to mend, and -> says what you may choose" in capsys.readouterr().out
+    assert "nothing to mend; a line with -> is optional" in capsys.readouterr().out
 
 
 def test_something_to_mend_is_status_1(doctor, capsys):
@@ -165,3 +165,8 @@ def test_the_console_script_is_this_function():
     if not scripts:
         pytest.skip("the package is not installed with its console script")
     assert all(script.load() is main for script in scripts)
+
+
+def test_without_a_command_all_of_them_are_listed(capsys):
+    assert main([]) == 2
+    assert {"doctor", "explain", "estimate", "build", "compare"} <= set(capsys.readouterr().err.split())

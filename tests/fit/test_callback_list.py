@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer
-from overlap_train._fit.callback_list import ResultLine, listened_to, make_callback_list
+from overlap_train._fit.callback_list import ResultLine, listened_to, make_callback_list, require_callbacks
 from tests.networks import arrays
 from tests.pools import sequential
 
@@ -140,3 +140,29 @@ def test_no_callback_is_called_for_each_batch_to_print_a_line():
     line = ResultLine([keras.callbacks.Callback()], "auto")
     assert last_line(line.show, {"loss": 2.0}, None, 7) == "7/7 ━━━━━━━━━━━━━━━━━━━━  /step - loss: 2.0000"
     assert not listened_to(make(None, bar=False))
+
+
+NO_CALLBACKS = [
+    ([keras.callbacks.EarlyStopping], r"got the class EarlyStopping: write EarlyStopping\(...\)"),
+    ([None], "must be keras.callbacks.Callback objects; got None"),
+    ("tensorboard", "got 'tensorboard'"),
+    ([[keras.callbacks.TerminateOnNaN(), print]], "got <built-in function print>; a function goes into"),
+]
+
+
+@pytest.mark.parametrize(("callbacks", "message"), NO_CALLBACKS)
+def test_what_is_no_callback_is_refused_where_keras_fails(callbacks, message):
+    for call in (Trainer(sequential()).fit, Trainer(sequential()).evaluate):
+        with pytest.raises(TypeError, match=message):
+            call(*arrays(8), callbacks=callbacks, verbose=0)
+    with pytest.raises((TypeError, AttributeError)):
+        sequential().fit(*arrays(8), callbacks=callbacks, verbose=0)
+
+
+def test_whatever_keras_can_call_is_a_callback():
+    class Alike:
+        def set_model(self, model):
+            """As keras.callbacks.Callback has it."""
+
+    for callbacks in (None, (), [], {}, Alike(), [[Alike()], {"a": keras.callbacks.TerminateOnNaN()}]):
+        require_callbacks(callbacks)

@@ -15,6 +15,7 @@ from tests.networks import FEATURES, ROWS, arrays, sequential
 from tests.parallel.together import ThreadHost
 
 STRATEGY = tf.distribute.OneDeviceStrategy("CPU:0")
+CALLBACKS = [keras.callbacks.Callback()]
 
 
 def length(model):
@@ -39,12 +40,12 @@ def dataset(rows=ROWS):
 def test_what_was_given_is_in_it(model):
     trainer = Trainer(model)
     request = request_of(
-        trainer, batch_size=20, epochs=7, initial_epoch=2, steps_per_epoch=4, verbose=2, callbacks=["any"]
+        trainer, batch_size=20, epochs=7, initial_epoch=2, steps_per_epoch=4, verbose=2, callbacks=CALLBACKS
     )
     assert request.model is model
     assert (request.feed.full_batch, request.feed.num_batches) == (20, 11)
     assert (request.initial_epoch, request.epochs, request.steps_per_epoch) == (2, 7, 4)
-    assert (request.verbose, request.callbacks) == (2, ["any"])
+    assert (request.verbose, request.callbacks) == (2, CALLBACKS)
     assert (request.sets, request.functions, request.checkpoints) == ({}, {}, None)
 
 

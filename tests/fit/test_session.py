@@ -205,7 +205,8 @@ def test_a_first_signal_delivers_what_is_finished_and_gives_up_the_rest():
     fit.session._parts.interrupts.received = "SIGTERM"
     fit.scene.deliveries.deliver_until = lambda deadline_s: fit.scene.deliveries.deliver_ready()
     assert fit.run() == "interrupted by SIGTERM"
-    assert fit.messages == ["interrupted by SIGTERM: delivering what is finished within 5 s"]
+    said = "interrupted by SIGTERM: delivering what is finished within 5 s; a second signal ends it at once"
+    assert fit.messages == [said]
     assert sorted(fit.course.logs) == [0]
     assert fit.runner.futures[1].cancelled()
     assert len(fit.scene.deliveries) == 0
@@ -314,6 +315,17 @@ def test_from_a_checkpoint_it_goes_on_behind_its_epoch():
     assert fit.course.logs[1] == {"loss": 3.0}
     assert (fit.course.step, fit.course.first_epoch) == (12, 2)
     assert fit.scene.deliveries.backlog.max_lag == 1
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_training_that_is_over_says_so(stopped):
+    fit = Fit(runner=Ended(), resumption=Resumes(point(2, stopped=stopped)), epochs=3 if stopped else 2)
+    fit.run()
+    why = "a callback had stopped it" if stopped else "all its epochs are done"
+    assert fit.messages == [
+        "resumed after epoch 2",
+        f"nothing is left to train: {why}; another directory starts afresh",
+    ]
 
 
 def test_inside_an_epoch_it_goes_on_there_without_its_first_hook():

@@ -62,3 +62,11 @@ def test_a_directory_is_a_policy_of_its_own_and_becomes_absolute(tmp_path, monke
     assert checkpoint_policy(Path("run")).directory == str(tmp_path / "run")
     kept = checkpoint_policy(CheckpointPolicy(directory="run", keep=7, every_s=1.5))
     assert (kept.directory, kept.keep, kept.every_s) == (str(tmp_path / "run"), 7, 1.5)
+
+
+def test_the_directory_needs_no_name_and_a_misspelt_argument_is_answered():
+    assert CheckpointPolicy("runs") == CheckpointPolicy(directory="runs")
+    with pytest.raises(TypeError, match=r"has no argument 'every_epoch'; did you mean 'every_epochs'"):
+        CheckpointPolicy("runs", every_epoch=2)
+    with pytest.raises(TypeError, match="by name; got 1 without one"):
+        CheckpointPolicy("runs", 2)

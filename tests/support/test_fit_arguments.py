@@ -8,6 +8,8 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._support import fit_arguments
+from tests.networks import arrays
+from tests.pools import sequential
 
 
 def test_fit_takes_no_epoch_at_all_and_the_scalars_of_numpy():
@@ -103,3 +105,16 @@ def test_whether_rows_are_shuffled_is_a_flag_or_a_word(value, shuffled):
 def test_another_shuffle_is_refused(value):
     with pytest.raises(ValueError, match="shuffle must be True, False or 'batch'"):
         fit_arguments.check_fit(shuffle=value)
+
+
+@pytest.mark.parametrize("value", ["balanced", [1.0, 2.0], 3])
+def test_weights_of_classes_are_looked_up_by_the_class(value):
+    with pytest.raises(TypeError, match=r"class_weight must be a dict of classes and their weights, .*; got"):
+        fit_arguments.check_class_weight(value)
+    with pytest.raises(AttributeError, match="'get'"):
+        sequential().fit(*arrays(8), class_weight=value, verbose=0)
+
+
+def test_no_weights_and_weights_by_the_class_are_taken():
+    fit_arguments.check_class_weight(None)
+    fit_arguments.check_class_weight({0: 1.0})

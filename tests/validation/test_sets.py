@@ -85,7 +85,12 @@ def test_sets_of_the_same_kind_share_a_trace():
         (OwnTestFunction, {}, False, "OwnTestFunction makes its test function itself"),
         (OwnEvaluate, {}, False, "OwnEvaluate has an evaluate of its own, which validates"),
         (OwnEvaluate, {}, True, None),
-        (keras.Sequential, {"run_eagerly": True}, False, r"the model runs eagerly (run_eagerly=True)"),
+        (
+            keras.Sequential,
+            {"run_eagerly": True},
+            False,
+            "the model runs eagerly (run_eagerly=True); compile it without run_eagerly=True",
+        ),
     ],
 )
 def test_models_that_validate_by_themselves_are_live(kind, options, within, reason):
