@@ -64,16 +64,16 @@ def left_to_the_night(cases, *, whole=True):
     marker = cases[0].get_closest_marker("by_default")
     if marker.kwargs.get("each_value"):
         tried = set()
-        return [case for case in cases if not _tries_more(case.callspec.indices, tried)]
+        return [case for case in cases if not _tries_more(case.callspec.params, tried)]
     unknown = set(marker.args) - {case.callspec.id for case in cases}
     if unknown and whole:
         raise pytest.UsageError(f"{cases[0].originalname} has no cases {sorted(unknown)}")
     return [case for case in cases if case.callspec.id not in marker.args]
 
 
-def _tries_more(indices, tried):
+def _tries_more(params, tried):
     """Note the values of a case; return whether one of them has not been tried."""
-    values = set(indices.items())
+    values = {(name, id(value)) for name, value in params.items()}
     if values <= tried:
         return False
     tried |= values

@@ -73,7 +73,9 @@ def test_a_dropped_model_leaves_no_graph_behind(data, plan):
 
 @pytest.mark.parametrize("data", ["arrays", "dataset", "of unknown length", "PyDataset"])
 @pytest.mark.parametrize("eager", [False, True])
-def test_the_end_of_the_data_is_no_error(monkeypatch, data, eager):
+@pytest.mark.parametrize("seed", [None, 3], ids=["no seed", "seed"])
+@pytest.mark.by_default(each_value=True)
+def test_the_end_of_the_data_is_no_error(monkeypatch, data, eager, seed):
     """TensorFlow keeps some memory for good of each error that leaves an operation."""
 
     class Batches(keras.utils.PyDataset):
@@ -90,6 +92,7 @@ def test_the_end_of_the_data_is_no_error(monkeypatch, data, eager):
         "of unknown length": (dataset.filter(lambda x, y: True), None),
         "PyDataset": (Batches(), None),
     }[data]
+    tf.random.set_seed(seed)
     raised = []
     kind = tf.errors.OutOfRangeError
     create = kind.__init__

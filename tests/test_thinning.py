@@ -9,15 +9,15 @@ import pytest
 from tests.conftest import left_to_the_night
 
 
-def cases(marker, *indices):
-    """Return stand-ins for the cases of a test, by the places of their values in the lists of parameters."""
+def cases(marker, *params):
+    """Return stand-ins for the cases of a test, by the values of their parameters."""
     return [
         SimpleNamespace(
             originalname="test_it",
-            callspec=SimpleNamespace(id=" ".join(map(str, each.values())), indices=each),
+            callspec=SimpleNamespace(id=" ".join(map(str, each.values())), params=each),
             get_closest_marker=lambda name: marker.mark,
         )
-        for each in indices
+        for each in params
     ]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["next_batch"]
+__all__ = ["all_batches", "next_batch"]
 
 
 def next_batch(iterator: Iterator[Any]) -> Any | None:
@@ -26,3 +26,11 @@ def next_batch(iterator: Iterator[Any]) -> Any | None:
         return next(iterator, None)
     found = iterator.get_next_as_optional()
     return found.get_value() if found.has_value() else None
+
+
+def all_batches(dataset: tf.data.Dataset) -> list[Any]:
+    """Returns the batches of one pass."""
+    iterator, batches = iter(dataset), []
+    while (batch := next_batch(iterator)) is not None:
+        batches.append(batch)
+    return batches

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import tensorflow as tf
 
+from overlap_train._data.drawing import all_batches
 from overlap_train._data.pipeline_facts import without_autotune
 from overlap_train._keras.data import Arrays
 from overlap_train._support.threads import leaves_nothing
@@ -71,7 +72,7 @@ class RowOrders:
             del self._kept[index]
 
     def _draw_as_keras(self) -> tf.Tensor:
-        return tf.concat(list(self._passes), axis=0)
+        return tf.concat(all_batches(self._passes), axis=0)
 
 
 def in_background(function: Callable[[], _T], name: str) -> concurrent.futures.Future[_T]:

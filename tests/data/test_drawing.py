@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from overlap_train._data.drawing import next_batch
+from overlap_train._data.drawing import all_batches, next_batch
 
 
 def numbers(count):
@@ -23,6 +23,11 @@ def test_it_draws_what_next_does_and_none_from_the_end_on(made):
     iterator = made()
     assert drawn(iterator) == [0, 1, 2]
     assert next_batch(iterator) is None
+
+
+def test_all_batches_are_those_of_a_pass():
+    assert [int(batch) for batch in all_batches(numbers(3))] == [0, 1, 2]
+    assert all_batches(numbers(0)) == []
 
 
 def test_structures_come_as_they_are():
