@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Brings TensorFlow 2.21 with its CUDA 12 libraries to a GPU machine that has no network, and runs what needs it.
+# Brings TensorFlow 2.21 to a GPU machine that has CUDA 13 but no network, and runs what needs it.
 #
 # Where there is a network:
 #     scripts/gpu_tensorflow.sh fetch WHEELS              the wheels for Python 3.12, some gigabytes
-#     scripts/gpu_tensorflow.sh cut WHEELS PIECES         pieces of at most 60 MiB, and manifest.json
+#     scripts/gpu_tensorflow.sh slim WHEELS SMALL         a tenth of them: one card's machine code, packed well
+#     scripts/gpu_tensorflow.sh cut SMALL PIECES          pieces of at most 60 MiB, and manifest.json
 # On the GPU machine, once for each load of pieces, the manifest always among them:
 #     scripts/gpu_tensorflow.sh bring FOLDER              says which pieces are still missing
 # There, when none is:

@@ -1,4 +1,4 @@
-"""The trainer on a GPU. Skipped, with the reason, where TensorFlow sees none; written without one at hand.
+"""The trainer on a GPU. Skipped, with the reason, where TensorFlow sees none.
 
 `scripts/test.sh` hides GPUs unless told otherwise: `CUDA_VISIBLE_DEVICES=0 scripts/test.sh -m gpu`.
 """
@@ -24,7 +24,7 @@ from tests.networks import arrays, assert_same_history, assert_same_weights, seq
 
 devices = None
 if sys.argv[1] == "divided":
-    training, validation = split_gpu(2, memory_mib=1024, priorities=(0, 1))
+    training, validation = split_gpu(2, memory_mib=1024, priorities=(-1, 0))
     devices = [validation]
 arguments = dict(batch_size=32, epochs=6, validation_data=arrays(91, 1), verbose=0)
 expected, actual = sequential(), sequential()

@@ -70,6 +70,8 @@ _KEPT = re.compile(
     r"|Assert|CheckNumerics.*|Debug(Identity|NumericSummary).*|NoOp|EnsureShape|StopGradient|PreventGradient"
     r"|LookupTable(Find|Size|Export).*|(Anonymous)?(Mutable)?HashTable(V2)?|StaticHashTable.*"
     r"|TensorArray.*|TensorList.*|Stack.*V2|Empty|EmptyTensorList|Collective.*|Nccl.*|Broadcast.*|ConfigureDistributed.*"
+    # Keras gives cuDNN's recurrent layers no dropout, and without it they keep nothing.
+    r"|CudnnRNN.*"
     r"|_?(Arg|Retval|Send|Recv|HostSend|HostRecv)|Placeholder.*|Const|FakeParam|Overlap.*"
 )
 

@@ -17,7 +17,8 @@ from overlap_train._support.numbers import require_count
 
 __all__ = ["split_gpu"]
 
-_MOST_PARTS, _LARGEST = 64, 2**31 - 1
+_MOST_PARTS = 64
+_MOST_URGENT = -5  # of CUDA's streams, whose range begins at -5 or later and ends at 0
 
 
 def split_gpu(
@@ -32,8 +33,9 @@ def split_gpu(
     Args:
         parts: into how many.
         memory_mib: MiB of GPU memory for each part, or one number for each.
-        priorities: of the parts' streams; a lower number goes first where both have work. None leaves them
-            alike. Such as `(0, 1)` for training on the first part and validation on the second.
+        priorities: of the parts' streams, from 0 down to -5; the lower number goes first where both have work.
+            Such as `(-1, 0)` for training on the first part and validation on the second. None leaves them
+            alike. A card of few priorities refuses those that it has not, when TensorFlow starts.
         gpu: which card, in the order of `tf.config.list_physical_devices("GPU")`.
 
     Returns:
@@ -54,7 +56,7 @@ def split_gpu(
     order = None
     if priorities is not None:
         order = _one_for_each("priorities", priorities, parts)
-        order = [require_count("priorities", p, minimum=-_LARGEST, maximum=_LARGEST) for p in order]
+        order = [require_count("priorities", p, minimum=_MOST_URGENT, maximum=0) for p in order]
     cards = tf.config.list_physical_devices("GPU")
     if gpu >= len(cards):
         raise RuntimeError(

@@ -272,7 +272,7 @@ class OverlapSplitGpu(Overlap):
 
         total_mib = min(gpu.memory_total for gpu in gpustat.new_query())
         sizes = [int(share * total_mib) for share in self._shares]
-        _, validation = split_gpu(2, memory_mib=sizes, priorities=(0, 1))
+        _, validation = split_gpu(2, memory_mib=sizes, priorities=(-1, 0))
         self.devices = (validation,)
         super().__init__(workload, task, threads)
 

@@ -28,11 +28,13 @@ _POLICIES = ("gpu_only", "earliest_finish", "paper")
 def operation(context: Context) -> dict[str, Any]:
     """Compare the operation with float64, between TensorFlow's own on one stream: a row for each layer."""
     device = training_device(context)
-    if not context.emulate:
-        os.environ["OVERLAP_TRAIN_CONV_CUDA"] = "1"
     from overlap_train.conv import library
+    from overlap_train.conv.bundled import bundled_library
     from overlap_train.errors import NativeUnavailableError
 
+    # Compiled here, unless a library has been brought along; without its kernels it is found on no GPU below.
+    if not context.emulate and bundled_library() is None:
+        os.environ["OVERLAP_TRAIN_CONV_CUDA"] = "1"
     try:
         library.load()
     except NativeUnavailableError as error:

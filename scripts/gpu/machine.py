@@ -10,6 +10,7 @@ import platform
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from scripts.gpu.record import write_atomically
@@ -41,8 +42,10 @@ def slug(card: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", card.lower()).strip("-")
 
 
-def facts(card: str, *, emulate: bool) -> dict[str, str]:
-    """Return what figures depend on: the card, its driver, compilers, packages, the commit."""
+def facts(
+    card: str, *, emulate: bool, packages: Sequence[str] = ("torch", "cupy-cuda13x", "numpy")
+) -> dict[str, str]:
+    """Return what figures depend on: the card, its driver, compilers, packages of this process."""
     known = {"GPU": "none: emulated on a CPU" if emulate else card}
     if not emulate:
         query = "driver_version,memory.total,clocks.max.sm,power.limit"
@@ -51,14 +54,13 @@ def facts(card: str, *, emulate: bool) -> dict[str, str]:
         ).strip()
     release = re.search(r"release ([\d.]+)", _output("nvcc", "--version"))
     known["nvcc"] = release[1] if release else "none"
-    for package in ("torch", "cupy-cuda13x", "tensorflow", "keras", "numpy"):
+    for package in packages:
         try:
             known[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
     known["Python"] = platform.python_version()
     known["cores"] = str(os.cpu_count())
-    known["commit"] = _output("git", "rev-parse", "--short", "HEAD").strip() or "unknown"
     return known
 
 

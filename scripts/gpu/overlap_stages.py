@@ -14,7 +14,7 @@ from scripts.gpu.stages import Context, Unavailable
 
 __all__ = ["BAR", "divided", "donation", "overlap", "training_device"]
 
-BAR = 0.75  # issue 31: the time of overlap over that of fit from tf.data
+BAR = 0.75  # the time of overlap over that of fit from tf.data
 _SYSTEMS = ("keras_tfdata", "keras_arrays", "overlap_in_step", "overlap")
 _TOLERANCE = 1e-3  # of validation losses: sums on a GPU are formed in any order
 _SPREAD = 0.05  # of the losses of P1's comparison, after ten epochs
@@ -144,7 +144,7 @@ def divided(context: Context) -> dict[str, Any]:
     else:
         if not tf.config.list_physical_devices("GPU"):
             raise Unavailable("TensorFlow sees no GPU")
-        parts = split_gpu(2, memory_mib=4096, priorities=(0, 1))
+        parts = split_gpu(2, memory_mib=4096, priorities=(-1, 0))
     differences = _against_keras(jit_compile=False, devices=parts[1:])
     context.record.add("divided", {"parts": list(parts), "differences": differences} | _judged(differences))
     return differences

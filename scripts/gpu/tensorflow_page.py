@@ -9,7 +9,9 @@ __all__ = ["SECTIONS"]
 
 
 def _pieces(rows: list[Row]) -> str:
-    return _facts(rows, ("pieces", "commands", "refused", "tensorflow", "cuda"))
+    return _facts(
+        rows, ("pieces", "commands", "refused", "tensorflow", "keras", "numpy", "cuda", "libraries")
+    )
 
 
 def _overlap(rows: list[Row]) -> str:
@@ -20,7 +22,7 @@ def _overlap(rows: list[Row]) -> str:
         if "system" in row
     ]
     emulated = any(row.get("emulated") for row in rows)
-    bar = "none: emulated" if emulated else f"at most {BAR} of keras_tfdata's time (issue 31)"
+    bar = "none: emulated" if emulated else f"at most {BAR} of keras_tfdata's time"
     return f"{table(head, lines)}\n\nThe bar of `overlap`: {bar}.{_wrong(rows)}"
 
 

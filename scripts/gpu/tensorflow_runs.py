@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.gpu import companion_stages, machine, overlap_stages, wheels
+from scripts.gpu import companion_stages, machine, overlap_stages, slim, wheels
 from scripts.gpu.loading import ROOT
 from scripts.gpu.page import Page
 from scripts.gpu.pieces import PIECE_MIB, PieceError, Store, cut
@@ -22,8 +22,8 @@ __all__ = ["STAGES", "main"]
 _OVERLAP = (
     "scripts/gpu/overlap_stages.py",
     "overlap_train",
-    "overlap_train/training",
-    "overlap_train/validation",
+    "overlap_train/_training",
+    "overlap_train/_validation",
 )
 _COMPANIONS = ("scripts/gpu/companion_stages.py", "overlap_train")
 STAGES = (
@@ -37,6 +37,7 @@ STAGES = (
     Stage("tests", companion_stages.tests, 240, _COMPANIONS),
 )
 _BUDGET_S = 540.0
+_LIBRARIES = [Path("/usr/local/cuda/lib64"), Path("/usr/lib/x86_64-linux-gnu")]
 _STORE = Path("/tmp/overlap_train_tensorflow")
 
 
@@ -45,6 +46,10 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     fetch = commands.add_parser("fetch", help="download the wheels; needs a network")
     fetch.add_argument("wheels", type=Path)
+    slimming = commands.add_parser("slim", help="pack the wheels anew for one kind of card, small")
+    slimming.add_argument("wheels", type=Path)
+    slimming.add_argument("slim", type=Path)
+    slimming.add_argument("--generation", type=int, default=90, help="of the card: 75, 80, 90 (90)")
     cutting = commands.add_parser("cut", help="cut the wheels into pieces")
     cutting.add_argument("wheels", type=Path)
     cutting.add_argument("pieces", type=Path)
@@ -55,6 +60,13 @@ def _parser() -> argparse.ArgumentParser:
     bring.add_argument("pieces", type=Path)
     run = commands.add_parser("run", help="on the GPU machine: put the pieces together and run everything")
     run.add_argument("--emulate", action="store_true", help="rehearse on a CPU; every table says so")
+    run.add_argument(
+        "--libraries",
+        type=Path,
+        nargs="+",
+        default=_LIBRARIES,
+        help="where the machine has CUDA 13's libraries, for a TensorFlow that came without CUDA 12's",
+    )
     run.add_argument("--again", action="store_true", help="repeat what is done, too")
     run.add_argument("--output", type=Path, help="folder of the page (docs/results; emulated: runs/emulated)")
     run.add_argument(
@@ -79,7 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     try:
-        return {"fetch": _fetch, "cut": _cut, "bring": _bring, "run": _run}[options.command](options)
+        commands = {"fetch": _fetch, "slim": _slim, "cut": _cut, "bring": _bring, "run": _run}
+        return commands[options.command](options)
     except (PieceError, RuntimeError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -87,6 +100,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _fetch(options: argparse.Namespace) -> int:
     wheels.fetch(options.wheels)
+    return 0
+
+
+def _slim(options: argparse.Namespace) -> int:
+    slim.slim(options.wheels, options.slim, generation=options.generation)
     return 0
 
 
@@ -110,7 +128,9 @@ def _run(options: argparse.Namespace) -> int:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     else:
         site = Store(options.store).assemble()
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH"))))
+        _prepend("PYTHONPATH", [site])
+        libraries = [site / "nvidia" / name / "lib" for name in ("cuda_runtime", "cuda_cupti")]
+        _prepend("LD_LIBRARY_PATH", [*libraries, *slim.lend(options.store / "lent", options.libraries)])
     card = machine.card_name(emulate=options.emulate)
     output = options.output or ROOT / ("runs/emulated" if options.emulate else "docs/results")
     directory = machine.results_directory(output, f"{card} tensorflow", again=options.again)
@@ -130,6 +150,10 @@ def _run(options: argparse.Namespace) -> int:
     page.write()
     print(f"page: {directory}.md")
     return verdict(states, [run.record(stage) for stage in stages])
+
+
+def _prepend(variable: str, paths: list[Path]) -> None:
+    os.environ[variable] = os.pathsep.join(filter(None, (*map(str, paths), os.environ.get(variable))))
 
 
 def _body(options: argparse.Namespace) -> int:
@@ -158,7 +182,7 @@ def _page(directory: Path, card: str, *, emulate: bool) -> Page:
         emulated=emulate,
         sections=SECTIONS,
         record=lambda name: _record(directory, by_name[name], card, emulate),
-        facts=machine.facts(card, emulate=emulate),
+        facts=machine.facts(card, emulate=emulate, packages=()),
     )
 
 

@@ -16,7 +16,7 @@ from scripts.gpu.stages import Context
 __all__ = ["AGAINST", "BARS", "DIRECTIONS", "PRECISION", "geometric_means", "streams", "timing"]
 
 DIRECTIONS = ("forward", "input_gradient", "filter_gradient")
-# Issue 31: times as fast as cuDNN, in geometric mean over U-Net's layers.
+# Times as fast as cuDNN, in geometric mean over U-Net's layers.
 BARS = {"ours_fp32": 0.9, "ours_tf32": 0.7, "ours_few_channels": 1.0}
 AGAINST = {"ours_fp32": "cudnn_fp32", "ours_tf32": "cudnn_tf32", "ours_few_channels": "cudnn_fp32"}
 _ALGORITHMS = {"ours_fp32": "implicit_gemm", "ours_tf32": "implicit_gemm_tf32"}

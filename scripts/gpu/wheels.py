@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -15,22 +16,17 @@ from scripts.gpu.stages import Context
 
 __all__ = ["fetch", "rehearse"]
 
-# TensorFlow with CUDA 12 for Python 3.12, and what else this package imports.
-_REQUIREMENTS = (
-    "tensorflow[and-cuda]==2.21.*",
-    "keras==3.15.*",
-    "tensorboard==2.20.*",
-    *(
-        "tensorflow-datasets",
-        "importlib_resources",
-        "gpustat",
-        "nvidia-ml-py",
-        "psutil",
-        "scikit-learn",
-        "scipy",
-    ),
-    *("tqdm", "matplotlib", "cmake", "ninja"),
+# TensorFlow for Python 3.12 and what it and this package import, as far as the machine has not got it or has it
+# too old or too new. Of CUDA 12 only what CUDA 13, which the machine has, does not replace (slim.py).
+_BINARIES = (
+    *("tensorflow==2.21.*", "keras==3.15.*", "nvidia-cuda-runtime-cu12", "nvidia-cuda-cupti-cu12"),
+    *("astunparse", "flatbuffers", "gast", "google-pasta", "grpcio", "h5py<3.15", "ml_dtypes", "namex"),
+    *("numpy==2.4.*", "optree", "protobuf", "termcolor", "wrapt"),
+    *("tensorflow-datasets", "tensorflow-metadata", "googleapis-common-protos", "array_record", "dm-tree"),
+    *("docstring-parser", "etils", "fsspec", "immutabledict", "importlib_resources", "simple_parsing", "toml"),
+    *("zipp", "blessed", "jinxed", "wcwidth"),
 )
+_SOURCES = ("gpustat", "promise")  # which have no wheels, and nothing to compile
 _GLIBC = ("2_39", "2_35", "2_34", "2_31", "2_28", "2_27", "2_24", "2_17", "2_12", "2_5")
 _PLATFORMS = (*(f"manylinux_{version}_x86_64" for version in _GLIBC), "manylinux2014_x86_64")
 _PIECE_BYTES = 1000
@@ -38,17 +34,22 @@ _PER_COMMAND = 3
 
 
 def fetch(into: Path) -> None:
-    """Download the wheels for the GPU machine, some gigabytes. Needs a network and pip.
+    """Download the wheels for the GPU machine, some 700 MB. Needs a network and pip.
 
     Raises:
         PieceError: pip fails.
     """
     platforms = [flag for name in _PLATFORMS for flag in ("--platform", name)]
-    python = ("--python-version", "3.12", "--implementation", "cp", "--abi", "cp312")
-    command = [sys.executable, "-m", "pip", "download", "--only-binary=:all:", *python, *platforms]
-    done = subprocess.run([*command, "--dest", str(into), *_REQUIREMENTS], check=False)
+    abis = [flag for name in ("cp312", "abi3", "none") for flag in ("--abi", name)]
+    python = ("--python-version", "3.12", "--implementation", "cp", *abis)
+    _pip("download", "--only-binary=:all:", *python, *platforms, "--dest", str(into), *_BINARIES)
+    _pip("wheel", "--wheel-dir", str(into), *_SOURCES)
+
+
+def _pip(command: str, *arguments: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "pip", command, "--no-deps", *arguments], check=False)
     if done.returncode != 0:
-        raise PieceError(f"pip ended with status {done.returncode}; what it has downloaded stays in {into}")
+        raise PieceError(f"pip {command} ended with status {done.returncode}; what is there stays")
 
 
 def rehearse(context: Context) -> dict[str, Any]:
@@ -67,12 +68,34 @@ def rehearse(context: Context) -> dict[str, Any]:
 
 
 def _installed(context: Context) -> dict[str, Any]:
+    import keras
+    import numpy as np
     import tensorflow as tf
 
     build = dict(tf.sysconfig.get_build_info())
-    row = {"tensorflow": tf.version.VERSION, "cuda": str(build.get("cuda_version")), "wrong": []}
+    device = "GPU:0" if tf.config.list_physical_devices("GPU") else "CPU:0"
+    with tf.device(device):  # so that the libraries are loaded which the runs will use
+        image = tf.random.normal((1, 8, 8, 4))
+        tf.nn.conv2d(image, tf.random.normal((3, 3, 4, 4)), 1, "SAME")
+        product = tf.matmul(image[0, 0], image[0, 0], transpose_b=True)
+    row = {
+        "tensorflow": tf.version.VERSION,
+        "keras": keras.__version__,
+        "numpy": np.__version__,
+        "cuda": str(build.get("cuda_version")),
+        "libraries": " ".join(_cuda_libraries()),
+        "wrong": [] if product.device.endswith(device) else [f"a product on {product.device}"],
+    }
     context.record.add("installed", row)
     return row
+
+
+def _cuda_libraries() -> list[str]:
+    """Return the files of CUDA's libraries that this process has loaded: not always TensorFlow's own."""
+    maps = Path("/proc/self/maps")
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    files = {Path(line.split(maxsplit=5)[-1]).name for line in lines}
+    return sorted(name for name in files if re.match(r"lib(cublas|cudnn|cudart|cufft|cusolver)", name))
 
 
 def _rehearse(context: Context, folder: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.gpu import stages
+from scripts.gpu import evidence, stages, tensorflow_runs
 from scripts.gpu.page import EMULATED, Page, Section, table
 from scripts.gpu.record import Record
 from scripts.gpu.stages import Context, OutOfTime, Stage, output_of, verdict
@@ -213,3 +213,9 @@ def test_emulated_page_says_so_in_title_headings_and_under_every_table(tmp_path)
     assert all(line.endswith("(emulated)") for line in headings)
     assert text.count(f"*{EMULATED}*") == 5 + 1
     assert all(json.loads(p.read_text())["emulated"] for p in tmp_path.glob("*.json"))
+
+
+@pytest.mark.parametrize("stage", [*evidence.STAGES, *tensorflow_runs.STAGES], ids=lambda stage: stage.name)
+def test_what_decides_a_stages_results_is_there(stage):
+    """Its digest is taken on the machine with the GPU, where nobody wants to hear that a folder has moved."""
+    assert [source for source in stage.sources if not (ROOT / source).exists()] == []

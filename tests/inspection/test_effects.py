@@ -139,3 +139,21 @@ def test_attention_lookups_and_awkward_models_do_nothing_such():
     batch = (tf.TensorSpec([None, FEATURES]), tf.TensorSpec([None], tf.int64))
     assert effects(subclassed().train_step, batch) == []
     assert functional().optimizer is not None
+
+
+def test_cudnns_recurrent_layers_do_nothing_such():
+    """As Keras calls them on a GPU; traced here, not run."""
+
+    def layer(x):
+        state = tf.zeros([1, 2, 4])
+        y, h, c, _, _ = tf.raw_ops.CudnnRNNV3(
+            input=tf.reshape(x, [1, 2, 1]),
+            input_h=state,
+            input_c=state,
+            params=tf.zeros([112]),
+            sequence_lengths=tf.constant([1, 1]),
+            is_training=False,
+        )
+        return tf.reduce_sum(y) + tf.reduce_sum(h) + tf.reduce_sum(c)
+
+    assert effects(layer) == []

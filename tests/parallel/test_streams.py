@@ -20,10 +20,10 @@ def cards(monkeypatch):
 
 
 def test_two_parts_with_streams_of_different_priority(cards):
-    assert split_gpu(2, [3000, 1000], priorities=(0, 1)) == ("GPU:0", "GPU:1")
+    assert split_gpu(2, [3000, 1000], priorities=(-1, 0)) == ("GPU:0", "GPU:1")
     parts = cards["card 0"]
     assert [part.memory_limit for part in parts] == [3000, 1000]
-    assert [part.experimental_priority for part in parts] == [0, 1]
+    assert [part.experimental_priority for part in parts] == [-1, 0]
 
 
 def test_a_second_card_is_counted_after_the_parts_of_the_first(cards):
@@ -43,6 +43,8 @@ def test_a_second_card_is_counted_after_the_parts_of_the_first(cards):
         ({"memory_mib": "100"}, TypeError, "memory_mib must be a sequence of int"),
         ({"memory_mib": [100, 1.5]}, TypeError, "memory_mib must be an integer; got 1.5"),
         ({"priorities": (0,)}, ValueError, "priorities has 1 values for 2 parts"),
+        ({"priorities": (0, 1)}, ValueError, "priorities must be at most 0; got 1"),
+        ({"priorities": (0, -6)}, ValueError, "priorities must be at least -5; got -6"),
         ({"priorities": (0, None)}, TypeError, "priorities must be an integer; got None"),
         ({"gpu": -1}, ValueError, "gpu must be at least 0; got -1"),
         ({"gpu": 2}, RuntimeError, "there is no GPU number 2: TensorFlow sees 2"),
