@@ -8,6 +8,7 @@ silent.
 from __future__ import annotations
 
 import tempfile
+import textwrap
 import types
 import warnings
 from collections.abc import Callable
@@ -132,7 +133,7 @@ def _from_configuration(model: keras.Model) -> keras.Model:
         with keras.saving.custom_object_scope(custom_objects(model)), keras_copies.trusted():
             copy = type(model).from_config(model.get_config())
     except Exception as error:  # a configuration of the user's own raises anything
-        text = " ".join(str(error).split())[:160]
+        text = textwrap.shorten(str(error), 160, placeholder=" ...")
         raise CopyRefusedError(
             f"{type(model).__name__} is not made anew by its configuration ({type(error).__name__}: {text})"
         ) from error
