@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 
 import pytest
 
@@ -12,6 +13,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 MOST_LINES = 350
 MOST_CODE = 40  # lines of a function, its docstring apart
 MOST_REQUIRED = 6
+MOST_THROUGH_A_BAG = 11  # times that a file reaches the same field through the same object that it holds
 LONG_SIGNATURES = {"trainer.py: fit"}  # Keras's, which has a line for each argument
 
 
@@ -104,3 +106,18 @@ def test_files_and_functions_fit_in_the_eye(path):
     long = [f.name for f in functions(path) if lines_of_code(f) > MOST_CODE]
     assert not [name for name in long if f"{named(path)}: {name}" not in LONG_SIGNATURES]
     assert not [f.name for f in functions(path) if required(f) > MOST_REQUIRED]
+
+
+@pytest.mark.parametrize("path", FILES, ids=named)
+def test_no_field_is_reached_through_a_bag_again_and_again(path):
+    """`self._parts.deliveries.begin()` a dozen times over: then the file should hold `self._deliveries`."""
+    chains = Counter(
+        ast.unparse(node.value)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and isinstance(field := node.value, ast.Attribute)
+        and isinstance(bag := field.value, ast.Attribute)
+        and isinstance(bag.value, ast.Name)
+        and bag.value.id == "self"
+    )
+    assert {chain: count for chain, count in chains.items() if count > MOST_THROUGH_A_BAG} == {}

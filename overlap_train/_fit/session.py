@@ -55,7 +55,7 @@ class FitSession:
     ) -> None:
         self._settings = settings
         self._model = settings.model
-        self._parts = parts
+        self._take(parts)
         self._renew = renew
         self._begun = self._epoch_begun = opening.begun
         self._cut = opening.cut
@@ -65,6 +65,10 @@ class FitSession:
         self._course: Course = self._ledger.course
         self._course.next_epoch = settings.hosts.from_chief(opening.epoch)
         self.ended = "completed"
+
+    def _take(self, parts: FitParts) -> None:
+        """Works with these parts from now on."""
+        self._parts, self._training, self._deliveries = parts, parts.training, parts.deliveries
 
     def run(self) -> None:
         """Trains, validates and delivers every epoch, then calls `on_train_end`."""
@@ -77,9 +81,9 @@ class FitSession:
             self._deliver_in_grace()
             self._parts.interrupts.pass_on()
         finally:
-            self._parts.training.cursor.settle()
-        self._parts.deliveries.release_step_validations()
-        self._parts.training.loop.finish()
+            self._training.cursor.settle()
+        self._deliveries.release_step_validations()
+        self._training.loop.finish()
         if isinstance(model.optimizer, keras.optimizers.Optimizer):
             with self._settings.scope():
                 model.optimizer.finalize_variable_values(model.trainable_weights)
@@ -89,11 +93,11 @@ class FitSession:
     def _run_epochs(self) -> None:
         course = self._course
         while True:
-            deliveries = self._parts.deliveries
+            deliveries = self._deliveries
             # An epoch that was told to stop is delivered first: what it tells may yet be undone.
             if course.next_epoch < course.epochs and not deliveries.stops:
                 self._train_ahead(course.next_epoch)
-                self._parts.deliveries.deliver_before(course.next_epoch, self._parts.training.loop.splits)
+                self._deliveries.deliver_before(course.next_epoch, self._training.loop.splits)
             elif len(deliveries):
                 deliveries.deliver_oldest()
             else:
@@ -140,50 +144,50 @@ class FitSession:
         try:
             self._train_epoch(epoch)
         except Exception as error:
-            if not self._parts.deliveries.take_back(error):
+            if not self._deliveries.take_back(error):
                 raise
 
     def _train_epoch(self, epoch: int) -> None:
         """Trains an epoch to its end, or until a delivery rolls it back."""
-        training = self._parts.training
+        training = self._training
         training.begin_epoch(epoch, begun=self._epoch_begun)
         self._epoch_begun = False
         if self._renew_if_unsettled():
             return
-        training = self._parts.training
+        training = self._training
         while training.cursor.remaining() != 0:
-            if self._parts.deliveries.make_room():
+            if self._deliveries.make_room():
                 return
             # A training that was told to stop before an epoch's first step makes one call all the same.
             done = self._train_call(epoch)
             if done.steps:  # the call that finds the end of the data may make none
                 self._last_logs = done.logs or {}
-            if self._parts.deliveries.deliver_ready() or (done.halted and self._halt(done)):
+            if self._deliveries.deliver_ready() or (done.halted and self._halt(done)):
                 return
             if done.exhausted or self._model.stop_training:
                 break
-            if self._parts.deliveries.checkpoint_due() and training.cursor.remaining() != 0:
-                self._parts.deliveries.checkpoint(training.take_snapshot(epoch))
-        if self._parts.given.waits_for(epoch) and self._parts.deliveries.deliver_all():
+            if self._deliveries.checkpoint_due() and training.cursor.remaining() != 0:
+                self._deliveries.checkpoint(training.take_snapshot(epoch))
+        if self._parts.given.waits_for(epoch) and self._deliveries.deliver_all():
             return  # before the validation is built anew
         self._end_epoch(epoch)
         self._course.next_epoch = epoch + 1
 
     def _train_call(self, epoch: int) -> StepsDone:
         """Makes one compiled call of training steps."""
-        steps = self._parts.training.agree_on_steps()
+        steps = self._training.agree_on_steps()
         if self._cut:
-            self._parts.training.cut()
-        goes_on = self._parts.training.begin_call(epoch, begun=self._begun) and not self._cut
+            self._training.cut()
+        goes_on = self._training.begin_call(epoch, begun=self._begun) and not self._cut
         self._begun = self._cut = False
         if not goes_on:
             return StepsDone(0, exhausted=True)
         self._renew_if_compiled()
-        done = self._parts.training.run_call(epoch, steps)
+        done = self._training.run_call(epoch, steps)
         if done.steps:
-            self._parts.deliveries.release_step_validations()
-        self._parts.training.show(epoch)
-        self._parts.deliveries.show()
+            self._deliveries.release_step_validations()
+        self._training.show(epoch)
+        self._deliveries.show()
         return done
 
     def _halt(self, done: StepsDone) -> bool:
@@ -192,22 +196,22 @@ class FitSession:
         Returns:
             Whether one of those deliveries rolled this epoch back.
         """
-        if self._parts.deliveries.deliver_all():
+        if self._deliveries.deliver_all():
             return True
         if "on_train_batch_end" in own_hooks(self._parts.callbacks):
             return False  # which has been called, and has told it or not
         logs = keras_metrics.python_logs(done.logs)
         for callback in self._parts.callbacks.callbacks:
             if isinstance(callback, keras.callbacks.TerminateOnNaN):
-                callback.on_train_batch_end(self._parts.training.cursor.steps - 1, logs)
+                callback.on_train_batch_end(self._training.cursor.steps - 1, logs)
         return False
 
     def _end_epoch(self, epoch: int) -> None:
         """Takes the snapshot of an epoch's end and starts its validation."""
-        self._parts.training.cursor.end_epoch()
+        self._training.cursor.end_epoch()
         self._read_validation_data(epoch)
         self._renew_if_set_since(epoch)
-        training, accounts = self._parts.training, self._ledger.accounts
+        training, accounts = self._training, self._ledger.accounts
         logs = training.logs(self._last_logs)
         train_logs = keras_metrics.python_logs(logs)  # callbacks get `logs`: Keras sorts nested ones once
         self._settings.hosts.check_same_logs(
@@ -217,7 +221,7 @@ class FitSession:
         start_s = time.monotonic()
         snapshot = training.take_snapshot(epoch)
         self._ledger.charge("snapshot", start_s, epoch, "snapshot_s")
-        pending = self._parts.deliveries.begin(snapshot, logs, stops=bool(self._model.stop_training))
+        pending = self._deliveries.begin(snapshot, logs, stops=bool(self._model.stop_training))
         trained_s = accounts.trained_s(epoch)
         training.progress.epoch_trained(epoch, train_logs, trained_s, validation_follows=pending.is_validated)
 
@@ -251,7 +255,7 @@ class FitSession:
         changed = self._parts.grounds.changed()
         if changed is None:
             return False
-        if self._parts.deliveries.deliver_all():
+        if self._deliveries.deliver_all():
             return True
         self._build_anew(f"built again, because {changed}")
         return False
@@ -266,7 +270,7 @@ class FitSession:
         if changed is None:
             return
         check_without_batches(listeners(self._parts.callbacks))
-        if self._parts.deliveries.backlog.max_lag:
+        if self._deliveries.backlog.max_lag:
             raise ValueError(
                 f"{changed}, while the training on several hosts runs ahead of its validations; set them "
                 "before fit, or pass ValidationPolicy(max_lag=0)"
@@ -282,7 +286,7 @@ class FitSession:
         changed = None if self._parts.traced_with is None else self._parts.traced_with.changed()
         if changed is not None and self._parts.traced_with is not None:
             self._parts.traced_with.forget_validation()
-        self._build_anew(None, kept=self._parts.training, validates=True)
+        self._build_anew(None, kept=self._training, validates=True)
 
     def _renew_if_set_since(self, epoch: int) -> None:
         """Has the parts built anew before the first validation if its trace holds what is true no more.
@@ -290,11 +294,11 @@ class FitSession:
         Keras traces the validation when it first validates, and sees what has been set until then.
         """
         traced_with = self._parts.traced_with
-        if traced_with is None or not self._parts.deliveries.suite.due(epoch):
+        if traced_with is None or not self._deliveries.suite.due(epoch):
             return
         changed = traced_with.changed()
         if changed is None:
-            self._parts = self._parts.traced(None)
+            self._take(self._parts.traced(None))
             return
         traced_with.forget_validation()
         said = f"{changed} was set before the first validation, which is traced again"
@@ -310,16 +314,17 @@ class FitSession:
             kept: what trains, if that is not to be built anew.
             validates: whether a validation follows at once, which uses what is traced now.
         """
-        deliveries = self._parts.deliveries
+        deliveries = self._deliveries
         while len(deliveries):
             deliveries.deliver_oldest()
         deliveries.finish_step_validations()
         traced_with = self._parts.traced_with
-        self._parts = self._renew(kept)
-        if validates or self._parts.traced_with is None:
-            self._parts = self._parts.traced(None if validates else traced_with)
+        parts = self._renew(kept)
+        if validates or parts.traced_with is None:
+            parts = parts.traced(None if validates else traced_with)
+        self._take(parts)
         if reason is not None:
-            self._parts.training.progress.message(reason)
+            self._training.progress.message(reason)
 
     def _deliver_in_grace(self) -> None:
         """Delivers the epochs whose validations end soon, and gives the others up."""

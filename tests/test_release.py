@@ -1,0 +1,123 @@
+"""`scripts/release.sh` makes a release of what is committed and described, and says what is left to do.
+
+What takes minutes (the environment, the wheels, the tests in them) is replaced here; tests/test_wheel.py has
+the wheels.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "release.sh"
+# Does what the script asks Python for: a version, a source distribution, a bill of materials, an environment.
+PYTHON = """#!/usr/bin/env bash
+echo "python $*" >> calls
+case "$*" in
+  *__version__*) echo 1.2.3 ;;
+  *build_sdist*) mkdir -p dist && touch dist/overlap_train-1.2.3.tar.gz ;;
+  *sbom*) touch "${@: -1}" ;;
+  *venv*) exit "${VENV:-1}" ;;
+esac
+"""
+STUB = """#!/usr/bin/env bash
+echo "$(basename "$0") $*" >> calls
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A committed project of one changelog, whose other scripts only say that they were called."""
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    shutil.copy(SCRIPT, tmp_path / "scripts" / "release.sh")
+    made = {
+        "setup.sh": STUB,
+        "audit.sh": STUB + 'exit "${AUDIT:-0}"\n',
+        "test.sh": STUB + 'exit "${TESTS:-0}"\n',
+    }
+    made["wheel.sh"] = STUB + "mkdir -p dist && touch dist/overlap_train-1.2.3-py3-none-any.whl\n"
+    for name, text in made.items():
+        (tmp_path / "scripts" / name).write_text(text)
+    (tmp_path / ".venv" / "bin" / "python").write_text(PYTHON)
+    for path in (*(tmp_path / "scripts").iterdir(), tmp_path / ".venv" / "bin" / "python"):
+        path.chmod(0o755)
+    (tmp_path / ".gitignore").write_text("dist/\ncalls\n")
+    (tmp_path / "CHANGELOG.md").write_text("# Changelog\n## 1.2.3\n")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-qm", "All of it")
+    return tmp_path
+
+
+def git(project, *arguments):
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "core.hooksPath=/dev/null")
+    subprocess.run(["git", *who, *arguments], cwd=project, check=True, timeout=60)
+
+
+def release(project, **environment):
+    return subprocess.run(
+        ["scripts/release.sh"],
+        cwd=project,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def called(project):
+    return (project / "calls").read_text() if (project / "calls").exists() else ""
+
+
+def test_it_makes_the_files_and_says_what_is_left(project):
+    done = release(project, VENV="1")
+    assert done.returncode == 0, done.stderr
+    made = {path.name for path in (project / "dist").iterdir()}
+    whole = {
+        "overlap_train-1.2.3-py3-none-any.whl",
+        "overlap_train-1.2.3.tar.gz",
+        "overlap_train-1.2.3.cdx.json",
+    }
+    assert made == {*whole, "SHA256SUMS"}
+    named = {
+        line.split()[-1].lstrip("./") for line in (project / "dist" / "SHA256SUMS").read_text().splitlines()
+    }
+    assert whole <= named
+    assert "git tag -s v1.2.3" in done.stdout
+    assert "twine check --strict" in done.stdout  # since it could not be installed
+    assert "test.sh tests/test_wheel.py" in called(project)
+
+
+def test_what_no_commit_holds_is_not_released(project):
+    (project / "CHANGELOG.md").write_text("# Changelog\n## 1.2.3\nand more\n")
+    done = release(project)
+    assert done.returncode == 1
+    assert "commit them first" in done.stderr
+    assert "wheel.sh" not in called(project)
+
+
+def test_a_version_that_the_changelog_does_not_describe_is_not_released(project):
+    (project / "CHANGELOG.md").write_text("# Changelog\n## 1.2.2\n")
+    git(project, "commit", "-qam", "Another")
+    done = release(project)
+    assert done.returncode == 1
+    assert "no section for 1.2.3" in done.stderr
+
+
+@pytest.mark.parametrize("environment", [{"AUDIT": "1"}, {"TESTS": "1"}], ids=["vulnerable", "failing"])
+def test_what_is_vulnerable_or_fails_is_not_released(project, environment):
+    done = release(project, **environment)
+    assert done.returncode == 1
+    assert "What is left" not in done.stdout
+
+
+def test_an_audit_that_could_not_look_is_left_to_the_person(project):
+    done = release(project, AUDIT="3")
+    assert done.returncode == 0
+    assert "scripts/audit.sh, where" in done.stdout
