@@ -3,7 +3,8 @@
 #   scripts/clients.sh                             all of them, then the tests that need such libraries
 #   scripts/clients.sh wandb_logger mlflow_autolog  these, by the names of the files in scripts/clients
 # They are installed into .clients/venv, the extras `clients` and `ray` of setup.cfg with the TensorFlow, Keras and
-# pytest of requirements.lock; a second call reuses it. What cannot be installed is named and skipped.
+# pytest of requirements.lock; a second call reuses it. What cannot be installed is named and skipped; then the exit
+# status is 3.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -49,6 +50,8 @@ if [ "$(cat $stamp 2>/dev/null)" != "$wanted" ]; then
   [ -x .venv/bin/python ] || scripts/setup.sh
   python=.venv/bin/python
   echo "clients: installing into $venv (first time: a few minutes, 5 GB)"
+  [ -e $stamp ] || rm -rf $venv  # of an installation that was cut off, half of a package may be there
+  rm -f $stamp
   [ -x $venv/bin/python ] || "$python" -m venv $venv
   install
   echo "$wanted" > $stamp

@@ -20,8 +20,10 @@ if [ "${1:-}" = "--keras-nightly" ]; then
   export PYTHONPATH="$PWD/.keras_nightly${PYTHONPATH:+:$PYTHONPATH}"
   PYTEST_MARKS="not nightly and not kill" exec scripts/test.sh "$@"
 fi
+status=0  # of what failed last: the rest of the night is not lost with it
 if [ $# -eq 0 ]; then
-  scripts/keras_suite.sh
-  scripts/clients.sh
+  scripts/keras_suite.sh || status=$?
+  scripts/clients.sh || status=$?
 fi
-PYTEST_MARKS=nightly exec scripts/test.sh "$@"
+PYTEST_MARKS=nightly scripts/test.sh "$@" || status=$?
+exit "$status"

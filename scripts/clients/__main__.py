@@ -26,22 +26,28 @@ _QUIET = {
 
 
 def main() -> int:
-    """Runs them one after another; returns 1 if one of them fails."""
+    """Runs them one after another.
+
+    Returns:
+        0 if all pass, 1 if one fails, 3 if one could not be tried.
+    """
     names = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in _HELPERS)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(names)}")
     chosen = parser.parse_args().names or names
     if unknown := set(chosen) - set(names):
         parser.error(f"no such client: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
-    counts = {"passed": 0, "failed": 0, "skipped": 0}
+    ended: dict[str, list[str]] = {"passed": [], "failed": [], "skipped": []}
     for name in chosen:
         start_s = time.monotonic()
         status, said = run(name)
         outcome = {0: "passed", ABSENT: "skipped", BROKEN: "skipped"}.get(status, "failed")
-        counts[outcome] += 1
+        ended[outcome].append(name)
         print(f"{name:14} {outcome:8} {time.monotonic() - start_s:5.0f} s  {said}", flush=True)
-    print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
-    return int(counts["failed"] > 0 or counts["passed"] == 0)
+    print(", ".join(f"{len(those)} {outcome}" for outcome, those in ended.items()))
+    if ended["skipped"]:
+        print(f"not tried, so nothing is known of them: {', '.join(ended['skipped'])}")
+    return 1 if ended["failed"] else 3 if ended["skipped"] else 0
 
 
 def run(name: str) -> tuple[int, str]:
