@@ -1,7 +1,7 @@
 """Measures how much of an evaluation function the training hides: one that waits, and one that computes.
 
     python -m scripts.bench.custom_evaluation --repeats 5
-    python -m scripts.bench.custom_evaluation --repeats 3 --functions waits
+    python -m scripts.bench.custom_evaluation --repeats 3 --functions waits --publish
 
 Each repeat trains three times in turn: without the function, with it in a callback's on_epoch_end (Keras's
 order), and with it beside the training. Hidden is (callback - beside) / (callback - without), of the medians.
@@ -14,10 +14,13 @@ what the cores have left without it.
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import functools
 import os
 import statistics
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +28,25 @@ import keras
 import numpy as np
 
 import overlap_train
+from scripts.bench import command
+from scripts.bench.publish import Finding, publish
+from scripts.bench.table import Cells, layout
+
+__all__ = ["main"]
 
 _FEATURES = 256
+_COLUMNS = (
+    *("function", "overlap", "without, s", "in a callback, s", "beside, s", "hidden", "not waited for"),
+    *("at most", "idle cores allow"),
+)
+_WORDS = """\
+A function of the user's is called for each epoch: in a callback's `on_epoch_end`, where the training
+waits for it, or as `ValidationPolicy(functions=…)`, while the training goes on. One function waits, for
+half an epoch; the other computes. *Hidden* is (in a callback - beside) / (in a callback - without) by
+the clock, of the medians; the smallest and the largest time are in brackets. *Not waited for* is the
+part of the function's seconds in which the training thread did not stand still. *At most* allows for the
+last epoch, which has no training beside it. *Idle cores allow* is what the cores have left without the
+function, as a part of the processor seconds that it adds."""
 
 
 @dataclass(frozen=True)
@@ -44,56 +64,89 @@ class _Fit:
     apart: float
 
 
-def main() -> None:
-    """Runs the comparison and prints a table."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs what the journal does not hold, and prints a table; returns 0."""
+    line = _command()
+    options = line.parse(argv)
+    overlap_train.configure()
+    with line.journal(options) as journal:
+        epoch_s = journal.once("epoch", functools.partial(_epoch_s, options))
+        found = {
+            f"{name}, {overlap}": journal.once(
+                f"{name}/{overlap}", functools.partial(_compare, options, name, overlap, epoch_s)
+            )
+            for name in options.functions.split(",")
+            for overlap in ("auto", "always")
+        }
+        cells = Cells(_COLUMNS, tuple(_row(key, fits, options.epochs) for key, fits in found.items()))
+        said = f"An epoch takes {epoch_s:.3f} s, the function that waits {options.share * epoch_s:.3f} s."
+        print(f"{said}\n{layout(cells)}\n{journal.others_line}")
+        if options.publish:
+            page = Finding(
+                series=options.publish,
+                question="How much of an evaluation function that waits is hidden?",
+                title="Evaluation functions beside the training",
+                words=f"{_WORDS}\n\n{said}",
+                command=line.as_typed,
+                tables=[(f"{options.epochs} epochs, medians of {options.repeats} fits in turn", cells)],
+                data={"epoch_s": epoch_s, "fits": found},
+            )
+            print(f"Published: {publish(page, journal.machine, journal.others_line)}")
+    return 0
+
+
+def _command() -> command.Command:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument(
-        "--functions", nargs="+", choices=["waits", "computes"], default=["waits", "computes"]
-    )
+    parser.add_argument("--functions", default="waits,computes", help="of waits and computes")
     parser.add_argument("--rows", type=int, default=8192, help="of the training data")
     parser.add_argument(
         "--share", type=float, default=0.5, help="of an epoch that the waiting function takes"
     )
-    options = parser.parse_args()
-    overlap_train.configure()
-    # The shortest: a function that takes longer than an epoch cannot be hidden behind one.
-    epoch_s = min(_fit(options, None, "without").seconds for _ in range(3)) / options.epochs
-    seconds = options.share * epoch_s
-    functions = {
-        "waits": lambda model: _wait(seconds),
-        "computes": lambda model: _compute(model, options.rows),
-    }
-    print(f"an epoch takes {epoch_s:.3f} s, the waiting function {seconds:.3f} s")
-    print(
-        "| function | overlap | without | in a callback | beside | hidden | not waited for | at most "
-        "| idle cores allow |"
+    return command.Command(
+        parser,
+        script="python -m scripts.bench.custom_evaluation",
+        series="custom-evaluation",
+        output_dir="results/custom_evaluation",
     )
-    print("|---|---|---|---|---|---|---|---|---|")
-    for name in options.functions:
-        for overlap in ("auto", "always"):
-            fits: dict[str, list[_Fit]] = {"without": [], "callback": [], overlap: []}
-            for repeat in range(options.repeats):
-                for way in list(fits) if repeat % 2 else reversed(list(fits)):
-                    fits[way].append(_fit(options, functions[name], way))
-            print(_row(name, overlap, fits, options.epochs), flush=True)
 
 
-def _row(name: str, overlap: str, fits: dict[str, list[_Fit]], epochs: int) -> str:
-    """Returns a line of the table."""
-    without, callback, beside = (statistics.median(fit.seconds for fit in each) for each in fits.values())
-    cpu_s = {way: statistics.median(fit.cpu_s for fit in each) for way, each in fits.items()}
-    hidden = (callback - beside) / (callback - without)
-    apart = statistics.median(fit.apart for fit in fits[overlap])
-    times = [fit.seconds for fit in fits[overlap]]
+def _epoch_s(options: argparse.Namespace) -> float:
+    """Returns the shortest: a function that takes longer than an epoch cannot be hidden behind one."""
+    return min(_fit(options, None, "without").seconds for _ in range(3)) / options.epochs
+
+
+def _compare(
+    options: argparse.Namespace, name: str, overlap: str, epoch_s: float
+) -> dict[str, list[dict[str, float]]]:
+    """Returns the fits of each way, in turn, forwards and backwards."""
+    function: Callable[[keras.Model], float] = {
+        "waits": lambda model: _wait(options.share * epoch_s),
+        "computes": lambda model: _compute(model, options.rows),
+    }[name]
+    fits: dict[str, list[dict[str, float]]] = {"without": [], "callback": [], overlap: []}
+    for repeat in range(options.repeats):
+        for way in list(fits) if repeat % 2 else reversed(list(fits)):
+            fits[way].append(dataclasses.asdict(_fit(options, function, way)))
+    return fits
+
+
+def _row(key: str, fits: dict[str, list[dict[str, float]]], epochs: int) -> tuple[str, ...]:
+    """Returns the cells of a line of the table."""
+    name, overlap = key.split(", ")
+    seconds = {way: [fit["seconds"] for fit in each] for way, each in fits.items()}
+    cpu_s = {way: statistics.median(fit["cpu_s"] for fit in each) for way, each in fits.items()}
+    without, callback, beside = (statistics.median(each) for each in seconds.values())
     idle_s = without * (os.cpu_count() or 1) - cpu_s["without"]
     allowed = min(1.0, max(0.0, idle_s) / max(cpu_s["callback"] - cpu_s["without"], 1e-9))
-    return (
-        f"| {name} | {overlap} | {without:.2f} s | {callback:.2f} s | {beside:.2f} s "
-        f"(spread {max(times) - min(times):.2f}) | {hidden:.0%} | {apart:.0%} | {(epochs - 1) / epochs:.0%} "
-        f"| {allowed:.0%} |"
-    )
+    apart = statistics.median(fit["apart"] for fit in fits[overlap])
+    times = [
+        f"{statistics.median(each):.2f} ({min(each):.2f} to {max(each):.2f})" for each in seconds.values()
+    ]
+    hidden = (callback - beside) / (callback - without)
+    shares = (f"{share:.0%}" for share in (hidden, apart, (epochs - 1) / epochs, allowed))
+    return (name, overlap, *times, *shares)
 
 
 def _fit(options: argparse.Namespace, function: Callable[[keras.Model], float] | None, way: str) -> _Fit:
@@ -143,4 +196,4 @@ def _compute(model: keras.Model, rows: int) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(command.run(main))

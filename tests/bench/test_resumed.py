@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from scripts.bench import conv, publish, scheduling, start, zero_copy, zero_copy_training
+from scripts.bench import conv, custom_evaluation, publish, scheduling, start, zero_copy, zero_copy_training
 from scripts.bench.zero_copy_handover import HandOver
 from scripts.bench.zero_copy_training import TrainingRun
 
@@ -36,7 +36,7 @@ def published(tmp_path, monkeypatch):
     folder = tmp_path / "docs"
     folder.mkdir()
     (folder / "index.md").write_text(INDEX)
-    for module in (conv, scheduling, start, zero_copy):
+    for module in (conv, custom_evaluation, scheduling, start, zero_copy):
         monkeypatch.setattr(module, "publish", lambda *values: publish.publish(*values, folder=folder))
     return folder
 
@@ -161,3 +161,24 @@ def test_scheduling(tmp_path, monkeypatch, log, published):
     arguments = ["--parts=agreement,measured,gpu", f"--output_dir={tmp_path / 'out'}"]
     go_on(scheduling.main, arguments, log, prepare, published)
     assert log == ["agreement", "measured", "gpu"]
+
+
+def test_custom_evaluation(tmp_path, monkeypatch, log, published):
+    def prepare(note):
+        def compare(options, name, overlap, epoch_s):
+            note(f"{name} {overlap}")
+            return {
+                way: [{"seconds": seconds, "cpu_s": 1.0, "apart": 0.9}] * options.repeats
+                for way, seconds in (("without", 1.0), ("callback", 2.0), (overlap, 1.1))
+            }
+
+        monkeypatch.setattr(custom_evaluation, "_compare", compare)
+        monkeypatch.setattr(custom_evaluation, "_epoch_s", lambda options: 0.1)
+
+    arguments = [f"--output_dir={tmp_path}/run", "--repeats=3"]
+    go_on(custom_evaluation.main, arguments, log, prepare, published)
+    (page,) = published.glob("2*.md")
+    assert (
+        "| waits | always | 1.00 (1.00 to 1.00) | 2.00 (2.00 to 2.00) | 1.10 (1.10 to 1.10) | 90% |"
+        in page.read_text()
+    )
