@@ -23,7 +23,7 @@ from tests import forked, kill_target
 from tests.differential import read_files
 
 LONG = kill_target.LongEpochs(steps=4000, every_steps=300)
-SHORTER = kill_target.LongEpochs(steps=800, every_steps=60)
+SHORTER = kill_target.LongEpochs(steps=400, every_steps=60)
 KILLS = int(os.environ.get("OVERLAP_TRAIN_KILLS", "50"))
 KILLS_IN_WRITES = int(os.environ.get("OVERLAP_TRAIN_WRITE_KILLS", "20"))
 KILLS_ON_SOURCES = int(os.environ.get("OVERLAP_TRAIN_SOURCE_KILLS", "6"))
