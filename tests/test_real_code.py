@@ -52,9 +52,7 @@ ROLLED_BACK = ["raw_variable", "two_optimizers", "hidden_teacher", "generator_la
 
 
 @pytest.mark.parametrize("name", [name for name in BUILDERS if name not in ROLLED_BACK])
-@pytest.mark.by_default(
-    "closure_loss", "nested_logs", "eager", "stateful_random", "validation_changes_the_model", "grouped_steps"
-)
+@pytest.mark.by_default("closure_loss", "stateful_random", "grouped_steps", "validation_changes_the_model")
 def test_a_callback_that_sets_what_the_step_reads_is_obeyed_at_once(name):
     trainer = compared(BUILDERS[name], lambda d: [TurnKnob(), ReadMetrics(d / "metrics.notes")])
     found = reasons(trainer)
@@ -166,6 +164,7 @@ def test_what_a_function_outside_tensorflow_counts_is_counted_in_step():
 
 
 @pytest.mark.parametrize("lag", [0, 2])
+@pytest.mark.by_default("2")
 def test_a_pipeline_that_reads_a_variable_reads_it_when_keras_does(lag):
     """Training data runs ahead only while no callback may set it; validation data is read in step."""
     weight = tf.Variable(1.0)

@@ -126,6 +126,8 @@ MORE_CASES = {"sgd, rollback": {"optimizer": "sgd", "plateau": True, "schedule":
 }
 
 
+# The restarted job below gives the result of one host, too.
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.by_default("adam, early stop")
 def test_two_hosts_give_the_result_of_one(name, tmp_path):

@@ -61,6 +61,9 @@ def as_memmap(array, path):
         ("on_train_batch_end", "weights"),
     ],
 )
+@pytest.mark.by_default(
+    "on_train_batch_begin-float32", "on_train_batch_end-memmap", "on_train_batch_end-weights"
+)
 def test_arrays_that_a_hook_changes_in_place(hook, kind, tmp_path):
     def run(model, fit):
         x, y = arrays(40, 1)
@@ -79,6 +82,7 @@ def test_arrays_that_a_hook_changes_in_place(hook, kind, tmp_path):
 
 
 @pytest.mark.parametrize("freq", [2, [3]])
+@pytest.mark.by_default("freq1")
 def test_a_later_first_validation_reads_later(freq):
     def run(model, fit):
         x, y = arrays(40, 1)
@@ -208,7 +212,7 @@ def made(kind, seen):
 
 @pytest.mark.parametrize("kind", ["generator", "from_generator", "pydataset"])
 @pytest.mark.parametrize("epochs", [1, 3])
-@pytest.mark.by_default(each_value=True)
+@pytest.mark.by_default("3-generator", "1-from_generator")
 def test_python_that_sees_what_the_training_has_done(kind, epochs):
     def run(model, fit):
         count = [0]

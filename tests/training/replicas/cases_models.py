@@ -48,6 +48,8 @@ class Probabilities(keras.layers.Layer):
         return tf.nn.softmax(inputs)
 
 
+# The loss of a replica is Keras's own; what splits rewrite of it is in test_splitting.py.
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "head", [keras.layers.Softmax, pytest.param(Probabilities, marks=pytest.mark.nightly)]
 )
@@ -91,6 +93,8 @@ def test_auc_and_a_metric_whose_state_is_no_sum():
     fit_both(build, x, (y % 2)[:, None].astype("float32"), validation_split=0.2)
 
 
+# A mask divides a loss as weights of rows do.
+@pytest.mark.nightly
 def test_masked_sequences_and_an_embedding():
     def build():
         keras.utils.set_random_seed(5)
