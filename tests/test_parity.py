@@ -311,6 +311,8 @@ def test_jit_compile():
     fit_both(build, 2, x, y, epochs=2, validation_data=arrays(32, 1))
 
 
+# The data of validation/test_runner.py gives the numbers of evaluate.
+@pytest.mark.nightly
 def test_evaluate_equals_keras():
     model = subclassed()
     x, y = arrays()

@@ -369,6 +369,8 @@ def test_data_of_unknown_size_is_not_counted_a_step_too_far():
     assert_same_history(model.history.history, known.history.history)
 
 
+# inspection/test_traces.py and training/test_execution.py count what a second fit traces.
+@pytest.mark.nightly
 def test_a_second_fit_and_an_evaluate_trace_nothing():
     traced = []
 
