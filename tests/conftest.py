@@ -31,11 +31,12 @@ FEWER_PASSES = "OVERLAP_TRAIN_TESTS_FEWER_PASSES"
 
 
 def pytest_sessionstart(session):
-    """Spares the processes of a default run TensorFlow's passes over functions of a few operations.
+    """Spares the processes of a default run TensorFlow's passes over functions of fewer than 100 operations.
 
-    Those are the functions of which tf.data makes batches, rewritten for each iterator anew: a tenth of the
-    time. Steps are larger. The nightly tests and a run in one process have every pass. TensorFlow's threads
-    sleep where they would spin, too: there are more of them than cores.
+    Those are the functions of which tf.data makes batches, rewritten for each iterator anew, and what is
+    traced around a step: a sixth of the time. Steps and validations are larger. The nightly tests and a run
+    in one process have every pass. TensorFlow's threads sleep where they would spin, too: there are more of
+    them than cores.
     """
     if hasattr(session.config, "workerinput") and "not nightly" in session.config.option.markexpr:
         os.environ[FEWER_PASSES] = "1"  # for the processes that run cases of their own, too
@@ -44,7 +45,7 @@ def pytest_sessionstart(session):
 
         from tests import interpreters
 
-        tf.config.optimizer.set_experimental_options({"min_graph_nodes": 25})
+        tf.config.optimizer.set_experimental_options({"min_graph_nodes": 100})
         interpreters.let_threads_sleep()
 
 
