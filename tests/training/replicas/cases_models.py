@@ -93,8 +93,6 @@ def test_auc_and_a_metric_whose_state_is_no_sum():
     fit_both(build, x, (y % 2)[:, None].astype("float32"), validation_split=0.2)
 
 
-# A mask divides a loss as weights of rows do.
-@pytest.mark.nightly
 def test_masked_sequences_and_an_embedding():
     def build():
         keras.utils.set_random_seed(5)

@@ -146,8 +146,6 @@ def test_validation_workers_take_the_devices_in_turn_and_find_the_arrays_there(m
         assert set(seen) == {(device, device) for device in wanted}
 
 
-# The validations of the other cases are such evaluations.
-@pytest.mark.nightly
 def test_evaluate_equals_keras():
     expected, actual = sequential(), on_two(sequential)()
     x, y = arrays()
