@@ -311,7 +311,7 @@ def test_jit_compile():
     fit_both(build, 2, x, y, epochs=2, validation_data=arrays(32, 1))
 
 
-# The data of validation/test_runner.py gives the numbers of evaluate.
+# validation/test_runner.py compares with `evaluate` on every kind of data.
 @pytest.mark.nightly
 def test_evaluate_equals_keras():
     model = subclassed()

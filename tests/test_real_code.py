@@ -413,7 +413,7 @@ def test_a_loss_scale_that_grows_is_the_one_of_the_step(growth, rows):
     assert names[0] == names[1]
 
 
-# That nothing of it hinders that is shown in inspection/test_effects.py.
+# inspection/test_effects.py shows that nothing in it hinders that.
 @pytest.mark.nightly
 def test_a_ctc_loss_is_validated_beside_the_training():
     rng = np.random.default_rng(0)

@@ -98,7 +98,7 @@ def test_decoded_images_reach_every_kind_of_system(system, tmp_path):
     assert run("input-bound", system, tmp_path).val_accuracy is not None
 
 
-# That neither changes the numbers is test_parity.py; each system is run above.
+# Each of the two is run above, and test_parity.py shows that neither changes the numbers.
 @pytest.mark.nightly
 def test_same_seed_gives_the_synchronous_and_the_overlapped_trainer_the_same_result(tmp_path):
     overlapped, synchronous = (run("mlp", name, tmp_path) for name in ("overlap", "overlap-sync"))

@@ -178,7 +178,7 @@ CASES["schedule"] = lambda: with_schedule(cut_rate)
 
 
 @pytest.mark.parametrize("callbacks", CASES.values(), ids=CASES)
-# That the other ways are noticed is shown above, for each of them.
+# A test above shows for each way that it is noticed.
 @pytest.mark.by_default("global_name", "schedule")
 def test_an_epoch_that_ran_ahead_of_a_change_is_trained_again(callbacks, monkeypatch):
     policy = ValidationPolicy(max_lag=2, overlap="always")

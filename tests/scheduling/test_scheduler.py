@@ -34,7 +34,7 @@ def image(seed, count=1):
 
 
 @pytest.mark.parametrize("policy", sorted(set(POLICIES) - {"oracle"}))
-# Where the others place what is in policies/.
+# Where the others place pieces is tested in policies/.
 @pytest.mark.by_default("paper", "heft")
 def test_results_are_the_models_under_every_policy_layer_by_layer(policy):
     models = {f"m{i}": small_model(i) for i in range(2)}

@@ -532,7 +532,7 @@ def fitted(program, hook, trainer=Trainer, **arguments):
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
-# What is found of the others is in the next test, for each of them.
+# The next test finds what each of them sets.
 @pytest.mark.by_default("a_closure", "a_metric", "the_environment", "a_test_step")
 def test_what_a_hook_of_a_batch_sets_is_seen(program):
     expected, actual, messages = fitted(program, "on_train_batch_end")
