@@ -15,6 +15,11 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 # Tests hold validations up inside an operation, by events that training steps set: more operations must be
 # able to wait than a machine of two cores has threads by default.
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "8")
+# matplotlib looks for fonts once and keeps what it has found, where that is not a cache of one day.
+os.environ.setdefault(
+    "MPLCONFIGDIR",
+    os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "matplotlib"),
+)
 # Plans are cached by user; a test must not find those of another day.
 CACHE = os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="overlap_train-tests-")
 # The processes of one run share a build of the convolution: they inherit the first one's directory.
@@ -26,17 +31,22 @@ FEWER_PASSES = "OVERLAP_TRAIN_TESTS_FEWER_PASSES"
 
 
 def pytest_sessionstart(session):
-    """Spares the processes of a default run TensorFlow's passes over functions of a few operations.
+    """Spares the processes of a default run TensorFlow's passes over functions of fewer than 100 operations.
 
-    Those are the functions of which tf.data makes batches, rewritten for each iterator anew: a tenth of the
-    time. Steps are larger. The nightly tests and a run in one process have every pass.
+    Those are the functions of which tf.data makes batches, rewritten for each iterator anew, and what is
+    traced around a step: a sixth of the time. Steps and validations are larger. The nightly tests and a run
+    in one process have every pass. TensorFlow's threads sleep where they would spin, too: there are more of
+    them than cores.
     """
     if hasattr(session.config, "workerinput") and "not nightly" in session.config.option.markexpr:
         os.environ[FEWER_PASSES] = "1"  # for the processes that run cases of their own, too
     if FEWER_PASSES in os.environ:
         import tensorflow as tf
 
-        tf.config.optimizer.set_experimental_options({"min_graph_nodes": 25})
+        from tests import interpreters
+
+        tf.config.optimizer.set_experimental_options({"min_graph_nodes": 100})
+        interpreters.let_threads_sleep()
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what the markers say

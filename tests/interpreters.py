@@ -144,6 +144,19 @@ def forkserver() -> multiprocessing.context.ForkServerContext:
     return context
 
 
+def let_threads_sleep() -> None:
+    """Has TensorFlow's threads sleep as soon as they find no work; call it before they start.
+
+    Where the tests of several processes share the cores, looking for work would take a tenth of them.
+    """
+    from tensorflow.core.protobuf import config_pb2
+    from tensorflow.python.eager import context
+
+    config = config_pb2.ConfigProto()
+    config.experimental.disable_thread_spinning = True
+    context.context()._config = config
+
+
 def _pipe(kind: Any, mode: str, inherited: int = 0) -> tuple[IO[str] | None, int]:
     """Returns our end of a pipe, if it is one, and the descriptor that the program gets."""
     if kind == subprocess.PIPE:
@@ -247,6 +260,7 @@ def _main() -> None:
     import overlap_train._fit.run
     import overlap_train.trainer  # noqa: F401
 
+    let_threads_sleep()
     gc.freeze()  # a child that looked for garbage among what was imported would copy it
     request = _next_program(requests)
     if request is not None:

@@ -156,7 +156,7 @@ SETTINGS = dict(
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore:.* conditioned on metric")  # of epochs without a validation
 @pytest.mark.filterwarnings("ignore:Can save best model only")
-@settings(max_examples=6, **SETTINGS)
+@settings(max_examples=3, **SETTINGS)
 @given(run=runs(ALL))
 def test_any_run_equals_keras(run):
     check(run, ALL)

@@ -60,7 +60,7 @@ def fit(data, plan):
         ("dataset", ExecutionPlan()),
     ],
 )
-@pytest.mark.by_default("arrays-plan0", "arrays-plan2", "dataset-plan4")
+@pytest.mark.by_default("arrays-plan2", "dataset-plan4")
 def test_a_dropped_model_leaves_no_graph_behind(data, plan):
     fit(data, plan)
     keras.backend.clear_session()

@@ -114,6 +114,8 @@ MNIST = [(mnist_sequential, 2), (mnist_functional, 7), (mnist_subclassed, 2)]
 MORE_MNIST = [(mnist_sequential, 7), (mnist_functional, 2), (mnist_subclassed, 7)]
 
 
+# Two outputs, seven workers and unbuilt models are each tried below.
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("build", "workers"), [*MNIST, *(pytest.param(*case, marks=pytest.mark.nightly) for case in MORE_MNIST)]
 )
@@ -299,10 +301,18 @@ def test_run_eagerly():
 
 
 def test_jit_compile():
+    def build():
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
+        model.compile("sgd", crossentropy(), jit_compile=True)
+        return model
+
     x, y = arrays(75)  # in batches of two sizes, which XLA compiles each
-    fit_both(lambda: sequential("sgd", jit_compile=True), 2, x, y, epochs=2, validation_data=arrays(32, 1))
+    fit_both(build, 2, x, y, epochs=2, validation_data=arrays(32, 1))
 
 
+# validation/test_runner.py compares with `evaluate` on every kind of data.
+@pytest.mark.nightly
 def test_evaluate_equals_keras():
     model = subclassed()
     x, y = arrays()

@@ -52,9 +52,7 @@ ROLLED_BACK = ["raw_variable", "two_optimizers", "hidden_teacher", "generator_la
 
 
 @pytest.mark.parametrize("name", [name for name in BUILDERS if name not in ROLLED_BACK])
-@pytest.mark.by_default(
-    "closure_loss", "nested_logs", "eager", "stateful_random", "validation_changes_the_model", "grouped_steps"
-)
+@pytest.mark.by_default("stateful_random", "grouped_steps", "validation_changes_the_model")
 def test_a_callback_that_sets_what_the_step_reads_is_obeyed_at_once(name):
     trainer = compared(BUILDERS[name], lambda d: [TurnKnob(), ReadMetrics(d / "metrics.notes")])
     found = reasons(trainer)
@@ -64,7 +62,7 @@ def test_a_callback_that_sets_what_the_step_reads_is_obeyed_at_once(name):
 
 @pytest.mark.filterwarnings("ignore:.* conditioned on metric")
 @pytest.mark.parametrize("name", ROLLED_BACK)
-@pytest.mark.by_default("raw_variable", "hidden_teacher")
+@pytest.mark.by_default("hidden_teacher")
 def test_a_rollback_takes_what_is_outside_the_model_back_and_what_is_set_there_is_obeyed(name):
     trainer = compared(
         BUILDERS[name],
@@ -166,6 +164,7 @@ def test_what_a_function_outside_tensorflow_counts_is_counted_in_step():
 
 
 @pytest.mark.parametrize("lag", [0, 2])
+@pytest.mark.by_default("2")
 def test_a_pipeline_that_reads_a_variable_reads_it_when_keras_does(lag):
     """Training data runs ahead only while no callback may set it; validation data is read in step."""
     weight = tf.Variable(1.0)
@@ -302,6 +301,8 @@ class Rescale(kc.Callback):
 
 
 @pytest.mark.parametrize(("kind", "named"), [(Kept, "best"), (Plain, "Plain.result")])
+# What a result reads of Python is found in inspection/test_metric_code.py.
+@pytest.mark.by_default("Kept-best")
 def test_a_metric_that_depends_on_more_than_its_epoch_is_counted_in_step(kind, named):
     metrics = []
 
@@ -363,6 +364,8 @@ def test_logs_may_hold_nothing_and_lists():
     np.testing.assert_array_equal(actual["list"], expected["list"])
 
 
+# whole_fits/test_ended_validations.py ends validations of each kind of data.
+@pytest.mark.nightly
 def test_a_validation_that_is_ended_as_it_begins_has_one_batch():
     class Ends(keras.callbacks.Callback):
         def on_test_begin(self, logs=None):
@@ -410,6 +413,8 @@ def test_a_loss_scale_that_grows_is_the_one_of_the_step(growth, rows):
     assert names[0] == names[1]
 
 
+# inspection/test_effects.py shows that nothing in it hinders that.
+@pytest.mark.nightly
 def test_a_ctc_loss_is_validated_beside_the_training():
     rng = np.random.default_rng(0)
     x, y = rng.random((32, 10, 6), "float32"), rng.integers(1, 5, (32, 4))

@@ -26,7 +26,8 @@ def printed(*options, program=("-m", "scripts.bench.hidden")):
 
 @pytest.mark.parametrize("workload", ["mlp", pytest.param("input-bound", marks=pytest.mark.nightly)])
 def test_the_command_prints_each_epoch_and_the_share(workload):
-    lines = printed(f"--workload={workload}", "--quick", "--epochs=3", "--workers=2")
+    program = {"program": ("-c", SMALL)} if workload == "mlp" else {}
+    lines = printed(f"--workload={workload}", "--quick", "--epochs=3", "--workers=2", **program)
     assert [line.split()[0] for line in lines[1:4]] == ["1", "2", "3"]
     assert lines[4].startswith("hidden of the 2 validations that an epoch follows: median ")
 

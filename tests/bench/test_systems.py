@@ -98,6 +98,8 @@ def test_decoded_images_reach_every_kind_of_system(system, tmp_path):
     assert run("input-bound", system, tmp_path).val_accuracy is not None
 
 
+# Each of the two is run above, and test_parity.py shows that neither changes the numbers.
+@pytest.mark.nightly
 def test_same_seed_gives_the_synchronous_and_the_overlapped_trainer_the_same_result(tmp_path):
     overlapped, synchronous = (run("mlp", name, tmp_path) for name in ("overlap", "overlap-sync"))
     assert overlapped.val_loss == pytest.approx(synchronous.val_loss, rel=1e-5)

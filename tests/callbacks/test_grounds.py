@@ -178,6 +178,8 @@ CASES["schedule"] = lambda: with_schedule(cut_rate)
 
 
 @pytest.mark.parametrize("callbacks", CASES.values(), ids=CASES)
+# A test above shows for each way that it is noticed.
+@pytest.mark.by_default("global_name", "schedule")
 def test_an_epoch_that_ran_ahead_of_a_change_is_trained_again(callbacks, monkeypatch):
     policy = ValidationPolicy(max_lag=2, overlap="always")
     expected = trained(lambda model: model.fit, callbacks)
@@ -213,6 +215,7 @@ def gained():
 
 
 @pytest.mark.parametrize("kind", [SetsGain, SetsGainAndActs])
+@pytest.mark.by_default("SetsGain")
 def test_the_first_validation_sees_what_on_test_begin_sets(kind):
     models = [gained(), gained()]
     fits = [models[0].fit, Trainer(models[1], validation=ValidationPolicy(overlap="always")).fit]

@@ -136,6 +136,7 @@ class Listens(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.by_default("1")
 def test_validations_inside_epochs_are_those_of_the_unbroken_run(tmp_path, lag):
     policy = ValidationPolicy(every_steps=2, max_lag=lag, overlap="always")
     unbroken, first = fit(None, each := Listens(), policy=policy), each

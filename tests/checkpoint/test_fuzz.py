@@ -52,9 +52,9 @@ def fuzz(directory: Path, count: int, seed: int) -> collections.Counter:
 
 
 def test_no_content_of_a_checkpoint_breaks_a_resume(tmp_path):
-    outcomes = fuzz(tmp_path, 400, seed=1)
-    assert outcomes["older"] > 100
-    assert outcomes["taken"] > 2
+    outcomes = fuzz(tmp_path, 120, seed=1)
+    assert outcomes["older"] > 30
+    assert outcomes["taken"] > 0
 
 
 @pytest.mark.nightly

@@ -14,6 +14,7 @@ from overlap_train import __version__
 from overlap_train.cli import main as module
 from overlap_train.cli.main import main
 from overlap_train.cli.report import Finding, Report, UsageError
+from tests import interpreters
 
 
 class Fake:
@@ -122,13 +123,7 @@ finally:
 def test_what_a_script_prints_is_no_part_of_the_json(tmp_path):
     script = tmp_path / "prints.py"
     script.write_text(PRINTS)
-    process = subprocess.run(
-        [sys.executable, "-m", "overlap_train.cli", "explain", "--json", str(script)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    process = interpreters.run(["-m", "overlap_train.cli", "explain", "--json", str(script)], timeout=120)
     assert json.loads(process.stdout)["command"] == "explain", process.stderr
     for said in ("by print", "by the first", "by the system", "by a process", "on the way", "at the end"):
         assert said in process.stderr

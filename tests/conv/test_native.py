@@ -159,7 +159,7 @@ def check_mutation(test_object: Path, directory: Path, mutation: str) -> None:
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
-@pytest.mark.by_default("one step of the depth too many", "a return ahead of a barrier")
+@pytest.mark.by_default("a return ahead of a barrier")
 def test_emulator_finds_what_is_taken_out_of_a_kernel(test_object, tmp_path, mutation: str) -> None:
     check_mutation(test_object, tmp_path, mutation)
 

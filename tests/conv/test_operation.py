@@ -149,6 +149,7 @@ def test_gradients_agree_with_finite_differences(algorithm: str, padding: str) -
 
 
 @pytest.mark.parametrize("strides", [1, 2])
+@pytest.mark.by_default("1")
 def test_second_derivatives_agree_with_finite_differences(strides: int) -> None:
     operands = [
         tf.constant(random(*s, seed=i, dtype=np.float64)) for i, s in enumerate([(1, 5, 4, 2), (3, 3, 2, 2)])

@@ -68,6 +68,8 @@ def expected(kind):
 
 
 @pytest.mark.parametrize("kind", [arrays, datasets, generators])
+# Arrays are in the next test.
+@pytest.mark.by_default("datasets", "generators")
 def test_the_numbers_are_those_of_data_prepared_beforehand(kind):
     model, history = expected(kind)
     trainer = Trainer(build(), preprocess=scale, validation=ValidationPolicy(workers=2))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from overlap_train._data.shards import split_batches
 
 
+@example(0, 3)
 @given(st.integers(0, 10_000), st.integers(1, 100))
 def test_shards_cover_every_batch_once_and_evenly(num_batches, parts):
     shards = split_batches(num_batches, parts)

@@ -15,6 +15,14 @@ import tensorflow as tf
 import overlap_train
 from tests.docs.pages import COMPILED, GIVEN, ROOT, RUN, SETUP, Block, blocks, name_of
 
+# Pages of several fits each. Their blocks are compiled here and run nightly.
+NIGHTLY = [
+    "docs/start/keras_is_slow.md",
+    *(f"docs/how_to/{name}.md" for name in ("early_stopping", "large_data", "reproducibility")),
+    *(f"docs/how_to/{name}.md" for name in ("custom_evaluation", "slow_validation")),
+]
+PAGES = [pytest.param(page, marks=pytest.mark.nightly if name_of(page) in NIGHTLY else ()) for page in RUN]
+
 _VALUE = re.compile(r"# -> (?P<value>.+)$")
 
 
@@ -30,7 +38,7 @@ def somewhere_else(tmp_path, monkeypatch):
 
 
 @pytest.mark.timeout(900)  # one page compiles the convolution, if no other test has
-@pytest.mark.parametrize("page", RUN, ids=name_of)
+@pytest.mark.parametrize("page", PAGES, ids=[name_of(page) for page in RUN])
 def test_the_blocks_of_a_page_run_in_order(page, somewhere_else):
     found = blocks(page, "python")
     setup = [] if page in (SETUP, ROOT / "README.md") else blocks(SETUP, "python")[:1]
@@ -51,7 +59,7 @@ def test_every_page_with_blocks_runs_them_or_says_why_not():
     assert [block for page in pages for block in blocks(page, "python") if block.runs] == []
 
 
-@pytest.mark.parametrize("page", COMPILED, ids=name_of)
+@pytest.mark.parametrize("page", [*RUN, *COMPILED], ids=name_of)
 def test_the_blocks_of_a_page_are_python(page):
     for block in blocks(page, "python"):
         compile(block.padded, str(page), "exec")

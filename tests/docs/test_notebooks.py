@@ -13,6 +13,8 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+# The other's code is in docs/custom_evaluation.md and an example, too.
+@pytest.mark.by_default("five_minutes")
 def test_a_notebook_runs(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(overlap_train, "configure", lambda **sizes: None)

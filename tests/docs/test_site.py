@@ -63,9 +63,7 @@ def faults(browser, page, width, dark):
 
 @pytest.mark.parametrize(("width", "dark"), WINDOWS)
 @pytest.mark.parametrize("page", PAGES)
-@pytest.mark.by_default(
-    "index.html-360-True", "results/2026-11-24-epochs.html-1280-False", "reference/trainer.html-768-False"
-)
+@pytest.mark.by_default("index.html-360-True", "reference/trainer.html-768-False")
 def test_a_page_shows_itself(browser, page, width, dark):
     assert faults(browser, page, width, dark) == []
 

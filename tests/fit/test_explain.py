@@ -89,6 +89,7 @@ def test_a_fit_traces_what_its_first_hooks_set_whatever_was_explained_before():
 
 
 @pytest.mark.parametrize("validates", [False, True])
+@pytest.mark.by_default("True")
 def test_a_shuffle_draws_what_it_would_have_drawn(validates):
     firsts = []
     for explained in (False, True):

@@ -7,6 +7,7 @@ import importlib.util
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,8 +20,8 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory) -> Kernels:
-    return Kernels(cuda_library.compile_kernels(tmp_path_factory.mktemp("kernels"), emulate=True))
+def library(tmp_path_factory) -> Path:
+    return cuda_library.compile_kernels(tmp_path_factory.mktemp("kernels"), emulate=True)
 
 
 def test_shape_matches_the_c_structure() -> None:
@@ -76,7 +77,8 @@ def test_emulated_check_passes_and_says_so(capsys) -> None:
 
 
 @needs_compiler
-def test_wrong_result_is_told(capsys, monkeypatch) -> None:
+def test_wrong_result_is_told(capsys, monkeypatch, library) -> None:
+    monkeypatch.setattr(cuda_check, "compile_kernels", lambda directory, emulate: library)
     right = NumpyArrays.expected
 
     def wrong(self, *arguments):
@@ -91,7 +93,8 @@ def test_wrong_result_is_told(capsys, monkeypatch) -> None:
 
 
 @needs_compiler
-def test_refused_launch_names_the_function_and_the_error(kernels) -> None:
+def test_refused_launch_names_the_function_and_the_error(library) -> None:
+    kernels = Kernels(library)
     with pytest.raises(
         KernelError, match=r"overlap_conv_forward_cuda failed with cudaErrorInvalidValue \(1\)"
     ):

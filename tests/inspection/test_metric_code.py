@@ -219,6 +219,7 @@ def test_metrics_named_by_a_setting_are_told_from_those_that_stay():
 
 
 @pytest.mark.parametrize("kind", [Fixed, BySetting, ByCount])
+@pytest.mark.by_default("ByCount", "Fixed")
 def test_metrics_named_by_a_property_give_the_numbers_of_keras(kind):
     expected, actual = fitted(False, naming(kind)), fitted(True, naming(kind))
     assert_same_history(actual, expected)

@@ -37,6 +37,7 @@ class Scaled(keras.Model):
         pytest.param((64, 13), True, id="both"),
     ],
 )
+@pytest.mark.by_default("both")
 def test_a_second_fit_takes_the_trace_that_keras_takes(second, validates):
     """One for batches of any size serves batches of a known size, with what Python held when it was made."""
     x, y = networks.arrays(70)
@@ -94,7 +95,7 @@ MORE_SET = [(owner, 2) for owner in OWNERS[1:]]
 @pytest.mark.parametrize(
     ("owner", "freq"), [*SET, *(pytest.param(*case, marks=pytest.mark.nightly) for case in MORE_SET)]
 )
-@pytest.mark.by_default("model-1", "metric-1", "model-2")
+@pytest.mark.by_default("model-2", "metric-1")
 def test_what_is_set_before_the_first_validation_counts_as_by_keras(owner, freq):
     class Layer(keras.layers.Layer):
         scale = 1.0

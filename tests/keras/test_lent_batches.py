@@ -117,6 +117,7 @@ class Refills(keras.utils.PyDataset):
 
 
 @pytest.mark.parametrize("offset", [16, 48])
+@pytest.mark.by_default("16")
 def test_a_dataset_that_refills_its_array_gives_the_numbers_of_keras(offset):
     def fit(train, model):
         plateau = keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.5, patience=1, min_delta=10.0)

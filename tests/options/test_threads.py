@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 import overlap_train
+from tests import interpreters
 
 EARLY = """
 import warnings; warnings.simplefilter("error", RuntimeWarning)
@@ -26,9 +24,7 @@ except RuntimeWarning as warning:
 
 
 def test_before_start_it_takes_effect_and_afterwards_it_warns():
-    run = subprocess.run(
-        [sys.executable, "-c", EARLY], capture_output=True, text=True, check=True, timeout=150
-    )
+    run = interpreters.run(["-c", EARLY], check=True, timeout=150)
     lines = run.stdout.splitlines()
     assert lines[0] == "TensorFlow uses 1 intra-op and 2 inter-op threads"
     assert lines[1].startswith("1 ")

@@ -126,6 +126,8 @@ MORE_CASES = {"sgd, rollback": {"optimizer": "sgd", "plateau": True, "schedule":
 }
 
 
+# The restarted job below gives the result of one host, too.
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.by_default("adam, early stop")
 def test_two_hosts_give_the_result_of_one(name, tmp_path):
@@ -161,9 +163,9 @@ def test_what_differs_between_the_hosts_is_refused_on_both(case, message, tmp_pa
 def test_the_host_that_the_others_wait_for_is_named_in_the_accounts(slow, tmp_path):
     takes = [0.0, 0.0]
     takes[slow] = 0.3  # for each of seven batches: nothing else in this training comes near
-    run(tmp_path, source="dataset", epochs=2, batch_takes_s=takes)
+    run(tmp_path, source="dataset", epochs=1, batch_takes_s=takes)
     for host in (0, 1):
-        assert json.loads((tmp_path / f"slow{host}.json").read_text()) == [slow, slow]
+        assert json.loads((tmp_path / f"slow{host}.json").read_text()) == [slow]
 
 
 def test_what_the_chiefs_callback_raises_ends_the_others_too(tmp_path):

@@ -34,6 +34,8 @@ def image(seed, count=1):
 
 
 @pytest.mark.parametrize("policy", sorted(set(POLICIES) - {"oracle"}))
+# Where the others place pieces is tested in policies/.
+@pytest.mark.by_default("paper", "heft")
 def test_results_are_the_models_under_every_policy_layer_by_layer(policy):
     models = {f"m{i}": small_model(i) for i in range(2)}
     options = {"devices": TWO, "policy": policy, "segments": "layers", "profile": True}

@@ -58,7 +58,7 @@ def test_plans_by_hand_equal_keras(plan, expected):
 
 
 def test_jit_keeps_the_averages_of_several_outputs():
-    x, y = networks.functional_data()
+    x, y = networks.functional_data(120)  # whole batches, so that XLA compiles one step
     expected, actual = networks.functional(), networks.functional()
     plain = expected.fit(x, y, batch_size=40, epochs=1, verbose=0)
     history = Trainer(actual, execution=ExecutionPlan(jit=True)).fit(x, y, batch_size=40, epochs=1, verbose=0)

@@ -116,7 +116,7 @@ def look(of):
 
 @pytest.mark.parametrize("hook", ["on_epoch_begin", "on_epoch_end", "on_train_batch_end"])
 @pytest.mark.parametrize("lag", [0, 1])
-@pytest.mark.by_default(each_value=True)
+@pytest.mark.by_default("0-on_epoch_end", "1-on_epoch_begin", "0-on_train_batch_end")
 def test_a_function_sees_the_model_as_a_callback_behind_the_epoch(hook, lag):
     expected = []
 

@@ -42,7 +42,7 @@ from tests.validation.calling import (
 
 
 @pytest.mark.parametrize("lag", [0, 1, 2])
-@pytest.mark.by_default("0", "2")
+@pytest.mark.by_default("2")
 def test_a_number_stands_in_the_logs_of_its_epoch(lag):
     trainer = fit(simple(), {"mean": predicted_mean}, max_lag=lag)
     np.testing.assert_allclose(

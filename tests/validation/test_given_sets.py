@@ -61,6 +61,9 @@ def as_memmap(array, path):
         ("on_train_batch_end", "weights"),
     ],
 )
+@pytest.mark.by_default(
+    "on_train_batch_begin-float32", "on_train_batch_end-memmap", "on_train_batch_end-weights"
+)
 def test_arrays_that_a_hook_changes_in_place(hook, kind, tmp_path):
     def run(model, fit):
         x, y = arrays(40, 1)
@@ -79,6 +82,7 @@ def test_arrays_that_a_hook_changes_in_place(hook, kind, tmp_path):
 
 
 @pytest.mark.parametrize("freq", [2, [3]])
+@pytest.mark.by_default("freq1")
 def test_a_later_first_validation_reads_later(freq):
     def run(model, fit):
         x, y = arrays(40, 1)
@@ -118,7 +122,7 @@ def test_arrays_that_are_replaced_by_longer_ones():
         hook = hooked("on_train_batch_end", act)
         return fit(x, y, validation_data=(inputs, labels), callbacks=[hook], **FIT).history
 
-    compare(run, functional)
+    compare(run, functional, POLICIES[:1])
 
 
 def test_what_was_read_stays_when_a_callback_has_the_steps_traced_anew():
@@ -131,7 +135,7 @@ def test_what_was_read_stays_when_a_callback_has_the_steps_traced_anew():
 
         return fit(X, Y, validation_data=(x, y), callbacks=[hooked("on_epoch_end", act)], **FIT).history
 
-    compare(run)
+    compare(run, policies=POLICIES[:1])
 
 
 class Drawing(keras.utils.PyDataset):
@@ -208,7 +212,7 @@ def made(kind, seen):
 
 @pytest.mark.parametrize("kind", ["generator", "from_generator", "pydataset"])
 @pytest.mark.parametrize("epochs", [1, 3])
-@pytest.mark.by_default(each_value=True)
+@pytest.mark.by_default("3-generator", "1-from_generator")
 def test_python_that_sees_what_the_training_has_done(kind, epochs):
     def run(model, fit):
         count = [0]

@@ -170,7 +170,7 @@ def test_numbers_that_depend_on_the_batch_are_those_of_the_users_batches(name):
 @pytest.mark.parametrize(
     ("rows", "weighted"), [(1505, False), (1505, True), (1504, True), (100, False), (100, True)]
 )
-@pytest.mark.by_default("1505-False", "100-True")
+@pytest.mark.by_default("1505-True")
 def test_the_history_is_that_of_the_users_batches(rows, weighted):
     x, y = arrays(96)
     validation = arrays(rows, 1)

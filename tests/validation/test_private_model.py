@@ -215,6 +215,7 @@ def of_training(model):
 
 
 @pytest.mark.parametrize("clone", [None, networks.sequential])
+@pytest.mark.by_default("sequential")
 def test_a_function_sees_which_layers_are_frozen_and_the_optimizer_of_the_others(clone):
     def told(model):
         return {f"of{number}": value for number, value in enumerate(of_training(model))}
@@ -231,6 +232,7 @@ class Freezes(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.by_default("1")
 def test_a_function_sees_what_a_callback_has_frozen(lag):
     found = []
 

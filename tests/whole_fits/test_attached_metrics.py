@@ -49,6 +49,7 @@ def own_step():
 
 
 @pytest.mark.parametrize("build", [sequential, own_step])
+@pytest.mark.by_default("own_step")
 def test_a_metric_attached_after_an_evaluate_is_set_back_by_the_next(build):
     def run(how):
         model = build()
@@ -66,6 +67,7 @@ def test_a_metric_attached_after_an_evaluate_is_set_back_by_the_next(build):
 
 
 @pytest.mark.parametrize("how", ["in step", "ahead"])
+@pytest.mark.by_default("ahead")
 def test_a_metric_attached_after_a_fit_is_set_back_by_the_next(how):
     def run(how):
         model = own_step()
@@ -108,6 +110,7 @@ class Listens(Attaches):
 
 
 @pytest.mark.parametrize("kind", [Attaches, Listens])
+@pytest.mark.by_default("Attaches")
 def test_a_metric_that_a_callback_attaches_is_set_back_by_each_validation(kind):
     def run(how):
         model, callback = own_step(), kind()

@@ -76,6 +76,7 @@ class Compile(kc.Callback):
 
 
 @pytest.mark.parametrize("lag", [0, 2])
+@pytest.mark.by_default("2")
 def test_compile_in_a_callback_is_the_type_error_of_keras(lag):
     with pytest.raises(TypeError, match="'NoneType' object is not callable"):
         plain().fit(X, Y, epochs=4, verbose=0, callbacks=[Compile(["compile"])])
@@ -85,6 +86,8 @@ def test_compile_in_a_callback_is_the_type_error_of_keras(lag):
 
 
 @pytest.mark.parametrize("also", [["compile", "function"], ["freeze", "function"]])
+# Compiling in a callback is tried by the test above, too.
+@pytest.mark.by_default("also1")
 def test_a_train_function_made_anew_in_a_callback_is_traced_anew(also):
     asked = dict(batch_size=16, epochs=5, verbose=0, shuffle=False, validation_data=VALIDATION)
     expected = deep()
@@ -99,6 +102,7 @@ def test_a_train_function_made_anew_in_a_callback_is_traced_anew(also):
 
 
 @pytest.mark.parametrize(("lag", "workers"), [(0, 1), (2, 3)])
+@pytest.mark.by_default("2-3")
 def test_a_generator_gives_each_validation_its_first_batches_and_those_that_follow(lag, workers):
     """Keras loses what it has fetched ahead of these, how much differs from run to run."""
 
@@ -143,7 +147,7 @@ def counted(most):
     ],
 )
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
-@pytest.mark.by_default("5-options0", "5-options3", "1-options4", "None-options8")
+@pytest.mark.by_default("5-options0", "1-options4", "None-options8")
 def test_a_generator_that_ends_is_validated_on_as_by_keras(batches, options):
     """On the batches at which Keras has looked, in each validation behind its end."""
     histories = []
@@ -284,6 +288,7 @@ def test_they_have_it_too_where_a_function_of_a_script_has_their_name():
 
 
 @pytest.mark.parametrize("dtype", ["U", "O", "S"])
+@pytest.mark.by_default("O", "S")
 def test_strings_are_data_like_any_other(dtype):
     words = np.array(["a b", "c", "a c", "b"] * 8).astype(dtype)
     labels = np.arange(32) % 2
@@ -364,6 +369,8 @@ def test_data_of_unknown_size_is_not_counted_a_step_too_far():
     assert_same_history(model.history.history, known.history.history)
 
 
+# inspection/test_traces.py and training/test_execution.py count what a second fit traces.
+@pytest.mark.nightly
 def test_a_second_fit_and_an_evaluate_trace_nothing():
     traced = []
 

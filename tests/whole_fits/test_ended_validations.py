@@ -67,7 +67,7 @@ def trained(fit, callback, **arguments):
 
 @pytest.mark.parametrize("kind", [Ends, EndsAndHears])
 @pytest.mark.parametrize("data", DATA)
-@pytest.mark.by_default(each_value=True)
+@pytest.mark.by_default("arrays-EndsAndHears", "generator-Ends", "of many batches-Ends", "shuffled anew-Ends")
 def test_a_fit_s_validations_are_those_of_keras(data, kind):
     models, callbacks = (sequential(), sequential()), (kind(), kind())
     expected = trained(models[0].fit, callbacks[0], **DATA[data]())
@@ -129,6 +129,7 @@ def averaging():
 
 
 @pytest.mark.parametrize("kind", [Swaps, keras.callbacks.SwapEMAWeights])
+@pytest.mark.by_default("SwapEMAWeights")
 def test_data_that_is_drawn_anew_is_drawn_once_where_weights_are_swapped_for_it(kind):
     data = DATA["shuffled anew"]
     models = averaging(), averaging()

@@ -175,12 +175,9 @@ def each_case():
 
 @pytest.mark.parametrize(("case", "others"), list(each_case()))
 @pytest.mark.by_default(
-    "PyDataset, first batch, alone",
-    "PyDataset, later, stopped",
     "PyDataset, once, rolled back",
     "generator, rolled back",
     "dataset, stopped",
-    "schedule, alone",
     "schedule of nothing, stopped",
     "on_epoch_begin, stopped",
     "on_train_batch_end, alone",
@@ -217,6 +214,7 @@ def noisy():
 
 
 @pytest.mark.parametrize("make", [lambda: {"x": Rows(None)}, lambda: {"x": noisy(), "steps_per_epoch": 5}])
+@pytest.mark.by_default("<lambda>1")
 def test_a_step_that_a_delivery_prevents_does_not_lose_its_batches(make):
     """The guard fails in the epoch ahead, at the old learning rate, under which Keras never trains it."""
     histories = []

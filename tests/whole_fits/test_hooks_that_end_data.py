@@ -113,14 +113,14 @@ def evaluated():
 
 @pytest.mark.parametrize("at", [0, 1, nightly(4)])
 @pytest.mark.parametrize("hook", TRAIN)
-@pytest.mark.by_default(each_value=True)
+@pytest.mark.by_default("on_train_batch_begin-1", "on_train_batch_end-0")
 def test_training_goes_on_with_the_next_epoch(hook, at):
     assert_as_keras("arrays", hook, at, hows=("ahead", "in step"), build=evaluated)
 
 
 @pytest.mark.parametrize("at", [0, 1, nightly(3)])
 @pytest.mark.parametrize("hook", TEST)
-@pytest.mark.by_default(each_value=True)
+@pytest.mark.by_default("on_test_batch_begin-1", "on_test_batch_end-0")
 def test_a_validation_is_that_of_its_first_batches(hook, at):
     assert_as_keras("arrays", hook, at, hows=("ahead", "in step"))
 
@@ -141,7 +141,7 @@ def test_the_end_that_tensorflow_raises_is_one_too(hook):
         nightly("endless", 3),
     ],
 )
-@pytest.mark.by_default(each_value=True)
+@pytest.mark.by_default("unknown-None-on_train_batch_begin", "dataset-None-on_train_batch_end")
 def test_the_next_epoch_begins_the_data_again(data, steps, hook):
     assert_as_keras(data, hook, 1, steps_per_epoch=steps)
     if steps is None:  # else Keras's iterators go on over the ends of epochs

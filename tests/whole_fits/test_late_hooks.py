@@ -48,7 +48,7 @@ def assert_same_calls(actual, expected):
     [list, lambda: [Halves()], lambda: [keras.callbacks.EarlyStopping("loss", min_delta=10.0, patience=2)]],
     ids=["alone", "with a change", "with a stop"],
 )
-@pytest.mark.by_default(each_value=True)
+@pytest.mark.by_default("alone-2", "with a change-1", "with a stop-1")
 def test_the_calls_are_those_of_keras(lag, others):
     keeps, expected_keeps = Keeps(), Keeps()
     expected = sequential()

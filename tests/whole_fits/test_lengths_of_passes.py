@@ -81,13 +81,14 @@ def told_to(data):
 @pytest.mark.parametrize("hook", ["on_epoch_end", "on_epoch_begin"])
 @pytest.mark.parametrize("lengths", [(3, 4), (2, 5, 3)])
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
-@pytest.mark.by_default(each_value=True)
+@pytest.mark.by_default("lengths0-on_epoch_begin", "lengths1-on_epoch_end")
 def test_a_validation_has_as_many_batches_as_were_there_when_it_was_rewound(lengths, hook):
     assert_as_keras(lambda: ((X, Y), Changing(lengths, hook=hook)), told_to)
 
 
 @pytest.mark.parametrize("steps", [2, 4])
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.by_default("4")
 def test_steps_that_are_asked_for_do_not_lengthen_it(steps):
     assert_as_keras(lambda: ((X, Y), Changing((3, 5, 4))), told_to, validation_steps=steps)
 
@@ -108,7 +109,9 @@ def test_evaluate_asks_for_the_length_each_time(eagerly):
 @pytest.mark.parametrize("hook", ["on_epoch_end", "on_epoch_begin"])
 @pytest.mark.parametrize("lengths", [(3, 4), (5, 2, 3)])
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
-@pytest.mark.by_default(each_value=True)
+@pytest.mark.by_default(
+    "lengths0-on_epoch_begin-None", "lengths0-on_epoch_end-2", "lengths1-on_epoch_end-None"
+)
 def test_training_data_keeps_the_length_that_it_had_when_the_fit_began(lengths, hook, steps):
     assert_as_keras(lambda: (Changing(lengths, hook=hook), VALIDATION), told_to, steps_per_epoch=steps)
 
@@ -150,7 +153,7 @@ DRAWN = {
 @pytest.mark.parametrize("steps", [None, 3])
 @pytest.mark.parametrize("data", DRAWN)
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
-@pytest.mark.by_default(each_value=True)
+@pytest.mark.by_default("thinned-None", "long first-3", "short first-None")
 def test_the_first_pass_of_unknown_length_tells_how_long_the_others_may_be(data, steps):
     make = DRAWN[data]
     lengths = {sum(1 for _ in passes) for passes in [make()] for _ in range(6)}
@@ -160,12 +163,14 @@ def test_the_first_pass_of_unknown_length_tells_how_long_the_others_may_be(data,
 
 @pytest.mark.parametrize("steps", [None, 2, 5])
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.by_default("None", "2")
 def test_a_training_that_went_back_learns_it_again(steps):
     assert_as_keras(lambda: (until(1.6, 2), VALIDATION), callbacks=lambda: [Slows()], steps_per_epoch=steps)
 
 
 @pytest.mark.parametrize("steps", [None, 4, 6])
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.by_default("None", "4")
 def test_groups_of_steps_count_as_a_whole(steps):
     assert_as_keras(lambda: (until(1.6, 2), VALIDATION), build=in_groups, steps_per_epoch=steps)
 
@@ -182,6 +187,7 @@ def later():
 @pytest.mark.parametrize("validation", [VALIDATION, None])
 @pytest.mark.parametrize("make", [never, later])
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.by_default("later-validation0", "never-None")
 def test_training_goes_on_behind_a_pass_without_a_batch(make, validation):
     set_random_seed(7)  # as before a fit
     data = later()

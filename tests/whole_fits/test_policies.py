@@ -50,6 +50,8 @@ def test_a_validation_that_takes_too_long_ends_the_fit():
     with pytest.raises(ValidationTimeoutError, match=r"epoch 1 .*timeout_s=0.2"):
         trainer.fit(*arrays(), epochs=3, validation_data=gate.dataset(), verbose=0)
     assert trainer.ended == "failed"
+    timer.cancel()
+    gate.open.set()
     timer.join()
 
 

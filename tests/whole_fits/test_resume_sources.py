@@ -131,9 +131,7 @@ def unbroken(source):
     [*((source, 2) for source in MADE), ("in Keras's order", None), ("in parts", None), ("augmented", None)],
 )
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
-@pytest.mark.by_default(
-    "generator-2", "reshuffled-2", "speaks-2", "augments-2", "in Keras's order-None", "augmented-None"
-)
+@pytest.mark.by_default("generator-2", "speaks-2", "augmented-None")
 def test_killed_it_goes_on_with_the_batches_of_the_unbroken_run(tmp_path, source, every_steps):
     expected = unbroken(source)
     policy = CheckpointPolicy(directory=tmp_path / "run", every_steps=every_steps)

@@ -122,7 +122,7 @@ def stopped(model):
 
 @pytest.mark.parametrize("how", ["in step", "ahead"])
 @pytest.mark.parametrize("listens", [False, True])
-@pytest.mark.by_default(each_value=True)
+@pytest.mark.by_default("False-ahead", "True-in step")
 def test_each_validation_sets_stop_evaluating_back(how, listens):
     class Sets(keras.callbacks.Callback):
         def __init__(self):

@@ -75,6 +75,7 @@ def expected():
 
 
 @pytest.mark.parametrize("loop", ["in_memory", "iterator"])
+@pytest.mark.by_default("in_memory")
 def test_training_on_fast_kernels_is_that_of_keras(loop, expected):
     actual = network()
     plan = ExecutionPlan(loop=loop, kernels="fast")
@@ -182,6 +183,7 @@ MORE_ADAMS = [(name, not scaled) for name, scaled in EACH_ADAM]
 @pytest.mark.parametrize(
     ("name", "scaled"), [*EACH_ADAM, *(pytest.param(*case, marks=pytest.mark.nightly) for case in MORE_ADAMS)]
 )
+@pytest.mark.by_default("adamw-True", "schedule-False")
 def test_training_with_fused_adam_is_that_of_keras(name, scaled):
     def make():
         return keras.optimizers.LossScaleOptimizer(ADAMS[name]()) if scaled else ADAMS[name]()
@@ -280,6 +282,7 @@ def test_a_plan_is_kept_by_what_was_fast(tmp_path):
 
 
 @pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.by_default("3")
 def test_splits_run_on_fast_kernels(splits):
     results = []
     for choice in ("keras", "fast"):

@@ -148,7 +148,7 @@ def check(case):
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6)
 
 
-@settings(max_examples=2, **SETTINGS)
+@settings(max_examples=1, **SETTINGS)
 @example(PLAIN | {"kind": "LSTM"})
 @example(PLAIN | {"kind": "GRU", "zero_output_for_mask": True, "return_sequences": False})
 @given(cases)
@@ -250,7 +250,7 @@ def network(**layer_options):
 
 
 def padded():
-    x, y = networks.arrays()
+    x, y = networks.arrays(96)  # whole batches, so that one step is traced
     x[::3, 6:] = 0.0
     x[5] = 0.0  # masked throughout
     return x, y
@@ -280,6 +280,7 @@ def test_training_is_that_of_keras(loop, expected):
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.by_default("LSTM")
 def test_a_step_has_fewer_operations_than_keras(kind):
     layer = keras.layers.Bidirectional(KINDS[kind](UNITS))
     layer.build((None, STEPS, FEATURES))

@@ -48,6 +48,8 @@ class Probabilities(keras.layers.Layer):
         return tf.nn.softmax(inputs)
 
 
+# The loss of a replica is Keras's own; what splits rewrite of it is in test_splitting.py.
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "head", [keras.layers.Softmax, pytest.param(Probabilities, marks=pytest.mark.nightly)]
 )

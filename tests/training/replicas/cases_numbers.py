@@ -103,6 +103,8 @@ def test_tf_data_with_batches_of_an_unknown_size_and_a_single_last_row():
     assert_same_weights(actual, expected)
 
 
+# They are weights of rows, as in the next test.
+@pytest.mark.nightly
 def test_class_weights():
     fit_both(sequential, *arrays(), class_weight={0: 0.2, 1: 1.0, 2: 3.0, 3: 1.5})
 
@@ -129,6 +131,8 @@ def test_operation_by_operation():
     fit_both(lambda: sequential("sgd"), *arrays(70), execution=ExecutionPlan(loop="eager"))
 
 
+# Building inside and training outside is what the other cases do.
+@pytest.mark.nightly
 def test_inside_the_scope_and_out_of_it():
     expected, actual = pooled(sequential)(), sequential_on_two()
     arguments = dict(epochs=2, validation_data=arrays(40, 1), verbose=0)

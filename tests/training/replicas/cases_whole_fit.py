@@ -60,7 +60,7 @@ def test_a_rollback_puts_both_replicas_back():
     ("kind", "explicit"),
     [
         ("one device", True),
-        ("one mirrored replica", False),
+        pytest.param("one mirrored replica", False, marks=pytest.mark.nightly),
         pytest.param("one device", False, marks=pytest.mark.nightly),
         pytest.param("one mirrored replica", True, marks=pytest.mark.nightly),
     ],
@@ -97,7 +97,7 @@ class Killer(keras.callbacks.Callback):
             raise Killed
 
 
-@pytest.mark.parametrize("then", ["two", "one"])
+@pytest.mark.parametrize("then", [pytest.param("two", marks=pytest.mark.nightly), "one"])
 def test_a_run_that_was_cut_off_goes_on_to_the_same_result(tmp_path, then):
     """On two replicas again, or on one device: a checkpoint does not say on how many it was written."""
     expected = plateaued_with_keras()

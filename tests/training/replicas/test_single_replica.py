@@ -69,7 +69,7 @@ def trained(model, plan, data="arrays"):
     ],
     ids=["one", "one split", "auto", "jit", "compiled", "split", "6 splits", "eager"],
 )
-@pytest.mark.by_default("one", "auto", "eager")
+@pytest.mark.by_default("auto", "eager")
 def test_numbers_are_those_without_a_strategy(strategy, data, plan, options):
     history, weights = trained(network(STRATEGIES[strategy], **options), plan, data)
     expected, expected_weights = trained(network(**options), plan, data)
@@ -98,6 +98,7 @@ def operations(strategy):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.by_default("MirroredStrategy")
 def test_a_step_has_the_operations_of_one_without_a_strategy(strategy):
     assert operations(STRATEGIES[strategy]) == operations(None)
 

@@ -24,6 +24,8 @@ def run_cases(name: str, *options: str) -> None:
         *("cases_refusals.py", "cases_differential.py"),
     ],
 )
+# Random runs are nightly: what they combine is in the other files.
+@pytest.mark.by_default("cases_numbers.py", "cases_models.py", "cases_whole_fit.py", "cases_refusals.py")
 def test_two_logical_cpus(name):
     run_cases(name, "-m", "not nightly")
 
