@@ -101,7 +101,8 @@ def test_evaluators_killed_at_random_moments_are_taken_back(tmp_path):
         codes = finish(directory, processes, timeout_s=120)
         # Killed after the last validation, it is not missed, and one that is started again finds no chief.
         missed = "waiting up to" in errors(directory, 0)
-        assert not any(codes if missed else codes[:1]), errors(directory, 0)[-3000:]
+        said = [errors(directory, host)[-3000:] for host in (0, 1)]
+        assert not any(codes if missed else codes[:1]), said
         assert_same_result(directory, one, hosts=1)
 
 
