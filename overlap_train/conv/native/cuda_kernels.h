@@ -85,17 +85,18 @@ __global__ void __launch_bounds__(kFewThreads)
     FewChannelsKernel(ConvShape s, const float* __restrict__ x, const float* __restrict__ filter,
                       const float* __restrict__ bias, int relu, float* __restrict__ y) {
   OT_DYNAMIC_SHARED(weights);
-  const ForwardProblem problem{s};
+  const Index pixels = s.batch * s.out_h * s.out_w, taps = s.k_h * s.k_w * s.in_c;
   const Index k0 = static_cast<Index>(blockIdx.y) * kFewOutputs;
   const Index row = static_cast<Index>(blockIdx.x) * kFewThreads + threadIdx.x;
-  for (Index i = threadIdx.x; i < problem.depth() * kFewOutputs; i += kFewThreads) {
+  for (Index i = threadIdx.x; i < taps * kFewOutputs; i += kFewThreads) {
     const Index k = k0 + i % kFewOutputs;
     weights[i] = k < s.out_c ? filter[i / kFewOutputs * s.out_c + k] : 0.0f;
   }
   __syncthreads();
-  if (row >= problem.rows()) return;
+  if (row >= pixels) return;
   float sums[kFewOutputs] = {};
-  const Pixel window = problem.RowAt(row);
+  const Pixel p = PixelAt(row, s.out_h, s.out_w);
+  const Pixel window = {p.image, p.y * s.stride_h - s.pad_top, p.x * s.stride_w - s.pad_left};
   Index w = 0;
   for (Index r = 0; r < s.k_h; ++r) {
     for (Index q = 0; q < s.k_w; ++q) {
@@ -110,7 +111,7 @@ __global__ void __launch_bounds__(kFewThreads)
   }
 #pragma unroll
   for (int k = 0; k < kFewOutputs; ++k) {
-    if (k0 + k < s.out_c) y[problem.C(row, k0 + k)] = Finished(sums[k], bias, k0 + k, relu);
+    if (k0 + k < s.out_c) y[row * s.out_c + k0 + k] = Finished(sums[k], bias, k0 + k, relu);
   }
 }
 
@@ -131,7 +132,7 @@ inline Index EpilogueSlices(Index pixels) {
 __global__ void __launch_bounds__(kEpilogueThreads)
     EpilogueGradientKernel(Index pixels, Index per_slice, Index channels, const float* dy,
                            const float* __restrict__ y, float* dz, float* __restrict__ dbias) {
-  __shared__ SharedTile<kEpilogueRows, kEpilogueColumns, 0> sums;
+  __shared__ SharedTile<kEpilogueRows, kEpilogueColumns> sums;
   const int row = threadIdx.x / kEpilogueColumns, column = threadIdx.x % kEpilogueColumns;
   const Index channel = static_cast<Index>(blockIdx.x) * kEpilogueColumns + column;
   const Index begin = per_slice * blockIdx.y, rest = pixels - begin;
@@ -156,13 +157,21 @@ __global__ void __launch_bounds__(kEpilogueThreads)
 
 constexpr int kAddThreads = 256;
 
+struct SlicesOutput {
+  float* to;
+  const float* bias;  // or null
+  int relu;
+  Index columns;
+};
+
 __global__ void __launch_bounds__(kAddThreads)
-    AddSlicesKernel(const float* __restrict__ slices, Index count, Index size, float* __restrict__ out) {
+    AddSlicesKernel(const float* __restrict__ slices, Index count, Index size, SlicesOutput out) {
   const Index i = static_cast<Index>(blockIdx.x) * kAddThreads + threadIdx.x;
   if (i >= size) return;
   float sum = 0;
+#pragma unroll 8
   for (Index slice = 0; slice < count; ++slice) sum += slices[slice * size + i];
-  out[i] = sum;
+  out.to[i] = Finished(sum, out.bias, out.bias == nullptr ? 0 : i % out.columns, out.relu);
 }
 
 }  // namespace overlap_train::conv

@@ -112,16 +112,19 @@ class Checker {
       const int gemm = tf32 ? kImplicitGemmTf32 : kImplicitGemm;
       const auto forward = [&](int algorithm, const char* what) {
         Judge(what, want.y, [&](float* y) {
+          const Array workspace(overlap_conv_forward_workspace(&s, algorithm));
           return overlap_conv_forward_cuda(&s, at_x.data(), at_filter.data(), at_bias.data(), 1, y, algorithm,
-                                           nullptr);
+                                           workspace.data(), nullptr);
         });
       };
       forward(gemm, tf32 ? "tf32 forward" : "fp32 forward");
       Judge(tf32 ? "tf32 input gradient" : "fp32 input gradient", want.dx, [&](float* dx) {
-        return overlap_conv_input_gradient_cuda(&s, at_dy.data(), at_filter.data(), dx, gemm, nullptr);
+        const Array workspace(overlap_conv_input_gradient_workspace(&s, gemm));
+        return overlap_conv_input_gradient_cuda(&s, at_dy.data(), at_filter.data(), dx, gemm,
+                                                workspace.data(), nullptr);
       });
       Judge(tf32 ? "tf32 filter gradient" : "fp32 filter gradient", want.dfilter, [&](float* dfilter) {
-        const Array workspace(overlap_conv_filter_gradient_workspace(&s));
+        const Array workspace(overlap_conv_filter_gradient_workspace(&s, gemm));
         return overlap_conv_filter_gradient_cuda(&s, at_x.data(), at_dy.data(), dfilter, gemm,
                                                  workspace.data(), nullptr);
       });
