@@ -83,10 +83,6 @@ cudaError_t LaunchSliced(const Problem& p, Gemm gemm, Index size, float* workspa
   return AddSlices(workspace, gemm.slices, size, {out.c, out.bias, out.relu, p.columns()}, gemm.stream);
 }
 
-bool FewChannelsFit(const ConvShape& s) {
-  return s.in_c <= kMostFew && FewFloats(s) * static_cast<Index>(sizeof(float)) <= kSharedWithoutAsking;
-}
-
 Index ForwardSlices(const ConvShape& s, int algorithm) {
   return IsGemm(algorithm) ? Slices(ForwardProblem{s}, algorithm == kImplicitGemmTf32) : 1;
 }
@@ -99,16 +95,11 @@ cudaError_t Forward(const ConvShape& s, const float* x, const float* filter, con
     const Gemm gemm{x, filter, {y, bias, relu, 0, 0}, slices, algorithm == kImplicitGemmTf32, stream};
     return LaunchSliced(p, gemm, p.rows() * p.columns(), workspace);
   }
-  if (algorithm == kSharedMemory) {
-    const SharedTiles tiles{s};
-    const Grid grid{s.batch * tiles.down() * tiles.across(), Blocks(s.out_c, kSharedOutputs), 1,
-                    kSharedThreads, SharedFloats(s) * static_cast<Index>(sizeof(float))};
-    return Launch(SharedMemoryKernel, grid, stream, s, x, filter, bias, relu, y);
-  }
-  if (algorithm != kFewChannels || !FewChannelsFit(s)) return cudaErrorInvalidValue;
-  const Grid grid{Blocks(p.rows(), kFewThreads), Blocks(s.out_c, kFewOutputs), 1, kFewThreads,
-                  FewFloats(s) * static_cast<Index>(sizeof(float))};
-  return Launch(FewChannelsKernel, grid, stream, s, x, filter, bias, relu, y);
+  if (algorithm != kSharedMemory) return cudaErrorInvalidValue;
+  const SharedTiles tiles{s};
+  const Grid grid{s.batch * tiles.down() * tiles.across(), Blocks(s.out_c, kSharedOutputs), 1, kSharedThreads,
+                  SharedFloats(s) * static_cast<Index>(sizeof(float))};
+  return Launch(SharedMemoryKernel, grid, stream, s, x, filter, bias, relu, y);
 }
 
 cudaError_t Zero(float* out, Index count, cudaStream_t stream) {
@@ -164,7 +155,7 @@ using namespace overlap_train::conv;
 
 const char* overlap_conv_error_name(int error) { return cudaGetErrorName(static_cast<cudaError_t>(error)); }
 
-int overlap_conv_few_channels(const ConvShape* shape) { return FewChannelsFit(*shape); }
+
 
 long long overlap_conv_forward_workspace(const ConvShape* shape, int algorithm) {
   const Index slices = ForwardSlices(*shape, algorithm);

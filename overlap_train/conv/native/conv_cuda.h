@@ -16,18 +16,14 @@ namespace overlap_train::conv {
 enum CudaAlgorithm : int {
   kSharedMemory = 0,  // forward only: the paper's, kept as the reference
   kImplicitGemm = 1,  // register tiles, asynchronous copies; fp32
-  kImplicitGemmTf32 =
-      2,             // tensor cores: products of 10 bits, sums of 24; fp32 where compiled for less than sm_80
-  kFewChannels = 3,  // forward only, and where overlap_conv_few_channels says so
+  // Tensor cores: products of 10 bits, sums of 24; fp32 where compiled for less than sm_80.
+  kImplicitGemmTf32 = 2,
 };
 
 }  // namespace overlap_train::conv
 
 // The name of a cudaError_t, such as "cudaErrorInvalidValue".
 OT_EXPORT const char* overlap_conv_error_name(int error);
-
-// Whether kFewChannels takes a shape: at most 4 input channels, and filters that fit 48 KiB of shared memory.
-OT_EXPORT int overlap_conv_few_channels(const overlap_train::conv::ConvShape* shape);
 
 // Floats of workspace that a product needs, in slices of its depth where it is too small to fill a GPU
 // otherwise; 0 for none, and then `workspace` may be null. Slices are summed in an order that depends on the

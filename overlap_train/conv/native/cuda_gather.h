@@ -61,32 +61,38 @@ class Gatherer {
       : p_(p), walk_(walk), a_(a), b_(b), rows_(rows), place_(walk.From(d0 + ShareA::Depth(0))) {
     const Index column = column0 + ShareB::Across(0);
     if constexpr (Problem::kDepthFastB) {
-      at_b_ = column * p.s.out_c;
-      left_b_ = p.columns() - column;
+      b_ += column * p.s.out_c;
+      left_b_ = Clamped(p.columns() - column);
     } else {
       const Index d = d0 + ShareB::Depth(0);
-      at_b_ = d * p.columns() + column;
-      left_b_ = column < p.columns() ? p.depth() - d : 0;
+      b_ += d * p.columns() + column;
+      left_b_ = column < p.columns() ? Clamped(p.depth() - d) : 0;
     }
-    if constexpr (!Problem::kDepthFastA) start_ = rows.starts.At(ShareA::Across(0));
+    if constexpr (!Problem::kDepthFastA) {
+      const Start start = rows.starts.At(ShareA::Across(0));
+      a_ += start.at;
+      y_ = start.y;
+      x_ = start.x;
+    }
   }
 
   // Queues the copies of the next pair of tiles.
   __device__ __forceinline__ void Gather(const TileA& a, const TileB& b) {
     GatherB(b);
     if constexpr (Problem::kDepthFastA) {
+      const float* const from = a_ + place_.at;
 #pragma unroll
       for (int i = 0; i < ShareA::kCount; ++i) {
         const Start start = rows_.starts.At(ShareA::Across(i));
-        CopyAsync<kCopy>(a.values, TileA::Offset(ShareA::Depth(0), ShareA::Across(i)), a_,
-                         start.at + place_.at, p_.Inside(start, place_));
+        CopyAsync<kCopy>(a.values, TileA::Offset(ShareA::Depth(0), ShareA::Across(i)), from, start.at,
+                         p_.Inside(start.y, start.x, place_));
       }
       walk_.Advance(place_);
     } else {
 #pragma unroll
       for (int i = 0; i < ShareA::kCount; ++i) {
-        CopyAsync<kCopy>(a.values, TileA::Offset(ShareA::Depth(i), ShareA::Across(0)), a_,
-                         start_.at + place_.at, p_.Inside(start_, place_));
+        CopyAsync<kCopy>(a.values, TileA::Offset(ShareA::Depth(i), ShareA::Across(0)), a_, place_.at,
+                         p_.Inside(y_, x_, place_));
         walk_.Advance(place_);
       }
     }
@@ -97,29 +103,35 @@ class Gatherer {
     if constexpr (Problem::kDepthFastB) {
       // The taps of B are those of A, whose places it shares.
       const bool inside = p_.InDepth(place_);
-      Index at = at_b_ + p_.B(place_);
+      const float* from = b_ + p_.B(place_);
 #pragma unroll
-      for (int i = 0; i < ShareB::kCount; ++i, at += ShareB::kStep * p_.s.out_c) {
-        CopyAsync<kCopy>(b.values, TileB::Offset(ShareB::Depth(0), ShareB::Across(i)), b_, at,
+      for (int i = 0; i < ShareB::kCount; ++i, from += ShareB::kStep * p_.s.out_c) {
+        CopyAsync<kCopy>(b.values, TileB::Offset(ShareB::Depth(0), ShareB::Across(i)), from, 0,
                          inside && left_b_ > ShareB::kStep * i);
       }
     } else {
 #pragma unroll
-      for (int i = 0; i < ShareB::kCount; ++i, at_b_ += ShareB::kStep * p_.columns()) {
-        CopyAsync<kCopy>(b.values, TileB::Offset(ShareB::Depth(i), ShareB::Across(0)), b_, at_b_,
+      for (int i = 0; i < ShareB::kCount; ++i, b_ += ShareB::kStep * p_.columns()) {
+        CopyAsync<kCopy>(b.values, TileB::Offset(ShareB::Depth(i), ShareB::Across(0)), b_, 0,
                          left_b_ > ShareB::kStep * i);
       }
       left_b_ -= kGemmDepth;
     }
   }
 
+  // A slice is shorter than that (kMostSteps).
+  static __device__ __forceinline__ int Clamped(Index left) {
+    constexpr Index kMost = 2147483647;
+    return static_cast<int>(left < kMost ? left : kMost);
+  }
+
   const Problem& p_;
   const Walk& walk_;
-  const float *const a_, *const b_;
+  const float *a_, *b_;  // b_: the next element of B, but for its tap
   RowTable<Config::kRows>& rows_;
   Place place_;
-  Start start_;          // of the one row that this thread copies, where depth runs slowest
-  Index at_b_, left_b_;  // B's next element, and how many of its columns or depths are left
+  int y_, x_;   // of the one row that this thread copies, where depth runs slowest
+  int left_b_;  // how many of B's columns or depths there are from b_ on
 };
 
 }  // namespace overlap_train::conv

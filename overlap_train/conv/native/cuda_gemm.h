@@ -58,18 +58,28 @@ struct Fp32Product {
   }
 
   __device__ __forceinline__ void Multiply(const TileA& a, const TileB& b) {
-#pragma unroll
+    // Unrolled, columns of four depths would be read too early for the registers to hold them.
+    constexpr int kUnroll = TileB::kIsDepthFast ? 1 : kGemmDepth / 4;
+#pragma unroll kUnroll
     for (int d = 0; d < kGemmDepth; d += 4) {
+      float left[8][4];
+      Rows::Read(a, Down(), d, left);
       if constexpr (TileB::kIsDepthFast) {
-        MultiplyHalf<0>(a, b, d);
-        MultiplyHalf<4>(a, b, d);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          float right[4];
+          b.template Read<4>(d, Columns::At(Across(), j), right);
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+#pragma unroll
+            for (int i = 0; i < 8; ++i) sums[i][j] += left[i][e] * right[e];
+          }
+        }
       } else {
-        float left[8][4];
-        Rows::Read(a, Down(), 0, d, left);
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           float right[8];
-          Columns::ReadDepth(b, Across(), 0, d + e, right);
+          Columns::ReadDepth(b, Across(), d + e, right);
 #pragma unroll
           for (int i = 0; i < 8; ++i) {
 #pragma unroll
@@ -79,22 +89,7 @@ struct Fp32Product {
       }
     }
   }
-  // Four depths of four rows, one column at a time: four depths of all would not fit the registers.
-  template <int kFirst>
-  __device__ __forceinline__ void MultiplyHalf(const TileA& a, const TileB& b, int d) {
-    float left[4][4];
-    Rows::Read(a, Down(), kFirst, d, left);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      float right[1][4];
-      Columns::Read(b, Across(), j, d, right);
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sums[kFirst + i][j] += left[i][e] * right[0][e];
-      }
-    }
-  }
+
   template <class Table>
   __device__ __forceinline__ void Put(Table& rows, Index column0, Index columns,
                                       const GemmOutput& out) const {

@@ -128,9 +128,9 @@ struct ForwardProblem {
     const Index y = p.y * s.stride_h - s.pad_top, x = p.x * s.stride_w - s.pad_left;
     return {((p.image * s.in_h + y) * s.in_w + x) * s.in_c, static_cast<int>(y), static_cast<int>(x)};
   }
-  OT_HD bool Inside(const Start& row, const Place& tap) const {
+  OT_HD bool Inside(int y, int x, const Place& tap) const {
     return tap.high < static_cast<int>(s.k_h) &&
-           InImage(row.y + tap.high, row.x + tap.mid, s.in_h, s.in_w);
+           InImage(y + tap.high, x + tap.mid, s.in_h, s.in_w);
   }
   OT_HD Index C(Index row) const { return row * s.out_c; }
 };
@@ -174,8 +174,8 @@ struct InputGradientProblem {
     const Index y = out_y + p.y, x = out_x + p.x;
     return {OutputOffset(s, p.image, y, x, 0), static_cast<int>(y), static_cast<int>(x)};
   }
-  OT_HD bool Inside(const Start& row, const Place& tap) const {
-    return InDepth(tap) && InImage(row.y - tap.high, row.x - tap.mid, s.out_h, s.out_w);
+  OT_HD bool Inside(int y, int x, const Place& tap) const {
+    return InDepth(tap) && InImage(y - tap.high, x - tap.mid, s.out_h, s.out_w);
   }
   OT_HD bool InDepth(const Place& tap) const { return tap.high < static_cast<int>(taps_h); }
   // From one column to the next B moves on by out_c.
@@ -204,10 +204,10 @@ struct FilterGradientProblem {
     const Index y = tap.y - s.pad_top, x = tap.x - s.pad_left;
     return {(y * s.in_w + x) * s.in_c + tap.channel, static_cast<int>(y), static_cast<int>(x)};
   }
-  OT_HD bool Inside(const Start& row, const Place& pixel) const {
+  OT_HD bool Inside(int y, int x, const Place& pixel) const {
     const int down = static_cast<int>(s.stride_h), across = static_cast<int>(s.stride_w);
     return pixel.high < static_cast<int>(s.batch) &&
-           InImage(row.y + down * pixel.mid, row.x + across * pixel.low, s.in_h, s.in_w);
+           InImage(y + down * pixel.mid, x + across * pixel.low, s.in_h, s.in_w);
   }
   OT_HD Index C(Index row) const { return row * s.out_c; }
 };

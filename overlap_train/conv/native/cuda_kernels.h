@@ -1,5 +1,5 @@
-// The CUDA kernels but the products of matrices (cuda_gemm.h): the paper's, few channels, and sums. They also
-// compile as C++ against cuda_emulator.h, which runs them on the CPU.
+// The CUDA kernels but the products of matrices (cuda_gemm.h): the paper's, and sums. They also compile as C++
+// against cuda_emulator.h, which runs them on the CPU.
 #ifndef OVERLAP_TRAIN_CONV_CUDA_KERNELS_H_
 #define OVERLAP_TRAIN_CONV_CUDA_KERNELS_H_
 
@@ -68,50 +68,6 @@ __global__ void __launch_bounds__(kSharedThreads)
     if (k0 + k >= s.out_c) break;
     y[OutputOffset(s, corner.image, corner.y + row, corner.x + column, k0 + k)] =
         Finished(sums[k], bias, k0 + k, relu);
-  }
-}
-
-// ---- few channels: at most kMostFew of the input. A window is so small that a thread reads it once, into
-// registers, for kFewOutputs outputs.
-
-constexpr int kMostFew = 4;
-constexpr int kFewThreads = 128;
-constexpr int kFewOutputs = 16;
-
-inline Index FewFloats(const ConvShape& s) { return s.k_h * s.k_w * s.in_c * kFewOutputs; }
-
-// Grid: rows of the forward problem, blocks of output channels.
-__global__ void __launch_bounds__(kFewThreads)
-    FewChannelsKernel(ConvShape s, const float* __restrict__ x, const float* __restrict__ filter,
-                      const float* __restrict__ bias, int relu, float* __restrict__ y) {
-  OT_DYNAMIC_SHARED(weights);
-  const Index pixels = s.batch * s.out_h * s.out_w, taps = s.k_h * s.k_w * s.in_c;
-  const Index k0 = static_cast<Index>(blockIdx.y) * kFewOutputs;
-  const Index row = static_cast<Index>(blockIdx.x) * kFewThreads + threadIdx.x;
-  for (Index i = threadIdx.x; i < taps * kFewOutputs; i += kFewThreads) {
-    const Index k = k0 + i % kFewOutputs;
-    weights[i] = k < s.out_c ? filter[i / kFewOutputs * s.out_c + k] : 0.0f;
-  }
-  __syncthreads();
-  if (row >= pixels) return;
-  float sums[kFewOutputs] = {};
-  const Pixel p = PixelAt(row, s.out_h, s.out_w);
-  const Pixel window = {p.image, p.y * s.stride_h - s.pad_top, p.x * s.stride_w - s.pad_left};
-  Index w = 0;
-  for (Index r = 0; r < s.k_h; ++r) {
-    for (Index q = 0; q < s.k_w; ++q) {
-      const Index pixel = InputOffset(s, window.image, window.y + r, window.x + q, 0);
-      for (Index c = 0; c < s.in_c; ++c, w += kFewOutputs) {
-        if (pixel == kOutside) continue;
-        const float value = x[pixel + c];
-#pragma unroll
-        for (int k = 0; k < kFewOutputs; ++k) sums[k] += value * weights[w + k];
-      }
-    }
-  }
-#pragma unroll
-  for (int k = 0; k < kFewOutputs; ++k) {
-    if (k0 + k < s.out_c) y[row * s.out_c + k0 + k] = Finished(sums[k], bias, k0 + k, relu);
   }
 }
 

@@ -130,7 +130,6 @@ class Checker {
       });
       if (tf32) continue;
       forward(kSharedMemory, "shared memory");
-      if (overlap_conv_few_channels(&s)) forward(kFewChannels, "few channels");
       CheckStreams(s, at_x, at_filter, at_bias, want.y);
     }
   }
@@ -212,7 +211,15 @@ void CheckConvolutions(Checker& checker, bool quick) {
         if (quick && (kernel == 5 || !same)) continue;
         checker.Check(MakeCase(1, 11, 23, 3, 5, kernel, stride, same));
         checker.Check(MakeCase(2, 7, 9, 17, 33, kernel, stride, same));
+        checker.Check(MakeCase(1, 7, 9, 4, 8, kernel, stride, same));
       }
+  checker.Check(MakeCase(1, 11, 13, 8, 72, 3, 1, true));  // in quads, wide tiles and ragged ones
+  checker.Check(MakeCase(1, 9, 15, 68, 12, 3, 2, true));  // and of the input gradient, with a stride
+  if (!quick) {
+    checker.Check(MakeCase(1, 10, 13, 68, 200, 1, 1, true));
+    checker.Check(MakeCase(1, 11, 17, 4, 132, 5, 3, false));
+    checker.Check(MakeCase(1, 9, 9, 130, 6, 3, 3, true));
+  }
   checker.Check(MakeCase(1, 18, 37, 1, 70, 3, 1, true));  // the filter gradient in several slices
   checker.Check(MakeCase(1, 5, 4, 3, 2, 3, 5, true));     // a stride beyond the kernel
   checker.Check(MakeCase(1, 2, 2, 3, 5, 5, 1, true));     // a kernel beyond the image

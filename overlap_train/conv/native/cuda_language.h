@@ -35,20 +35,28 @@ __device__ __forceinline__ SharedPointer SharedPart(float* whole, int from, int 
 template <int kCount>
 __device__ __forceinline__ void CopyAsync(SharedPointer shared, int i, const float* source, Index at,
                                           bool inside) {
-  // A size of 0 reads nothing and writes zeros; the address must be a valid one nevertheless.
-  const float* const from = source + (inside ? at : 0);
+  const float* const from = source + at;
 #if __CUDA_ARCH__ >= 800
   const auto to = static_cast<unsigned>(__cvta_generic_to_shared(shared + i));
-  const int bytes = inside ? 4 * kCount : 0;
+  // With a source to be ignored the address is never looked at.
   if constexpr (kCount == 4) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+    asm volatile(
+        "{\n.reg .pred ignore;\nsetp.eq.s32 ignore, %2, 0;\n"
+        "cp.async.cg.shared.global [%0], [%1], 16, ignore;\n}" ::"r"(to),
+        "l"(from), "r"(static_cast<int>(inside))
+        : "memory");
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+    asm volatile(
+        "{\n.reg .pred ignore;\nsetp.eq.s32 ignore, %2, 0;\n"
+        "cp.async.ca.shared.global [%0], [%1], 4, ignore;\n}" ::"r"(to),
+        "l"(from), "r"(static_cast<int>(inside))
+        : "memory");
   }
 #else
   if constexpr (kCount == 4) {
-    constexpr float4 kZeros = {0, 0, 0, 0};
-    *reinterpret_cast<float4*>(shared + i) = inside ? *reinterpret_cast<const float4*>(from) : kZeros;
+    float4 quad = {0, 0, 0, 0};
+    if (inside) quad = *reinterpret_cast<const float4*>(from);
+    *reinterpret_cast<float4*>(shared + i) = quad;
   } else {
     shared[i] = inside ? *from : 0.0f;
   }

@@ -42,29 +42,25 @@ struct ThreadShare {
   static __device__ __forceinline__ int At(int thread, int i) {
     return i / kRun * (kThreads * kRun) + thread * kRun + i % kRun;
   }
-  // values[i][e]: depth d + e of number `first` + i, for four depths.
-  template <int kCount>
-  static __device__ __forceinline__ void Read(const Tile& tile, int thread, int first, int d,
-                                              float (&values)[kCount][4]) {
+  // Depths [d, d + 4) of all 8.
+  static __device__ __forceinline__ void Read(const Tile& tile, int thread, int d, float (&values)[8][4]) {
     if constexpr (Tile::kIsDepthFast) {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) tile.template Read<4>(d, At(thread, first + i), values[i]);
+      for (int i = 0; i < 8; ++i) tile.template Read<4>(d, At(thread, i), values[i]);
     } else {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        float across[kCount];
-        ReadDepth(tile, thread, first, d + e, across);
+        float across[8];
+        ReadDepth(tile, thread, d + e, across);
 #pragma unroll
-        for (int i = 0; i < kCount; ++i) values[i][e] = across[i];
+        for (int i = 0; i < 8; ++i) values[i][e] = across[i];
       }
     }
   }
-  // Depth d of kCount numbers, in quads.
-  template <int kCount>
-  static __device__ __forceinline__ void ReadDepth(const Tile& tile, int thread, int first, int d,
-                                                   float (&values)[kCount]) {
+  // Depth d of all 8, in two quads.
+  static __device__ __forceinline__ void ReadDepth(const Tile& tile, int thread, int d, float (&values)[8]) {
 #pragma unroll
-    for (int i = 0; i < kCount; i += 4) tile.template Read<4>(d, At(thread, first + i), values + i);
+    for (int i = 0; i < 8; i += 4) tile.template Read<4>(d, At(thread, i), values + i);
   }
 };
 
