@@ -86,9 +86,7 @@ class Ours:
         self._kernels, self._shape = kernels, shape
         self._tensors = [arrays.normal(*size) for size in (shape.x, shape.filters, shape.y)]
         # One workspace for all: what is queued on one stream uses it in turn.
-        needed = (
-            kernels.workspace(shape, way, name) for way in DIRECTIONS for name in _ALGORITHMS.values()
-        )
+        needed = (kernels.workspace(shape, way, name) for way in DIRECTIONS for name in _ALGORITHMS.values())
         self._tensors.append(arrays.filled(max(1, *needed)))
         self._tensors += [arrays.filled(*size) for size in (shape.x, shape.filters, shape.y)]
         self._at = [arrays.address(tensor) for tensor in self._tensors]

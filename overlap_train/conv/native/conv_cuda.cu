@@ -21,14 +21,14 @@ bool Aligned(const float* address) { return reinterpret_cast<std::uintptr_t>(add
 struct Gemm {
   const float *a, *b;
   GemmOutput out;
-  Index slices;
+  GemmPlan plan;
   bool tf32;
   cudaStream_t stream;
 };
 
 template <class Config, class Problem>
 cudaError_t LaunchTiles(const Problem& p, const Gemm& gemm) {
-  const Grid grid{Blocks(p.rows(), Config::kRows), Blocks(p.columns(), Config::kColumns), gemm.slices,
+  const Grid grid{Blocks(p.rows(), Config::kRows), Blocks(p.columns(), Config::kColumns), gemm.plan.slices,
                   Config::kThreads,
                   Config::kStages * Config::template kStageFloats<Problem> * Index{sizeof(float)}};
   if (!FitsInts(p.s)) return cudaErrorInvalidConfiguration;
@@ -51,7 +51,7 @@ cudaError_t LaunchProduct(const Problem& p, const Gemm& gemm) {
   const bool quads = (Problem::kDepthFastB || p.s.in_c % 4 == 0) && p.s.out_c % 4 == 0 && Aligned(gemm.a) &&
                      Aligned(gemm.b);
   if (!quads) return LaunchTiles<GemmConfig<kTf32, 64, 1>>(p, gemm);
-  if (TileColumns(p.columns()) == 64) return LaunchTiles<GemmConfig<kTf32, 64, 4>>(p, gemm);
+  if (gemm.plan.columns == 64) return LaunchTiles<GemmConfig<kTf32, 64, 4>>(p, gemm);
   return LaunchTiles<GemmConfig<kTf32, 128, 4>>(p, gemm);
 }
 
@@ -74,25 +74,25 @@ cudaError_t AddSlices(const float* slices, Index count, Index size, const Slices
 // The product in slices of its depth, into the workspace, and their sum; or at once.
 template <class Problem>
 cudaError_t LaunchSliced(const Problem& p, Gemm gemm, Index size, float* workspace) {
-  if (gemm.slices == 1) return LaunchGemm(p, gemm);
+  if (gemm.plan.slices == 1) return LaunchGemm(p, gemm);
   if (workspace == nullptr) return cudaErrorInvalidValue;
   const GemmOutput out = gemm.out;
   gemm.out = {workspace, nullptr, 0, 0, size};
   const cudaError_t error = LaunchGemm(p, gemm);
   if (error != cudaSuccess) return error;
-  return AddSlices(workspace, gemm.slices, size, {out.c, out.bias, out.relu, p.columns()}, gemm.stream);
+  return AddSlices(workspace, gemm.plan.slices, size, {out.c, out.bias, out.relu, p.columns()}, gemm.stream);
 }
 
-Index ForwardSlices(const ConvShape& s, int algorithm) {
-  return IsGemm(algorithm) ? Slices(ForwardProblem{s}, algorithm == kImplicitGemmTf32) : 1;
-}
+// Floats for the slices of `size` sums.
+Index Workspace(const GemmPlan& plan, Index size) { return plan.slices == 1 ? 0 : plan.slices * size; }
 
 cudaError_t Forward(const ConvShape& s, const float* x, const float* filter, const float* bias, int relu,
-                    float* y, int algorithm, Index slices, float* workspace, cudaStream_t stream) {
+                    float* y, int algorithm, bool may_slice, float* workspace, cudaStream_t stream) {
   const ForwardProblem p{s};
   if (p.rows() == 0 || p.columns() == 0) return cudaSuccess;
   if (IsGemm(algorithm)) {
-    const Gemm gemm{x, filter, {y, bias, relu, 0, 0}, slices, algorithm == kImplicitGemmTf32, stream};
+    const bool tf32 = algorithm == kImplicitGemmTf32;
+    const Gemm gemm{x, filter, {y, bias, relu, 0, 0}, PlanFor(p, tf32, may_slice), tf32, stream};
     return LaunchSliced(p, gemm, p.rows() * p.columns(), workspace);
   }
   if (algorithm != kSharedMemory) return cudaErrorInvalidValue;
@@ -108,12 +108,12 @@ cudaError_t Zero(float* out, Index count, cudaStream_t stream) {
 }
 
 // Sliced only of stride 1: with a stride it is several products, of parts of the pixels.
-Index InputGradientSlices(const ConvShape& s, bool tf32) {
-  return s.stride_h == 1 && s.stride_w == 1 ? Slices(InputGradientProblem(s, 0, 0), tf32) : 1;
+GemmPlan InputGradientPlan(const InputGradientProblem& p, bool tf32) {
+  return PlanFor(p, tf32, p.s.stride_h == 1 && p.s.stride_w == 1);
 }
 
 // One product for each tap within a stride, which together make all pixels that any tap reads.
-cudaError_t InputGradient(const ConvShape& s, const Gemm& gemm, float* workspace) {
+cudaError_t InputGradient(const ConvShape& s, Gemm gemm, float* workspace) {
   const Index size = s.batch * s.in_h * s.in_w * s.in_c;
   if (s.stride_h > s.k_h || s.stride_w > s.k_w) {
     const cudaError_t error = Zero(gemm.out.c, size, gemm.stream);
@@ -123,6 +123,7 @@ cudaError_t InputGradient(const ConvShape& s, const Gemm& gemm, float* workspace
     for (Index q = 0; q < std::min(s.stride_w, s.k_w); ++q) {
       const InputGradientProblem p(s, r, q);
       if (p.rows() == 0) continue;
+      gemm.plan = InputGradientPlan(p, gemm.tf32);
       const cudaError_t error = LaunchSliced(p, gemm, size, workspace);
       if (error != cudaSuccess) return error;
     }
@@ -141,7 +142,7 @@ cudaError_t ForwardChunks(const ConvShape& shape, const float* x, const float* f
     ConvShape part = shape;
     part.batch = end - begin;
     const cudaError_t error = Forward(part, x + begin * x_image, filter, bias, relu, y + begin * y_image,
-                                      algorithm, 1, nullptr,
+                                      algorithm, false, nullptr,
                                       static_cast<cudaStream_t>(streams[chunk % count]));
     if (error != cudaSuccess) return error;
   }
@@ -158,13 +159,14 @@ const char* overlap_conv_error_name(int error) { return cudaGetErrorName(static_
 
 
 long long overlap_conv_forward_workspace(const ConvShape* shape, int algorithm) {
-  const Index slices = ForwardSlices(*shape, algorithm);
-  return slices == 1 ? 0 : slices * shape->batch * shape->out_h * shape->out_w * shape->out_c;
+  const ForwardProblem p{*shape};
+  if (!IsGemm(algorithm)) return 0;
+  return Workspace(PlanFor(p, algorithm == kImplicitGemmTf32), p.rows() * p.columns());
 }
 
 int overlap_conv_forward_cuda(const ConvShape* shape, const float* x, const float* filter, const float* bias,
                               int relu, float* y, int algorithm, float* workspace, void* stream) {
-  return Forward(*shape, x, filter, bias, relu, y, algorithm, ForwardSlices(*shape, algorithm), workspace,
+  return Forward(*shape, x, filter, bias, relu, y, algorithm, true, workspace,
                  static_cast<cudaStream_t>(stream));
 }
 
@@ -196,8 +198,9 @@ int overlap_conv_forward_streams_cuda(const ConvShape* shape, const float* x, co
 }
 
 long long overlap_conv_input_gradient_workspace(const ConvShape* shape, int algorithm) {
-  const Index slices = InputGradientSlices(*shape, algorithm == kImplicitGemmTf32);
-  return slices == 1 ? 0 : slices * shape->batch * shape->in_h * shape->in_w * shape->in_c;
+  if (!IsGemm(algorithm)) return 0;
+  const InputGradientProblem p(*shape, 0, 0);
+  return Workspace(InputGradientPlan(p, algorithm == kImplicitGemmTf32), p.rows() * p.columns());
 }
 
 int overlap_conv_input_gradient_cuda(const ConvShape* shape, const float* dy, const float* filter, float* dx,
@@ -209,14 +212,13 @@ int overlap_conv_input_gradient_cuda(const ConvShape* shape, const float* dy, co
   if (shape->out_h * shape->out_w * shape->out_c == 0) return Zero(dx, size, queue);
   if (size == 0) return cudaSuccess;
   const bool tf32 = algorithm == kImplicitGemmTf32;
-  const Index slices = InputGradientSlices(*shape, tf32);
-  return InputGradient(*shape, {dy, filter, {dx, nullptr, 0, 0, 0}, slices, tf32, queue}, workspace);
+  return InputGradient(*shape, {dy, filter, {dx, nullptr, 0, 0, 0}, {}, tf32, queue}, workspace);
 }
 
 long long overlap_conv_filter_gradient_workspace(const ConvShape* shape, int algorithm) {
   const FilterGradientProblem p{*shape};
-  const Index slices = Slices(p, algorithm == kImplicitGemmTf32);
-  return slices == 1 ? 0 : slices * p.rows() * p.columns();
+  if (!IsGemm(algorithm)) return 0;
+  return Workspace(PlanFor(p, algorithm == kImplicitGemmTf32), p.rows() * p.columns());
 }
 
 int overlap_conv_filter_gradient_cuda(const ConvShape* shape, const float* x, const float* dy, float* dfilter,
@@ -228,7 +230,8 @@ int overlap_conv_filter_gradient_cuda(const ConvShape* shape, const float* x, co
   const Index size = p.rows() * p.columns();
   if (p.depth() == 0) return Zero(dfilter, size, queue);
   if (size == 0) return cudaSuccess;
-  return LaunchSliced(p, {x, dy, {dfilter, nullptr, 0, 0, 0}, Slices(p, tf32), tf32, queue}, size, workspace);
+  return LaunchSliced(p, {x, dy, {dfilter, nullptr, 0, 0, 0}, PlanFor(p, tf32), tf32, queue}, size,
+                      workspace);
 }
 
 long long overlap_conv_epilogue_gradient_workspace(long long pixels, long long channels) {

@@ -58,9 +58,8 @@ struct Fp32Product {
   }
 
   __device__ __forceinline__ void Multiply(const TileA& a, const TileB& b) {
-    // Unrolled, columns of four depths would be read too early for the registers to hold them.
-    constexpr int kUnroll = TileB::kIsDepthFast ? 1 : kGemmDepth / 4;
-#pragma unroll kUnroll
+    // Unrolled, columns of four depths would be read further ahead than the registers hold.
+#pragma unroll(TileB::kIsDepthFast ? 1 : kGemmDepth / 4)
     for (int d = 0; d < kGemmDepth; d += 4) {
       float left[8][4];
       Rows::Read(a, Down(), d, left);
@@ -151,16 +150,20 @@ struct Tf32Product {
   }
 };
 
-// A kernel's tiles: [kRows, kColumns] of C, by copies of kCopy floats. A thread's registers leave room for
-// kBlocks blocks on a multiprocessor; the stages for as many within 227 KiB, and on sm_75, which has no
-// asynchronous copies and fp32 only, for one within 64.
+// A kernel's tiles: [kRows, kColumns] of C, by copies of kCopy floats. Registers are kept to what lets
+// kBlocks blocks share a multiprocessor, and the stages of as many fit 227 KiB. The index arithmetic of single
+// floats takes more of them. On sm_75, of fp32 only and without asynchronous copies, 64 KiB hold one block.
 template <bool kIsTf32, int kWidth, int kFloats>
 struct GemmConfig {
   static constexpr bool kTf32 = kIsTf32;
   static constexpr int kRows = 128, kColumns = kWidth, kCopy = kFloats;
   static constexpr int kThreads = kTf32 ? 128 : 2 * kColumns;
-  static constexpr int kStages = kTf32 ? 4 : 3;
-  static constexpr int kBlocks = 256 / kColumns;
+  static constexpr int kStages = kTf32 && kColumns == 128 ? 4 : 3;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  static constexpr int kBlocks = 1;
+#else
+  static constexpr int kBlocks = (kCopy == 4 ? 256 : 192) / kColumns;
+#endif
   template <class Problem>
   using A = GemmTile<Problem::kDepthFastA, kRows>;
   template <class Problem>
@@ -201,16 +204,16 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
     if (step < count) gatherer.Gather(tile_a(step), tile_b(step));
     CommitCopies();
   }
-  int stage = 0, next = kStages - 1;
-  for (int step = 0; step < count; ++step) {
+  int stage = 0;
+  for (int left = count; left > 0; --left) {
     WaitForCopies<kStages - 2>();
-    // For the others' copies, too; and all have read the stage that is gathered into next.
+    // For the others' copies, too; and all have read the stage before this, which is gathered into next.
     __syncthreads();
-    if (step + kStages - 1 < count) gatherer.Gather(tile_a(next), tile_b(next));
+    const int before = stage > 0 ? stage - 1 : kStages - 1;
+    if (left >= kStages) gatherer.Gather(tile_a(before), tile_b(before));
     CommitCopies();
     product.Multiply(tile_a(stage), tile_b(stage));
     stage = stage + 1 < kStages ? stage + 1 : 0;
-    next = next + 1 < kStages ? next + 1 : 0;
   }
   WaitForCopies<0>();
   product.Put(rows.outputs, column0, p.columns(), out);

@@ -103,10 +103,16 @@ void TestAccessPatterns() {
 
 // Small grids are cut along their depth, large ones and short depths are not.
 void TestSlices() {
-  Expect(Slices(768, 1024, 4608, false) > 1, "few tiles of a long depth are sliced");
-  Expect(Slices(196608, 64, 576, false) == 1, "many tiles are not");
-  Expect(Slices(768, 1024, 64, true) == 1, "a short depth is not");
-  Expect(Slices(576, 64, 196608, true) > 40, "a filter's gradient is, for all multiprocessors");
+  const auto slices = [](Index rows, Index columns, Index depth, bool tf32) {
+    return PlanFor(rows, columns, depth, tf32, true).slices;
+  };
+  Expect(slices(768, 1024, 4608, false) > 1, "few tiles of a long depth are sliced");
+  Expect(slices(196608, 64, 576, false) == 1, "many tiles are not");
+  Expect(slices(768, 1024, 64, true) == 1, "a short depth is not");
+  Expect(slices(576, 64, 196608, true) > 40, "a filter's gradient is, for all multiprocessors");
+  Expect(PlanFor(768, 1024, 4608, false, false).slices == 1, "what may not be sliced is not");
+  Expect(PlanFor(196608, 64, 576, true, true).columns == 64, "64 columns take a narrow tile");
+  Expect(PlanFor(196608, 128, 576, true, true).columns == 128, "128 columns take a wide one");
 }
 
 // Whatever call fails, its error is returned, no event is left behind, and no stream goes unjoined.
