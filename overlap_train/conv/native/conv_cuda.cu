@@ -1,10 +1,9 @@
 // Launches the CUDA kernels; see conv_cuda.h. Free of TensorFlow's headers. nvcc compiles it for GPUs, and as
 // C++ (conv_emulated.cc) it runs under the emulator.
-#include "conv_cuda.h"
-
 #include <algorithm>
 #include <cstdint>
 
+#include "conv_cuda.h"
 #include "cuda_gemm.h"
 #include "cuda_kernels.h"
 #include "cuda_launch.h"
@@ -48,8 +47,8 @@ cudaError_t HasTensorCores(Kernel* kernel, bool* has) {
 // Quads are copied where channels come in fours; what has other channels is small enough for narrow tiles.
 template <bool kTf32, class Problem>
 cudaError_t LaunchProduct(const Problem& p, const Gemm& gemm) {
-  const bool quads = (Problem::kDepthFastB || p.s.in_c % 4 == 0) && p.s.out_c % 4 == 0 && Aligned(gemm.a) &&
-                     Aligned(gemm.b);
+  const bool quads =
+      (Problem::kDepthFastB || p.s.in_c % 4 == 0) && p.s.out_c % 4 == 0 && Aligned(gemm.a) && Aligned(gemm.b);
   if (!quads) return LaunchTiles<GemmConfig<kTf32, 64, 1>>(p, gemm);
   if (gemm.plan.columns == 64) return LaunchTiles<GemmConfig<kTf32, 64, 4>>(p, gemm);
   return LaunchTiles<GemmConfig<kTf32, 128, 4>>(p, gemm);
@@ -141,9 +140,9 @@ cudaError_t ForwardChunks(const ConvShape& shape, const float* x, const float* f
     const Index begin = shape.batch * chunk / chunks, end = shape.batch * (chunk + 1) / chunks;
     ConvShape part = shape;
     part.batch = end - begin;
-    const cudaError_t error = Forward(part, x + begin * x_image, filter, bias, relu, y + begin * y_image,
-                                      algorithm, false, nullptr,
-                                      static_cast<cudaStream_t>(streams[chunk % count]));
+    const cudaError_t error =
+        Forward(part, x + begin * x_image, filter, bias, relu, y + begin * y_image, algorithm, false, nullptr,
+                static_cast<cudaStream_t>(streams[chunk % count]));
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
@@ -155,8 +154,6 @@ cudaError_t ForwardChunks(const ConvShape& shape, const float* x, const float* f
 using namespace overlap_train::conv;
 
 const char* overlap_conv_error_name(int error) { return cudaGetErrorName(static_cast<cudaError_t>(error)); }
-
-
 
 long long overlap_conv_forward_workspace(const ConvShape* shape, int algorithm) {
   const ForwardProblem p{*shape};

@@ -43,10 +43,8 @@ enum class Fault {
 };
 
 inline const char* NameOf(Fault fault) {
-  constexpr const char* kNames[] = {"no fault",        "uninitialised shared memory",
-                                    "beyond the tile", "race",
-                                    "missing wait",    "divergent barrier",
-                                    "misaligned"};
+  constexpr const char* kNames[] = {"no fault",     "uninitialised shared memory", "beyond the tile", "race",
+                                    "missing wait", "divergent barrier",           "misaligned"};
   return kNames[static_cast<int>(fault)];
 }
 

@@ -151,8 +151,9 @@ struct Tf32Product {
 };
 
 // A kernel's tiles: [kRows, kColumns] of C, by copies of kCopy floats. Registers are kept to what lets
-// kBlocks blocks share a multiprocessor, and the stages of as many fit 227 KiB. The index arithmetic of single
-// floats takes more of them. On sm_75, of fp32 only and without asynchronous copies, 64 KiB hold one block.
+// kBlocks blocks share a multiprocessor, and the stages of as many fit 227 KiB. The index arithmetic of
+// single floats takes more of them. On sm_75, of fp32 only and without asynchronous copies, 64 KiB hold one
+// block.
 template <bool kIsTf32, int kWidth, int kFloats>
 struct GemmConfig {
   static constexpr bool kTf32 = kIsTf32;

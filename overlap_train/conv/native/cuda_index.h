@@ -129,8 +129,7 @@ struct ForwardProblem {
     return {((p.image * s.in_h + y) * s.in_w + x) * s.in_c, static_cast<int>(y), static_cast<int>(x)};
   }
   OT_HD bool Inside(int y, int x, const Place& tap) const {
-    return tap.high < static_cast<int>(s.k_h) &&
-           InImage(y + tap.high, x + tap.mid, s.in_h, s.in_w);
+    return tap.high < static_cast<int>(s.k_h) && InImage(y + tap.high, x + tap.mid, s.in_h, s.in_w);
   }
   OT_HD Index C(Index row) const { return row * s.out_c; }
 };
@@ -143,7 +142,7 @@ struct InputGradientProblem {
   ConvShape s;
   Index y0, x0, high, wide;  // the first pixel, and how many there are
   Index taps_h, taps_w;
-  Index out_y, out_x;         // what the first tap of the first pixel reads
+  Index out_y, out_x;            // what the first tap of the first pixel reads
   Index b_first, b_mid, b_high;  // where B begins, and its strides over taps
 
   InputGradientProblem(const ConvShape& shape, Index r0, Index q0) : s(shape) {
@@ -179,9 +178,7 @@ struct InputGradientProblem {
   }
   OT_HD bool InDepth(const Place& tap) const { return tap.high < static_cast<int>(taps_h); }
   // From one column to the next B moves on by out_c.
-  OT_HD Index B(const Place& tap) const {
-    return b_first + b_mid * tap.mid + b_high * tap.high + tap.low;
-  }
+  OT_HD Index B(const Place& tap) const { return b_first + b_mid * tap.mid + b_high * tap.high + tap.low; }
   OT_HD Index C(Index row) const {
     const Pixel p = PixelAt(row, high, wide);
     return ((p.image * s.in_h + y0 + s.stride_h * p.y) * s.in_w + x0 + s.stride_w * p.x) * s.in_c;

@@ -1,5 +1,5 @@
-// The CUDA kernels but the products of matrices (cuda_gemm.h): the paper's, and sums. They also compile as C++
-// against cuda_emulator.h, which runs them on the CPU.
+// The CUDA kernels but the products of matrices (cuda_gemm.h): the paper's, and sums. They also compile as
+// C++ against cuda_emulator.h, which runs them on the CPU.
 #ifndef OVERLAP_TRAIN_CONV_CUDA_KERNELS_H_
 #define OVERLAP_TRAIN_CONV_CUDA_KERNELS_H_
 

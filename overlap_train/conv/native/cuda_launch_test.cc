@@ -80,8 +80,8 @@ void TestWalks() {
       bool same = true;
       for (Index i = 3; i < p.depth(); i += step, walk.Advance(place)) {
         const Place want = walk.From(i);
-        same &= place.at == want.at && place.low == want.low && place.mid == want.mid &&
-                place.high == want.high;
+        same &=
+            place.at == want.at && place.low == want.low && place.mid == want.mid && place.high == want.high;
       }
       Expect(same, std::string("a walk by ") + std::to_string(step) + ", " + what);
     }

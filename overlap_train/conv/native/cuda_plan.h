@@ -1,6 +1,6 @@
 // How a product is cut into blocks: tiles of which width, and how many slices of the depth where tiles alone
-// would leave a GPU partly idle. It depends on the shape and the algorithm only, so that sums are formed in one
-// order on every GPU.
+// would leave a GPU partly idle. It depends on the shape and the algorithm only, so that sums are formed in
+// one order on every GPU.
 #ifndef OVERLAP_TRAIN_CONV_CUDA_PLAN_H_
 #define OVERLAP_TRAIN_CONV_CUDA_PLAN_H_
 
@@ -17,10 +17,10 @@ struct GemmPlan {
   Index slices;
 };
 
-// What a plan should take on a GPU of kProcessors, an H100, in steps of a wide tile on one of them. By reading
-// the kernels' instructions: `unit` is a narrow tile's step, `alone` what a multiprocessor loses that has fewer
-// blocks than it can hold, `kStart` what a block does ahead of its steps and after them, and `traffic` what
-// it costs to write and to add the sums of a wide tile.
+// What a plan should take on a GPU of kProcessors, an H100, in steps of a wide tile on one of them. By
+// reading the kernels' instructions: `unit` is a narrow tile's step, `alone` what a multiprocessor loses that
+// has fewer blocks than it can hold, `kStart` what a block does ahead of its steps and after them, and
+// `traffic` what it costs to write and to add the sums of a wide tile.
 inline double GemmTime(Index rows, Index columns, Index depth, bool tf32, const GemmPlan& plan) {
   constexpr double kStart = 6;
   const bool wide = plan.columns == 128;

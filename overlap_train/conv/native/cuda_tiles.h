@@ -75,7 +75,8 @@ struct WarpShare {
     return 16 * i + (kRun == 1 ? 8 * half + g : 2 * g + half);
   }
   template <int kCount>
-  static __device__ __forceinline__ void ReadLeft(const Tile& tile, int row, int d, float (&left)[kCount][4]) {
+  static __device__ __forceinline__ void ReadLeft(const Tile& tile, int row, int d,
+                                                  float (&left)[kCount][4]) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -107,8 +108,8 @@ struct WarpShare {
       } else {
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
-          tile.template Read<1>(d + FragmentDepthB(lane, n % 2), column + 8 * (j + n / 2) + FragmentColumnB(lane),
-                                read + n);
+          tile.template Read<1>(d + FragmentDepthB(lane, n % 2),
+                                column + 8 * (j + n / 2) + FragmentColumnB(lane), read + n);
         }
       }
 #pragma unroll
