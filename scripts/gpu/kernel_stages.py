@@ -105,7 +105,8 @@ def _kernel_name(mangled: str) -> str:
         f"{'Tf32' if int(tf32) else 'Fp32'} 128×{columns}, copies of {copy}"
         for tf32, columns, copy in re.findall(r"GemmConfigILb(\d)ELi(\d+)ELi(\d)E", mangled)
     ]
-    return " ".join([*parts[:1], *problem[:1], *tiles[:1]]) or mangled
+    rows = [f"by {count}" for count in re.findall(r"AddSlicesKernelILi(\d+)E", mangled)]
+    return " ".join([*parts[:1], *problem[:1], *tiles[:1], *rows[:1]]) or mangled
 
 
 def check(context: Context) -> dict[str, Any]:

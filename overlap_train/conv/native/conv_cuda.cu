@@ -66,7 +66,9 @@ cudaError_t LaunchGemm(const Problem& p, Gemm gemm) {
 
 cudaError_t AddSlices(const float* slices, Index count, Index size, const SlicesOutput& out,
                       cudaStream_t stream) {
-  return Launch(AddSlicesKernel, Grid{Blocks(size, kAddThreads), 1, 1, kAddThreads}, stream, slices, count,
+  const int rows = count < kManySlices ? 1 : kAddRows;
+  const auto kernel = rows == 1 ? AddSlicesKernel<1> : AddSlicesKernel<kAddRows>;
+  return Launch(kernel, Grid{Blocks(size, kAddThreads / rows), 1, 1, kAddThreads}, stream, slices, count,
                 size, out);
 }
 

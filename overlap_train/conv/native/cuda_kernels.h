@@ -109,9 +109,11 @@ __global__ void __launch_bounds__(kEpilogueThreads)
   dbias[blockIdx.y * channels + channel] = sum;
 }
 
-// ---- sums of slices, in order, so that they repeat bit for bit
+// ---- sums of slices, in an order of their own, so that they repeat bit for bit
 
 constexpr int kAddThreads = 256;
+constexpr int kManySlices = 16;  // so many are shared by kAddRows threads: one alone would wait for each
+constexpr int kAddRows = 8;
 
 struct SlicesOutput {
   float* to;
@@ -120,14 +122,26 @@ struct SlicesOutput {
   Index columns;
 };
 
+// Each sum by kRows threads of a block.
+template <int kRows>
 __global__ void __launch_bounds__(kAddThreads)
     AddSlicesKernel(const float* __restrict__ slices, Index count, Index size, SlicesOutput out) {
-  const Index i = static_cast<Index>(blockIdx.x) * kAddThreads + threadIdx.x;
-  if (i >= size) return;
-  float sum = 0;
+  constexpr int kColumns = kAddThreads / kRows;
+  const int row = threadIdx.x / kColumns, column = threadIdx.x % kColumns;
+  const Index i = static_cast<Index>(blockIdx.x) * kColumns + column;
+  float part = 0;
+  if (i < size) {
 #pragma unroll 8
-  for (Index slice = 0; slice < count; ++slice) sum += slices[slice * size + i];
-  out.to[i] = Finished(sum, out.bias, out.bias == nullptr ? 0 : i % out.columns, out.relu);
+    for (Index slice = row; slice < count; slice += kRows) part += slices[slice * size + i];
+  }
+  if constexpr (kRows > 1) {
+    __shared__ SharedTile<kRows, kColumns> parts;
+    parts.At(row, column) = part;
+    __syncthreads();
+    if (row > 0) return;
+    for (int r = 1; r < kRows; ++r) part += parts.At(r, column);
+  }
+  if (i < size) out.to[i] = Finished(part, out.bias, out.bias == nullptr ? 0 : i % out.columns, out.relu);
 }
 
 }  // namespace overlap_train::conv
