@@ -50,6 +50,10 @@ cudaError_t LaunchProduct(const Problem& p, const Gemm& gemm) {
   const bool quads =
       (Problem::kDepthFastB || p.s.in_c % 4 == 0) && p.s.out_c % 4 == 0 && Aligned(gemm.a) && Aligned(gemm.b);
   if (!quads) return LaunchTiles<GemmConfig<kTf32, 64, 1>>(p, gemm);
+  if constexpr (Problem::kDepthFastB && !kTf32) {
+    // The gradient of an image's channels: narrow tiles would be empty but for them.
+    if (p.columns() <= 16) return LaunchTiles<GemmConfig<kTf32, 16, 4>>(p, gemm);
+  }
   if (gemm.plan.columns == 64) return LaunchTiles<GemmConfig<kTf32, 64, 4>>(p, gemm);
   return LaunchTiles<GemmConfig<kTf32, 128, 4>>(p, gemm);
 }

@@ -9,13 +9,16 @@
 namespace overlap_train::conv {
 
 // Which elements of a tile a thread copies, kCopy neighbours at a time: neighbouring threads those that are
-// neighbours in memory. Either its depth or its index across is the same for all of them.
+// neighbours in memory. Either its depth or its index across is the same for all of them. Of a tile of few
+// columns some threads copy none.
 template <class Tile, int kThreads, int kCopy>
 struct CopyShare {
   static constexpr int kLine = (Tile::kIsDepthFast ? kGemmDepth : Tile::kWidth) / kCopy;
   static constexpr int kStep = kThreads / kLine;
-  static constexpr int kCount = Tile::kWidth * kGemmDepth / kCopy / kThreads;
-  static_assert(kStep * kLine == kThreads && kCount * kThreads * kCopy == Tile::kWidth * kGemmDepth);
+  static constexpr int kAll = Tile::kWidth * kGemmDepth / kCopy;
+  static constexpr bool kIdle = kAll < kThreads;
+  static constexpr int kCount = kIdle ? 1 : kAll / kThreads;
+  static_assert(kStep * kLine == kThreads && (kIdle || kCount * kThreads == kAll));
   static __device__ __forceinline__ int Depth(int i) {
     return Tile::kIsDepthFast ? threadIdx.x % kLine * kCopy : threadIdx.x / kLine + kStep * i;
   }
@@ -106,6 +109,7 @@ class Gatherer {
       const float* from = b_ + p_.B(place_);
 #pragma unroll
       for (int i = 0; i < ShareB::kCount; ++i, from += ShareB::kStep * p_.s.out_c) {
+        if (ShareB::kIdle && ShareB::Across(i) >= TileB::kWidth) continue;
         CopyAsync<kCopy>(b.values, TileB::Offset(ShareB::Depth(0), ShareB::Across(i)), from, 0,
                          inside && left_b_ > ShareB::kStep * i);
       }

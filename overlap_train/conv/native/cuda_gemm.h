@@ -39,16 +39,17 @@ __device__ __forceinline__ void PutSums(const GemmOutput& out, Index row, Index 
   }
 }
 
-// fp32: each thread 8 × 8 sums; the threads of a warp 4 down and 8 across, so that quads of 8 columns lie in
-// 32 banks. Neighbouring threads share the column, and the next but one the row: of such pairs half a warp is
-// served at once, and not a quarter.
+// fp32: each thread 8 × 8 sums, or 8 × 2 of tiles with 16 columns; the threads of a warp 4 down and 8 across,
+// so that quads of 8 columns lie in 32 banks. Neighbouring threads share the column, and the next but one the
+// row: of such pairs half a warp is served at once, and not a quarter.
 template <class Config, class TileA, class TileB>
 struct Fp32Product {
-  static constexpr int kDown = Config::kRows / 8, kAcross = Config::kColumns / 8;
+  static constexpr int kDown = Config::kRows / 8, kAcross = Config::kThreads / kDown;
   using Rows = ThreadShare<TileA, kDown>;
   using Columns = ThreadShare<TileB, kAcross>;
-  static_assert(kDown * kAcross == Config::kThreads && kAcross % 8 == 0);
-  float sums[8][8] = {};
+  static constexpr int kEach = Columns::kCount;
+  static_assert(kAcross % 8 == 0);
+  float sums[8][kEach] = {};
 
   static __device__ __forceinline__ int Down() {
     return threadIdx.x / 32 / (kAcross / 8) * 4 + threadIdx.x % 32 / 16 * 2 + threadIdx.x % 2;
@@ -59,13 +60,13 @@ struct Fp32Product {
 
   __device__ __forceinline__ void Multiply(const TileA& a, const TileB& b) {
     // Unrolled, columns of four depths would be read further ahead than the registers hold.
-#pragma unroll(TileB::kIsDepthFast ? 1 : kGemmDepth / 4)
+#pragma unroll(TileB::kIsDepthFast&& kEach == 8 ? 1 : kGemmDepth / 4)
     for (int d = 0; d < kGemmDepth; d += 4) {
       float left[8][4];
       Rows::Read(a, Down(), d, left);
       if constexpr (TileB::kIsDepthFast) {
 #pragma unroll
-        for (int j = 0; j < 8; ++j) {
+        for (int j = 0; j < kEach; ++j) {
           float right[4];
           b.template Read<4>(d, Columns::At(Across(), j), right);
 #pragma unroll
@@ -98,7 +99,7 @@ struct Fp32Product {
       const Index row = rows.At(Rows::At(Down(), i));
       if (row == kOutside) continue;
 #pragma unroll
-      for (int j = 0; j < 8; j += kRun) {
+      for (int j = 0; j < kEach; j += kRun) {
         float run[kRun];
 #pragma unroll
         for (int n = 0; n < kRun; ++n) run[n] = sums[i][j + n];
@@ -158,12 +159,12 @@ template <bool kIsTf32, int kWidth, int kFloats>
 struct GemmConfig {
   static constexpr bool kTf32 = kIsTf32;
   static constexpr int kRows = 128, kColumns = kWidth, kCopy = kFloats;
-  static constexpr int kThreads = kTf32 ? 128 : 2 * kColumns;
+  static constexpr int kThreads = !kTf32 && kColumns == 128 ? 256 : 128;
   static constexpr int kStages = kTf32 && kColumns == 128 ? 4 : 3;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
   static constexpr int kBlocks = 1;
 #else
-  static constexpr int kBlocks = (kCopy == 4 ? 256 : 192) / kColumns;
+  static constexpr int kBlocks = kColumns == 128 ? 2 : kCopy == 4 ? 4 : 3;
 #endif
   template <class Problem>
   using A = GemmTile<Problem::kDepthFastA, kRows>;

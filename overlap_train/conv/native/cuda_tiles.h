@@ -33,12 +33,13 @@ struct GemmTile {
   }
 };
 
-// Which 8 of a tile's rows or columns are a thread's, of kThreads along that side: in quads where these are
-// neighbours in the tile.
+// Which kCount of a tile's rows or columns are a thread's, of kThreads along that side: in quads where these
+// are neighbours in the tile.
 template <class Tile, int kThreads>
 struct ThreadShare {
-  static_assert(kThreads * 8 == Tile::kWidth);
+  static constexpr int kCount = Tile::kWidth / kThreads;
   static constexpr int kRun = Tile::kIsDepthFast ? 1 : 4;  // how many are neighbours
+  static_assert(kCount % kRun == 0);
   static __device__ __forceinline__ int At(int thread, int i) {
     return i / kRun * (kThreads * kRun) + thread * kRun + i % kRun;
   }
