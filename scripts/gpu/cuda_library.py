@@ -14,11 +14,12 @@ from typing import Any
 
 from scripts.gpu.loading import ROOT
 
-__all__ = ["ALGORITHMS", "KernelError", "Kernels", "Shape", "compile_kernels"]
+__all__ = ["ALGORITHMS", "DIRECTIONS", "KernelError", "Kernels", "Shape", "compile_kernels"]
 
 NATIVE_SOURCES = ROOT / "overlap_train" / "conv" / "native"
 # enum CudaAlgorithm in conv_cuda.h.
-ALGORITHMS = {"shared_memory": 0, "implicit_gemm": 1, "implicit_gemm_tf32": 2, "few_channels": 3}
+ALGORITHMS = {"shared_memory": 0, "implicit_gemm": 1, "implicit_gemm_tf32": 2}
+DIRECTIONS = ("forward", "input_gradient", "filter_gradient")
 
 
 class KernelError(RuntimeError):
@@ -90,26 +91,32 @@ class Kernels:
     def __init__(self, path: Path) -> None:
         self._library = ctypes.CDLL(str(path))
         self._library.overlap_conv_error_name.restype = ctypes.c_char_p
-        self._library.overlap_conv_filter_gradient_workspace.restype = ctypes.c_longlong
-        self._library.overlap_conv_epilogue_gradient_workspace.restype = ctypes.c_longlong
+        for what in (*DIRECTIONS, "epilogue_gradient"):
+            getattr(self._library, f"overlap_conv_{what}_workspace").restype = ctypes.c_longlong
 
-    def few_channels(self, shape: Shape) -> bool:
-        return bool(self._library.overlap_conv_few_channels(ctypes.byref(shape)))
-
-    def filter_workspace(self, shape: Shape) -> int:
-        return int(self._library.overlap_conv_filter_gradient_workspace(ctypes.byref(shape)))
+    def workspace(self, shape: Shape, direction: str, algorithm: str) -> int:
+        """Return how many floats of workspace one of DIRECTIONS needs, 0 for none."""
+        function = getattr(self._library, f"overlap_conv_{direction}_workspace")
+        return int(function(ctypes.byref(shape), ALGORITHMS[algorithm]))
 
     def epilogue_workspace(self, pixels: int, channels: int) -> int:
         sizes = ctypes.c_longlong(pixels), ctypes.c_longlong(channels)
         return int(self._library.overlap_conv_epilogue_gradient_workspace(*sizes))
 
     def forward(
-        self, shape: Shape, x: int, filters: int, y: int, algorithm: str, *, bias: int = 0, relu: bool = False
+        self,
+        shape: Shape,
+        x: int,
+        filters: int,
+        y: int,
+        algorithm: str,
+        workspace: int,
+        *,
+        bias: int = 0,
+        relu: bool = False,
     ) -> None:
-        number = ALGORITHMS[algorithm]
-        self._call(
-            "forward_cuda", shape, *_pointers(x, filters, bias), int(relu), *_pointers(y), number, None
-        )
+        operands = *_pointers(x, filters, bias), int(relu), *_pointers(y)
+        self._call("forward_cuda", shape, *operands, ALGORITHMS[algorithm], *_pointers(workspace), None)
 
     def forward_streams(
         self,
@@ -126,8 +133,13 @@ class Kernels:
         after = ALGORITHMS[algorithm], chunks, handles, len(streams), None
         self._call("forward_streams_cuda", shape, *_pointers(x, filters, 0), 0, *_pointers(y), *after)
 
-    def input_gradient(self, shape: Shape, dy: int, filters: int, dx: int, algorithm: str) -> None:
-        self._call("input_gradient_cuda", shape, *_pointers(dy, filters, dx), ALGORITHMS[algorithm], None)
+    def input_gradient(
+        self, shape: Shape, dy: int, filters: int, dx: int, algorithm: str, workspace: int
+    ) -> None:
+        number = ALGORITHMS[algorithm]
+        self._call(
+            "input_gradient_cuda", shape, *_pointers(dy, filters, dx), number, *_pointers(workspace), None
+        )
 
     def filter_gradient(
         self, shape: Shape, x: int, dy: int, dfilters: int, algorithm: str, workspace: int

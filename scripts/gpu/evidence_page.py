@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from scripts.gpu.cuda_library import DIRECTIONS
 from scripts.gpu.page import Row, Section, table
 from scripts.gpu.record import Record
-from scripts.gpu.timing_stages import AGAINST, BARS, DIRECTIONS, PRECISION, geometric_means
+from scripts.gpu.timing_stages import AGAINST, BARS, PRECISION, geometric_means
 
 __all__ = ["SECTIONS", "plot_all"]
 
-_CONTESTANTS = ("ours_fp32", "ours_tf32", "ours_few_channels", "cudnn_fp32", "cudnn_tf32")
+_CONTESTANTS = ("ours_fp32", "ours_tf32", "cudnn_fp32", "cudnn_tf32")
 
 
 def _build(rows: list[Row]) -> str:

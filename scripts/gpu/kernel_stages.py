@@ -99,10 +99,14 @@ def resources(log: str) -> dict[str, dict[str, int]]:
 
 
 def _kernel_name(mangled: str) -> str:
-    parts = re.findall(r"(ImplicitGemm|SharedMemory|FewChannels|EpilogueGradient|AddSlices)Kernel", mangled)
+    parts = re.findall(r"(ImplicitGemm|SharedMemory|EpilogueGradient|AddSlices)Kernel", mangled)
     problem = re.findall(r"(Forward|InputGradient|FilterGradient)Problem", mangled)
-    product = re.findall(r"(Fp32|Tf32)Product", mangled)
-    return " ".join([*parts[:1], *problem[:1], *product[:1]]) or mangled
+    tiles = [
+        f"{'Tf32' if int(tf32) else 'Fp32'} 128×{columns}, copies of {copy}"
+        for tf32, columns, copy in re.findall(r"GemmConfigILb(\d)ELi(\d+)ELi(\d)E", mangled)
+    ]
+    rows = [f"by {count}" for count in re.findall(r"AddSlicesKernelILi(\d+)E", mangled)]
+    return " ".join([*parts[:1], *problem[:1], *tiles[:1], *rows[:1]]) or mangled
 
 
 def check(context: Context) -> dict[str, Any]:

@@ -8,17 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 from scripts.gpu.clocks import Clock, Samples, interleave, median_ratio
-from scripts.gpu.cuda_library import Kernels, Shape
+from scripts.gpu.cuda_library import DIRECTIONS, Kernels, Shape
 from scripts.gpu.kernel_stages import arrays_of, kernels_of
 from scripts.gpu.shapes import LAYERS, layer_shape, shrunk
 from scripts.gpu.stages import Context
 
-__all__ = ["AGAINST", "BARS", "DIRECTIONS", "PRECISION", "geometric_means", "streams", "timing"]
+__all__ = ["AGAINST", "BARS", "PRECISION", "geometric_means", "streams", "timing"]
 
-DIRECTIONS = ("forward", "input_gradient", "filter_gradient")
 # Times as fast as cuDNN, in geometric mean over U-Net's layers.
-BARS = {"ours_fp32": 0.9, "ours_tf32": 0.7, "ours_few_channels": 1.0}
-AGAINST = {"ours_fp32": "cudnn_fp32", "ours_tf32": "cudnn_tf32", "ours_few_channels": "cudnn_fp32"}
+BARS = {"ours_fp32": 0.9, "ours_tf32": 0.7}
+AGAINST = {"ours_fp32": "cudnn_fp32", "ours_tf32": "cudnn_tf32"}
 _ALGORITHMS = {"ours_fp32": "implicit_gemm", "ours_tf32": "implicit_gemm_tf32"}
 _BATCH = 8
 PRECISION = "precision of cuDNN"
@@ -86,24 +85,24 @@ class Ours:
     def __init__(self, kernels: Kernels, arrays: Any, shape: Shape) -> None:
         self._kernels, self._shape = kernels, shape
         self._tensors = [arrays.normal(*size) for size in (shape.x, shape.filters, shape.y)]
-        self._tensors.append(arrays.filled(max(kernels.filter_workspace(shape), 1)))
+        # One workspace for all: what is queued on one stream uses it in turn.
+        needed = (kernels.workspace(shape, way, name) for way in DIRECTIONS for name in _ALGORITHMS.values())
+        self._tensors.append(arrays.filled(max(1, *needed)))
         self._tensors += [arrays.filled(*size) for size in (shape.x, shape.filters, shape.y)]
         self._at = [arrays.address(tensor) for tensor in self._tensors]
 
     def contestants(self, direction: str) -> Contestants:
         """Return what to run for a direction, by name."""
-        names = dict(_ALGORITHMS)
-        if direction == "forward" and self._kernels.few_channels(self._shape):
-            names["ours_few_channels"] = "few_channels"
-        return {name: getattr(self, f"_{direction}")(algorithm) for name, algorithm in names.items()}
+        run = getattr(self, f"_{direction}")
+        return {name: run(algorithm) for name, algorithm in _ALGORITHMS.items()}
 
     def _forward(self, algorithm: str) -> Callable[[], object]:
-        x, filters, _, _, _, _, y = self._at
-        return lambda: self._kernels.forward(self._shape, x, filters, y, algorithm)
+        x, filters, _, workspace, _, _, y = self._at
+        return lambda: self._kernels.forward(self._shape, x, filters, y, algorithm, workspace)
 
     def _input_gradient(self, algorithm: str) -> Callable[[], object]:
-        _, filters, dy, _, dx, _, _ = self._at
-        return lambda: self._kernels.input_gradient(self._shape, dy, filters, dx, algorithm)
+        _, filters, dy, workspace, dx, _, _ = self._at
+        return lambda: self._kernels.input_gradient(self._shape, dy, filters, dx, algorithm, workspace)
 
     def _filter_gradient(self, algorithm: str) -> Callable[[], object]:
         x, _, dy, workspace, _, dfilters, _ = self._at

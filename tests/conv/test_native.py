@@ -75,16 +75,16 @@ def test_cuda_kernels_as_they_are_are_right_under_the_emulator(test_object, tmp_
 # CPU all the same, and on some GPUs.
 MUTATIONS = {
     "no wait for the tiles to multiply": (
-        *("cuda_gemm.h", "      WaitForCopies<1>();\n", "", "missing wait"),
+        *("cuda_gemm.h", "    WaitForCopies<kStages - 2>();\n", "", "missing wait"),
     ),
-    "no barrier before the reads of others' windows": (
-        *("cuda_kernels.h", "  __syncthreads();\n  if (row >= problem", "  if (row >= problem", "race"),
+    "no barrier before the reads of the rows": (
+        *("cuda_gemm.h", "* Config::kRows);\n  __syncthreads();\n", "* Config::kRows);\n", "race"),
     ),
     "one step of the depth too many": (
         *(
             "cuda_gemm.h",
-            "for (int d = 0; d < kGemmDepth; ++d) {",
-            "for (int d = 0; d < 17; ++d) {",
+            "for (int d = 0; d < kGemmDepth; d += 4) {",
+            "for (int d = 0; d <= kGemmDepth; d += 4) {",
             "beyond",
         ),
     ),
@@ -102,15 +102,38 @@ MUTATIONS = {
     ),
 }
 MORE_MUTATIONS = {
-    "no wait for the last tiles": (
-        *("cuda_gemm.h", "      WaitForCopies<0>();\n", "      WaitForCopies<1>();\n", "missing wait"),
+    "a wait that leaves the tiles to multiply under way": (
+        *(
+            "cuda_gemm.h",
+            "WaitForCopies<kStages - 2>();\n",
+            "WaitForCopies<kStages - 1>();\n",
+            "missing wait",
+        ),
     ),
-    "copies of no group": ("cuda_gemm.h", "    CommitCopies();\n", "", "missing wait"),
-    "no barrier before the product": (
-        *("cuda_gemm.h", "    __syncthreads();\n    product", "    product", "race"),
+    "copies of no group": (
+        *("cuda_gemm.h", "    CommitCopies();\n    product", "    product", "missing wait"),
     ),
-    "no barrier after the product": (
-        *("cuda_gemm.h", "stage);\n    __syncthreads();\n", "stage);\n", "read during a copy"),
+    "no barrier between the copies and the product": (
+        *("cuda_gemm.h", "    __syncthreads();\n    const int before", "    const int before", "race"),
+    ),
+    "a copy into the stage that is multiplied": (
+        *("cuda_gemm.h", "stage > 0 ? stage - 1 : kStages - 1;", "stage;", "read during a copy"),
+    ),
+    "rows of the tile that nobody copies": (
+        *(
+            "cuda_gather.h",
+            "i < ShareA::kCount; ++i) {\n        const",
+            "i < ShareA::kCount - 1; ++i) {\n        const",
+        ),
+        "uninitialised",
+    ),
+    "a quad that begins at the second float": (
+        *(
+            "cuda_tiles.h",
+            "Read<4>(d, At(thread, i), values[i]);",
+            "Read<4>(d + 1, At(thread, i), values[i]);",
+        ),
+        "misaligned",
     ),
     "no barrier before the next channels": (
         *("cuda_kernels.h", "    __syncthreads();\n  }\n  if (corner", "  }\n  if (corner", "race"),
@@ -118,8 +141,8 @@ MORE_MUTATIONS = {
     "no barrier before the sum of a block": (
         *("cuda_kernels.h", "= sum;\n  __syncthreads();\n", "= sum;\n", "race"),
     ),
-    "a fragment read past the last row": (
-        *("cuda_gemm.h", "row + FragmentRowA(lane, i));", "row + 1 + FragmentRowA(lane, i));", "beyond"),
+    "matrices read past the last row": (
+        *("cuda_tiles.h", "row + 16 * i + l % 16);", "row + 1 + 16 * i + l % 16);", "beyond"),
     ),
 }
 
@@ -224,9 +247,9 @@ def test_cuda_kernels_compile_without_spills(tmp_path, architectures) -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     spills = [line for line in result.stderr.splitlines() if "spill stores" in line]
-    assert len(spills) == 10 * len(architectures), "one line for each kernel"
+    assert len(spills) == 23 * len(architectures), "one line for each kernel"
     assert all("0 bytes spill stores, 0 bytes spill loads" in line for line in spills)
     found = kernel_stages.resources(result.stderr)
-    assert {"ImplicitGemm FilterGradient Tf32", "SharedMemory", "FewChannels"} <= found.keys()
-    assert len(found) == 10
+    assert {"ImplicitGemm FilterGradient Tf32 128×64, copies of 1", "SharedMemory"} <= found.keys()
+    assert len(found) == 23
     assert all(numbers["spilled_bytes"] == 0 for numbers in found.values())

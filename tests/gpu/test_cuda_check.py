@@ -72,7 +72,7 @@ from scripts.bench.conv_shapes import LAYERS
 def test_emulated_check_passes_and_says_so(capsys) -> None:
     assert cuda_check.main(["--emulate"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 * 7 + 1
+    assert len(lines) == 3 * 7
     assert all(line.startswith("emulated, ") for line in lines)
 
 
@@ -88,7 +88,7 @@ def test_wrong_result_is_told(capsys, monkeypatch, library) -> None:
     monkeypatch.setattr(NumpyArrays, "expected", wrong)
     assert cuda_check.main(["--emulate"]) == 1
     told = [line for line in capsys.readouterr().out.splitlines() if "TOO LARGE" in line]
-    assert len(told) == 4
+    assert len(told) == 6
     assert all("input gradient" in line for line in told)
 
 
@@ -96,9 +96,9 @@ def test_wrong_result_is_told(capsys, monkeypatch, library) -> None:
 def test_refused_launch_names_the_function_and_the_error(library) -> None:
     kernels = Kernels(library)
     with pytest.raises(
-        KernelError, match=r"overlap_conv_forward_cuda failed with cudaErrorInvalidValue \(1\)"
+        KernelError, match=r"overlap_conv_filter_gradient_cuda failed with cudaErrorInvalidValue \(1\)"
     ):
-        kernels.forward(Shape.of((1, 4, 4, 5), 2), 0, 0, 0, "few_channels")
+        kernels.filter_gradient(Shape.of((1, 9, 9, 4), 4), 0, 0, 0, "shared_memory", 0)
 
 
 def test_missing_compiler_is_named(monkeypatch, tmp_path) -> None:

@@ -16,9 +16,8 @@ namespace overlap_train::conv {
 enum CudaAlgorithm : int {
   kSharedMemory = 0,  // forward only: the paper's, kept as the reference
   kImplicitGemm = 1,  // register tiles, asynchronous copies; fp32
-  kImplicitGemmTf32 =
-      2,             // tensor cores: products of 10 bits, sums of 24; fp32 where compiled for less than sm_80
-  kFewChannels = 3,  // forward only, and where overlap_conv_few_channels says so
+  // Tensor cores: products of 10 bits, sums of 24; fp32 where compiled for less than sm_80.
+  kImplicitGemmTf32 = 2,
 };
 
 }  // namespace overlap_train::conv
@@ -26,29 +25,32 @@ enum CudaAlgorithm : int {
 // The name of a cudaError_t, such as "cudaErrorInvalidValue".
 OT_EXPORT const char* overlap_conv_error_name(int error);
 
-// Whether kFewChannels takes a shape: at most 4 input channels, and filters that fit 48 KiB of shared memory.
-OT_EXPORT int overlap_conv_few_channels(const overlap_train::conv::ConvShape* shape);
+// Floats of workspace that a product needs, in slices of its depth where it is too small to fill a GPU
+// otherwise; 0 for none, and then `workspace` may be null. Slices are summed in an order that depends on the
+// shape and the algorithm alone, so results repeat bit for bit.
+OT_EXPORT long long overlap_conv_forward_workspace(const overlap_train::conv::ConvShape* shape,
+                                                   int algorithm);
+OT_EXPORT long long overlap_conv_input_gradient_workspace(const overlap_train::conv::ConvShape* shape,
+                                                          int algorithm);
+OT_EXPORT long long overlap_conv_filter_gradient_workspace(const overlap_train::conv::ConvShape* shape,
+                                                           int algorithm);
 
 // y = conv(x, filter) + bias, then max(., 0) if relu. bias may be null.
 OT_EXPORT int overlap_conv_forward_cuda(const overlap_train::conv::ConvShape* shape, const float* x,
                                         const float* filter, const float* bias, int relu, float* y,
-                                        int algorithm, void* stream);
+                                        int algorithm, float* workspace, void* stream);
 
 // The same with the batch cut into `chunks` parts over `count` streams (the paper's Figure 3); they start
-// after what is queued on `stream`, which goes on when all are done.
+// after what is queued on `stream`, which goes on when all are done. No chunk is sliced.
 OT_EXPORT int overlap_conv_forward_streams_cuda(const overlap_train::conv::ConvShape* shape, const float* x,
                                                 const float* filter, const float* bias, int relu, float* y,
                                                 int algorithm, int chunks, void* const* streams, int count,
                                                 void* stream);
 
 OT_EXPORT int overlap_conv_input_gradient_cuda(const overlap_train::conv::ConvShape* shape, const float* dy,
-                                               const float* filter, float* dx, int algorithm, void* stream);
+                                               const float* filter, float* dx, int algorithm,
+                                               float* workspace, void* stream);
 
-// Floats of workspace that the filter gradient needs; 0 for none.
-OT_EXPORT long long overlap_conv_filter_gradient_workspace(const overlap_train::conv::ConvShape* shape);
-
-// Sums are formed in an order that depends on the shape alone, so results repeat bit for bit. `workspace` may
-// be null where none is needed.
 OT_EXPORT int overlap_conv_filter_gradient_cuda(const overlap_train::conv::ConvShape* shape, const float* x,
                                                 const float* dy, float* dfilter, int algorithm,
                                                 float* workspace, void* stream);

@@ -22,7 +22,7 @@
 #define __host__
 #define __forceinline__ inline
 #define __shared__ static
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;
@@ -39,12 +39,12 @@ enum class Fault {
   kRace,           // two threads touch one element between two barriers, and one of them writes
   kMissingWait,    // an element touched, or a block ended, while its asynchronous copy is under way
   kDivergence,     // a barrier that some threads of the block, or of the warp, do not reach
+  kMisaligned,     // several floats at once where the first is not aligned to all of them
 };
 
 inline const char* NameOf(Fault fault) {
-  constexpr const char* kNames[] = {"no fault",        "uninitialised shared memory",
-                                    "beyond the tile", "race",
-                                    "missing wait",    "divergent barrier"};
+  constexpr const char* kNames[] = {"no fault",     "uninitialised shared memory", "beyond the tile", "race",
+                                    "missing wait", "divergent barrier",           "misaligned"};
   return kNames[static_cast<int>(fault)];
 }
 
@@ -53,7 +53,7 @@ inline const char* NameOf(Fault fault) {
 struct Findings {
   int count = 0;
   Fault first = Fault::kNone;
-  std::string messages[6];  // the first of each kind
+  std::string messages[7];  // the first of each kind
 
   std::string All() const {
     std::string all;
@@ -79,6 +79,11 @@ inline bool Within(Index i, Index n) {
   if (i >= 0 && i < n) return true;
   Report(Fault::kBeyondTile, "element " + std::to_string(i) + " of " + std::to_string(n));
   return false;
+}
+
+inline void MustBeAligned(const float* address, std::size_t bytes) {
+  if (reinterpret_cast<std::uintptr_t>(address) % bytes == 0) return;
+  Report(Fault::kMisaligned, "global memory");
 }
 
 enum class State { kReady, kAtBarrier, kAtWarp, kDone };
@@ -123,6 +128,7 @@ inline void Prepare(unsigned threads) {
   for (unsigned t = 0; t < threads; ++t) {
     Fiber& fiber = fibers[t];
     fiber.state = State::kReady;
+    fiber.line = 0;
     fiber.queued.clear();
     fiber.groups.clear();
     fiber.stack.resize(64 << 10);

@@ -10,15 +10,16 @@
 namespace overlap_train::conv::emulator {
 
 // An element of shared memory, and who has touched it since the last barrier.
-class SharedFloat {
+template <class T>
+class SharedValue {
  public:
-  SharedFloat& operator=(float value) {
+  SharedValue& operator=(const T& value) {
     Touch(true);
     Put(value);
     return *this;
   }
-  SharedFloat& operator=(const SharedFloat& other) { return *this = static_cast<float>(other); }
-  operator float() const {
+  SharedValue& operator=(const SharedValue& other) { return *this = static_cast<T>(other); }
+  operator T() const {
     Touch(false);
     if (!written_) Report(Fault::kUninitialised, "read before it is written");
     return value_;
@@ -29,7 +30,7 @@ class SharedFloat {
     in_flight_ = true;
   }
   static void Finish(void* element, float value) {
-    auto* const self = static_cast<SharedFloat*>(element);
+    auto* const self = static_cast<SharedValue*>(element);
     self->in_flight_ = false;
     self->Touch(true);
     self->Put(value);
@@ -38,7 +39,7 @@ class SharedFloat {
  private:
   static constexpr int kNobody = -1, kSeveral = -2;
 
-  void Put(float value) {
+  void Put(const T& value) {
     value_ = value;
     written_ = true;
   }
@@ -46,7 +47,7 @@ class SharedFloat {
     if (block_ != block) {  // what another block left in it is undefined
       block_ = block;
       written_ = in_flight_ = false;
-      value_ = __builtin_nanf("");
+      std::memset(static_cast<void*>(&value_), 0xff, sizeof value_);  // of a float, NaN
       interval_ = interval - 1;
     }
     if (in_flight_) Report(Fault::kMissingWait, writes ? "written during a copy" : "read during a copy");
@@ -66,11 +67,18 @@ class SharedFloat {
     writer_ = me;
   }
 
-  mutable float value_ = 0;
+  mutable T value_ = {};
   mutable unsigned block_ = 0, interval_ = 0;
   mutable int writer_ = kNobody, reader_ = kNobody;
   mutable bool written_ = false, in_flight_ = false;
 };
+
+using SharedFloat = SharedValue<float>;
+
+inline std::vector<SharedFloat>& DynamicMemory() {
+  static std::vector<SharedFloat> memory;
+  return memory;
+}
 
 // A part of dynamic shared memory that knows where it ends.
 class SharedPointer {
@@ -85,6 +93,10 @@ class SharedPointer {
       return {begin_ + from, count};
     return {begin_, 0};
   }
+  // Element i begins `count` that are read or written at once.
+  void MustBeAligned(Index i, int count) const {
+    if ((begin_ - DynamicMemory().data() + i) % count != 0) Report(Fault::kMisaligned, "shared memory");
+  }
 
  private:
   SharedFloat* begin_;
@@ -93,7 +105,7 @@ class SharedPointer {
 
 // All dynamic shared memory of the kernel that runs.
 inline SharedPointer DynamicShared() {
-  static std::vector<SharedFloat> memory;
+  auto& memory = DynamicMemory();
   if (memory.size() < dynamic_floats) memory.resize(dynamic_floats);
   return {memory.data(), static_cast<Index>(dynamic_floats)};
 }
@@ -106,17 +118,24 @@ inline SharedPointer DynamicShared() {
 
 namespace overlap_train::conv {
 
-using emulator::SharedFloat;
 using emulator::SharedPointer;
+using emulator::SharedValue;
 
 inline SharedPointer SharedPart(const SharedPointer& whole, Index from, Index count) {
   return whole.Part(from, count);
 }
 
-inline void CopyAsync(SharedFloat& shared, const float* source, Index at) {
-  shared.Begin();
-  emulator::fibers[threadIdx.x].queued.push_back(
-      {SharedFloat::Finish, &shared, at == kOutside ? 0.0f : source[at]});
+template <int kCount>
+void CopyAsync(const SharedPointer& shared, int i, const float* source, Index at, bool inside) {
+  using emulator::SharedFloat;
+  shared.MustBeAligned(i, kCount);
+  emulator::MustBeAligned(source + (inside ? at : 0), kCount * sizeof(float));
+  for (int n = 0; n < kCount; ++n) {
+    SharedFloat& to = shared[i + n];
+    to.Begin();
+    emulator::fibers[threadIdx.x].queued.push_back(
+        {SharedFloat::Finish, &to, inside ? source[at + n] : 0.0f});
+  }
 }
 
 inline void CommitCopies() {
@@ -134,17 +153,28 @@ inline void WaitForCopies() {
   }
 }
 
+template <int kCount>
+void ReadTogether(const SharedPointer& shared, int i, float* values) {
+  shared.MustBeAligned(i, kCount);
+  for (int n = 0; n < kCount; ++n) values[n] = shared[i + n];
+}
+
+template <class RowAt>
+void ReadMatrices(const SharedPointer& shared, const RowAt& row_at, float (&values)[4]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  shared.MustBeAligned(row_at(lane), 4);
+  for (int m = 0; m < 4; ++m) values[m] = shared[row_at(8 * m + lane / 4) + lane % 4];
+}
+
+inline float ToTf32(float value) { return RoundTf32(value); }
+
 // The tensor cores' product: the lanes of a warp put their fragments together, and each takes its own of the
 // result.
 inline void MultiplyTf32(float (&c)[4], const float (&a)[4], const float (&b)[2]) {
   static float left[32][16][8], right[32][8][8];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  for (int i = 0; i < 4; ++i) {
-    left[warp][FragmentRowA(lane, i)][FragmentDepthA(lane, i)] = RoundTf32(a[i]);
-  }
-  for (int i = 0; i < 2; ++i) {
-    right[warp][FragmentDepthB(lane, i)][FragmentColumnB(lane)] = RoundTf32(b[i]);
-  }
+  for (int i = 0; i < 4; ++i) left[warp][FragmentRowA(lane, i)][FragmentDepthA(lane, i)] = CutTf32(a[i]);
+  for (int i = 0; i < 2; ++i) right[warp][FragmentDepthB(lane, i)][FragmentColumnB(lane)] = CutTf32(b[i]);
   emulator::Wait(emulator::State::kAtWarp, __LINE__);
   for (int i = 0; i < 4; ++i) {
     for (int d = 0; d < 8; ++d) {
@@ -152,6 +182,12 @@ inline void MultiplyTf32(float (&c)[4], const float (&a)[4], const float (&b)[2]
     }
   }
   emulator::Wait(emulator::State::kAtWarp, __LINE__);
+}
+
+template <int kCount>
+void StoreTogether(float* to, const float (&values)[kCount]) {
+  emulator::MustBeAligned(to, kCount * sizeof(float));
+  for (int n = 0; n < kCount; ++n) to[n] = values[n];
 }
 
 }  // namespace overlap_train::conv

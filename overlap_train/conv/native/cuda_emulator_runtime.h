@@ -174,7 +174,7 @@ inline cudaError_t cudaFree(void* memory) {
 }
 
 inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
-  std::memcpy(to, from, bytes);
+  if (bytes > 0) std::memcpy(to, from, bytes);
   return cudaSuccess;
 }
 

@@ -31,7 +31,7 @@ void ExpectFault(Fault fault, const char* what, const Kernel& kernel, unsigned t
   emulator::Clear();
 }
 
-float source[1024];
+alignas(16) float source[1024], stored[1024];
 volatile float sink;
 
 void TestSharedMemory() {
@@ -48,7 +48,7 @@ void TestSharedMemory() {
     sink = shared[(threadIdx.x + 1) % 64];
   });
   const auto leftover = [] {
-    __shared__ SharedTile<1, 64, 0> tile;
+    __shared__ SharedTile<1, 64> tile;
     if (blockIdx.x == 0) tile.At(0, threadIdx.x) = 1;
     sink = tile.At(0, threadIdx.x);
   };
@@ -62,9 +62,9 @@ void TestSharedMemory() {
     __syncthreads();
     sink = first[threadIdx.x];
   });
-  ExpectFault(Fault::kBeyondTile, "the padding of a tile", [] {
-    __shared__ SharedTile<2, 60, 4> tile;
-    tile.At(1, threadIdx.x) = 1;
+  ExpectFault(Fault::kBeyondTile, "the next row of a tile", [] {
+    __shared__ SharedTile<2, 60> tile;
+    tile.At(0, threadIdx.x) = 1;
   });
   ExpectFault(Fault::kBeyondTile, "a part larger than what was asked for", [] {
     OT_DYNAMIC_SHARED(shared);
@@ -102,7 +102,7 @@ template <class Step>
 void ExpectOfCopy(Fault fault, const char* what, const Step& step) {
   ExpectFault(fault, what, [&] {
     OT_DYNAMIC_SHARED(shared);
-    CopyAsync(shared[threadIdx.x], source, threadIdx.x);
+    CopyAsync<1>(shared, threadIdx.x, source, threadIdx.x, true);
     step();
     if (threadIdx.x > 0) sink = shared[threadIdx.x - 1];
   });
@@ -131,14 +131,40 @@ void TestCopies() {
     CommitCopies();
     WaitForCopies<0>();
   });
+  ExpectFault(Fault::kNone, "four words at once", [] {
+    OT_DYNAMIC_SHARED(shared);
+    float read[4];
+    if (threadIdx.x < 16) CopyAsync<4>(shared, 4 * threadIdx.x, source, 4 * threadIdx.x, true);
+    CommitCopies();
+    WaitForCopies<0>();
+    __syncthreads();
+    ReadTogether<4>(shared, (4 * threadIdx.x + 8) % 64, read);
+    StoreTogether(stored + 4 * threadIdx.x, read);
+  });
+  ExpectFault(Fault::kMisaligned, "four words at once from the second on", [] {
+    OT_DYNAMIC_SHARED(shared);
+    if (threadIdx.x == 0) CopyAsync<4>(shared, 0, source, 1, true);
+    CommitCopies();
+    WaitForCopies<0>();
+  });
+  ExpectFault(Fault::kMisaligned, "four words at once to the third of shared memory", [] {
+    OT_DYNAMIC_SHARED(shared);
+    if (threadIdx.x == 0) CopyAsync<4>(shared, 2, source, 0, false);
+    CommitCopies();
+    WaitForCopies<0>();
+  });
+  ExpectFault(Fault::kMisaligned, "two words stored at once from the second on", [] {
+    const float values[2] = {};
+    StoreTogether(stored + 1, values);
+  });
   ExpectFault(Fault::kMissingWait, "a word written while it is being copied", [] {
     OT_DYNAMIC_SHARED(shared);
-    CopyAsync(shared[threadIdx.x], source, kOutside);
+    CopyAsync<1>(shared, threadIdx.x, source, 0, false);
     shared[threadIdx.x] = 1;
   });
   ExpectFault(Fault::kMissingWait, "a block that ends before its copies", [] {
     OT_DYNAMIC_SHARED(shared);
-    CopyAsync(shared[threadIdx.x], source, threadIdx.x);
+    CopyAsync<1>(shared, threadIdx.x, source, threadIdx.x, true);
     CommitCopies();
   });
 }

@@ -1,206 +1,224 @@
 // The implicit GEMM: the matrices of cuda_index.h, never laid out in memory. A block gathers tiles of them
-// into shared memory, the next pair while the present one is multiplied.
+// into a ring of stages in shared memory, some steps of the depth ahead of what is multiplied.
 #ifndef OVERLAP_TRAIN_CONV_CUDA_GEMM_H_
 #define OVERLAP_TRAIN_CONV_CUDA_GEMM_H_
 
-#include "cuda_index.h"
+#include <type_traits>
+
+#include "cuda_gather.h"
 #include "cuda_kernels.h"
-#include "cuda_language.h"
 
 namespace overlap_train::conv {
-
-constexpr int kGemmRows = 64, kGemmColumns = 64, kGemmDepth = 16, kGemmThreads = 256;
-// Rows of a tile are 72 floats apart, 8 banks: the 4 depths × 8 rows that a warp reads of a TF32 fragment lie
-// in 32 different banks.
-constexpr int kGemmPad = 8;
-
-struct GemmTiles {
-  SharedTile<kGemmDepth, kGemmRows, kGemmPad> a[2];
-  SharedTile<kGemmDepth, kGemmColumns, kGemmPad> b[2];
-};
-
-// Which elements of a [kGemmDepth, kWidth] tile a thread gathers: neighbouring threads those that are
-// neighbours in memory. Either its depth or its index across is the same for all of them.
-template <bool kDepthFast, int kWidth>
-struct Share {
-  static constexpr int kCount = kGemmDepth * kWidth / kGemmThreads;
-  static constexpr int kStep = kGemmThreads / (kDepthFast ? kGemmDepth : kWidth);
-  static __device__ __forceinline__ int Depth(int i) {
-    return kDepthFast ? threadIdx.x % kGemmDepth : threadIdx.x / kWidth + kStep * i;
-  }
-  static __device__ __forceinline__ int Across(int i) {
-    return kDepthFast ? threadIdx.x / kGemmDepth + kStep * i : threadIdx.x % kWidth;
-  }
-};
-
-// Copies the pairs of tiles that a block multiplies, from (row0, column0) on.
-template <class Problem>
-class Gatherer {
-  using ShareA = Share<Problem::kDepthFastA, kGemmRows>;
-  using ShareB = Share<Problem::kDepthFastB, kGemmColumns>;
-  static constexpr int kRows = Problem::kDepthFastA ? ShareA::kCount : 1;
-
- public:
-  __device__ __forceinline__ Gatherer(const Problem& p, const float* a, const float* b, Index row0,
-                                      Index column0)
-      : p_(p), a_(a), b_(b), row0_(row0), column0_(column0), depth_(p.depth()) {
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const Index row = row0 + ShareA::Across(i);
-      rows_[i] = p.RowAt(row < p.rows() ? row : 0);
-    }
-  }
-
-  // Queues the copies of the pair at depth d0.
-  __device__ __forceinline__ void Gather(Index d0, GemmTiles& tiles, int stage) const {
-#pragma unroll
-    for (int i = 0; i < ShareA::kCount; ++i) {
-      const int d = ShareA::Depth(i), r = ShareA::Across(i);
-      const bool inside = d0 + d < depth_ && row0_ + r < p_.rows();
-      const Index at = inside ? p_.A(rows_[i % kRows], p_.DepthAt(d0 + d)) : kOutside;
-      CopyAsync(tiles.a[stage].At(d, r), a_, at);
-    }
-#pragma unroll
-    for (int i = 0; i < ShareB::kCount; ++i) {
-      const int d = ShareB::Depth(i), c = ShareB::Across(i);
-      const bool inside = d0 + d < depth_ && column0_ + c < p_.columns();
-      const Index at = inside ? p_.B(p_.DepthAt(d0 + d), column0_ + c) : kOutside;
-      CopyAsync(tiles.b[stage].At(d, c), b_, at);
-    }
-    CommitCopies();
-  }
-
- private:
-  const Problem& p_;
-  const float *const a_, *const b_;
-  const Index row0_, column0_, depth_;
-  typename Problem::Row rows_[kRows];
-};
 
 // Where a block's sums go.
 struct GemmOutput {
   float* c;
   const float* bias;  // forward only
   int relu;
+  int quads;    // whether four neighbours in C are aligned to 16 bytes
   Index slice;  // floats from one slice of the depth to the next
 };
 
-__device__ __forceinline__ void PutSum(const GemmOutput& out, Index at, Index column, float sum) {
-  out.c[at + out.slice * blockIdx.z] = Finished(sum, out.bias, column, out.relu);
+// Stores kRun neighbours in a row of C, from `column` on.
+template <int kRun>
+__device__ __forceinline__ void PutSums(const GemmOutput& out, Index row, Index column, Index columns,
+                                        const float (&sums)[kRun]) {
+  float* const to = out.c + out.slice * blockIdx.z + row + column;
+  float values[kRun];
+#pragma unroll
+  for (int i = 0; i < kRun; ++i) {
+    values[i] = column + i < columns ? Finished(sums[i], out.bias, column + i, out.relu) : 0.0f;
+  }
+  if (kRun > 1 && out.quads) {
+    if (column < columns) StoreTogether(to, values);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kRun; ++i) {
+    if (column + i < columns) to[i] = values[i];
+  }
 }
 
-// fp32: each thread a 4 × 4 block, rows and columns 16 apart so that reads of shared memory spread over the
-// banks.
+// fp32: each thread 8 × 8 sums, or 8 × 2 of tiles with 16 columns; the threads of a warp 4 down and 8 across,
+// so that quads of 8 columns lie in 32 banks. Neighbouring threads share the column, and the next but one the
+// row: of such pairs half a warp is served at once, and not a quarter.
+template <class Config, class TileA, class TileB>
 struct Fp32Product {
-  float sums[4][4] = {};
+  static constexpr int kDown = Config::kRows / 8, kAcross = Config::kThreads / kDown;
+  using Rows = ThreadShare<TileA, kDown>;
+  using Columns = ThreadShare<TileB, kAcross>;
+  static constexpr int kEach = Columns::kCount;
+  static_assert(kAcross % 8 == 0);
+  float sums[8][kEach] = {};
 
-  __device__ __forceinline__ void Multiply(GemmTiles& tiles, int stage) {
-    const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
+  static __device__ __forceinline__ int Down() {
+    return threadIdx.x / 32 / (kAcross / 8) * 4 + threadIdx.x % 32 / 16 * 2 + threadIdx.x % 2;
+  }
+  static __device__ __forceinline__ int Across() {
+    return threadIdx.x / 32 % (kAcross / 8) * 8 + threadIdx.x / 2 % 8;
+  }
+
+  __device__ __forceinline__ void Multiply(const TileA& a, const TileB& b) {
+    // Unrolled, columns of four depths would be read further ahead than the registers hold.
+#pragma unroll(TileB::kIsDepthFast&& kEach == 8 ? 1 : kGemmDepth / 4)
+    for (int d = 0; d < kGemmDepth; d += 4) {
+      float left[8][4];
+      Rows::Read(a, Down(), d, left);
+      if constexpr (TileB::kIsDepthFast) {
 #pragma unroll
-    for (int d = 0; d < kGemmDepth; ++d) {
-      float a[4], b[4];
+        for (int j = 0; j < kEach; ++j) {
+          float right[4];
+          b.template Read<4>(d, Columns::At(Across(), j), right);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        a[i] = tiles.a[stage].At(d, ty + 16 * i);
-        b[i] = tiles.b[stage].At(d, tx + 16 * i);
-      }
+          for (int e = 0; e < 4; ++e) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
+            for (int i = 0; i < 8; ++i) sums[i][j] += left[i][e] * right[e];
+          }
+        }
+      } else {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) sums[i][j] += a[i] * b[j];
+        for (int e = 0; e < 4; ++e) {
+          float right[8];
+          Columns::ReadDepth(b, Across(), d + e, right);
+#pragma unroll
+          for (int i = 0; i < 8; ++i) {
+#pragma unroll
+            for (int j = 0; j < 8; ++j) sums[i][j] += left[i][e] * right[j];
+          }
+        }
       }
     }
   }
-  template <class Problem>
-  __device__ __forceinline__ void Put(const Problem& p, Index row0, Index column0,
+
+  template <class Table>
+  __device__ __forceinline__ void Put(Table& rows, Index column0, Index columns,
                                       const GemmOutput& out) const {
+    constexpr int kRun = Columns::kRun;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 8; ++i) {
+      const Index row = rows.At(Rows::At(Down(), i));
+      if (row == kOutside) continue;
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const Index row = row0 + threadIdx.x / 16 + 16 * i, column = column0 + threadIdx.x % 16 + 16 * j;
-        if (row < p.rows() && column < p.columns()) PutSum(out, p.C(row, column), column, sums[i][j]);
+      for (int j = 0; j < kEach; j += kRun) {
+        float run[kRun];
+#pragma unroll
+        for (int n = 0; n < kRun; ++n) run[n] = sums[i][j + n];
+        PutSums(out, row, column0 + Columns::At(Across(), j), columns, run);
       }
     }
   }
 };
 
-// TF32 on tensor cores: 8 warps, 4 down and 2 across, each 16 rows × 32 columns as four products of 16×8×8.
+// TF32 on tensor cores: 4 warps, 2 down and 2 across, each 64 rows × half of the columns as products of
+// 16×8×8.
+template <class Config, class TileA, class TileB>
 struct Tf32Product {
-  float sums[4][4] = {};
+  static constexpr int kRows = Config::kRows / 2, kColumns = Config::kColumns / 2;
+  static constexpr int kDown = kRows / 16, kAcross = kColumns / 8;
+  float sums[kDown][kAcross][4] = {};
 
-  __device__ __forceinline__ void Multiply(GemmTiles& tiles, int stage) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = warp % 4 * 16, column = warp / 4 * 32;
+  static __device__ __forceinline__ int Row() { return threadIdx.x / 32 % 2 * kRows; }
+  static __device__ __forceinline__ int Column() { return threadIdx.x / 32 / 2 * kColumns; }
+
+  __device__ __forceinline__ void Multiply(const TileA& a, const TileB& b) {
 #pragma unroll
     for (int d = 0; d < kGemmDepth; d += 8) {
-      float a[4];
+      float left[kDown][4], right[kAcross][2];
+      WarpShare<TileA>::ReadLeft(a, Row(), d, left);
+      WarpShare<TileB>::ReadRight(b, Column(), d, right);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        a[i] = tiles.a[stage].At(d + FragmentDepthA(lane, i), row + FragmentRowA(lane, i));
-      }
+      for (int i = 0; i < kDown; ++i) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        float b[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          b[i] = tiles.b[stage].At(d + FragmentDepthB(lane, i), column + 8 * j + FragmentColumnB(lane));
-        }
-        MultiplyTf32(sums[j], a, b);
+        for (int j = 0; j < kAcross; ++j) MultiplyTf32(sums[i][j], left[i], right[j]);
       }
     }
   }
-  template <class Problem>
-  __device__ __forceinline__ void Put(const Problem& p, Index row0, Index column0,
+  template <class Table>
+  __device__ __forceinline__ void Put(Table& rows, Index column0, Index columns,
                                       const GemmOutput& out) const {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
+    for (int u = 0; u < 2 * kDown; ++u) {
+      const int i = u / 2, half = u % 2;
+      const Index row = rows.At(Row() + WarpShare<TileA>::Row(i, half, lane / 4));
+      if (row == kOutside) continue;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const Index row = row0 + warp % 4 * 16 + FragmentRowC(lane, i);
-        const Index column = column0 + warp / 4 * 32 + 8 * j + FragmentColumnC(lane, i);
-        if (row < p.rows() && column < p.columns()) PutSum(out, p.C(row, column), column, sums[j][i]);
+      for (int j = 0; j < kAcross; ++j) {
+        const float run[2] = {sums[i][j][2 * half], sums[i][j][2 * half + 1]};
+        PutSums(out, row, column0 + Column() + 8 * j + FragmentColumnC(lane, 0), columns, run);
       }
     }
   }
+};
+
+// A kernel's tiles: [kRows, kColumns] of C, by copies of kCopy floats. Registers are kept to what lets
+// kBlocks blocks share a multiprocessor, and the stages of as many fit 227 KiB. The index arithmetic of
+// single floats takes more of them. On sm_75, of fp32 only and without asynchronous copies, 64 KiB hold one
+// block.
+template <bool kIsTf32, int kWidth, int kFloats>
+struct GemmConfig {
+  static constexpr bool kTf32 = kIsTf32;
+  static constexpr int kRows = 128, kColumns = kWidth, kCopy = kFloats;
+  static constexpr int kThreads = !kTf32 && kColumns == 128 ? 256 : 128;
+  static constexpr int kStages = kTf32 && kColumns == 128 ? 4 : 3;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  static constexpr int kBlocks = 1;
+#else
+  static constexpr int kBlocks = kColumns == 128 ? 2 : kCopy == 4 ? 4 : 3;
+#endif
+  template <class Problem>
+  using A = GemmTile<Problem::kDepthFastA, kRows>;
+  template <class Problem>
+  using B = GemmTile<Problem::kDepthFastB, kColumns>;
+  template <class Problem>
+  using Product = std::conditional_t<kTf32, Tf32Product<GemmConfig, A<Problem>, B<Problem>>,
+                                     Fp32Product<GemmConfig, A<Problem>, B<Problem>>>;
+  template <class Problem>
+  static constexpr int kStageFloats = A<Problem>::kFloats + B<Problem>::kFloats;
 };
 
 // Grid: tiles of rows, tiles of columns, slices of the depth.
-template <class Problem, class Product>
-__global__ void __launch_bounds__(kGemmThreads)
-    ImplicitGemmKernel(Problem p, const float* __restrict__ a, const float* __restrict__ b, GemmOutput out) {
-  __shared__ GemmTiles tiles;
-  const Index row0 = static_cast<Index>(blockIdx.x) * kGemmRows;
-  const Index column0 = static_cast<Index>(blockIdx.y) * kGemmColumns;
+template <class Problem, class Config>
+__global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
+    ImplicitGemmKernel(Problem p, Walk walk, const float* __restrict__ a, const float* __restrict__ b,
+                       GemmOutput out) {
+  using TileA = typename Config::template A<Problem>;
+  using TileB = typename Config::template B<Problem>;
+  constexpr int kStages = Config::kStages, kStageFloats = Config::template kStageFloats<Problem>;
+  OT_DYNAMIC_SHARED(shared);
+  __shared__ RowTable<Config::kRows> rows;
+  rows.Fill(p, static_cast<Index>(blockIdx.x) * Config::kRows);
+  __syncthreads();
+  const auto tile_a = [&](int stage) {
+    return TileA{SharedPart(shared, stage * kStageFloats, TileA::kFloats)};
+  };
+  const auto tile_b = [&](int stage) {
+    return TileB{SharedPart(shared, stage * kStageFloats + TileA::kFloats, TileB::kFloats)};
+  };
+  const Index column0 = static_cast<Index>(blockIdx.y) * Config::kColumns;
   const Index steps = (p.depth() + kGemmDepth - 1) / kGemmDepth;
-  const Index begin = steps * blockIdx.z / gridDim.z, end = steps * (blockIdx.z + 1) / gridDim.z;
-  const Gatherer<Problem> gatherer(p, a, b, row0, column0);
-  Product product;
-  if (begin < end) gatherer.Gather(begin * kGemmDepth, tiles, 0);
-  for (Index step = begin; step < end; ++step) {
-    const int stage = (step - begin) % 2;
-    if (step + 1 < end) {
-      gatherer.Gather((step + 1) * kGemmDepth, tiles, 1 - stage);
-      WaitForCopies<1>();
-    } else {
-      WaitForCopies<0>();
-    }
-    __syncthreads();
-    product.Multiply(tiles, stage);
-    __syncthreads();
+  const Index begin = steps * blockIdx.z / gridDim.z;
+  const int count = static_cast<int>(steps * (blockIdx.z + 1) / gridDim.z - begin);
+  Gatherer<Problem, Config> gatherer(p, walk, a, b, rows, column0, begin * kGemmDepth);
+  typename Config::template Product<Problem> product;
+#pragma unroll
+  for (int step = 0; step < kStages - 1; ++step) {
+    if (step < count) gatherer.Gather(tile_a(step), tile_b(step));
+    CommitCopies();
   }
-  product.Put(p, row0, column0, out);
-}
-
-// How many slices the filter gradient's depth, all pixels, is cut into: its tiles alone would leave a GPU
-// empty.
-inline Index FilterGradientSlices(const ConvShape& s) {
-  const FilterGradientProblem p{s};
-  const Index tiles =
-      ((p.rows() + kGemmRows - 1) / kGemmRows) * ((p.columns() + kGemmColumns - 1) / kGemmColumns);
-  const Index wanted = (512 + tiles - 1) / tiles, most = (p.depth() + 8 * kGemmDepth - 1) / (8 * kGemmDepth);
-  const Index slices = wanted < most ? wanted : most;
-  return slices < 1 ? 1 : slices;
+  int stage = 0;
+  for (int left = count; left > 0; --left) {
+    WaitForCopies<kStages - 2>();
+    // For the others' copies, too; and all have read the stage before this, which is gathered into next.
+    __syncthreads();
+    const int before = stage > 0 ? stage - 1 : kStages - 1;
+    if (left >= kStages) gatherer.Gather(tile_a(before), tile_b(before));
+    CommitCopies();
+    product.Multiply(tile_a(stage), tile_b(stage));
+    stage = stage + 1 < kStages ? stage + 1 : 0;
+  }
+  WaitForCopies<0>();
+  product.Put(rows.outputs, column0, p.columns(), out);
 }
 
 }  // namespace overlap_train::conv

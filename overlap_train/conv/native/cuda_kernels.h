@@ -1,5 +1,5 @@
-// The CUDA kernels but the products of matrices (cuda_gemm.h): the paper's, few channels, and sums. They also
-// compile as C++ against cuda_emulator.h, which runs them on the CPU.
+// The CUDA kernels but the products of matrices (cuda_gemm.h): the paper's, and sums. They also compile as
+// C++ against cuda_emulator.h, which runs them on the CPU.
 #ifndef OVERLAP_TRAIN_CONV_CUDA_KERNELS_H_
 #define OVERLAP_TRAIN_CONV_CUDA_KERNELS_H_
 
@@ -71,49 +71,6 @@ __global__ void __launch_bounds__(kSharedThreads)
   }
 }
 
-// ---- few channels: at most kMostFew of the input. A window is so small that a thread reads it once, into
-// registers, for kFewOutputs outputs.
-
-constexpr int kMostFew = 4;
-constexpr int kFewThreads = 128;
-constexpr int kFewOutputs = 16;
-
-inline Index FewFloats(const ConvShape& s) { return s.k_h * s.k_w * s.in_c * kFewOutputs; }
-
-// Grid: rows of the forward problem, blocks of output channels.
-__global__ void __launch_bounds__(kFewThreads)
-    FewChannelsKernel(ConvShape s, const float* __restrict__ x, const float* __restrict__ filter,
-                      const float* __restrict__ bias, int relu, float* __restrict__ y) {
-  OT_DYNAMIC_SHARED(weights);
-  const ForwardProblem problem{s};
-  const Index k0 = static_cast<Index>(blockIdx.y) * kFewOutputs;
-  const Index row = static_cast<Index>(blockIdx.x) * kFewThreads + threadIdx.x;
-  for (Index i = threadIdx.x; i < problem.depth() * kFewOutputs; i += kFewThreads) {
-    const Index k = k0 + i % kFewOutputs;
-    weights[i] = k < s.out_c ? filter[i / kFewOutputs * s.out_c + k] : 0.0f;
-  }
-  __syncthreads();
-  if (row >= problem.rows()) return;
-  float sums[kFewOutputs] = {};
-  const Pixel window = problem.RowAt(row);
-  Index w = 0;
-  for (Index r = 0; r < s.k_h; ++r) {
-    for (Index q = 0; q < s.k_w; ++q) {
-      const Index pixel = InputOffset(s, window.image, window.y + r, window.x + q, 0);
-      for (Index c = 0; c < s.in_c; ++c, w += kFewOutputs) {
-        if (pixel == kOutside) continue;
-        const float value = x[pixel + c];
-#pragma unroll
-        for (int k = 0; k < kFewOutputs; ++k) sums[k] += value * weights[w + k];
-      }
-    }
-  }
-#pragma unroll
-  for (int k = 0; k < kFewOutputs; ++k) {
-    if (k0 + k < s.out_c) y[problem.C(row, k0 + k)] = Finished(sums[k], bias, k0 + k, relu);
-  }
-}
-
 // ---- back through bias and ReLU: dz = dy where y > 0 and 0 elsewhere, and dbias, the sum of dz over the
 // pixels, as one part for each slice of them.
 
@@ -131,7 +88,7 @@ inline Index EpilogueSlices(Index pixels) {
 __global__ void __launch_bounds__(kEpilogueThreads)
     EpilogueGradientKernel(Index pixels, Index per_slice, Index channels, const float* dy,
                            const float* __restrict__ y, float* dz, float* __restrict__ dbias) {
-  __shared__ SharedTile<kEpilogueRows, kEpilogueColumns, 0> sums;
+  __shared__ SharedTile<kEpilogueRows, kEpilogueColumns> sums;
   const int row = threadIdx.x / kEpilogueColumns, column = threadIdx.x % kEpilogueColumns;
   const Index channel = static_cast<Index>(blockIdx.x) * kEpilogueColumns + column;
   const Index begin = per_slice * blockIdx.y, rest = pixels - begin;
@@ -152,17 +109,39 @@ __global__ void __launch_bounds__(kEpilogueThreads)
   dbias[blockIdx.y * channels + channel] = sum;
 }
 
-// ---- sums of slices, in order, so that they repeat bit for bit
+// ---- sums of slices, in an order of their own, so that they repeat bit for bit
 
 constexpr int kAddThreads = 256;
+constexpr int kManySlices = 16;  // so many are shared by kAddRows threads: one alone would wait for each
+constexpr int kAddRows = 8;
 
+struct SlicesOutput {
+  float* to;
+  const float* bias;  // or null
+  int relu;
+  Index columns;
+};
+
+// Each sum by kRows threads of a block.
+template <int kRows>
 __global__ void __launch_bounds__(kAddThreads)
-    AddSlicesKernel(const float* __restrict__ slices, Index count, Index size, float* __restrict__ out) {
-  const Index i = static_cast<Index>(blockIdx.x) * kAddThreads + threadIdx.x;
-  if (i >= size) return;
-  float sum = 0;
-  for (Index slice = 0; slice < count; ++slice) sum += slices[slice * size + i];
-  out[i] = sum;
+    AddSlicesKernel(const float* __restrict__ slices, Index count, Index size, SlicesOutput out) {
+  constexpr int kColumns = kAddThreads / kRows;
+  const int row = threadIdx.x / kColumns, column = threadIdx.x % kColumns;
+  const Index i = static_cast<Index>(blockIdx.x) * kColumns + column;
+  float part = 0;
+  if (i < size) {
+#pragma unroll 8
+    for (Index slice = row; slice < count; slice += kRows) part += slices[slice * size + i];
+  }
+  if constexpr (kRows > 1) {
+    __shared__ SharedTile<kRows, kColumns> parts;
+    parts.At(row, column) = part;
+    __syncthreads();
+    if (row > 0) return;
+    for (int r = 1; r < kRows; ++r) part += parts.At(r, column);
+  }
+  if (i < size) out.to[i] = Finished(part, out.bias, out.bias == nullptr ? 0 : i % out.columns, out.relu);
 }
 
 }  // namespace overlap_train::conv

@@ -4,15 +4,18 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <map>
+#include <set>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "conv_cuda.h"
 #include "cuda_emulator_runtime.h"
 #include "cuda_gemm.h"
+#include "cuda_plan.h"
 #include "reference.h"
 
 namespace overlap_train::conv {
@@ -27,30 +30,89 @@ void Expect(bool holds, const std::string& what) {
   std::printf("FAILED %s\n", what.c_str());
 }
 
-// What a warp reads of a fragment lies in 32 banks, and neighbouring threads gather neighbouring elements.
-void TestAccessPatterns() {
-  for (const bool of_a : {true, false}) {
-    unsigned banks = 0;
-    for (int lane = 0; lane < 32; ++lane) {
-      const int d = of_a ? FragmentDepthA(lane, 0) : FragmentDepthB(lane, 0);
-      const int i = of_a ? FragmentRowA(lane, 0) : FragmentColumnB(lane);
-      banks |= 1u << (d * (kGemmRows + kGemmPad) + i) % 32;
-    }
-    Expect(banks == 0xffffffffu, of_a ? "banks of fragment A" : "banks of fragment B");
+// Whether `threads` that read `count` floats each, from offset_of(thread) on, meet no bank twice: the same
+// floats count once.
+template <class Offset>
+bool BanksApart(int threads, int count, const Offset& offset_of) {
+  std::map<int, std::set<int>> words;
+  for (int t = 0; t < threads; ++t) {
+    for (int n = 0; n < count; ++n) words[(offset_of(t) + n) % 32].insert(offset_of(t) + n);
   }
-  const ConvShape s = MakeCase(2, 16, 16, 64, 64, 3, 1, true).shape;
-  const auto neighbours = [&](const auto& p, const char* what) {
-    using Problem = std::decay_t<decltype(p)>;
-    const Index d = Problem::kDepthFastA, r = !d, e = Problem::kDepthFastB, c = !e;
-    const Index row = 40, depth = 324;  // inside the image
-    Expect(p.A(p.RowAt(row + r), p.DepthAt(depth + d)) == p.A(p.RowAt(row), p.DepthAt(depth)) + 1,
-           std::string("neighbours of A, ") + what);
-    Expect(p.B(p.DepthAt(depth + e), 5 + c) == p.B(p.DepthAt(depth), 5) + 1,
-           std::string("neighbours of B, ") + what);
+  return std::all_of(words.begin(), words.end(), [](const auto& bank) { return bank.second.size() == 1; });
+}
+
+// What is read of shared memory at once lies in different banks: by a warp one float, by half of one two, by
+// the four matrices of ldmatrix 8 rows of four. Quads of fp32 are read by halves of a warp.
+template <class Tile>
+void TestBanks(const std::string& what) {
+  constexpr bool kDepthFast = Tile::kIsDepthFast;
+  if (kDepthFast) {
+    Expect(BanksApart(8, 4, [](int row) { return Tile::Offset(4, 16 + row); }), "matrices of " + what);
+  } else {
+    Expect(BanksApart(32, 1, [](int t) { return Tile::Offset(8 + t % 4, 8 + t / 4); }), "columns of " + what);
+    Expect(BanksApart(16, 2, [](int t) { return Tile::Offset(8 + t % 4, 16 + 2 * (t / 4)); }),
+           "pairs of rows of " + what);
+  }
+  using Share = ThreadShare<Tile, Tile::kWidth / 8>;
+  const auto quad = [](int thread) {
+    return kDepthFast ? Tile::Offset(4, Share::At(thread, 3)) : Tile::Offset(5, Share::At(thread, 4));
   };
-  neighbours(ForwardProblem{s}, "forward");
-  neighbours(InputGradientProblem{s}, "input gradient");
-  neighbours(FilterGradientProblem{s}, "filter gradient");
+  Expect(BanksApart(8, 4, quad), "quads of " + what);
+}
+
+// Neighbouring threads gather neighbouring elements.
+template <class Problem>
+void TestNeighbours(const Problem& p, const std::string& what) {
+  const Walk walk = p.axes().By(1);
+  const Index row = 40, depth = 324;  // inside the image
+  const auto a = [&](Index r, Index d) { return p.StartOf(r).at + walk.From(d).at; };
+  const Index down = !Problem::kDepthFastA, on = Problem::kDepthFastA;
+  Expect(a(row + down, depth + on) == a(row, depth) + 1, "neighbours of A, " + what);
+}
+
+// A place that is walked to is the place that is divided to, carries and all.
+void TestWalks() {
+  const ConvShape s = MakeCase(3, 9, 7, 5, 6, 3, 2, true).shape;
+  const auto walks = [](const auto& p, const char* what) {
+    for (const int step : {1, 2, 7, 16, 64}) {
+      const Walk walk = p.axes().By(step);
+      Place place = walk.From(3);
+      bool same = true;
+      for (Index i = 3; i < p.depth(); i += step, walk.Advance(place)) {
+        const Place want = walk.From(i);
+        same &=
+            place.at == want.at && place.low == want.low && place.mid == want.mid && place.high == want.high;
+      }
+      Expect(same, std::string("a walk by ") + std::to_string(step) + ", " + what);
+    }
+  };
+  walks(ForwardProblem{s}, "forward");
+  walks(InputGradientProblem(s, 1, 0), "input gradient");
+  walks(FilterGradientProblem{s}, "filter gradient");
+}
+
+void TestAccessPatterns() {
+  TestBanks<GemmTile<true, 128>>("rows whose depths are neighbours");
+  TestBanks<GemmTile<false, 128>>("wide tiles");
+  TestBanks<GemmTile<false, 64>>("narrow tiles");
+  const ConvShape s = MakeCase(2, 16, 16, 64, 64, 3, 1, true).shape;
+  TestNeighbours(ForwardProblem{s}, "forward");
+  TestNeighbours(InputGradientProblem(s, 0, 0), "input gradient");
+  TestNeighbours(FilterGradientProblem{s}, "filter gradient");
+}
+
+// Small grids are cut along their depth, large ones and short depths are not.
+void TestSlices() {
+  const auto slices = [](Index rows, Index columns, Index depth, bool tf32) {
+    return PlanFor(rows, columns, depth, tf32, true).slices;
+  };
+  Expect(slices(768, 1024, 4608, false) > 1, "few tiles of a long depth are sliced");
+  Expect(slices(196608, 64, 576, false) == 1, "many tiles are not");
+  Expect(slices(768, 1024, 64, true) == 1, "a short depth is not");
+  Expect(slices(576, 64, 196608, true) > 40, "a filter's gradient is, for all multiprocessors");
+  Expect(PlanFor(768, 1024, 4608, false, false).slices == 1, "what may not be sliced is not");
+  Expect(PlanFor(196608, 64, 576, true, true).columns == 64, "64 columns take a narrow tile");
+  Expect(PlanFor(196608, 128, 576, true, true).columns == 128, "128 columns take a wide one");
 }
 
 // Whatever call fails, its error is returned, no event is left behind, and no stream goes unjoined.
@@ -64,7 +126,8 @@ void TestFailingRuntime() {
                                              streams, 2, reinterpret_cast<void*>(7));
   };
   const auto tf32 = [&](int algorithm) {
-    return overlap_conv_forward_cuda(&s, x.data(), filter.data(), nullptr, 0, y.data(), algorithm, nullptr);
+    return overlap_conv_forward_cuda(&s, x.data(), filter.data(), nullptr, 0, y.data(), algorithm,
+                                     workspace.data(), nullptr);
   };
   const auto until_none_fails = [&](const auto& run, const char* what) {
     int call = 1;
@@ -102,7 +165,7 @@ void TestFailingRuntime() {
 void TestRefusals() {
   emulator::device = {};
   const auto forward = [](const ConvShape& s, int algorithm) {
-    return overlap_conv_forward_cuda(&s, nullptr, nullptr, nullptr, 0, nullptr, algorithm, nullptr);
+    return overlap_conv_forward_cuda(&s, nullptr, nullptr, nullptr, 0, nullptr, algorithm, nullptr, nullptr);
   };
   const auto refused = [&](const ConvShape& s, int algorithm, int error, const char* what) {
     Expect(forward(s, algorithm) == error, what);
@@ -121,16 +184,15 @@ void TestRefusals() {
   // 2^31 bytes and some: as an int that would be little.
   refused(MakeCase(1, 40000, 40000, 4, 4, 8200, 1, true).shape, kSharedMemory, cudaErrorInvalidConfiguration,
           "shared memory beyond 32 bits");
-  refused(MakeCase(1, 9, 9, 5, 4, 3, 1, true).shape, kFewChannels, cudaErrorInvalidValue, "five are not few");
-  refused(MakeCase(1, 31, 31, 4, 4, 15, 1, true).shape, kFewChannels, cudaErrorInvalidValue,
-          "filters beyond 48 KiB");
+  refused(MakeCase(1, 1, Index(1) << 30, 1, 1, 1, 1, true).shape, kImplicitGemm,
+          cudaErrorInvalidConfiguration, "coordinates beyond 30 bits");
   refused(MakeCase(1, 9, 9, 5, 4, 3, 1, true).shape, 4, cudaErrorInvalidValue, "an algorithm that is none");
   const ConvShape s = MakeCase(1, 18, 37, 1, 70, 3, 1, true).shape;
-  Expect(overlap_conv_filter_gradient_workspace(&s) > 0, "a shape that needs a workspace");
+  Expect(overlap_conv_filter_gradient_workspace(&s, kImplicitGemm) > 0, "a shape that needs a workspace");
   Expect(overlap_conv_filter_gradient_cuda(&s, nullptr, nullptr, nullptr, kImplicitGemm, nullptr, nullptr) ==
              cudaErrorInvalidValue,
          "a workspace that is missing");
-  Expect(overlap_conv_input_gradient_cuda(&s, nullptr, nullptr, nullptr, kFewChannels, nullptr) ==
+  Expect(overlap_conv_input_gradient_cuda(&s, nullptr, nullptr, nullptr, kSharedMemory, nullptr, nullptr) ==
              cudaErrorInvalidValue,
          "a gradient by an algorithm that has none");
   Expect(emulator::device.queued.empty(), "nothing is queued");
@@ -144,7 +206,8 @@ void TestOldCode() {
   for (const auto& [version, want] : {std::pair<int, float>{75, x}, {80, RoundTf32(x)}}) {
     emulator::device = {};
     emulator::device.ptx_version = version;
-    Expect(overlap_conv_forward_cuda(&s, &x, &filter, nullptr, 0, &y, kImplicitGemmTf32, nullptr) == 0 &&
+    Expect(overlap_conv_forward_cuda(&s, &x, &filter, nullptr, 0, &y, kImplicitGemmTf32, nullptr, nullptr) ==
+                   0 &&
                y == want,
            "TF32 in code for " + std::to_string(version));
   }
@@ -157,7 +220,7 @@ void TestLargeSharedMemory() {
   Expect(SharedFloats(s) * 4 > 48 << 10, "a shape with large tiles");
   const auto x = Normal<float>(1600, 1), filter = Normal<float>(400, 2);
   std::vector<float> y(1600);
-  Expect(overlap_conv_forward_cuda(&s, x.data(), filter.data(), nullptr, 0, y.data(), kSharedMemory,
+  Expect(overlap_conv_forward_cuda(&s, x.data(), filter.data(), nullptr, 0, y.data(), kSharedMemory, nullptr,
                                    nullptr) == 0,
          "large tiles");
 }
@@ -193,15 +256,16 @@ void TestBeyond32Bits() {
   x.data[last] = 1;
   emulator::device = {};
   emulator::last_block_only = true;
-  for (const int algorithm : {kSharedMemory, kImplicitGemm, kImplicitGemmTf32, kFewChannels}) {
+  for (const int algorithm : {kSharedMemory, kImplicitGemm, kImplicitGemmTf32}) {
     y.data[last] = 0;
     const int error =
-        overlap_conv_forward_cuda(&s, x.data, filter.data(), nullptr, 0, y.data, algorithm, nullptr);
+        overlap_conv_forward_cuda(&s, x.data, filter.data(), nullptr, 0, y.data, algorithm, nullptr, nullptr);
     Expect(error == 0 && y.data[last] == 5 && y.data[last - 1] == 6,
            "beyond 2^31 elements, algorithm " + std::to_string(algorithm));
   }
   y.data[last] = 0;
-  Expect(overlap_conv_input_gradient_cuda(&s, x.data, filter.data(), y.data, kImplicitGemm, nullptr) == 0 &&
+  Expect(overlap_conv_input_gradient_cuda(&s, x.data, filter.data(), y.data, kImplicitGemm, nullptr,
+                                          nullptr) == 0 &&
              y.data[last] == 5 && y.data[last - 1] == 4,
          "beyond 2^31 elements, input gradient");
   const ConvShape wide = MakeCase(1, 1, 1, Index(1) << 26, 33, 1, 1, true).shape;
@@ -223,6 +287,8 @@ void TestBeyond32Bits() {
 int main() {
   using namespace overlap_train::conv;
   TestAccessPatterns();
+  TestWalks();
+  TestSlices();
   TestFailingRuntime();
   TestRefusals();
   TestOldCode();

@@ -1,5 +1,5 @@
 // The operations on GPUs, float only: the kernels of conv_cuda.h on TensorFlow's stream. Compiled and linked,
-// not yet run on a GPU.
+// not yet run on a GPU; the kernels have been.
 #include "conv_cuda.h"
 #include "kernel_checks.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -33,8 +33,6 @@ const float* Data(const Tensor& t) { return t.flat<float>().data(); }
 // names means a GPU kernel.
 int Products() { return tensorflow::tensor_float_32_execution_enabled() ? kImplicitGemmTf32 : kImplicitGemm; }
 
-int AlgorithmFor(const ConvShape& s) { return overlap_conv_few_channels(&s) ? kFewChannels : Products(); }
-
 // Memory for `count` floats until the operation ends: TensorFlow gives it to others in its stream's order.
 tensorflow::Status Workspace(OpKernelContext* c, long long count, Tensor* workspace) {
   return c->allocate_temp(tensorflow::DT_FLOAT, TensorShape({static_cast<Index>(count)}), workspace);
@@ -59,9 +57,11 @@ class GpuConvOp final : public OpKernel {
     Tensor* y = nullptr;
     OP_REQUIRES_OK(c, c->allocate_output(0, OutputShape(s), &y));
     const float* const offsets = bias.NumElements() == 0 ? nullptr : Data(bias);
-    OP_REQUIRES_OK(
-        c, Launched(overlap_conv_forward_cuda(&s, Data(x), Data(filter), offsets, relu_,
-                                              y->flat<float>().data(), AlgorithmFor(s), StreamOf(c))));
+    Tensor workspace;
+    OP_REQUIRES_OK(c, Workspace(c, overlap_conv_forward_workspace(&s, Products()), &workspace));
+    OP_REQUIRES_OK(c, Launched(overlap_conv_forward_cuda(&s, Data(x), Data(filter), offsets, relu_,
+                                                         y->flat<float>().data(), Products(),
+                                                         workspace.flat<float>().data(), StreamOf(c))));
   }
 
  private:
@@ -82,8 +82,11 @@ class GpuInputGradientOp final : public OpKernel {
     OP_REQUIRES_OK(c, CheckGradient(dy.shape(), s));
     Tensor* dx = nullptr;
     OP_REQUIRES_OK(c, c->allocate_output(0, shape, &dx));
+    Tensor workspace;
+    OP_REQUIRES_OK(c, Workspace(c, overlap_conv_input_gradient_workspace(&s, Products()), &workspace));
     OP_REQUIRES_OK(c, Launched(overlap_conv_input_gradient_cuda(
-                          &s, Data(dy), Data(filter), dx->flat<float>().data(), Products(), StreamOf(c))));
+                          &s, Data(dy), Data(filter), dx->flat<float>().data(), Products(),
+                          workspace.flat<float>().data(), StreamOf(c))));
   }
 
  private:
@@ -104,7 +107,7 @@ class GpuFilterGradientOp final : public OpKernel {
     Tensor* dfilter = nullptr;
     OP_REQUIRES_OK(c, c->allocate_output(0, shape, &dfilter));
     Tensor workspace;
-    OP_REQUIRES_OK(c, Workspace(c, overlap_conv_filter_gradient_workspace(&s), &workspace));
+    OP_REQUIRES_OK(c, Workspace(c, overlap_conv_filter_gradient_workspace(&s, Products()), &workspace));
     OP_REQUIRES_OK(c, Launched(overlap_conv_filter_gradient_cuda(
                           &s, Data(x), Data(dy), dfilter->flat<float>().data(), Products(),
                           workspace.flat<float>().data(), StreamOf(c))));

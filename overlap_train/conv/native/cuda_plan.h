@@ -1,0 +1,68 @@
+// How a product is cut into blocks: tiles of which width, and how many slices of the depth where tiles alone
+// would leave a GPU partly idle. It depends on the shape and the algorithm only, so that sums are formed in
+// one order on every GPU.
+#ifndef OVERLAP_TRAIN_CONV_CUDA_PLAN_H_
+#define OVERLAP_TRAIN_CONV_CUDA_PLAN_H_
+
+#include <algorithm>
+
+#include "cuda_gemm.h"
+
+namespace overlap_train::conv {
+
+constexpr Index kProcessors = 132;
+
+struct GemmPlan {
+  Index columns;  // of a tile, 64 or 128
+  Index slices;
+};
+
+// What a plan should take on a GPU of kProcessors, an H100, in steps of a wide tile on one of them. By
+// reading the kernels' instructions: `unit` is a narrow tile's step, `alone` what a multiprocessor loses that
+// has fewer blocks than it can hold, `kStart` what a block does ahead of its steps and after them, and
+// `traffic` what it costs to write and to add the sums of a wide tile.
+inline double GemmTime(Index rows, Index columns, Index depth, bool tf32, const GemmPlan& plan) {
+  constexpr double kStart = 6;
+  const bool wide = plan.columns == 128;
+  const double unit = wide ? 1 : tf32 ? 0.7 : 0.52, alone = tf32 ? 0.8 : 0.4, traffic = tf32 ? 12 : 3;
+  const auto up = [](Index n, Index by) { return (n + by - 1) / by; };
+  const Index blocks = up(rows, 128) * up(columns, plan.columns) * plan.slices;
+  const Index most = up(blocks, kProcessors), resident = wide ? 2 : 4;
+  const Index missing = (resident - most % resident) % resident;
+  const double steps = static_cast<double>(up(up(depth, kGemmDepth), plan.slices)) + kStart;
+  const double busy =
+      static_cast<double>(most) + alone * static_cast<double>(missing) / static_cast<double>(resident);
+  const double tiles = static_cast<double>(blocks) / kProcessors * (wide ? 1 : 0.5);
+  return busy * unit * steps + (plan.slices > 1 ? traffic * (1 + tiles) : 0);
+}
+
+// The best plan; among the slices, of those that give each multiprocessor as many blocks as the next.
+inline GemmPlan PlanFor(Index rows, Index columns, Index depth, bool tf32, bool may_slice) {
+  GemmPlan best = {128, 1};
+  double least = GemmTime(rows, columns, depth, tf32, best);
+  const auto consider = [&](const GemmPlan& plan) {
+    const double time = GemmTime(rows, columns, depth, tf32, plan);
+    if (time >= 0.97 * least) return;
+    best = plan;
+    least = time;
+  };
+  const Index most = may_slice ? depth / (4 * kGemmDepth) : 1;
+  for (const Index width : {128, 64}) {
+    consider({width, 1});
+    const Index tiles = std::max<Index>((rows + 127) / 128 * ((columns + width - 1) / width), 1);
+    for (Index each = 1; each <= 8; ++each) {
+      const Index slices = std::min(each * kProcessors / tiles, most);
+      if (slices > 1) consider({width, slices});
+    }
+  }
+  return best;
+}
+
+template <class Problem>
+GemmPlan PlanFor(const Problem& p, bool tf32, bool may_slice = true) {
+  return PlanFor(p.rows(), p.columns(), p.depth(), tf32, may_slice);
+}
+
+}  // namespace overlap_train::conv
+
+#endif  // OVERLAP_TRAIN_CONV_CUDA_PLAN_H_
