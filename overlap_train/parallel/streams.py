@@ -33,9 +33,9 @@ def split_gpu(
     Args:
         parts: into how many.
         memory_mib: MiB of GPU memory for each part, or one number for each.
-        priorities: of the parts' streams, from 0 down to -5; the lower number goes first where both have work.
-            Such as `(-1, 0)` for training on the first part and validation on the second. None leaves them
-            alike. A card of few priorities refuses those that it has not, when TensorFlow starts.
+        priorities: of the parts' streams, from 0 down to -5; the lower number goes first where both have
+            work. Such as `(-1, 0)` for training on the first part and validation on the second. None leaves
+            them alike. A card of few priorities refuses those that it has not, when TensorFlow starts.
         gpu: which card, in the order of `tf.config.list_physical_devices("GPU")`.
 
     Returns:

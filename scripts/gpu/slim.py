@@ -1,6 +1,6 @@
 """Makes the wheels small that go to a GPU machine: a tenth of the bytes, so a tenth of the commands.
 
-    blank       leaves only one generation's machine code in a library; the rest becomes zeros, which pack well
+    blank       leaves only one generation's machine code in a library; zeros, for the rest, pack well
     slim        packs wheels anew: blanked, without headers and tests, by LZMA
     lend        gives CUDA 13's libraries of the machine the names by which a TensorFlow for CUDA 12 asks
 
@@ -73,7 +73,7 @@ def _fat_binaries(library: bytearray) -> Iterator[list[_Entry]]:
 
 
 def _entries(library: bytearray, at: int) -> tuple[list[_Entry], int]:
-    """Return the entries of the fat binary at `at` and where it ends; none where those bytes are something else."""
+    """Return the entries of the fat binary at `at`, and where it ends; none where those bytes are none."""
     nothing: tuple[list[_Entry], int] = [], at + len(_MAGIC)
     if at + _HEADER.size > len(library):
         return nothing

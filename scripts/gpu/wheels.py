@@ -16,15 +16,15 @@ from scripts.gpu.stages import Context
 
 __all__ = ["fetch", "rehearse"]
 
-# TensorFlow for Python 3.12 and what it and this package import, as far as the machine has not got it or has it
-# too old or too new. Of CUDA 12 only what CUDA 13, which the machine has, does not replace (slim.py).
+# TensorFlow for Python 3.12 and what it and this package import, as far as the machine has not got it, or not
+# in a version that goes with it. Of CUDA 12 only what the machine's CUDA 13 does not replace (slim.py).
 _BINARIES = (
     *("tensorflow==2.21.*", "keras==3.15.*", "nvidia-cuda-runtime-cu12", "nvidia-cuda-cupti-cu12"),
     *("astunparse", "flatbuffers", "gast", "google-pasta", "grpcio", "h5py<3.15", "ml_dtypes", "namex"),
     *("numpy==2.4.*", "optree", "protobuf", "termcolor", "wrapt"),
     *("tensorflow-datasets", "tensorflow-metadata", "googleapis-common-protos", "array_record", "dm-tree"),
-    *("docstring-parser", "etils", "fsspec", "immutabledict", "importlib_resources", "simple_parsing", "toml"),
-    *("zipp", "blessed", "jinxed", "wcwidth"),
+    *("docstring-parser", "etils", "fsspec", "immutabledict", "importlib_resources", "simple_parsing"),
+    *("toml", "zipp", "blessed", "jinxed", "wcwidth"),
 )
 _SOURCES = ("gpustat", "promise")  # which have no wheels, and nothing to compile
 _GLIBC = ("2_39", "2_35", "2_34", "2_31", "2_28", "2_27", "2_24", "2_17", "2_12", "2_5")

@@ -37,7 +37,7 @@ WHOLE, BLANK = b"code" * 6, bytes(24)
         ([(MACHINE_CODE, 75), (MACHINE_CODE, 80)], [True, True]),
         ([(MACHINE_CODE, 90)], [True]),
     ],
-    ids=["machine code before PTX", "PTX where there is nothing else", "nothing for this card", "only this card"],
+    ids=["machine code before PTX", "only PTX", "nothing for this card", "only this card"],
 )
 def test_what_another_card_needs_becomes_zeros(entries, kept):
     library = bytearray(b"front" + fat_binary(*entries) + b"back")

@@ -45,7 +45,7 @@ struct Operands {
   Index b_depth;  // from one depth of B to the next; outer blocks only, inner ones read B packed
   Index depth;
   Index segments;
-  Index a_segment;              // from one run of A to the next
+  Index a_segment;  // from one run of A to the next
   Index b_segment;  // likewise of B; outer blocks only
 };
 

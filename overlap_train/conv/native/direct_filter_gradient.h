@@ -49,8 +49,8 @@ class DirectFilterGradient {
  private:
   static constexpr Index kSmallFilter = 16384;
 
-  // The window of a 1×1 filter lies in x as it is, without padding. Each panel would copy all of it again, and
-  // with strides also what nobody reads.
+  // The window of a 1×1 filter lies in x as it is, without padding. Each panel would copy all of it again,
+  // and with strides also what nobody reads.
   static bool ReadsInPlace(const ConvShape& s) {
     return s.k_h == 1 && s.k_w == 1 && s.pad_top == 0 && s.pad_left == 0 &&
            (s.out_h - 1) * s.stride_h < s.in_h && (s.out_w - 1) * s.stride_w < s.in_w;

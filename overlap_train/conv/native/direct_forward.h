@@ -179,8 +179,8 @@ class DirectForward {
           RunBlock<false>(
               pixels, vectors, in,
               PixelSink<T>{y + x * view_.pixel, view_.pixel, from == nullptr ? nullptr : from + sums,
-                           epilogue_.bias == nullptr ? nullptr : epilogue_.bias + k0, epilogue_.relu,
-                           outputs, stream_});
+                           epilogue_.bias == nullptr ? nullptr : epilogue_.bias + k0, epilogue_.relu, outputs,
+                           stream_});
         }
       }
     }

@@ -20,9 +20,7 @@ struct CopyLines {
   Index next, count;  // lines
   int shift;
 
-  const char* Line(Index i) const {
-    return rows[i >> shift] + (i & ((Index(1) << shift) - 1)) * kLineBytes;
-  }
+  const char* Line(Index i) const { return rows[i >> shift] + (i & ((Index(1) << shift) - 1)) * kLineBytes; }
   OT_INLINE void Step() {
     if (next >= count) return;
     __builtin_prefetch(Line(next + kAhead), 0, 3);

@@ -15,8 +15,8 @@ constexpr bool kCanStream = false;
 #endif
 constexpr Index kStreamBytes = Index(4) << 20;
 
-// Whether a result of `count` elements should be streamed, if that pays from `least_bytes` on; all its rows are
-// a multiple of `row` elements long.
+// Whether a result of `count` elements should be streamed, if that pays from `least_bytes` on; all its rows
+// are a multiple of `row` elements long.
 template <class T>
 bool Streams(const T* result, Index count, Index row, Index least_bytes = kStreamBytes) {
   return kCanStream && count * static_cast<Index>(sizeof(T)) >= least_bytes && row % kLanes<T> == 0 &&

@@ -135,8 +135,8 @@ class WinogradFewInputs {
     }
   }
 
-  // The second pass, over rows, and the epilogue, of the tile whose first output pixel is (y, x): outputs from
-  // k on.
+  // The second pass, over rows, and the epilogue, of the tile whose first output pixel is (y, x): outputs
+  // from k on.
   OT_NOINLINE void FinishTile(const T* half, Index image, Index y, Index x, Index k) const {
     const Index height = Min(kTile, s_.out_h - y), width = Min(kTile, s_.out_w - x), lanes = s_.out_c - k;
     if (width <= 0) return;

@@ -18,7 +18,11 @@ template <class T>
 class WinogradFilterGradient {
  public:
   WinogradFilterGradient(const ConvShape& shape, const T* x, const T* dy, T* out, Runtime& runtime)
-      : s_(shape), x_(x), dy_(dy), out_(out), runtime_(runtime),
+      : s_(shape),
+        x_(x),
+        dy_(dy),
+        out_(out),
+        runtime_(runtime),
         grid_(shape),
         stream_(Streams(out, 9 * shape.in_c * shape.out_c, shape.out_c)) {}
 

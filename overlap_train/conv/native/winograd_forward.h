@@ -145,9 +145,9 @@ class WinogradForward {
   }
 
   // Memory likes to be read along the stored rows. Those of turned filters are inputs: a task has one panel,
-  // and large chunks that follow one another. Otherwise they are outputs: then the panels of a task take turns
-  // at each chunk, and each goes on in the rows where the one before has stopped. A transformed chunk takes
-  // half of L2 or a third.
+  // and large chunks that follow one another. Otherwise they are outputs: then the panels of a task take
+  // turns at each chunk, and each goes on in the rows where the one before has stopped. A transformed chunk
+  // takes half of L2 or a third.
   Index ChunkInputs() const { return filter_.turned ? 64 : 32; }
   Index PanelsTogether(Index tiles) const {
     if (filter_.turned) return 1;
@@ -224,8 +224,8 @@ class WinogradForward {
 };
 
 template <class T>
-bool RunWinograd(const ConvShape& s, const FilterView<T>& filter, const Epilogue<T>& epilogue, const T* x, T* y,
-                 Runtime& runtime) {
+bool RunWinograd(const ConvShape& s, const FilterView<T>& filter, const Epilogue<T>& epilogue, const T* x,
+                 T* y, Runtime& runtime) {
   if (s.in_c <= kFewInputs) return WinogradFewInputs<T>(s, filter, epilogue, x, y, runtime).Run();
   return WinogradForward<T>(s, filter, epilogue, x, y, runtime).Run();
 }
