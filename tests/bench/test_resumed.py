@@ -174,6 +174,7 @@ def test_custom_evaluation(tmp_path, monkeypatch, log, published):
 
         monkeypatch.setattr(custom_evaluation, "_compare", compare)
         monkeypatch.setattr(custom_evaluation, "_epoch_s", lambda options: 0.1)
+        monkeypatch.setattr(custom_evaluation.overlap_train, "configure", lambda: None)
 
     arguments = [f"--output_dir={tmp_path}/run", "--repeats=3"]
     go_on(custom_evaluation.main, arguments, log, prepare, published)
