@@ -24,7 +24,9 @@ def printed(*options, program=("-m", "scripts.bench.hidden")):
     ).stdout.splitlines()
 
 
-@pytest.mark.parametrize("workload", ["mlp", pytest.param("input-bound", marks=pytest.mark.nightly)])
+# The rounds below are of the same fits.
+@pytest.mark.nightly
+@pytest.mark.parametrize("workload", ["mlp", "input-bound"])
 def test_the_command_prints_each_epoch_and_the_share(workload):
     program = {"program": ("-c", SMALL)} if workload == "mlp" else {}
     lines = printed(f"--workload={workload}", "--quick", "--epochs=3", "--workers=2", **program)

@@ -56,15 +56,10 @@ def test_a_rollback_puts_both_replicas_back():
         np.testing.assert_array_equal(first.numpy(), second.numpy(), err_msg=variable.path)
 
 
-@pytest.mark.parametrize(
-    ("kind", "explicit"),
-    [
-        ("one device", True),
-        pytest.param("one mirrored replica", False, marks=pytest.mark.nightly),
-        pytest.param("one device", False, marks=pytest.mark.nightly),
-        pytest.param("one mirrored replica", True, marks=pytest.mark.nightly),
-    ],
-)
+# One replica is also tried by test_single_replica.py.
+@pytest.mark.nightly
+@pytest.mark.parametrize("explicit", [True, False])
+@pytest.mark.parametrize("kind", ["one device", "one mirrored replica"])
 def test_a_strategy_with_one_replica(kind, explicit):
     strategy = (
         tf.distribute.OneDeviceStrategy("CPU:1")
@@ -164,6 +159,8 @@ def test_fitting_twice_traces_once(monkeypatch):
     assert Traces.of(model)._kept == traced
 
 
+# Several workers share such a validation in validation/test_stepwise.py.
+@pytest.mark.nightly
 def test_validation_after_every_few_steps():
     model = on_two(sequential)()
     trainer = Trainer(model, validation=ValidationPolicy(every_steps=3))
