@@ -99,7 +99,7 @@ def test_evaluators_killed_at_random_moments_are_taken_back(tmp_path):
         timer.cancel()
         processes = [chief, evaluator.again()] if evaluator.returncode else [chief]
         codes = finish(directory, processes, timeout_s=120)
-        # After the last validation that counts nobody misses it, and one that is started again finds no chief.
+        # After the last validation that counts nobody misses it: one that is started again finds no chief.
         said = [errors(directory, host)[-3000:] for host in (0, 1)]
         missed = "the chief has not come to" not in said[1]
         assert not any(codes if missed else codes[:1]), said
