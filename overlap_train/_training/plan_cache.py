@@ -12,7 +12,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,18 +115,22 @@ class PlanCache:
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
-    def load(self) -> Measurements:
+    def load(self, may_doubt: Callable[[Measurements], bool] = lambda timings: True) -> Measurements:
         """Returns what is known, for a run that begins; nothing if the file is absent, damaged or foreign.
 
         After some runs all is in doubt: the times are returned as measured by none.
+
+        Args:
+            may_doubt: whether to measure again would be little in the run that begins; if not, the doubt is
+                left to a longer one.
         """
         content = self._read()
         runs = content.runs + 1
         timings = content.timings
-        if runs > self._RUNS:
+        if runs > self._RUNS and may_doubt(timings):
             runs, timings = 1, {c: dataclasses.replace(t, runs=0) for c, t in timings.items()}
         if timings:
-            self._save(timings, runs)
+            self._save(timings, min(runs, self._RUNS))
         return timings
 
     def save(self, timings: Mapping[Candidate, CandidateTiming]) -> None:

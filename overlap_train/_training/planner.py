@@ -104,7 +104,7 @@ class PlannedLoop(Loop):
         Returns:
             Their times, believed or not.
         """
-        self._known = self._cache.load() if len(candidates) > 1 else {}
+        self._known = self._cache.load(self._looks_are_little) if len(candidates) > 1 else {}
         self._earlier = dict(self._known)
         self._looked: Measurements = {}  # in this run
         self._looked_again: set[Candidate] = set()
@@ -278,16 +278,24 @@ class PlannedLoop(Loop):
     def _next_rival(self, best: Candidate) -> Candidate | None:
         """Returns a candidate to be looked at again: what disturbed the first look may be over."""
         step_s = self._timings[best].step_s
-        rivals = [
-            candidate
+        rivals = {
+            candidate: seen
             for candidate, seen in self._looked.items()
             if math.isfinite(seen.step_s) and (seen.step_s < _DOUBT * step_s or not seen.runs)
-        ]
-        left_s = (self._steps_left or 0) * step_s
-        if len(rivals) < 2 or left_s < _LOOK_PAYS_S * len(rivals):
+        }
+        if len(rivals) < 2 or not self._looks_are_little(rivals):
             return None
-        rivals.sort(key=lambda candidate: candidate == best)  # the one that will probably stay comes last
-        return next((candidate for candidate in rivals if candidate not in self._looked_again), None)
+        # The one that will probably stay comes last.
+        ordered = sorted(rivals, key=lambda candidate: candidate == best)
+        return next((candidate for candidate in ordered if candidate not in self._looked_again), None)
+
+    def _looks_are_little(self, timings: Measurements) -> bool:
+        """Whether a look at each of these candidates takes a small part of the rest of the run."""
+        finite = {c: t for c, t in timings.items() if math.isfinite(t.step_s)}
+        if not finite:
+            return True
+        left_s = (self._steps_left or 0) * finite[self._best(finite)].step_s
+        return left_s >= _LOOK_PAYS_S * len(finite)
 
     def _too_few_steps(self, step_s: float) -> bool:
         """Whether the run will end before a trial does."""

@@ -166,6 +166,22 @@ def test_measurements_of_a_busy_machine_are_not_believed_for_ever(monkeypatch, t
     assert last == [(PLAIN, PLAIN)] * 9 + [(PLAIN, XLA), (XLA, XLA)]
 
 
+def test_short_runs_leave_the_doubt_to_a_longer_one(monkeypatch, tmp_path):
+    """A tuner's trainings, one behind the other: measured again, two of ten would take half as long again."""
+    PlanCache(tmp_path / "plan.json").save(
+        {PLAIN: CandidateTiming(0.3, 4e-3, 2), SPLIT: CandidateTiming(0.3, 3e-3, 2)}
+    )
+    arguments = ([PLAIN, SPLIT], {PLAIN: 4e-3, SPLIT: 3e-3})
+    for _ in range(25):
+        short = Scene(monkeypatch, tmp_path, *arguments, total_steps=640)
+        short.train(640)
+        assert set(short.log) == {SPLIT}
+    longer = Scene(monkeypatch, tmp_path, *arguments, total_steps=10_000)
+    longer.train(10_000)
+    assert PLAIN in longer.log
+    assert longer.log[-1] == SPLIT
+
+
 def test_one_disturbed_run_decides_for_no_other(monkeypatch, tmp_path):
     """What is believed are the shorter times of two runs."""
     quiet, disturbed = {PLAIN: 1e-2, SPLIT: 6e-3}, {PLAIN: 1.1e-2, SPLIT: 1.2e-2}
