@@ -30,6 +30,12 @@ def _operation(rows: list[Row]) -> str:
     return _facts(rows, ("layer", "repeats", "largest_error", "device"))
 
 
+def _equal(rows: list[Row]) -> str:
+    lines = [(row["network"], row["weights"], row["history"], "; ".join(row["messages"])) for row in rows]
+    head = ("network", "weights differ by", "history differs by", "what the trainer said")
+    return table(head, lines) + _wrong(rows)
+
+
 def _divided(rows: list[Row]) -> str:
     lines = [(", ".join(row["parts"]), *row["differences"].values()) for row in rows]
     return table(("parts of the card", "losses differ by", "weights differ by"), lines) + _wrong(rows)
@@ -74,6 +80,7 @@ SECTIONS = (
     Section("divided", "A card divided between training and validation", _divided),
     Section("buffers", "Mapped buffers on the device", _buffers),
     Section("policies", "The scheduler's policies on CPU and GPU (P4)", _policies),
+    Section("equal", "Keras's numbers, with operations that repeat", _equal),
     Section("donation", "Snapshots while XLA donates buffers", _donation),
     Section("tests", "The tests that need a GPU", _tests),
 )

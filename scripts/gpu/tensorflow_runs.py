@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.gpu import companion_stages, machine, overlap_stages, slim, wheels
+from scripts.gpu import companion_stages, equal_stages, machine, overlap_stages, slim, wheels
 from scripts.gpu.loading import ROOT
 from scripts.gpu.page import Page
 from scripts.gpu.pieces import PIECE_MIB, PieceError, Store, cut
@@ -30,6 +30,7 @@ STAGES = (
     Stage("pieces", wheels.rehearse, 90, ("scripts/gpu/pieces.py", "scripts/gpu/wheels.py")),
     Stage("overlap", overlap_stages.overlap, 240, _OVERLAP),
     Stage("operation", companion_stages.operation, 240, (*_COMPANIONS, "overlap_train/conv/native")),
+    Stage("equal", equal_stages.equal, 180, ("scripts/gpu/equal_stages.py", *_OVERLAP[1:])),
     Stage("donation", overlap_stages.donation, 120, _OVERLAP),
     Stage("divided", overlap_stages.divided, 120, (*_OVERLAP, "overlap_train/parallel")),
     Stage("buffers", companion_stages.buffers, 90, (*_COMPANIONS, "overlap_train/zero_copy")),
