@@ -49,7 +49,7 @@ class PlannedLoop(Loop):
         pace: told how many steps the calls of a trial should have, and at the end what a step takes.
         total_steps: training steps of the whole run, or None if nobody knows.
         cache: what earlier runs have measured. What one has measured, another confirms, and then both are
-            believed for some runs.
+            believed for some runs, and in short ones until a longer one looks again.
         message: says the plan, once.
         is_traced: whether `build` need not trace a candidate.
         free: what candidates that say nothing of it compute on faster operations than Keras's.
