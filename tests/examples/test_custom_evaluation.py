@@ -44,6 +44,15 @@ class Interrupts(keras.callbacks.Callback):
             signal.raise_signal(signal.SIGINT)
 
 
+@pytest.fixture
+def sigint_is_heard():
+    """A shell has those that it starts in the background ignore it, and they have their children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("sigint_is_heard")
 def test_an_interrupted_example_ends_in_order(example, monkeypatch, capsys):
     digits = mnist_data._embedded_digits("a test needs no more")
     monkeypatch.setattr(example, "load_mnist", lambda _: digits)
