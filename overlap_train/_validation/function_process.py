@@ -23,6 +23,7 @@ from typing import Any
 import keras
 
 from overlap_train._keras import models as keras_models
+from overlap_train._keras import thread_settings
 from overlap_train._snapshot import ModelState, Values
 from overlap_train._support.arguments import shown
 from overlap_train._validation.attributes import Attributes, is_stock
@@ -119,7 +120,8 @@ class FunctionProcess:
             attributes=attributes,
             digest=trained.digest,
         )
-        self._payload = _pickled(name, (Settings.here(), served))
+        settings = Settings.here(_importable(thread_settings.custom_objects()))
+        self._payload = _pickled(name, (settings, served))
         self._lock = threading.Lock()  # around the change of the process and the end
         self._closed = False
         self._process: Any = None

@@ -14,7 +14,7 @@ import signal
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,25 +43,28 @@ class Settings:
         floatx: the default dtype.
         epsilon: the fuzz factor.
         image_data_format: "channels_last" or "channels_first".
+        custom: what Keras finds by name, registered or in a scope.
     """
 
     dtype_policy: Any
     floatx: str
     epsilon: float
     image_data_format: str
+    custom: Mapping[str, Any]
 
     @classmethod
-    def here(cls) -> Settings:
-        """Returns those of this process and thread."""
+    def here(cls, custom: Mapping[str, Any]) -> Settings:
+        """Returns those of this process and thread, with `custom`, which can be pickled."""
         config = keras.config
         policy = keras.dtype_policies.serialize(config.dtype_policy())
-        return cls(policy, config.floatx(), config.epsilon(), config.image_data_format())
+        return cls(policy, config.floatx(), config.epsilon(), config.image_data_format(), custom)
 
     def apply(self) -> None:
         """Makes them hold in this process."""
         keras.config.set_floatx(self.floatx)
         keras.config.set_epsilon(self.epsilon)
         keras.config.set_image_data_format(self.image_data_format)
+        keras.saving.get_custom_objects().update(self.custom)
         keras.config.set_dtype_policy(keras.dtype_policies.deserialize(self.dtype_policy))
 
 

@@ -4,7 +4,8 @@
     python -m scripts.bench.custom_evaluation --repeats 3 --functions waits --publish
 
 Each repeat trains three times in turn: without the function, with it in a callback's on_epoch_end (Keras's
-order), and with it beside the training. Hidden is (callback - beside) / (callback - without), of the medians.
+order), and with it beside the training. Hidden is (callback - beside) / (callback - without), of the medians;
+in brackets what nine of ten draws of as many repeats would give (bootstrap).
 The last epoch has no training beside it; with n epochs at most (n - 1) / n can be hidden. "Not waited for" is
 the part of the function's seconds in which the training thread did not stand still; a machine that others
 use hardly changes it for a function that waits. Of one that computes, idle cores can take over at most
@@ -17,6 +18,7 @@ import argparse
 import dataclasses
 import functools
 import os
+import random
 import statistics
 import sys
 import time
@@ -41,9 +43,10 @@ _COLUMNS = (
 )
 _WORDS = """\
 A function of the user's is called for each epoch: in a callback's `on_epoch_end`, where the training
-waits for it, or as `ValidationPolicy(functions=…)`, while the training goes on. One function waits, for
-half an epoch; the other computes. *Hidden* is (in a callback - beside) / (in a callback - without) by
-the clock, of the medians; the smallest and the largest time are in brackets. *Not waited for* is the
+waits for it, or as `ValidationPolicy(functions=…)`, while the training goes on. One function waits, for a
+part of an epoch; the other computes. *Hidden* is (in a callback - beside) / (in a callback - without) by the
+clock, of the medians. The smallest and the largest time are in brackets, and behind *hidden* what nine of ten
+draws of as many repeats would give (bootstrap). *Not waited for* is the
 part of the function's seconds in which the training thread did not stand still. *At most* allows for the
 last epoch, which has no training beside it. *Idle cores allow* is what the cores have left without the
 function, as a part of the processor seconds that it adds."""
@@ -137,16 +140,34 @@ def _row(key: str, fits: dict[str, list[dict[str, float]]], epochs: int) -> tupl
     name, overlap = key.split(", ")
     seconds = {way: [fit["seconds"] for fit in each] for way, each in fits.items()}
     cpu_s = {way: statistics.median(fit["cpu_s"] for fit in each) for way, each in fits.items()}
-    without, callback, beside = (statistics.median(each) for each in seconds.values())
-    idle_s = without * (os.cpu_count() or 1) - cpu_s["without"]
+    without, callback, beside = seconds.values()
+    idle_s = statistics.median(without) * (os.cpu_count() or 1) - cpu_s["without"]
     allowed = min(1.0, max(0.0, idle_s) / max(cpu_s["callback"] - cpu_s["without"], 1e-9))
     apart = statistics.median(fit["apart"] for fit in fits[overlap])
     times = [
         f"{statistics.median(each):.2f} ({min(each):.2f} to {max(each):.2f})" for each in seconds.values()
     ]
-    hidden = (callback - beside) / (callback - without)
-    shares = (f"{share:.0%}" for share in (hidden, apart, (epochs - 1) / epochs, allowed))
-    return (name, overlap, *times, *shares)
+    low, high = _interval(without, callback, beside)
+    hidden = f"{_hidden(without, callback, beside):.0%} ({low:.0%} to {high:.0%})"
+    shares = (f"{share:.0%}" for share in (apart, (epochs - 1) / epochs, allowed))
+    return (name, overlap, *times, hidden, *shares)
+
+
+def _hidden(*seconds: Sequence[float]) -> float:
+    without, callback, beside = map(statistics.median, seconds)
+    return (callback - beside) / (callback - without)
+
+
+def _interval(*seconds: Sequence[float]) -> tuple[float, float]:
+    """Returns the 5th and 95th percentile of what is hidden in repeats drawn anew from these."""
+    rng = random.Random(0)
+    repeats = range(len(seconds[0]))
+    drawn = []
+    for _ in range(2000):
+        chosen = rng.choices(repeats, k=len(repeats))
+        drawn.append(_hidden(*([each[i] for i in chosen] for each in seconds)))
+    twentieths = statistics.quantiles(drawn, n=20)
+    return twentieths[0], twentieths[-1]
 
 
 def _fit(options: argparse.Namespace, function: Callable[[keras.Model], float] | None, way: str) -> _Fit:

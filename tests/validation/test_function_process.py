@@ -163,6 +163,21 @@ def test_a_process_sees_the_attributes_the_optimizer_and_the_policy_of_the_epoch
         )
 
 
+def doubled(x):
+    return 2.0 * x
+
+
+def found_by_name(model):
+    return sum(keras.saving.get_registered_object(name)(1.0) for name in ("of_the_scope", "registered"))
+
+
+def test_a_process_finds_custom_objects_by_name(forked, monkeypatch):
+    monkeypatch.setitem(keras.saving.get_custom_objects(), "registered", doubled)
+    with keras.saving.custom_object_scope({"of_the_scope": doubled, "of_a_lambda": lambda x: x}):
+        history = fit(simple(), in_process(found_by_name), epochs=1).model.history.history
+    assert history["val_f"] == [4.0]
+
+
 def test_a_model_that_a_process_makes_otherwise_is_refused(forked, monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "FACTOR", 3.0)
     with pytest.raises(ValidationWorkerError, match="no copy of the trained one: it computes something else"):
