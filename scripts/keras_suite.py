@@ -1,8 +1,15 @@
 """Runs Keras's own tests of `fit` and of its callbacks, stock and then with `fit` routed through `Trainer`.
 
-Run it by `scripts/keras_suite.sh`. The tests come from the source distribution of the installed Keras and are
-not kept in this repository. A test counts for us if stock Keras passes it here; those that Keras skips or
-fails on this machine are left out.
+Run it by `scripts/keras_suite.sh`; with `--all` it runs every test of Keras that calls `fit` or `evaluate`:
+those of layers, optimizers, metrics, saving and so on. The tests come from the source distribution of the
+installed Keras and are not kept in this repository. A test counts for us if stock Keras passes it here; those
+that Keras skips or fails on this machine are left out.
+
+Each test is given the same seed in both runs, and what its calls return, raise and leave in the variables is
+compared besides the outcome: many tests look at a shape only. With `--longer`, each `fit` becomes one of
+three validated epochs of small batches, and only the numbers count.
+
+The tests need no download beyond that. What needs PyTorch is not run: it is too large to be fetched for this.
 """
 
 from __future__ import annotations
@@ -10,15 +17,50 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import math
 import os
+import re
 import subprocess
 import sys
 import tarfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 # What Keras's tests import and this project does not need, without its own dependencies, which are here.
 NEEDED = ("jax", "jaxlib", "opt_einsum")
+# What they test `fit` with besides, as far as it is small, and its dependencies.
+BESIDES = (
+    *("grain", "array-record", "etils", "cloudpickle", "portpicker", "importlib_resources", "fsspec", "zipp"),
+    *("orbax-checkpoint", "tensorstore", "msgpack", "nest_asyncio", "aiofiles", "humanize", "simplejson"),
+    *("psutil", "pyyaml"),
+)
+CALLS = re.compile(r"\.(fit|evaluate)\(|\brun_layer_test\(")
+# Of other backends, whose tests would not run.
+ELSEWHERE = ("backend/jax", "backend/torch", "backend/numpy", "backend/openvino")
+# Tests of which an outcome or a number may differ, and why; docs/semantics.md says more.
+_A_STEP_TOO_MANY = "Keras before 3.16 counts a step too many where data of unknown size ends (keras#23084)"
+_ANY_RANK = "Keras traces a second shape for any rank, and fails; the trainer traces it as it is"
+_TRAINER = "suite_trainers_trainer_test.py::TestTrainer::test_"
+_STEPS = f"{_TRAINER}steps_per_execution_steps_"
+_OPTIONAL = "suite_models_model_test.py::ModelTest::test_functional_optional_inputs_generator_optional_"
+EXCEPTIONS: Mapping[str, str] = {
+    f"{_TRAINER}for_eval_epoch_iterator": _ANY_RANK,
+    **dict.fromkeys(
+        [
+            *(_OPTIONAL + kind for kind in ("none", "tensor")),
+            *(f"{_TRAINER}fit_sparse_{kind}_graph" for kind in ("jax", "scipy", "tf")),
+            *(f"{_STEPS}count_unknown_dataset_size_{count}_non_jit" for count in (3, 101)),
+            f"{_STEPS}per_epoch_unknown_data_size_match_non_jit",
+            f"{_STEPS}per_epoch_unknown_data_size_not_match_but_high_enough_non_jit",
+        ],
+        _A_STEP_TOO_MANY,
+    ),
+}
+# Of numbers that two runs of one test may differ by: sums are taken in another order.
+RELATIVE, ABSOLUTE = 1e-3, 1e-4
 
 
 def main() -> int:
@@ -31,40 +73,110 @@ def main() -> int:
     parser.add_argument(
         "--routed-only", action="store_true", help="compare with the stock results of the last run"
     )
+    parser.add_argument(
+        "--all", action="store_true", help="all tests that call fit or evaluate; an hour or so on two cores"
+    )
+    parser.add_argument(
+        "--longer",
+        action="store_true",
+        help="three validated epochs of small batches in place of each fit; only the numbers are compared",
+    )
+    parser.add_argument("--family", nargs="*", help="with --all: only these, such as layers_core optimizers")
+    parser.add_argument("--jobs", type=int, default=1, help="families at once (default: 1)")
+    parser.add_argument("--timeout", type=float, default=3600, help="seconds for a family (default: 3600)")
+    parser.add_argument("--resume", action="store_true", help="go on where the last run was cut off")
     options = parser.parse_args()
     version = importlib.metadata.version("keras")
     place = options.directory.resolve() / version
     tests = fetch_tests(place, version)
-    stock = place / "stock.json"
-    if not (options.routed_only and stock.exists()):
-        run(tests, place, stock, options.tests, routed=False)
-    run(tests, place, place / "routed.json", options.tests, routed=True)
-    expected = json.loads(stock.read_text())
-    actual = json.loads((place / "routed.json").read_text())
+    families = {
+        name: modules
+        for name, modules in families_of(tests, everything=options.all).items()
+        if not options.family or name in options.family
+    }
+
+    def compare(family: str) -> bool:
+        kind = f"{family}.longer" if options.longer else family
+        stock, actual = place / f"{kind}.stock.jsonl", place / f"{kind}.routed.jsonl"
+        if not options.resume:
+            actual.unlink(missing_ok=True)
+            if not options.routed_only:
+                stock.unlink(missing_ok=True)
+        suite = Suite(place, tests, families[family], options.tests, options.timeout, options.longer)
+        if not (options.routed_only and stock.exists()):
+            suite.run(stock)
+        suite.run(actual, stock, only_calling=options.all)
+        return report(family, outcomes_of(stock), outcomes_of(actual), options)
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        same = list(pool.map(compare, families))
+    print(f"Keras {version}: {sum(same)} of {len(same)} families of tests pass routed as they pass stock")
+    return 0 if same and all(same) else 1
+
+
+def report(
+    family: str,
+    expected: Mapping[str, dict[str, Any]],
+    actual: Mapping[str, dict[str, Any]],
+    options: argparse.Namespace,
+) -> bool:
+    """Prints what differs in a family of tests; returns whether nothing does but what is known to."""
     wanted = sorted(
         name
-        for name, outcome in expected.items()
-        if outcome == "passed" and (not options.tests or name in actual)
+        for name, result in expected.items()
+        # What a test says of a longer training than its own does not matter.
+        if (result["calls"] if options.longer else result["outcome"] == "passed")
+        and (not options.tests or name in actual)
+        and (not options.all or result["calls"])
     )
-    failed = [name for name in wanted if actual.get(name) != "passed"]
+    failed = [name for name in wanted if actual.get(name, {}).get("outcome") != expected[name]["outcome"]]
     for name in failed:
-        print(f"differs: {name} ({actual.get(name, 'not run')})")
+        reason = EXCEPTIONS.get(name)
+        outcome = actual.get(name, {}).get("outcome", "not run")
+        print(f"may differ: {name}: {reason}" if reason else f"differs: {name} ({outcome})")
+    numbers = [name for name in wanted if name not in failed and name not in EXCEPTIONS]
+    numbers = [name for name in numbers if first_difference(expected[name]["calls"], actual[name]["calls"])]
+    for name in numbers:
+        print(f"other numbers: {name}: {first_difference(expected[name]['calls'], actual[name]['calls'])}")
+    for name in wanted:
+        for refusal in actual.get(name, {}).get("unrouted", ()):
+            print(f"left to Keras: {name}: {refusal}")
     print(
-        f"Keras {version}: {len(wanted) - len(failed)} of {len(wanted)} tests that stock Keras passes "
-        "pass routed"
+        f"{family}: {len(wanted) - len(failed)} of {len(wanted)} tests that stock Keras passes pass routed",
+        flush=True,
     )
-    return 1 if failed or not wanted else 0
+    return bool(expected) and not numbers and all(name in EXCEPTIONS for name in failed)
+
+
+def first_difference(expected: Any, actual: Any, where: str = "") -> str | None:
+    """Returns where the calls of a test and what came of them differ, or None."""
+    if isinstance(expected, float) and isinstance(actual, float):
+        same = math.isclose(expected, actual, rel_tol=RELATIVE, abs_tol=ABSOLUTE) or expected == actual
+        both_nan = math.isnan(expected) and math.isnan(actual)
+        return None if same or both_nan else f"{where}: {expected} became {actual}"
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        if expected.keys() != actual.keys():
+            return f"{where}: {list(expected)} became {list(actual)}"
+        pairs = [(expected[key], actual[key], f"{where}/{key}") for key in expected]
+    elif isinstance(expected, list) and isinstance(actual, list):
+        if len(expected) != len(actual):
+            return f"{where}: {len(expected)} became {len(actual)}"
+        pairs = [(*pair, f"{where}/{i}") for i, pair in enumerate(zip(expected, actual, strict=True))]
+    else:
+        return None if expected == actual else f"{where}: {expected} became {actual}"
+    return next(filter(None, (first_difference(*pair) for pair in pairs)), None)
 
 
 def fetch_tests(place: Path, version: str) -> Path:
     """Downloads Keras's source distribution and lays its tests out as plain modules."""
-    tests = place / "tests"
+    tests = place / "modules"
     if tests.exists():
         return tests
     place.mkdir(parents=True, exist_ok=True)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     subprocess.run(
-        [*pip, "install", "--quiet", "--no-deps", "--target", place / "packages", *NEEDED], check=True
+        [*pip, "install", "--quiet", "--no-deps", "--target", place / "packages", *NEEDED, *BESIDES],
+        check=True,
     )
     subprocess.run(
         [
@@ -85,53 +197,127 @@ def fetch_tests(place: Path, version: str) -> Path:
     laid_out.mkdir(exist_ok=True)
     with tarfile.open(archive) as source:
         for member in source.getmembers():
-            path = Path(member.name)
-            folder, name = path.parent.name, path.name
-            if (name == "trainer_test.py" and folder == "trainers") or (
-                folder == "callbacks" and name.endswith("_test.py")
-            ):
+            _, _, path = member.name.partition("/keras/src/")
+            if path.endswith("_test.py") and not path.startswith(ELSEWHERE):
                 content = source.extractfile(member)
                 assert content is not None
-                # Outside Keras's package, as a user's code is.
-                (laid_out / f"suite_{name}").write_bytes(content.read())
+                text = content.read().decode()
+                if CALLS.search(text) or path.startswith("callbacks/"):
+                    # Outside Keras's package, as a user's code is.
+                    (laid_out / module_name(path)).write_text(redirected(text))
     laid_out.rename(tests)
     return tests
 
 
-def run(tests: Path, place: Path, outcomes: Path, chosen: str, *, routed: bool) -> None:
-    """Runs the tests in a process of their own and writes each one's outcome."""
-    environment = os.environ | {
-        "KERAS_BACKEND": "tensorflow",
-        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent)]),
-        "KERAS_SUITE_OUTCOMES": str(outcomes),
-        "KERAS_SUITE_PACKAGES": str(place / "packages"),
-        "KERAS_SUITE_ROUTED": "1" if routed else "",
-        "CUDA_VISIBLE_DEVICES": "",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "MPLBACKEND": "Agg",
-    }
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-c",
-        os.devnull,
-        "--rootdir",
-        str(tests),
-        "-p",
-        "keras_suite_plugin",
-    ]
-    command += ["-p", "no:cacheprovider", "--timeout", "300", "--disable-warnings", "--no-header"]
-    log = outcomes.with_suffix(".log")
-    with log.open("w") as file:
-        subprocess.run(
-            [*command, *(["-k", chosen] if chosen else []), str(tests)],
-            env=environment,
-            stdout=file,
-            stderr=file,
-        )
-    print(f"{'routed' if routed else 'stock'}: {log.read_text().splitlines()[-1]} (log in {log})")
+def module_name(path: str) -> str:
+    """Returns where a test of Keras's is laid out, for a path below `keras/src`."""
+    return "suite_" + path.replace("/", "_")
+
+
+def redirected(text: str) -> str:
+    """Returns a test's source with what it imports of other tests imported from where they are laid out."""
+    return re.sub(
+        r"from keras\.src\.([\w.]+_test) import",
+        lambda found: f"from suite_{found[1].replace('.', '_')} import",
+        text,
+    )
+
+
+def families_of(tests: Path, *, everything: bool) -> dict[str, list[Path]]:
+    """Returns the test modules by what they are about; each family is run in a process of its own."""
+    modules = sorted(tests.glob("suite_*_test.py"))
+    if not everything:
+        names = ("suite_callbacks_", "suite_trainers_trainer_test")
+        return {"fit_and_callbacks": [module for module in modules if module.name.startswith(names)]}
+    families: dict[str, list[Path]] = {}
+    for module in modules:
+        family = re.match(r"suite_(layers_[a-z]+|[a-z]+)_", module.name)
+        assert family is not None
+        families.setdefault(family[1], []).append(module)
+    return families
+
+
+def outcomes_of(journal: Path) -> dict[str, dict[str, Any]]:
+    """Returns what the plugin has noted of each test; the last line about one counts."""
+    if not journal.exists():
+        return {}
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    return {line["name"]: line for line in lines}
+
+
+class Suite:
+    """Some test modules, run in processes of their own."""
+
+    def __init__(
+        self,
+        place: Path,
+        tests: Path,
+        modules: Sequence[Path],
+        chosen: str,
+        timeout_s: float,
+        longer: bool = False,
+    ) -> None:
+        self._place = place
+        self._tests = tests
+        self._modules = modules
+        self._chosen = chosen
+        self._timeout_s = timeout_s
+        self._longer = longer
+
+    def run(self, journal: Path, stock: Path | None = None, *, only_calling: bool = False) -> None:
+        """Runs the tests that the journal has no outcome of, routed if there are outcomes of stock Keras.
+
+        A test that ends the process has the outcome "crashed", and another process goes on behind it.
+        """
+        log = journal.with_suffix(".log")
+        with log.open("a") as file:
+            while True:
+                try:
+                    process = subprocess.run(
+                        self._command(),
+                        env=self._environment(journal, stock, only_calling),
+                        stdout=file,
+                        stderr=file,
+                        timeout=self._timeout_s,
+                    )
+                except subprocess.TimeoutExpired:
+                    print(f"{journal.stem}: cut off after {self._timeout_s:g} s")
+                    break
+                if process.returncode in range(6):  # pytest's own
+                    break
+                if not _note_crash(journal):
+                    break
+        print(f"{journal.stem}: {log.read_text().splitlines()[-1]} (log in {log})", flush=True)
+
+    def _environment(self, journal: Path, stock: Path | None, only_calling: bool) -> dict[str, str]:
+        return os.environ | {
+            "KERAS_BACKEND": "tensorflow",
+            "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent)]),
+            "KERAS_SUITE_JOURNAL": str(journal),
+            "KERAS_SUITE_PACKAGES": str(self._place / "packages"),
+            "KERAS_SUITE_ROUTED": "1" if stock else "",
+            "KERAS_SUITE_LONGER": "1" if self._longer else "",
+            "KERAS_SUITE_CALLING": str(stock) if stock and only_calling else "",
+            "CUDA_VISIBLE_DEVICES": "",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "MPLBACKEND": "Agg",
+        }
+
+    def _command(self) -> list[str]:
+        command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(self._tests)]
+        command += ["-p", "keras_suite_plugin", "-p", "no:cacheprovider", "--timeout", "300"]
+        command += ["--disable-warnings", "--no-header", "--continue-on-collection-errors"]
+        command += ["-k", self._chosen] if self._chosen else []
+        return [*command, *map(str, self._modules)]
+
+
+def _note_crash(journal: Path) -> bool:
+    """Notes that the test which was running ended the process; returns whether there was one."""
+    running = [name for name, line in outcomes_of(journal).items() if line["outcome"] == "running"]
+    with journal.open("a") as file:
+        for name in running:
+            file.write(json.dumps({"name": name, "outcome": "crashed", "calls": []}) + "\n")
+    return bool(running)
 
 
 if __name__ == "__main__":

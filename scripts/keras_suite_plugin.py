@@ -2,42 +2,216 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import os
+import re
 import sys
 import types
+import warnings
+import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 _outcomes: dict[str, str] = {}
+_calls: list[dict[str, Any]] = []
+_within: list[str] = []
+_unrouted: dict[str, list[str]] = {}
 
 
 def pytest_configure(config: pytest.Config) -> None:
     sys.path.append(os.environ["KERAS_SUITE_PACKAGES"])
     config.addinivalue_line("markers", "requires_trainable_backend: a mark of Keras's")
-    # Of Keras's own conftest, which is not in the distribution, one test module imports this.
+    # Of Keras's own conftest, which is not in the distribution, some test modules import this.
     conftest = types.ModuleType("conftest")
     conftest.skip_if_backend = lambda backend, reason: pytest.mark.skipif(
         backend == "tensorflow", reason=reason
     )
     sys.modules["conftest"] = conftest
+    seed_data()
     if os.environ["KERAS_SUITE_ROUTED"]:
         route()
+    else:
+        watch()
+
+
+def seed_data() -> None:
+    """Has Keras's maker of test data draw the same in both runs, where a test gives no seed."""
+    from keras.src.testing import test_utils
+
+    test_utils.get_test_data.__defaults__ = (0,)
 
 
 def route() -> None:
-    """Sends `fit` and `evaluate` of every Keras model through `Trainer`."""
-    import overlap_train
+    """Sends `fit` and `evaluate` of every Keras model through `Trainer`, and notes what comes of them."""
+    from overlap_train import routing
 
-    overlap_train.install()
+    handle = routing.Routing.__call__
+
+    def noted(self: Any, original: Any, model: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        call = functools.partial(handle, self, original, model, name)
+        return _recorded(call, model, name, args, kwargs)
+
+    setattr(routing.Routing, "__call__", noted)  # noqa: B010 (a method)
+    routing.install()
+
+
+def watch() -> None:
+    """Notes what comes of Keras's own `fit` and `evaluate`, whose objects stay as they are."""
+    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+
+    for name in ("fit", "evaluate"):
+        (cell,) = (
+            cell
+            for cell in getattr(TensorFlowTrainer, name).__closure__
+            if getattr(cell.cell_contents, "__name__", "") == name
+        )
+        cell.cell_contents = _watched(cell.cell_contents, name)
+
+
+def _watched(method: Callable[..., Any], name: str) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return _recorded(functools.partial(method, self), self, name, args, kwargs)
+
+    return watched
+
+
+def _recorded(call: Callable[..., Any], model: Any, name: str, args: Any, kwargs: Any) -> Any:
+    """Calls, and keeps numbers of the result if it is not a call within another."""
+    if _within:
+        return call(*args, **kwargs)
+    _within.append(name)
+    if name == "fit" and os.environ.get("KERAS_SUITE_LONGER"):
+        args, kwargs = (), longer(args, kwargs)
+    seen: dict[str, Any] = {"call": name}
+    _calls.append(seen)
+    try:
+        result = call(*args, **kwargs)
+        seen["result"] = _plain(getattr(result, "history", result))
+        return result
+    except Exception as error:
+        seen["error"] = type(error).__name__
+        raise
+    finally:
+        _within.clear()
+        seen["variables"] = [_sums(variable) for variable in model.variables]
+        optimizer = getattr(model, "optimizer", None)
+        if optimizer is not None:
+            seen["optimizer"] = [_sums(variable) for variable in optimizer.variables]
+
+
+def longer(args: Any, kwargs: Any) -> dict[str, Any]:
+    """Returns arguments of a `fit` of three validated epochs of small batches on what it was to train on.
+
+    Of a generator, that is its first batch. Data that is none of arrays is left as it is.
+    """
+    import keras
+
+    given = inspect.signature(keras.Model.fit).bind(None, *args, **kwargs).arguments
+    given.pop("self")
+    names = ("x", "y", "sample_weight")
+    if isinstance(given.get("x"), types.GeneratorType):
+        batch = next(given["x"])
+        given.update(zip(names, batch if isinstance(batch, tuple) else (batch,), strict=False))
+        given.pop("steps_per_epoch", None)
+    data = tuple(given.get(name) for name in names)
+    leaves = [leaf for leaf in keras.tree.flatten(data) if leaf is not None]
+    if leaves and all(isinstance(leaf, np.ndarray) or keras.ops.is_tensor(leaf) for leaf in leaves):
+        given.setdefault("batch_size", 2)
+        if not given.get("validation_split"):
+            given.setdefault("validation_data", data if data[2] is not None else data[:2])
+        given["epochs"] = max(given.get("epochs", 1), given.get("initial_epoch", 0) + 3)
+    return dict(given)
+
+
+def _sums(variable: Any) -> list[float]:
+    """Returns what tells one value of a variable from another, whatever its shape."""
+    try:
+        values = np.asarray(variable.numpy(), np.float64).ravel()
+    except Exception:  # not built, deleted or on another device
+        return []
+    return [float(values.sum()), float((values * np.cos(np.arange(values.size))).sum())]
+
+
+def _plain(result: Any) -> Any:
+    if isinstance(result, dict):
+        return {str(name): _plain(value) for name, value in result.items()}
+    if isinstance(result, list | tuple):
+        return [_plain(value) for value in result]
+    try:
+        return float(result)
+    except (TypeError, ValueError):
+        return type(result).__name__
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what has an outcome, and in a routed run of all tests those which call nothing routed."""
+    done = {name for name, line in _journal().items() if line["outcome"] != "running"}
+    calling = os.environ["KERAS_SUITE_CALLING"]
+    wanted = None
+    if calling:
+        stock = _lines(Path(calling))
+        outcomes = ("passed", "failed") if os.environ.get("KERAS_SUITE_LONGER") else ("passed",)
+        wanted = {name for name, line in stock.items() if line["calls"] and line["outcome"] in outcomes}
+    kept: list[pytest.Item] = []
+    left: list[pytest.Item] = []
+    for item in items:
+        name = _name(item.nodeid)
+        (left if name in done or (wanted is not None and name not in wanted) else kept).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=left)
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    _calls.clear()
+    _note(nodeid, "running")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    import keras
+
+    keras.utils.set_random_seed(zlib.crc32(_name(item.nodeid).encode()))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    name = report.nodeid.split("/")[-1]
-    if report.when == "call" or report.outcome != "passed":
+    name = _name(report.nodeid)
+    if (report.when == "call" or report.outcome != "passed") and _outcomes.get(name) != "failed":
         _outcomes[name] = report.outcome
 
 
-def pytest_sessionfinish() -> None:
-    Path(os.environ["KERAS_SUITE_OUTCOMES"]).write_text(json.dumps(_outcomes, indent=1))
+def pytest_warning_recorded(warning_message: warnings.WarningMessage, nodeid: str) -> None:
+    """Keeps what is said of a call that `Trainer` refuses and Keras then takes."""
+    if "is not routed" in str(warning_message.message):
+        _unrouted.setdefault(_name(nodeid), []).append(str(warning_message.message))
+        _note(nodeid, _outcomes[_name(nodeid)])  # once more: pytest tells of warnings behind a test
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    _note(nodeid, _outcomes.get(_name(nodeid), "not run"))
+
+
+def _name(nodeid: str) -> str:
+    return re.sub(r" ?at ?0x[0-9a-f]+", "", nodeid)
+
+
+def _note(nodeid: str, outcome: str) -> None:
+    line: dict[str, Any] = {"name": _name(nodeid), "outcome": outcome, "calls": _calls}
+    if line["name"] in _unrouted:
+        line["unrouted"] = _unrouted[line["name"]]
+    with Path(os.environ["KERAS_SUITE_JOURNAL"]).open("a") as journal:
+        journal.write(json.dumps(line) + "\n")
+
+
+def _journal() -> dict[str, dict[str, Any]]:
+    return _lines(Path(os.environ["KERAS_SUITE_JOURNAL"]))
+
+
+def _lines(path: Path) -> dict[str, dict[str, Any]]:
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return {line["name"]: line for line in lines}

@@ -369,6 +369,36 @@ def test_data_of_unknown_size_is_not_counted_a_step_too_far():
     assert_same_history(model.history.history, known.history.history)
 
 
+@pytest.mark.parametrize("shape", [(1, 16), (16, 2), (4, 2, 3)], ids=["one row", "more", "two axes more"])
+def test_validation_data_of_another_rank_than_before_is_evaluated_as_it_is(shape):
+    """Keras up to 3.15 traces the second shape for any rank, and fails in a model that asks for it."""
+
+    class Whole(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(3)
+
+        def call(self, x):
+            return self.dense(x)
+
+    def compiled():
+        set_random_seed(4)
+        model = Whole()
+        model.compile("sgd", "mse", metrics=["mae"])
+        return model
+
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(16, FEATURES)), np.ones((16, 3))
+    other = rng.normal(size=(*shape, FEATURES)), np.ones((*shape, 3))
+    model, fresh = compiled(), compiled()
+    Trainer(model).fit(x, y, batch_size=4, verbose=0, validation_data=(x, y))
+    history = Trainer(model).fit(x, y, batch_size=4, epochs=2, verbose=0, validation_data=other).history
+    fresh(x[:1])
+    fresh.set_weights(model.get_weights())
+    for name, value in fresh.evaluate(*other, verbose=0, return_dict=True).items():
+        assert history[f"val_{name}"][-1] == pytest.approx(value, rel=1e-5)
+
+
 # inspection/test_traces.py and training/test_execution.py count what a second fit traces.
 @pytest.mark.nightly
 def test_a_second_fit_and_an_evaluate_trace_nothing():
