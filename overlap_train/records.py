@@ -18,6 +18,7 @@ __all__ = [
     "Span",
     "StepValidation",
     "ValidationResult",
+    "flat",
     "prefixed",
 ]
 
@@ -159,12 +160,15 @@ class ShardOutcome:
 def prefixed(results: Mapping[str, ValidationResult]) -> dict[str, Any]:
     """Return the metrics of all sets as they stand in an epoch's logs: `val_loss`, `val_clean_loss`.
 
+    A custom `evaluate` may give dicts inside. Those of the set without a name stay: Keras
+    flattens them with the rest of the logs, and so drops their outer names, `val_` too.
+
     Raises:
         ValueError: a value of an evaluation function has the name of another one.
     """
     logs: dict[str, Any] = {}
     for name, result in results.items():
-        for metric, value in result.metrics.items():
+        for metric, value in (flat(result.metrics) if name else result.metrics).items():
             joined = "_".join(part for part in ("val", name, metric) if part)
             if result.of_function and joined in logs:
                 raise ValueError(
@@ -173,6 +177,14 @@ def prefixed(results: Mapping[str, ValidationResult]) -> dict[str, Any]:
                 )
             logs[joined] = value
     return logs
+
+
+def flat(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metrics with those of dicts inside in the place of these."""
+    found: dict[str, Any] = {}
+    for name, value in metrics.items():
+        found |= flat(value) if isinstance(value, dict) else {name: value}
+    return found
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from overlap_train._validation.suite import ValidationSuite
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.parallel.hosts import Hosts
-from overlap_train.records import prefixed
+from overlap_train.records import flat, prefixed
 
 __all__ = ["Deliveries"]
 
@@ -338,7 +338,7 @@ class Deliveries:
         self.ledger.accounts.close(pending.epoch, skipped=pending.skipped)
         self.cursor.forget(position)
         if outcome.results:
-            self.progress.epoch_validated(pending.epoch, prefixed(outcome.results))
+            self.progress.epoch_validated(pending.epoch, flat(prefixed(outcome.results)))
         if self.resumer is not None:
             following = pending.epoch + 1
             logs, lag = dict(outcome.logs), self.backlog.max_lag

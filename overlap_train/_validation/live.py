@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import keras
@@ -112,7 +112,7 @@ class LiveRunner:
         outcome = self.run(keras.callbacks.CallbackList([]), None)
         state.set_metrics(before)
         result: ValidationResult = outcome.result
-        return result
+        return replace(result, metrics=keras_metrics.python_logs(result.metrics))
 
     def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
         """Nothing: it begins when the epoch is delivered."""
@@ -135,7 +135,7 @@ class LiveRunner:
         self._close()
 
     def _result(self, logs: Mapping[str, Any]) -> ValidationResult:
-        return ValidationResult(keras_metrics.python_logs(logs), (), self._state.read_metrics())
+        return ValidationResult(dict(logs), (), self._state.read_metrics())
 
 
 def is_of_hook(error: BaseException) -> bool:
@@ -283,9 +283,9 @@ class OwnEvaluation:
     steps: int | None
 
     def __call__(self, callbacks: keras.callbacks.CallbackList) -> Mapping[str, Any]:
-        """Validates; see `Validates`."""
+        """Validates; see `Validates`. Dicts inside the logs stay, to be flattened with the epoch's."""
         with routes.entered(self.model, "evaluate"):
             logs: Mapping[str, Any] = keras_evaluation.evaluate_as_in_fit(
                 self.model, self.data, batch_size=self.batch_size, steps=self.steps, callbacks=callbacks
             )
-        return logs
+        return {str(name): value for name, value in logs.items()}

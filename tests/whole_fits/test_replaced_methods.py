@@ -6,10 +6,12 @@ import functools
 from unittest import mock
 
 import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy, ValidationSet
-from tests.networks import arrays, assert_same_history, sequential
+from tests.networks import CLASSES, arrays, assert_same_history, crossentropy, sequential
 
 X, Y = arrays(48)
 VALIDATION = arrays(24, 1)
@@ -79,6 +81,59 @@ def test_each_of_several_sets_is_given_to_it():
     assert len(calls) == 3
     assert [len(history[f"val_{name}_loss"]) for name in sets] == [2, 1]
     assert min(history["val_a_loss"]) > 100
+
+
+def nested(logs):
+    return {"base": logs, "of": {"each": {"class": tf.constant([1.0, 2.0]), "twice": 2 * logs["loss"]}}}
+
+
+def beside(logs):
+    return {**logs, "f1": {"macro": 0.25, "per": np.arange(3.0)}}
+
+
+def numbered(logs):
+    return {0: logs["loss"], "shape": tf.constant([1, 2])}
+
+
+def model_that_returns(change):
+    """Returns a network whose class has an `evaluate` that changes what Keras's returns."""
+
+    class Own(keras.Sequential):
+        def evaluate(self, *args, **kwargs):
+            return change(super().evaluate(*args, **kwargs))
+
+    model = Own([keras.Input((X.shape[1],)), keras.layers.Dense(CLASSES)])
+    model.compile("sgd", crossentropy(), metrics=["accuracy"])
+    return model
+
+
+@pytest.mark.parametrize("change", [nested, beside, numbered, lambda logs: {}])
+def test_the_structure_of_what_it_returns_is_that_of_keras_s_logs(change):
+    histories, seen = [], []
+    for ours in (False, True):
+        keras.utils.set_random_seed(3)
+        model, logs = model_that_returns(change), []
+        keep = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, given, logs=logs: logs.append(given))
+        fit = Trainer(model, validation=AHEAD).fit if ours else model.fit
+        histories.append(fit(X, Y, callbacks=[keep], **ASKED).history)
+        seen.append(logs)
+    assert_same_history(histories[1], histories[0])
+    for actual, expected in zip(*reversed(seen), strict=True):
+        assert_same_history(actual, expected)
+
+
+def test_a_set_with_a_name_keeps_it_in_front_of_what_is_inside():
+    sets = {"a": VALIDATION, "b": VALIDATION}
+    history = Trainer(model_that_returns(beside)).fit(X, Y, **(ASKED | {"validation_data": sets})).history
+    assert "macro" not in history
+    assert history["val_a_macro"] == history["val_b_macro"] == [0.25, 0.25]
+
+
+@pytest.mark.parametrize("change", [lambda logs: None, lambda logs: list(logs.values())])
+def test_what_is_no_dict_is_the_error_of_keras(change):
+    for fit in (model_that_returns(change).fit, Trainer(model_that_returns(change)).fit):
+        with pytest.raises(AttributeError, match="has no attribute 'items'"):
+            fit(X, Y, **ASKED)
 
 
 def test_it_is_called_around_an_evaluation_too():
