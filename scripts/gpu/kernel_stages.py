@@ -102,8 +102,10 @@ def _kernel_name(mangled: str) -> str:
     parts = re.findall(r"(ImplicitGemm|SharedMemory|EpilogueGradient|AddSlices)Kernel", mangled)
     problem = re.findall(r"(Forward|InputGradient|FilterGradient)Problem", mangled)
     tiles = [
-        f"{'Tf32' if int(tf32) else 'Fp32'} 128×{columns}, copies of {copy}"
-        for tf32, columns, copy in re.findall(r"GemmConfigILb(\d)ELi(\d+)ELi(\d)E", mangled)
+        f"{'Tf32' if int(tf32) else 'Fp32'} {rows}×{columns}, copies of {' and '.join(dict.fromkeys(copies))}"
+        for tf32, rows, columns, *copies in re.findall(
+            r"GemmConfigILb(\d)ELi(\d+)ELi(\d+)ELi(\d)ELi(\d)E", mangled
+        )
     ]
     rows = [f"by {count}" for count in re.findall(r"AddSlicesKernelILi(\d+)E", mangled)]
     return " ".join([*parts[:1], *problem[:1], *tiles[:1], *rows[:1]]) or mangled

@@ -55,6 +55,7 @@ def build_directory(tmp_path_factory) -> Path:
     ("target", "options"),
     [
         ("cuda_emulator_test", ()),
+        ("cuda_tiles_test", ()),
         ("cuda_launch_test", ()),
         # nightly: the kernels on more shapes; on few of them they are run beside the mutants, compiled once
         pytest.param("cuda_kernels_test", (), marks=pytest.mark.nightly),
@@ -83,8 +84,8 @@ MUTATIONS = {
     "one step of the depth too many": (
         *(
             "cuda_gemm.h",
-            "for (int d = 0; d < kGemmDepth; d += 4) {",
-            "for (int d = 0; d <= kGemmDepth; d += 4) {",
+            "for (int d = 0; d < TileA::kDepth; d += 4) {",
+            "for (int d = 0; d <= TileA::kDepth; d += 4) {",
             "beyond",
         ),
     ),
@@ -122,8 +123,8 @@ MORE_MUTATIONS = {
     "rows of the tile that nobody copies": (
         *(
             "cuda_gather.h",
-            "i < ShareA::kCount; ++i) {\n        const",
-            "i < ShareA::kCount - 1; ++i) {\n        const",
+            "i < ShareA::kCount; ++i) {\n        const Start",
+            "i < ShareA::kCount - 1; ++i) {\n        const Start",
         ),
         "uninitialised",
     ),
@@ -202,6 +203,7 @@ def test_emulator_finds_more_that_is_taken_out_of_a_kernel(test_object, tmp_path
         ("kernels_test", "thread"),
         # Of one thread, whose fibers "thread" does not know.
         ("cuda_emulator_test", "address,undefined"),
+        ("cuda_tiles_test", "address,undefined"),
         ("cuda_launch_test", "address,undefined"),
         ("cuda_kernels_test", "address,undefined"),
     ],
@@ -247,9 +249,9 @@ def test_cuda_kernels_compile_without_spills(tmp_path, architectures) -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     spills = [line for line in result.stderr.splitlines() if "spill stores" in line]
-    assert len(spills) == 23 * len(architectures), "one line for each kernel"
+    assert len(spills) == 24 * len(architectures), "one line for each kernel"
     assert all("0 bytes spill stores, 0 bytes spill loads" in line for line in spills)
     found = kernel_stages.resources(result.stderr)
     assert {"ImplicitGemm FilterGradient Tf32 128×64, copies of 1", "SharedMemory"} <= found.keys()
-    assert len(found) == 23
+    assert len(found) == 24
     assert all(numbers["spilled_bytes"] == 0 for numbers in found.values())

@@ -28,8 +28,7 @@ struct Gemm {
 template <class Config, class Problem>
 cudaError_t LaunchTiles(const Problem& p, const Gemm& gemm) {
   const Grid grid{Blocks(p.rows(), Config::kRows), Blocks(p.columns(), Config::kColumns), gemm.plan.slices,
-                  Config::kThreads,
-                  Config::kStages * Config::template kStageFloats<Problem> * Index{sizeof(float)}};
+                  Config::kThreads, Config::template kSharedBytes<Problem>};
   if (!FitsInts(p.s)) return cudaErrorInvalidConfiguration;
   const Walk walk = p.axes().By(Gatherer<Problem, Config>::kWalk);
   return Launch(ImplicitGemmKernel<Problem, Config>, grid, gemm.stream, p, walk, gemm.a, gemm.b, gemm.out);
@@ -44,18 +43,52 @@ cudaError_t HasTensorCores(Kernel* kernel, bool* has) {
   return error;
 }
 
+// Whether a multiprocessor's shared memory holds kBlocks of a kernel, each with its table of rows and a KiB
+// of CUDA's. Of sm_80 to sm_89 none does of the deep stages.
+template <class Config, class Problem>
+cudaError_t HoldsBlocks(bool* holds) {
+  constexpr Index kTable = Config::kRows * (sizeof(Start) + sizeof(Index)), kCudas = 1 << 10;
+  int device = 0, most = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error != cudaSuccess) return error;
+  error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+  *holds = Config::kBlocks * (Config::template kSharedBytes<Problem> + kTable + kCudas) <= most;
+  return error;
+}
+
+// Wide tiles; of TF32 narrow ones where the device is too small for those, which give the same sums.
+template <bool kTf32, class Problem>
+cudaError_t LaunchWide(const Problem& p, const Gemm& gemm) {
+  using Wide = GemmConfig<kTf32, 128, 128, 4, 4>;
+  if constexpr (kTf32) {
+    bool holds = false;
+    const cudaError_t error = HoldsBlocks<Wide, Problem>(&holds);
+    if (error != cudaSuccess) return error;
+    if (!holds) return LaunchTiles<GemmConfig<kTf32, 128, 64, 4, 4>>(p, gemm);
+  }
+  return LaunchTiles<Wide>(p, gemm);
+}
+
 // Quads are copied where channels come in fours; what has other channels is small enough for narrow tiles.
 template <bool kTf32, class Problem>
 cudaError_t LaunchProduct(const Problem& p, const Gemm& gemm) {
-  const bool quads =
-      (Problem::kDepthFastB || p.s.in_c % 4 == 0) && p.s.out_c % 4 == 0 && Aligned(gemm.a) && Aligned(gemm.b);
-  if (!quads) return LaunchTiles<GemmConfig<kTf32, 64, 1>>(p, gemm);
+  const bool quads_b = p.s.out_c % 4 == 0 && Aligned(gemm.b);
+  if constexpr (!Problem::kDepthFastA && !kTf32) {
+    if (gemm.plan.rows == kFewRows && quads_b) {
+      return LaunchTiles<GemmConfig<kTf32, kFewRows, 64, 1, 4>>(p, gemm);
+    }
+  }
+  const bool quads_a = (Problem::kDepthFastB ? p.s.out_c : p.s.in_c) % 4 == 0 && Aligned(gemm.a);
+  const bool masked = kTf32 && Problem::kDepthFastA;
+  if (!quads_a || !quads_b || (masked && !FitsMasks(p))) {
+    return LaunchTiles<GemmConfig<kTf32, 128, 64, 1, 1>>(p, gemm);
+  }
   if constexpr (Problem::kDepthFastB && !kTf32) {
     // The gradient of an image's channels: narrow tiles would be empty but for them.
-    if (p.columns() <= 16) return LaunchTiles<GemmConfig<kTf32, 16, 4>>(p, gemm);
+    if (p.columns() <= 16) return LaunchTiles<GemmConfig<kTf32, 128, 16, 4, 4>>(p, gemm);
   }
-  if (gemm.plan.columns == 64) return LaunchTiles<GemmConfig<kTf32, 64, 4>>(p, gemm);
-  return LaunchTiles<GemmConfig<kTf32, 128, 4>>(p, gemm);
+  if (gemm.plan.columns == 64) return LaunchTiles<GemmConfig<kTf32, 128, 64, 4, 4>>(p, gemm);
+  return LaunchWide<kTf32>(p, gemm);
 }
 
 template <class Problem>
@@ -63,7 +96,8 @@ cudaError_t LaunchGemm(const Problem& p, Gemm gemm) {
   gemm.out.quads = p.columns() % 4 == 0 && Aligned(gemm.out.c) && gemm.out.slice % 4 == 0;
   if (!gemm.tf32) return LaunchProduct<false>(p, gemm);
   bool has = false;
-  const cudaError_t error = HasTensorCores(ImplicitGemmKernel<Problem, GemmConfig<true, 64, 1>>, &has);
+  const cudaError_t error =
+      HasTensorCores(ImplicitGemmKernel<Problem, GemmConfig<true, 128, 64, 1, 1>>, &has);
   if (error != cudaSuccess) return error;
   return has ? LaunchProduct<true>(p, gemm) : LaunchProduct<false>(p, gemm);
 }

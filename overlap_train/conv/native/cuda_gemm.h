@@ -60,8 +60,8 @@ struct Fp32Product {
 
   __device__ __forceinline__ void Multiply(const TileA& a, const TileB& b) {
     // Unrolled, columns of four depths would be read further ahead than the registers hold.
-#pragma unroll(TileB::kIsDepthFast&& kEach == 8 ? 1 : kGemmDepth / 4)
-    for (int d = 0; d < kGemmDepth; d += 4) {
+#pragma unroll(TileB::kIsDepthFast&& kEach == 8 ? 1 : TileA::kDepth / 4)
+    for (int d = 0; d < TileA::kDepth; d += 4) {
       float left[8][4];
       Rows::Read(a, Down(), d, left);
       if constexpr (TileB::kIsDepthFast) {
@@ -122,7 +122,7 @@ struct Tf32Product {
 
   __device__ __forceinline__ void Multiply(const TileA& a, const TileB& b) {
 #pragma unroll
-    for (int d = 0; d < kGemmDepth; d += 8) {
+    for (int d = 0; d < TileA::kDepth; d += 8) {
       float left[kDown][4], right[kAcross][2];
       WarpShare<TileA>::ReadLeft(a, Row(), d, left);
       WarpShare<TileB>::ReadRight(b, Column(), d, right);
@@ -151,30 +151,37 @@ struct Tf32Product {
   }
 };
 
-// A kernel's tiles: [kRows, kColumns] of C, by copies of kCopy floats. Registers are kept to what lets
-// kBlocks blocks share a multiprocessor, and the stages of as many fit 227 KiB. The index arithmetic of
-// single floats takes more of them. On sm_75, of fp32 only and without asynchronous copies, 64 KiB hold one
+// Slices of the depth begin at multiples of this, whatever depth a stage has: tiles of either width then form
+// the same sums.
+constexpr int kSliceDepth = 32;
+
+// A kernel's tiles: [kRows, kColumns] of C, by copies of kCopyA and kCopyB floats. Registers are kept to what
+// lets kBlocks blocks share a multiprocessor, and the stages of as many fit 227 KiB. The index arithmetic of
+// single floats takes more of them. On tensor cores stages of twice the depth, with a barrier half as often,
+// are worth more than a fourth stage. On sm_75, of fp32 only and without asynchronous copies, 64 KiB hold one
 // block.
-template <bool kIsTf32, int kWidth, int kFloats>
+template <bool kIsTf32, int kHeight, int kWidth, int kFloatsA, int kFloatsB>
 struct GemmConfig {
-  static constexpr bool kTf32 = kIsTf32;
-  static constexpr int kRows = 128, kColumns = kWidth, kCopy = kFloats;
-  static constexpr int kThreads = !kTf32 && kColumns == 128 ? 256 : 128;
-  static constexpr int kStages = kTf32 && kColumns == 128 ? 4 : 3;
+  static constexpr bool kTf32 = kIsTf32, kWide = kWidth == 128;
+  static constexpr int kRows = kHeight, kColumns = kWidth, kCopyA = kFloatsA, kCopyB = kFloatsB;
+  static constexpr int kThreads = kRows < 128 ? kRows * kColumns / 64 : !kTf32 && kWide ? 256 : 128;
+  static constexpr int kDepth = kTf32 && kWide ? 32 : 16, kStages = 3;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
   static constexpr int kBlocks = 1;
 #else
-  static constexpr int kBlocks = kColumns == 128 ? 2 : kCopy == 4 ? 4 : 3;
+  static constexpr int kBlocks = kRows < 128 ? 8 : kWide ? 2 : kCopyA == 4 ? 4 : 3;
 #endif
   template <class Problem>
-  using A = GemmTile<Problem::kDepthFastA, kRows>;
+  using A = GemmTile<Problem::kDepthFastA, kRows, kDepth>;
   template <class Problem>
-  using B = GemmTile<Problem::kDepthFastB, kColumns>;
+  using B = GemmTile<Problem::kDepthFastB, kColumns, kDepth>;
   template <class Problem>
   using Product = std::conditional_t<kTf32, Tf32Product<GemmConfig, A<Problem>, B<Problem>>,
                                      Fp32Product<GemmConfig, A<Problem>, B<Problem>>>;
   template <class Problem>
   static constexpr int kStageFloats = A<Problem>::kFloats + B<Problem>::kFloats;
+  template <class Problem>
+  static constexpr Index kSharedBytes = Index{kStages} * kStageFloats<Problem> * Index{sizeof(float)};
 };
 
 // Grid: tiles of rows, tiles of columns, slices of the depth.
@@ -186,7 +193,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
   using TileB = typename Config::template B<Problem>;
   constexpr int kStages = Config::kStages, kStageFloats = Config::template kStageFloats<Problem>;
   OT_DYNAMIC_SHARED(shared);
-  __shared__ RowTable<Config::kRows> rows;
+  __shared__ typename Gatherer<Problem, Config>::Rows rows;
   rows.Fill(p, static_cast<Index>(blockIdx.x) * Config::kRows);
   __syncthreads();
   const auto tile_a = [&](int stage) {
@@ -196,10 +203,12 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
     return TileB{SharedPart(shared, stage * kStageFloats + TileA::kFloats, TileB::kFloats)};
   };
   const Index column0 = static_cast<Index>(blockIdx.y) * Config::kColumns;
-  const Index steps = (p.depth() + kGemmDepth - 1) / kGemmDepth;
-  const Index begin = steps * blockIdx.z / gridDim.z;
-  const int count = static_cast<int>(steps * (blockIdx.z + 1) / gridDim.z - begin);
-  Gatherer<Problem, Config> gatherer(p, walk, a, b, rows, column0, begin * kGemmDepth);
+  const Index parts = (p.depth() + kSliceDepth - 1) / kSliceDepth;
+  const Index begin = parts * blockIdx.z / gridDim.z * kSliceDepth;
+  Index end = parts * (blockIdx.z + 1) / gridDim.z * kSliceDepth;
+  if (end > p.depth()) end = p.depth();
+  const int count = static_cast<int>((end - begin + Config::kDepth - 1) / Config::kDepth);
+  Gatherer<Problem, Config> gatherer(p, walk, a, b, rows, column0, begin);
   typename Config::template Product<Problem> product;
 #pragma unroll
   for (int step = 0; step < kStages - 1; ++step) {

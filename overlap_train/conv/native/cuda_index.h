@@ -106,14 +106,11 @@ struct alignas(16) Start {
 };
 
 // Each problem is a product of matrices, [rows, depth] × [depth, columns]. An element of A lies at the sum of
-// its row's Start and its depth's Place, and is zero unless Inside; B and C say where theirs lie.
+// its row's Start and its depth's Place, and is zero unless inside the image; B and C say where theirs lie.
 // kDepthFastA, kDepthFastB: whether neighbours in depth, and not in row or column, are neighbours in memory.
 // Coordinates are ints (FitsInts); offsets are not.
 
-OT_HD bool InImage(int y, int x, Index height, Index width) {
-  return static_cast<unsigned>(y) < static_cast<unsigned>(height) &&
-         static_cast<unsigned>(x) < static_cast<unsigned>(width);
-}
+OT_HD bool Within(int i, Index extent) { return static_cast<unsigned>(i) < static_cast<unsigned>(extent); }
 
 // y[pixel, k] = sum over (r, q, c) of x[pixel's window] * filter[r, q, c, k]
 struct ForwardProblem {
@@ -128,9 +125,11 @@ struct ForwardProblem {
     const Index y = p.y * s.stride_h - s.pad_top, x = p.x * s.stride_w - s.pad_left;
     return {((p.image * s.in_h + y) * s.in_w + x) * s.in_c, static_cast<int>(y), static_cast<int>(x)};
   }
-  OT_HD bool Inside(int y, int x, const Place& tap) const {
-    return tap.high < static_cast<int>(s.k_h) && InImage(y + tap.high, x + tap.mid, s.in_h, s.in_w);
-  }
+  OT_HD int tap_rows() const { return static_cast<int>(s.k_h); }
+  OT_HD int tap_columns() const { return static_cast<int>(s.k_w); }
+  OT_HD bool InDepth(const Place& tap) const { return tap.high < tap_rows(); }
+  OT_HD bool RowInside(int y, int r) const { return Within(y + r, s.in_h); }
+  OT_HD bool ColumnInside(int x, int q) const { return Within(x + q, s.in_w); }
   OT_HD Index C(Index row) const { return row * s.out_c; }
 };
 
@@ -173,10 +172,11 @@ struct InputGradientProblem {
     const Index y = out_y + p.y, x = out_x + p.x;
     return {OutputOffset(s, p.image, y, x, 0), static_cast<int>(y), static_cast<int>(x)};
   }
-  OT_HD bool Inside(int y, int x, const Place& tap) const {
-    return InDepth(tap) && InImage(y - tap.high, x - tap.mid, s.out_h, s.out_w);
-  }
-  OT_HD bool InDepth(const Place& tap) const { return tap.high < static_cast<int>(taps_h); }
+  OT_HD int tap_rows() const { return static_cast<int>(taps_h); }
+  OT_HD int tap_columns() const { return static_cast<int>(taps_w); }
+  OT_HD bool InDepth(const Place& tap) const { return tap.high < tap_rows(); }
+  OT_HD bool RowInside(int y, int r) const { return Within(y - r, s.out_h); }
+  OT_HD bool ColumnInside(int x, int q) const { return Within(x - q, s.out_w); }
   // From one column to the next B moves on by out_c.
   OT_HD Index B(const Place& tap) const { return b_first + b_mid * tap.mid + b_high * tap.high + tap.low; }
   OT_HD Index C(Index row) const {
@@ -203,8 +203,8 @@ struct FilterGradientProblem {
   }
   OT_HD bool Inside(int y, int x, const Place& pixel) const {
     const int down = static_cast<int>(s.stride_h), across = static_cast<int>(s.stride_w);
-    return pixel.high < static_cast<int>(s.batch) &&
-           InImage(y + down * pixel.mid, x + across * pixel.low, s.in_h, s.in_w);
+    return pixel.high < static_cast<int>(s.batch) && Within(y + down * pixel.mid, s.in_h) &&
+           Within(x + across * pixel.low, s.in_w);
   }
   OT_HD Index C(Index row) const { return row * s.out_c; }
 };

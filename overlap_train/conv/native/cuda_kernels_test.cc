@@ -220,8 +220,10 @@ void CheckConvolutions(Checker& checker, bool quick) {
     checker.Check(MakeCase(1, 10, 13, 68, 200, 1, 1, true));
     checker.Check(MakeCase(1, 11, 17, 4, 132, 5, 3, false));
     checker.Check(MakeCase(1, 9, 9, 130, 6, 3, 3, true));
+    checker.Check(MakeCase(1, 3, 4, 4, 8, 16, 1, true));  // more taps than masks have bits
   }
   checker.Check(MakeCase(1, 18, 37, 1, 70, 3, 1, true));  // the filter gradient in several slices
+  checker.Check(MakeCase(1, 15, 29, 3, 68, 3, 1, true));  // and of few rows
   checker.Check(MakeCase(1, 5, 4, 3, 2, 3, 5, true));     // a stride beyond the kernel
   checker.Check(MakeCase(1, 2, 2, 3, 5, 5, 1, true));     // a kernel beyond the image
   checker.Check(MakeCase(1, 2, 2, 3, 5, 3, 1, false));    // no output at all

@@ -1,20 +1,17 @@
 // Checks what surrounds the kernels, under the emulator: errors of the runtime, limits of grids and of shared
-// memory, tensors beyond 2^31 elements, and which elements neighbouring threads touch.
+// memory, tensors beyond 2^31 elements.
 #include "cuda_launch.h"
 
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <map>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "conv_cuda.h"
 #include "cuda_emulator_runtime.h"
-#include "cuda_gemm.h"
 #include "cuda_plan.h"
 #include "reference.h"
 
@@ -30,89 +27,26 @@ void Expect(bool holds, const std::string& what) {
   std::printf("FAILED %s\n", what.c_str());
 }
 
-// Whether `threads` that read `count` floats each, from offset_of(thread) on, meet no bank twice: the same
-// floats count once.
-template <class Offset>
-bool BanksApart(int threads, int count, const Offset& offset_of) {
-  std::map<int, std::set<int>> words;
-  for (int t = 0; t < threads; ++t) {
-    for (int n = 0; n < count; ++n) words[(offset_of(t) + n) % 32].insert(offset_of(t) + n);
+// Where shared memory is too small for the wide tiles of TF32, narrow ones give the same sums.
+void TestSmallDevice() {
+  const ConvShape s = MakeCase(1, 176, 192, 4, 128, 1, 1, true).shape;
+  Expect(PlanFor(ForwardProblem{s}, true).columns == 128, "a shape of wide tiles");
+  const auto x = Normal<float>(176 * 192 * 4, 1), filter = Normal<float>(4 * 128, 2);
+  std::vector<float> last[2];  // pixel; of narrow tiles the last block has its second half
+  emulator::last_block_only = true;
+  for (const int kib : {227, 99}) {  // sm_90; sm_86 and sm_89
+    emulator::device = {};
+    emulator::device.most_shared_bytes = kib << 10;
+    std::vector<float> y(176 * 192 * 128);
+    Expect(overlap_conv_forward_cuda(&s, x.data(), filter.data(), nullptr, 0, y.data(), kImplicitGemmTf32,
+                                     nullptr, nullptr) == 0,
+           "TF32 with " + std::to_string(kib) + " KiB");
+    last[kib == 99].assign(y.end() - 128, y.end());
   }
-  return std::all_of(words.begin(), words.end(), [](const auto& bank) { return bank.second.size() == 1; });
-}
-
-// What is read of shared memory at once lies in different banks: by a warp one float, by half of one two, by
-// the four matrices of ldmatrix 8 rows of four. Quads of fp32 are read by halves of a warp.
-template <class Tile>
-void TestBanks(const std::string& what) {
-  constexpr bool kDepthFast = Tile::kIsDepthFast;
-  if (kDepthFast) {
-    Expect(BanksApart(8, 4, [](int row) { return Tile::Offset(4, 16 + row); }), "matrices of " + what);
-  } else {
-    Expect(BanksApart(32, 1, [](int t) { return Tile::Offset(8 + t % 4, 8 + t / 4); }), "columns of " + what);
-    Expect(BanksApart(16, 2, [](int t) { return Tile::Offset(8 + t % 4, 16 + 2 * (t / 4)); }),
-           "pairs of rows of " + what);
-  }
-  using Share = ThreadShare<Tile, Tile::kWidth / 8>;
-  const auto quad = [](int thread) {
-    return kDepthFast ? Tile::Offset(4, Share::At(thread, 3)) : Tile::Offset(5, Share::At(thread, 4));
-  };
-  Expect(BanksApart(8, 4, quad), "quads of " + what);
-}
-
-// Neighbouring threads gather neighbouring elements.
-template <class Problem>
-void TestNeighbours(const Problem& p, const std::string& what) {
-  const Walk walk = p.axes().By(1);
-  const Index row = 40, depth = 324;  // inside the image
-  const auto a = [&](Index r, Index d) { return p.StartOf(r).at + walk.From(d).at; };
-  const Index down = !Problem::kDepthFastA, on = Problem::kDepthFastA;
-  Expect(a(row + down, depth + on) == a(row, depth) + 1, "neighbours of A, " + what);
-}
-
-// A place that is walked to is the place that is divided to, carries and all.
-void TestWalks() {
-  const ConvShape s = MakeCase(3, 9, 7, 5, 6, 3, 2, true).shape;
-  const auto walks = [](const auto& p, const char* what) {
-    for (const int step : {1, 2, 7, 16, 64}) {
-      const Walk walk = p.axes().By(step);
-      Place place = walk.From(3);
-      bool same = true;
-      for (Index i = 3; i < p.depth(); i += step, walk.Advance(place)) {
-        const Place want = walk.From(i);
-        same &=
-            place.at == want.at && place.low == want.low && place.mid == want.mid && place.high == want.high;
-      }
-      Expect(same, std::string("a walk by ") + std::to_string(step) + ", " + what);
-    }
-  };
-  walks(ForwardProblem{s}, "forward");
-  walks(InputGradientProblem(s, 1, 0), "input gradient");
-  walks(FilterGradientProblem{s}, "filter gradient");
-}
-
-void TestAccessPatterns() {
-  TestBanks<GemmTile<true, 128>>("rows whose depths are neighbours");
-  TestBanks<GemmTile<false, 128>>("wide tiles");
-  TestBanks<GemmTile<false, 64>>("narrow tiles");
-  const ConvShape s = MakeCase(2, 16, 16, 64, 64, 3, 1, true).shape;
-  TestNeighbours(ForwardProblem{s}, "forward");
-  TestNeighbours(InputGradientProblem(s, 0, 0), "input gradient");
-  TestNeighbours(FilterGradientProblem{s}, "filter gradient");
-}
-
-// Small grids are cut along their depth, large ones and short depths are not.
-void TestSlices() {
-  const auto slices = [](Index rows, Index columns, Index depth, bool tf32) {
-    return PlanFor(rows, columns, depth, tf32, true).slices;
-  };
-  Expect(slices(768, 1024, 4608, false) > 1, "few tiles of a long depth are sliced");
-  Expect(slices(196608, 64, 576, false) == 1, "many tiles are not");
-  Expect(slices(768, 1024, 64, true) == 1, "a short depth is not");
-  Expect(slices(576, 64, 196608, true) > 40, "a filter's gradient is, for all multiprocessors");
-  Expect(PlanFor(768, 1024, 4608, false, false).slices == 1, "what may not be sliced is not");
-  Expect(PlanFor(196608, 64, 576, true, true).columns == 64, "64 columns take a narrow tile");
-  Expect(PlanFor(196608, 128, 576, true, true).columns == 128, "128 columns take a wide one");
+  emulator::last_block_only = false;
+  emulator::device = {};
+  Expect(last[0][0] != 0 && last[1][0] == 0, "a small device has narrow tiles");
+  Expect(std::equal(last[0].begin() + 64, last[0].end(), last[1].begin() + 64), "the same sums");
 }
 
 // Whatever call fails, its error is returned, no event is left behind, and no stream goes unjoined.
@@ -286,9 +220,7 @@ void TestBeyond32Bits() {
 
 int main() {
   using namespace overlap_train::conv;
-  TestAccessPatterns();
-  TestWalks();
-  TestSlices();
+  TestSmallDevice();
   TestFailingRuntime();
   TestRefusals();
   TestOldCode();

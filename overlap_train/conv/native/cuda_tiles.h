@@ -9,26 +9,25 @@
 
 namespace overlap_train::conv {
 
-constexpr int kGemmDepth = 16;
-
-template <bool kDepthFast, int kAcross>
+template <bool kDepthFast, int kAcross, int kDeep>
 struct GemmTile {
   static constexpr bool kIsDepthFast = kDepthFast;
-  static constexpr int kWidth = kAcross;
-  // 20 floats: eight rows of 4 floats, or of one, begin in banks of their own. kAcross + 8: four depths of 8.
-  static constexpr int kPitch = kDepthFast ? kGemmDepth + 4 : kAcross + 8;
-  static constexpr int kFloats = kPitch * (kDepthFast ? kAcross : kGemmDepth);
+  static constexpr int kWidth = kAcross, kDepth = kDeep;
+  // 20 floats, or 36: eight rows of 4 floats, or of one, begin in banks of their own. kAcross + 8: four
+  // depths of 8.
+  static constexpr int kPitch = kDepthFast ? kDepth + 4 : kAcross + 8;
+  static constexpr int kFloats = kPitch * (kDepthFast ? kAcross : kDepth);
   SharedPointer values;
 
   static __device__ __forceinline__ int Offset(int d, int i) {
-    OT_WITHIN(d, kGemmDepth, 0);
+    OT_WITHIN(d, kDepth, 0);
     OT_WITHIN(i, kAcross, 0);
     return kDepthFast ? i * kPitch + d : d * kPitch + i;
   }
   // kCount neighbours in the tile's own order.
   template <int kCount>
   __device__ __forceinline__ void Read(int d, int i, float* read) const {
-    OT_WITHIN((kDepthFast ? d : i) + kCount - 1, kDepthFast ? kGemmDepth : kAcross, (void)0);
+    OT_WITHIN((kDepthFast ? d : i) + kCount - 1, kDepthFast ? kDepth : kAcross, (void)0);
     ReadTogether<kCount>(values, Offset(d, i), read);
   }
 };
