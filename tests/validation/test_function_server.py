@@ -67,7 +67,7 @@ def ask(monkeypatch):
     def answer(model, **changes):
         link = Link(request(model))
         with pytest.raises(Done):
-            serve_function(link, pickle.dumps((Settings.here(), served(model, **changes))))
+            serve_function(link, pickle.dumps((Settings.here({}), served(model, **changes))))
         assert link.heard.get() == READY
         return link.heard.get()
 
