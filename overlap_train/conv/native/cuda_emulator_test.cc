@@ -1,24 +1,15 @@
 // Checks that the emulator finds what it says it finds: kernels that are wrong on purpose, each in one way.
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <string>
 
 #include "cuda_language.h"
+#include "expect.h"
 
 namespace overlap_train::conv {
 namespace {
 
 using emulator::Fault;
-
-int failures = 0, checks = 0;
-
-void Expect(bool holds, const std::string& what) {
-  ++checks;
-  if (holds) return;
-  ++failures;
-  std::printf("FAILED %s\n", what.c_str());
-}
 
 // Runs one block of `threads`, and expects one kind of finding.
 template <class Kernel>
@@ -227,6 +218,5 @@ int main() {
   TestCopies();
   TestBarriers();
   TestRounding();
-  std::printf("the emulator: %d of %d checks failed\n", failures, checks);
-  return failures > 0;
+  return Verdict("the emulator");
 }

@@ -13,19 +13,11 @@
 #include "conv_cuda.h"
 #include "cuda_emulator_runtime.h"
 #include "cuda_plan.h"
+#include "expect.h"
 #include "reference.h"
 
 namespace overlap_train::conv {
 namespace {
-
-int failures = 0, checks = 0;
-
-void Expect(bool holds, const std::string& what) {
-  ++checks;
-  if (holds) return;
-  ++failures;
-  std::printf("FAILED %s\n", what.c_str());
-}
 
 // Where shared memory is too small for the wide tiles of TF32, narrow ones give the same sums.
 void TestSmallDevice() {
@@ -226,6 +218,5 @@ int main() {
   TestOldCode();
   TestLargeSharedMemory();
   TestBeyond32Bits();
-  std::printf("launches under the emulator: %d of %d checks failed\n", failures, checks);
-  return failures > 0;
+  return Verdict("launches under the emulator");
 }

@@ -1,7 +1,6 @@
 // Checks the tiles of the implicit GEMM, under the emulator: which elements neighbouring threads touch, walks
 // along the depth, how products are cut into tiles, and those tiles that no small product is cut into.
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <set>
 #include <string>
@@ -11,19 +10,11 @@
 #include "cuda_gemm.h"
 #include "cuda_launch.h"
 #include "cuda_plan.h"
+#include "expect.h"
 #include "reference.h"
 
 namespace overlap_train::conv {
 namespace {
-
-int failures = 0, checks = 0;
-
-void Expect(bool holds, const std::string& what) {
-  ++checks;
-  if (holds) return;
-  ++failures;
-  std::printf("FAILED %s\n", what.c_str());
-}
 
 // Whether `threads` that read `count` floats each, from offset_of(thread) on, meet no bank twice: the same
 // floats count once.
@@ -185,6 +176,5 @@ int main() {
   TestFewRows();
   TestMasks();
   TestWidths();
-  std::printf("tiles under the emulator: %d of %d checks failed\n", failures, checks);
-  return failures > 0;
+  return Verdict("tiles under the emulator");
 }
