@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -10,12 +11,13 @@ import tensorflow as tf
 
 from overlap_train._data.drawing import all_batches
 from overlap_train._data.pipeline_facts import without_autotune
-from overlap_train._keras.data import Arrays
+from overlap_train._keras.data import Arrays, row_order
 from overlap_train._support.threads import leaves_nothing
 
 __all__ = ["RowOrders", "in_background"]
 
 _T = TypeVar("_T")
+_MOST_REMEMBERED = 1 << 20  # rows: 8 MiB
 
 
 class RowOrders:
@@ -25,21 +27,16 @@ class RowOrders:
     order, which is drawn once. Without one, the next order is drawn in a thread of its own while a pass is
     trained; orders are kept until nobody can roll back to them.
 
+    The global seed counts that is set when this is made, as with Keras's pipeline.
+
     Args:
         arrays: whose rows they are; not kept.
     """
 
     def __init__(self, arrays: Arrays) -> None:
-        num_samples, shuffle = arrays.num_samples, arrays.shuffle
-        self._passes = without_autotune(arrays.row_order)
-        self._repeats = not shuffle or not _draws_at_random()
-        self._draw = self._draw_as_keras
-        if shuffle and shuffle != "batch" and not self._repeats:
-            # An iterator takes 11 ms or more to be made, and Python's lock with it; the shuffle below one.
-            shuffled = tf.function(
-                lambda: tf.random.shuffle(tf.range(num_samples, dtype=tf.int64)), autograph=False
-            ).get_concrete_function()
-            self._draw = lambda: tf.identity(shuffled())  # to the device that trains
+        seed = _global_seed() if arrays.shuffle else None
+        self._repeats = not arrays.shuffle or seed is not None
+        self._draw = _drawing(arrays.num_samples, arrays.batch_size, arrays.shuffle, seed)
         self._kept: dict[int, tf.Tensor] = {}
         self._next: concurrent.futures.Future[tf.Tensor] | None = None
 
@@ -71,9 +68,6 @@ class RowOrders:
         for index in [i for i in self._kept if i < number]:
             del self._kept[index]
 
-    def _draw_as_keras(self) -> tf.Tensor:
-        return tf.concat(all_batches(self._passes), axis=0)
-
 
 def in_background(function: Callable[[], _T], name: str) -> concurrent.futures.Future[_T]:
     """Calls a function in a thread that ends with it, or at once where the system starts no more threads."""
@@ -88,10 +82,54 @@ def in_background(function: Callable[[], _T], name: str) -> concurrent.futures.F
         executor.shutdown(wait=False)
 
 
-def _draws_at_random() -> bool:
-    """Whether random operations in functions traced now are seeded by nothing."""
-    found: list[tuple[int | None, int | None]] = []
-    # In a function, because asking outside of one would advance what eager operations draw from.
-    ask = tf.function(lambda: found.append(tf.compat.v1.get_seed(None)), autograph=False)
-    ask.get_concrete_function()
-    return found[0] == (None, None)
+def _drawing(
+    num_samples: int, batch_size: int, shuffle: bool | str, seed: int | None
+) -> Callable[[], tf.Tensor]:
+    """Returns what draws the order of a pass.
+
+    Keras's pipeline takes some 20 ms to be made and run, most of a short fit, and TensorFlow keeps something
+    of it for good. So it is not made where the order is known without it.
+    """
+    if not shuffle:
+        return lambda: tf.range(num_samples, dtype=tf.int64)
+    if seed is None and shuffle != "batch":
+        shuffled = _shuffled()
+        return lambda: tf.identity(shuffled(tf.constant(num_samples, tf.int64)))  # to the device that trains
+    if seed is None or num_samples > _MOST_REMEMBERED:
+        passes = _passes(num_samples, batch_size, shuffle)
+        return lambda: _first(passes)
+    order = _remembered(num_samples, batch_size if shuffle == "batch" else 0, shuffle, seed)
+    return lambda: order
+
+
+@functools.cache
+def _shuffled() -> Callable[[tf.Tensor], tf.Tensor]:
+    """Returns a function of a number of rows that gives them in a random order; traced without a seed."""
+    function = tf.function(lambda count: tf.random.shuffle(tf.range(count)), autograph=False)
+    return function.get_concrete_function(tf.TensorSpec([], tf.int64))
+
+
+@functools.lru_cache(maxsize=4)
+def _remembered(num_samples: int, batch_size: int, shuffle: bool | str, seed: int) -> tf.Tensor:
+    """Returns the order that Keras's pipeline draws under the global seed, which has to be set."""
+    return _first(_passes(num_samples, batch_size, shuffle))
+
+
+def _passes(num_samples: int, batch_size: int, shuffle: bool | str) -> tf.data.Dataset:
+    return without_autotune(row_order(num_samples, batch_size, shuffle))
+
+
+def _first(passes: tf.data.Dataset) -> tf.Tensor:
+    return tf.concat(all_batches(passes), axis=0)
+
+
+def _global_seed() -> int | None:
+    """Returns the global seed by which random operations in functions traced now are seeded.
+
+    Raises:
+        RuntimeError: there is none, and TensorFlow's operations are to be deterministic.
+    """
+    # In a graph, because asking outside of one would advance what eager operations draw from.
+    with tf.__internal__.FuncGraph("seed").as_default():
+        seed: int | None = tf.compat.v1.get_seed(None)[0]
+    return seed

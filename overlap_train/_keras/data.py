@@ -40,6 +40,7 @@ __all__ = [
     "is_made_by_python",
     "recognize",
     "require_usable",
+    "row_order",
     "split_validation",
     "warn_out_of_data",
     "without_optionals",
@@ -136,16 +137,16 @@ class Arrays:
     dense: bool
     pipeline: Pipeline = field(repr=False)
 
-    @functools.cached_property
-    def row_order(self) -> tf.data.Dataset:
-        """A dataset whose passes yield row numbers, int64[n], in the order of `keras.Model.fit`.
 
-        The row numbers themselves go through Keras's own adapter, so the same global seed gives the same
-        order. A shuffle over all rows does not depend on the batch size and comes in one piece.
-        """
-        rows = tf.range(self.num_samples, dtype=tf.int64)
-        size = self.batch_size if self.shuffle == "batch" else self.num_samples
-        return ArrayDataAdapter(rows, batch_size=size, shuffle=self.shuffle).get_tf_dataset()
+def row_order(num_samples: int, batch_size: int, shuffle: bool | str) -> tf.data.Dataset:
+    """Returns a dataset whose passes yield row numbers, int64[n], in the order of `keras.Model.fit`.
+
+    The row numbers themselves go through Keras's own adapter, so the same global seed gives the same order. A
+    shuffle over all rows does not depend on the batch size and comes in one piece.
+    """
+    rows = tf.range(num_samples, dtype=tf.int64)
+    size = batch_size if shuffle == "batch" else num_samples
+    return ArrayDataAdapter(rows, batch_size=size, shuffle=shuffle).get_tf_dataset()
 
 
 def acts_at_epochs(data: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import threading
 
 import keras
@@ -11,7 +12,7 @@ import tensorflow as tf
 
 from overlap_train._data import row_orders
 from overlap_train._data.row_orders import RowOrders
-from overlap_train._keras.data import recognize
+from overlap_train._keras.data import recognize, row_order
 
 
 def orders_of(rows, batch_size, shuffle):
@@ -50,6 +51,45 @@ def test_a_seed_gives_all_passes_one_order_which_is_drawn_once(shuffle, monkeypa
         found.forget(number - 1)
         assert found[number] is first
     assert len(found) == 2
+
+
+@pytest.mark.parametrize("largest", [0, 1 << 20])
+def test_what_is_remembered_is_the_order_of_keras_for_each_seed_and_kind(largest, monkeypatch):
+    """Each one twice: what is remembered of one is not taken for another."""
+    monkeypatch.setattr(row_orders, "_MOST_REMEMBERED", largest)
+    kinds = [(20, 4, True), (20, 5, True), (21, 4, True), (20, 4, "batch"), (20, 5, "batch"), (20, 4, False)]
+    for seed in (3, 4, 3):
+        for rows, batch_size, shuffle in 2 * kinds:
+            keras.utils.set_random_seed(seed)
+            expected = [*row_order(rows, batch_size, shuffle)]
+            keras.utils.set_random_seed(seed)
+            found = orders_of(rows, batch_size, shuffle)
+            np.testing.assert_array_equal(found[0], np.concatenate([np.ravel(batch) for batch in expected]))
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_second_training_makes_no_pipeline(seed, shuffle, monkeypatch, unseeded):
+    """It took most of a short fit, and TensorFlow keeps something of every pipeline for good."""
+    tf.random.set_seed(seed)
+    first = orders_of(30, 4, shuffle)[0]
+    monkeypatch.setattr(row_orders, "row_order", lambda *_: pytest.fail("a pipeline"))
+    second = orders_of(30, 4, shuffle)[0]
+    assert sorted(second.numpy()) == list(range(30))
+    assert np.array_equal(first, second) == (seed is not None or not shuffle)
+
+
+def test_trainings_that_begin_at_once_have_orders_of_their_own(unseeded):
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        orders = [*pool.map(lambda rows: orders_of(rows, 4, True)[0].numpy().tolist(), [50, 60, 50, 60])]
+    assert [sorted(order) for order in orders] == [list(range(rows)) for rows in (50, 60, 50, 60)]
+    assert orders[0] != orders[2]
+
+
+def test_rows_in_their_own_order_need_no_seed(monkeypatch):
+    """Where TensorFlow's operations are to be deterministic, to ask for one is an error if there is none."""
+    monkeypatch.setattr(row_orders, "_global_seed", lambda: pytest.fail("asked for the seed"))
+    assert orders_of(5, 4, False)[0].numpy().tolist() == list(range(5))
 
 
 def test_asking_for_the_seed_leaves_what_is_drawn_next_as_it_was():

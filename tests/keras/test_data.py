@@ -115,7 +115,7 @@ def test_the_order_of_rows_is_that_of_fit():
         arrays = keras_data.recognize(np.arange(20), batch_size=4, shuffle=shuffle)
         expected = np.concatenate([np.ravel(tf.nest.flatten(batch)[0]) for batch in arrays.pipeline.dataset])
         keras.utils.set_random_seed(4)
-        rows = np.concatenate([np.ravel(batch) for batch in arrays.row_order])
+        rows = np.concatenate([np.ravel(batch) for batch in keras_data.row_order(20, 4, shuffle)])
         np.testing.assert_array_equal(rows, expected)
         assert sorted(rows) == list(range(20))
 
