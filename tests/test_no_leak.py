@@ -71,6 +71,44 @@ def test_a_dropped_model_leaves_no_graph_behind(data, plan):
     assert after.total() <= before.total(), f"left behind: {after - before}"
 
 
+@pytest.mark.parametrize("validate", [False, True], ids=["", "validated"])
+@pytest.mark.parametrize("data", ["arrays", "in their order", "dataset", "validation_split"])
+@pytest.mark.parametrize("seed", [None, 3], ids=["no seed", "seed"])
+@pytest.mark.by_default(each_value=True)
+def test_a_second_fit_and_evaluate_make_no_pipeline_and_no_graph(monkeypatch, data, validate, seed):
+    """Both take most of a short call, and TensorFlow keeps something of each pipeline for good."""
+    tf.random.set_seed(seed)
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(40).batch(16)
+    given = {"x": dataset} if data == "dataset" else {"x": X, "y": Y, "batch_size": 16}
+    more = {"arrays": {}, "dataset": {}, "in their order": {"shuffle": False}}
+    more["validation_split"] = {"validation_split": 0.5}
+    if validate:
+        more[data] = more[data] | {"validation_data": dataset if data == "dataset" else (X, Y)}
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
+    model.compile("adam", crossentropy(), metrics=["accuracy"])
+    trainer = Trainer(model)
+    made: list[str] = []
+    for call in ("first", "second", "third"):
+        if call == "third":  # the second may still be the first to run a plan
+            note_what_is_made(made, monkeypatch)
+        trainer.fit(**given, **more[data], epochs=2, verbose=0)
+        trainer.evaluate(**given, verbose=0)
+    assert made == []
+
+
+def note_what_is_made(made, monkeypatch):
+    """Has the pipelines and the graphs that are made from now on noted, but for one without operations."""
+    for kind in (tf.data.Dataset, tf.__internal__.FuncGraph):
+        begin = kind.__init__
+
+        def noted(self, *args, begin=begin, **kwargs):
+            begin(self, *args, **kwargs)
+            if getattr(self, "name", "") != "seed":
+                made.append(getattr(self, "name", type(self).__name__))
+
+        monkeypatch.setattr(kind, "__init__", noted)
+
+
 @pytest.mark.parametrize("data", ["arrays", "dataset", "of unknown length", "PyDataset"])
 @pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.parametrize("seed", [None, 3], ids=["no seed", "seed"])

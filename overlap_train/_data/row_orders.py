@@ -18,6 +18,7 @@ __all__ = ["RowOrders", "in_background"]
 
 _T = TypeVar("_T")
 _MOST_REMEMBERED = 1 << 20  # rows: 8 MiB
+_MOST_AT_ONCE = 1 << 16  # rows that are shuffled in less time than a thread takes to begin and to end
 
 
 class RowOrders:
@@ -25,7 +26,7 @@ class RowOrders:
 
     Keras's pipeline draws from the global seed alone, anew in each pass: with one, all passes have the same
     order, which is drawn once. Without one, the next order is drawn in a thread of its own while a pass is
-    trained; orders are kept until nobody can roll back to them.
+    trained, or when it is asked for if it is short; orders are kept until nobody can roll back to them.
 
     The global seed counts that is set when this is made, as with Keras's pipeline.
 
@@ -36,6 +37,7 @@ class RowOrders:
     def __init__(self, arrays: Arrays) -> None:
         seed = _global_seed() if arrays.shuffle else None
         self._repeats = not arrays.shuffle or seed is not None
+        self._ahead = not self._repeats and (arrays.shuffle == "batch" or arrays.num_samples > _MOST_AT_ONCE)
         self._draw = _drawing(arrays.num_samples, arrays.batch_size, arrays.shuffle, seed)
         self._kept: dict[int, tf.Tensor] = {}
         self._next: concurrent.futures.Future[tf.Tensor] | None = None
@@ -47,7 +49,7 @@ class RowOrders:
                 self._kept[number] = next(iter(self._kept.values()))
             else:
                 self._kept[number] = self._draw() if self._next is None else self._next.result()
-                self._next = None if self._repeats else in_background(self._draw, "overlap-order")
+                self._next = in_background(self._draw, "overlap-order") if self._ahead else None
         return self._kept[number]
 
     def __len__(self) -> int:

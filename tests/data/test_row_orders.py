@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._data import row_orders
-from overlap_train._data.row_orders import RowOrders
+from overlap_train._data.row_orders import RowOrders, in_background
 from overlap_train._keras.data import recognize, row_order
 
 
@@ -107,10 +107,28 @@ def test_a_seed_that_comes_later_changes_nothing(unseeded):
     assert found[0].numpy().tolist() != found[1].numpy().tolist()
 
 
-def test_the_thread_that_draws_ends_by_itself(unseeded):
-    found = orders_of(100, 4, True)
-    found[0]
+@pytest.mark.parametrize("shuffle", [True, "batch"])
+def test_the_thread_that_draws_ends_by_itself(shuffle, monkeypatch, unseeded):
+    monkeypatch.setattr(row_orders, "_MOST_AT_ONCE", 99)
+    names: list[str] = []
+
+    def noted(draw, name):
+        names.append(name)
+        return in_background(draw, name)
+
+    monkeypatch.setattr(row_orders, "in_background", noted)
+    found = orders_of(100, 4, shuffle)
+    first = found[0]
+    assert names == ["overlap-order"]
     for thread in threading.enumerate():
         if thread.name.startswith("overlap-order"):
             thread.join(30)
             assert not thread.is_alive()
+    assert found[1].numpy().tolist() != first.numpy().tolist()
+
+
+def test_short_orders_take_no_thread(monkeypatch, unseeded):
+    """TensorFlow keeps something of every thread that calls it, for good."""
+    monkeypatch.setattr(row_orders, "in_background", lambda *_: pytest.fail("a thread"))
+    found = orders_of(100, 4, True)
+    assert len({tuple(found[number].numpy()) for number in range(5)}) == 5
