@@ -132,9 +132,10 @@ def table() -> str:
     lines = [
         "# Rooms",
         "",
-        "**Which part of the package may import which?** A room is a folder or a module of `overlap_train/`; a",
-        "name that begins with an underscore is private. Each room imports only rooms below it. The table is",
-        "`tests/rooms.py`, `tests/test_rooms.py` checks the sources, and `python -m tests.rooms` writes this page.",
+        "**Which part of the package may import which?** A room is a folder or a module of `overlap_train/`.",
+        "Each imports only rooms below it; a name that begins with an underscore is private. The table comes",
+        "from `tests/rooms.py`. `tests/test_rooms.py` checks the sources against it, and",
+        "`python -m tests.rooms` writes this page.",
         "",
         "| floor | room | holds | may import |",
         "|---|---|---|---|",
