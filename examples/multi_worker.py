@@ -27,13 +27,13 @@ flags.DEFINE_integer("hosts", 2, "Processes to start on this machine if TF_CONFI
 flags.DEFINE_bool("evaluator", False, "Start one more process, which validates while the others train.")
 flags.DEFINE_integer("epochs", 3, "Epochs to train at most.", lower_bound=1)
 flags.DEFINE_integer("batch_size", 128, "Images in a batch, of all hosts together.", lower_bound=2)
-flags.DEFINE_integer("rows", None, "Use only so many images.", lower_bound=1)
+flags.DEFINE_integer("rows", None, "Number of images to train on; all by default.", lower_bound=1)
 flags.DEFINE_string("data_dir", None, "A directory that tensorflow-datasets prepared; it must hold MNIST.")
 flags.DEFINE_string("resume", None, "A directory for checkpoints, which the chief can reach.")
 
 
 def train() -> None:
-    """Is one of the hosts."""
+    """Train as one of the hosts."""
     import keras
 
     import overlap_train

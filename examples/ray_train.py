@@ -22,13 +22,13 @@ FLAGS = flags.FLAGS
 flags.DEFINE_integer("workers", 2, "Ray workers.", lower_bound=2)
 flags.DEFINE_integer("epochs", 3, "Epochs to train at most.", lower_bound=1)
 flags.DEFINE_integer("batch_size", 128, "Images in a batch, of all workers together.", lower_bound=2)
-flags.DEFINE_integer("rows", None, "Use only so many images.", lower_bound=1)
+flags.DEFINE_integer("rows", None, "Number of images to train on; all by default.", lower_bound=1)
 flags.DEFINE_string("data_dir", None, "A directory that tensorflow-datasets prepared; it must hold MNIST.")
 flags.DEFINE_string("output_dir", "runs/ray", "Where Ray and the checkpoints go; all workers must reach it.")
 
 
 def train(config: dict[str, Any]) -> None:
-    """Is one of the workers; Ray calls it."""
+    """Train as one of the workers; Ray calls it."""
     import keras
     import ray.train
 

@@ -1,7 +1,7 @@
-"""Keras training with validation overlapped: the same numbers, sooner.
+"""Keras training with the validation overlapped: the same numbers, in less time.
 
-The names are loaded when they are first used: importing the package does not start TensorFlow, whose threads
-must be set before it starts (`configure`).
+Names are loaded on first use, so importing the package does not start TensorFlow. Its thread pools have to be
+sized before it starts (`configure`).
 """
 
 from __future__ import annotations

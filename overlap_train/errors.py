@@ -3,14 +3,14 @@
 OverlapTrainError
 ├── ValidationWorkerError     a validation worker failed; the cause is chained (also of the cause's class)
 ├── ValidationTimeoutError    a validation took longer than its `timeout_s` (also a TimeoutError)
-├── DataUnavailableError      a data set is neither on disk nor to be had, or it is damaged
-├── CheckpointError           a checkpoint cannot be used
+├── DataUnavailableError      a data set is not on disk and cannot be downloaded, or it is damaged
+├── CheckpointError           a checkpoint cannot be read or written
 │   ├── CheckpointCorruptError   it is damaged: truncated, changed or incomplete
 │   └── CheckpointMismatchError  it was written by another model, optimizer or data set
 ├── NativeUnavailableError    a compiled part cannot be built or loaded here
 ├── BufferError               a zero-copy buffer cannot do what was asked (also a builtins.BufferError)
 │   └── BufferStateError         it was used out of turn
-├── ClusterError              a training on several hosts cannot start or go on
+├── ClusterError              a training on several hosts cannot start or continue
 │   ├── ClusterConfigError       TF_CONFIG or a port is wrong (also a ValueError)
 │   ├── HostMismatchError        a host differs from the chief in code, data, model or arguments
 │   └── HostLostError            another host has gone
@@ -18,9 +18,9 @@ OverlapTrainError
     ├── QueueFullError           a bounded queue was full for too long
     └── SchedulerClosedError     the scheduler, or the model in it, was closed
 
-All of them can be pickled and copied with their attributes, notes and chain of causes, so that they reach the
-parent of a worker process whole. Pools of processes put the worker's traceback where the cause was; the cause
-is then found under `__context__`.
+All of them can be pickled and copied with their attributes, notes and chain of causes, so they reach the
+parent of a worker process unchanged. Process pools replace the cause by the worker's traceback; the cause
+is then in `__context__`.
 """
 
 from __future__ import annotations
@@ -139,11 +139,11 @@ class ValidationTimeoutError(OverlapTrainError, TimeoutError):
 
 
 class DataUnavailableError(OverlapTrainError):
-    """A data set is neither on disk nor to be had, or the copy on disk is damaged."""
+    """A data set is not on disk and cannot be downloaded, or the copy on disk is damaged."""
 
 
 class CheckpointError(OverlapTrainError):
-    """A checkpoint cannot be used."""
+    """A checkpoint cannot be read or written."""
 
 
 class CheckpointCorruptError(CheckpointError):
@@ -155,7 +155,7 @@ class CheckpointMismatchError(CheckpointError):
 
 
 class ClusterError(OverlapTrainError):
-    """A training on several hosts cannot start or go on."""
+    """A training on several hosts cannot start or continue."""
 
 
 class ClusterConfigError(ClusterError, ValueError):
@@ -167,7 +167,7 @@ class HostMismatchError(ClusterError):
 
 
 class HostLostError(ClusterError):
-    """Another host has gone; the training can be resumed when all are back."""
+    """Another host is lost; the training can be resumed when all hosts are back."""
 
 
 class NativeUnavailableError(OverlapTrainError):
@@ -187,11 +187,11 @@ class SchedulingError(OverlapTrainError):
 
 
 class QueueFullError(SchedulingError):
-    """A bounded queue was full for longer than the caller was ready to wait."""
+    """A bounded queue was full for longer than the caller's `timeout_s`."""
 
 
 class SchedulerClosedError(SchedulingError):
-    """The scheduler, or the model in it that was named, has been closed."""
+    """The scheduler, or the named model in it, has been closed."""
 
 
 class _Link(NamedTuple):

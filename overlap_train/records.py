@@ -28,12 +28,12 @@ MetricValues = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One stretch of work on one thread, for the timeline.
+    """Record one stretch of work on one thread, for the timeline.
 
     Attributes:
         name: what was done, such as "train", "snapshot", "validate", "deliver", "wait".
         thread: name of the thread that did it.
-        start_s: when it began.
+        start_s: when it began, in seconds of `time.monotonic()`.
         end_s: when it ended; never before `start_s`.
         epoch: the epoch that it belongs to, or None.
         step: the training step at its beginning, or None.
@@ -56,13 +56,13 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The load of the machine at one moment.
+    """Record the load of this process and the GPUs at one moment.
 
     Attributes:
-        time_s: when.
-        cpu_percent: of the whole process over the last interval; 100 is one core.
+        time_s: when, in seconds of `time.monotonic()`.
+        cpu_percent: CPU load of the process over the last interval; 100 is one core.
         rss_bytes: resident memory of the process.
-        gpu_percent: utilisation of each GPU, empty where there is none.
+        gpu_percent: utilisation of each GPU; empty without a GPU.
         gpu_memory_bytes: memory in use on each GPU.
     """
 
@@ -75,23 +75,23 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class EpochAccount:
-    """Where the time of one epoch went (contract C9).
+    """Record where the time of one epoch went, in seconds (contract C9).
 
     Attributes:
-        epoch: which.
+        epoch: the epoch, counted from 0.
         steps: training steps of the epoch.
-        trained_s: inside training calls.
-        validated_s: from the start of the epoch's first shard to the end of its last.
-        hidden_s: the part of `validated_s` during which training calls ran.
-        waited_s: the training thread stood still for this epoch's validation.
-        snapshot_s: the training thread took the snapshot.
-        delivered_s: callbacks ran.
-        rolled_back_s: later training that was thrown away because a callback changed the training
-            when this epoch's results were delivered.
+        trained_s: seconds inside training calls.
+        validated_s: seconds from the start of the epoch's first validation shard to the end of its last.
+        hidden_s: the part of the validation's seconds during which training calls ran.
+        waited_s: seconds in which the training thread waited for this epoch's validation.
+        snapshot_s: seconds that the training thread took for the snapshot.
+        delivered_s: seconds in which callbacks ran.
+        rolled_back_s: seconds of later training that were undone because a callback changed the training
+            when it got this epoch's results.
         skipped: whether the epoch's validation was due and left out.
-        slow_host: on several hosts, the one that the others waited for in this epoch's training steps, if
-            one stands out; counted from 0, the chief's.
-        slow_host_s: how long they waited for it.
+        slow_host: on several hosts, the number of the host that the others waited for in this epoch, if one
+            stands out; 0 is the chief. None otherwise.
+        slow_host_s: seconds that they waited for it.
     """
 
     epoch: int
@@ -110,10 +110,10 @@ class EpochAccount:
 
 @dataclass(frozen=True, slots=True)
 class StepValidation:
-    """The result of a validation inside an epoch.
+    """Record the result of a validation inside an epoch.
 
     Attributes:
-        epoch: the epoch in which it was begun.
+        epoch: the epoch in which it began, counted from 0.
         step: training steps of the `fit` made until then.
         metrics: the validation metrics, with their prefix `val_`.
     """
@@ -125,14 +125,14 @@ class StepValidation:
 
 @dataclass(frozen=True, slots=True)
 class ValidationResult:
-    """A snapshot on one validation set.
+    """Record the result of evaluating a snapshot on one validation set.
 
     Attributes:
-        metrics: of the whole set, without the prefix `val_`.
+        metrics: the metrics of the whole set, without the prefix `val_`.
         running: the logs and the metrics' variables after each batch, if a callback asked for them.
         metric_state: the metrics' variables after the last batch, in the order of `ModelState.metrics`; empty
-            where another host, or a function, has evaluated.
-        of_function: whether an `EvaluationFunction` gave it, for which no `on_test_*` is called. Its single
+            if another host, or a function, has evaluated.
+        of_function: whether an `EvaluationFunction` gave it. Then no `on_test_*` is called, and a single
             number has the name "".
     """
 
@@ -144,12 +144,12 @@ class ValidationResult:
 
 @dataclass(frozen=True, slots=True)
 class ShardOutcome:
-    """A worker's result and when it worked.
+    """Record a worker's result and the time of its work.
 
     Attributes:
-        result: a `ShardResult`, or what else the runner that began the work merges.
-        span: when.
-        whole: the metrics of the whole set, from the worker that came last, if it has merged them.
+        result: a `ShardResult`, or another value that the runner which began the work merges.
+        span: the time of the work.
+        whole: the metrics of the whole set, if the worker that finished last has merged them.
     """
 
     result: Any
@@ -158,13 +158,13 @@ class ShardOutcome:
 
 
 def prefixed(results: Mapping[str, ValidationResult]) -> dict[str, Any]:
-    """Return the metrics of all sets as they stand in an epoch's logs: `val_loss`, `val_clean_loss`.
+    """Return the metrics of all sets with their names in an epoch's logs: `val_loss`, `val_clean_loss`.
 
-    A custom `evaluate` may give dicts inside. Those of the set without a name stay: Keras
+    A custom `evaluate` may return nested dicts. Those of the set without a name are kept nested: Keras
     flattens them with the rest of the logs, and so drops their outer names, `val_` too.
 
     Raises:
-        ValueError: a value of an evaluation function has the name of another one.
+        ValueError: a value of an evaluation function has the name of another value.
     """
     logs: dict[str, Any] = {}
     for name, result in results.items():
@@ -180,7 +180,7 @@ def prefixed(results: Mapping[str, ValidationResult]) -> dict[str, Any]:
 
 
 def flat(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metrics with those of dicts inside in the place of these."""
+    """Return metrics without nesting: each nested dict is replaced by its items."""
     found: dict[str, Any] = {}
     for name, value in metrics.items():
         found |= flat(value) if isinstance(value, dict) else {name: value}
@@ -189,20 +189,20 @@ def flat(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a `fit` would do (`Trainer.explain`).
+    """Describe what a `fit` would do; `Trainer.explain` returns it.
 
     Attributes:
         validates: whether there is anything to validate.
-        max_lag: how many epochs may be trained beyond one whose validation is under way; 0 is in step.
-        in_step: why the training would wait for each validation, and what would change it; None if it
-            would not.
-        plan: how the steps would be executed; None where that is chosen by timing while it trains.
-        steps_per_epoch: None where only the data knows.
-        workers: threads that would validate, at most.
-        snapshot_bytes: of one set of the weights and of what else decides the future of the training.
-        data_bytes: of the training data held as tensors; 0 if it is streamed.
-        tracing_s: seconds that it took to trace and to build everything.
-        messages: what the fit would have said before its first step.
+        max_lag: how many epochs training may run ahead of a validation; 0 is in step.
+        in_step: why training would wait for each validation, and what would change that; None if it would
+            not wait.
+        plan: how the steps would be executed; None if that is chosen by timing during training.
+        steps_per_epoch: training steps of an epoch; None if they are not known before the data has been read.
+        workers: the largest number of validation threads.
+        snapshot_bytes: bytes of one snapshot: weights, optimizer, and other state that it holds.
+        data_bytes: bytes of the training data held as tensors; 0 if it is streamed.
+        tracing_s: seconds that it took to trace and build everything.
+        messages: the messages of the fit before its first step.
     """
 
     validates: bool
@@ -223,7 +223,7 @@ class Explanation:
 
     @property
     def remedy(self) -> str | None:
-        """What would make it overlap: in `in_step`, what stands behind the last semicolon."""
+        """What would make it overlap: the part of `in_step` after the last semicolon, or None."""
         reason, _, remedy = (self.in_step or "").rpartition("; ")
         return remedy if reason else None
 

@@ -25,13 +25,13 @@ __all__ = ["Routing", "install", "routed", "uninstall"]
 
 
 class Routing:
-    """How routed calls are trained and evaluated. Any thread.
+    """Hold the options and the last trainer of routed calls. Any thread may use it.
 
     Attributes:
         validation: how validations run, as for `Trainer`.
         execution: how steps are executed, as for `Trainer`.
-        trainer: of the last routed `fit`, or of an `evaluate` if there was none; it tells what happened
-            (`messages`, `accounts`). None before.
+        trainer: the trainer of the last routed `fit`, or of the last `evaluate` if there was no `fit`. Its
+            `messages` and `accounts` tell what happened. None before the first call.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class Routing:
         execution: ExecutionPlan | None = None,
         resume: str | os.PathLike[str] | CheckpointPolicy | None = None,
     ) -> None:
-        """Take what `routed` takes.
+        """Take the arguments of `routed`.
 
         Raises:
-            TypeError: for an argument of the wrong type.
-            ValueError: for a path that is none.
+            TypeError: an argument has the wrong type.
+            ValueError: `resume` is not a possible path.
         """
         require_instance("validation", validation, ValidationPolicy)
         require_instance("execution", execution, ExecutionPlan)
@@ -111,21 +111,22 @@ def routed(
 ) -> Iterator[Routing]:
     """Send `keras.Model.fit` and `evaluate` of all models through `Trainer` while the block runs.
 
-    For libraries that call `fit` themselves, such as tuners and wrappers. Blocks may be nested: the innermost
-    one counts. The methods keep their signatures and are Keras's own again after the last block.
+    Use it for libraries that call `fit`, such as tuners and wrappers. Blocks may be nested; the innermost one
+    counts. After the last block the methods are Keras's own again.
 
     Args:
         validation: how validations run; see `ValidationPolicy`.
         execution: how steps are executed; see `ExecutionPlan`.
-        resume: as for `Trainer.fit`; then only one `fit` may be called in the block.
-        all_threads: whether calls of other threads are routed too, and not only those of this one.
+        resume: a directory or a `CheckpointPolicy`, as for `Trainer.fit`. Then the block may call `fit` only
+            once.
+        all_threads: whether calls on all threads are routed, and not only those on this thread.
 
     Yields:
         The `Routing`, whose `trainer` is that of the last routed `fit`.
 
     Raises:
-        TypeError: for an argument of the wrong type.
-        ValueError: for a value out of range.
+        TypeError: an argument has the wrong type.
+        ValueError: a value is out of range.
     """
     everywhere = require_flag("all_threads", all_threads)
     routing = Routing(validation, execution, resume)
@@ -144,7 +145,7 @@ _install_lock = threading.Lock()
 def install(*, validation: ValidationPolicy | None = None, execution: ExecutionPlan | None = None) -> Routing:
     """Send `keras.Model.fit` and `evaluate` through `Trainer`, on all threads, until `uninstall`.
 
-    Called again, it takes the new arguments in place of the old ones. A block of `routed` counts before it.
+    A further call replaces the arguments. Inside a block of `routed`, that block counts.
 
     Args:
         validation: how validations run; see `ValidationPolicy`.
@@ -165,7 +166,7 @@ def install(*, validation: ValidationPolicy | None = None, execution: ExecutionP
 
 
 def uninstall() -> None:
-    """End what `install` began. Idempotent; any thread."""
+    """Undo `install`. May be called repeatedly, on any thread."""
     with _install_lock:
         _remove_installed()
 

@@ -29,18 +29,19 @@ __all__ = ["Trainer"]
 
 
 class Trainer:
-    """Trains a compiled Keras model, validating each epoch while the next one is trained.
+    """Train a compiled Keras model, and validate each epoch while the next one is trained.
 
     The calling thread trains, in compiled calls of many steps, and runs all callbacks. At an epoch's end it
-    takes a snapshot of the weights; a pool of worker threads evaluates it, each on its part of the
-    validation set, with the numbers that `keras.Model.evaluate` would give. Override `train_step` and
+    takes a snapshot of the weights. A pool of worker threads evaluates the snapshot, each thread a part of
+    the validation set, and gives the numbers of `keras.Model.evaluate`. Override `train_step` and
     `validation_step` to change what a step does.
 
     Attributes:
-        model: the model.
+        model: the wrapped model.
         replicas: the replicas that share each batch, or None without a strategy.
         validation: how the validation runs.
-        recorder: what each thread did when.
+        execution: how the steps are executed.
+        recorder: keeps the spans of all threads, for a timeline.
     """
 
     @keywords.checks_names("Trainer", validation=ValidationPolicy, execution=ExecutionPlan)
@@ -58,23 +59,24 @@ class Trainer:
         """Wrap a model.
 
         Args:
-            model: a Keras model; compiled before `fit` or `evaluate` is called, built or not.
+            model: a Keras model, built or not. It has to be compiled before `fit` or `evaluate` is called.
             validation: how the validation runs; see `ValidationPolicy`.
             execution: how the steps are executed; see `ExecutionPlan`.
-            strategy: the `tf.distribute` strategy in whose scope the model was made and compiled; each batch
-                is then shared by its replicas. None finds it out from the model. Under what `join_cluster`
-                returns on an evaluator, `fit` validates for the hosts that train.
-            recorder: keeps the spans of all threads for a timeline; a new one if None.
-            preprocess: prepares each batch of training and validation data, as a function for
-                `Dataset.map` over batches does: `preprocess(x, y)` returns `(x, y)`. Over arrays it is
-                compiled into the loop, so they stay as small as they are. A pure function of TensorFlow's.
+            strategy: the `tf.distribute` strategy in whose scope the model was made and compiled; its
+                replicas share each batch. None takes it from the model. With the strategy that
+                `join_cluster` returns on an evaluator, `fit` validates for the hosts that train.
+            recorder: keeps the spans of all threads for a timeline; None makes a new one.
+            preprocess: prepares each batch of training and validation data, like a function for
+                `Dataset.map` over batches: `preprocess(x, y)` returns `(x, y)`. It must be a pure function
+                of TensorFlow operations. For arrays it is compiled into the loop, so the arrays keep their
+                own dtype in memory.
             in_memory_bytes: training arrays up to this size are held as tensors for the compiled loop;
-                larger ones go through `tf.data`. Read-only arrays that `zero_copy.explain` finds fit to be
-                shared, as `numpy.load(path, mmap_mode="r")` returns them, are not copied and do not count.
+                larger ones go through `tf.data`. Read-only arrays that `zero_copy.explain` says can be
+                shared, such as those of `numpy.load(path, mmap_mode="r")`, are not copied and do not count.
 
         Raises:
-            TypeError: if an argument has the wrong type.
-            ValueError: if `in_memory_bytes` is negative, or the strategy is of no use for this model.
+            TypeError: an argument has the wrong type.
+            ValueError: `in_memory_bytes` is negative, or the strategy is not that of the model.
         """
         keras_models.require_model(model)
         self.replicas = find_strategy(model, strategy)
@@ -93,19 +95,19 @@ class Trainer:
 
     @property
     def accounts(self) -> list[EpochAccount]:
-        """Where the time of each epoch of the last `fit` went."""
+        """The accounts of the last `fit`: for each delivered epoch, where its time went."""
         return self._outcome.accounts
 
     @property
     def step_validations(self) -> list[StepValidation]:
-        """The results of validations inside epochs of the last `fit` (`ValidationPolicy.every_steps`)."""
+        """The validations inside epochs of the last `fit`; see `ValidationPolicy.every_steps`."""
         return self._outcome.step_validations
 
     @property
     def messages(self) -> list[str]:
-        """What the last `fit` had to say besides its progress, whatever its `verbose`.
+        """The messages of the last `fit`, whatever its `verbose`.
 
-        The plan, rollbacks, why it validates in step.
+        They tell the plan, rollbacks, and why it validates in step.
         """
         return self._outcome.messages
 
@@ -126,23 +128,33 @@ class Trainer:
             return object.__getattribute__(self, name)  # says that there is none, or what a property raised
 
     def train_step(self, batch: Any) -> Mapping[str, Any]:
-        """Make one training step: update the model's variables and return logs of scalars by name.
+        """Make one training step: update the model's variables.
 
-        Called while tracing, on the training thread. The default is the model's own `train_step`.
+        Override it to change the step. It is called while it is traced, on the thread that called `fit`. The
+        default calls the model's own `train_step`.
 
         Args:
-            batch: `x`, `(x, y)` or `(x, y, sample_weight)`, nested as the data is, the batch along axis 0.
+            batch: `x`, `(x, y)` or `(x, y, sample_weight)`, nested as the data is, with the rows along
+                axis 0.
+
+        Returns:
+            The logs: scalar tensors by name.
         """
         return self.model.train_step(batch)
 
     def validation_step(self, batch: Any) -> Mapping[str, Any]:
-        """Make one validation step: update the metrics and return logs of scalars by name.
+        """Make one validation step: update the metrics.
 
-        Called while tracing, on the training thread, with every variable of the model replaced by a value
-        of the snapshot. The default is the model's own `test_step`.
+        Override it to change the step. It is called while it is traced, on the thread that called `fit`. The
+        workers run the trace with a snapshot's values in place of the model's variables. The default calls
+        the model's own `test_step`.
 
         Args:
-            batch: `x`, `(x, y)` or `(x, y, sample_weight)`, nested as the data is, the batch along axis 0.
+            batch: `x`, `(x, y)` or `(x, y, sample_weight)`, nested as the data is, with the rows along
+                axis 0.
+
+        Returns:
+            The logs: scalar tensors by name.
         """
         return self.model.test_step(batch)
 
@@ -168,31 +180,31 @@ class Trainer:
         *,
         resume: str | os.PathLike[str] | CheckpointPolicy | None = None,
     ) -> keras.callbacks.History:
-        """Train the model; takes the arguments of `keras.Model.fit` and means the same by them.
+        """Train the model. The arguments are those of `keras.Model.fit`, with the same meaning, and `resume`.
+
+        `resume` is a directory, or a `CheckpointPolicy`, for checkpoints of this training. If it holds a
+        checkpoint, the training continues from there, to the result of an uninterrupted run.
 
         `validation_data` may also be a dict of several sets by name, such as
-        `{"clean": (x, y), "noisy": ValidationSet(data=dataset, freq=5)}`, whose metrics are then called
-        `val_clean_loss` and so on. An `EvaluationFunction` in it is called with a model of each epoch's
-        weights, like those of `ValidationPolicy(functions=...)`.
-
-        Args beyond those of Keras:
-            resume: a directory, or a `CheckpointPolicy`, for checkpoints of this training. If it holds one,
-                the training goes on from there, with the result of an unbroken run.
+        `{"clean": (x, y), "noisy": ValidationSet(data=dataset, freq=5)}`. Their metrics are then called
+        `val_clean_loss` and so on. A value may be an `EvaluationFunction`, which is called with a model of
+        each epoch's weights, like those of `ValidationPolicy(functions=...)`.
 
         Returns:
             A `keras.callbacks.History` with each value under the epoch to which it belongs; its attribute
-            `ended` is that of the trainer. After a first Ctrl-C or SIGTERM it holds what was delivered.
+            `ended` is that of the trainer. After a first Ctrl-C or SIGTERM it holds the epochs that were
+            delivered.
 
         Raises:
-            ValueError: for an argument out of range, empty or mismatched data, or a model that is not
-                compiled; before anything starts.
-            TypeError: for an argument of the wrong type; before anything starts.
-            ValidationWorkerError: a worker failed; chained to what it raised.
-            ValidationTimeoutError: a validation took longer than the policy's `timeout_s`.
-            ClusterError: a training on several hosts, or the evaluator of one, cannot start or go on.
+            ValueError: an argument is out of range, data is empty or mismatched, or the model is not
+                compiled; raised before anything starts.
+            TypeError: an argument has the wrong type; raised before anything starts.
+            ValidationWorkerError: a worker failed; its `__cause__` is what the worker raised.
+            ValidationTimeoutError: a validation took longer than `ValidationPolicy.timeout_s`.
+            ClusterError: a training on several hosts, or its evaluator, cannot start or continue.
             CheckpointError: a checkpoint cannot be written, is damaged, or belongs to another training.
-            KeyboardInterrupt: a second signal came before the first was obeyed.
-            RuntimeError: this process was forked from one that had used TensorFlow, which cannot go on here.
+            KeyboardInterrupt: a second signal came before the fit had ended after the first.
+            RuntimeError: this process was forked from one that had used TensorFlow.
         """
         given = {name: value for name, value in locals().items() if name not in ("self", "resume")}
         if self._is_around("fit"):
@@ -205,23 +217,23 @@ class Trainer:
 
     @tracebacks.filtered
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
-        """Tell what `fit` would do with the same arguments, and train nothing.
+        """Return what `fit` would do with the same arguments, without training.
 
-        Everything is traced as for `fit`, and forgotten: `fit` traces what callbacks have set until then. No
-        hook of a callback is called, no checkpoint is read; weights, metrics and the seeds of pipelines stay
-        as they are. A model that is not built yet is built, and its optimizer too. A generator loses the
-        batch that Keras looks at to learn what it gives.
+        Everything is traced as for `fit`, and the traces are dropped. No hook of a callback is called and no
+        checkpoint is read. Weights, metrics and the seeds of pipelines do not change. A model that is not
+        built yet is built, with its optimizer. A generator loses the batch from which Keras learns its
+        shapes.
 
         Args:
             args: the positional arguments of `fit`.
             kwargs: the keyword arguments of `fit`.
 
         Returns:
-            Whether it would overlap, why not, the plan, and what memory it would take.
+            Whether it would overlap, why not, the plan, and the memory that it would take.
 
         Raises:
-            ValueError: where `fit` would raise it before it starts.
-            TypeError: where `fit` would raise it before it starts.
+            ValueError: `fit` would raise it before it starts.
+            TypeError: `fit` would raise it before it starts.
         """
         try:
             bound = inspect.signature(Trainer.fit).bind(self, *args, **kwargs)
@@ -273,18 +285,19 @@ class Trainer:
         callbacks: Any = None,
         return_dict: bool = False,
     ) -> Any:
-        """Evaluate the model as it is, with the same workers as `fit`; as `keras.Model.evaluate`.
+        """Evaluate the model with its current weights, on the same workers as `fit`.
 
-        With `verbose` it prints Keras's line of the result when it ends, and no bar before.
+        The arguments are those of `keras.Model.evaluate`. With `verbose` it prints Keras's line of the result
+        at the end, without a progress bar.
 
         Returns:
             A dict of floats by metric name if `return_dict`, otherwise a list in Keras's order, or the
             loss alone if there is no other metric.
 
         Raises:
-            ValueError: for an argument out of range, empty data, or a model that is not compiled.
-            TypeError: for an argument of the wrong type.
-            RuntimeError: in a fork, as for `fit`.
+            ValueError: an argument is out of range, the data is empty, or the model is not compiled.
+            TypeError: an argument has the wrong type.
+            RuntimeError: this process was forked from one that had used TensorFlow.
         """
         given = {name: value for name, value in locals().items() if name != "self"}
         if self._is_around("evaluate"):

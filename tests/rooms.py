@@ -34,7 +34,7 @@ ROOMS = {
     ),
     "cli": _room("the command `overlap-train`", "_keras _support conv errors options records trainer"),
     "routing": _room(
-        "`routed()`: `keras.Model.fit` itself trained by `Trainer`", "_keras _support options trainer"
+        "`routed()`: sends `keras.Model.fit` through `Trainer`", "_keras _support options trainer"
     ),
     "trainer": _room(
         "`Trainer`: what a user calls and subclasses",
@@ -58,7 +58,7 @@ ROOMS = {
         "_callbacks _copies _data _inspection _keras _snapshot _support errors options records",
     ),
     "_callbacks": _room(
-        "who listens to what, delivery, the state of callbacks",
+        "which callback listens to what, delivery, the state of callbacks",
         "_copies _inspection _keras _snapshot _support errors records",
     ),
     "_data": _room(
@@ -69,19 +69,19 @@ ROOMS = {
         "several networks at once, layer by layer", "_keras _support errors records zero_copy"
     ),
     "_copies": _room(
-        "copies of what objects of Python's hold: taken, put back where it was, packed for a file",
+        "copies of the state of Python objects: taken, restored in place, packed for a file",
         "_inspection errors",
     ),
-    "_snapshot": _room("one immutable version of everything that decides the future", "_inspection records"),
-    "monitoring": _room("recorder, sampler, timeline, accounts, progress", "_support records"),
-    "options": _room("what a user decides: policies, plans, threads", "_support errors"),
-    "parallel": _room(
-        "the hosts of a training and what they tell each other; logical GPUs", "_support errors"
+    "_snapshot": _room(
+        "one immutable version of the state from which training continues", "_inspection records"
     ),
+    "monitoring": _room("recorder, sampler, timeline, accounts, progress", "_support records"),
+    "options": _room("what users set: policies, plans, threads", "_support errors"),
+    "parallel": _room("the hosts of a training and their messages; logical GPUs", "_support errors"),
     "zero_copy": _room("buffers shared by NumPy, TensorFlow and a GPU", "_support errors"),
     "models": _room("networks and data of the examples and benchmarks", "_support errors"),
     "_inspection": _room(
-        "what a step reads, writes, draws and does besides, by its trace and by its Python code; kept traces",
+        "what a step reads, writes, draws and does, from its trace and its Python code; kept traces",
         "_keras",
     ),
     "_keras": _room("the only door to Keras's private names"),
@@ -132,9 +132,10 @@ def table() -> str:
     lines = [
         "# Rooms",
         "",
-        "A room is a folder or a module of `overlap_train/`; what begins with an underscore is private. Each",
-        "imports only rooms below it. `tests/rooms.py` says which, `tests/test_rooms.py` holds the sources",
-        "to it, and `python -m tests.rooms` writes this page.",
+        "**Which part of the package may import which?** A room is a folder or a module of `overlap_train/`.",
+        "Each imports only rooms below it; a name that begins with an underscore is private. The table comes",
+        "from `tests/rooms.py`. `tests/test_rooms.py` checks the sources against it, and",
+        "`python -m tests.rooms` writes this page.",
         "",
         "| floor | room | holds | may import |",
         "|---|---|---|---|",
@@ -142,7 +143,7 @@ def table() -> str:
     where = floors()
     for name in sorted(ROOMS, key=lambda name: (-where[name], name)):
         room, folder = ROOMS[name], (ROOT / name).is_dir()
-        imports = ", ".join(f"`{i}`" for i in sorted(room.imports)) or "nothing of ours"
+        imports = ", ".join(f"`{i}`" for i in sorted(room.imports)) or "no other room"
         lines.append(f"| {where[name]} | `{name}{'/' if folder else '.py'}` | {room.holds} | {imports} |")
     return "\n".join([*lines, ""])
 

@@ -15,7 +15,7 @@ def drawing() -> str:
         _END + 30,
         322,
         "Keras trains and validates three epochs in turn. Trainer validates each epoch on worker threads "
-        "while the next one is trained, and ends sooner by two validations.",
+        "while the next one is trained, and saves the time of two validations.",
         *_keras(62),
         *_trainer(152),
         *_legend(296),

@@ -6,7 +6,7 @@ from svg import line, picture, rect, text
 
 # A question in one line or two, why its answer is yes, what to expect then, and the kind of box for that.
 _QUESTIONS = (
-    (["Do steps take a millisecond or less?"], "nearly all of it is overhead", "Much sooner", "third"),
+    (["Do steps take a millisecond or less?"], "nearly all of it is overhead", "Much faster", "third"),
     (
         ["Does it train convolutions on a CPU?"],
         "splits, compiled kernels",
@@ -16,7 +16,7 @@ _QUESTIONS = (
     (
         ["Is a core, a device or a host idle?"],
         "validations run there",
-        "Sooner by the validations' time",
+        "The validations' time is saved",
         "third",
     ),
     (
@@ -35,8 +35,8 @@ def drawing() -> str:
     return picture(
         880,
         y + 60,
-        "Steps of a millisecond or less: much sooner. Convolutions on a CPU: half the time is common. "
-        "Something idle: sooner by the validations' time. Callbacks in each batch or side effects: only the "
+        "Steps of a millisecond or less: much faster. Convolutions on a CPU: half the time is common. "
+        "Something idle: the validations' time is saved. Callbacks in each batch or side effects: only the "
         "overhead is saved.",
         text(_LEFT, 28, "Ask each question; the answers add up", kind="head"),
         *rows,

@@ -15,15 +15,15 @@ __all__ = ["EpochOnly"]
 
 
 class EpochOnly(keras.callbacks.Callback):  # type: ignore[misc]
-    """Pass on to a callback what happens at the ends of epochs, and leave out the batches.
+    """Wrap a callback and leave out its batch hooks; all other hooks are passed on.
 
-    For a callback whose hooks of batches you can do without, such as a logger that writes a line for each of
-    them: it is then no reason to train step by step, or in step with the validation. It can be used with
-    `keras.Model.fit` too. All methods are called on the thread that called `fit`.
+    Use it for a callback whose batch hooks you can do without, such as a logger that writes a line for each
+    batch. The training then need not run step by step, or in step with its validation. It also works with
+    `keras.Model.fit`. All methods are called on the thread that called `fit`.
 
     Attributes:
-        callback: the callback that is called.
-        takes_copies: says that `set_state` takes what `capture` has made.
+        callback: the wrapped callback.
+        takes_copies: True: `set_state` takes copies, as `capture` makes them.
     """
 
     takes_copies = True
@@ -35,7 +35,7 @@ class EpochOnly(keras.callbacks.Callback):  # type: ignore[misc]
             callback: called at the beginnings and ends of trainings, epochs and validations.
 
         Raises:
-            TypeError: it is no Keras callback.
+            TypeError: `callback` is not a Keras callback.
         """
         require_instance("callback", callback, keras.callbacks.Callback, optional=False)
         super().__init__()
@@ -47,21 +47,21 @@ class EpochOnly(keras.callbacks.Callback):  # type: ignore[misc]
         return getattr(self.callback, "overlap_safe", False) is True
 
     def set_model(self, model: keras.Model) -> None:
-        """Tells the callback its model."""
+        """Pass the model to the callback."""
         super().set_model(model)
         self.callback.set_model(model)
 
     def set_params(self, params: Mapping[str, Any]) -> None:
-        """Tells the callback how many epochs and steps there will be."""
+        """Pass the numbers of epochs and steps to the callback."""
         super().set_params(params)
         self.callback.set_params(params)
 
     def get_state(self) -> dict[str, Any]:
-        """Returns what the callback remembers, for checkpoints."""
+        """Return the state of the callback, for checkpoints."""
         return dict(capture(self.callback).values)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Puts back what `get_state` returned.
+        """Restore what `get_state` returned.
 
         Raises:
             CheckpointMismatchError: a variable of the callback has changed its shape.
@@ -69,25 +69,25 @@ class EpochOnly(keras.callbacks.Callback):  # type: ignore[misc]
         restore(self.callback, KeptState(type(self.callback).__name__, dict(state)))
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Passes on that the training begins."""
+        """Call the callback's `on_train_begin`."""
         self.callback.on_train_begin(logs)
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Passes on that the training has ended."""
+        """Call the callback's `on_train_end`."""
         self.callback.on_train_end(logs)
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Passes on that an epoch begins."""
+        """Call the callback's `on_epoch_begin`."""
         self.callback.on_epoch_begin(epoch, logs)
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Passes on that an epoch has ended, with its logs."""
+        """Call the callback's `on_epoch_end`, with the logs."""
         self.callback.on_epoch_end(epoch, logs)
 
     def on_test_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Passes on that a validation begins."""
+        """Call the callback's `on_test_begin`."""
         self.callback.on_test_begin(logs)
 
     def on_test_end(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Passes on that a validation has ended, with its logs."""
+        """Call the callback's `on_test_end`, with the logs."""
         self.callback.on_test_end(logs)

@@ -1,6 +1,6 @@
 """A tiled convolution for TensorFlow: an operation, a Keras layer, and `accelerate` for existing models.
 
-The names are loaded when they are first used: the modules that need no TensorFlow can be imported without it.
+Names are loaded on first use, so the modules that do not need TensorFlow can be imported without it.
 """
 
 from __future__ import annotations

@@ -55,24 +55,24 @@ class AccelerationReport:
 
 
 def accelerate(model: keras.Model, *, batch_size: int | None = None, verbose: int = 1) -> keras.Model:
-    """Let every Conv2D layer of a model, nested ones included, run on `tiled_conv2d`.
+    """Make every Conv2D layer of a model, nested ones included, run on `tiled_conv2d`.
 
-    Do not call it while the model trains. Layers that our operation cannot compute (dilated, grouped,
-    channels_first), and subclasses of Conv2D with a `call` of their own, stay as they are. Doing it again is
-    harmless.
+    Layers that the operation cannot compute (dilated, grouped, channels_first, half precision), and
+    subclasses of Conv2D with a custom `call`, are not changed. Calling it again is harmless. Do not call it
+    while the model trains.
 
     Args:
-        model: changed in place; built or not, compiled or not.
-        batch_size: the batch at which layers of known image size are timed at once, so that the report shows
-            what each gained; None leaves it to the first training step.
-        verbose: 1 prints the report, 0 does not; `acceleration_report(model)` returns it.
+        model: the model, changed in place; built or not, compiled or not.
+        batch_size: times layers of known image size now, with batches of this size, so that the report shows
+            what each gains. None leaves the timing to the first training step.
+        verbose: 1 prints a report of the changed layers, 0 does not.
 
     Returns:
         The same model.
 
     Raises:
         TypeError: an argument has the wrong type.
-        ValueError: `batch_size` is below 1, or the model is compiled with jit_compile=True, which has no
+        ValueError: `batch_size` is below 1, or the model is compiled with jit_compile=True: XLA cannot run
             custom operations.
     """
     keras_models.require_model(model)

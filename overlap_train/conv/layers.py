@@ -47,17 +47,17 @@ def convolve(
 
 @keras.saving.register_keras_serializable(package="overlap_train")
 class TiledConv2D(keras.layers.Conv2D):  # type: ignore[misc]
-    """keras.layers.Conv2D with the same arguments, weights and results, on `tiled_conv2d`.
+    """Convolve like keras.layers.Conv2D, with the same arguments, weights and results, on `tiled_conv2d`.
 
-    To use our kernels in a model that must load without this package, see `accelerate`.
+    A saved model with this layer needs this package to load; `accelerate` avoids that.
 
     Args:
-        *args: as keras.layers.Conv2D's.
-        algorithm: as `tiled_conv2d`'s.
-        **kwargs: as keras.layers.Conv2D's; channels_last, without groups and dilation.
+        *args: the positional arguments of keras.layers.Conv2D.
+        algorithm: the algorithm of `tiled_conv2d`: "auto", "direct" or "winograd".
+        **kwargs: the keyword arguments of keras.layers.Conv2D; channels_last, without groups and dilation.
 
     Raises:
-        ValueError: an argument that only keras.layers.Conv2D can do.
+        ValueError: an argument asks for something that only keras.layers.Conv2D can do.
     """
 
     def __init__(self, *args: Any, algorithm: str = "auto", **kwargs: Any) -> None:
@@ -69,9 +69,9 @@ class TiledConv2D(keras.layers.Conv2D):  # type: ignore[misc]
         self.algorithm = algorithm
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """The layer's output, [batch, height, width, filters]."""
+        """Return the layer's output, [batch, height, width, filters]."""
         return convolve(self, inputs, algorithm=self.algorithm)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "algorithm": self.algorithm}

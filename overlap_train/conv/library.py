@@ -134,7 +134,7 @@ def _adopt(path: Path) -> None:
 
 
 def is_available() -> bool:
-    """Whether the native convolution runs here; builds it if that is still to be done. Any thread."""
+    """Return whether the compiled convolution runs here; builds it first if need be. Any thread."""
     try:
         load()
     except NativeUnavailableError:
@@ -159,10 +159,10 @@ def is_built() -> bool:
 
 
 def instruction_set() -> str:
-    """Which kernels run on this CPU: "avx512", "avx2" or "portable".
+    """Return which kernels run on this CPU: "avx512", "avx2" or "portable".
 
     Raises:
-        NativeUnavailableError: the library cannot be had.
+        NativeUnavailableError: the library cannot be built or loaded here.
     """
     load()
     return _state.instruction_set

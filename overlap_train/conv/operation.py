@@ -105,34 +105,36 @@ def tiled_conv2d(
     batch_hint: int | None = None,
     name: str | None = None,
 ) -> tf.Tensor:
-    """Computes activation(conv2d(x, filters) + bias), and its gradients, on the kernels that fit the shape.
+    """Compute activation(conv2d(x, filters) + bias), with gradients, on the fastest kernels for the shape.
 
-    "auto" times ours and TensorFlow's when it first meets a shape, each of the three directions apart, and
-    takes the fastest; `overlap_train.conv.report()` shows what it found. Without a compiler it is
-    tf.nn.conv2d, and says so once. Not inside `jit_compile=True`: XLA has no custom operations.
+    "auto" times the algorithms and TensorFlow's convolution when it first meets a shape, separately for each
+    of the three directions, and uses the fastest; `overlap_train.conv.report()` returns the times. If the
+    library cannot be built, "auto" uses tf.nn.conv2d and says so once. Do not use it with `jit_compile=True`:
+    XLA cannot run custom operations. Any thread may call it.
 
     Args:
-        x: float32 or float64, [batch, height, width, in_channels]; other types only with "auto", which leaves
-            them to TensorFlow.
+        x: float32 or float64, [batch, height, width, in_channels]; other dtypes only with "auto", which
+            leaves them to TensorFlow.
         filters: the same dtype, [height, width, in_channels, out_channels].
         bias: the same dtype, [out_channels], or None.
         strides: one number, or [height, width].
-        padding: "SAME" or "VALID", in any case.
+        padding: "SAME" or "VALID", in upper or lower case.
         activation: None, "linear", "relu" (computed within the operation), or a function applied to the
             result.
-        algorithm: "auto", "direct", or "winograd" (3×3 filters with strides of 1; a few times the rounding
-            error, and an infinity or NaN makes the 4×4 outputs around it NaN).
+        algorithm: "auto", "direct", or "winograd". The last is for 3×3 filters with strides of 1; it has a
+            few times the rounding error, and an infinity or NaN makes the 4×4 outputs around it NaN.
         dilations: must be 1.
-        batch_hint: the batch at which "auto" times a shape whose batch is unknown, otherwise 8.
-        name: of the name scope.
+        batch_hint: the batch size with which "auto" times a shape if the batch is unknown; None means 8.
+        name: name of the name scope.
 
     Returns:
-        [batch, out_height, out_width, out_channels].
+        A tensor [batch, out_height, out_width, out_channels] of the same dtype.
 
     Raises:
-        ValueError, TypeError: an argument is wrong, or dilated.
+        ValueError: an argument is not possible, or the convolution is dilated.
+        TypeError: an argument has the wrong type, or the dtypes differ.
         NativeUnavailableError: `algorithm` is not "auto", and the library cannot be built or loaded here.
-        tf.errors.InvalidArgumentError: shapes unknown until the operation ran do not fit.
+        tf.errors.InvalidArgumentError: shapes that are known only when the operation runs do not fit.
     """
     _check_options(padding, activation, algorithm, dilations)
     if batch_hint is not None:

@@ -12,17 +12,17 @@ __all__ = ["format_report", "report"]
 
 
 def report() -> tuple[Timing, ...]:
-    """Return what algorithm="auto" has timed here, ours and tf.nn.conv2d for each shape. Any thread."""
+    """Return the times that `algorithm="auto"` has measured, for each shape and algorithm. Any thread."""
     return selection.timings()
 
 
 def format_report(rows: Iterable[Timing] | None = None) -> str:
-    """The report as a table; times in milliseconds.
+    """Return the report as a table, with times in milliseconds.
 
-    Where TensorFlow's kernel was kept, the ratio shows what ours would have lost or failed to gain.
+    The ratio is TensorFlow's time over our fastest, also where TensorFlow's kernel was chosen.
 
     Args:
-        rows: what to show; everything timed so far if None.
+        rows: the rows to show; None means everything timed so far.
     """
     lines = [
         f"{'convolution':<44} {'direction':<16} {'tf.nn':>9} {'winograd':>9} {'direct':>9} {'matmul':>9}  "

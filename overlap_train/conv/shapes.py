@@ -15,7 +15,7 @@ _FEW_PIXELS = 2048
 
 @dataclass(frozen=True)
 class ConvKey:
-    """One convolution in one direction.
+    """Describe one convolution in one direction.
 
     Attributes:
         direction: "forward", "input_gradient" or "filter_gradient".
@@ -26,7 +26,7 @@ class ConvKey:
         padding: "SAME" or "VALID".
         bias: whether a bias is added; forward only.
         relu: whether a ReLU follows; forward only.
-        batch_assumed: the batch was unknown while tracing, and `input_shape` holds a guess.
+        batch_assumed: whether the batch was unknown while tracing, so that `input_shape` holds a guess.
     """
 
     direction: str
@@ -51,7 +51,7 @@ class ConvKey:
 
     @property
     def flops(self) -> int:
-        """Operations of the direct method, a product and a sum counted as two."""
+        """Floating-point operations of the direct method; a product and a sum count as two."""
         batch, height, width, channels = self.output_shape
         return (
             2
@@ -83,11 +83,11 @@ class ConvKey:
 
 @dataclass(frozen=True)
 class Timing:
-    """What was measured for one shape.
+    """Hold the measured times of one shape.
 
     Attributes:
         key: the convolution.
-        milliseconds: the fastest run of each algorithm, `STOCK` among them.
+        milliseconds: the fastest run of each algorithm by name, TensorFlow's included.
         chosen: the algorithm that "auto" uses.
     """
 

@@ -23,23 +23,24 @@ _logger = logging.getLogger(__name__)
 
 
 class AccountLog(Closing):
-    """Appends one JSON line for each epoch.
+    """Append one JSON line for each epoch to a file.
 
     A line holds the fields of `EpochAccount`, epochs counted from 0, and `metrics`. NaN and infinity, which
-    JSON lacks, become null. Each line is one write to a file opened for appending, so a reader and another
-    writer see whole lines, and a killed run leaves none half written.
+    JSON lacks, become null. Each line is one write to a file opened for appending. So readers and other
+    writers see whole lines, also after a kill.
 
     Use it from one thread.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Open or make the file, and its folders, to append to it.
+        """Open the file for appending; make it, and its folders, if need be.
 
-        A last line that lacks its end, as a crash of the machine leaves it, is completed where it is whole
-        JSON, and cut off, with a warning in the log, where it is not.
+        If the last line has no end, as after a crash of the machine, it is completed if it is valid JSON.
+        Otherwise it is cut off, with a warning in the log.
 
         Raises:
-            TypeError, ValueError: `path` is none.
+            TypeError: `path` is not a path.
+            ValueError: `path` is not a possible path.
             OSError: the file cannot be written.
         """
         self._path = require_path("path", path)
@@ -56,12 +57,12 @@ class AccountLog(Closing):
 
         Args:
             account: where the time of the epoch went.
-            metrics: training and validation ones: numbers, arrays, which become lists, or else text.
+            metrics: metrics by name. Arrays become lists, and what is not a number becomes text.
 
         Raises:
             TypeError: an argument has the wrong type.
             RuntimeError: the log is closed.
-            OSError: the line cannot be written, such as on a full disk; the file is as before.
+            OSError: the line cannot be written, for example because the disk is full; the file is unchanged.
         """
         require_instance("account", account, EpochAccount, optional=False)
         if metrics is not None:

@@ -39,11 +39,11 @@ _REDRAW_S = 0.1
 
 
 class ProgressReporter(Closing):
-    """Shows training and the pending validations, in the manner that suits the stream.
+    """Show the training and the pending validations, in a form that suits the stream.
 
     - `verbose=1` on a terminal: one live line; each epoch leaves one line when its validation has arrived.
-    - `verbose=1` elsewhere: plain lines. One for each trained epoch, one for each validation, and one to show
-      that the run is alive where nothing was said for `heartbeat_s`.
+    - `verbose=1` elsewhere: plain lines. One for each trained epoch, one for each validation, and one if
+      nothing was printed for `heartbeat_s`.
     - `verbose=2`: one plain line for each epoch, when its validation has arrived.
     - `verbose=0`: nothing.
 
@@ -52,7 +52,7 @@ class ProgressReporter(Closing):
     (a closed pipe) silences the reporter; it does not end the training.
 
     Attributes:
-        messages: what was said by `message`, in order, shown or not.
+        messages: the texts passed to `message`, in order, whether shown or not.
     """
 
     def __init__(
@@ -65,19 +65,19 @@ class ProgressReporter(Closing):
         clock: Callable[[], float] = time.monotonic,
         heartbeat_s: float = 30.0,
     ) -> None:
-        """Make a reporter that has not said anything.
+        """Make a reporter; it prints nothing yet.
 
         Args:
             total_epochs: the epoch to stop at, as `epochs` of `fit`.
-            steps_per_epoch: steps of an epoch; if None, learned from the first one.
-            stream: where to write; `sys.stdout` by default, as Keras does.
-            verbose: as in `fit`; "auto" is 1.
-            clock: the time in seconds.
-            heartbeat_s: the longest silence in a log file.
+            steps_per_epoch: steps of an epoch; None learns it from the first epoch.
+            stream: the text stream to write to; None means `sys.stdout`, as in Keras.
+            verbose: as in `fit`; "auto" means 1.
+            clock: returns the time in seconds.
+            heartbeat_s: the longest time without a line in a log file, in seconds.
 
         Raises:
             TypeError: an argument has the wrong type.
-            ValueError: `verbose` is none of the four values, or a number is negative.
+            ValueError: `verbose` is not one of the four values, or a number is negative.
         """
         require_verbosity(verbose)
         require_callable("clock", clock)
@@ -106,7 +106,7 @@ class ProgressReporter(Closing):
         self._drawn_s = float("-inf")
 
     def epoch_begin(self, epoch: int) -> None:
-        """An epoch begins, or begins anew after a rollback."""
+        """Show that an epoch begins, or begins again after a rollback."""
         epoch = require_count("epoch", epoch, minimum=0)
         for thrown_away in [held for held in self._held if held >= epoch]:
             del self._held[thrown_away]
@@ -115,14 +115,14 @@ class ProgressReporter(Closing):
         self._show(now=True)
 
     def steps_done(self, epoch: int, step: int, metrics: RunningMetrics) -> None:
-        """`step` steps of the epoch are done; `metrics` are their running values."""
+        """Show that `step` steps of the epoch are done; `metrics` are their running values."""
         self._epoch = require_count("epoch", epoch, minimum=0)
         self._step = require_count("step", step, minimum=0)
         self._metrics = metrics if callable(metrics) else _checked_metrics(metrics)
         self._show()
 
     def validation_pending(self, pending: Iterable[PendingValidation]) -> None:
-        """These validations have not been delivered yet; may be said as often as convenient."""
+        """Show which validations have not been delivered yet. May be called as often as convenient."""
         before = self._pending
         self._pending = require_each("pending", pending, _checked_pending, expected=_PENDING)
         self._show(now=self._pending != before)
@@ -130,14 +130,14 @@ class ProgressReporter(Closing):
     def epoch_trained(
         self, epoch: int, metrics: Mapping[str, Any], seconds: float, *, validation_follows: bool = False
     ) -> None:
-        """The steps of an epoch are done.
+        """Show that the steps of an epoch are done.
 
         Args:
-            epoch: which.
+            epoch: the epoch, counted from 0.
             metrics: its training metrics.
-            seconds: time that its training took.
-            validation_follows: its validation is still to be delivered; where each epoch has one line, that
-                line then waits for it.
+            seconds: the time that its training took.
+            validation_follows: whether its validation is still to be delivered; if each epoch has one line,
+                the line waits for it.
         """
         epoch, metrics = require_count("epoch", epoch, minimum=0), _checked_metrics(metrics)
         seconds = require_real("seconds", seconds, minimum=0)
@@ -153,7 +153,7 @@ class ProgressReporter(Closing):
             self._say(text)
 
     def epoch_validated(self, epoch: int, metrics: Mapping[str, Any]) -> None:
-        """An epoch's validation was delivered; those before it are then over as well, or were left out."""
+        """Show that an epoch's validation was delivered; earlier ones are then delivered or left out, too."""
         epoch, metrics = require_count("epoch", epoch, minimum=0), _checked_metrics(metrics)
         if held := self._held.get(epoch):
             held.text = ", ".join([held.text, *_described(metrics)])
@@ -164,12 +164,12 @@ class ProgressReporter(Closing):
         self._release_lines()
 
     def message(self, text: str) -> None:
-        """Say one thing on a line of its own, such as the plan, a rollback or a notice."""
+        """Print a text on its own line, such as the plan, a rollback or a notice."""
         self.messages.append(" ".join(require_text("text", text, empty=True).split()))
         self._say(self.messages[-1])
 
     def close(self) -> None:
-        """Write the lines held back and take the live line away; does nothing the second time."""
+        """Print the lines held back and remove the live line; does nothing the second time."""
         for held in self._held.values():
             held.waits = False
         self._release_lines()

@@ -28,9 +28,9 @@ _start = attrgetter("start_s")
 
 
 class OpenSpan:
-    """A span that has begun: a context manager that hands it to its recorder on exit.
+    """Time the body of a `with` statement, and add the span to the recorder at its end.
 
-    It belongs to the thread that enters it, is good for one `with`, and is kept also when the body raises.
+    Use it for one `with`, on one thread. The span is kept also if the body raises.
     """
 
     __slots__ = ("_details", "_epoch", "_name", "_recorder", "_start_s", "_step")
@@ -45,7 +45,7 @@ class OpenSpan:
         self._details = details
 
     def note(self, **details: Any) -> None:
-        """Add facts that are known only once the work is under way, such as `steps`."""
+        """Add details that become known during the work, such as `steps`."""
         self._details.update(details)
 
     def __enter__(self) -> OpenSpan:
@@ -72,18 +72,18 @@ class OpenSpan:
 
 
 class SpanRecorder:
-    """Keeps the spans of all threads, in bounded memory.
+    """Keep the spans of all threads, in bounded memory.
 
-    Every method may be called from any thread. Once `max_spans` are kept, later ones are counted in
-    `dropped` and let go: a trace with a known end is easier to read than one with holes.
+    Every method may be called from any thread. After `max_spans`, later spans are only counted, in `dropped`:
+    a trace with a known end is easier to read than one with holes.
     """
 
     def __init__(self, max_spans: int = 200_000, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Make an empty recorder.
 
         Args:
-            max_spans: how many spans are kept, some 400 bytes each; 0 keeps none.
-            clock: the time in seconds; it must be the one of `records` unless under test.
+            max_spans: the largest number of spans, about 400 bytes each; 0 keeps none.
+            clock: returns the time in seconds; other than `time.monotonic` only in tests.
 
         Raises:
             TypeError: an argument has the wrong type.
@@ -103,10 +103,10 @@ class SpanRecorder:
         """Return a context manager that records the time spent in its body on the calling thread.
 
         Args:
-            name: what is done; see `Span.name`.
-            epoch: the epoch that it belongs to.
+            name: the kind of work; see `Span.name`.
+            epoch: the epoch that the work belongs to, counted from 0.
             step: the training step at its beginning.
-            **details: further facts for the trace viewer, best strings and numbers.
+            **details: further facts for the trace viewer, preferably strings and numbers.
 
         Raises:
             TypeError: an argument has the wrong type.
@@ -123,7 +123,7 @@ class SpanRecorder:
         """Keep a span that was timed elsewhere, or count it as dropped.
 
         Raises:
-            TypeError: `span` is no `Span`.
+            TypeError: `span` is not a `Span`.
         """
         require_instance("span", span, Span, optional=False)
         with self._lock:
@@ -133,7 +133,7 @@ class SpanRecorder:
                 self._dropped += 1
 
     def spans(self) -> tuple[Span, ...]:
-        """Return what was recorded so far, in order of start; spans still open are not among it."""
+        """Return the spans recorded so far, in order of their start; those still open are not included."""
         with self._lock:
             kept = self._spans.copy()
         kept.sort(key=_start)
@@ -141,12 +141,12 @@ class SpanRecorder:
 
     @property
     def dropped(self) -> int:
-        """How many spans came while the recorder was full."""
+        """The number of spans that were dropped because the recorder was full."""
         with self._lock:
             return self._dropped
 
     def clear(self) -> None:
-        """Forget all spans and the count of dropped ones."""
+        """Delete all spans, and reset the count of dropped ones."""
         with self._lock:
             self._spans = []
             self._dropped = 0
@@ -158,7 +158,7 @@ def union_s(spans: Iterable[Span]) -> float:
 
 
 def overlap_s(spans_a: Iterable[Span], spans_b: Iterable[Span]) -> float:
-    """Return the seconds during which some span of a and some span of b both ran. O(n log n).
+    """Return the seconds during which a span of `spans_a` and a span of `spans_b` both ran. O(n log n).
 
     Spans of one side that overlap each other, such as those of several workers, count once.
     """

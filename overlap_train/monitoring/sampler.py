@@ -29,7 +29,7 @@ _gpu_given_up = threading.Event()  # for the whole process: what is absent is sa
 
 
 class LoadMeter:
-    """Reads the load at one moment. Use it from one thread."""
+    """Read the load at one moment. Use it from one thread."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         require_callable("clock", clock)
@@ -38,9 +38,9 @@ class LoadMeter:
         self._process.cpu_percent()  # begins the first interval; its own value means nothing
 
     def __call__(self) -> Sample:
-        """Return the CPU load since the call before, and memory and GPUs as they are now.
+        """Return the CPU load since the previous call, and the current memory and GPU load.
 
-        With GPUs a call takes some 0.1 s for each of them: gpustat sleeps while it queries.
+        With GPUs a call takes about 0.1 s for each, because gpustat sleeps in its query.
         """
         time_s = self._clock()
         cpu_percent = self._process.cpu_percent()
@@ -50,10 +50,10 @@ class LoadMeter:
 
 
 class Sampler(Closing):
-    """A thread that reads the load every `interval_s` until it is closed.
+    """Read the load every `interval_s` on its own thread, until closed.
 
-    Memory is bounded: when `max_samples` are kept, each two neighbours become one (loads averaged, memory at
-    its higher value) and the interval doubles, so that a long run is covered whole, more coarsely.
+    Memory is bounded: at `max_samples`, each pair of neighbours is merged (loads averaged, memory at its
+    higher value) and the interval doubles, so that a long run is covered completely.
 
     Methods may be called from any thread. Sampling starts on construction:
 
@@ -69,7 +69,7 @@ class Sampler(Closing):
 
         Args:
             interval_s: seconds between two samples, at first.
-            max_samples: how many are kept, some 200 bytes each.
+            max_samples: the largest number of samples, about 200 bytes each.
             meter: reads one sample, on the sampling thread; a `LoadMeter` by default.
 
         Raises:
@@ -91,11 +91,11 @@ class Sampler(Closing):
 
     @property
     def interval_s(self) -> float:
-        """Seconds between two samples; doubles each time that the memory was full."""
+        """Seconds between two samples; doubles whenever `max_samples` is reached."""
         return self._samples.interval_s
 
     def samples(self) -> tuple[Sample, ...]:
-        """Return the samples so far, oldest first; also after `close`."""
+        """Return the samples so far, oldest first. May be called after `close`."""
         return self._samples.copy()
 
     def close(self) -> None:

@@ -38,16 +38,15 @@ class _Column:
 
 
 def format_epoch_table(rows: Iterable[EpochRow], *, width: int = 100) -> str:
-    """Lay out one row for each epoch: its metrics, and the seconds that it cost.
+    """Return a table with a row for each epoch: its metrics, and the seconds that it took.
 
-    Metrics stand in the order of their first appearance, those of training before those of validation
-    (`val_…`). Time rolled back and slow hosts have a column only where there were some; that of a slow host
-    says for how long the others waited for which. A table wider than `width` goes on in
-    further blocks below, so no column is lost.
+    Metrics are in the order of their first appearance, those of training before those of validation
+    (`val_…`). There is a column of seconds rolled back, or of slow hosts, only if there were some. A table
+    wider than `width` continues in further blocks below.
 
     Args:
-        rows: the account and the metrics of each epoch; an epoch that was not validated lacks some keys.
-        width: the number of characters that a line should not exceed. A single column may.
+        rows: the account and the metrics of each epoch; some metrics may be missing.
+        width: the largest number of characters in a line; a single column may be wider.
 
     Returns:
         The lines, joined, without a newline at the end. Epochs count from 1, as Keras prints them.
@@ -69,10 +68,10 @@ def format_epoch_table(rows: Iterable[EpochRow], *, width: int = 100) -> str:
 
 
 def format_metric(value: Any) -> str:
-    """Write a metric for people, whatever it is: reporting must not end a training.
+    """Return a metric as text for people; never raises, because reporting must not end a training.
 
-    A number has four decimals, or stands in scientific notation where that would hide it. Of several numbers
-    the first ones stand in brackets, and how many there are. Anything else is shortened text.
+    A number has four decimals, or scientific notation if they would hide it. Of several numbers the first are
+    shown in brackets, with their count. Anything else becomes shortened text.
     """
     if value is None:
         return _MISSING

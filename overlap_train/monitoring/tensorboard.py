@@ -22,11 +22,11 @@ _SECONDS = tuple(item.name for item in fields(EpochAccount) if item.name.endswit
 
 
 class AccountWriter(Closing):
-    """Writes each epoch's seconds, and its validation metrics, as TensorBoard scalars.
+    """Write each epoch's seconds, and its validation metrics, as TensorBoard scalars.
 
     The seconds are called `account/trained_s` and so on, the metrics `validation/<name>`. The calling
-    thread's default summary writer, default step and `record_if` are as they were after each call, and are
-    not consulted. TensorFlow is imported on construction.
+    thread's default summary writer, default step and `record_if` are neither used nor changed. TensorFlow is
+    imported on construction.
 
     Use it from one thread.
     """
@@ -35,7 +35,8 @@ class AccountWriter(Closing):
         """Make the folder and its event file.
 
         Raises:
-            TypeError, ValueError: `log_dir` is no path.
+            TypeError: `log_dir` is not a path.
+            ValueError: `log_dir` is not a possible path.
             ModuleNotFoundError: TensorBoard is not installed; TensorFlow's summaries need it.
             OSError: `log_dir` cannot be made.
         """
@@ -53,10 +54,10 @@ class AccountWriter(Closing):
 
         Args:
             account: where the time of the epoch went.
-            metrics: validation metrics to write with it; each number of one that has several has a tag of
-                its own, and what is no number is left out.
-            step: the point on TensorBoard's axis: that of the validated epoch, not of the training that has
-                gone on since.
+            metrics: validation metrics to write with it. If a metric has several numbers, each has its own
+                tag; what is not a number is left out.
+            step: the point on TensorBoard's axis: that of the validated epoch, although training has
+                continued since.
 
         Raises:
             TypeError: an argument has the wrong type.

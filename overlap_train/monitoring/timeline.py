@@ -66,15 +66,15 @@ def save_timeline(
 ) -> Path:
     """Draw one row for each thread, the training thread first, and the load below on the same time axis.
 
-    Numbers on the training row are epochs, counted from 1; the epochs' shades alternate, in all rows alike.
-    What is shorter than a pixel is drawn wide enough to be seen.
+    Numbers are epochs, counted from 1; their shades alternate. Spans shorter than a pixel are drawn wide
+    enough to be seen.
 
     Args:
-        path: where to; the suffix tells the format (.png, .svg, .pdf). Its folders are made, and an older
-            file is replaced at the end, at once.
-        spans: what the threads did, in any order.
-        samples: the load, oldest first.
-        title: stands above the picture.
+        path: the file; the suffix sets the format (.png, .svg, .pdf). Its folders are made, and an older
+            file is replaced atomically.
+        spans: what the threads did, such as `trainer.recorder.spans()`, in any order.
+        samples: the load, such as `sampler.samples()`, oldest first.
+        title: text above the picture.
 
     Returns:
         The path.
@@ -83,7 +83,7 @@ def save_timeline(
         ModuleNotFoundError: matplotlib is not installed.
         OSError: the file cannot be written.
         TypeError: an argument has the wrong type.
-        ValueError: the suffix is none that matplotlib knows.
+        ValueError: matplotlib does not know the suffix.
     """
     import_extra("matplotlib", extra="plots", purpose="save_timeline")
     from matplotlib.backends.backend_agg import FigureCanvasAgg

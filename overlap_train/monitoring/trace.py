@@ -26,14 +26,14 @@ _MIB = 1 << 20
 def save_chrome_trace(
     path: str | os.PathLike[str], spans: Iterable[Span], samples: Iterable[Sample] = ()
 ) -> Path:
-    """Write the trace; an older file at `path` is replaced at the end, at once.
+    """Write a trace for Perfetto or chrome://tracing; an older file at `path` is replaced atomically.
 
     Times are microseconds from the first span or sample on. Epochs count from 0, as in the records. Spans of
-    one thread should lie inside or next to each other, as those of `SpanRecorder.span` do: viewers draw no
+    one thread should be nested or follow each other, as those of `SpanRecorder.span` do; viewers draw no
     others.
 
     Args:
-        path: where to; its folders are made.
+        path: the file; its folders are made.
         spans: what the threads did, in any order.
         samples: the load, oldest first.
 
@@ -41,7 +41,8 @@ def save_chrome_trace(
         The path.
 
     Raises:
-        TypeError, ValueError: an argument is not what it should be.
+        TypeError: an argument has the wrong type.
+        ValueError: `path` is not a possible path.
         OSError: the file cannot be written.
     """
     require_path("path", path)

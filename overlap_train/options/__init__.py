@@ -1,4 +1,4 @@
-"""What a user decides: how to validate, to execute, to keep checkpoints, and which threads to use."""
+"""What users set: validation, execution of the steps, checkpoints, and thread pools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user decides about checkpoints."""
+"""Options of checkpoints."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ __all__ = ["CheckpointPolicy", "checkpoint_policy"]
 @knows_names
 @dataclass(frozen=True)
 class CheckpointPolicy:
-    """Where, when and how many checkpoints are kept; pass it, or the directory alone, as `fit(resume=…)`.
+    """Set where and when checkpoints are written; pass it, or only the directory, as `fit(resume=…)`.
 
-    When a fit on one host ends at a first Ctrl-C or SIGTERM, one more is written of where it stands. While an
-    earlier epoch waits for its validation, nothing is written inside an epoch if Python makes the data or
-    `ValidationPolicy.backlog` is not "block".
+    When a fit on one host ends at a first Ctrl-C or SIGTERM, a last checkpoint is written of where it stands.
+    If Python makes the data, or `ValidationPolicy.backlog` is not "block", no checkpoint is written inside an
+    epoch while an earlier epoch waits for its validation.
 
     Attributes:
-        directory: of this training alone; made if missing.
-        every_epochs: write after this number of delivered epochs.
-        every_steps: also write inside epochs, after this number of training steps; None does not. For one
-            host.
-        every_s: seconds that must have passed since the last one; None does not wait.
-        keep: how many checkpoints are kept; if the newest is damaged, the one before is used.
+        directory: a directory for this training alone; made if missing.
+        every_epochs: write a checkpoint each time after this number of delivered epochs.
+        every_steps: also write inside epochs, each time after this number of training steps; None does not.
+            On one host only.
+        every_s: the least number of seconds between two checkpoints; None sets no limit.
+        keep: how many checkpoints are kept; if the newest is damaged, the one before it is used.
 
     Raises:
-        TypeError: for a value of the wrong type.
-        ValueError: for a value out of range.
+        TypeError: a value has the wrong type.
+        ValueError: a value is out of range.
     """
 
     directory: str | os.PathLike[str]

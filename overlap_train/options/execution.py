@@ -1,4 +1,4 @@
-"""How the training steps are executed: what a user may fix, and what the planner leaves as chosen."""
+"""Options of how the training steps are executed."""
 
 from __future__ import annotations
 
@@ -19,35 +19,37 @@ _MOST_SPLITS = 4096
 @knows_names
 @dataclass(frozen=True, kw_only=True)
 class ExecutionPlan:
-    """How `Trainer.fit` executes its steps. Whatever is `"auto"` is chosen, by timing where that pays.
+    """Set how `Trainer.fit` executes its steps.
+
+    What is left at `"auto"` is chosen, by timing where that pays.
 
     All choices compute the same steps on the same batches in the same order. They round differently: splits
     and XLA in the last bit of a sum, fast kernels by some 1e-6 of a result's norm. Keras's own graph is
     `batch_splits=1, jit=False, kernels="keras"`.
 
     Attributes:
-        loop: `"in_memory"` holds the arrays as tensors and gathers the batches inside the compiled loop;
-            `"iterator"` draws them from a `tf.data` iterator there; `"eager"` runs operation by operation,
-            for a debugger. "auto" holds what fits.
-        steps_per_call: training steps in one compiled call; "auto" makes calls of `call_s`.
-        batch_splits: parts of a batch that run side by side on the cores of a CPU; 1 does not split. A
-            number above 1 vouches for custom layers: each row of their outputs has to depend on
-            its own row of the inputs only. "auto" splits after `overlap_train.configure()` only.
-        jit: whether XLA compiles the steps: the whole loop for arrays in memory, else each step. "auto" does
-            what `model.compile(jit_compile=...)` says, and may use XLA for small models on a CPU. XLA draws
-            other random numbers, and answers NaN or clamps where TensorFlow reports a label or an index that
-            is out of range; layers that draw are therefore never compiled by "auto".
-        kernels: `"keras"` computes all as Keras does; `"fast"` runs Conv2D on `overlap_train.conv`, which is
-            built if need be, DepthwiseConv2D with its gradient of the filters, BatchNormalization and Adam on
+        loop: `"in_memory"` holds the arrays as tensors and gathers batches inside the compiled loop.
+            `"iterator"` draws them from a `tf.data` iterator there. `"eager"` runs operation by operation,
+            for a debugger. "auto" holds the arrays if they fit `Trainer(in_memory_bytes=...)`.
+        steps_per_call: training steps in one compiled call; "auto" makes calls that last about `call_s`.
+        batch_splits: parts of a batch that run in parallel on the cores of a CPU; 1 does not split. A
+            number above 1 asserts that in custom layers each row of the outputs depends only on its own row
+            of the inputs. "auto" splits only after `overlap_train.configure()`.
+        jit: whether XLA compiles the steps: the whole loop for arrays in memory, otherwise each step. "auto"
+            does what `model.compile(jit_compile=...)` says, and may use XLA for small models on a CPU. XLA
+            draws other random numbers, so "auto" never compiles layers that draw. For a label or an index
+            out of range it returns NaN or clamps, where TensorFlow raises.
+        kernels: `"keras"` runs Keras's operations. `"fast"` runs Conv2D on `overlap_train.conv`, which is
+            built if need be, DepthwiseConv2D with its own filter gradient, BatchNormalization and Adam on
             TensorFlow's fused operations, and LSTM and GRU in loops of fewer operations. "auto" does so on a
-            CPU, in models of many parts from the first step on, in others if the steps turn out to be
-            faster; with the convolution if it is built already, for shapes on which it is known to be
-            faster. Training only; validation is computed as by Keras.
-        call_s: how long a call should last, in seconds; progress, interrupts and deliveries wait for its end.
+            CPU: in models of 40 or more such parts from the first step on, in others if timing shows that
+            the steps are faster. It uses the convolution only if that is built already. Training only;
+            validation runs Keras's operations.
+        call_s: how long a call should last, in seconds. Progress, interrupts and callbacks wait for its end.
 
     Raises:
-        TypeError: for a value of the wrong type.
-        ValueError: for a value out of range, or two that exclude each other.
+        TypeError: a value has the wrong type.
+        ValueError: a value is out of range, or two values exclude each other.
     """
 
     loop: Literal["auto", "in_memory", "iterator", "eager"] = "auto"
@@ -91,7 +93,7 @@ class ExecutionPlan:
 
     @property
     def splits(self) -> bool:
-        """Whether batches are to be split, by the user's own wish."""
+        """Whether `batch_splits` asks for more than one part."""
         return self.batch_splits != "auto" and self.batch_splits > 1
 
 

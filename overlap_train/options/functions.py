@@ -1,4 +1,4 @@
-"""What a user says of an evaluation function, and what may come back from one."""
+"""Options of an evaluation function, and what it may return."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ _BACKENDS = ("thread", "process")
 @knows_names
 @dataclass(frozen=True)
 class EvaluationFunction:
-    """A function of a model that validates it: whatever computes a number from weights.
+    """Wrap a function that evaluates a model, with its options.
 
-    It stands in `ValidationPolicy(functions={"bleu": ...})`, or in a dict of validation sets.
+    Pass it in `ValidationPolicy(functions={"bleu": ...})`, or in a dict of validation sets.
 
     Attributes:
-        function: called with a model that has the weights of an epoch's end; returns a number, or a dict of
-            numbers by name, which may be nested. The model is private to the function: what the function
-            changes in it does not reach the training. The function is called for one epoch after the
-            other, always on the same thread or process.
-        freq: every how many epochs, or a sequence of epochs counted from 1; None takes the `validation_freq`
+        function: called with a model that has the weights of an epoch's end. It returns a number, or a dict
+            of numbers by name, which may be nested. The model is private to the function: changes to it do
+            not reach the training. The function is called for one epoch after the other, always on the same
+            thread or in the same process.
+        freq: every how many epochs, or a sequence of epochs counted from 1; None means the `validation_freq`
             of the `fit`.
-        backend: `"thread"` calls the function on a thread of its own, with a model whose variables share the
-            memory of the snapshot. `"process"` calls it in a process of its own, on the CPU, which gets a
+        backend: `"thread"` calls the function on its own thread, with a model whose variables share the
+            memory of the snapshot. `"process"` calls it in a separate process, on the CPU, which gets a
             copy of the weights each time; the function must be importable, as for `multiprocessing`.
-        clone: makes the model anew, with the same structure, for models that their configuration does not
-            make again; called without arguments, at the beginning of a `fit`. Its weights do not matter.
+        clone: a function without arguments that makes a new model of the same structure, for models that
+            `get_config` cannot copy. It is called when a `fit` begins; the weights do not matter.
 
     Raises:
-        TypeError: for a value of the wrong type.
-        ValueError: for a value out of range.
+        TypeError: a value has the wrong type.
+        ValueError: a value is out of range.
     """
 
     function: Callable[[keras.Model], Any]

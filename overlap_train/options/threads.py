@@ -1,9 +1,9 @@
-"""TensorFlow's threads, set for the way in which this package uses the cores.
+"""The sizes of TensorFlow's thread pools.
 
 TensorFlow has two pools: inter-op threads run the operations of a graph side by side, intra-op threads
-divide one operation. A batch that is split into parts (`training/splitting.py`) keeps every core busy with
+divide one operation. A batch that is split into parts (`_training/splitting.py`) keeps every core busy with
 one intra-op thread, and nothing is then lost to dividing small operations. Both pools are sized when
-TensorFlow starts and never again, for the whole process. Who asks for the cores alone does not import it.
+TensorFlow starts and never again, for the whole process. `available_cores` does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["ThreadSettings", "available_cores", "configure", "splits_pay", "spli
 
 @dataclass(frozen=True, slots=True)
 class ThreadSettings:
-    """The sizes of TensorFlow's thread pools; 0 means that TensorFlow decides, which is all cores.
+    """Report the sizes of TensorFlow's thread pools; 0 means TensorFlow's default, all cores.
 
     Attributes:
         intra_op_threads: threads that may share one operation.
@@ -45,22 +45,22 @@ def configure(
     """Size TensorFlow's thread pools so that `Trainer.fit` may split batches over the cores of a CPU.
 
     Call it once, right after the imports: before the first tensor, layer or dataset. Calling it again with
-    the same values does nothing. It has no use where a GPU does the arithmetic.
+    the same values does nothing. It is of no use if a GPU does the arithmetic.
 
     Args:
-        cores: how many cores to use; None takes those that this process may run on.
-        intra_op_threads: threads for one operation; None takes 1, which batch splitting needs.
-        inter_op_threads: operations at the same time; None takes `cores`.
+        cores: number of cores to use; None means those that this process may run on.
+        intra_op_threads: threads for one operation; None means 1, which batch splitting needs.
+        inter_op_threads: operations at the same time; None means `cores`.
 
     Returns:
         The settings now in force.
 
     Raises:
-        TypeError: if a number is not an integer.
-        ValueError: if a number is below 1, or more than any machine has.
+        TypeError: a number is not an integer.
+        ValueError: a number is below 1, or too large for any machine.
 
     Warns:
-        RuntimeWarning: if TensorFlow has started already, so that the pools stay as they are.
+        RuntimeWarning: TensorFlow has already started, so the pools do not change.
     """
     import tensorflow as tf
 

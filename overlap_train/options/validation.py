@@ -1,4 +1,4 @@
-"""What a user may decide about validation."""
+"""Options of the validation."""
 
 from __future__ import annotations
 
@@ -28,55 +28,54 @@ _SKIPPED = 8  # epochs without a validation that may wait for an older one to be
 @knows_names
 @dataclass(frozen=True, kw_only=True)
 class ValidationPolicy:
-    """How the validation runs during the training.
+    """Set how the validation runs during the training.
 
     Attributes:
-        workers: validation threads; each evaluates its part of the validation set. None takes two, or one
-            on a single core. During training on the CPU only as many begin as the training leaves cores
-            idle, at least one. While the training waits for them, all begin.
-        max_lag: how many later epochs may have begun when an epoch's validation is delivered to the
-            callbacks; 0 is what `keras.Model.fit` does.
-        overlap: `"auto"` measures whether training during a validation pays, and validates in step where it
-            does not. It does not wait for that measurement where the two share the cores, the training
-            leaves less than half a core idle, and its batches are not split or come from a pipeline: then
-            it validates in step at once. `"always"` does not ask. Only with `backlog="block"`.
-        backlog: what happens at the end of an epoch while as many validations as `max_lag` allows (one at
-            least) are still under way. `"block"` waits. `"skip"` leaves this epoch without a validation.
-            `"latest"` gives up the waiting ones for this epoch's. An epoch without its validation has no
-            `val_` values in its logs; the last epoch is always validated. At most `max_snapshots` snapshots
-            are alive; after that, training waits under any of the three.
-        on_change: what happens when a delivered callback changed the training: `"rollback"` goes back to
-            the snapshot that it saw, so that the result is that of a synchronous run; `"continue"` accepts
-            the lag and applies the change to the present weights.
-        on_error: what happens when a worker fails: `"raise"` ends the training; `"warn"` leaves the epoch
-            without its validation; `"retry"` evaluates the same snapshot once more and then raises.
-        timeout_s: seconds that one validation may take once the training waits for it, without the start of a
-            function's process; None waits for ever.
-        functions: evaluation functions by name, such as `{"bleu": fn}`: called with a model of each
-            snapshot's weights; what they return stands in the epoch's logs as `val_bleu`. A value may be an
-            `EvaluationFunction`, which says more.
-        every_steps: also validate a snapshot each time after this number of training steps; the results go to
-            `Trainer.step_validations`, and to callbacks that have a method `on_step_validation(step, logs)`.
-            None does not.
-        every_seconds: also validate a snapshot when this number of seconds has passed since the last
-            validation inside an epoch was begun; the results go where those of `every_steps` go. None does
-            not.
-        sanity_check: evaluate one batch before the first epoch, so that an error in the validation shows
-            before an epoch has been trained. Data made by Python is left out, since that batch would be lost.
-        devices: that the workers take in turn, such as `("GPU:1",)`; None spreads them over the replicas of
-            a strategy, and without one leaves them where TensorFlow puts them.
+        workers: number of validation threads; each evaluates a part of the validation set. None means two,
+            or one on a single core. During training on the CPU only as many begin as the training leaves
+            cores idle, at least one. While the training waits for them, all begin.
+        max_lag: how many later epochs may have begun when the callbacks of an epoch get its result. 0
+            validates in step, as `keras.Model.fit` does.
+        overlap: `"auto"` measures whether overlapping pays, and validates in step where it does not. If
+            validation and training share the cores, the training leaves less than half a core idle, and its
+            batches are not split or come from a pipeline, it validates in step without measuring.
+            `"always"` overlaps without these checks. Used only with `backlog="block"`.
+        backlog: what happens at the end of an epoch while `max_lag` validations (at least one) are under
+            way. `"block"` waits. `"skip"` leaves this epoch without a validation. `"latest"` drops the
+            validations that have not begun, for this epoch's. An epoch without its validation has no `val_`
+            values in its logs; the last epoch is always validated. At most `max_snapshots` snapshots are
+            alive; then training waits, whatever the backlog.
+        on_change: what happens when a callback has changed the training. `"rollback"` goes back to the
+            snapshot that the callback saw, so that the result is that of a synchronous run. `"continue"`
+            accepts the lag and applies the change to the current weights.
+        on_error: what happens when a worker fails. `"raise"` ends the training. `"warn"` leaves the epoch
+            without its validation. `"retry"` evaluates the same snapshot once more and then raises.
+        timeout_s: seconds that the training waits for one validation before it raises; the start of a
+            function's process does not count. None waits for ever.
+        functions: evaluation functions by name, such as `{"bleu": fn}`. Each is called with a model of a
+            snapshot's weights, and what it returns is in the epoch's logs as `val_bleu`. A value may be an
+            `EvaluationFunction`, which has options.
+        every_steps: also validate inside epochs, each time after this number of training steps. The results
+            are in `Trainer.step_validations`, and go to callbacks that have a method
+            `on_step_validation(step, logs)`. None does not.
+        every_seconds: also validate inside epochs, when this number of seconds has passed since the last such
+            validation began. The results go where those of `every_steps` go. None does not.
+        sanity_check: evaluate one batch before the first epoch, to find errors in the validation early. Data
+            made by Python is left out, because the batch would be lost.
+        devices: names of the devices that the workers use in turn, such as `("GPU:1",)`. None uses the
+            replicas of a strategy; without a strategy, TensorFlow places the operations.
         cache_bytes: prepared validation batches of a dataset are kept in memory up to this size.
-        replay_bytes: training batches that cannot be drawn again (from Python, or from a pipeline with a
-            state) are kept up to this size, to be trained again after a rollback; when they take more,
+        replay_bytes: training batches that cannot be read again (from Python, or from a pipeline with a
+            state) are kept up to this size, to be trained again after a rollback. If they take more,
             training waits for validations. 0 keeps none: then such data is validated in step wherever a
             callback may change the training.
-        join_batches: evaluate several batches of arrays as one where the network is small and its loss and
-            metrics are known to be sums over rows: the same numbers but for rounding, with fewer operations
-            to start. False evaluates the batches as they are.
+        join_batches: evaluate several batches of arrays as one if the network is small and its loss and
+            metrics are known to be sums over rows. The numbers are the same but for rounding. False
+            evaluates the batches as they are.
 
     Raises:
-        TypeError: for a value of the wrong type.
-        ValueError: for a value out of range.
+        TypeError: a value has the wrong type.
+        ValueError: a value is out of range.
     """
 
     workers: int | None = None
@@ -119,34 +118,34 @@ class ValidationPolicy:
 
     @property
     def resolved_workers(self) -> int:
-        """The number of workers, with None decided."""
+        """The number of workers, also where `workers` is None."""
         return self.workers if self.workers is not None else min(2, os.cpu_count() or 1)
 
     @property
     def judges_overlap(self) -> bool:
-        """Whether overlapping has to pay."""
+        """Whether the trainer measures if overlapping pays."""
         return self.overlap == "auto" and self.backlog == "block" and self.max_lag > 0
 
     @property
     def max_snapshots(self) -> int:
-        """The most snapshots of ends of epochs that are alive at the same time."""
+        """The largest number of snapshots of epochs' ends that are alive at the same time."""
         return self.max_lag + (1 if self.backlog == "block" else 1 + _SKIPPED)
 
 
 @knows_names
 @dataclass(frozen=True)
 class ValidationSet:
-    """One of several validation sets of a `fit(validation_data={"clean": ..., "noisy": ValidationSet(...)})`.
+    """Describe one of several sets of `fit(validation_data={"clean": ..., "noisy": ValidationSet(...)})`.
 
     Attributes:
         data: what `keras.Model.fit` takes as `validation_data`.
-        freq: as `validation_freq`, for this set.
-        steps: as `validation_steps`, for this set.
-        batch_size: as `validation_batch_size`, for this set.
+        freq: like `validation_freq`, for this set: every how many epochs, or a list of epochs from 1.
+        steps: like `validation_steps`, for this set: the number of batches; None means all.
+        batch_size: like `validation_batch_size`, for this set: rows in a batch.
 
     Raises:
-        TypeError: for a value of the wrong type.
-        ValueError: for a value out of range.
+        TypeError: a value has the wrong type.
+        ValueError: a value is out of range.
     """
 
     data: Any

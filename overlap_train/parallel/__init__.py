@@ -1,4 +1,4 @@
-"""Data parallelism: one model on several devices and hosts, and logical GPUs with streams of their own."""
+"""Data parallelism: one model on several devices and hosts, and logical GPUs with separate streams."""
 
 from __future__ import annotations
 

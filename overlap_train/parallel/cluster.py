@@ -42,34 +42,35 @@ def join_cluster(
 ) -> tf.distribute.Strategy:
     """Return the strategy of all hosts; call it first in the program, on each of them.
 
-    `TF_CONFIG` may name one `evaluator` next to the hosts that train. It gets a strategy of its own, under
-    which `Trainer.fit` does not train: it validates what the chief sends until the training ends. The
-    arguments from `key_file` on are for the connection between these two, and do nothing without one.
+    `TF_CONFIG` may name one `evaluator` in addition to the hosts that train. On that host another strategy is
+    returned, under which `Trainer.fit` does not train: it validates what the chief sends until the training
+    ends. The arguments from `key_file` on are for the connection between chief and evaluator; without an
+    evaluator they do nothing.
 
     Args:
         resolver: a `tf.distribute.cluster_resolver.ClusterResolver`, such as `SlurmClusterResolver()`; None
             reads `TF_CONFIG`.
         evaluator_timeout_s: seconds that the chief and the evaluator wait for each other when `fit` begins.
-        evaluator_return_s: seconds that the chief waits for an evaluator that it has lost, and that is
-            started again; 0 does not wait; None means `evaluator_timeout_s`.
+        evaluator_return_s: seconds that the chief waits for an evaluator that it has lost to be started
+            again; 0 does not wait; None means `evaluator_timeout_s`.
         key_file: a file of mode 0600 with the secret that all hosts share; None reads the environment
             variable `OVERLAP_TRAIN_CLUSTER_KEY`, or the file that `OVERLAP_TRAIN_CLUSTER_KEY_FILE` names.
-        allow_unauthenticated: whether the evaluator may be on another machine although there is no key.
-        bind_address: the name or IP address at which the evaluator listens, if not that of its task;
+        allow_unauthenticated: whether the evaluator may be on another machine without a key.
+        bind_address: the name or IP address at which the evaluator listens; None means that of its task,
             "0.0.0.0" or "::" means all interfaces.
-        tls_certificate: the evaluator's certificate, in PEM, if the connection is to be encrypted; then all
-            three files are needed.
+        tls_certificate: the evaluator's certificate, in PEM. With all three files the connection is
+            encrypted.
         tls_key: the private key of that certificate, mode 0600; only the evaluator reads it.
-        tls_authority: the certificates, in PEM, by which the chief judges the evaluator's.
+        tls_authority: the certificates, in PEM, against which the chief checks the evaluator's.
 
     Returns:
-        A MultiWorkerMirroredStrategy, or on the evaluator one for its single device.
+        A MultiWorkerMirroredStrategy, or on the evaluator a strategy for its single device.
 
     Raises:
-        TypeError: if an argument has the wrong type.
-        ValueError: if a time-out is out of range.
-        ClusterConfigError: a ValueError, if `TF_CONFIG` or the resolver's cluster is missing or wrong, this
-            host's port is taken, a key or a file cannot be used, or there is no key and needs to be one.
+        TypeError: an argument has the wrong type.
+        ValueError: a time-out is out of range.
+        ClusterConfigError: `TF_CONFIG` or the resolver's cluster is missing or wrong, this host's port is
+            taken, a key or a file cannot be used, or a key is needed and missing. It is also a ValueError.
     """
     timeout_s = require_seconds("evaluator_timeout_s", evaluator_timeout_s)
     return_s = _check_return(evaluator_return_s, timeout_s)

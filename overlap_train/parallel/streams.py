@@ -31,12 +31,12 @@ def split_gpu(
     """Divide a GPU into logical ones; call it before TensorFlow uses the GPU.
 
     Args:
-        parts: into how many.
-        memory_mib: MiB of GPU memory for each part, or one number for each.
-        priorities: of the parts' streams, from 0 down to -5; the lower number goes first where both have
-            work. Such as `(-1, 0)` for training on the first part and validation on the second. None leaves
-            them alike. A card of few priorities refuses those that it has not, when TensorFlow starts.
-        gpu: which card, in the order of `tf.config.list_physical_devices("GPU")`.
+        parts: number of logical GPUs.
+        memory_mib: MiB of GPU memory for every part, or a sequence with one number for each.
+        priorities: priorities of the parts' streams, from 0 down to -5; the lower number goes first if
+            several have work. `(-1, 0)` prefers training on the first part to validation on the second. None
+            gives all the same. If the card lacks a priority, TensorFlow raises when it starts.
+        gpu: the number of the card, in the order of `tf.config.list_physical_devices("GPU")`.
 
     Returns:
         The parts' names, such as `("GPU:0", "GPU:1")`, for `ValidationPolicy(devices=…)`, `tf.device` and
@@ -44,9 +44,9 @@ def split_gpu(
         tf.distribute.HierarchicalCopyAllReduce()`: NCCL does not run between parts of one card.
 
     Raises:
-        TypeError: for a value of the wrong type.
-        ValueError: for a value out of range.
-        RuntimeError: if there is no such GPU, or TensorFlow has initialised it already.
+        TypeError: a value has the wrong type.
+        ValueError: a value is out of range.
+        RuntimeError: there is no such GPU, or TensorFlow has already initialised it.
     """
     parts = require_count("parts", parts, minimum=2, maximum=_MOST_PARTS)
     gpu = require_count("gpu", gpu, minimum=0)

@@ -32,42 +32,41 @@ __all__ = ["MultiModelScheduler"]
 
 
 class MultiModelScheduler(Closing):
-    """Runs requests for several models, layer by layer, where and when that is best.
+    """Run requests for several models, layer by layer, where and when that is best.
+
+    Any thread may call any method.
 
     Args:
-        models: Keras models by name; more can be added with `add`.
-        devices: a `Platform` or a list of `Device` with the names of TensorFlow devices; the CPU with
-            all its cores and every GPU unless given. On the CPU each slot runs one segment at a
-            time: call `tf.config.threading.set_intra_op_parallelism_threads(1)` before TensorFlow
-            starts, or segments compete for the cores.
+        models: Keras models by name; `add` adds more.
+        devices: a `Platform` or a list of `Device` with the names of TensorFlow devices; None means the CPU
+            with all its cores, and every GPU. On the CPU each slot runs one segment at a time: call
+            `tf.config.threading.set_intra_op_parallelism_threads(1)` before TensorFlow starts, or segments
+            compete for the cores.
         policy: "earliest_finish", "paper", "gpu_only", "cpu_only", "heft", "oracle", or a `Policy`.
-        costs: expected run times; an empty `CostModel` unless given.
-        max_active: networks that run at the same time; two for each slot unless given. What waits
-            beyond that can still be batched.
-        max_batch: examples of one model that may be run together when they wait anyway.
+        costs: expected run times; None means an empty `CostModel`.
+        max_active: networks that run at the same time; None means two for each slot. Waiting requests can
+            still be batched.
+        max_batch: the largest number of waiting examples of one model that are run together.
         max_pending: submissions that may wait for each model before `submit` blocks.
-        aging_s: how much longer than others a request of one more priority counts as having waited.
+        aging_s: seconds of waiting that one unit of priority is worth.
         segments: "auto" merges layers where a call costs more than it gains, "layers" keeps every
-            layer, "whole" none; a number cuts into that many segments of equally many layers.
-        cut: convolutions with at least 2^26 FLOPs and dense layers with at least 2^20 weights can be run in
-            this number of pieces at the same time, which each request does where that is sooner; what the
-            profile shows to gain little is not cut. For single examples on cores that would otherwise be
-            idle. Needs `segments` "auto" or "layers". Pieces count where `oracle` takes no graphs of more
-            than ten segments, and `earliest_finish` makes no plans for more than 24: it then places layer
-            by layer.
-        longest_segment_s: no segment is merged beyond this.
-        constant_weights: see `compile_segments`; faster, but blind to later changes of weights.
-        profile: measure every layer on every device first, whole and in pieces; unless given, if there are
-            devices of two kinds or layers to cut, and `costs` is not given.
-        zero_copy: read NumPy inputs in place (they must not be changed until the result is there)
-            where alignment allows it.
-        recorder: gets a `Span` for each segment run.
+            layer, "whole" does not split; a number cuts into that many segments of equally many layers.
+        cut: the number of pieces in which large layers can run in parallel: convolutions of at least 2^26
+            FLOPs and dense layers of at least 2^20 weights. Each request uses pieces where that is faster;
+            layers that gain little in the profile are not cut. It is meant for single examples on idle cores,
+            and needs `segments` "auto" or "layers". Pieces count as segments for the limits of `oracle`
+            (ten) and of the plans of `earliest_finish` (24).
+        longest_segment_s: the longest run time, in seconds, up to which layers are merged.
+        constant_weights: build the weights into the functions: faster, but later changes are not seen.
+        profile: measure every layer on every device first, whole and in pieces. None does so if `costs` is
+            not given and there are devices of two kinds or layers to cut.
+        zero_copy: read NumPy inputs in place where their alignment allows it; do not change them until the
+            result is there.
+        recorder: gets a `Span` for each segment that has run.
 
     Raises:
         TypeError: an argument has the wrong type.
         ValueError: a value is out of range, or there is no such device.
-
-    Any thread may call any method.
     """
 
     def __init__(
@@ -114,20 +113,20 @@ class MultiModelScheduler(Closing):
         max_pending: int | None = None,
         **build: Any,
     ) -> None:
-        """Take a model into service: split, profile and compile it on the calling thread.
+        """Add a model: split, profile and compile it on the calling thread.
 
         Args:
-            name: by which `submit` knows it.
+            name: the name for `submit`.
             model: a built Keras model.
-            max_batch: as for the scheduler, for this model.
-            max_pending: as for the scheduler, for this model.
-            **build: `input_specs` for a subclassed model.
+            max_batch: as for the scheduler, for this model; None means the scheduler's.
+            max_pending: as for the scheduler, for this model; None means the scheduler's.
+            **build: `input_specs`, for a subclassed model.
 
         Raises:
             TypeError: an argument has the wrong type.
             ValueError: the name is taken, a number is below 1, or the model cannot be split.
             SchedulerClosedError: the scheduler is closed.
-            RuntimeError: this process was forked from one that had used TensorFlow, which cannot go on here.
+            RuntimeError: this process was forked from one that had used TensorFlow.
         """
         from overlap_train._keras import forks
         from overlap_train._keras import models as keras_models
@@ -146,15 +145,15 @@ class MultiModelScheduler(Closing):
         self._service.add(self._builder.build(name, model, pending, batch, **build))
 
     def remove(self, name: str, *, drain: bool = True) -> None:
-        """Take a model out of service and wait until nothing of it runs.
+        """Remove a model and wait until nothing of it runs.
 
         Args:
-            name: which.
+            name: the name of the model.
             drain: finish what was submitted; otherwise it fails with SchedulerClosedError.
 
         Raises:
             KeyError: no model has that name.
-            TypeError: `drain` is no flag.
+            TypeError: `drain` is not True or False.
         """
         drain = require_flag("drain", drain)
         self._service.remove(self._service.model(name), drain=drain)
@@ -168,29 +167,30 @@ class MultiModelScheduler(Closing):
         deadline_s: float | None = None,
         timeout_s: float | None = None,
     ) -> Future[Any]:
-        """Ask for `models[name](x)`, as in inference.
+        """Request `models[name](x)`, as in inference.
 
-        A layer that the model's graph calls with `training=True` keeps that; one whose own default is
-        `training=True`, such as one that augments images, does what it does in `predict`.
+        A layer that the model's graph calls with `training=True` keeps that. A layer whose own default is
+        `training=True`, such as one that augments images, behaves as in `predict`.
 
         Args:
-            name: of the model.
-            x: what the model takes, as arrays or tensors `[N, ...]`; None for an input that is optional.
+            name: the name of the model.
+            x: the model's input, as arrays or tensors `[N, ...]`; None for an optional input.
             priority: larger is more urgent.
-            deadline_s: from now; a miss is counted in `statistics()`, the result is delivered all the same.
-            timeout_s: how long to wait for room in the model's queue; forever unless given, 0 not at all.
+            deadline_s: seconds from now. A miss is counted in `statistics()`; the result is delivered anyway.
+            timeout_s: seconds to wait for room in the model's queue; None waits for ever, 0 not at all.
 
         Returns:
-            A future of what the model returns, as NumPy arrays, read-only views where that saves a copy.
-            Its callbacks run on a worker: there, call `submit` with `timeout_s=0` only, or the worker
+            A future of what the model returns, as NumPy arrays; they are read-only views where that saves a
+            copy. Its callbacks run on a worker. In them, call `submit` with `timeout_s=0` only, or the worker
             may wait for itself.
 
         Raises:
             KeyError: no model has that name.
-            TypeError, ValueError: a number is none, or out of range.
-            QueueFullError: there was no room for `timeout_s`.
+            TypeError: an argument has the wrong type.
+            ValueError: a number is out of range.
+            QueueFullError: there was no room for `timeout_s` seconds.
             SchedulerClosedError: the scheduler or the model was closed.
-            RuntimeError: in a fork, as for `add`.
+            RuntimeError: this process was forked from one that had used TensorFlow.
         """
         from overlap_train._keras import forks  # here, as it imports TensorFlow
 
@@ -216,11 +216,11 @@ class MultiModelScheduler(Closing):
         return submission.future
 
     def statistics(self) -> SchedulerStatistics:
-        """Count, latencies, missed deadlines and the use of devices so far."""
+        """Return the counts, latencies, missed deadlines and use of devices so far."""
         return self._service.statistics()
 
     def graph(self, name: str) -> LayerGraph:
-        """The `LayerGraph` of a model as it is run.
+        """Return the `LayerGraph` of a model as it is run.
 
         Raises:
             KeyError: no model has that name.
@@ -228,11 +228,11 @@ class MultiModelScheduler(Closing):
         return self._service.model(name).graph
 
     def drain(self) -> None:
-        """Wait until everything submitted has ended."""
+        """Wait until all submitted requests have ended."""
         self._service.drain()
 
     def close(self) -> None:
-        """Fail what is unfinished with SchedulerClosedError and end the workers. May be called again."""
+        """End the workers; unfinished requests fail with SchedulerClosedError. May be called repeatedly."""
         self._service.close()
 
     def __exit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:

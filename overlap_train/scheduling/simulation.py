@@ -37,17 +37,17 @@ __all__ = ["Arrival", "BackgroundLoad", "SimulatedJob", "Simulation", "simulate"
 
 @dataclass(frozen=True, slots=True)
 class BackgroundLoad:
-    """Other work on a device: for `duty` of each period it leaves only `share` of the speed to us.
+    """Describe other work on a device, which slows ours during a part of each period.
 
     Attributes:
-        duty: the share of time in which the other work wants the device, 0 to 1.
-        share: what remains for us in that time; 0 is nothing, 0.5 fair time-slicing.
-        period_s: of the duty cycle, whose active part comes first.
-        phase_s: how much of a period has passed at time 0.
+        duty: the share of time in which the other work uses the device, 0 to 1.
+        share: the share of the speed that remains for us in that time; 0 is nothing, 0.5 fair time-slicing.
+        period_s: length of a period in seconds; its active part comes first.
+        phase_s: seconds of a period that have passed at time 0.
 
     Raises:
-        TypeError: for a value of the wrong type.
-        ValueError: for a value out of range, or a load that leaves nothing.
+        TypeError: a value has the wrong type.
+        ValueError: a value is out of range, or the load leaves nothing.
     """
 
     duty: float
@@ -67,7 +67,7 @@ class BackgroundLoad:
             raise ValueError("a load with duty 1 and share 0 leaves nothing; no work would ever end")
 
     def end_s(self, start_s: float, work_s: float) -> float:
-        """When `work_s` seconds of undisturbed work end that begin at `start_s`.
+        """Return when work ends that begins at `start_s` and takes `work_s` seconds undisturbed.
 
         Raises:
             TypeError, ValueError: a time is no number, or negative.
@@ -89,11 +89,11 @@ class BackgroundLoad:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request to simulate: `graph` at `time_s`, with the meanings of `Request`.
+    """Describe a request to simulate: `graph` at `time_s`, with the attributes of `Request`.
 
     Raises:
-        TypeError: for a value of the wrong type.
-        ValueError: for a time that is not finite, or negative.
+        TypeError: a value has the wrong type.
+        ValueError: a time is not finite, or negative.
     """
 
     graph: LayerGraph
@@ -160,11 +160,11 @@ def simulate(
         arrivals: the requests.
         platform: devices and links.
         policy: a name or a `Policy`.
-        true_s: how long a layer really takes on an undisturbed slot of a device.
-        costs: what the policy believes; `true_s` and nothing of the loads unless given. It is told
-            every run time as it is observed.
+        true_s: returns the seconds that a layer takes on an undisturbed slot of a device.
+        costs: the run times that the policy expects; it observes every run time. None means `true_s`, without
+            the loads.
         loads: background work by device name.
-        aging_s: see `LayerDistributor`.
+        aging_s: seconds of waiting that one unit of priority is worth.
 
     Raises:
         TypeError: an argument has the wrong type.

@@ -1,7 +1,7 @@
-"""Memory that NumPy, TensorFlow and a GPU see without a copy.
+"""Memory that NumPy, TensorFlow and a GPU share without a copy.
 
-`as_tensor` and `as_array` lend existing memory; `MappedBuffer` owns memory for a producer and a consumer that
-take turns; `ResidentLimit` bounds how much of a memory-mapped file stays resident while it is read.
+`as_tensor` and `as_array` share existing memory. `MappedBuffer` owns memory that a producer and a consumer
+use in turns. `ResidentLimit` bounds how much of a memory-mapped file stays resident while it is read.
 """
 
 from __future__ import annotations

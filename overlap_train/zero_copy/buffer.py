@@ -43,32 +43,33 @@ crossovers = CrossoverCache()
 
 
 class Turn(enum.Enum):
-    """Who may use the memory of a buffer."""
+    """Which side may use the memory of a buffer: the writer or the reader."""
 
     WRITE = "write"
     READ = "read"
 
 
 class MappedBuffer(Closing):
-    """Host memory, 256-byte aligned and pooled, that NumPy, TensorFlow and a GPU see without a copy.
+    """Hold host memory that NumPy writes and TensorFlow, or a GPU, reads without a copy, in turns.
 
-    The memory is held by the buffer, by the arrays and by the tensors made from it, and goes back to its
-    pool when the last of them does. Its content is undefined at first.
+    The memory is 256-byte aligned and comes from a pool. The buffer, and the arrays and tensors made from it,
+    keep it; it goes back to the pool when the last of them is gone. Its content is undefined at first.
+    Methods may be called from any thread.
 
-    Arrays derived from `numpy()` (slices, reshaped ones) are counted, and must be gone at the hand-over.
-    What NumPy does not count cannot be: `memoryview`, `ctypes` pointers, arrays of another library. Keep
-    none of these.
+    Arrays derived from `numpy()`, such as slices, are counted, and must be gone at the hand-over. A
+    `memoryview`, a `ctypes` pointer or an array of another library cannot be counted: keep none of these.
 
     Args:
-        shape: the shape, or one dimension.
+        shape: the shape, or the length of one dimension.
         dtype: a dtype of numbers or booleans.
-        backend: "host", "cuda" (pinned and mapped into GPU 0), or "auto": "cuda" where there is one. A
-            custom `Pool` serves for another GPU.
+        backend: "host", "cuda" (pinned memory, mapped into GPU 0), or "auto": "cuda" if there is a GPU. For
+            another GPU, pass a `Pool`.
 
     Raises:
-        TypeError, ValueError: for a bad shape, dtype or backend.
-        errors.BufferError: if there is not enough memory.
-        errors.NativeUnavailableError: for "cuda" where there is no usable GPU; the message says why.
+        TypeError: the shape, dtype or backend has the wrong type.
+        ValueError: the shape, dtype or backend is not possible.
+        errors.BufferError: there is not enough memory.
+        errors.NativeUnavailableError: the backend is "cuda" and there is no usable GPU; the message says why.
     """
 
     def __init__(
@@ -116,16 +117,16 @@ class MappedBuffer(Closing):
 
     @property
     def readers(self) -> int:
-        """How many tensors made by `tensor()` share the memory now; one that has gone no longer counts."""
+        """The number of living tensors of `tensor()` that share the memory."""
         return sum(reader() is not None for reader in list(self._readers))
 
     def numpy(self) -> NDArray[Any]:
-        """Return the writable array; takes the memory back from TensorFlow if it was lent.
+        """Return the writable array, and begin the writer's turn.
 
-        The same array is returned until the next hand-over, as long as somebody holds it.
+        Until the next hand-over, the same array is returned as long as you hold it.
 
         Raises:
-            errors.BufferStateError: if a tensor still shares the memory, or the buffer is closed.
+            errors.BufferStateError: a tensor still shares the memory, or the buffer is closed.
         """
         with self._lock:
             lease = self._open_lease()
@@ -146,21 +147,22 @@ class MappedBuffer(Closing):
             return array
 
     def tensor(self, device: str = "CPU:0", *, mode: Mode = "auto") -> tf.Tensor:
-        """Return a tensor with the buffer's content, on its memory where that can be and pays.
+        """Return a tensor with the buffer's content, and begin the reader's turn.
 
-        This begins the reading turn, in every mode: the array from `numpy()` becomes read-only for good.
+        The array from `numpy()` becomes read-only for good, whatever the mode.
 
         Args:
             device: "CPU:0", or a GPU such as "GPU:0".
-            mode: "zero_copy" shares or raises, "copy" never shares, "auto" shares on the CPU, and on a GPU by
-                `policy.choose_sharing`. `choice` returns the reason.
+            mode: "zero_copy" shares the memory or raises. "copy" never shares. "auto" shares on the CPU, and
+                on a GPU if it has no memory of its own or the buffer is within the measured crossover.
+                `choice` returns the reason.
 
         Raises:
-            errors.BufferStateError: if an array derived from `numpy()` is still alive (as it could still be
-                written), or the buffer is closed.
-            errors.BufferError: if TensorFlow lacks the device, or mode is "zero_copy" and the device cannot
+            errors.BufferStateError: an array derived from `numpy()` still exists and could be written, or the
+                buffer is closed.
+            errors.BufferError: TensorFlow lacks the device, or mode is "zero_copy" and the device cannot
                 share the memory.
-            ValueError: for an unknown mode or device.
+            ValueError: the mode or the device is unknown.
         """
         choice = self.choice(device, mode=mode)
         if mode == "zero_copy" and not choice.zero_copy:
@@ -181,7 +183,7 @@ class MappedBuffer(Closing):
             return self._copied(lease, gpu)
 
     def choice(self, device: str = "CPU:0", *, mode: Mode = "auto") -> Choice:
-        """Say whether `tensor` with the same arguments would share the memory, and why."""
+        """Return whether `tensor` with the same arguments would share the memory, and why."""
         check_mode(mode)
         gpu = checked_device(device)
         if mode == "copy":
@@ -207,7 +209,7 @@ class MappedBuffer(Closing):
         )
 
     def close(self) -> None:
-        """Let go of the memory; idempotent. Arrays and tensors made before stay valid."""
+        """Release the memory. Existing arrays and tensors stay valid. May be called repeatedly."""
         with self._lock:
             self._lease = None
             self._root = np.empty(0)

@@ -39,11 +39,12 @@ class SizeTiming:
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """A measured crossover.
+    """Hold a measured crossover between sharing and copying.
 
     Attributes:
-        crossover_bytes: the largest measured size up to which sharing was quicker at every size; 0 if never.
-        timings: in ascending order of size.
+        crossover_bytes: the largest size in bytes up to which sharing was faster at every measured size; 0 if
+            it never was.
+        timings: the measurements, in ascending order of size.
     """
 
     crossover_bytes: int
@@ -57,20 +58,21 @@ def measure_crossover(
     kernel: Callable[[tf.Tensor], tf.Tensor] | None = None,
     keep: bool = True,
 ) -> Crossover:
-    """Measure on GPU 0 with a kernel that reads its input once, and store the result for mode="auto".
+    """Measure up to which size GPU 0 reads shared memory faster than a copy of it.
 
-    Copy and sharing alternate, after a warm-up of each; the time ends when the result is on the host.
+    The kernel reads its input once. Copy and sharing alternate, after a warm-up of each; the time ends when
+    the result is on the host.
 
     Args:
-        sizes: in bytes, each a positive multiple of 4.
+        sizes: sizes in bytes, each a positive multiple of 4.
         repeats: measurements for each size and way.
-        kernel: from a float32 tensor `[n]` on the GPU to a tensor there; a sum if None.
+        kernel: a function from a float32 tensor `[n]` on the GPU to a tensor there; None means a sum.
         keep: whether to store the crossover in the user's cache, for `mode="auto"`.
 
     Raises:
-        TypeError: if an argument has the wrong type.
-        ValueError: for a bad size or number of repeats.
-        errors.NativeUnavailableError: if there is no GPU that TensorFlow and the CUDA driver both see.
+        TypeError: an argument has the wrong type.
+        ValueError: a size or the number of repeats is not possible.
+        errors.NativeUnavailableError: there is no GPU that TensorFlow and the CUDA driver both see.
     """
     repeats = require_count("repeats", repeats, minimum=1)
     sizes = require_each("sizes", sizes, _size, expected="a sequence of sizes in bytes")

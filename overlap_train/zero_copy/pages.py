@@ -28,40 +28,42 @@ _STOP_TIMEOUT_S = 5.0
 
 
 def drop_pages(array: NDArray[Any]) -> None:
-    """Let the pages of a memory-mapped array leave this process's resident set. Its content stays.
+    """Drop the pages of a memory-mapped array from this process's resident memory; its content stays.
 
     Args:
-        array: from `numpy.load(path, mmap_mode="r")` or "r+", or part of one. Whole pages within it go.
+        array: an array from `numpy.load(path, mmap_mode="r")` or "r+", or part of one. All whole pages within
+            it are dropped.
 
     Raises:
-        errors.BufferError: if its memory is not a shared mapping of a file: dropping private pages would lose
+        errors.BufferError: the memory is not a shared mapping of a file. Dropping private pages would lose
             what was written to them.
-        errors.NativeUnavailableError: elsewhere than on Linux.
+        errors.NativeUnavailableError: this system is not Linux.
     """
     first, end = _mapped_pages(array)
     _drop(first, end)
 
 
 class ResidentLimit(Closing):
-    """Keeps the resident pages of mapped files in this process near a limit while a block of code runs.
+    """Keep the resident pages of a mapped array near a limit while a block of code runs.
 
     A thread, started by `with`, watches the process and drops the array's pages whenever the limit is
-    exceeded. Use it around training from an array that is larger than memory, or that should not crowd it:
+    exceeded. Use it around training from an array that is larger than memory, or that should leave room:
 
         with ResidentLimit(images, limit_bytes=512 << 20):
             trainer.fit(...)
 
-    The limit is soft: it is overrun by what is read within some 20 ms, and by other mapped files (the
-    libraries of TensorFlow themselves take about 300 MB, which are not dropped).
+    The limit is soft: about 20 ms of reading may exceed it. Pages of other mapped files count as well and are
+    not dropped.
 
     Args:
-        array: as for `drop_pages`.
-        limit_bytes: resident bytes of this array's pages to allow, beyond what was resident at the start.
+        array: a mapped array, as for `drop_pages`.
+        limit_bytes: resident bytes to allow, beyond what was resident at the start.
 
     Raises:
-        TypeError: if an argument has the wrong type.
-        ValueError: if the limit is not positive.
-        errors.BufferError, errors.NativeUnavailableError: as for `drop_pages`.
+        TypeError: an argument has the wrong type.
+        ValueError: the limit is not positive.
+        errors.BufferError: the memory is not a shared mapping of a file.
+        errors.NativeUnavailableError: this system is not Linux.
     """
 
     def __init__(self, array: NDArray[Any], *, limit_bytes: int) -> None:
@@ -75,7 +77,7 @@ class ResidentLimit(Closing):
 
     @property
     def drops(self) -> int:
-        """How often the pages were dropped so far."""
+        """The number of times that the pages were dropped so far."""
         return self._drops
 
     def __enter__(self) -> ResidentLimit:
@@ -86,7 +88,7 @@ class ResidentLimit(Closing):
         return self
 
     def close(self) -> None:
-        """Stop the thread and let go of the array; idempotent."""
+        """Stop the thread and release the array. May be called repeatedly."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(_STOP_TIMEOUT_S)

@@ -28,11 +28,11 @@ Mode = Literal["auto", "copy", "zero_copy"]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Whether to share memory, and why.
+    """Say whether memory is shared, and why.
 
     Attributes:
         zero_copy: True to share, False to copy.
-        reason: the ground, as a clause that can stand behind "because".
+        reason: the reason, as a clause that can follow "because".
     """
 
     zero_copy: bool

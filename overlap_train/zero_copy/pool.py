@@ -121,13 +121,13 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
-    """What a pool has done so far.
+    """Count what a pool has done so far.
 
     Attributes:
-        leases: how many blocks were asked for.
-        reused: how many of these were served without an allocation.
-        live_bytes: size of the blocks that are leased now.
-        cached_bytes: size of the blocks that wait to be used again.
+        leases: number of blocks that were requested.
+        reused: number of these that needed no allocation.
+        live_bytes: bytes of the blocks in use.
+        cached_bytes: bytes of the blocks that are kept for reuse.
     """
 
     leases: int
@@ -137,9 +137,10 @@ class PoolStatistics:
 
 
 class Pool:
-    """Leases blocks of one backend, and keeps up to `limit_bytes` of returned ones for the next lease.
+    """Lease blocks of memory of one backend, and keep up to `limit_bytes` of returned ones for reuse.
 
-    Sizes are rounded up by at most a quarter, so that a block fits more than one request.
+    Sizes are rounded up by at most a quarter, so that a block fits several requests. Any thread may call any
+    method.
 
     Raises:
         TypeError: an argument has the wrong type.
@@ -162,11 +163,12 @@ class Pool:
         _pools.add(self)
 
     def lease(self, size_bytes: int) -> Lease:
-        """Lease a block of at least `size_bytes`, whose content is undefined.
+        """Lease a block of at least `size_bytes`, with undefined content.
 
         Raises:
-            TypeError, ValueError: `size_bytes` is no number of bytes.
-            errors.BufferError: if the backend has no memory left, also after the cache was emptied.
+            TypeError: `size_bytes` is not an integer.
+            ValueError: `size_bytes` is negative.
+            errors.BufferError: the backend has no memory left, even without the kept blocks.
         """
         size = size_class(require_count("size_bytes", size_bytes, minimum=0))
         with self._lock:
@@ -177,10 +179,11 @@ class Pool:
         return Lease(self, block)
 
     def trim(self, limit_bytes: int = 0) -> None:
-        """Free cached blocks until at most `limit_bytes` of them are left.
+        """Free kept blocks until at most `limit_bytes` of them are left.
 
         Raises:
-            TypeError, ValueError: `limit_bytes` is no number of bytes.
+            TypeError: `limit_bytes` is not an integer.
+            ValueError: `limit_bytes` is negative.
         """
         limit_bytes = require_count("limit_bytes", limit_bytes, minimum=0)
         with self._lock:

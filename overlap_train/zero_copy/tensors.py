@@ -53,12 +53,12 @@ _host = HostBackend()
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What `as_tensor` and `MappedBuffer.tensor` have done in this process so far.
+    """Count what `as_tensor` and `MappedBuffer.tensor` have done in this process so far.
 
     Attributes:
-        shared: how many arrays became tensors without a copy.
-        copied: how many were copied.
-        copied_bytes: the bytes of the latter.
+        shared: number of arrays that became tensors without a copy.
+        copied: number of arrays that were copied.
+        copied_bytes: the bytes of the copies.
     """
 
     shared: int = 0
@@ -71,7 +71,7 @@ _counts = Statistics()
 
 
 def statistics() -> Statistics:
-    """Return the counts so far; the difference of two readings says what happened between them."""
+    """Return the counts so far; the difference of two readings is what happened in between. Any thread."""
     return _counts
 
 
@@ -85,10 +85,10 @@ def count(*, shared: int = 0, copied: int = 0, copied_bytes: int = 0) -> None:
 
 
 def explain(array: NDArray[Any]) -> Choice:
-    """Say whether `as_tensor` can share the memory of an array, and why or why not.
+    """Return whether `as_tensor` can share the memory of an array, and why or why not. Any thread.
 
     Raises:
-        TypeError: if `as_tensor` would refuse the array altogether because of its type.
+        TypeError: `as_tensor` would refuse the array because of its type.
     """
     return _explain(_plain(array))
 
@@ -113,32 +113,31 @@ def _explain(array: NDArray[Any]) -> Choice:
 
 
 def as_tensor(array: NDArray[Any], *, mode: Mode = "auto") -> tf.Tensor:
-    """Make a CPU tensor on an array's own memory, or on a copy where that cannot be.
+    """Make a CPU tensor on an array's own memory, or on a copy if the memory cannot be shared.
 
-    A tensor is immutable to TensorFlow. So once an array is shared, do not write to it as long as a
-    tensor made from it is alive, or one that TensorFlow derived without a copy: the value of a
-    `tf.Variable` made from it, a reshaped tensor, a dataset. TensorFlow itself never writes to the memory
-    either, so a read-only memory map may be shared; the deprecated `tf.raw_ops.Inplace*` operations alone do
-    not keep to that.
+    TensorFlow assumes that a tensor never changes. So once an array is shared, do not write to it while a
+    tensor made from it exists, or anything that TensorFlow derived from that without a copy: the value of a
+    `tf.Variable`, a reshaped tensor, a dataset. TensorFlow never writes to the memory either, except by the
+    deprecated `tf.raw_ops.Inplace*` operations, so a read-only memory map may be shared.
 
-    An array mapped by `numpy.load(path, mmap_mode="r")` is shared like any other, as `numpy.save` aligns the
-    data; pages are read from disk when an operation touches them. Cutting the file short while it is in use
-    ends the process with SIGBUS, as it does for NumPy alone.
+    An array mapped by `numpy.load(path, mmap_mode="r")` can be shared, because `numpy.save` aligns the data.
+    Pages are read from disk when an operation touches them. Truncating the file while it is in use ends the
+    process with SIGBUS, as with NumPy alone.
 
     A copy is made once, into aligned memory. Its reason is logged at level INFO, `explain` returns it
-    beforehand, and `statistics` counts the bytes.
+    beforehand, and `statistics` counts the bytes. May be called from any thread.
 
     Args:
-        array: any shape; numbers, booleans or strings.
+        array: an array of any shape, of numbers, booleans or strings.
         mode: "auto" shares where possible; "copy" never shares; "zero_copy" raises instead of copying.
 
     Returns:
         An eager tensor of the same shape, dtype and values, on `CPU:0`.
 
     Raises:
-        TypeError: if it is no array, is masked, or its dtype has no counterpart in TensorFlow.
-        ValueError: if the mode is unknown.
-        errors.BufferError: if mode is "zero_copy" and a copy would be needed, or memory for one is lacking.
+        TypeError: `array` is not an array, is masked, or its dtype has no counterpart in TensorFlow.
+        ValueError: the mode is unknown.
+        errors.BufferError: mode is "zero_copy" and a copy would be needed, or there is no memory for a copy.
     """
     check_mode(mode)
     plain = _plain(array)
@@ -162,11 +161,16 @@ def as_tensor(array: NDArray[Any], *, mode: Mode = "auto") -> tf.Tensor:
 
 
 def empty(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> NDArray[Any]:
-    """Return an uninitialised array that `as_tensor` can share, which one of `numpy.empty` seldom is.
+    """Return an uninitialised array that `as_tensor` can share; an array of `numpy.empty` seldom can.
+
+    Args:
+        shape: the shape, or the length of one dimension.
+        dtype: a dtype of numbers or booleans.
 
     Raises:
-        errors.BufferError: if there is not enough memory.
-        TypeError, ValueError: for a bad shape or dtype, as `numpy.empty` raises them.
+        errors.BufferError: there is not enough memory.
+        TypeError: the dtype is not one of numbers, or the shape has the wrong type.
+        ValueError: the shape is not possible.
     """
     try:
         wanted = np.dtype(dtype)
@@ -190,11 +194,11 @@ def _empty(size_bytes: int) -> NDArray[np.uint8]:
 
 
 def as_array(tensor: tf.Tensor) -> NDArray[Any]:
-    """Return a read-only array on a CPU tensor's own memory, which it keeps alive.
+    """Return a read-only array on a CPU tensor's own memory; the array keeps the memory alive. Any thread.
 
     Raises:
-        TypeError: if it is no eager tensor of numbers or booleans.
-        errors.BufferError: if the tensor is on another device than the CPU.
+        TypeError: `tensor` is not an eager tensor of numbers or booleans.
+        errors.BufferError: the tensor is not on the CPU.
     """
     if not isinstance(tensor, tf.Tensor) or not hasattr(tensor, "numpy"):
         raise TypeError(

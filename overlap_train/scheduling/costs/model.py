@@ -62,22 +62,22 @@ class FixedCosts:
 
 
 class CostModel:
-    """Learns the run time of every layer on every device.
+    """Learn the run time of every layer on every device.
 
-    The answer for a layer is its profiled time, or the regression's where it was never seen, times a
-    factor for the device that follows how much longer than expected recent jobs took. Background load
-    stretches all layers of a device alike, so the factor carries over to layers not seen since; a
-    slower correction for each layer takes up what is particular to it.
+    The estimate for a layer is its profiled time, or a regression's for a layer that was never seen, times a
+    factor for the device. The factor follows how much longer than expected recent jobs took. Background load
+    slows all layers of a device alike, so the factor also applies to layers not seen since. A slower
+    correction for each layer learns what is particular to it.
 
     Args:
-        memory_s: a device's factor is that of at least this many seconds of work, the last ones: shorter
-            than the load changes, longer than its duty cycle.
+        memory_s: seconds of the most recent work from which a device's factor is learned. Make it shorter
+            than the time in which the load changes, and longer than its duty cycle.
         layer_rate: weight of a new observation in a layer's own correction, 0 to 1.
-        default_s: the answer when nothing at all is known.
+        default_s: the estimate in seconds if nothing is known.
 
     Raises:
-        TypeError: for a value of the wrong type.
-        ValueError: for a value out of range.
+        TypeError: a value has the wrong type.
+        ValueError: a value is out of range.
     """
 
     _FEWEST = 100
@@ -105,8 +105,8 @@ class CostModel:
         """Add measured run times in seconds, each for the batch of its layer, and refit the regression.
 
         Raises:
-            TypeError: `measured` is no collection of a layer, a device and a time each.
-            ValueError: a time that is not positive and finite.
+            TypeError: `measured` is not a collection of triples of a layer, a device and a time.
+            ValueError: a time is not positive and finite.
         """
         measured = require_each("measured", measured, _checked_sample, expected=_SAMPLES)
         with self._lock:
@@ -124,7 +124,7 @@ class CostModel:
             return self._unloaded_s(layer, device) * examples * factor * own
 
     def observe(self, layer: Layer, device: Device, seconds: float, examples: float = 1.0) -> None:
-        """Take in how many seconds a layer took, from which the load is learned.
+        """Learn from the seconds that a layer took.
 
         Raises:
             TypeError: an argument has the wrong type.
@@ -160,7 +160,7 @@ class CostModel:
         return took_s / hoped_s
 
     def predict_unseen(self, work: Work, device: Device) -> float:
-        """The regression's answer in seconds, without profile and corrections."""
+        """Return the regression's estimate in seconds, without profile and corrections."""
         with self._lock:
             return self._predict(work, device)
 

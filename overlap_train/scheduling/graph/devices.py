@@ -15,17 +15,18 @@ __all__ = ["Device", "Platform", "Transfer"]
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A place that runs layers.
+    """Describe a device that runs layers.
 
     Attributes:
-        name: unique on its platform. The TensorFlow backend takes names such as "CPU:0" or "GPU:0" as
-            `tf.device` does; other backends attach no meaning to it.
-        kind: "cpu" or "gpu"; chooses the callable of a layer and what `paper` puts where.
-        slots: how many layers it runs at a time, such as the number of cores; one worker thread each.
+        name: a name that is unique on its platform. The TensorFlow backend takes names such as "CPU:0" or
+            "GPU:0", as `tf.device` does; for other backends it has no meaning.
+        kind: "cpu" or "gpu". It selects the callable of a layer, and where the policy `paper` places layers.
+        slots: number of layers that run at the same time, such as the number of cores; each has a worker
+            thread.
 
     Raises:
-        TypeError: for a value of the wrong type.
-        ValueError: for an empty name, or a number of slots that cannot be meant.
+        TypeError: a value has the wrong type.
+        ValueError: the name is empty, or the number of slots is not possible.
     """
 
     name: str
@@ -43,13 +44,13 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """The cost of moving a tensor between two devices: `latency_s + size_bytes / bandwidth`.
+    """Describe the cost of moving a tensor between two devices: `latency_s + size_bytes / bandwidth`.
 
-    Shared memory and zero-copy buffers are `Transfer()`: nothing at all.
+    `Transfer()` costs nothing, as with shared memory and zero-copy buffers.
 
     Raises:
-        TypeError: for a value of the wrong type.
-        ValueError: for a negative latency, or a bandwidth that is not positive.
+        TypeError: a value has the wrong type.
+        ValueError: the latency is negative, or the bandwidth is not positive.
     """
 
     latency_s: float = 0.0
@@ -72,17 +73,16 @@ _FREE = Transfer()
 
 @dataclass(frozen=True)
 class Platform:
-    """The devices of a machine and the links between them.
+    """Describe the devices of a machine and the links between them.
 
     Args:
-        devices: in the order in which ties are broken.
-        transfers: for a pair (from, to) of device names; a pair that is missing is free, as is
-            staying where one is. Requests arrive and results are collected at `home`.
-        home: the device whose memory holds the inputs of a request; the first CPU unless given.
+        devices: the devices, in the order in which ties are broken.
+        transfers: the cost for each pair (from, to) of device names; a missing pair costs nothing.
+        home: the device whose memory holds the inputs and results of requests; None means the first CPU.
 
     Raises:
-        TypeError: for a value of the wrong type.
-        ValueError: no devices, names that repeat, a link or home that names no device.
+        TypeError: a value has the wrong type.
+        ValueError: there are no devices, names repeat, or a link or `home` does not name a device.
     """
 
     devices: Sequence[Device]
@@ -123,13 +123,14 @@ class Platform:
         """Return the devices of a kind, such as "gpu".
 
         Raises:
-            TypeError, ValueError: `kind` is no text.
+            TypeError: `kind` is not text.
+            ValueError: `kind` is empty.
         """
         kind = require_text("kind", kind)
         return tuple(device for device in self.devices if device.kind == kind)
 
     def transfer_s(self, source: str, target: str, size_bytes: float) -> float:
-        """Seconds to bring `size_bytes` from device `source` to device `target`."""
+        """Return the seconds to bring `size_bytes` from device `source` to device `target`."""
         if source == target:
             return 0.0
         return self.transfers.get((source, target), _FREE).seconds(size_bytes)

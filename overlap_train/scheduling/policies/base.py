@@ -20,15 +20,15 @@ Waits = Sequence[tuple[int, int]]
 
 
 class Policy(ABC):
-    """Chooses the device of each layer of each request."""
+    """Choose the device of each layer of each request; the base class of all policies."""
 
     name: str
 
     def prepare(self, graph: LayerGraph, board: Board) -> None:
-        """Requests for `graph` are to come: what takes long can be done now."""
+        """Prepare for requests for `graph`: do now what takes long."""
 
     def admit(self, request: Request, board: Board) -> Waits:
-        """A request was accepted; called once, before any of its layers is selected.
+        """Take in a request that was accepted. Called once, before any of its layers is selected.
 
         Returns:
             Pairs (before, after) of layers: the second is held until the first is done, though it does
@@ -38,7 +38,7 @@ class Policy(ABC):
 
     @abstractmethod
     def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
-        """The device for layer `index`, all of whose inputs exist.
+        """Return the device for layer `index`, all of whose inputs exist.
 
         Args:
             request: whose layer it is.
@@ -48,26 +48,26 @@ class Policy(ABC):
         """
 
     def runs_whole(self, request: Request, index: int, places: dict[int, str], board: Board) -> bool:
-        """Whether layer `index` runs in one piece, now that the first of its pieces could begin.
+        """Return whether layer `index` runs whole, now that the first of its pieces could begin.
 
-        Unless overridden: if the request would be done no later so by the policy's own estimate.
+        The default: if by the policy's own estimate the request would then be done no later.
         """
         return _whole_is_sooner(self, request, index, places, board)
 
     def tail_s(self, request: Request, index: int, device: Device, board: Board) -> float:
-        """Seconds from a layer's end on `device` to the request's; 0 for policies that do not look ahead."""
+        """Return the seconds from a layer's end on `device` to the request's end; 0 without looking ahead."""
         return 0.0
 
     def may_move(self, request: Request) -> bool:
-        """Whether waiting layers of a request may be given to another device that has become idle."""
+        """Return whether waiting layers of a request may move to another device that has become idle."""
         return False
 
     def rank(self, request: Request, index: int, board: Board) -> float:
-        """Order layers of requests that are equally urgent; the larger goes first."""
+        """Return the rank of a layer among those of equally urgent requests; the larger goes first."""
         return 0.0
 
     def release(self, request: Request) -> None:
-        """The request is done or failed; forget it."""
+        """Forget a request that is done or has failed."""
 
 
 def earliest(

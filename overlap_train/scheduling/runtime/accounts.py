@@ -70,13 +70,13 @@ class ModelStatistics:
 
 @dataclass(frozen=True)
 class SchedulerStatistics:
-    """A moment's view of a scheduler.
+    """Describe the state of a scheduler at one moment.
 
     Attributes:
-        models: by name, those in service.
-        devices: by name.
-        waiting: requests accepted and not begun.
-        active: runs of networks begun and not ended.
+        models: the statistics of the models in service, by name.
+        devices: the accounts of the devices, by name.
+        waiting: number of requests that are accepted and have not begun.
+        active: number of runs of networks that have begun and not ended.
     """
 
     models: dict[str, ModelStatistics]

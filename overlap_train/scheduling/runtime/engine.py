@@ -71,12 +71,12 @@ class LayerWorker(threading.Thread):
 
 
 class Engine(Closing):
-    """Runs requests, layer by layer, on the devices of a platform.
+    """Run requests, layer by layer, on the devices of a platform. Any thread may call any method.
 
     Args:
         platform: the devices; a thread is started for each slot.
         policy: a name or a `Policy`.
-        costs: expected run times; a `CostModel` that starts from nothing unless given.
+        costs: expected run times; None means an empty `CostModel`.
         backend: runs one job and returns the layer's outputs once they are computed.
         recorder: gets a span for each job.
         aging_s: seconds of waiting that one unit of priority is worth.
@@ -139,11 +139,11 @@ class Engine(Closing):
                 ) from error
 
     def prepare(self, graph: LayerGraph) -> None:
-        """Let the policy plan for `graph` before its first request has to wait for that.
+        """Let the policy plan for `graph` before its first request.
 
         Raises:
-            TypeError: `graph` is no `LayerGraph`.
-            Exception: the policy refused it, such as `oracle` a large one.
+            TypeError: `graph` is not a `LayerGraph`.
+            Exception: the policy refused it, as `oracle` refuses a large graph.
         """
         require_instance("graph", graph, LayerGraph, optional=False)
         with self._lock:
@@ -151,12 +151,12 @@ class Engine(Closing):
             self._distributor.prepare(graph)
 
     def start(self, request: Request) -> None:
-        """Release the first layers of a request; `request.on_done` is called when it ends.
+        """Start the first layers of a request; `request.on_done` is called when it ends.
 
         Raises:
-            TypeError: `request` is no `Request`.
+            TypeError: `request` is not a `Request`.
             SchedulerClosedError: the engine has been closed.
-            Exception: the policy refused the graph, such as `oracle` a large one.
+            Exception: the policy refused the graph, as `oracle` refuses a large one.
         """
         require_instance("request", request, Request, optional=False)
         began_s = time.perf_counter()
@@ -173,12 +173,12 @@ class Engine(Closing):
             self._accounts[self.platform.home].overhead_s += time.perf_counter() - began_s
 
     def abandon(self, unwanted: Callable[[Request], bool], error: BaseException) -> int:
-        """End the requests for which `unwanted` is true with `error`; returns how many.
+        """End the requests for which `unwanted` returns true, with `error`; return their number.
 
-        A layer of theirs that runs at the moment is let finish, and its result dropped.
+        A layer that is running is finished, and its result dropped.
 
         Raises:
-            TypeError: `unwanted` is no function, or `error` no exception.
+            TypeError: `unwanted` is not a function, or `error` is not an exception.
         """
         require_callable("unwanted", unwanted)
         require_instance("error", error, BaseException, optional=False)
@@ -191,7 +191,7 @@ class Engine(Closing):
         return len(doomed)
 
     def statistics(self) -> dict[str, DeviceAccount]:
-        """A copy of the accounts of each device, by name."""
+        """Return a copy of the accounts of each device, by name."""
         with self._lock:
             return {name: account.copy() for name, account in self._accounts.items()}
 
