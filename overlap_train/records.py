@@ -31,7 +31,8 @@ class Span:
     """Record one stretch of work on one thread, for the timeline.
 
     Attributes:
-        name: what was done, such as "train", "snapshot", "validate", "deliver", "wait".
+        name: what was done, such as "train", "snapshot", "validate", "deliver", "wait",
+            "rollback".
         thread: name of the thread that did it.
         start_s: when it began, in seconds of `time.monotonic()`.
         end_s: when it ended; never before `start_s`.

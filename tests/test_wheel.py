@@ -37,7 +37,7 @@ assert len(history.history["val_loss"]) == 2, history.history
 from overlap_train import conv, data, models, monitoring, parallel, scheduling, zero_copy
 from overlap_train.monitoring import save_timeline
 for use, told in (
-    (lambda: save_timeline("timeline.png", []), 'pip install "overlap_train[plots]"'),
+    (lambda: save_timeline("timeline.png", []), "pip install matplotlib"),
     (lambda: importlib.import_module("overlap_train.benchmark.compare"), "python -m scripts.bench"),
 ):
     try:

@@ -317,7 +317,7 @@ class Deliveries:
 
     def _roll_back(self, pending: PendingEpoch, outcome: Outcome) -> None:
         """Forgets what was trained after a snapshot; its values are already in the model."""
-        accounts, course = self.ledger.accounts, self._course
+        accounts, course, start_s = self.ledger.accounts, self._course, time.monotonic()
         seconds = accounts.drop_after(pending.epoch)
         accounts.add(pending.epoch, "rolled_back_s", seconds)
         self.backlog.drop()
@@ -325,12 +325,12 @@ class Deliveries:
         course.step, course.next_epoch = pending.snapshot.step, pending.epoch + 1
         if self.stepwise is not None:
             self.stepwise.drop_after(course.step)
+        self.ledger.span("rollback", start_s, pending.epoch)
         reason = "a callback stopped the training" if outcome.stop else "a callback compiled the model anew"
         reason = outcome.unsettled if outcome.unsettled is not None and not outcome.stop else reason
         reason = f"a callback set {outcome.changed[0]}" if outcome.changed and not outcome.stop else reason
-        self.progress.message(
-            f"back to the end of epoch {pending.epoch + 1}: {reason} ({seconds:.2f} s undone)"
-        )
+        said = f"back to the end of epoch {pending.epoch + 1}: {reason} ({seconds:.2f} s undone)"
+        self.progress.message(said)
 
     def _close(self, pending: PendingEpoch, outcome: Outcome) -> None:
         course, position = self._course, pending.snapshot.position

@@ -243,9 +243,11 @@ def _extras() -> list[Finding]:
     """Return, for each extra that users may want, what of it is missing."""
     found = []
     for extra in sorted(_extra_names()):
-        missing = [r.name for r in _requirements() if _belongs(r, extra) and not _is_installed(r)]
-        remedy = f'pip install "overlap_train[{extra}]"' if missing else None
+        lacking = [r for r in _requirements() if _belongs(r, extra) and not _is_installed(r)]
+        missing = [r.name for r in lacking]
+        wanted = " ".join(f'"{r.name}{r.specifier}"' for r in lacking)
         text = f"missing: {', '.join(missing)}" if missing else "complete"
+        remedy = f"pip install {wanted}" if missing else None
         found.append(Finding(extra, missing, text, "note" if missing else "ok", remedy))
     return found
 

@@ -72,7 +72,7 @@ def find_toolchain(*, cuda: bool = False) -> Toolchain:
     if cmake is None or (ninja is None and _find_program("make") is None):
         raise NativeUnavailableError(
             "The tiled convolution is built by CMake with Ninja or make, and one of them is missing. "
-            "Install them: pip install 'overlap_train[conv]'."
+            "Install them: pip install cmake ninja."
         )
     nvcc = _find_program("nvcc", "/usr/local/cuda/bin/nvcc") if cuda else None
     if cuda and nvcc is None:

@@ -250,9 +250,8 @@ def _move_into_place(source: Path, destination: Path) -> None:
 
 def _embedded_digits(reason: str) -> MnistArrays:
     try:
-        import_extra(
-            "sklearn", extra="examples", purpose=f"MNIST cannot be had ({reason}); what stands in for it"
-        )
+        purpose = f"MNIST cannot be had ({reason}); what stands in for it"
+        import_extra("sklearn", purpose=purpose, package="scikit-learn")
     except ModuleNotFoundError as error:
         raise DataUnavailableError(str(error)) from error
     from sklearn.datasets import load_digits

@@ -41,7 +41,7 @@ class AccountWriter(Closing):
             OSError: `log_dir` cannot be made.
         """
         log_dir = require_path("log_dir", log_dir)
-        import_extra("tensorboard", extra="tensorboard", purpose="AccountWriter")
+        import_extra("tensorboard", purpose="AccountWriter")
         import tensorflow as tf
 
         os.makedirs(log_dir, exist_ok=True)

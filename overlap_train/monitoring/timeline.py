@@ -85,7 +85,7 @@ def save_timeline(
         TypeError: an argument has the wrong type.
         ValueError: matplotlib does not know the suffix.
     """
-    import_extra("matplotlib", extra="plots", purpose="save_timeline")
+    import_extra("matplotlib", purpose="save_timeline")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -92,11 +92,11 @@ def test_a_package_that_is_not_installed_has_no_extras(monkeypatch):
 
 
 def test_a_missing_extra_is_told_with_the_line_that_installs_it(requirements, monkeypatch):
-    requirements("nosuch-package>=1; extra == 'plots'", "numpy; extra == 'ray'", "other; extra == 'other'")
+    requirements("nosuch-package>=1; extra == 'plots'", "nor-this; extra == 'plots'", "numpy; extra == 'ray'")
     monkeypatch.setattr(doctor, "_extra_names", lambda: ["plots", "ray"])
     found = by_name(doctor._extras())
-    assert found["plots"].remedy == 'pip install "overlap_train[plots]"'
-    assert found["plots"].value == ["nosuch-package"]
+    assert found["plots"].remedy == 'pip install "nosuch-package>=1" "nor-this"'
+    assert found["plots"].value == ["nosuch-package", "nor-this"]
     assert (found["plots"].state, found["ray"].state) == ("note", "ok")
 
 

@@ -20,7 +20,7 @@ def site(tmp_path_factory) -> Path:
     """The folder of the built site. Skips where the extra `docs` is not installed."""
     for module in ("mkdocs", "material", "mkdocstrings_handlers.python"):
         if module not in sys.modules and not _is_installed(module):
-            pytest.skip(f'needs {module}: pip install "overlap_train[docs]"')
+            pytest.skip(f'needs {module}: pip install -e ".[docs]"')
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent

@@ -75,6 +75,8 @@ def test_a_rollback_undoes_what_was_trained_after_it_and_says_why(did, reason):
     assert said.startswith(f"back to the end of epoch 1: {reason} (")
     (account,) = scene.ledger.accounts.closed()
     assert account.rolled_back_s > 0
+    (span,) = [span for span in scene.ledger.recorder.spans() if span.name == "rollback"]
+    assert (span.epoch, span.step) == (0, parts.STEPS)
 
 
 def test_validations_that_have_not_begun_are_given_up_in_a_rollback():
