@@ -32,7 +32,7 @@ class Span:
 
     Attributes:
         name: what was done, such as "train", "snapshot", "validate", "deliver", "wait",
-            "rollback".
+            "rollback", "checkpoint".
         thread: name of the thread that did it.
         start_s: when it began, in seconds of `time.monotonic()`.
         end_s: when it ended; never before `start_s`.

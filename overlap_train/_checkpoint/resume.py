@@ -27,6 +27,7 @@ from overlap_train._keras.randomness import set_random_states
 from overlap_train._snapshot import ModelState
 from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
 from overlap_train.options.checkpoint import CheckpointPolicy
+from overlap_train.records import Span
 
 __all__ = ["Resumer", "StartPoint", "Told"]
 
@@ -46,6 +47,7 @@ class Resumer(CheckpointWriter):
         attributes: ModelAttributes | None = None,
         told: Told | None = None,
         say: Callable[[str], None] = lambda message: None,
+        record: Callable[[Span], None] = lambda span: None,
     ) -> None:
         """Locks the directory and reads the newest sound checkpoint in it.
 
@@ -57,13 +59,16 @@ class Resumer(CheckpointWriter):
             attributes: of the model; None if none are stored.
             told: what may differ from the checkpoint, but is to be told.
             say: told what differs.
+            record: takes the span of each write, on the thread that writes.
 
         Raises:
             CheckpointError: the directory cannot be used or another training holds it.
             CheckpointCorruptError: there are checkpoints and all are damaged.
             CheckpointMismatchError: the newest sound one belongs to another model, data or history.
         """
-        super().__init__(policy, belongs_to, variables, attributes=attributes, told=told, say=say)
+        super().__init__(
+            policy, belongs_to, variables, attributes=attributes, told=told, say=say, record=record
+        )
         self._num_batches = num_batches
         try:
             self._found = self._load()

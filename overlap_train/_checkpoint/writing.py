@@ -5,6 +5,7 @@ The training thread hands each state to a writer thread; the next one waits unti
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +25,7 @@ from overlap_train._copies.kept import KeptState
 from overlap_train._keras.randomness import random_states
 from overlap_train._snapshot import InsideEpochs, ModelState, Values
 from overlap_train.options.checkpoint import CheckpointPolicy
+from overlap_train.records import Span
 
 __all__ = ["CheckpointWriter"]
 
@@ -40,6 +42,7 @@ class CheckpointWriter:
         attributes: ModelAttributes | None = None,
         told: Told | None = None,
         say: Callable[[str], None] = lambda message: None,
+        record: Callable[[Span], None] = lambda span: None,
     ) -> None:
         """Locks the directory.
 
@@ -50,6 +53,7 @@ class CheckpointWriter:
             attributes: of the model; None if none are stored.
             told: what may differ when the training goes on, but is to be told.
             say: told what no checkpoint will hold.
+            record: takes the span of each write, on the thread that writes.
 
         Raises:
             CheckpointError: the directory cannot be used or another training holds it.
@@ -60,6 +64,7 @@ class CheckpointWriter:
         self._fingerprint = {**belongs_to, "variables": layout}
         self._told = told or Told()
         self._say = say
+        self._record = record
         self._attributes = attributes
         self._inside: Callable[[], InsideEpochs] = InsideEpochs
         self._lags: tuple[int, ...] = ()
@@ -178,6 +183,9 @@ class CheckpointWriter:
         self._store.close()
 
     def _write(self, point: StartPoint, values: Values, captured: Captured) -> Path:
+        start_s, thread = time.monotonic(), threading.current_thread().name
         sync_files(captured.files)
         written = as_checkpoint(point, values, captured, self._told, self._fingerprint)
-        return self._store.save(written)
+        path = self._store.save(written)
+        self._record(Span("checkpoint", thread, start_s, time.monotonic(), step=point.step))
+        return path

@@ -64,6 +64,7 @@ def build_resumer(
             attributes=ModelAttributes(request.model, (settings.train_step, settings.preprocess)),
             told=_told(request),
             say=say,
+            record=settings.recorder.add,
         )
 
     resumer: Resumer | None = settings.hosts.chief_first(make)

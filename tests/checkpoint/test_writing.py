@@ -14,6 +14,7 @@ from overlap_train._checkpoint.resume import Resumer
 from overlap_train._checkpoint.writing import CheckpointWriter
 from overlap_train._data.cursor import CursorState
 from overlap_train._snapshot import ModelState
+from overlap_train.records import Span
 
 
 @pytest.fixture
@@ -80,3 +81,14 @@ def test_what_the_training_has_set_on_the_model_goes_on(writer, model, tmp_path)
         assert resumer._found.attributes == {"best_epoch": 2}
     finally:
         resumer.close()
+
+
+def test_each_write_is_a_span_of_the_thread_that_writes(tmp_path, model):
+    spans: list[Span] = []
+    policy = CheckpointPolicy(directory=tmp_path)
+    made = CheckpointWriter(policy, {}, ModelState(model), record=spans.append)
+    deliver(made, model, 1)
+    deliver(made, model, 2)
+    made.close()
+    assert [(span.name, span.step) for span in spans] == [("checkpoint", 3), ("checkpoint", 6)]
+    assert all(span.thread.startswith("overlap-checkpoint") for span in spans)
