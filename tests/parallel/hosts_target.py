@@ -100,7 +100,7 @@ def main(case: dict, directory: Path) -> None:
     from tests.networks import arrays
 
     evaluator = case.get("evaluator", False)
-    waits = {"evaluator_timeout_s": 60, "evaluator_return_s": case.get("return_s")}
+    waits = {"evaluator_timeout_s": case.get("meet_s", 60), "evaluator_return_s": case.get("return_s")}
     strategy = join_cluster(**waits) if case["hosts"] > 1 or evaluator else None
     with strategy.scope() if strategy else contextlib.nullcontext():
         model = build_model(case)

@@ -83,7 +83,7 @@ def test_a_killed_evaluator_that_is_started_again_is_taken_back(tmp_path):
 @pytest.mark.kill
 @pytest.mark.timeout(7200)
 def test_evaluators_killed_at_random_moments_are_taken_back(tmp_path):
-    case = {"optimizer": "sgd", "plateau": True, "evaluator": True}
+    case = {"optimizer": "sgd", "plateau": True, "evaluator": True, "meet_s": 30}
     one = run(tmp_path / "one", hosts=1, optimizer="sgd", plateau=True)
     rng = random.Random(int(os.environ.get("OVERLAP_TRAIN_SEED", "0")))
     for number in range(int(os.environ.get("OVERLAP_TRAIN_EVALUATOR_KILLS", "20"))):
