@@ -123,7 +123,7 @@ def _open(
     model, hosts = request.model, request.settings.hosts
     # Where nothing else asks for it, the steps are traced when Keras traces them: behind the first hooks.
     parts = builder.build() if request.checkpoints is not None or hosts.count > 1 else None
-    builder.rewind_files()
+    builder.accept_callbacks()
     opening = open_fit(
         model,
         callbacks if parts is None else parts.callbacks,

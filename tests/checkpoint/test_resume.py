@@ -111,6 +111,76 @@ def test_a_refused_resume_leaves_the_log_as_it_was(policy_and_log, changes):
         np.testing.assert_array_equal(value, kept)
 
 
+class Counting(keras.callbacks.Callback):
+    """Says what it remembers, and takes it back unless it is told to fail."""
+
+    def __init__(self, fails=None):
+        super().__init__()
+        self.fails = fails
+
+    def get_state(self):
+        return {"count": 1}
+
+    def set_state(self, state):
+        if self.fails is not None:
+            raise self.fails
+
+
+class Averaging(keras.callbacks.Callback):
+    """Keeps an average of a vector in a variable."""
+
+    def __init__(self, size=2):
+        super().__init__()
+        self.average = tf.Variable(np.zeros(size, "float32"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "other"),
+    [(Averaging, 3), (Counting, KeyError("count")), (Counting, KeyboardInterrupt())],
+    ids=["a variable of another shape", "an error of its own", "an interrupt"],
+)
+def test_what_is_refused_while_callbacks_are_put_back_leaves_the_log_too(tmp_path, kind, other):
+    policy = CheckpointPolicy(directory=tmp_path / "run", every_epochs=3)
+    log = keras.callbacks.CSVLogger(tmp_path / "log.csv")
+    with pytest.raises(Killed):
+        fit(policy, epochs=8, callbacks=[log, kind(), killer(4)])
+    log.on_train_end()
+    before = (tmp_path / "log.csv").read_bytes()
+    refused = keras.callbacks.CSVLogger(tmp_path / "log.csv")
+    with pytest.raises((CheckpointMismatchError, KeyError, KeyboardInterrupt)):
+        fit(policy, epochs=8, callbacks=[refused, kind(other), killer(99)])
+    refused.on_train_end()
+    assert (tmp_path / "log.csv").read_bytes() == before
+    assert not refused.append
+    log = keras.callbacks.CSVLogger(tmp_path / "log.csv")
+    fit(policy, epochs=6, callbacks=[log, kind(), killer(99)])
+    assert epochs_in(tmp_path / "log.csv") == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_a_log_whose_checkpoint_lies_inside_the_first_epoch_has_each_row_once(tmp_path):
+    def dying(last: int) -> keras.callbacks.Callback:
+        class InAStep(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                if self.model.optimizer.iterations == last:
+                    raise Killed
+
+        return InAStep()
+
+    def logger():
+        return keras.callbacks.CSVLogger(tmp_path / "log.csv")
+
+    policy = CheckpointPolicy(directory=tmp_path / "run", every_epochs=99, every_steps=1, keep=9)
+    log = logger()
+    with pytest.raises(Killed):
+        fit(policy, epochs=3, callbacks=[log, dying(3)])
+    log.on_train_end()
+    assert epochs_in(tmp_path / "log.csv") == ["0"]
+    for path in sorted(Path(policy.directory).glob("ckpt-*"))[1:]:
+        path.unlink()  # those behind the first step
+    fit(policy, epochs=3, callbacks=[logger(), dying(-1)])
+    assert epochs_in(tmp_path / "log.csv") == ["0", "1", "2"]
+
+
 @pytest.mark.parametrize("append", [False, True])
 def test_an_accepted_resume_writes_each_row_once(tmp_path, append):
     log = tmp_path / "log.csv"
