@@ -71,7 +71,8 @@ def cache_key(toolchain: Toolchain) -> str:
         toolchain.nvcc or "no CUDA",
     ]
     for part in [*parts, _cpu_description()]:
-        digest.update(part.encode() + b"\0")
+        # A path may hold bytes that are no text.
+        digest.update(part.encode("utf-8", "surrogateescape") + b"\0")
     for source in sorted(p for p in NATIVE_SOURCES.iterdir() if p.is_file()):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     return digest.hexdigest()[:24]
