@@ -147,3 +147,15 @@ def test_files_for_tls_that_cannot_be_used_are_named(tmp_path):
         tls.server_context()
     with pytest.raises(ClusterConfigError, match="tls_authority cannot be used"):
         tls.client_context()
+
+
+@pytest.mark.parametrize("put", [os.mkfifo, os.mkdir], ids=["a pipe", "a directory"])
+def test_a_certificate_that_is_no_file_does_not_hold_the_program_up(tmp_path, put, key_file):
+    put(tmp_path / "certificate.pem")
+    link = tmp_path / "link.pem"
+    link.symlink_to("certificate.pem")
+    tls = read_credentials(tls_certificate=link, tls_key=key_file, tls_authority=link).tls
+    with pytest.raises(ClusterConfigError, match="tls_certificate must be a regular file"):
+        tls.server_context()
+    with pytest.raises(ClusterConfigError, match="tls_authority must be a regular file"):
+        tls.client_context()
