@@ -139,8 +139,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     name = f".{target.stem[:_STEM_CHARACTERS]}-{secrets.token_hex(8)}{target.suffix}"
     unfinished = target.parent / name
-    # Made here and not by `tempfile`, whose files are the owner's alone: what others may do with a file is the
-    # process's to say (umask), and to ask for that is to change it for all threads.
+    # Not by `tempfile`, whose files are the owner's alone. What others may do with a file is the process's to
+    # say, and to ask for that (`os.umask`) is to change it for all threads.
     os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
     with taking_the_place_of(target, unfinished):
         yield unfinished

@@ -105,9 +105,7 @@ def test_without_a_home_a_build_names_the_remedy(builds, monkeypatch) -> None:
         conv_build.build()
 
 
-def test_a_relative_cache_without_a_working_directory_names_the_remedy(
-    builds, monkeypatch, tmp_path
-) -> None:
+def test_a_relative_cache_without_a_working_directory_names_the_remedy(builds, monkeypatch, tmp_path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -115,7 +113,7 @@ def test_a_relative_cache_without_a_working_directory_names_the_remedy(
     gone.rmdir()
     assert not conv_build.is_cached()
     for ask in (conv_build.build, conv_build.cache_directory):
-        with pytest.raises(NativeUnavailableError, match="working directory is gone.* absolute path"):
+        with pytest.raises(NativeUnavailableError, match=r"working directory is gone.* absolute path"):
             ask()
 
 
