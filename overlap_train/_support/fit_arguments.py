@@ -78,6 +78,8 @@ def _rows(name: str, value: Any) -> int | None:
 
 
 def _fraction(value: Any) -> float:
+    if value is None:  # as by Keras, which asks only whether there is one
+        return 0.0
     split = require_real("validation_split", scalar(value), infinite=True)
     if not 0.0 <= split < 1.0:
         raise ValueError(f"validation_split must be at least 0 and below 1; got {shown(value)}")

@@ -24,11 +24,16 @@ def named_sets(validation_data: Any, default: ValidationSet) -> dict[str, Valida
         default: frequency, steps and batch size where a set does not say.
 
     Raises:
-        TypeError: if a set's name is not a string, or a set is None.
+        TypeError: if a set's name is not a string, a set is None, or a `ValidationSet` has no name.
         ValueError: if a set's name is empty, or its frequency cannot be meant.
     """
     if validation_data is None:
         return {}
+    if isinstance(validation_data, ValidationSet):
+        raise TypeError(
+            "validation_data is a ValidationSet without a name; pass a dict such as "
+            '{"clean": ValidationSet(...)}'
+        )
     _refuse_missing(validation_data)
     if not isinstance(validation_data, dict) or not all(map(is_set, validation_data.values())):
         return {"": _with_data(default, validation_data)}

@@ -24,6 +24,12 @@ def test_fit_takes_no_epoch_at_all_and_the_scalars_of_numpy():
     fit_arguments.check_fit(shuffle=1, verbose=True)
 
 
+def test_no_part_to_split_off_is_none_as_under_keras():
+    assert fit_arguments.check_fit(validation_split=None)["validation_split"] == 0.0
+    x, y = arrays(8)
+    sequential().fit(x, y, validation_split=None, verbose=0)
+
+
 def test_epochs_to_validate_may_be_a_range_of_any_length():
     validated = fit_arguments.epoch_selector(range(2, 10**12, 2))
     assert [validated(epoch) for epoch in range(4)] == [False, True, False, True]
