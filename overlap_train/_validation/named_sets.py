@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train._support import fit_arguments
+from overlap_train._support.arguments import shown
 from overlap_train.options.validation import ValidationSet
 
 __all__ = ["is_set", "named_sets"]
@@ -42,7 +43,7 @@ def named_sets(validation_data: Any, default: ValidationSet) -> dict[str, Valida
     sets = {}
     for name, data in validation_data.items():
         if not isinstance(name, str):
-            raise TypeError(f"the names of validation sets must be strings; got {name!r}")
+            raise TypeError(f"the names of validation sets must be strings; got {shown(name)}")
         if not name:
             raise ValueError("the name of a validation set must not be empty")
         sets[name] = data if isinstance(data, ValidationSet) else _with_data(default, data)
