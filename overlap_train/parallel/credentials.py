@@ -8,7 +8,7 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from overlap_train._support.arguments import shown
+from overlap_train._support.arguments import require_path, shown
 from overlap_train._support.files import IrregularFileError, open_regular
 from overlap_train.errors import ClusterConfigError
 
@@ -199,11 +199,10 @@ def _check_private(found: os.stat_result, path: Path, name: str) -> None:
 
 
 def _path(name: str, value: object) -> Path:
-    if not isinstance(value, (str, os.PathLike)):
-        raise TypeError(f"{name} must be a path; got {shown(value)}")
-    if not os.fspath(value):
-        raise ClusterConfigError(f"{name} must be a path; got ''")
-    return Path(value)
+    try:
+        return require_path(name, value)
+    except ValueError as error:
+        raise ClusterConfigError(str(error)) from None
 
 
 def _refuse_password() -> str:

@@ -101,8 +101,20 @@ def test_two_sources_of_a_key_are_refused(key_file, monkeypatch):
         read_credentials()
 
 
+class Place:
+    """Says where it is, or raises that it cannot."""
+
+    def __init__(self, where):
+        self.where = where
+
+    def __fspath__(self):
+        if isinstance(self.where, Exception):
+            raise self.where
+        return self.where
+
+
 @pytest.mark.parametrize("name", ["key_file", "tls_certificate"])
-@pytest.mark.parametrize("value", [1, b"", True, object()])
+@pytest.mark.parametrize("value", [1, b"", True, object(), Place(b"bytes"), Place(OSError("nowhere"))])
 def test_what_is_no_path_is_refused_by_name(name, value):
     with pytest.raises(TypeError, match=f"{name} must be a path"):
         read_credentials(**{name: value})
