@@ -126,9 +126,7 @@ def _are_names(value: Any) -> bool:
 
 
 def _is_history(value: Any) -> bool:
-    return isinstance(value, dict) and all(
-        isinstance(k, str) and isinstance(v, list) for k, v in value.items()
-    )
+    return isinstance(value, dict) and all(isinstance(column, list) for column in value.values())
 
 
 def _are_weights(value: Any, model: keras.Model | None) -> bool:

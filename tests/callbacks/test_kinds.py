@@ -32,7 +32,7 @@ WEIGHTS = MODEL.get_weights()
         ("epoch", []),
         ("epoch", [0, 1, np.int32(2)]),
         ("history", {}),
-        ("history", {"loss": [1.0]}),
+        ("history", {"loss": [1.0], 1: [0.5], None: []}),  # names that a callback has put into the logs
         ("keys", None),
         ("keys", ["loss", "accuracy"]),
         ("best_weights", None),
@@ -56,7 +56,7 @@ def test_values_of_keras_fit(name, value):
         ("best", np.array("a"), "is of type ndarray, where a number belongs"),
         ("epoch", (0, 1), "is of type tuple, where a list of epochs belongs"),
         ("epoch", [True], "is of type list, where a list of epochs belongs"),
-        ("history", {1: []}, "is of type dict, where a dict of lists belongs"),
+        ("history", {"loss": 1.0}, "is of type dict, where a dict of lists belongs"),
         ("history", [("loss", [])], "is of type list, where a dict of lists belongs"),
         ("keys", "loss", "is of type str, where a list of names belongs"),
     ],
