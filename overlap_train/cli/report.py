@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TextIO
 
+from overlap_train._support.printing import printable
 from overlap_train._support.version import __version__
 
 __all__ = ["Finding", "Report", "State", "UsageError", "one_line", "show", "size"]
@@ -100,7 +101,7 @@ def show(report: Report, *, as_json: bool, stream: TextIO | None = None) -> None
     elif stream.isatty() and os.environ.get("TERM") != "dumb":
         _show_rich(report, stream)
     else:
-        stream.write(_printable("\n".join(_plain_lines(report)) + "\n", stream))
+        stream.write(printable("\n".join(_plain_lines(report)) + "\n", stream))
     stream.flush()
 
 
@@ -120,12 +121,6 @@ def one_line(text: object, most: int = 400) -> str:
 
 def _mends(finding: Finding) -> bool:
     return finding.state == "mend"
-
-
-def _printable(text: str, stream: TextIO) -> str:
-    """Return a text as a stream can write it: a path may hold bytes that are no text."""
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def _plain_lines(report: Report) -> Iterator[str]:
@@ -162,9 +157,9 @@ def _show_rich(report: Report, stream: TextIO) -> None:
         table.add_column()
         for finding in findings:
             mark, style = _STYLES[finding.state]
-            cell = Text(_printable(finding.shown, stream))
+            cell = Text(printable(finding.shown, stream))
             if finding.remedy:
-                cell.append("\n-> ", "dim").append(_printable(finding.remedy, stream), "cyan")
+                cell.append("\n-> ", "dim").append(printable(finding.remedy, stream), "cyan")
             table.add_row(Text(mark, style), Text(finding.name), cell)
         console.print()
         console.print(Text(heading, "bold"))

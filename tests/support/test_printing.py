@@ -1,0 +1,30 @@
+"""What a stream's encoding has not is written as a number, and nothing else is touched."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from overlap_train._support.printing import printable
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text", "expected"),
+    [
+        ("utf-8", "größer …", "größer …"),
+        ("utf-8", "a\udcffb", "a\\udcffb"),
+        ("ascii", "größer\n", "gr\\xf6\\xdfer\n"),
+        ("latin-1", "größer …", "größer \\u2026"),
+        ("utf-16", "größer", "größer"),
+    ],
+)
+def test_what_is_returned_can_be_written(encoding, text, expected):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="")
+    assert printable(text, stream) == expected
+    stream.write(expected)
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), object(), None])
+def test_a_stream_that_names_no_encoding_is_taken_for_utf_8(stream):
+    assert printable("größer \ud800", stream) == "größer \\ud800"
