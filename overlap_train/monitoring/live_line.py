@@ -39,8 +39,11 @@ class TolerantStream:
             self._attempt(self._stream.flush)
 
     def isatty(self) -> bool:
-        """Whether the stream is a terminal."""
-        return self._stream is not None and bool(self._stream.isatty())
+        """Whether the stream is a terminal; one that cannot tell, such as a logger's, is none."""
+        try:
+            return bool(self._stream.isatty())
+        except Exception:
+            return False
 
     def _write(self, text: str) -> None:
         try:
