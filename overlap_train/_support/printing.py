@@ -1,10 +1,23 @@
-"""Texts on streams that cannot write all characters. Any thread."""
+"""Streams of others: which characters they can write, and whether a person reads them. Any thread."""
 
 from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["printable"]
+__all__ = ["is_watched", "printable"]
+
+
+def is_watched(stream: Any) -> bool:
+    """Whether a stream says that it is a terminal; one that cannot tell, such as a logger's, is none.
+
+    Args:
+        stream: a text stream, what a program has put in the place of one, or None, as standard output is where
+            it was closed.
+    """
+    try:
+        return bool(stream.isatty())
+    except Exception:  # whatever an object of others raises, nobody reads it as a terminal
+        return False
 
 
 def printable(text: str, stream: Any) -> str:

@@ -21,6 +21,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from overlap_train._support.printing import is_watched
 from overlap_train.conv.bundled import bundle
 from overlap_train.conv.native_cache import (
     LIBRARY_NAME,
@@ -80,7 +81,7 @@ def cache_key(toolchain: Toolchain) -> str:
 
 def _run(command: list[str], log: list[str], directory: Path | None = None) -> None:
     """Runs a step of the build, its progress shown on one line where stderr is a terminal."""
-    show = sys.stderr.isatty()
+    show = is_watched(sys.stderr)
     rest = ""
 
     def take(chunk: bytes) -> None:

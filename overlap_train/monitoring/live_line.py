@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from overlap_train._support.printing import printable
+from overlap_train._support.printing import is_watched, printable
 
 __all__ = ["LiveLine", "TolerantStream", "is_terminal"]
 
@@ -39,11 +39,8 @@ class TolerantStream:
             self._attempt(self._stream.flush)
 
     def isatty(self) -> bool:
-        """Whether the stream is a terminal; one that cannot tell, such as a logger's, is none."""
-        try:
-            return bool(self._stream.isatty())
-        except Exception:
-            return False
+        """Whether the stream is a terminal."""
+        return is_watched(self._stream)
 
     def _write(self, text: str) -> None:
         try:
