@@ -11,8 +11,8 @@ def is_watched(stream: Any) -> bool:
     """Whether a stream says that it is a terminal; one that cannot tell, such as a logger's, is none.
 
     Args:
-        stream: a text stream, what a program has put in the place of one, or None, as standard output is where
-            it was closed.
+        stream: a text stream, what a program has put in the place of one, or None, as standard output is
+            where it was closed.
     """
     try:
         return bool(stream.isatty())

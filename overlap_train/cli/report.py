@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TextIO
 
-from overlap_train._support.printing import printable
+from overlap_train._support.printing import is_watched, printable
 from overlap_train._support.version import __version__
 
 __all__ = ["Finding", "Report", "State", "UsageError", "one_line", "show", "size"]
@@ -98,7 +98,7 @@ def show(report: Report, *, as_json: bool, stream: TextIO | None = None) -> None
         return
     if as_json:
         stream.write(json.dumps(report.as_dict(), indent=2) + "\n")
-    elif stream.isatty() and os.environ.get("TERM") != "dumb":
+    elif is_watched(stream) and os.environ.get("TERM") != "dumb":
         _show_rich(report, stream)
     else:
         stream.write(printable("\n".join(_plain_lines(report)) + "\n", stream))
