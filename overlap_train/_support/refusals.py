@@ -24,7 +24,8 @@ def refusing(owner: object) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
-        setattr(error, _OWNER, _mark_of(owner))
+        with contextlib.suppress(Exception):  # whose class refuses it
+            setattr(error, _OWNER, _mark_of(owner))
         raise
 
 

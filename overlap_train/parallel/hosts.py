@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from overlap_train._support.arguments import shown
+from overlap_train._support.arguments import told
 from overlap_train.errors import HostMismatchError
 from overlap_train.parallel.messages import encoded
 from overlap_train.parallel.waiting import CollectiveWaits, SlowHost, find_slow_host
@@ -133,7 +133,7 @@ class Hosts(abc.ABC):
                 result = action()
             except BaseException as raised:
                 error = raised
-        failed = self.from_chief(None if error is None else _said(error))
+        failed = self.from_chief(None if error is None else told(error))
         if error is not None:
             raise error
         if failed is not None:
@@ -224,13 +224,6 @@ def make_hosts(strategy: tf.distribute.Strategy) -> Hosts:
     if count == 1:
         return SingleHost()
     return ClusterHosts(strategy, count, int(strategy.extended._id_in_cluster))
-
-
-def _said(error: BaseException) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # of a class of the user's
-        return shown(error)
 
 
 def _short(value: Any) -> str:

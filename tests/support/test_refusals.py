@@ -33,6 +33,18 @@ def test_a_refusal_can_be_sent_to_another_process_whatever_owner_it_has():
         assert type(sent) is ValueError
 
 
+class Sealed(ValueError):
+    def __setattr__(self, name, value):
+        if name.startswith("_overlap"):
+            raise AttributeError(name)
+        super().__setattr__(name, value)
+
+
+def test_an_error_that_takes_no_mark_is_raised_as_it_is():
+    with pytest.raises(Sealed), refusing(object()):
+        raise Sealed
+
+
 def test_what_a_trainer_refuses_can_be_sent_to_another_process():
     x, y = arrays(8)
     trainer = Trainer(sequential())
