@@ -31,10 +31,10 @@ _LEFT_OUT = ("module", "registered_name", "dtype")
 
 def fingerprint(model: keras.Model, feed: Feed) -> dict[str, str]:
     """Describes what a checkpoint belongs to: the model, what it is compiled with, and the data."""
-    optimizer = model.optimizer
+    optimizer = model.optimizer  # None where a train_step of the model's own needs none
     return {
         "model": layout(model.variables),
-        "optimizer": f"{type(optimizer).__name__}\n{layout(optimizer.variables)}",
+        "optimizer": f"{type(optimizer).__name__}\n{layout(getattr(optimizer, 'variables', ()))}",
         "loss": describe_loss(model),
         "metrics": describe_metrics(model),
         "data": _described_feed(feed),

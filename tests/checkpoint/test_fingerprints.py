@@ -33,6 +33,14 @@ def feed(x=X):
     return make_feed(recognize(x, Y, batch_size=2), hold_in_memory=lambda size: True)
 
 
+def test_a_model_may_have_no_optimizer():
+    made = model()
+    made.optimizer = None
+    one = fingerprint(made, feed())
+    assert one["optimizer"] == "NoneType\n"
+    assert one["optimizer"] != fingerprint(model(), feed())["optimizer"]
+
+
 def own_loss(y, p):
     return keras.ops.mean(y - p)
 

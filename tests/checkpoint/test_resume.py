@@ -13,7 +13,7 @@ import tensorflow as tf
 from overlap_train import CheckpointPolicy, ExecutionPlan, Trainer, ValidationPolicy, ValidationSet
 from overlap_train.errors import CheckpointMismatchError
 from tests.checkpoint.resuming import Directory
-from tests.networks import CLASSES, FEATURES, arrays, crossentropy
+from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, crossentropy
 from tests.pools import pooled
 from tests.seeds import set_random_seed
 
@@ -302,3 +302,40 @@ def test_a_relative_directory_stays_where_it_was_when_fit_began(tmp_path, monkey
     fit(CheckpointPolicy(directory="run") if as_policy else "run", callbacks=[Mover()])
     assert len(list((tmp_path / "a" / "run").glob("ckpt-*"))) == 2
     assert list((tmp_path / "b").iterdir()) == []
+
+
+class TrainsItself(keras.Model):
+    """Needs no optimizer."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        x, _ = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self(x) ** 2)
+        variables = self.trainable_variables
+        for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            variable.assign_sub(0.1 * gradient)
+        return {"own": loss}
+
+    def test_step(self, data):
+        return {"own": tf.reduce_mean(self(data[0]) ** 2)}
+
+
+def test_a_model_without_an_optimizer_goes_on(tmp_path):
+    def made():
+        set_random_seed(3)
+        own = TrainsItself()
+        own.compile(optimizer=None)
+        return own
+
+    whole = trainer(made()).fit(X, Y, epochs=3, batch_size=16, verbose=0, validation_data=(VX, VY))
+    fit(tmp_path / "run", epochs=2, made=made())
+    resumed = fit(tmp_path / "run", epochs=3, made=made())
+    assert resumed.epoch == [0, 1, 2]
+    assert_same_history(resumed.history, whole.history)
