@@ -81,8 +81,8 @@ def describe_callbacks(callbacks: Iterable[keras.callbacks.Callback]) -> dict[st
             value = vars(callback)[name]
             if name == "min_delta" and isinstance(value, (int, float)):
                 value = abs(value)  # whose sign Keras changes on first use
-            if isinstance(value, _PLAIN):
-                found[f"{label}.{name}"] = _shown(value)
+            if isinstance(value, (*_PLAIN, types.FunctionType)):
+                found[f"{label}.{name}"] = _shown(_plain(value))
     return found
 
 

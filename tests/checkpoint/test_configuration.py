@@ -170,6 +170,22 @@ def test_of_callbacks_derived_from_keras_the_settings_of_keras_are_told():
     assert differences(before, after, None) == "OwnStopping.monitor is accuracy (was loss)"
 
 
+def falling(epoch):
+    return 0.1 / (1 + epoch)
+
+
+def level(epoch):
+    return 0.1
+
+
+def test_a_schedule_is_told_by_its_name():
+    before, after, same = (
+        describe_callbacks([keras.callbacks.LearningRateScheduler(each)]) for each in (falling, level, level)
+    )
+    assert differences(before, after, None) == "LearningRateScheduler.schedule is level (was falling)"
+    assert differences(after, same, None) is None
+
+
 def test_where_callbacks_write_is_not_told_but_how_they_do():
     def described(place, separator=","):
         logger = keras.callbacks.CSVLogger(f"{place}.csv", separator=separator)
