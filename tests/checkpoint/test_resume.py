@@ -304,6 +304,44 @@ def test_a_relative_directory_stays_where_it_was_when_fit_began(tmp_path, monkey
     assert list((tmp_path / "b").iterdir()) == []
 
 
+class Scores(keras.callbacks.Callback):
+    """Puts a number into the logs, as libraries return it."""
+
+    def __init__(self, make):
+        super().__init__()
+        self._make = make
+
+    def get_state(self):
+        return None
+
+    def set_state(self, state):
+        pass
+
+    def on_epoch_end(self, epoch, logs=None):
+        logs["score"] = self._make(epoch)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda epoch: np.array([0.5 - 0.1 * epoch]),
+        lambda epoch: tf.constant([[0.5]]),
+        lambda epoch: 10**12 - epoch,
+        lambda epoch: np.float16(0.5),
+    ],
+    ids=["an array", "a tensor", "a large integer", "half a number"],
+)
+def test_whatever_a_callback_of_keras_can_watch_can_be_gone_on_from(tmp_path, make):
+    def callbacks():
+        early = keras.callbacks.EarlyStopping("score", mode="min", patience=9)
+        return [Scores(make), early, keras.callbacks.ReduceLROnPlateau("loss", cooldown=1.5, patience=9)]
+
+    fit(tmp_path / "run", epochs=2, callbacks=callbacks())
+    watching = callbacks()
+    assert fit(tmp_path / "run", epochs=3, callbacks=watching).epoch == [0, 1, 2]
+    assert watching[1].best is not None
+
+
 class TrainsItself(keras.Model):
     """Needs no optimizer."""
 
