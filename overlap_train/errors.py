@@ -30,7 +30,7 @@ import copy
 import functools
 import itertools
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 __all__ = [
@@ -74,8 +74,11 @@ class OverlapTrainError(Exception):
         )
 
     def __deepcopy__(self: _Error, memo: dict[int, Any]) -> _Error:
-        # Causes are shared: many exceptions of others cannot be copied, and nobody changes one.
-        link = _Link(type(self), *copy.deepcopy((self.args, vars(self)), memo))
+        # Causes are shared: many exceptions of others cannot be copied, and nobody changes one. So is what
+        # else cannot be copied, such as a lock.
+        memo[id(self)] = self  # for what leads back here
+        args = tuple(_copied(value, memo) for value in self.args)
+        link = _Link(type(self), args, {name: _copied(value, memo) for name, value in vars(self).items()})
         return _rebuilt([link, *_causes(self)[:1]], self.__suppress_context__)
 
 
@@ -237,9 +240,23 @@ def _portable(value: Any) -> Any:
         pickle.loads(pickle.dumps(value))
     except Exception:  # the classes of others raise anything here
         if isinstance(value, BaseException):
-            return RuntimeError(f"{type(value).__module__}.{type(value).__qualname__}: {value}")
-        return repr(value)
+            return RuntimeError(f"{type(value).__module__}.{type(value).__qualname__}: {_said(value, str)}")
+        return _said(value, repr)
     return value
+
+
+def _said(value: Any, say: Callable[[Any], str]) -> str:
+    try:
+        return say(value)
+    except Exception:
+        return f"a {type(value).__name__} that cannot be printed"
+
+
+def _copied(value: Any, memo: dict[int, Any]) -> Any:
+    try:
+        return copy.deepcopy(value, memo)
+    except Exception:  # the classes of others raise anything here
+        return value
 
 
 def _rebuilt(links: Sequence[Any], suppress_context: bool) -> Any:

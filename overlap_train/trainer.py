@@ -84,7 +84,9 @@ class Trainer:
         arguments.require_instance("execution", execution, ExecutionPlan)
         arguments.require_instance("recorder", recorder, SpanRecorder)
         if preprocess is not None and not callable(preprocess):
-            raise TypeError(f"preprocess must be a function of a batch or None; got {preprocess!r}")
+            raise TypeError(
+                f"preprocess must be a function of a batch or None; got {arguments.shown(preprocess)}"
+            )
         self.model = model
         self._preprocess = preprocess
         self.validation = validation if validation is not None else ValidationPolicy()

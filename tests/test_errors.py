@@ -96,6 +96,17 @@ def test_a_copy_does_not_share_what_can_change():
     assert shallow.note == {"more": [1, 2, 3]}
 
 
+def test_a_copy_shares_what_cannot_be_copied():
+    error = errors.CheckpointError("it failed", threading.Lock())
+    error.guard, error.itself, error.seen = threading.Lock(), error, [1]
+    copied = copy.deepcopy(error)
+    assert copied.args[1] is error.args[1]
+    assert copied.guard is error.guard
+    assert copied.itself is error
+    assert copied.seen == [1]
+    assert copied.seen is not error.seen
+
+
 def test_a_derived_error_with_a_constructor_of_its_own_is_whole():
     assert_whole(pickle.loads(pickle.dumps(Subclass(2))), Subclass(2))
 
@@ -120,6 +131,28 @@ def refused() -> Exception:
     with pytest.raises(tf.errors.InvalidArgumentError) as raised:
         tf.ensure_shape(tf.zeros(2), [3])
     return raised.value
+
+
+class Mute(Exception):
+    """Can neither be pickled nor say anything."""
+
+    def __reduce__(self):
+        raise TypeError("stays here")
+
+    def __repr__(self):
+        raise RuntimeError("says nothing")
+
+    __str__ = __repr__
+
+
+def test_what_can_neither_be_pickled_nor_printed_says_its_class():
+    error = errors.HostLostError("it failed", Mute())
+    error.guilty = Mute()
+    error.__cause__ = Mute()
+    sent = pickle.loads(pickle.dumps(error))
+    assert "Mute: a Mute that cannot be printed" in str(sent.__cause__)
+    assert "Mute" in str(sent.guilty)
+    assert "Mute" in str(sent.args[1])
 
 
 class Sealed(Exception):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 __all__ = ["is_keras", "is_number", "of_keras", "settings_of", "unfit"]
 
@@ -50,10 +50,6 @@ _MACHINERY: Mapping[str, tuple[str, ...]] = {
         "_epoch_start_time",
     ),
 }
-
-# Keras makes tensors of 32 bits of Python's numbers, to compare them with a metric; larger ones make none.
-_LARGEST_INTEGER = 2**31 - 1
-_LARGEST_FLOAT = float(np.finfo(np.float32).max)
 
 
 @cache
@@ -111,14 +107,19 @@ def _is_flag(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is None or a number that Keras can compare with a metric."""
-    if isinstance(value, int):
-        return abs(value) <= _LARGEST_INTEGER
-    if isinstance(value, float):
-        return not math.isfinite(value) or abs(value) <= _LARGEST_FLOAT
+    """Whether a value is None or a number that Keras can compare with a metric.
+
+    An array of one element is one, too: whatever a callback has put into the logs.
+    """
     if value is None:
         return True
-    return getattr(value, "shape", None) == () and np.asarray(value).dtype.kind in "biufV"
+    if not isinstance(value, (int, float, np.generic, np.ndarray, tf.Tensor)):
+        return False
+    try:
+        bool(keras.ops.less(0.5, value))
+    except Exception:  # Keras and TensorFlow raise many types for what they cannot compare
+        return False
+    return True
 
 
 def _are_names(value: Any) -> bool:
@@ -126,9 +127,7 @@ def _are_names(value: Any) -> bool:
 
 
 def _is_history(value: Any) -> bool:
-    return isinstance(value, dict) and all(
-        isinstance(k, str) and isinstance(v, list) for k, v in value.items()
-    )
+    return isinstance(value, dict) and all(isinstance(column, list) for column in value.values())
 
 
 def _are_weights(value: Any, model: keras.Model | None) -> bool:
@@ -146,6 +145,7 @@ _EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "_should_write_train_graph": ("True or False", _is_flag),
     "append": ("True or False", _is_flag),
     "best": ("a number", is_number),
+    "cooldown_counter": ("a number", is_number),  # which begins as the user's `cooldown`
     "epoch": ("a list of epochs", lambda value: isinstance(value, list) and all(map(_is_count, value))),
     "history": ("a dict of lists", _is_history),
     "keys": ("a list of names", _are_names),

@@ -2,7 +2,8 @@
 
 A checkpoint marks how far the training had written each of its CSV logs. When the training goes on, the rows
 that it wrote after the mark are cut out, because their epochs run again. Nothing else is: not a log that
-another training wrote, nor rows that another one appended since. Only regular files are read or cut.
+another training wrote, nor rows that another one appended since. Only regular files are read or cut, and
+none before all else has been put back: a training that is refused leaves its logs as they were.
 """
 
 from __future__ import annotations
@@ -23,7 +24,15 @@ from overlap_train._support.files import open_regular
 from overlap_train._support.numbers import is_count
 from overlap_train.errors import CheckpointCorruptError
 
-__all__ = ["FileMark", "files_of", "mark_files", "read_marks", "rewind_files", "sync_files"]
+__all__ = [
+    "FileMark",
+    "append_to_files",
+    "files_of",
+    "mark_files",
+    "read_marks",
+    "rewind_files",
+    "sync_files",
+]
 
 # So many bytes before the mark tell a log from another one; files are read in pieces of this size.
 _TAIL_BYTES = 1 << 16
@@ -103,13 +112,29 @@ def read_marks(described: Sequence[Any]) -> tuple[FileMark, ...]:
     return tuple(marks)
 
 
+def append_to_files(
+    callbacks: Iterable[keras.callbacks.Callback],
+) -> list[keras.callbacks.CSVLogger]:
+    """Has callbacks go on with their files; call it before `on_train_begin`.
+
+    A CSVLogger would otherwise empty its file there. `restore` puts `append` back to what the user chose.
+
+    Returns:
+        The loggers that would not have appended.
+    """
+    changed = [logger for logger in _loggers(callbacks) if not logger.append]
+    for logger in changed:
+        logger.append = True
+    return changed
+
+
 def rewind_files(
     callbacks: Iterable[keras.callbacks.Callback], marks: Iterable[FileMark], epoch: int
 ) -> None:
-    """Makes callbacks go on with their files as if the epochs from `epoch` on had never run.
+    """Takes the files of callbacks back to before the epochs from `epoch` on, which run again.
 
-    Call it before `on_train_begin`. A CSVLogger is made to append, because otherwise `on_train_begin` would
-    empty the file; `restore` puts `append` back to what the user chose.
+    Call it when nothing can be refused any more. That is behind `on_train_begin`: what a CSVLogger has opened
+    to append to may be cut.
 
     Args:
         callbacks: any; those without such a file are left alone.
@@ -125,7 +150,6 @@ def rewind_files(
         if number in marked and number in paths:
             with suppress(_Other):
                 _cut(paths[number], marked[number], epoch, logger.sep)
-        logger.append = True
 
 
 def _loggers(callbacks: Iterable[keras.callbacks.Callback]) -> list[keras.callbacks.CSVLogger]:
@@ -152,41 +176,56 @@ def _tail_sha256(file: io.FileIO, size_bytes: int) -> str:
 
 
 def _cut(path: str, mark: FileMark, epoch: int, separator: str) -> None:
-    """Cuts out the rows after a mark that are of the training that set it; what follows them moves up."""
+    """Cuts out the rows after a mark that are of the training that set it; what follows them moves up.
+
+    The names of the columns, which come with the first row, stay: the CSVLogger has seen them.
+    """
     with _opened(path, os.O_RDWR) as file:
         _require_marked(file, path, mark)
-        kept = mark.size_bytes
+        kept = mark.size_bytes or _header_bytes(file, separator)
         end = kept + _own_bytes(file, kept, epoch, separator)
-        if end == kept:
-            return
-        while foreign := os.pread(file.fileno(), _TAIL_BYTES, end):
+        while end > kept and (foreign := os.pread(file.fileno(), _TAIL_BYTES, end)):
             os.pwrite(file.fileno(), foreign, kept)
             kept, end = kept + len(foreign), end + len(foreign)
-        os.ftruncate(file.fileno(), kept)
+        if end > kept:
+            os.ftruncate(file.fileno(), kept)
 
 
 def _require_marked(file: io.FileIO, path: str, mark: FileMark) -> None:
     """Raises `_Other` unless the file is the marked one, by its place and by what is in it."""
     status = os.fstat(file.fileno())
     same_file = (status.st_dev, status.st_ino) == (mark.device, mark.inode)
-    if not same_file and os.path.realpath(path) != os.path.realpath(mark.path):
+    # Of a log that was empty nothing but its place in the file system can tell.
+    same_path = mark.size_bytes > 0 and os.path.realpath(path) == os.path.realpath(mark.path)
+    if not (same_file or same_path):
         raise _Other
     if status.st_size < mark.size_bytes or _tail_sha256(file, mark.size_bytes) != mark.tail_sha256:
         raise _Other
 
 
+def _header_bytes(file: io.FileIO, separator: str) -> int:
+    """Returns the bytes of the line with the names of the columns, if a file begins with one."""
+    with suppress(csv.Error):
+        for row in _rows(_text(file, 0), separator):
+            return row.end if row.first == "epoch" and row.finished else 0
+    return 0
+
+
 def _own_bytes(file: io.FileIO, start: int, epoch: int, separator: str) -> int:
     """Returns the bytes from `start` on that hold the rows of `epoch` and the epochs right after it."""
-    file.seek(start)
-    text = io.TextIOWrapper(_Shared(file), encoding="utf-8", errors="surrogateescape", newline="")
     own = 0
     with suppress(csv.Error):  # no text of ours
-        for row in _rows(text, separator):
+        for row in _rows(_text(file, start), separator):
             begun = not row.finished and str(epoch).startswith(row.first)
             if row.first != str(epoch) and not begun:
                 break
             own, epoch = row.end, epoch + 1
     return own
+
+
+def _text(file: io.FileIO, start: int) -> io.TextIOWrapper:
+    file.seek(start)
+    return io.TextIOWrapper(_Shared(file), encoding="utf-8", errors="surrogateescape", newline="")
 
 
 class _Shared(io.BufferedReader):

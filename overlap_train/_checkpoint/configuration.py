@@ -18,7 +18,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from overlap_train._callbacks.kinds import is_keras, settings_of
+from overlap_train._callbacks.kinds import settings_of
 from overlap_train._keras import copies as keras_copies
 from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import models as keras_models
@@ -30,6 +30,10 @@ _LEFT_OUT = frozenset(("build_config", "compile_config", "module", "name", "regi
 _OF_MODEL = frozenset(("input_layers", "layers", "output_layers"))
 _OF_COMPILE = ("loss_weights", "auto_scale_loss", "steps_per_execution")
 _PLAIN = (bool, int, float, str, type(None))
+# Of callbacks: where they write, which may differ between two runs of one training.
+_PLACES = frozenset(
+    ("backup_dir", "directory", "embeddings_metadata", "filename", "filepath", "log_dir", "path", "root")
+)
 # What Keras sets while it trains.
 _OF_A_RUN = frozenset(("built", "history", "stop_evaluating", "stop_training", "trainable"))
 _RATE = "learning_rate"
@@ -60,21 +64,25 @@ def describe_configuration(model: keras.Model) -> dict[str, str]:
 
 
 def describe_callbacks(callbacks: Iterable[keras.callbacks.Callback]) -> dict[str, str]:
-    """Returns the settings of Keras's callbacks, by name; those of other classes are what they remember."""
+    """Returns the settings of Keras's callbacks, by name, but for where they write.
+
+    What a class of the user's adds is what it remembers.
+    """
     found: dict[str, str] = {}
     count: Counter[str] = Counter()
     for callback in callbacks:
         kind: Any = type(callback)
-        if not is_keras(kind):
-            continue
         count[kind.__name__] += 1
         label = kind.__name__ if count[kind.__name__] == 1 else f"{kind.__name__}_{count[kind.__name__]}"
-        for name in sorted(settings_of(kind) & vars(callback).keys()):
+        names = settings_of(kind) - _PLACES
+        if isinstance(callback, keras.callbacks.CSVLogger):
+            names |= {"sep"}  # as it calls its `separator`
+        for name in sorted(names & vars(callback).keys()):
             value = vars(callback)[name]
             if name == "min_delta" and isinstance(value, (int, float)):
                 value = abs(value)  # whose sign Keras changes on first use
-            if isinstance(value, (bool, int, float)) or value is None:
-                found[f"{label}.{name}"] = _shown(value)
+            if isinstance(value, (*_PLAIN, types.FunctionType)):
+                found[f"{label}.{name}"] = _shown(_plain(value))
     return found
 
 

@@ -28,6 +28,7 @@ from overlap_train._copies.packing import pack
 from overlap_train._copies.placing import Placing
 from overlap_train._copies.values import Copies, Resource, copied, standing_in
 from overlap_train._inspection.lookup import variables_of
+from overlap_train._keras.randomness import numpy_state, set_numpy_state
 
 __all__ = ["DataState", "beside", "rows_that_tell"]
 
@@ -62,7 +63,7 @@ class DataState:
         Raises:
             TypeError: the source's own method returned something else.
         """
-        state: dict[str, Any] = {"python": random.getstate(), "numpy": np.random.get_state()}
+        state: dict[str, Any] = {"python": random.getstate(), "numpy": numpy_state()}
         if self._methods:
             state["spoken"] = self._spoken(self._methods[0])
         elif self._source is not None:
@@ -85,7 +86,7 @@ class DataState:
         placing, values, stay = self._settled(state.get("attributes", {}))
         told = self.told(state) if "spoken" in state and self._methods else None
         random.setstate(state["python"])
-        np.random.set_state(state["numpy"])
+        set_numpy_state(state["numpy"])
         objects.set_attributes(self._source, {name: placing.put(value) for name, value in values.items()})
         if "spoken" in state and self._methods:
             getattr(self._source, self._methods[1])(told)

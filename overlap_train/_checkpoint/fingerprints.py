@@ -21,6 +21,7 @@ import tensorflow as tf
 from overlap_train._checkpoint.data_state import rows_that_tell
 from overlap_train._checkpoint.state import layout
 from overlap_train._data.feed import Feed
+from overlap_train._keras import copies as keras_copies
 
 __all__ = ["describe_data", "describe_loss", "describe_metrics", "describe_sets", "fingerprint"]
 
@@ -30,20 +31,39 @@ _LEFT_OUT = ("module", "registered_name", "dtype")
 
 def fingerprint(model: keras.Model, feed: Feed) -> dict[str, str]:
     """Describes what a checkpoint belongs to: the model, what it is compiled with, and the data."""
-    optimizer = model.optimizer
+    optimizer = model.optimizer  # None where a train_step of the model's own needs none
     return {
         "model": layout(model.variables),
-        "optimizer": f"{type(optimizer).__name__}\n{layout(optimizer.variables)}",
+        "optimizer": f"{type(optimizer).__name__}\n{layout(getattr(optimizer, 'variables', ()))}",
         "loss": describe_loss(model),
         "metrics": describe_metrics(model),
-        "data": feed.describe(),
+        "data": _described_feed(feed),
     }
 
 
 def describe_metrics(model: keras.Model) -> str:
-    """Returns one line for each metric of a compiled model, then those of the metrics' variables."""
+    """Returns one line for each metric of a compiled model, then those of the metrics' variables.
+
+    At last come those that count sample weights, as they were passed: a history calls them by the same names.
+    """
     metrics = [part for metric in model.metrics for part in getattr(metric, "metrics", [metric])]
-    return "\n".join([*map(_described, metrics), layout(model.metrics_variables)])
+    given = (keras_copies.compile_arguments(model) or {}).get("weighted_metrics")
+    weighted = [f"weighted: {_described(part)}" for part in keras.tree.flatten(given or [])]
+    return "\n".join([*map(_described, metrics), layout(model.metrics_variables), *weighted])
+
+
+def _described_feed(feed: Feed) -> str:
+    """Returns what tells training data from other data.
+
+    Names do not, of which a pipeline holds those of its files: they may lie elsewhere in the next run.
+    """
+    if feed.made_of is None:
+        return feed.describe()
+    digest = hashlib.sha256()
+    for array in _sources(feed.made_of):
+        digest.update(f"{array.shape} {array.dtype}".encode())
+        digest.update(b"" if array.dtype.hasobject else _content(array))
+    return f"{feed.describe()}\ndigest of its arrays {digest.hexdigest()[:16]}"
 
 
 def describe_loss(model: keras.Model) -> str:

@@ -36,13 +36,18 @@ class DirectoryLock:
     def acquire(self) -> None:
         """Takes the lock; does nothing if it is held already.
 
+        One whose file was deleted or replaced since, with its directory or alone, keeps nobody out any more
+        and is taken again.
+
         Raises:
             CheckpointError: another store holds it, or something that is no lock lies in its place.
             OSError: the lock file cannot be made.
         """
-        if self._descriptor is not None:
-            return
         path = self._directory / ".lock"
+        if self._descriptor is not None:
+            if _is_at(path, self._descriptor):
+                return
+            self.release()
         try:
             descriptor = open_lock(path)
         except IrregularFileError as error:
@@ -97,6 +102,13 @@ class DirectoryLock:
         if getattr(self, "_descriptor", None) is not None:
             warnings.warn(f"The lock of {self._directory} was not released.", ResourceWarning, stacklevel=1)
             self.release()
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Whether an open file is still the one at a path."""
+    with suppress(OSError):
+        return os.path.samestat(os.lstat(path), os.fstat(descriptor))
+    return False
 
 
 def _not_a_lock(path: Path, reason: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import keras
 
-from overlap_train._callbacks.rewind import files_of, rewind_files
+from overlap_train._callbacks.rewind import append_to_files, files_of, rewind_files
 from overlap_train._callbacks.settings import Settings
 from overlap_train._callbacks.state import check_all, restore_all
 from overlap_train._checkpoint.configuration import describe_callbacks, differences
@@ -70,21 +70,19 @@ class Resumer(CheckpointWriter):
             policy, belongs_to, variables, attributes=attributes, told=told, say=say, record=record
         )
         self._num_batches = num_batches
+        self._appending: list[keras.callbacks.CSVLogger] = []
         try:
             self._found = self._load()
         except BaseException:
             self.close()
             raise
 
-    def rewind_files(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
-        """Takes the callbacks' files back to the checkpoint, if that fits; call it before `on_train_begin`.
-
-        Nothing is touched before the callbacks are found to be those of the checkpoint.
+    def accept(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
+        """Takes the callbacks if they are those of the checkpoint; call it before `on_train_begin`.
 
         Raises:
             CheckpointMismatchError: the callbacks are others than those of the checkpoint.
             CheckpointCorruptError: what all checkpoints hold for them makes no sense.
-            OSError: a file that the training has written cannot be cut.
         """
         listed = list(callbacks)
         configuration = {**self._told.configuration, **describe_callbacks(listed)}
@@ -92,7 +90,7 @@ class Resumer(CheckpointWriter):
         self._files, self._settings = files_of(listed), Settings(listed)
         self._accept(listed)
         if self._found is not None:
-            rewind_files(listed, self._found.files, self._found.first_undelivered)
+            self._appending = append_to_files(listed)
 
     def start(
         self,
@@ -102,6 +100,8 @@ class Resumer(CheckpointWriter):
         begin_epoch: Callable[[int], None],
     ) -> StartPoint | None:
         """Puts everything back as the checkpoint has it; call it after `on_train_begin`.
+
+        The callbacks' files come last, when nothing can be refused any more.
 
         Args:
             state: the variables.
@@ -116,6 +116,7 @@ class Resumer(CheckpointWriter):
         Raises:
             CheckpointMismatchError: the callbacks are others than those of the checkpoint.
             CheckpointCorruptError: what all checkpoints hold for them makes no sense.
+            OSError: a file that the training has written cannot be cut.
         """
         listed = list(callbacks)
         self._accept(listed)
@@ -135,10 +136,18 @@ class Resumer(CheckpointWriter):
         self._go_to(position, cursor)
         self._put_random_back(found, state, again=True)
         self._tell_changes(found)
+        rewind_files(listed, found.files, found.first_undelivered)
+        self._appending = []
         self._written_step = found.state.step
         epoch, step = found.state.epoch, found.state.step
         where = (epoch, step, meta.stopped, meta.logs, meta.max_lag, position)
         return StartPoint(*where, found.undelivered, found.inside or None)
+
+    def close(self) -> None:
+        """Lets the writer finish and unlocks the directory; loggers of a refused fit do as they were told."""
+        super().close()
+        for logger in self._appending:
+            logger.append = False
 
     def _put_callbacks_back(self, callbacks: Sequence[keras.callbacks.Callback], found: Found) -> None:
         self._say_lost(found.callbacks)

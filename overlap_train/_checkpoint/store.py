@@ -80,12 +80,13 @@ class CheckpointStore(Closing):
         """Makes the directory and locks it until `close`; does nothing if that is done.
 
         Raises:
-            CheckpointError: another training holds it, or it cannot be made.
+            CheckpointError: another training holds it, it cannot be made, or no number is left in it.
         """
         try:
             if not self._directory.is_dir():
                 self._directory.mkdir(parents=True, exist_ok=True)
                 sync_directory(self._directory.parent)
+            self._next_path()
             self._lock.acquire()
         except OSError as error:
             raise CheckpointError(
@@ -106,9 +107,7 @@ class CheckpointStore(Closing):
         """
         pieces = container.encode(state)
         self.acquire()
-        paths = self.paths
-        number = 1 + (int(_NAME.fullmatch(paths[-1].name)[1]) if paths else 0)  # type: ignore[index]
-        path = self._directory / f"ckpt-{number:06d}.otck"
+        path = self._next_path()
         try:
             self._remove_leftovers()
             self._write(path, pieces)
@@ -192,6 +191,22 @@ class CheckpointStore(Closing):
     def __enter__(self) -> CheckpointStore:
         self.acquire()
         return self
+
+    def _next_path(self) -> Path:
+        """Returns the path of the next checkpoint.
+
+        Raises:
+            CheckpointError: the newest one has the last number, such as one that was made by hand.
+        """
+        paths = self.paths
+        number = 1 + (int(_NAME.fullmatch(paths[-1].name)[1]) if paths else 0)  # type: ignore[index]
+        path = self._directory / f"ckpt-{number:06d}.otck"
+        if not _NAME.fullmatch(path.name):
+            raise CheckpointError(
+                f"Checkpoints cannot be written into {self._directory}: behind {paths[-1].name} no number is "
+                "left. Move it away, or give another directory."
+            )
+        return path
 
     def _write(self, path: Path, pieces: Sequence[container.Bytes]) -> None:
         temporary = path.with_name(f".{path.name}.tmp")

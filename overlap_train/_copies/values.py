@@ -148,7 +148,12 @@ class _Copier:
         if known is not None:
             return self._again(value, *known)
         self.copies.deepest = depth
-        done = self._copied(value)
+        try:
+            done = self._copied(value)
+        except (MemoryError, Resource):
+            raise
+        except Exception as error:  # of a proxy whose object has gone, say: it tells nothing of itself
+            raise Resource(f"{type(value).__name__} that raises {type(error).__name__}") from error
         if done is not value and is_shareable(done):
             self.copies.add(value, done, self.copies.deepest - depth)
         self.copies.deepest = max(outside, self.copies.deepest)

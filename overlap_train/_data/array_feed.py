@@ -9,15 +9,18 @@ from typing import Any
 
 import keras
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from overlap_train._data.feed import Feed
-from overlap_train._data.memory import lent_or_copied
+from overlap_train._data.memory import lent_or_copied, size_bytes
 from overlap_train._data.preprocessing import Preprocess, prepare, trace_preprocess
 from overlap_train._data.row_orders import RowOrders
 from overlap_train._keras.data import Arrays
 
 __all__ = ["ArrayFeed"]
+
+_DIGEST_BYTES, _FEWEST_DIGEST_ROWS = 1 << 26, 64
 
 
 class ArrayFeed(Feed):
@@ -79,15 +82,20 @@ class ArrayFeed(Feed):
         return self.preparation(gathered)
 
     def describe(self) -> str:
-        rows = tf.constant(sorted({i * (self.num_samples - 1) // 63 for i in range(64)}), tf.int64)
-        digest = hashlib.sha256()
+        rows, digest = self._rows_that_tell(), hashlib.sha256()
         for tensor in keras.tree.flatten(self.tensors):
             digest.update(repr((tensor.dtype, tensor.shape)).encode())
             digest.update(tf.io.serialize_tensor(tf.gather(tensor, rows)).numpy())
         return (
             f"{self.num_samples} rows in batches of {self.batch_size}, shuffle={self._shuffle}\n"
-            f"digest of 64 rows {digest.hexdigest()[:16]}"
+            f"digest of {len(rows)} rows {digest.hexdigest()[:16]}"
         )
+
+    def _rows_that_tell(self) -> npt.NDArray[np.int64]:
+        """Returns the rows by which the arrays are told from others: all, or of large ones some, evenly."""
+        row_bytes = sum(map(size_bytes, keras.tree.flatten(self.tensors))) // self.num_samples
+        most = max(_FEWEST_DIGEST_ROWS, _DIGEST_BYTES // max(1, row_bytes))
+        return np.unique(np.linspace(0, self.num_samples - 1, min(most, self.num_samples)).astype(np.int64))
 
     def new_pass(self) -> tf.Tensor:
         self.drawn += 1

@@ -181,6 +181,11 @@ class Feed(abc.ABC):
     def describe(self) -> str:
         """Returns what tells this data from other data, as far as that is cheap to find out."""
 
+    @property
+    def made_of(self) -> tf.data.Dataset | None:
+        """The user's pipeline, whose own arrays tell this data from other data too; None without one."""
+        return None
+
     def begin_epoch(self) -> None:
         """Tells the user's data that an epoch begins (`PyDataset.on_epoch_begin`)."""
 

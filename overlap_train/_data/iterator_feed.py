@@ -262,7 +262,16 @@ class IteratorFeed(Feed):
         return iterator
 
     def describe(self) -> str:
-        return f"{self.num_batches} batches\n{self.element_spec}"
+        pipeline = self._pipeline
+        kind = "a generator" if pipeline.by_python else "a pipeline"
+        if pipeline.stateful is not None:
+            kind = type(pipeline.stateful).__name__
+        return f"{self.num_batches} batches of {kind}\n{self.element_spec}"
+
+    @property
+    def made_of(self) -> tf.data.Dataset | None:
+        dataset = None if self._pipeline.by_python else self._pipeline.dataset
+        return dataset if isinstance(dataset, tf.data.Dataset) else None
 
     def begin_epoch(self) -> None:
         self._pipeline.begin_epoch()

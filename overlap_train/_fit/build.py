@@ -188,10 +188,10 @@ class FitBuilder:
             self._resumption = share_start(self._request, self._resumer)
         return self._interrupts
 
-    def rewind_files(self) -> None:
-        """Takes back what the callbacks' files hold beyond the checkpoint from which the fit goes on."""
+    def accept_callbacks(self) -> None:
+        """Makes sure that the checkpoint from which the fit goes on is of these callbacks."""
         if self._resumption is not None:
-            self._resumption.rewind_files(remembering(self._callbacks))
+            self._resumption.accept(remembering(self._callbacks))
 
     def _lag(
         self, step: Step, suite: ValidationSuite

@@ -20,8 +20,13 @@ def require_callbacks(callbacks: Any) -> None:
     Args:
         callbacks: as for `fit` or `evaluate`.
     """
-    if isinstance(callbacks, keras.callbacks.CallbackList) or not callbacks:
+    if isinstance(callbacks, keras.callbacks.CallbackList):
         return
+    try:
+        if not callbacks:
+            return
+    except ValueError:  # of an array, which is neither true nor false
+        pass
     for each in keras.tree.flatten(callbacks):
         if isinstance(each, type) and issubclass(each, keras.callbacks.Callback):
             name = each.__name__

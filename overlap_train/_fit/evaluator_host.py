@@ -27,6 +27,7 @@ from overlap_train._fit.settings import TrainerSettings
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._snapshot import ModelState, Values
+from overlap_train._support.arguments import told
 from overlap_train._support.fit_arguments import epoch_selector
 from overlap_train._support.version import __version__
 from overlap_train._validation.remote import RemoteEvaluator, RemoteRunner
@@ -256,7 +257,7 @@ def _answer(message: Mapping[str, Any], values: Values, suite: ValidationSuite) 
         running = [as_json(keras_metrics.python_logs(each.logs)) for each in result.running]
         return {"kind": "result", "metrics": as_json(result.metrics), "running": running}
     except Exception as error:
-        return {"kind": "error", "error": f"{type(error).__name__}: {error}"}
+        return {"kind": "error", "error": told(error)}
 
 
 def _obstacle(suite: ValidationSuite, state: ModelState) -> str | None:
@@ -273,7 +274,7 @@ def _telling(remote: RemoteEvaluator, state: ModelState, model: keras.Model) -> 
     try:
         yield remote
     except BaseException as error:
-        remote.end({"kind": "failed", "error": f"{type(error).__name__}: {error}"})
+        remote.end({"kind": "failed", "error": told(error)})
         raise
     history = model.history
     message = {"epoch": history.epoch, "history": as_json(history.history), "ended": history.ended}

@@ -238,9 +238,9 @@ class SharedStart:
         self._model = model
         self._resumer = resumer
 
-    def rewind_files(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
+    def accept(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
         resumer = self._resumer
-        self._hosts.chief_first(lambda: resumer.rewind_files(callbacks) if resumer else None)
+        self._hosts.chief_first(lambda: resumer.accept(callbacks) if resumer else None)
 
     def start(
         self,

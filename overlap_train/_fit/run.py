@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import Any
 
 import keras
@@ -28,6 +29,7 @@ from overlap_train._snapshot import ModelState
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train._validation.traced_with import TracedWith
 from overlap_train.errors import HostLostError, ValidationWorkerError
+from overlap_train.monitoring.live_line import TolerantStream
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.table import format_epoch_table
 from overlap_train.options.validation import ValidationSet
@@ -64,7 +66,8 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
         if model.history is not None:
             model.history.ended = outcome.ended
     if request.verbose != 0 and outcome.accounts:
-        print(format_epoch_table([(a, outcome.epoch_logs[a.epoch]) for a in outcome.accounts]))
+        table = format_epoch_table([(a, outcome.epoch_logs[a.epoch]) for a in outcome.accounts])
+        TolerantStream(sys.stdout).write(f"{table}\n")
 
 
 def run_evaluate(
@@ -123,7 +126,7 @@ def _open(
     model, hosts = request.model, request.settings.hosts
     # Where nothing else asks for it, the steps are traced when Keras traces them: behind the first hooks.
     parts = builder.build() if request.checkpoints is not None or hosts.count > 1 else None
-    builder.rewind_files()
+    builder.accept_callbacks()
     opening = open_fit(
         model,
         callbacks if parts is None else parts.callbacks,

@@ -47,7 +47,7 @@ def undisturbed() -> Iterator[None]:
     Those of Python, NumPy and TensorFlow (`context()._seed`, `_rng`), and of Keras its global seed generator
     and the numbers that make names unique (`global_seed_generator`, `object_name_uids`).
     """
-    python, numpy = random.getstate(), np.random.get_state()
+    python, numpy = random.getstate(), np.random.get_state(legacy=False)
     eager = context.context()
     kept = {name: getattr(eager, name) for name in ("_seed", "_rng") if hasattr(eager, name)}
     tensorflow = kept["_rng"].getstate() if kept.get("_rng") is not None else None

@@ -1,7 +1,7 @@
-"""Text and lists of numbers where Keras takes arrays: refused with what to pass instead.
+"""Text, numbers and nothing where Keras takes arrays: refused with what to pass instead.
 
-Keras refuses them too, but names a type alone or prints all of the data. Leans on `standardize_dtype`, so
-that nothing is refused which Keras takes. Any thread.
+Keras refuses them too, but names a type alone, prints all of the data, or fails in its own code. Leans on
+`standardize_dtype`, so that nothing is refused which Keras takes. Any thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _REMEDIES = {
 
 
 def refuse_plain_values(x: Any, y: Any = None, sample_weight: Any = None, *, role: str) -> None:
-    """Refuses text, and lists of numbers, among the arrays that are passed as data.
+    """Refuses text, numbers and lists of numbers among the arrays that are passed as data, and no array.
 
     Args:
         x: as `keras.Model.fit` takes it.
@@ -33,8 +33,10 @@ def refuse_plain_values(x: Any, y: Any = None, sample_weight: Any = None, *, rol
         role: what the data is for, for messages.
 
     Raises:
-        ValueError: for what Keras would refuse with one, too.
+        ValueError: for what Keras would refuse, too.
     """
+    if isinstance(x, (list, tuple, dict)) and _is_empty((x, y, sample_weight)):
+        raise ValueError(f"there is no {role} data: x holds no array; pass at least one")
     for name, part in (("x", x), ("y", y), ("sample_weight", sample_weight)):
         for leaf in _leaves(part):
             kind = _kind(leaf)
@@ -43,13 +45,22 @@ def refuse_plain_values(x: Any, y: Any = None, sample_weight: Any = None, *, rol
                     f"{name} of the {role} data is a list of numbers, and Keras takes arrays; pass "
                     f"numpy.asarray({name})"
                 )
+            if kind == "a number":
+                raise ValueError(
+                    f"{name} of the {role} data is a single number, without rows; pass an array with one for "
+                    "each sample"
+                )
             if kind is not None:
                 raise ValueError(f"{name} of the {role} data holds text; {_REMEDIES[name]}")
 
 
+def _is_empty(data: Any) -> bool:
+    return all(leaf is None for leaf in keras.tree.flatten(data))
+
+
 def _leaves(part: Any) -> Iterator[Any]:
-    """Yield the arrays of NumPy's in a part of the data, and what is in its lists."""
-    if isinstance(part, np.ndarray):
+    """Yield the arrays of NumPy's in a part of the data, others without rows, and what lists hold."""
+    if isinstance(part, np.ndarray) or _is_number(part):
         yield part
     elif isinstance(part, Mapping):
         yield from _leaves(list(part.values()))
@@ -61,8 +72,18 @@ def _leaves(part: Any) -> Iterator[Any]:
                 yield from _leaves(each)
 
 
+def _is_number(part: Any) -> bool:
+    """Whether a part of the data is an array, or a tensor, of no dimension."""
+    try:
+        return tuple(part.shape) == ()
+    except Exception:  # it has none, or cannot tell
+        return False
+
+
 def _kind(leaf: Any) -> str | None:
-    """Return what is wrong with a leaf: it is "text" or one of "numbers"; or None."""
+    """Return what is wrong with a leaf: it is "text", "a number" or one of "numbers"; or None."""
+    if _is_number(leaf):
+        return "a number"
     if not isinstance(leaf, np.ndarray):
         return "text" if isinstance(leaf, (str, bytes)) else "numbers"
     try:

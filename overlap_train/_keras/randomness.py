@@ -20,7 +20,10 @@ from keras.src.random import seed_generator
 from tensorflow.python.eager import context
 from tensorflow.python.ops import stateful_random_ops
 
-__all__ = ["check_random_states", "random_states", "set_random_states"]
+__all__ = ["check_random_states", "numpy_state", "random_states", "set_numpy_state", "set_random_states"]
+
+# Those that NumPy's global generator can be made to draw from (`np.random.set_bit_generator`).
+_BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 
 def random_states(known: Collection[int] = ()) -> dict[str, Any]:
@@ -33,7 +36,7 @@ def random_states(known: Collection[int] = ()) -> dict[str, Any]:
     generator = getattr(eager, "_rng", None)
     states: dict[str, Any] = {
         "python": _short(random.getstate()),
-        "numpy": _legacy(),
+        "numpy": numpy_state(),
         "eager": None if generator is None else [eager._seed, _short(generator.getstate())],
     }
     for name, variable in _variables().items():
@@ -65,7 +68,7 @@ def set_random_states(states: Mapping[str, Any], known: Collection[int] = ()) ->
         generator.setstate(_long(state))
         eager = context.context()
         eager._seed, eager._rng = seed, generator
-    np.random.set_state(states["numpy"])
+    set_numpy_state(states["numpy"])
     random.setstate(_long(states["python"]))
 
 
@@ -76,7 +79,7 @@ def check_random_states(states: Mapping[str, Any]) -> None:
         ValueError: one is none, as for `TypeError`, `LookupError` and `OverflowError`.
     """
     random.Random().setstate(_long(states["python"]))
-    np.random.RandomState(0).set_state(states["numpy"])
+    np.random.RandomState(_bit_generator(states["numpy"])).set_state(states["numpy"])
     if states["eager"] is not None:
         seed, state = states["eager"]
         random.Random(seed).setstate(_long(state))
@@ -86,6 +89,35 @@ def check_random_states(states: Mapping[str, Any]) -> None:
         value = np.asarray(states.get(name, np.zeros(size, np.int64)))
         if value.dtype != np.int64 or value.shape != (size,):
             raise TypeError(f"a state of {value.dtype}{value.shape}")
+
+
+def numpy_state() -> Any:
+    """Returns the state of NumPy's global generator; nothing of it is shared."""
+    state = np.random.get_state(legacy=False)
+    return {**state, "state": {name: np.copy(part)[()] for name, part in state["state"].items()}}
+
+
+def set_numpy_state(state: Any) -> None:
+    """Puts a state of NumPy's global generator back, which then draws from what it drew from.
+
+    Args:
+        state: of `numpy_state`, or a tuple, as NumPy returns it for the generator that it begins with.
+
+    Raises:
+        ValueError: it is none, as for `TypeError`, `LookupError` and `OverflowError`.
+    """
+    generator = _bit_generator(state)
+    if type(np.random.get_bit_generator()) is not type(generator):
+        np.random.set_bit_generator(generator)
+    np.random.set_state(state)
+
+
+def _bit_generator(state: Any) -> Any:
+    """Returns a generator of the kind whose state it is."""
+    name = state["bit_generator"] if isinstance(state, Mapping) else "MT19937"
+    if name not in _BIT_GENERATORS:
+        raise ValueError(f"a state of {name!r:.80}")
+    return getattr(np.random, name)(0)
 
 
 def _short(state: Any) -> list[Any]:
@@ -101,11 +133,6 @@ def _long(state: Any) -> Any:
     if not isinstance(gauss, (float, type(None))):
         raise TypeError(f"a number of type {type(gauss).__name__}")
     return version, tuple(numbers.tolist()), gauss
-
-
-def _legacy() -> Any:
-    state = np.random.get_state(legacy=False)
-    return {**state, "state": {name: np.copy(part)[()] for name, part in state["state"].items()}}
 
 
 def _variables() -> dict[str, tf.Variable]:

@@ -32,7 +32,8 @@ def conditions() -> tuple[object, ...]:
         (name, value) for name, value in os.environ.items() if name in _NAMES or name.startswith(_PREFIXES)
     )
     versions = (tf.__version__, keras.__version__, np.__version__, __version__)
-    plugins = _plugins(tuple(sys.path))
+    # What is no text Python passes over, too, when it looks for a module.
+    plugins = _plugins(tuple(place for place in sys.path if isinstance(place, str)))
     return platform.machine(), tuple(_processor().items()), tuple(environment), versions, plugins
 
 
@@ -60,6 +61,6 @@ def _plugins(places: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the names of the libraries that TensorFlow loads unasked, which may replace its kernels."""
     found: set[str] = set()
     for place in places:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # it is not there, or no name
             found |= set(os.listdir(os.path.join(place, "tensorflow-plugins")))
     return tuple(sorted(found))

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import stat
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +32,9 @@ _KINDS = (
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),
 )
+_DEVICE = "a device"
+# Of the name of a file, in that of the one that is to take its place, which must not be too long.
+_STEM_CHARACTERS = 32
 
 
 class IrregularFileError(OSError):
@@ -123,20 +126,24 @@ def taking_the_place_of(target: Path, unfinished: Path) -> Iterator[None]:
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Gives a file to write that takes the place of `path` on success, and vanishes on an error.
 
-    The folders above `path` are made. The file lies in the same folder and keeps the suffix of `path`.
+    The folders above `path` are made. The file lies in the same folder and keeps the suffix of `path`. A
+    device is left alone: who may replace `/dev/null` would take it from the whole system.
 
     Raises:
+        IrregularFileError: a device lies there.
         OSError: the file cannot be made or put in its place; what was there is as before.
     """
     target = Path(path)
+    if what_is_no_file(target) == _DEVICE:
+        raise IrregularFileError(f"{target} is {_DEVICE} and not a regular file")
     target.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(suffix=target.suffix, prefix=f".{target.stem}-", dir=target.parent)
-    os.close(descriptor)
-    with taking_the_place_of(target, Path(name)):
-        yield Path(name)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)  # mkstemp's file is the owner's alone
+    name = f".{target.stem[:_STEM_CHARACTERS]}-{secrets.token_hex(8)}{target.suffix}"
+    unfinished = target.parent / name
+    # Not by `tempfile`, whose files are the owner's alone. What others may do with a file is the process's to
+    # say, and to ask for that (`os.umask`) is to change it for all threads.
+    os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+    with taking_the_place_of(target, unfinished):
+        yield unfinished
 
 
 def replace_content(path: Path, text: str) -> None:
@@ -150,4 +157,4 @@ def replace_content(path: Path, text: str) -> None:
 
 
 def _kind(mode: int) -> str:
-    return next((name for is_kind, name in _KINDS if is_kind(mode)), "a device")
+    return next((name for is_kind, name in _KINDS if is_kind(mode)), _DEVICE)

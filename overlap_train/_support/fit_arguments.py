@@ -78,6 +78,8 @@ def _rows(name: str, value: Any) -> int | None:
 
 
 def _fraction(value: Any) -> float:
+    if value is None:  # as by Keras, which asks only whether there is one
+        return 0.0
     split = require_real("validation_split", scalar(value), infinite=True)
     if not 0.0 <= split < 1.0:
         raise ValueError(f"validation_split must be at least 0 and below 1; got {shown(value)}")
@@ -113,9 +115,13 @@ def check_frequency(validation_freq: Any) -> None:
         ValueError: if it is neither an integer nor a list, in the words of Keras; or for a number below 1.
     """
     if not isinstance(validation_freq, (int, list)):
+        try:
+            given = str(validation_freq)
+        except Exception:
+            given = shown(validation_freq)
         raise ValueError(
-            f"Expected `validation_freq` to be a list or int. Received: validation_freq={validation_freq} of "
-            f"the type {type(validation_freq)}."
+            f"Expected `validation_freq` to be a list or int. Received: validation_freq={given} of the type "
+            f"{type(validation_freq)}."
         )
     epoch_selector(validation_freq)
 
@@ -165,10 +171,18 @@ def epoch_selector(validation_freq: Any, *, name: str = "validation_freq") -> Ca
     if isinstance(validation_freq, Sequence) and not is_text:
         chosen = {require_count(name, epoch, minimum=1) for epoch in validation_freq}
         return lambda epoch: epoch + 1 in chosen
-    if isinstance(validation_freq, Iterable) and not is_text and getattr(validation_freq, "ndim", True):
+    if isinstance(validation_freq, Iterable) and not is_text and _has_items(validation_freq):
         raise ValueError(
             f"Expected `{name}` to be a list or int. Received: {name}={shown(validation_freq)} of the type "
             f"{type(validation_freq)}."
         )
     every = require_count(name, validation_freq, minimum=1)
     return lambda epoch: (epoch + 1) % every == 0
+
+
+def _has_items(value: Any) -> bool:
+    """Whether what can be iterated over is no number, as an array without dimensions is."""
+    try:
+        return bool(getattr(value, "ndim", True))
+    except Exception:  # whatever an object of the user's raises, it is no number
+        return True

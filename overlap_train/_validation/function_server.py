@@ -23,6 +23,7 @@ import tensorflow as tf
 
 from overlap_train._keras import copies as keras_copies
 from overlap_train._keras import models as keras_models
+from overlap_train._support.arguments import told
 from overlap_train._validation.attributes import Attributes
 from overlap_train._validation.computations import CopyRefusedError, digest_of
 from overlap_train._validation.private_model import build, cloned
@@ -242,7 +243,7 @@ def _portable(failed: tuple[BaseException, str]) -> tuple[Any, ...]:
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        error = RuntimeError(f"{type(error).__name__}: {error}")
+        error = RuntimeError(told(error))
     if not isinstance(error, Exception):
-        error = RuntimeError(f"{type(error).__name__}: {error}")  # such as SystemExit
+        error = RuntimeError(told(error))  # such as SystemExit
     return error, text, {}, ()

@@ -30,6 +30,7 @@ from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import routes
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values
+from overlap_train._support.arguments import told
 from overlap_train._training.step import require_logs
 from overlap_train._validation.traced_with import TracedWith
 from overlap_train._validation.validation_step import ValidationStep
@@ -149,7 +150,7 @@ def live_failure(name: str, epoch: int, error: BaseException) -> ValidationWorke
     """Returns what is raised for a live validation that failed."""
     where = f"on set {name!r} " if name else ""
     return worker_error(
-        f"validating epoch {epoch + 1} {where}failed: {type(error).__name__}: {error}",
+        f"validating epoch {epoch + 1} {where}failed: {told(error)}",
         epoch=epoch,
         shard=0,
         cause=error,

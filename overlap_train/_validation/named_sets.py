@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train._support import fit_arguments
+from overlap_train._support.arguments import shown
 from overlap_train.options.validation import ValidationSet
 
 __all__ = ["is_set", "named_sets"]
@@ -24,11 +25,16 @@ def named_sets(validation_data: Any, default: ValidationSet) -> dict[str, Valida
         default: frequency, steps and batch size where a set does not say.
 
     Raises:
-        TypeError: if a set's name is not a string, or a set is None.
+        TypeError: if a set's name is not a string, a set is None, or a `ValidationSet` has no name.
         ValueError: if a set's name is empty, or its frequency cannot be meant.
     """
     if validation_data is None:
         return {}
+    if isinstance(validation_data, ValidationSet):
+        raise TypeError(
+            "validation_data is a ValidationSet without a name; pass a dict such as "
+            '{"clean": ValidationSet(...)}'
+        )
     _refuse_missing(validation_data)
     if not isinstance(validation_data, dict) or not all(map(is_set, validation_data.values())):
         return {"": _with_data(default, validation_data)}
@@ -37,7 +43,7 @@ def named_sets(validation_data: Any, default: ValidationSet) -> dict[str, Valida
     sets = {}
     for name, data in validation_data.items():
         if not isinstance(name, str):
-            raise TypeError(f"the names of validation sets must be strings; got {name!r}")
+            raise TypeError(f"the names of validation sets must be strings; got {shown(name)}")
         if not name:
             raise ValueError("the name of a validation set must not be empty")
         sets[name] = data if isinstance(data, ValidationSet) else _with_data(default, data)

@@ -9,6 +9,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 
 from overlap_train._snapshot import Snapshot
+from overlap_train._support.arguments import said
 from overlap_train.errors import ValidationTimeoutError, worker_error
 from overlap_train.records import ShardOutcome, ValidationResult
 
@@ -185,6 +186,6 @@ _PREAMBLE = re.compile(r"Graph execution error|Detected at node|<stack traces|Tr
 
 def _cause(error: BaseException) -> str:
     """Returns the first line of a message that says what went wrong."""
-    lines = [re.sub(r"\{\{.*?\}\}\s*", "", line) for line in str(error).splitlines()]
+    lines = [re.sub(r"\{\{.*?\}\}\s*", "", line) for line in said(error).splitlines()]
     telling = [line for line in lines if line.strip() and not _PREAMBLE.match(line)]
-    return (telling or [str(error).strip() or "(no message)"])[0][:300]
+    return (telling or [said(error).strip() or "(no message)"])[0][:300]

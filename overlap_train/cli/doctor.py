@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from overlap_train._support.arguments import told
 from overlap_train._support.caches import cache_home
 from overlap_train._support.conditions import processor_name
 from overlap_train._support.version import __version__
@@ -52,7 +53,7 @@ def _import(name: str) -> tuple[ModuleType | None, str]:
     try:
         return importlib.import_module(name), ""
     except Exception as error:  # a library built for another machine raises anything
-        return None, one_line(f"{type(error).__name__}: {error}")
+        return None, one_line(told(error))
 
 
 def _versions() -> list[Finding]:

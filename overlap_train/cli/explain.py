@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from overlap_train._support.arguments import told
 from overlap_train.cli.report import Finding, Report, State, UsageError, one_line
 from overlap_train.cli.script import FirstFit, first_fit
 from overlap_train.records import Explanation
@@ -30,8 +31,8 @@ def run(options: argparse.Namespace) -> Report:
 
     by_keras, explanation = first_fit(options.script, [a for a in options.rest if a != "--"], look)
     state: State = "ok" if explanation.overlaps else "note"
-    told = str(explanation).splitlines()[0].removesuffix(f"; {explanation.remedy}")
-    findings = [Finding("overlap", explanation.overlaps, told, state, explanation.remedy)]
+    first = str(explanation).splitlines()[0].removesuffix(f"; {explanation.remedy}")
+    findings = [Finding("overlap", explanation.overlaps, first, state, explanation.remedy)]
     if by_keras:
         findings.insert(0, Finding("called", "keras.Model.fit", "", "note", _TRAINER))
     plan = explanation.plan or "chosen by timing while it trains"
@@ -50,6 +51,5 @@ def explained(script: Path, reached: FirstFit) -> Explanation:
     try:
         explanation: Explanation = reached.trainer.explain(*reached.given, **reached.kwargs)
     except Exception as error:
-        told = one_line(f"{type(error).__name__}: {error}")
-        raise UsageError(f"the fit of {script} would raise {told}") from error
+        raise UsageError(f"the fit of {script} would raise {one_line(told(error))}") from error
     return explanation

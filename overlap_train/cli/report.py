@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TextIO
 
+from overlap_train._support.printing import is_watched, printable
 from overlap_train._support.version import __version__
 
 __all__ = ["Finding", "Report", "State", "UsageError", "one_line", "show", "size"]
@@ -97,10 +98,10 @@ def show(report: Report, *, as_json: bool, stream: TextIO | None = None) -> None
         return
     if as_json:
         stream.write(json.dumps(report.as_dict(), indent=2) + "\n")
-    elif stream.isatty() and os.environ.get("TERM") != "dumb":
+    elif is_watched(stream) and os.environ.get("TERM") != "dumb":
         _show_rich(report, stream)
     else:
-        stream.write("\n".join(_plain_lines(report)) + "\n")
+        stream.write(printable("\n".join(_plain_lines(report)) + "\n", stream))
     stream.flush()
 
 
@@ -156,9 +157,9 @@ def _show_rich(report: Report, stream: TextIO) -> None:
         table.add_column()
         for finding in findings:
             mark, style = _STYLES[finding.state]
-            cell = Text(finding.shown)
+            cell = Text(printable(finding.shown, stream))
             if finding.remedy:
-                cell.append("\n-> ", "dim").append(finding.remedy, "cyan")
+                cell.append("\n-> ", "dim").append(printable(finding.remedy, stream), "cyan")
             table.add_row(Text(mark, style), Text(finding.name), cell)
         console.print()
         console.print(Text(heading, "bold"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import runpy
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from overlap_train._support.arguments import told
 from overlap_train.cli.report import UsageError, one_line
 
 __all__ = ["FirstFit", "first_fit"]
@@ -55,7 +57,7 @@ def first_fit(script: Path, arguments: Sequence[str], look: Callable[[FirstFit],
         UsageError: there is no such script, it raises, or it ends without a `fit`.
         Exception: what `look` raised.
     """
-    if not script.is_file():
+    if not os.path.isfile(script):  # which is False, too, for a name that the system cannot take
         raise UsageError(f"there is no script {script}")
     found: list[Callable[[], T]] = []
     with _stopping_at_fit(look, found), _as_main(script, arguments):
@@ -68,8 +70,8 @@ def first_fit(script: Path, arguments: Sequence[str], look: Callable[[FirstFit],
                 raise UsageError(f"{script} ended with status {end.code} before it called fit") from end
         except Exception as error:
             if not found:
-                told = one_line(f"{type(error).__name__}: {error}")
-                raise UsageError(f"{script} raised before it called fit: {told}") from error
+                reason = one_line(told(error))
+                raise UsageError(f"{script} raised before it called fit: {reason}") from error
     if not found:
         raise UsageError(f"{script} has not called Trainer.fit or keras.Model.fit; {_WHERE}")
     return found[0]()

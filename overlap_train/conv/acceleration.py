@@ -9,6 +9,7 @@ without this package.
 from __future__ import annotations
 
 import functools
+import sys
 from dataclasses import dataclass, field
 
 import keras
@@ -17,6 +18,7 @@ import tensorflow as tf
 from overlap_train._keras import models as keras_models
 from overlap_train._support.fit_arguments import require_verbosity
 from overlap_train._support.numbers import require_count
+from overlap_train._support.printing import printable
 from overlap_train.conv import layers, library
 from overlap_train.conv.convolution import Convolution
 from overlap_train.conv.reporting import format_report
@@ -103,7 +105,7 @@ def accelerate(model: keras.Model, *, batch_size: int | None = None, verbose: in
     result = AccelerationReport(tuple(swapped), skipped, timings)
     object.__setattr__(model, "_overlap_train_acceleration", result)
     if verbose:
-        print(result)
+        print(printable(str(result), sys.stdout))
     return model
 
 

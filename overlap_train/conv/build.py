@@ -21,6 +21,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from overlap_train._support.printing import is_watched
 from overlap_train.conv.bundled import bundle
 from overlap_train.conv.native_cache import (
     LIBRARY_NAME,
@@ -71,7 +72,8 @@ def cache_key(toolchain: Toolchain) -> str:
         toolchain.nvcc or "no CUDA",
     ]
     for part in [*parts, _cpu_description()]:
-        digest.update(part.encode() + b"\0")
+        # A path may hold bytes that are no text.
+        digest.update(part.encode("utf-8", "surrogateescape") + b"\0")
     for source in sorted(p for p in NATIVE_SOURCES.iterdir() if p.is_file()):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     return digest.hexdigest()[:24]
@@ -79,7 +81,7 @@ def cache_key(toolchain: Toolchain) -> str:
 
 def _run(command: list[str], log: list[str], directory: Path | None = None) -> None:
     """Runs a step of the build, its progress shown on one line where stderr is a terminal."""
-    show = sys.stderr.isatty()
+    show = is_watched(sys.stderr)
     rest = ""
 
     def take(chunk: bytes) -> None:

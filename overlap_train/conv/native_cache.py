@@ -35,9 +35,15 @@ def cache_path() -> Path:
     """Returns the directory of all builds, `$OVERLAP_TRAIN_CACHE_DIR` or the user's cache; makes nothing.
 
     Raises:
-        NativeUnavailableError: there is no home directory to keep it in.
+        NativeUnavailableError: there is no home directory to keep it in, or no working directory.
     """
-    directory = convolution_builds()
+    try:
+        directory = convolution_builds()
+    except OSError as error:
+        raise NativeUnavailableError(
+            f"OVERLAP_TRAIN_CACHE_DIR is relative, and the working directory is gone ({error.strerror}); "
+            "name an absolute path there."
+        ) from error
     if directory is None:
         raise NativeUnavailableError(
             "There is no home directory to keep the tiled convolution in; name a directory in "

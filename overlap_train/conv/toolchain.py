@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from overlap_train.errors import NativeUnavailableError
 
@@ -87,10 +86,14 @@ def find_toolchain(*, cuda: bool = False) -> Toolchain:
 
 
 def _find_program(*names: str) -> str | None:
-    """Returns the first of the names found on the path or next to this Python, where pip puts CMake."""
-    places = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
+    """Returns the first of the names found on the path or next to this Python, where pip puts CMake.
+
+    Of a Python inside another program it may be unknown where it lies. An empty place would be the working
+    directory.
+    """
+    places = [os.environ.get("PATH", ""), os.path.dirname(sys.executable or "")]
     for name in names:
-        found = shutil.which(name, path=places)
+        found = shutil.which(name, path=os.pathsep.join(filter(None, places)) or os.defpath)
         if found:
             return found
     return None

@@ -99,8 +99,11 @@ def load_mnist(
         require_path("data_dir", data_dir)
     named = os.fspath(data_dir) if data_dir is not None else os.environ.get("TFDS_DATA_DIR")
     if named:
-        return _read(_prepared_dir(Path(named).expanduser(), named=named))
-    default = Path.home() / "tensorflow_datasets"
+        return _read(_prepared_dir(Path(os.path.expanduser(named)), named=named))
+    home = os.path.expanduser("~")
+    if not os.path.isabs(home):
+        return _embedded_digits("no home directory to look for MNIST in")
+    default = Path(home) / "tensorflow_datasets"
     prepared = default / "mnist" / _VERSION
     if (prepared / "dataset_info.json").is_file():
         return _read(prepared)

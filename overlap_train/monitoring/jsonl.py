@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+import stat
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from overlap_train._support.arguments import require_instance, require_mapping, require_path
+from overlap_train._support.arguments import require_instance, require_mapping, require_path, shown
 from overlap_train._support.closing import Closing
 from overlap_train.records import EpochAccount
 
@@ -36,7 +37,7 @@ class AccountLog(Closing):
         """Open the file for appending; make it, and its folders, if need be.
 
         If the last line has no end, as after a crash of the machine, it is completed if it is valid JSON.
-        Otherwise it is cut off, with a warning in the log.
+        Otherwise it is cut off, with a warning in the log. Pipes and devices are not read.
 
         Raises:
             TypeError: `path` is not a path.
@@ -70,7 +71,7 @@ class AccountLog(Closing):
         if self._descriptor is None:
             raise RuntimeError(f"{self._path} is closed; write to it before close()")
         record: dict[str, Any] = {key: _json(value) for key, value in asdict(account).items()}
-        record["metrics"] = {name: _json(value) for name, value in (metrics or {}).items()}
+        record["metrics"] = {_text(name): _json(value) for name, value in (metrics or {}).items()}
         line = (json.dumps(record, allow_nan=False) + "\n").encode()
         written = os.write(self._descriptor, line)
         if written != len(line):
@@ -93,6 +94,8 @@ class AccountLog(Closing):
     def _mend(self) -> None:
         """Make the file end with a line's end."""
         assert self._descriptor is not None
+        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+            return
         contents = self._path.read_bytes()
         rest = contents.rpartition(b"\n")[2]
         if not rest:
@@ -100,7 +103,7 @@ class AccountLog(Closing):
         try:
             json.loads(rest)
             os.write(self._descriptor, b"\n")
-        except ValueError:
+        except (ValueError, RecursionError):
             _logger.warning("%s ended in half a line, of %d bytes; cut off", self._path, len(rest))
             os.ftruncate(self._descriptor, len(contents) - len(rest))
 
@@ -111,8 +114,8 @@ def _json(value: Any) -> Any:
         return value
     try:
         numbers = np.asarray(value, float)
-    except (TypeError, ValueError):
-        return str(value)
+    except Exception:  # whatever an object of others raises, it is no number
+        return _text(value)
     return _finite(numbers.tolist())
 
 
@@ -120,3 +123,10 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(part) for part in value]
     return value if math.isfinite(value) else None
+
+
+def _text(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:  # of an object of the user's, or of one that is nested too deep
+        return shown(value)

@@ -9,6 +9,8 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
+from overlap_train._support.printing import is_watched, printable
+
 __all__ = ["LiveLine", "TolerantStream", "is_terminal"]
 
 _BAR_WIDTH = 20
@@ -18,21 +20,33 @@ _SEPARATOR = ", "
 class TolerantStream:
     """Passes text on until the stream breaks or is closed, and is silent from then on.
 
-    A lost terminal or a closed pipe must not end hours of training.
+    A lost terminal or a closed pipe must not end hours of training, nor a letter that the stream's
+    encoding has not: it is written as a number.
     """
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._broken = False
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream: Any = stream
+        self._broken = stream is None  # as standard output is where who started the process has closed it
 
     def write(self, text: str) -> int:
         """Write text, unless the stream has broken; returns its length."""
-        self._attempt(self._stream.write, text)
+        self._attempt(self._write, text)
         return len(text)
 
     def flush(self) -> None:
         """Flush the stream, unless it has broken."""
-        self._attempt(self._stream.flush)
+        if not self._broken:
+            self._attempt(self._stream.flush)
+
+    def isatty(self) -> bool:
+        """Whether the stream is a terminal."""
+        return is_watched(self._stream)
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+        except UnicodeEncodeError:
+            self._stream.write(printable(text, self._stream))
 
     def _attempt(self, operation: Any, *args: str) -> None:
         if self._broken:
@@ -41,7 +55,7 @@ class TolerantStream:
             operation(*args)
         except OSError:
             self._broken = True
-        except ValueError:  # what a closed file raises, but an encoding that lacks a character does too
+        except ValueError:  # what a closed file raises, but an odd stream may do too
             if not self._stream.closed:
                 raise
             self._broken = True

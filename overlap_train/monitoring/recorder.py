@@ -18,11 +18,12 @@ from overlap_train._support.arguments import (
     require_instance,
     require_items,
     require_text,
+    shown,
 )
-from overlap_train._support.numbers import require_count
-from overlap_train.records import Span
+from overlap_train._support.numbers import require_count, require_real
+from overlap_train.records import Sample, Span
 
-__all__ = ["OpenSpan", "SpanRecorder", "overlap_s", "union_s"]
+__all__ = ["OpenSpan", "SpanRecorder", "overlap_s", "require_samples", "require_spans", "union_s"]
 
 _start = attrgetter("start_s")
 
@@ -152,6 +153,27 @@ class SpanRecorder:
             self._dropped = 0
 
 
+def require_spans(name: str, spans: Any) -> tuple[Span, ...]:
+    """Return spans that can be drawn and added up, or raise TypeError or ValueError."""
+    expected = "a collection of Span, such as trainer.recorder.spans()"
+    kept = require_items(name, spans, Span, expected=expected)
+    for span in kept:
+        if not (isinstance(span.name, str) and isinstance(span.thread, str)):
+            found = f"{shown(span.name)} and {shown(span.thread)}"
+            raise TypeError(f"{name} must have text as name and thread; got {found}")
+        require_real(f"start_s of {name}", span.start_s)
+        require_real(f"end_s of {name}", span.end_s)
+    return kept
+
+
+def require_samples(name: str, samples: Any) -> tuple[Sample, ...]:
+    """Return samples that have a time, or raise TypeError or ValueError."""
+    kept = require_items(name, samples, Sample, expected="a collection of Sample")
+    for sample in kept:
+        require_real(f"time_s of {name}", sample.time_s)
+    return kept
+
+
 def union_s(spans: Iterable[Span]) -> float:
     """Return the seconds during which at least one of `spans` ran. O(n log n)."""
     return sum(end - start for start, end in _union("spans", spans))
@@ -176,8 +198,7 @@ def overlap_s(spans_a: Iterable[Span], spans_b: Iterable[Span]) -> float:
 def _union(name: str, spans: Iterable[Span]) -> list[tuple[float, float]]:
     """Merge spans into disjoint (start_s, end_s), in order."""
     merged: list[tuple[float, float]] = []
-    kept = require_items(name, spans, Span, expected="a collection of Span")
-    for span in sorted(kept, key=_start):
+    for span in sorted(require_spans(name, spans), key=_start):
         if merged and span.start_s <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(merged[-1][1], span.end_s))
         else:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from overlap_train._support.arguments import require_instance, require_mapping, require_path
+from overlap_train._support.arguments import require_instance, require_mapping, require_path, shown
 from overlap_train._support.closing import Closing
 from overlap_train._support.extras import import_extra
 from overlap_train._support.numbers import require_count
@@ -70,9 +70,11 @@ class AccountWriter(Closing):
         step = require_count("step", step, minimum=0)
         if self._writer is None:
             raise RuntimeError(f"the writer to {self._log_dir} is closed; write before close()")
-        scalars = {f"account/{name}": getattr(account, name) for name in _SECONDS}
+        scalars: dict[str, float] = {}
+        for name in _SECONDS:
+            scalars |= _scalars(f"account/{name}", getattr(account, name))
         for name, value in (metrics or {}).items():
-            scalars |= _scalars(f"validation/{name}", value)
+            scalars |= _scalars(f"validation/{_tag(name)}", value)
         with self._writer.as_default(step=step), self._summary.record_if(True):
             for name, value in scalars.items():
                 self._summary.scalar(name, value)
@@ -95,8 +97,14 @@ class AccountWriter(Closing):
 def _scalars(tag: str, value: Any) -> dict[str, float]:
     try:
         numbers = np.asarray(value, float)
-    except (TypeError, ValueError):
+    except Exception:  # whatever an object of others raises, it is no number
         return {}
     if numbers.size == 1:
         return {tag: float(numbers.ravel()[0])}
     return {f"{tag}/{index}": float(number) for index, number in enumerate(numbers.ravel())}
+
+
+def _tag(name: Any) -> str:
+    """Return a name as TensorFlow takes it: no text may hold half of a character."""
+    text = name if isinstance(name, str) else shown(name)
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from overlap_train._support.arguments import require_items, require_path, require_text, shown
+from overlap_train._support.arguments import require_path, require_text, shown
 from overlap_train._support.extras import import_extra
 from overlap_train._support.files import replacing
-from overlap_train.monitoring.recorder import overlap_s, union_s
+from overlap_train.monitoring.recorder import overlap_s, require_samples, require_spans, union_s
 from overlap_train.monitoring.rows import Bar, merged_bars
 from overlap_train.records import Sample, Span
 
@@ -89,10 +89,7 @@ def save_timeline(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    spans = require_items(
-        "spans", spans, Span, expected="a collection of Span, such as trainer.recorder.spans()"
-    )
-    samples = require_items("samples", samples, Sample, expected="a collection of Sample")
+    spans, samples = require_spans("spans", spans), require_samples("samples", samples)
     title = require_text("title", title, empty=True)
     _check_suffix(require_path("path", path))
     scale = _scale(spans, samples)
@@ -258,7 +255,7 @@ def _head(figure: Any, uppermost: Any, spans: Sequence[Span], colours: Mapping[s
     validated_s = union_s(of_name.get("validate", ()))
     hidden_s = overlap_s(of_name.get("validate", ()), of_name.get("train", ()))
     hidden = [f"{hidden_s / validated_s:.0%} of the validation ran during training"] if validated_s else []
-    heading = " · ".join([*filter(None, [title]), *hidden])
+    heading = " · ".join([*filter(None, [_drawable(title)]), *hidden])
     figure.suptitle(heading, fontsize=11, x=0.008, ha="left").set_parse_math(False)
 
 
@@ -283,8 +280,13 @@ def _shade(colour: str, bar: Bar) -> tuple[float, ...]:
 
 
 def _short(name: str, longest: int = 28) -> str:
-    name = name.removeprefix("overlap_train-")
+    name = _drawable(name.removeprefix("overlap_train-"))
     return name if len(name) <= longest else name[: longest - 1] + "…"
+
+
+def _drawable(text: str) -> str:
+    """Return a text as fonts take it, which know no half of a character."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _seconds(seconds: float) -> str:

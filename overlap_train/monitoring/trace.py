@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from overlap_train._support.arguments import require_items, require_path
+from overlap_train._support.arguments import require_path, shown
 from overlap_train._support.files import replacing
+from overlap_train.monitoring.recorder import require_samples, require_spans
 from overlap_train.monitoring.rows import thread_order
 from overlap_train.records import Sample, Span
 
@@ -46,10 +47,7 @@ def save_chrome_trace(
         OSError: the file cannot be written.
     """
     require_path("path", path)
-    spans = require_items(
-        "spans", spans, Span, expected="a collection of Span, such as trainer.recorder.spans()"
-    )
-    samples = require_items("samples", samples, Sample, expected="a collection of Sample")
+    spans, samples = require_spans("spans", spans), require_samples("samples", samples)
     origin_s = min((*(span.start_s for span in spans), *(sample.time_s for sample in samples)), default=0.0)
     events = [*_span_events(spans, origin_s), *_counter_events(samples, origin_s)]
     with replacing(path) as unfinished, unfinished.open("w", encoding="utf-8") as stream:
@@ -74,7 +72,7 @@ def _span_events(spans: Sequence[Span], origin_s: float) -> Iterator[dict[str, A
             "tid": threads[span.thread],
             "ts": _microseconds(span.start_s - origin_s),
             "dur": _microseconds(span.duration_s),
-            "args": _plain({**known, **span.details}),
+            "args": _plain({**known, **(span.details or {})}),
         }
 
 
@@ -102,10 +100,17 @@ def _microseconds(seconds: float) -> float:
 def _plain(details: Mapping[str, Any]) -> dict[str, Any]:
     """Turn what JSON does not know into text, so that a detail never costs the trace."""
     return {
-        str(key): value
+        _text(key): value
         if value is None
         or isinstance(value, (str, bool, int))
         or (isinstance(value, float) and math.isfinite(value))
-        else str(value)
+        else _text(value)
         for key, value in details.items()
     }
+
+
+def _text(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:  # of an object of the user's
+        return shown(value)

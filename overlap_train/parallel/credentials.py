@@ -8,7 +8,7 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from overlap_train._support.arguments import shown
+from overlap_train._support.arguments import require_path, shown
 from overlap_train._support.files import IrregularFileError, open_regular
 from overlap_train.errors import ClusterConfigError
 
@@ -45,6 +45,7 @@ class TLSFiles:
             ClusterConfigError: if a file cannot be used.
         """
         _read_private(self.key, "tls_key")
+        os.close(_opened(self.certificate, "tls_certificate"))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
@@ -62,6 +63,7 @@ class TLSFiles:
         Raises:
             ClusterConfigError: if the file cannot be used.
         """
+        os.close(_opened(self.authority, "tls_authority"))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
@@ -160,12 +162,7 @@ def _read_key(key_file: Path | None) -> bytes | None:
 
 def _read_private(path: Path, name: str) -> bytes:
     """Return the content of a small file that no other user can read or change."""
-    try:
-        descriptor = open_regular(path, os.O_RDONLY, follow_links=True)
-    except IrregularFileError as error:
-        raise ClusterConfigError(f"{name} must be a regular file; {str(path)!r} is not: {error}") from error
-    except (OSError, ValueError) as error:
-        raise ClusterConfigError(f"{name} cannot be read: {error}") from error
+    descriptor = _opened(path, name)
     try:
         _check_private(os.fstat(descriptor), path, name)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
@@ -175,6 +172,16 @@ def _read_private(path: Path, name: str) -> bytes:
     if len(content) > _LONGEST_FILE:
         raise ClusterConfigError(f"{name} must have at most {_LONGEST_FILE} bytes; {str(path)!r} has more")
     return content
+
+
+def _opened(path: Path, name: str) -> int:
+    """Return the descriptor of a regular file that can be read: OpenSSL would wait for a pipe's other end."""
+    try:
+        return open_regular(path, os.O_RDONLY, follow_links=True)
+    except IrregularFileError as error:
+        raise ClusterConfigError(f"{name} must be a regular file; {str(path)!r} is not: {error}") from error
+    except (OSError, ValueError) as error:
+        raise ClusterConfigError(f"{name} cannot be read: {error}") from error
 
 
 def _check_private(found: os.stat_result, path: Path, name: str) -> None:
@@ -192,11 +199,10 @@ def _check_private(found: os.stat_result, path: Path, name: str) -> None:
 
 
 def _path(name: str, value: object) -> Path:
-    if not isinstance(value, (str, os.PathLike)):
-        raise TypeError(f"{name} must be a path; got {shown(value)}")
-    if not os.fspath(value):
-        raise ClusterConfigError(f"{name} must be a path; got ''")
-    return Path(value)
+    try:
+        return require_path(name, value)
+    except ValueError as error:
+        raise ClusterConfigError(str(error)) from None
 
 
 def _refuse_password() -> str:

@@ -62,7 +62,12 @@ class Door(Generic[_T], Closing):
         self._greeted: dict[Stream, threading.Thread] = {}  # the oldest first
         self._let_in: list[_T] = []  # one at most
         self._closed = False
-        self._woken, self._wake = socket.socketpair()
+        try:
+            self._woken, self._wake = socket.socketpair()
+        except OSError:  # such as too many open files: whoever tries again finds the port free
+            for listener in listeners:
+                listener.close()
+            raise
 
     def wait(self, timeout_s: float) -> _T | None:
         """Return what `greet` did for the first peer that was let in, or None if none was in time."""

@@ -15,7 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from overlap_train._support.arguments import told
 from overlap_train.errors import HostMismatchError
+from overlap_train.parallel.messages import encoded
 from overlap_train.parallel.waiting import CollectiveWaits, SlowHost, find_slow_host
 
 __all__ = ["ClusterHosts", "Hosts", "SingleHost", "make_hosts"]
@@ -42,7 +44,10 @@ class Hosts(abc.ABC):
 
     @abc.abstractmethod
     def gather(self, value: Any) -> list[Any]:
-        """Return the values of all hosts, in their order; None, numbers, strings, lists and dicts."""
+        """Return the values of all hosts, in their order; None, numbers, strings, lists and dicts.
+
+        Arrays, of which logs may be made, come as numbers and lists, and what else there is in them as text.
+        """
 
     @abc.abstractmethod
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -128,7 +133,7 @@ class Hosts(abc.ABC):
                 result = action()
             except BaseException as raised:
                 error = raised
-        failed = self.from_chief(None if error is None else f"{type(error).__name__}: {error}")
+        failed = self.from_chief(None if error is None else told(error))
         if error is not None:
             raise error
         if failed is not None:
@@ -166,7 +171,7 @@ class ClusterHosts(Hosts):
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all hosts, in their order."""
-        own = np.frombuffer(json.dumps(value).encode(), np.uint8)
+        own = np.frombuffer(encoded(value), np.uint8)
         lengths = self._sum_array(np.eye(self.count)[self.index] * len(own)).astype(int)
         parts = np.split(np.zeros(lengths.sum()), np.cumsum(lengths)[:-1])
         parts[self.index] = own.astype(np.float64)

@@ -30,6 +30,7 @@ from overlap_train.parallel.credentials import Credentials, read_credentials
 from overlap_train.parallel.door import Door
 from overlap_train.parallel.endpoints import is_loopback, listen, parse_endpoint
 from overlap_train.parallel.handshake import Stranger, challenge, prove
+from overlap_train.parallel.messages import encoded
 from overlap_train.parallel.stream import Stream
 
 __all__ = ["Check", "Link", "MisunderstoodError", "Refusal", "accept", "connect"]
@@ -78,7 +79,7 @@ class Link(Closing):
         """Send a message and the bytes of arrays.
 
         Args:
-            message: of what JSON knows, and of numbers.
+            message: of what JSON knows; what else there is in it comes as `encoded` makes it.
             parts: arrays.
             timeout_s: seconds for all of it; None means a minute, and a second more for each 100 kB.
 
@@ -87,7 +88,7 @@ class Link(Closing):
         """
         blocks = [np.ascontiguousarray(part).reshape(-1).view(np.uint8) for part in parts]
         sizes = [block.nbytes for block in blocks]
-        header = json.dumps({"message": message, "sizes": sizes}, default=float).encode()
+        header = encoded({"message": message, "sizes": sizes})
         allowed_s = timeout_s if timeout_s is not None else _allowed_s(len(header) + sum(sizes))
         deadline = time.monotonic() + allowed_s
         try:

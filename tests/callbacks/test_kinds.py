@@ -7,6 +7,7 @@ import math
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from overlap_train._callbacks.kinds import unfit
 
@@ -28,11 +29,15 @@ WEIGHTS = MODEL.get_weights()
         ("best", math.inf),
         ("best", math.nan),
         ("best", np.float64(0.5)),
-        ("best", 2**31 - 1),
+        ("best", 2**40),
+        ("best", True),
+        ("best", np.array([[0.5]])),
+        ("best", tf.constant([0.5])),
+        ("cooldown_counter", 2.5),
         ("epoch", []),
         ("epoch", [0, 1, np.int32(2)]),
         ("history", {}),
-        ("history", {"loss": [1.0]}),
+        ("history", {"loss": [1.0], 1: [0.5], None: []}),  # names that a callback has put into the logs
         ("keys", None),
         ("keys", ["loss", "accuracy"]),
         ("best_weights", None),
@@ -50,13 +55,15 @@ def test_values_of_keras_fit(name, value):
         ("wait", 1.0, "is of type float, where a whole number belongs"),
         ("_last_batch_seen", "3", "is of type str, where a whole number or None belongs"),
         ("_ema_weights_in_model", 1, "is of type int, where True or False belongs"),
-        ("best", 2**31, "is of type int, where a number belongs"),
+        ("best", 2**63, "is of type int, where a number belongs"),
+        ("best", [0.5], "is of type list, where a number belongs"),
+        ("cooldown_counter", "2", "is of type str, where a number belongs"),
         ("best", 1e39, "is of type float, where a number belongs"),
         ("best", np.zeros(2), "is of type ndarray, where a number belongs"),
         ("best", np.array("a"), "is of type ndarray, where a number belongs"),
         ("epoch", (0, 1), "is of type tuple, where a list of epochs belongs"),
         ("epoch", [True], "is of type list, where a list of epochs belongs"),
-        ("history", {1: []}, "is of type dict, where a dict of lists belongs"),
+        ("history", {"loss": 1.0}, "is of type dict, where a dict of lists belongs"),
         ("history", [("loss", [])], "is of type list, where a dict of lists belongs"),
         ("keys", "loss", "is of type str, where a list of names belongs"),
     ],

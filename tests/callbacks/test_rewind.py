@@ -9,7 +9,14 @@ from dataclasses import asdict, replace
 import keras
 import pytest
 
-from overlap_train._callbacks.rewind import FileMark, files_of, mark_files, read_marks, rewind_files
+from overlap_train._callbacks.rewind import (
+    FileMark,
+    append_to_files,
+    files_of,
+    mark_files,
+    read_marks,
+    rewind_files,
+)
 from overlap_train.errors import CheckpointCorruptError
 
 HEADER = "epoch,loss\r\n"
@@ -30,9 +37,7 @@ def marked(path, text: str):
 
 
 def after(path, marks, epoch: int, **arguments) -> str:
-    callback = logger(path, **arguments)
-    rewind_files([callback], marks, epoch)
-    assert callback.append
+    rewind_files([logger(path, **arguments)], marks, epoch)
     return path.read_bytes().decode()
 
 
@@ -160,8 +165,31 @@ def test_what_is_no_file_is_neither_read_nor_cut(tmp_path):
     assert mark_files(files_of(callbacks)) == ()
     marks = [FileMark(n, str(tmp_path / "x"), 1, 1, 0, "") for n in range(4)]
     rewind_files([*callbacks, keras.callbacks.History()], marks, 2)
-    assert all(callback.append for callback in callbacks)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["directory", "pipe"]
+
+
+def test_a_log_that_was_empty_is_cut_behind_the_names_of_its_columns(tmp_path):
+    path = tmp_path / "log.csv"
+    marks = marked(path, "")  # a checkpoint inside the first epoch
+    path.write_bytes((HEADER + rows(0, 1) + "2,").encode())
+    assert after(path, marks, 0) == HEADER
+    path.write_bytes((HEADER + rows(1, 2)).encode())
+    assert after(path, marks, 0) == HEADER + rows(1, 2)
+    assert after(path, marks, 1) == HEADER
+
+
+def test_nothing_is_cut_of_another_log_in_the_place_of_one_that_was_empty(tmp_path):
+    path, written = tmp_path / "log.csv", HEADER + rows(0, 1)
+    (mark,) = marked(path, "")
+    path.write_bytes(written.encode())
+    assert after(path, [replace(mark, inode=mark.inode + 1)], 0) == written
+
+
+def test_loggers_are_made_to_append_and_told_apart_by_who_would_not_have(tmp_path):
+    loggers = [logger(tmp_path / "a.csv"), logger(tmp_path / "b.csv", append=True)]
+    assert append_to_files([*loggers, keras.callbacks.History()]) == loggers[:1]
+    assert all(each.append for each in loggers)
+    assert append_to_files(loggers) == []
 
 
 def test_marks_survive_json_and_others_are_corrupt(tmp_path):

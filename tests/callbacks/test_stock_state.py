@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 import pytest
 
-from overlap_train._callbacks.rewind import files_of, mark_files, rewind_files
+from overlap_train._callbacks.rewind import append_to_files, files_of, mark_files, rewind_files
 from overlap_train._callbacks.state import (
     capture,
     check_all,
@@ -71,10 +71,11 @@ def test_stock_callback_resumes_as_if_unbroken(tmp_path, model, name, killed_aft
     resumed = STOCK[name](folder)
     (state,) = through_disk([saved], tmp_path / "state")
     check_all([resumed], [state])
-    rewind_files([resumed], marks, killed_after)
+    append_to_files([resumed])
     begin(resumed, model)
     model.set_weights(weights)
     restore(resumed, state)
+    rewind_files([resumed], marks, killed_after)
     end = run(resumed, model, killed_after, len(LOSSES))
     assert end == expected_end
     assert float(model.optimizer.learning_rate) == expected_rate

@@ -114,7 +114,7 @@ class Training:
     def save(self, logs=LOGS) -> bytes:
         """Runs an epoch, writes its checkpoint twice, and returns the content."""
         resumer, callbacks = self.resumer(), self.callbacks()
-        resumer.rewind_files(callbacks)
+        resumer.accept(callbacks)
         for hook in ("on_train_begin", "on_epoch_end", "on_train_end"):
             for callback in callbacks:
                 getattr(callback, hook)(*([0, dict(LOGS)] if hook == "on_epoch_end" else [{}]))
@@ -130,7 +130,7 @@ class Training:
         """Resumes and delivers another epoch; what is raised is raised by `fit`."""
         resumer, callbacks = self.resumer(), self.callbacks()
         try:
-            resumer.rewind_files(callbacks)
+            resumer.accept(callbacks)
             for callback in callbacks:
                 callback.on_train_begin({})
             before = [repr(state) for state in capture_all(callbacks)]

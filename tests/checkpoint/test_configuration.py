@@ -142,6 +142,59 @@ def test_settings_of_callbacks_are_told_but_not_what_they_remember():
     assert "EarlyStopping_2.patience" in describe_callbacks([first, second])
 
 
+class OwnStopping(keras.callbacks.EarlyStopping):
+    """Takes a setting of Keras's from its user, and adds one."""
+
+    def __init__(self, monitor, colour="red"):
+        super().__init__(monitor=monitor)
+        self.colour = colour
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ({"monitor": "val_loss"}, {"monitor": "loss"}, "ModelCheckpoint.monitor is loss (was val_loss)"),
+        ({"mode": "min"}, {"mode": "max"}, "ModelCheckpoint.mode is max (was min)"),
+        ({"save_freq": "epoch"}, {"save_freq": 3}, "ModelCheckpoint.save_freq is 3 (was epoch)"),
+    ],
+)
+def test_what_a_callback_watches_is_told(one, other, expected):
+    def described(settings):
+        return describe_callbacks([keras.callbacks.ModelCheckpoint("best.keras", **settings)])
+
+    assert differences(described(one), described(other), None) == expected
+
+
+def test_of_callbacks_derived_from_keras_the_settings_of_keras_are_told():
+    before, after = (describe_callbacks([OwnStopping(name, name)]) for name in ("loss", "accuracy"))
+    assert differences(before, after, None) == "OwnStopping.monitor is accuracy (was loss)"
+
+
+def falling(epoch):
+    return 0.1 / (1 + epoch)
+
+
+def level(epoch):
+    return 0.1
+
+
+def test_a_schedule_is_told_by_its_name():
+    before, after, same = (
+        describe_callbacks([keras.callbacks.LearningRateScheduler(each)]) for each in (falling, level, level)
+    )
+    assert differences(before, after, None) == "LearningRateScheduler.schedule is level (was falling)"
+    assert differences(after, same, None) is None
+
+
+def test_where_callbacks_write_is_not_told_but_how_they_do():
+    def described(place, separator=","):
+        logger = keras.callbacks.CSVLogger(f"{place}.csv", separator=separator)
+        return describe_callbacks([logger, keras.callbacks.ModelCheckpoint(f"{place}.keras")])
+
+    assert differences(described("a"), described("b"), None) is None
+    assert differences(described("a"), described("a", ";"), None) == "CSVLogger.sep is ; (was ,)"
+
+
 def test_many_differences_are_counted_and_long_values_are_shortened():
     before = {f"a.{number}": "x" for number in range(20)}
     assert differences(before, {}, None).endswith("; and 12 more")

@@ -15,6 +15,7 @@ from overlap_train._checkpoint.fingerprints import (
     describe_sets,
     fingerprint,
 )
+from overlap_train._data import array_feed
 from overlap_train._data.training_data import make_feed
 from overlap_train._keras.data import recognize
 
@@ -30,6 +31,14 @@ def model(optimizer="sgd", loss="mse", metrics=(), units=1):
 
 def feed(x=X):
     return make_feed(recognize(x, Y, batch_size=2), hold_in_memory=lambda size: True)
+
+
+def test_a_model_may_have_no_optimizer():
+    made = model()
+    made.optimizer = None
+    one = fingerprint(made, feed())
+    assert one["optimizer"] == "NoneType\n"
+    assert one["optimizer"] != fingerprint(model(), feed())["optimizer"]
 
 
 def own_loss(y, p):
@@ -58,6 +67,63 @@ def test_what_differs_is_one_part(part, other):
 def test_other_data_is_another_part():
     one, another = fingerprint(model(), feed()), fingerprint(model(), feed(X + 1))
     assert {name for name in one if one[name] != another[name]} == {"data"}
+
+
+def pipeline(*arrays, shuffled=False):
+    dataset = tf.data.Dataset.from_tensor_slices(arrays if len(arrays) > 1 else arrays[0])
+    return (dataset.shuffle(6) if shuffled else dataset).batch(2)
+
+
+class Batches(keras.utils.PyDataset):
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return X[2 * index : 2 * index + 2], Y[2 * index : 2 * index + 2]
+
+
+def described_data(data):
+    return fingerprint(model(), make_feed(recognize(data), hold_in_memory=lambda size: True))["data"]
+
+
+def test_a_training_pipeline_is_told_by_the_arrays_that_it_is_made_from():
+    assert described_data(pipeline(X, Y)) == described_data(pipeline(X.copy(), Y.copy()))
+    assert described_data(pipeline(X, Y)) != described_data(pipeline(X, Y + 1))
+    assert described_data(pipeline(X, Y, shuffled=True)) != described_data(pipeline(X + 1, Y, shuffled=True))
+
+
+def test_a_training_pipeline_is_not_told_by_where_its_files_lie():
+    def read(directory, count=4):
+        names = tf.data.Dataset.from_tensor_slices([f"{directory}/{n}.bin" for n in range(count)])
+        return names.map(lambda name: (tf.strings.length(name)[None], tf.zeros([1]))).batch(2)
+
+    assert described_data(read("here")) == described_data(read("elsewhere"))
+    assert described_data(read("here")) != described_data(read("here", count=3))
+
+
+def test_training_data_of_one_kind_is_told_from_that_of_another():
+    def generator():
+        while True:
+            yield X[:2], Y[:2]
+
+    kinds = [pipeline(X, Y), Batches(), generator(), pipeline(X, Y).repeat()]
+    assert len({described_data(kind) for kind in kinds}) == len(kinds)
+
+
+def test_each_row_of_arrays_counts_unless_they_are_large(monkeypatch):
+    x = np.zeros((5000, 2), "float32")
+    other = x.copy()
+    other[1234, 1] = 1
+
+    def described(x):
+        rows = recognize(x, x, batch_size=100)
+        return make_feed(rows, hold_in_memory=lambda size: True).describe()
+
+    assert described(x) == described(x.copy())
+    assert described(x) != described(other)
+    monkeypatch.setattr(array_feed, "_DIGEST_BYTES", 1600)
+    assert described(x).splitlines()[1].startswith("digest of 100 rows")
+    assert described(x) == described(other)
 
 
 def test_a_loss_is_told_by_its_class_and_settings_or_by_its_name():
@@ -90,6 +156,20 @@ def test_metrics_are_told_by_their_settings_and_not_by_numbers_in_names():
     assert described(auc()) == described(auc())  # the second one is called auc_1
     assert described(auc(curve="PR")) != described(auc())
     assert described("mae") != described("mae", auc())
+
+
+def test_metrics_that_count_sample_weights_are_told_from_those_that_do_not():
+    def described(metrics, weighted_metrics):
+        made = model()
+        made.compile("sgd", "mse", metrics=metrics, weighted_metrics=weighted_metrics, run_eagerly=True)
+        made.test_on_batch(X, Y)
+        return describe_metrics(made)
+
+    mae = keras.metrics.MeanAbsoluteError
+    assert described(["mae"], None) != described(None, ["mae"])
+    assert described(None, ["mae"]) == described(None, ["mae"])
+    assert described([mae(name="a")], [mae(name="b")]) != described([mae(name="a"), mae(name="b")], [])
+    assert described(["mae"], []) == described(["mae"], None)
 
 
 class Untold(keras.metrics.MeanAbsoluteError):

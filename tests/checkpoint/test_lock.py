@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,37 @@ def test_second_store_is_refused_until_the_first_is_closed(tmp_path):
     first.close()
     second.save(state(2))
     second.close()
+
+
+@pytest.mark.parametrize("lost", ["the directory", "the file", "for another file"])
+def test_a_lock_that_was_lost_is_taken_again(tmp_path, lost):
+    directory = tmp_path / "run"
+    first, second = CheckpointStore(directory), CheckpointStore(directory)
+    first.save(state(1))
+    if lost == "the directory":
+        shutil.rmtree(directory)
+    else:
+        (directory / ".lock").unlink()
+        if lost == "for another file":
+            (directory / ".lock").touch()
+    first.save(state(2))
+    with pytest.raises(CheckpointError, match="Another training"):
+        second.save(state(3))
+    first.close()
+    second.close()
+
+
+def test_a_lock_that_was_lost_to_another_is_not_taken_back(tmp_path):
+    first, second = CheckpointStore(tmp_path), CheckpointStore(tmp_path)
+    first.save(state(1))
+    (tmp_path / ".lock").unlink()
+    second.save(state(2))
+    with pytest.raises(CheckpointError, match="Another training"):
+        first.save(state(3))
+    assert first.load_latest().epoch == 2
+    second.close()
+    first.save(state(3))
+    first.close()
 
 
 HOLD = """

@@ -13,7 +13,7 @@ import tensorflow as tf
 from overlap_train import CheckpointPolicy, ExecutionPlan, Trainer, ValidationPolicy, ValidationSet
 from overlap_train.errors import CheckpointMismatchError
 from tests.checkpoint.resuming import Directory
-from tests.networks import CLASSES, FEATURES, arrays, crossentropy
+from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, crossentropy
 from tests.pools import pooled
 from tests.seeds import set_random_seed
 
@@ -109,6 +109,76 @@ def test_a_refused_resume_leaves_the_log_as_it_was(policy_and_log, changes):
     assert sorted(os.listdir(policy.directory)) == directory
     for value, kept in zip(made.get_weights(), initial, strict=True):
         np.testing.assert_array_equal(value, kept)
+
+
+class Counting(keras.callbacks.Callback):
+    """Says what it remembers, and takes it back unless it is told to fail."""
+
+    def __init__(self, fails=None):
+        super().__init__()
+        self.fails = fails
+
+    def get_state(self):
+        return {"count": 1}
+
+    def set_state(self, state):
+        if self.fails is not None:
+            raise self.fails
+
+
+class Averaging(keras.callbacks.Callback):
+    """Keeps an average of a vector in a variable."""
+
+    def __init__(self, size=2):
+        super().__init__()
+        self.average = tf.Variable(np.zeros(size, "float32"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "other"),
+    [(Averaging, 3), (Counting, KeyError("count")), (Counting, KeyboardInterrupt())],
+    ids=["a variable of another shape", "an error of its own", "an interrupt"],
+)
+def test_what_is_refused_while_callbacks_are_put_back_leaves_the_log_too(tmp_path, kind, other):
+    policy = CheckpointPolicy(directory=tmp_path / "run", every_epochs=3)
+    log = keras.callbacks.CSVLogger(tmp_path / "log.csv")
+    with pytest.raises(Killed):
+        fit(policy, epochs=8, callbacks=[log, kind(), killer(4)])
+    log.on_train_end()
+    before = (tmp_path / "log.csv").read_bytes()
+    refused = keras.callbacks.CSVLogger(tmp_path / "log.csv")
+    with pytest.raises((CheckpointMismatchError, KeyError, KeyboardInterrupt)):
+        fit(policy, epochs=8, callbacks=[refused, kind(other), killer(99)])
+    refused.on_train_end()
+    assert (tmp_path / "log.csv").read_bytes() == before
+    assert not refused.append
+    log = keras.callbacks.CSVLogger(tmp_path / "log.csv")
+    fit(policy, epochs=6, callbacks=[log, kind(), killer(99)])
+    assert epochs_in(tmp_path / "log.csv") == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_a_log_whose_checkpoint_lies_inside_the_first_epoch_has_each_row_once(tmp_path):
+    def dying(last: int) -> keras.callbacks.Callback:
+        class InAStep(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                if self.model.optimizer.iterations == last:
+                    raise Killed
+
+        return InAStep()
+
+    def logger():
+        return keras.callbacks.CSVLogger(tmp_path / "log.csv")
+
+    policy = CheckpointPolicy(directory=tmp_path / "run", every_epochs=99, every_steps=1, keep=9)
+    log = logger()
+    with pytest.raises(Killed):
+        fit(policy, epochs=3, callbacks=[log, dying(3)])
+    log.on_train_end()
+    assert epochs_in(tmp_path / "log.csv") == ["0"]
+    for path in sorted(Path(policy.directory).glob("ckpt-*"))[1:]:
+        path.unlink()  # those behind the first step
+    fit(policy, epochs=3, callbacks=[logger(), dying(-1)])
+    assert epochs_in(tmp_path / "log.csv") == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize("append", [False, True])
@@ -232,3 +302,78 @@ def test_a_relative_directory_stays_where_it_was_when_fit_began(tmp_path, monkey
     fit(CheckpointPolicy(directory="run") if as_policy else "run", callbacks=[Mover()])
     assert len(list((tmp_path / "a" / "run").glob("ckpt-*"))) == 2
     assert list((tmp_path / "b").iterdir()) == []
+
+
+class Scores(keras.callbacks.Callback):
+    """Puts a number into the logs, as libraries return it."""
+
+    def __init__(self, make):
+        super().__init__()
+        self._make = make
+
+    def get_state(self):
+        return None
+
+    def set_state(self, state):
+        pass
+
+    def on_epoch_end(self, epoch, logs=None):
+        logs["score"] = self._make(epoch)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda epoch: np.array([0.5 - 0.1 * epoch]),
+        lambda epoch: tf.constant([[0.5]]),
+        lambda epoch: 10**12 - epoch,
+        lambda epoch: np.float16(0.5),
+    ],
+    ids=["an array", "a tensor", "a large integer", "half a number"],
+)
+def test_whatever_a_callback_of_keras_can_watch_can_be_gone_on_from(tmp_path, make):
+    def callbacks():
+        early = keras.callbacks.EarlyStopping("score", mode="min", patience=9)
+        return [Scores(make), early, keras.callbacks.ReduceLROnPlateau("loss", cooldown=1.5, patience=9)]
+
+    fit(tmp_path / "run", epochs=2, callbacks=callbacks())
+    watching = callbacks()
+    assert fit(tmp_path / "run", epochs=3, callbacks=watching).epoch == [0, 1, 2]
+    assert watching[1].best is not None
+
+
+class TrainsItself(keras.Model):
+    """Needs no optimizer."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        x, _ = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self(x) ** 2)
+        variables = self.trainable_variables
+        for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            variable.assign_sub(0.1 * gradient)
+        return {"own": loss}
+
+    def test_step(self, data):
+        return {"own": tf.reduce_mean(self(data[0]) ** 2)}
+
+
+def test_a_model_without_an_optimizer_goes_on(tmp_path):
+    def made():
+        set_random_seed(3)
+        own = TrainsItself()
+        own.compile(optimizer=None)
+        return own
+
+    whole = trainer(made()).fit(X, Y, epochs=3, batch_size=16, verbose=0, validation_data=(VX, VY))
+    fit(tmp_path / "run", epochs=2, made=made())
+    resumed = fit(tmp_path / "run", epochs=3, made=made())
+    assert resumed.epoch == [0, 1, 2]
+    assert_same_history(resumed.history, whole.history)

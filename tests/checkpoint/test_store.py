@@ -61,6 +61,20 @@ def test_order_is_by_number_when_the_digits_run_out(tmp_path):
         assert store.load_latest().epoch == 8
 
 
+def test_a_directory_without_a_number_left_is_refused_before_anything_is_written(tmp_path):
+    last = tmp_path / f"ckpt-{'9' * 18}.otck"
+    last.write_bytes(b"by hand")
+    store = CheckpointStore(tmp_path)
+    for write in (store.acquire, lambda: store.save(state(1))):
+        with pytest.raises(CheckpointError, match=r"behind ckpt-9+\.otck no number is left"):
+            write()
+    assert list(tmp_path.iterdir()) == [last]
+    last.rename(tmp_path / f"ckpt-{'9' * 17}8.otck")
+    assert store.save(state(1)) == last
+    assert store.load_latest().epoch == 1
+    store.close()
+
+
 def test_other_files_are_left_alone(tmp_path):
     for name in ("ckpt-000009.otck.bak", "notes.txt", ".ckpt-x.tmp"):
         (tmp_path / name).write_text("mine")

@@ -67,6 +67,27 @@ def test_where_standard_output_is_closed_nothing_is_written(as_json, monkeypatch
     show(REPORT, as_json=as_json)
 
 
+class Strict(io.TextIOWrapper):
+    """Refuses what its encoding has not, as standard output does."""
+
+    def __init__(self, encoding, terminal):
+        super().__init__(io.BytesIO(), encoding=encoding, errors="strict")
+        self.terminal = terminal
+
+    def isatty(self):
+        return self.terminal
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize(("encoding", "expected"), [("utf-8", "/café\\udcff"), ("ascii", "/caf\\xe9\\udcff")])
+def test_a_path_that_is_no_text_is_shown_all_the_same(terminal, encoding, expected, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Strict(encoding, terminal)
+    report = Report("doctor", {"caches": [Finding("place", "/café\udcff", "", "mend", "ls /café\udcff")]})
+    show(report, as_json=False, stream=stream)
+    assert stream.buffer.getvalue().decode(encoding).count(expected) == 2
+
+
 def test_json_on_a_terminal_is_json():
     assert json.loads(shown(Terminal(), as_json=True))["ok"] is False
 

@@ -75,17 +75,19 @@ def test_a_script_has_its_arguments_and_its_neighbours(script, tmp_path):
         ("sys.exit(3)", "ended with status 3 before it called fit"),
         ("model.evaluate(x, x[:, :1], verbose=0)", "has not called"),
         ("def broken(:", "SyntaxError"),
+        ("class Mute(Exception):\n    __str__ = None\nraise Mute", "fit: Mute: it cannot be printed"),
     ],
-    ids=["raises", "exits", "no-fit", "syntax"],
+    ids=["raises", "exits", "no-fit", "syntax", "raises-what-cannot-be-printed"],
 )
 def test_a_script_without_a_fit_is_wrong_usage(script, body, told):
     with pytest.raises(UsageError, match=told):
         first_fit(script(body), [], kept)
 
 
-def test_a_missing_script_is_named(tmp_path):
+@pytest.mark.parametrize("name", ["nowhere.py", "nowhere" * 1000 + ".py", "\0nowhere.py"])
+def test_a_missing_script_is_named(tmp_path, name):
     with pytest.raises(UsageError, match=r"there is no script .*nowhere\.py"):
-        first_fit(tmp_path / "nowhere.py", [], kept)
+        first_fit(tmp_path / name, [], kept)
 
 
 def test_the_call_is_looked_at_where_it_is_made(script, tmp_path):

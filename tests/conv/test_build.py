@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import threading
 
 import pytest
@@ -34,6 +36,17 @@ def test_key_follows_compiler_cuda_and_flags(builds, monkeypatch) -> None:
     monkeypatch.setattr(conv_build, "_tensorflow_flags", lambda: ("2.99", "-Dflag", ""))
     keys.add(conv_build.cache_key(TOOLCHAIN))
     assert len(keys) == 4
+
+
+def test_a_compiler_whose_path_is_no_text_has_a_key(builds, monkeypatch) -> None:
+    found = [os.fsdecode(b"/opt/caf\xe9/g++"), os.fsdecode(b"/opt/caf\xe8/g++")]
+    chosen = [dataclasses.replace(TOOLCHAIN, compiler=path) for path in found]
+    chosen.append(dataclasses.replace(TOOLCHAIN, compiler_arguments=(found[0],)))
+    assert len({conv_build.cache_key(each) for each in chosen}) == 3
+    monkeypatch.setattr(conv_build, "find_toolchain", lambda **_: chosen[0])
+    assert not conv_build.is_cached()
+    assert conv_build.build() == conv_build.build()
+    assert len(builds) == 1
 
 
 def test_failed_build_leaves_nothing_behind(builds, monkeypatch) -> None:

@@ -105,6 +105,18 @@ def test_without_a_home_a_build_names_the_remedy(builds, monkeypatch) -> None:
         conv_build.build()
 
 
+def test_a_relative_cache_without_a_working_directory_names_the_remedy(builds, monkeypatch, tmp_path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    monkeypatch.setenv("OVERLAP_TRAIN_CACHE_DIR", "cache")
+    gone.rmdir()
+    assert not conv_build.is_cached()
+    for ask in (conv_build.build, conv_build.cache_directory):
+        with pytest.raises(NativeUnavailableError, match=r"working directory is gone.* absolute path"):
+            ask()
+
+
 # Entries that are not what they should be
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,27 @@ def test_arguments_of_the_compiler_are_in_the_key(compiler) -> None:
 def test_a_value_that_names_no_compiler_is_shown(compiler, value) -> None:
     compiler(b"#!/bin/sh\n", value)
     assert "CXX=" in refusal()
+
+
+@pytest.mark.parametrize("executable", [None, ""])
+def test_a_python_that_does_not_know_where_it_lies_looks_on_the_path_alone(
+    compiler, monkeypatch, tmp_path, executable
+) -> None:
+    compiler(b"#!/bin/sh\necho 1.0\n")
+    monkeypatch.setattr(sys, "executable", executable)
+    assert conv_build.find_toolchain().cmake == str(tmp_path / "bin" / "cmake")
+    assert not conv_build.is_cached()
+
+
+@pytest.mark.parametrize("path", [None, ""])
+def test_no_program_of_the_working_directory_is_run(compiler, monkeypatch, tmp_path, path) -> None:
+    compiler(b"#!/bin/sh\necho 1.0\n")
+    monkeypatch.chdir(tmp_path / "bin")
+    monkeypatch.setattr(sys, "executable", "")
+    monkeypatch.setattr(os, "defpath", str(tmp_path / "nowhere"))
+    if path is None:
+        monkeypatch.delenv("PATH")
+    else:
+        monkeypatch.setenv("PATH", path)
+    with pytest.raises(NativeUnavailableError, match="CMake"):
+        conv_build.find_toolchain()

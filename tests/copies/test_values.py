@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 
 import keras
 import numpy as np
@@ -100,6 +101,34 @@ def test_a_resource_says_whether_anything_is_lost(value, constant):
     with pytest.raises(Resource) as caught:
         copied(value)
     assert caught.value.constant is constant
+
+
+class Lazy:
+    """Stands for an object that is not there yet, as the proxies of web frameworks do."""
+
+    def __getattribute__(self, name):
+        raise RuntimeError("outside of its context")
+
+
+class Unready:
+    @property
+    def __dict__(self):
+        raise OSError("not ready")
+
+
+def gone():
+    return weakref.proxy(Box())
+
+
+@pytest.mark.parametrize("make", [Lazy, Unready, gone])
+def test_what_raises_when_it_is_looked_at_is_a_resource(make):
+    with pytest.raises(Resource, match=r"that raises (RuntimeError|OSError|ReferenceError)"):
+        copied(make(), look_into=attributes_of)
+    box = Box([1])
+    box.odd = make()
+    kept = copied(box, look_into=attributes_of)
+    assert kept.attributes == {"content": [1]}
+    assert kept.lost == ("odd",)
 
 
 def test_a_container_in_too_many_others_is_a_resource():

@@ -7,6 +7,7 @@ import io
 import re
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -158,6 +159,11 @@ def test_what_is_no_callback_is_refused_where_keras_fails(callbacks, message):
             call(*arrays(8), callbacks=callbacks, verbose=0)
     with pytest.raises((TypeError, AttributeError)):
         sequential().fit(*arrays(8), callbacks=callbacks, verbose=0)
+
+
+def test_an_array_is_no_list_of_callbacks():
+    with pytest.raises(TypeError, match=r"callbacks must be keras.callbacks.Callback objects; got array\("):
+        require_callbacks(np.arange(2))
 
 
 def test_whatever_keras_can_call_is_a_callback():

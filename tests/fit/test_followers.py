@@ -211,7 +211,7 @@ class Found:
         self.place, self.empty, self.inside = place, empty, inside
         self.rewound = None
 
-    def rewind_files(self, callbacks):
+    def accept(self, callbacks):
         self.rewound = callbacks
 
     def start(self, state, cursor, callbacks, begin_epoch):
@@ -234,7 +234,7 @@ def started(places, **options):
     def work(host):
         place = places[host.index]
         start = SharedStart(host, place.model, None if host.index else found)
-        start.rewind_files(["callback"])
+        start.accept(["callback"])
         return start.start(place.state, cursors[host.index], [], lambda epoch: None)
 
     results = on_hosts(work)

@@ -35,6 +35,25 @@ def test_plain_values_are_refused_and_keras_refuses_them_too(data, message):
         sequential().fit(*data[:2], **weight, verbose=0)
 
 
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ((np.array(1.0), Y), "x of the training data is a single number, without rows"),
+        ((X, tf.constant(2)), "y of the training data is a single number"),
+        (([X, np.float32(3)], Y), "x of the training data is a single number"),
+        (([], []), "there is no training data: x holds no array; pass at least one"),
+        (({}, None), "there is no training data: x holds no array"),
+        (([None, None], [None]), "there is no training data: x holds no array"),
+    ],
+)
+@pytest.mark.parametrize("split", [0.0, 0.5])
+def test_what_has_no_rows_is_refused_where_keras_fails(data, message, split):
+    with pytest.raises(ValueError, match=message):
+        Trainer(sequential()).fit(*data, validation_split=split, verbose=0)
+    with pytest.raises((LookupError, ValueError, AttributeError, tf.errors.OpError)):
+        sequential().fit(*data, validation_split=split, verbose=0)
+
+
 def test_validation_data_and_what_is_split_off_are_looked_at_too():
     with pytest.raises(ValueError, match=r"^y of the validation data holds text"):
         Trainer(sequential()).fit(X, Y, validation_data=(X, TEXT), verbose=0)
@@ -54,7 +73,7 @@ def test_validation_data_and_what_is_split_off_are_looked_at_too():
         tf.constant(TEXT),
         tf.data.Dataset.from_tensor_slices(TEXT),
         "a path",
-        [],
+        ([], X),
         np.zeros((3, 2), "float16"),
         [keras.ops.ones((3, 2))],
     ],

@@ -10,7 +10,12 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._keras.copies import undisturbed
-from overlap_train._keras.randomness import check_random_states, random_states, set_random_states
+from overlap_train._keras.randomness import (
+    check_random_states,
+    random_states,
+    set_numpy_state,
+    set_random_states,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -61,15 +66,54 @@ def test_a_variable_that_somebody_else_restores_is_left_alone():
         {"python": [3, np.zeros(2, np.uint32), None]},
         {"python": random.getstate()},
         {"numpy": {"bit_generator": "os"}},
+        {"numpy": {"bit_generator": "PCG64", "state": {"state": "x", "inc": 1}}},
+        {"numpy": {"bit_generator": "RandomState", "state": {}}},
         {"eager": [1, 2]},
         {"eager": ["x", random.Random(1).getstate()]},
         {"keras": np.array(["a"])},
     ],
-    ids=["few numbers", "as Python has it", "another generator", "no generator", "a text", "texts"],
+    ids=[
+        "few numbers",
+        "as Python has it",
+        "another generator",
+        "nonsense",
+        "no kind",
+        "no generator",
+        "a text",
+        "texts",
+    ],
 )
 def test_states_that_are_none_are_told_before_any_is_put_back(changes):
     with pytest.raises((LookupError, TypeError, ValueError)):
         check_random_states({**random_states(), **changes})
+
+
+@pytest.fixture
+def bit_generator():
+    before = np.random.get_bit_generator()
+    yield
+    np.random.set_bit_generator(before)
+
+
+@pytest.mark.parametrize("kind", [np.random.PCG64, np.random.Philox, np.random.SFC64, np.random.MT19937])
+def test_numpy_draws_from_what_it_drew_from(bit_generator, kind):
+    np.random.set_bit_generator(kind(5))
+    np.random.normal()
+    states = random_states()
+    check_random_states(states)
+    expected = np.random.normal(size=3)
+    for other in (kind, np.random.PCG64DXSM):
+        np.random.set_bit_generator(other(7))
+        set_random_states(states)
+        np.testing.assert_array_equal(np.random.normal(size=3), expected)
+
+
+def test_a_state_of_earlier_releases_is_that_of_the_generator_that_numpy_begins_with(bit_generator):
+    np.random.seed(3)
+    state, expected = np.random.get_state(), np.random.normal()
+    np.random.set_bit_generator(np.random.PCG64(1))
+    set_numpy_state(state)
+    assert np.random.normal() == expected
 
 
 def test_a_state_of_another_shape_is_refused():

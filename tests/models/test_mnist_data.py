@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 from pathlib import Path
 
 import numpy as np
@@ -205,6 +206,17 @@ def test_download_arrives_whole_in_the_default_directory(prepared, empty_home, m
 def test_unwritable_home_falls_back_with_its_reason(empty_home):
     (empty_home / "tensorflow_datasets").write_text("a file in the way")
     assert "cannot be written" in mnist.load_mnist().source
+
+
+def test_without_a_home_the_digits_stand_in(monkeypatch):
+    def unknown(user):
+        raise KeyError(user)
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert "no home directory" in mnist.load_mnist().source
+    with pytest.raises(DataUnavailableError, match="'~nobody-of-that-name' does not exist"):
+        mnist.load_mnist("~nobody-of-that-name")
 
 
 def test_embedded_digits_are_the_same_each_time_and_balanced(digits):

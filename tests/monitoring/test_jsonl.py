@@ -54,6 +54,44 @@ def test_what_json_lacks_becomes_null(tmp_path, value):
     assert record["metrics"] == {"loss": None}
 
 
+class Unprintable:
+    """Raises whatever it is asked."""
+
+    def __array__(self, *arguments, **options):
+        raise KeyError("array")
+
+    def __repr__(self):
+        raise RuntimeError("repr")
+
+
+def nested(depth):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("value", [[10**400], Unprintable(), nested(3000), np.datetime64("2026"), 10**400])
+def test_no_metric_costs_the_line(tmp_path, value):
+    with AccountLog(tmp_path / "log") as log:
+        log.write(_ACCOUNT, {"odd": value, "loss": 1.0})
+    assert _records(tmp_path / "log")[0]["metrics"]["loss"] == 1.0
+
+
+@pytest.mark.parametrize("name", [np.int64(3), (1, "a"), b"loss", math.nan, None, Unprintable(), "\udcff"])
+def test_no_name_of_a_metric_costs_the_line(tmp_path, name):
+    with AccountLog(tmp_path / "log") as log:
+        log.write(_ACCOUNT, {name: 1.0})
+    assert list(_records(tmp_path / "log")[0]["metrics"].values()) == [1.0]
+
+
+def test_a_pipe_is_written_to_and_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with AccountLog(tmp_path / "pipe") as log, open(tmp_path / "pipe") as reader:
+        log.write(_ACCOUNT)
+        assert json.loads(reader.readline())["epoch"] == 2
+
+
 def test_line_can_be_read_before_close(tmp_path):
     with AccountLog(tmp_path / "log") as log:
         log.write(_ACCOUNT)
@@ -76,6 +114,13 @@ def test_half_a_line_left_by_a_crash_does_not_spoil_the_next(tmp_path, rest, epo
     with AccountLog(path) as log:
         log.write(_ACCOUNT)
     assert [record["epoch"] for record in _records(path)] == epochs
+
+
+def test_half_a_line_that_is_nested_too_deep_is_cut_off(tmp_path):
+    (tmp_path / "log").write_text("[" * 100_000)
+    with AccountLog(tmp_path / "log") as log:
+        log.write(_ACCOUNT)
+    assert [record["epoch"] for record in _records(tmp_path / "log")] == [2]
 
 
 def test_full_disk_leaves_no_half_line(tmp_path, monkeypatch):

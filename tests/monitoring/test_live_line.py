@@ -37,8 +37,47 @@ def test_a_closed_stream_is_a_broken_one_and_a_missing_character_is_not():
     closed = io.StringIO()
     closed.close()
     TolerantStream(closed).write("lost")
-    with pytest.raises(UnicodeEncodeError):
-        TolerantStream(io.TextIOWrapper(io.BytesIO(), encoding="ascii")).write("größer")
+    below = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    stream = TolerantStream(below)
+    for text in ("größer, ", "smaller"):
+        stream.write(text)
+    stream.flush()
+    assert below.buffer.getvalue() == rb"gr\xf6\xdfer, smaller"
+
+
+def test_no_stream_is_a_broken_one():
+    stream = TolerantStream(None)
+    assert stream.write("lost") == 4
+    stream.flush()
+    assert not is_terminal(stream)
+
+
+class Teed:
+    """What a program puts in the place of standard output to keep what is written."""
+
+    def __init__(self):
+        self.written = []
+
+    def write(self, text):
+        self.written.append(text)
+
+    def flush(self):
+        """Nothing waits."""
+
+
+class Undecided(Teed):
+    def isatty(self):
+        raise RuntimeError("not open yet")
+
+
+@pytest.mark.parametrize("kind", [Teed, Undecided])
+def test_what_cannot_tell_whether_it_is_a_terminal_is_none(kind):
+    below = kind()
+    stream = TolerantStream(below)
+    assert not is_terminal(stream)
+    stream.write("kept")
+    stream.flush()
+    assert below.written == ["kept"]
 
 
 def test_it_passes_for_the_stream_below():

@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import re
+import sys
 import threading
 
 import pytest
@@ -265,6 +266,15 @@ def _closed_file() -> io.StringIO:
     return stream
 
 
+def test_without_standard_output_nothing_is_shown(make, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    reporter = ProgressReporter(3, 10)
+    _fit(reporter)
+    reporter.message("lost")
+    reporter.close()
+    assert reporter.messages == ["lost"]
+
+
 @pytest.mark.parametrize("make_stream", [_BrokenPipe, _closed_file])
 def test_broken_stream_does_not_end_the_training(make, make_stream):
     reporter, _, _ = make(make_stream())
@@ -273,9 +283,12 @@ def test_broken_stream_does_not_end_the_training(make, make_stream):
 
 
 def test_character_that_the_stream_cannot_write_is_not_taken_for_a_broken_stream(make):
-    reporter, _, _ = make(io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
-    with pytest.raises(UnicodeEncodeError):
-        reporter.message("größer")
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    reporter, _, _ = make(stream)
+    reporter.message("größer")
+    reporter.message("smaller")
+    stream.flush()
+    assert stream.buffer.getvalue().split() == [rb"gr\xf6\xdfer", b"smaller"]
 
 
 def test_bar_of_the_caller_on_the_same_terminal_stays_whole(make):

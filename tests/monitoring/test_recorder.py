@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+import re
 import threading
 
 import pytest
@@ -97,6 +99,21 @@ def test_reader_gets_a_copy_that_later_spans_do_not_change():
     before = recorder.spans()
     recorder.add(_spans((0, 1))[0])
     assert before == ()
+
+
+@pytest.mark.parametrize(
+    ("span", "error", "message"),
+    [
+        (Span("a", "t", math.nan, 1.0), ValueError, "start_s of spans_b must be finite; got nan"),
+        (Span("a", "t", 0.0, 10**400), ValueError, "end_s of spans_b must be finite"),
+        (Span("a", "t", None, 1.0), TypeError, "start_s of spans_b must be a number; got None"),
+        (Span("a", "t", 0.0, True), TypeError, "end_s of spans_b must be a number; got True"),
+        (Span(b"a", "t", 0.0, 1.0), TypeError, "spans_b must have text as name and thread; got b'a' and 't'"),
+    ],
+)
+def test_a_span_that_no_work_has_made_is_refused_by_name(span, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        overlap_s([], [Span("a", "t", 0.0, 1.0), span])
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,32 @@ def test_seconds_and_metrics_stand_at_the_step_given(tmp_path):
     }
 
 
+class Unprintable:
+    """Raises whatever it is asked."""
+
+    def __array__(self, *arguments, **options):
+        raise KeyError("array")
+
+    def __repr__(self):
+        raise RuntimeError("repr")
+
+
+def test_what_is_no_number_is_left_out_whatever_it_raises(tmp_path):
+    odd = {"a": 10**400, "b": [10**400], "c": Unprintable(), "d": 1j, "e": "text"}
+    with AccountWriter(tmp_path) as writer:
+        writer.write(EpochAccount(0, 1, trained_s=10**400), {**odd, "loss": 1.0}, step=1)
+    found = _scalars(tmp_path)
+    assert [tag for tag, _ in found if tag.startswith("validation/")] == ["validation/loss"]
+    assert ("account/trained_s", 1) not in found
+
+
+def test_no_name_of_a_metric_costs_the_epoch(tmp_path):
+    with AccountWriter(tmp_path) as writer:
+        writer.write(_ACCOUNT, {"\udcff": 1.0, Unprintable(): 2.0, 3: 4.0}, step=1)
+    values = [value for (tag, _), value in _scalars(tmp_path).items() if tag.startswith("validation/")]
+    assert values == [1.0, 2.0, 4.0]
+
+
 def test_values_are_on_disk_before_close(tmp_path):
     with AccountWriter(tmp_path) as writer:
         writer.write(_ACCOUNT, {"loss": math.nan}, step=0)

@@ -113,6 +113,11 @@ def test_dollar_signs_in_names_are_no_formulas(tmp_path):
     assert save_timeline(tmp_path / "t.png", spans, title=r"cost $\frac").exists()
 
 
+def test_half_a_character_in_a_name_is_drawn_as_its_number(tmp_path, figures):
+    spans = [Span("train\ud800", "thread\udcff", 0.0, 1.0)]
+    assert save_timeline(tmp_path / "t.svg", spans, title="run \udcff").stat().st_size
+
+
 def test_a_legend_of_long_names_stays_in_the_picture(tmp_path, figures):
     names = [f"network{number}/{'layer' * 12}" for number in range(3)]
     save_timeline(tmp_path / "t.png", [Span(name, "m", i, i + 1) for i, name in enumerate(names)])

@@ -63,6 +63,24 @@ def test_detail_that_json_lacks_does_not_cost_the_trace(tmp_path, value):
     assert _events(path, "X")[0]["args"]["what"] == str(value)
 
 
+class Unprintable:
+    def __repr__(self):
+        raise RuntimeError("repr")
+
+
+def test_detail_that_cannot_be_printed_does_not_cost_the_trace(tmp_path):
+    spans = [Span("a", "m", 0, 1, details={"what": Unprintable(), Unprintable(): 1}), Span("b", "m", 0, 1)]
+    what, other = _events(save_chrome_trace(tmp_path / "trace.json", spans), "X")[0]["args"]
+    assert what == "what"
+    assert "Unprintable" in other
+
+
+def test_sample_without_a_time_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="time_s of samples must be finite"):
+        save_chrome_trace(tmp_path / "trace.json", [], [Sample(math.nan, 1.0, 1)])
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_nested_spans_lie_inside_each_other_after_rounding(tmp_path):
     recorder = SpanRecorder()
     with recorder.span("outer"), recorder.span("inner"):

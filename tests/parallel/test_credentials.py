@@ -101,8 +101,20 @@ def test_two_sources_of_a_key_are_refused(key_file, monkeypatch):
         read_credentials()
 
 
+class Place:
+    """Says where it is, or raises that it cannot."""
+
+    def __init__(self, where):
+        self.where = where
+
+    def __fspath__(self):
+        if isinstance(self.where, Exception):
+            raise self.where
+        return self.where
+
+
 @pytest.mark.parametrize("name", ["key_file", "tls_certificate"])
-@pytest.mark.parametrize("value", [1, b"", True, object()])
+@pytest.mark.parametrize("value", [1, b"", True, object(), Place(b"bytes"), Place(OSError("nowhere"))])
 def test_what_is_no_path_is_refused_by_name(name, value):
     with pytest.raises(TypeError, match=f"{name} must be a path"):
         read_credentials(**{name: value})
@@ -146,4 +158,16 @@ def test_files_for_tls_that_cannot_be_used_are_named(tmp_path):
     with pytest.raises(ClusterConfigError, match="tls_certificate and tls_key cannot be used"):
         tls.server_context()
     with pytest.raises(ClusterConfigError, match="tls_authority cannot be used"):
+        tls.client_context()
+
+
+@pytest.mark.parametrize("put", [os.mkfifo, os.mkdir], ids=["a pipe", "a directory"])
+def test_a_certificate_that_is_no_file_does_not_hold_the_program_up(tmp_path, put, key_file):
+    put(tmp_path / "certificate.pem")
+    link = tmp_path / "link.pem"
+    link.symlink_to("certificate.pem")
+    tls = read_credentials(tls_certificate=link, tls_key=key_file, tls_authority=link).tls
+    with pytest.raises(ClusterConfigError, match="tls_certificate must be a regular file"):
+        tls.server_context()
+    with pytest.raises(ClusterConfigError, match="tls_authority must be a regular file"):
         tls.client_context()

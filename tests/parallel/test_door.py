@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import threading
 import time
@@ -159,3 +160,14 @@ def test_when_no_files_are_to_be_had_the_host_lives_on(executor, listener, visit
         visit().sendall(b"chief")
         waiting.result().close()
     assert refused
+
+
+def test_a_door_that_cannot_be_made_leaves_the_port_free(listener, monkeypatch):
+    def none_left():
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    address = listener.getsockname()
+    monkeypatch.setattr(socket, "socketpair", none_left)
+    with pytest.raises(OSError, match="Too many open files"):
+        Door([listener], read_name)
+    socket.create_server(address).close()

@@ -17,11 +17,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from overlap_train.errors import HostMismatchError
 from tests import interpreters
 from tests.differential import assert_same_content, read_files
 from tests.networks import assert_same_history
+from tests.parallel.together import on_hosts
 
 pytestmark = pytest.mark.timeout(400)
+
+
+def test_what_cannot_say_what_it_is_ends_the_others_too():
+    class Mute(Exception):
+        def __repr__(self):
+            raise RuntimeError("says nothing")
+
+        __str__ = __repr__
+
+    def fail():
+        raise Mute
+
+    own, other = on_hosts(lambda host: host.chief_first(fail))
+    assert isinstance(own, Mute)
+    assert isinstance(other, HostMismatchError)
+    assert "Mute" in str(other)
 
 
 def free_ports(count: int) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import sys
 from pathlib import Path
 
@@ -117,6 +118,33 @@ def test_error_leaves_the_old_file_and_nothing_half(tmp_path):
         _write_half(path)
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["file.txt"]
+
+
+def test_a_long_name_has_room_for_another_beside_it(tmp_path):
+    path = tmp_path / ("é" * 120 + ".json")
+    files.replace_content(path, "new")
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def test_a_device_is_left_alone(tmp_path):
+    path = tmp_path / "device"
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+    except (OSError, AttributeError):
+        pytest.skip("only the administrator of a whole machine may make a device")
+    with pytest.raises(files.IrregularFileError, match="is a device"):
+        files.replace_content(path, "new")
+    assert stat.S_ISCHR(path.stat().st_mode)
+    assert os.listdir(tmp_path) == ["device"]
+
+
+def test_what_other_threads_make_meanwhile_is_as_the_process_wants_it(tmp_path, monkeypatch):
+    def umask(mask):
+        raise AssertionError("the mask is changed for all threads")
+
+    monkeypatch.setattr(os, "umask", umask)
+    files.replace_content(tmp_path / "file", "new")
+    assert os.listdir(tmp_path) == ["file"]
 
 
 def test_file_is_as_readable_as_any_other_of_the_user(tmp_path):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from overlap_train import Trainer
 from overlap_train._support import fit_arguments
 from tests.networks import arrays
 from tests.pools import sequential
@@ -22,6 +23,34 @@ def test_fit_takes_no_epoch_at_all_and_the_scalars_of_numpy():
         verbose=np.int64(0),
     )
     fit_arguments.check_fit(shuffle=1, verbose=True)
+
+
+class Hostile:
+    """Raises whatever it is asked."""
+
+    def __repr__(self):
+        raise RuntimeError("repr")
+
+    def __iter__(self):
+        raise RuntimeError("iter")
+
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+
+def test_what_raises_at_every_question_is_refused_by_name():
+    with pytest.raises(ValueError, match="Expected `freq` to be a list or int"):
+        fit_arguments.epoch_selector(Hostile(), name="freq")
+    with pytest.raises(ValueError, match="Expected `validation_freq` to be a list or int"):
+        fit_arguments.check_frequency(Hostile())
+    with pytest.raises(TypeError, match="preprocess must be a function of a batch or None; got"):
+        Trainer(sequential(), preprocess=Hostile())
+
+
+def test_no_part_to_split_off_is_none_as_under_keras():
+    assert fit_arguments.check_fit(validation_split=None)["validation_split"] == 0.0
+    x, y = arrays(8)
+    sequential().fit(x, y, validation_split=None, verbose=0)
 
 
 def test_epochs_to_validate_may_be_a_range_of_any_length():

@@ -41,6 +41,11 @@ def test_what_is_a_set_of_its_own(value, expected):
     assert is_set(value) is expected
 
 
+def test_a_set_that_says_more_needs_a_name():
+    with pytest.raises(TypeError, match=r'a ValidationSet without a name; pass a dict such as {"clean"'):
+        named_sets(ValidationSet(data=(X, Y)), DEFAULT)
+
+
 def test_no_data_is_no_set():
     assert named_sets(None, DEFAULT) == {}
 

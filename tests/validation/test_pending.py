@@ -120,10 +120,20 @@ def test_cancel_drops_only_what_has_not_begun():
     assert futures[1].cancelled()
 
 
+class Mute(ValueError):
+    """One that cannot say what it is, as those of some libraries outside of their context."""
+
+    def __repr__(self):
+        raise RuntimeError("no text")
+
+    __str__ = __repr__
+
+
 @pytest.mark.parametrize(
     ("error", "shown"),
     [
         (ValueError("first\nsecond"), "ValueError: first"),
+        (Mute(), "Mute: it cannot be printed"),
         (ValueError(), "ValueError: (no message)"),
         (ValueError("x" * 5000), "ValueError: " + "x" * 300),
         (

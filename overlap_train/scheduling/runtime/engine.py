@@ -282,8 +282,8 @@ def _tell(request: Request, outputs: Any, error: BaseException | None) -> None:
     if request.on_done is not None:
         try:
             request.on_done(request, outputs, error)
-        except Exception:
-            # A worker must outlive its users' callbacks.
+        except BaseException:
+            # A worker must outlive its users' callbacks, whatever they raise.
             _log.exception("on_done of request %d failed", request.number)
 
 

@@ -7,9 +7,10 @@ delivered on the worker thread that ran the last layer.
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from overlap_train._support.arguments import shown
@@ -28,6 +29,8 @@ from overlap_train.scheduling.runtime.admission import (
 from overlap_train.scheduling.runtime.engine import Engine
 
 __all__ = ["Service"]
+
+_log = logging.getLogger(__name__)
 
 
 class Service:
@@ -93,8 +96,7 @@ class Service:
             dropped = [] if drain else model.take_waiting()
             self._changed.notify_all()
         error = SchedulerClosedError(f"model {model.name!r} was removed")
-        for submission in dropped:
-            self._settle(submission, None, error)
+        raised = [self._settle(submission, None, error) for submission in dropped]
         if not drain:
             self._engine.abandon(lambda request: request.graph is model.graph, error)
         with self._changed:
@@ -102,6 +104,7 @@ class Service:
                 self._changed.wait()
             self._waiting.models.pop(model.name, None)
             self._changed.notify_all()
+        _raise_first(raised)
 
     def submit(self, submission: Submission, timeout_s: float | None) -> None:
         """Let a submission wait for its turn, as soon as its model's queue has room.
@@ -147,9 +150,10 @@ class Service:
             self.closed = True
             left = [s for model in self._waiting.models.values() for s in model.take_waiting()]
             self._changed.notify_all()
-        for submission in left:
-            self._settle(submission, None, SchedulerClosedError("the scheduler was closed"))
+        error = SchedulerClosedError("the scheduler was closed")
+        raised = [self._settle(submission, None, error) for submission in left]
         self._engine.close()
+        _raise_first(raised)
 
     def _check_open(self) -> None:
         if self.closed:
@@ -212,7 +216,14 @@ class Service:
             batch[0].model.running -= 1
             self._changed.notify_all()
 
-    def _settle(self, submission: Submission, result: Any, error: BaseException | None) -> None:
+    def _settle(
+        self, submission: Submission, result: Any, error: BaseException | None
+    ) -> BaseException | None:
+        """Give a submission its end; returns what a callback of its future raised to end the thread.
+
+        A worker must outlive its users' callbacks, and others wait for what comes behind this one. What is
+        less than the end of a thread the future logs itself.
+        """
         with self._changed:
             submission.model.account.book(
                 arrival_s=submission.arrival_s,
@@ -220,10 +231,22 @@ class Service:
                 deadline_s=submission.deadline_s,
                 failed=error is not None,
             )
-        if error is None:
-            submission.future.set_result(result)
-        else:
-            submission.future.set_exception(error)
+        try:
+            if error is None:
+                submission.future.set_result(result)
+            else:
+                submission.future.set_exception(error)
+        except BaseException as raised:
+            _log.exception("a callback of a future failed")
+            return raised
+        return None
+
+
+def _raise_first(raised: Iterable[BaseException | None]) -> None:
+    """On the caller's own thread, what ends it ends it once all is done."""
+    for error in raised:
+        if error is not None:
+            raise error
 
 
 def _lanes(platform: Platform) -> int:

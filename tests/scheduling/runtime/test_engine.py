@@ -235,6 +235,20 @@ def test_a_recorder_gets_one_span_for_each_layer():
     assert all(span.end_s >= span.start_s and span.details["device"] in ("cpu", "gpu") for span in spans)
 
 
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit, KeyboardInterrupt])
+def test_a_worker_outlives_what_is_called_at_the_end_of_a_request(kind, caplog):
+    def ends(request, outputs, error):
+        raise kind
+
+    watch, graph = Watch(1), one_layer(lambda inputs: [1])
+    with Engine(Platform((Device("cpu"),)), "cpu_only") as engine:
+        engine.start(Request(0, graph, (None,), on_done=ends))
+        engine.start(Request(1, graph, (None,), on_done=watch))
+        watch.wait()
+    assert watch.results == {1: ((1,), None)}
+    assert "on_done of request 0 failed" in caplog.text
+
+
 def test_a_recorder_that_fails_costs_only_its_span(caplog):
     class Recorder:
         def add(self, span):

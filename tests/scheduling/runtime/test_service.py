@@ -202,6 +202,45 @@ def test_closing_fails_what_waits_and_takes_nothing_more():
             late()
 
 
+def ends(kind):
+    def callback(future):
+        raise kind
+
+    return callback
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_a_callback_that_ends_its_thread_keeps_nobody_waiting(kind, caplog):
+    scene = Scene(max_active=1, max_batch=3)
+    first, *others = [scene.submit(value) for value in (1.0, 2.0, 3.0, 4.0)]
+    for future in (first, others[0]):
+        future.add_done_callback(ends(kind))
+    for request in scene.engine.started:  # those that follow join the list
+        scene.engine.end(request)
+    assert [future.result(timeout=0) for future in others] == [[[4.0]], [[6.0]], [[8.0]]]
+    scene.service.drain()
+    assert caplog.text.count("a callback of a future failed") == 2
+
+
+@pytest.mark.parametrize("end", ["close", "remove"])
+def test_what_ends_the_callers_own_thread_does_so_once_all_is_done(end):
+    scene = Scene(max_active=1)
+    running, *waiting = [scene.submit() for _ in range(3)]
+    waiting[0].add_done_callback(ends(KeyboardInterrupt))
+    do = {
+        "close": scene.service.close,
+        "remove": lambda: scene.service.remove(scene.model, drain=False),
+    }
+    with pytest.raises(KeyboardInterrupt):
+        do[end]()
+    for future in waiting:
+        assert isinstance(future.exception(timeout=0), SchedulerClosedError)
+    if end == "close":
+        assert scene.engine.closed == 1
+    else:
+        assert isinstance(running.exception(timeout=0), SchedulerClosedError)
+
+
 def test_draining_ends_at_once_where_nothing_is_left():
     scene = Scene()
     future = scene.submit()
