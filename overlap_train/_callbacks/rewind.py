@@ -103,11 +103,11 @@ def read_marks(described: Sequence[Any]) -> tuple[FileMark, ...]:
         try:
             mark = FileMark(**entry)
         except TypeError as error:
-            raise CheckpointCorruptError(f"its mark of a log makes no sense ({error!s:.160})") from error
+            raise CheckpointCorruptError(f"its mark of a log is invalid ({error!s:.160})") from error
         numbers = (mark.number, mark.device, mark.inode, mark.size_bytes)
         counts = all(is_count(number, _LARGEST_INTEGER) for number in numbers)
         if not counts or not isinstance(mark.path, str) or not isinstance(mark.tail_sha256, str):
-            raise CheckpointCorruptError(f"its mark of a log makes no sense ({reprlib.repr(entry)})")
+            raise CheckpointCorruptError(f"its mark of a log is invalid ({reprlib.repr(entry)})")
         marks.append(mark)
     return tuple(marks)
 

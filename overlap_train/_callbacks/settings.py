@@ -49,11 +49,11 @@ class Settings:
         began = {str(number): settings for number, settings in enumerate(self._began)}
         for number, pairs in described.items():
             if not isinstance(pairs, dict) or number not in began:
-                raise CheckpointCorruptError(f"its settings of callback {number!r:.80} make no sense")
+                raise CheckpointCorruptError(f"its settings of callback {number!r:.80} are invalid")
             for name, pair in pairs.items():
                 fits = isinstance(pair, list) and len(pair) == 2 and name in began[number]
                 if not fits or not all(_is_like(each, began[number][name]) for each in pair):
-                    raise CheckpointCorruptError(f"its setting {name!r:.80} of a callback makes no sense")
+                    raise CheckpointCorruptError(f"its setting {name!r:.80} of a callback is invalid")
 
     def put_back(self, described: Mapping[str, Any]) -> None:
         """Puts settings back where the user has left them as they were."""

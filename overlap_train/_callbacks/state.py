@@ -172,7 +172,7 @@ def _no_object(value: Any, classes: Classes) -> str | None:
     try:
         check_objects(value, classes)
     except ValueError as error:
-        return f"makes no sense: {error}"
+        return f"is invalid: {error}"
     return None
 
 

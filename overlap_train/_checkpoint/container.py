@@ -184,9 +184,9 @@ def _read_manifest(file: BinaryIO, file_bytes: int) -> dict[str, Any]:
     try:
         manifest = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _Damage(f"its manifest makes no sense ({shortened(str(error))})") from error
+        raise _Damage(f"its manifest is invalid ({shortened(str(error))})") from error
     if not isinstance(manifest, dict):
-        raise _Damage(f"its manifest makes no sense (a {type(manifest).__name__} and no dict)")
+        raise _Damage(f"its manifest is invalid (a {type(manifest).__name__} and no dict)")
     return manifest
 
 
@@ -194,19 +194,19 @@ def _field(entry: Mapping[str, Any], name: str, kind: type) -> Any:
     value = entry.get(name)
     if not isinstance(value, kind):
         found = f"of type {type(value).__name__} and not {kind.__name__}" if name in entry else "missing"
-        raise _Damage(f"its manifest makes no sense ({name!r} is {found})")
+        raise _Damage(f"its manifest is invalid ({name!r} is {found})")
     return value
 
 
 def _stored_count(entry: Mapping[str, Any], name: str) -> int:
     if not is_count(entry.get(name)):
-        raise _Damage(f"its manifest makes no sense ({name!r} is {shortened(entry.get(name))})")
+        raise _Damage(f"its manifest is invalid ({name!r} is {shortened(entry.get(name))})")
     return int(entry[name])
 
 
 def _described(entry: object) -> _Array:
     if not isinstance(entry, dict):
-        raise _Damage(f"its manifest makes no sense (an array is described by {shortened(entry)})")
+        raise _Damage(f"its manifest is invalid (an array is described by {shortened(entry)})")
     name, text, shape = _field(entry, "name", str), _field(entry, "dtype", str), _field(entry, "shape", list)
     dtype = _dtype(text)
     if dtype is None:

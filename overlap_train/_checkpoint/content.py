@@ -164,7 +164,7 @@ def understood(state: CheckpointState, variables: ModelState, num_batches: int |
         num_batches: in one pass over the data, where that is known.
 
     Raises:
-        CheckpointCorruptError: a part makes no sense.
+        CheckpointCorruptError: a part is invalid.
     """
     meta = TrainingMeta.of(state, num_batches=num_batches)
     check_values(state.arrays, specs_of(variables))
@@ -181,12 +181,12 @@ def _random_states(state: CheckpointState, meta: TrainingMeta) -> Mapping[str, A
     """Returns the states of everybody's random generators; None where a checkpoint holds none.
 
     Raises:
-        CheckpointCorruptError: they make no sense.
+        CheckpointCorruptError: they are invalid.
     """
     for part in unpack(state.arrays, meta.random, sharing=False):
         try:
             check_random_states(part.values)
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-            raise CheckpointCorruptError(f"its random states make no sense ({error!r:.160})") from error
+            raise CheckpointCorruptError(f"its random states are invalid ({error!r:.160})") from error
         return part.values
     return None

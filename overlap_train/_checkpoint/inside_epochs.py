@@ -42,7 +42,7 @@ def unpack_inside_epochs(state: CheckpointState, described: list[Any], variables
         variables: of the training.
 
     Raises:
-        CheckpointCorruptError: they make no sense.
+        CheckpointCorruptError: they are invalid.
     """
     parts = [part.values for part in unpack(state.arrays, described, sharing=False)]
     values = parts[0] if parts else {"delivered": [], "finished": []}
@@ -68,4 +68,4 @@ def _checked(entry: Any, end: CheckpointState) -> tuple[int, int, dict[str, Any]
         named = isinstance(metrics, dict) and all(isinstance(name, str) for name in metrics)
         if named and is_count(step, end.step) and is_count(epoch, end.epoch):
             return int(epoch), int(step), metrics
-    raise CheckpointCorruptError(f"one of its validations inside epochs makes no sense ({entry!r:.160})")
+    raise CheckpointCorruptError(f"one of its validations inside epochs is invalid ({entry!r:.160})")

@@ -60,7 +60,7 @@ class ModelAttributes:
         """
         for name, value in values.items():
             if not self._is_own(name) or type(value) not in _PLAIN:
-                raise CheckpointCorruptError(f"its attribute {name!r:.80} of the model makes no sense")
+                raise CheckpointCorruptError(f"its attribute {name!r:.80} of the model is invalid")
 
     def put_back(self, values: Mapping[str, Any]) -> list[str]:
         """Puts attributes back, but for those that compiled code reads, whose names are returned."""

@@ -82,7 +82,7 @@ class Resumer(CheckpointWriter):
 
         Raises:
             CheckpointMismatchError: the callbacks are others than those of the checkpoint.
-            CheckpointCorruptError: what all checkpoints hold for them makes no sense.
+            CheckpointCorruptError: what all checkpoints hold for them is invalid.
         """
         listed = list(callbacks)
         configuration = {**self._told.configuration, **describe_callbacks(listed)}
@@ -115,7 +115,7 @@ class Resumer(CheckpointWriter):
 
         Raises:
             CheckpointMismatchError: the callbacks are others than those of the checkpoint.
-            CheckpointCorruptError: what all checkpoints hold for them makes no sense.
+            CheckpointCorruptError: what all checkpoints hold for them is invalid.
             OSError: a file that the training has written cannot be cut.
         """
         listed = list(callbacks)
@@ -153,9 +153,8 @@ class Resumer(CheckpointWriter):
         self._say_lost(found.callbacks)
         stay = restore_all(callbacks, found.callbacks)
         if stay:
-            self._say(
-                f"these attributes of callbacks are not put back and stay as they are: {', '.join(stay)}"
-            )
+            names = ", ".join(stay)
+            self._say(f"these attributes of callbacks cannot be restored and keep their values: {names}")
         self._settings.put_back(found.meta.adjusted)
 
     def _put_attributes_back(self, found: Found) -> None:
@@ -237,7 +236,7 @@ class Resumer(CheckpointWriter):
             )
 
     def _accept(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
-        """Goes back to an older checkpoint if the newest makes no sense to the callbacks."""
+        """Goes back to an older checkpoint if the newest is invalid to the callbacks."""
         if self._found is None:
             return
         try:

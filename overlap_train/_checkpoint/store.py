@@ -145,7 +145,7 @@ class CheckpointStore(Closing):
 
         Args:
             fingerprint: of the training that wants it, or None for no check.
-            check: raises CheckpointCorruptError for a state that makes no sense to the training that wants
+            check: raises CheckpointCorruptError for a state that is invalid to the training that wants
                 it; the checkpoint is then passed over too.
 
         Returns:

@@ -331,5 +331,5 @@ def _factory(name: Any) -> Any:
         return None
     known = {class_name(kind): kind for kind in _FACTORIES}
     if name not in known:
-        raise NotPutBackError("what a defaultdict makes its values with is a function of the user's")
+        raise NotPutBackError("the default_factory of a defaultdict is a custom function")
     return known[name]

@@ -91,7 +91,7 @@ def unpack(
         return tuple(_state(entry, unpacker) for entry in described)
     except _UNFIT as error:
         raise CheckpointCorruptError(
-            f"A state in it makes no sense ({error!r:.160}). Take an older checkpoint or start afresh."
+            f"A state in it is invalid ({error!r:.160}). Take an older checkpoint or start afresh."
         ) from error
 
 

@@ -269,10 +269,10 @@ def _found_by(state: CursorState) -> tuple[int, int] | None:
     """Returns what another process has found of the length of a pass.
 
     Raises:
-        ValueError: it makes no sense.
+        ValueError: it is invalid.
     """
     found = state.data.get("found")
     counts = isinstance(found, tuple) and len(found) == 2 and all(type(n) is int and n > 0 for n in found)
     if found is not None and not counts:
-        raise ValueError(f"the length of its passes makes no sense ({found!r:.160})")
+        raise ValueError(f"the length of its passes is invalid ({found!r:.160})")
     return found

@@ -162,7 +162,7 @@ class IteratorFeed(Feed):
         try:
             others = self._state.put_back(remembered)
         except (LookupError, TypeError, AttributeError, OverflowError) as error:
-            raise ValueError(f"the state of its data makes no sense ({error!r:.160})") from error
+            raise ValueError(f"the state of its data is invalid ({error!r:.160})") from error
         self._recalled, self._position = True, remembered.get("position")
         return others
 

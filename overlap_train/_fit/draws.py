@@ -90,7 +90,7 @@ def read_the_training(
         if found is not None:
             return (
                 f"the Python of the {role} data can get hold of the {type(found).__name__} of this training, "
-                "of which it has to see the state of its turn; "
+                "whose state it must see as of its own batch; "
                 'ValidationPolicy(on_change="continue") would overlap'
             )
     return None

@@ -287,7 +287,7 @@ class LagControl:
         """Goes on as far ahead as when a checkpoint was written, and no further."""
         if max_lag < self._backlog.max_lag:
             self._backlog.max_lag = max_lag
-            self._untold = None if max_lag else "so it was when the checkpoint was written"
+            self._untold = None if max_lag else "the training that wrote the checkpoint did so too"
 
     def waits_for(self, epoch: int) -> None:
         """Takes in that an epoch will follow, and waits for the validation of this one; tells why, once.

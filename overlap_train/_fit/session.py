@@ -240,7 +240,7 @@ class FitSession:
                 "function away, as under keras.Model.fit; let it call model.make_train_function() as well"
             )
         self._train_function = function
-        self._build_anew("a callback had the train function made anew; traced again")
+        self._build_anew("a callback rebuilt the train function; the step is traced again")
 
     def _renew_if_unsettled(self) -> bool:
         """Has the parts built anew if callbacks are to be called otherwise than when that was decided.

@@ -101,7 +101,7 @@ class WorkerPool:
         with contextlib.suppress(RuntimeWarning) if error_type else contextlib.nullcontext():
             warnings.warn(
                 f"{stuck} did not end within {_CLOSE_S:g} s: a job, such as the next batch of a generator "
-                "or an evaluation function, does not return; left behind until the process ends",
+                "or an evaluation function, does not return; its thread is abandoned until the process ends",
                 RuntimeWarning,
                 stacklevel=2,
             )

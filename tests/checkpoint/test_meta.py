@@ -126,7 +126,7 @@ def test_an_epoch_is_in_range(training, newest, epoch):
 )
 def test_a_manifest_that_is_none_is_passed_over(training, newest, text):
     newest.write_bytes(sealed(text))
-    with pytest.warns(RuntimeWarning, match=r"000002.*makes no sense"):
+    with pytest.warns(RuntimeWarning, match=r"000002.*is invalid"):
         assert training.resume() == StartPoint(1, 3, False, LOGS, 1, POSITION)
 
 

@@ -69,6 +69,6 @@ def test_what_the_code_of_the_model_reads_stays(model):
     ids=str,
 )
 def test_what_no_training_has_kept_is_corrupt(model, values):
-    with pytest.raises(CheckpointCorruptError, match="of the model makes no sense"):
+    with pytest.raises(CheckpointCorruptError, match="of the model is invalid"):
         ModelAttributes(model).check(values)
     ModelAttributes(model).check({"best": 1, "rate": None})

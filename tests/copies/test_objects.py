@@ -360,7 +360,7 @@ def test_objects_in_each_other_can_be_read_as_deep_as_they_are_copied(tmp_path):
     ids=str,
 )
 def test_an_object_of_other_parts_is_corrupt(content):
-    with pytest.raises(CheckpointCorruptError, match="makes no sense"):
+    with pytest.raises(CheckpointCorruptError, match="is invalid"):
         unpack({}, [{"kind": "a", "values": {"x": {"object": content}}, "left_out": []}])
 
 

@@ -118,7 +118,7 @@ def test_what_a_pass_has_told_goes_to_another_process():
 
 @pytest.mark.parametrize("found", [3, (1,), (1, "3"), (0, 2), (1, -2), (1, True)])
 def test_what_nobody_can_have_told_is_refused(found):
-    with pytest.raises(ValueError, match="length of its passes makes no sense"):
+    with pytest.raises(ValueError, match="length of its passes is invalid"):
         Cursor(CountingFeed(2, known=False), None).resume(CursorState(1, 2, False, data={"found": found}))
 
 

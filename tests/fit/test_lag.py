@@ -155,7 +155,9 @@ def test_epochs_that_are_rolled_back_end_running_ahead_only_if_another_is_traine
 def test_a_resumed_training_says_that_it_goes_on_in_step_if_it_goes_on(fit, tmp_path):
     fit(2, max_lag=0, resume=tmp_path)
     assert fit(2, resume=tmp_path) == []
-    assert fit(4, resume=tmp_path) == [IN_STEP.format(3) + "so it was when the checkpoint was written"]
+    assert fit(4, resume=tmp_path) == [
+        IN_STEP.format(3) + "the training that wrote the checkpoint did so too"
+    ]
 
 
 def test_a_training_that_was_stopped_inside_its_last_epoch_waits_for_no_core(monkeypatch):

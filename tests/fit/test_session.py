@@ -220,7 +220,7 @@ def test_a_train_function_made_anew_builds_all_anew_once(fit):
     fit.told.does[1] = lambda: fit.model.make_train_function(force=True)
     fit.run()
     assert fit.renewed == 1
-    assert fit.messages == ["a callback had the train function made anew; traced again"]
+    assert fit.messages == ["a callback rebuilt the train function; the step is traced again"]
     assert fit.scene.delivery.epochs == [0, 1, 2]
 
 

@@ -1,4 +1,4 @@
-"""Platforms: refused where they make no sense, and what a transfer costs."""
+"""Platforms: refused where they are invalid, and what a transfer costs."""
 
 from __future__ import annotations
 
