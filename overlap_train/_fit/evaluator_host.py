@@ -27,8 +27,8 @@ from overlap_train._fit.settings import TrainerSettings
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._snapshot import ModelState, Values
-from overlap_train._support.arguments import told
 from overlap_train._support.fit_arguments import epoch_selector
+from overlap_train._support.printing import told
 from overlap_train._support.version import __version__
 from overlap_train._validation.remote import RemoteEvaluator, RemoteRunner
 from overlap_train._validation.suite import NamedRunner, ValidationSuite

@@ -22,6 +22,7 @@ from tensorflow.python.ops import stateful_random_ops
 
 __all__ = ["check_random_states", "numpy_state", "random_states", "set_numpy_state", "set_random_states"]
 
+_numpy_random: Any = np.random  # whose stubs lack the two functions that ask for its kind and set it
 # Those that NumPy's global generator can be made to draw from (`np.random.set_bit_generator`).
 _BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
@@ -106,10 +107,10 @@ def set_numpy_state(state: Any) -> None:
     Raises:
         ValueError: it is none, as for `TypeError`, `LookupError` and `OverflowError`.
     """
-    generator = _bit_generator(state)
-    if type(np.random.get_bit_generator()) is not type(generator):
-        np.random.set_bit_generator(generator)
-    np.random.set_state(state)
+    generator, shared = _bit_generator(state), _numpy_random
+    if type(shared.get_bit_generator()) is not type(generator):
+        shared.set_bit_generator(generator)
+    shared.set_state(state)
 
 
 def _bit_generator(state: Any) -> Any:

@@ -31,9 +31,7 @@ __all__ = [
     "require_mapping",
     "require_path",
     "require_text",
-    "said",
     "shown",
-    "told",
 ]
 
 
@@ -48,19 +46,6 @@ def shown(value: object) -> str:
     except Exception:
         return f"a {type(value).__name__} that cannot be printed"
     return text if len(text) <= 200 else f"{text[:197]}..."
-
-
-def said(error: BaseException) -> str:
-    """Returns what an error says, also of one that cannot be printed."""
-    try:
-        return str(error)
-    except Exception:
-        return "it cannot be printed"
-
-
-def told(error: BaseException) -> str:
-    """Returns the class of an error and what it says."""
-    return f"{type(error).__name__}: {said(error)}"
 
 
 def freeze(instance: object, **values: Any) -> None:

@@ -1,10 +1,10 @@
-"""Streams of others: which characters they can write, and whether a person reads them. Any thread."""
+"""What others print and print on: streams that lack characters, errors that say nothing. Any thread."""
 
 from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["is_watched", "printable"]
+__all__ = ["is_watched", "printable", "said", "told"]
 
 
 def is_watched(stream: Any) -> bool:
@@ -31,3 +31,16 @@ def printable(text: str, stream: Any) -> str:
     """
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def said(error: BaseException) -> str:
+    """Returns what an error says, also of one that cannot be printed."""
+    try:
+        return str(error)
+    except Exception:
+        return "it cannot be printed"
+
+
+def told(error: BaseException) -> str:
+    """Returns the class of an error and what it says."""
+    return f"{type(error).__name__}: {said(error)}"

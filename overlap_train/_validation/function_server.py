@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from overlap_train._keras import copies as keras_copies
 from overlap_train._keras import models as keras_models
-from overlap_train._support.arguments import told
+from overlap_train._support.printing import told
 from overlap_train._validation.attributes import Attributes
 from overlap_train._validation.computations import CopyRefusedError, digest_of
 from overlap_train._validation.private_model import build, cloned

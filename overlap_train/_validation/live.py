@@ -30,7 +30,7 @@ from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import routes
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values
-from overlap_train._support.arguments import told
+from overlap_train._support.printing import told
 from overlap_train._training.step import require_logs
 from overlap_train._validation.traced_with import TracedWith
 from overlap_train._validation.validation_step import ValidationStep

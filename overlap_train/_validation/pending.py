@@ -9,7 +9,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 
 from overlap_train._snapshot import Snapshot
-from overlap_train._support.arguments import said
+from overlap_train._support.printing import said
 from overlap_train.errors import ValidationTimeoutError, worker_error
 from overlap_train.records import ShardOutcome, ValidationResult
 

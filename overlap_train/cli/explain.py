@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from overlap_train._support.arguments import told
+from overlap_train._support.printing import told
 from overlap_train.cli.report import Finding, Report, State, UsageError, one_line
 from overlap_train.cli.script import FirstFit, first_fit
 from overlap_train.records import Explanation

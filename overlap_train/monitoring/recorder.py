@@ -158,8 +158,9 @@ def require_spans(name: str, spans: Any) -> tuple[Span, ...]:
     expected = "a collection of Span, such as trainer.recorder.spans()"
     kept = require_items(name, spans, Span, expected=expected)
     for span in kept:
-        if not (isinstance(span.name, str) and isinstance(span.thread, str)):
-            found = f"{shown(span.name)} and {shown(span.thread)}"
+        texts: tuple[Any, ...] = (span.name, span.thread)
+        if not all(isinstance(text, str) for text in texts):
+            found = " and ".join(map(shown, texts))
             raise TypeError(f"{name} must have text as name and thread; got {found}")
         require_real(f"start_s of {name}", span.start_s)
         require_real(f"end_s of {name}", span.end_s)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from overlap_train._support.arguments import told
+from overlap_train._support.printing import told
 from overlap_train.errors import HostMismatchError
 from overlap_train.parallel.messages import encoded
 from overlap_train.parallel.waiting import CollectiveWaits, SlowHost, find_slow_host

@@ -36,18 +36,6 @@ def test_what_is_no_path_is_refused_by_name(value):
         arguments.require_path("directory", value)
 
 
-class Mute(Exception):
-    def __repr__(self):
-        raise RuntimeError("no text")
-
-    __str__ = __repr__
-
-
-def test_an_error_that_cannot_be_printed_is_told_by_its_class():
-    assert arguments.told(KeyError("a")) == "KeyError: 'a'"
-    assert arguments.told(Mute()) == "Mute: it cannot be printed"
-
-
 def test_importing_the_checks_does_not_start_tensorflow():
     code = (
         "import sys, overlap_train._support.fit_arguments\n"

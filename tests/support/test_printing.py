@@ -1,4 +1,4 @@
-"""What a stream's encoding has not is written as a number, and what cannot tell is no terminal."""
+"""What a stream's encoding has not is written as a number, and what cannot tell is told as such."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from overlap_train._support.printing import is_watched, printable
+from overlap_train._support.printing import is_watched, printable, told
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,15 @@ class Undecided:
 )
 def test_a_terminal_is_what_says_so(stream, expected):
     assert is_watched(stream) is expected
+
+
+class Mute(Exception):
+    def __repr__(self):
+        raise RuntimeError("no text")
+
+    __str__ = __repr__
+
+
+def test_an_error_that_cannot_be_printed_is_told_by_its_class():
+    assert told(KeyError("a")) == "KeyError: 'a'"
+    assert told(Mute()) == "Mute: it cannot be printed"
