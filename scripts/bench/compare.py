@@ -51,7 +51,8 @@ class Settings:
 
 _EPILOG = """\
 The protocol of paper P1, whole (three hours; --resume goes on after a cut):
-  scripts/compare.sh --workloads=mnist --threads=1,6 --epochs=10 --repeats=3 --output_dir=results/mnist --resume
+  scripts/compare.sh --workloads=mnist --threads=1,6 --epochs=10 --repeats=3 --output_dir=results/mnist \\
+    --resume
   scripts/compare.sh --workloads=mnist-1gb --systems=keras-numpy,keras-tfdata,paper,overlap --threads=6 \\
     --epochs=10 --repeats=3 --no-copies --output_dir=results/mnist-1gb --resume
 """

@@ -57,7 +57,7 @@ def test_it_is_put_back_unless_it_was_given_otherwise():
     ids=str,
 )
 def test_what_no_training_has_changed_is_corrupt(changed):
-    with pytest.raises(CheckpointCorruptError, match="no sense"):
+    with pytest.raises(CheckpointCorruptError, match="invalid"):
         Settings([Patient(patience=3)]).check(changed)
 
 
