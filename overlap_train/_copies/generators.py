@@ -27,6 +27,8 @@ _BITS: Mapping[str, Any] = {
 }
 _NUMBER = r"(-?[\d.e+-]+)"
 _COUNT = re.compile(r"count\(" + _NUMBER + "(?:, " + _NUMBER + r")?\)")
+# All of a seed sequence; NumPy would take fewer, and what is compared with it later needs each.
+_PARTS = frozenset(("entropy", "spawn_key", "pool_size", "n_children_spawned"))
 _LARGEST_POOL = 64
 
 
@@ -147,6 +149,8 @@ def _sequence(seeds: Any) -> dict[str, Any]:
 
 
 def _made_sequence(parts: Any) -> np.random.SeedSequence:
+    if parts.keys() != _PARTS:
+        raise ValueError(f"a seed sequence of {sorted(parts)!r:.80}")
     if not 4 <= parts["pool_size"] <= _LARGEST_POOL:
         raise ValueError(f"a pool of {parts['pool_size']!r:.80}")
     return np.random.SeedSequence(**parts)

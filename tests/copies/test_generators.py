@@ -72,6 +72,26 @@ def test_a_counter_goes_on(tmp_path):
     )
 
 
+SEEDS = [["entropy", 1], ["spawn_key", {"tuple": []}], ["pool_size", 4], ["n_children_spawned", 1]]
+BITS = {
+    "dict": [
+        ["bit_generator", "PCG64"],
+        ["state", {"dict": [["state", 1], ["inc", 3]]}],
+        ["has_uint32", 0],
+        ["uinteger", 0],
+    ]
+}
+
+
+def test_a_whole_state_of_a_generator_is_taken():
+    """Of which the states below lack a part."""
+    for content in (
+        ["SeedSequence", {"dict": SEEDS}],
+        ["Generator", {"dict": [["bits", BITS], ["seeds", {"dict": SEEDS}]]}],
+    ):
+        unpack({}, [{"kind": "a", "values": {"x": {"generator": content}}, "left_out": []}])
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -80,8 +100,18 @@ def test_a_counter_goes_on(tmp_path):
         ["Generator", {"dict": [["bits", {"dict": [["bit_generator", "os"]]}], ["seeds", None]]}],
         ["SeedSequence", {"dict": [["entropy", 1], ["spawn_key", []], ["pool_size", 2**40]]}],
         ["count", ["a"]],
+        *(["SeedSequence", {"dict": [part for part in SEEDS if part[0] != name]}] for name, _ in SEEDS),
+        *(
+            [
+                "Generator",
+                {"dict": [["bits", BITS], ["seeds", {"dict": [part for part in SEEDS if part[0] != name]}]]},
+            ]
+            for name, _ in SEEDS
+        ),
+        ["SeedSequence", {"dict": [*SEEDS, ["more", 1]]}],
+        ["SeedSequence", []],
     ],
-    ids=str,
+    ids=lambda content: f"{content}"[:80],
 )
 def test_a_state_of_no_generator_is_corrupt(content):
     with pytest.raises(CheckpointCorruptError, match="is invalid"):
