@@ -150,7 +150,7 @@ def _sequence(seeds: Any) -> dict[str, Any]:
 
 def _made_sequence(parts: Any) -> np.random.SeedSequence:
     if parts.keys() != _PARTS:
-        raise ValueError(f"a seed sequence of {sorted(parts)!r:.80}")
+        raise ValueError(f"seeds of {sorted(parts)!r:.80}")
     if not 4 <= parts["pool_size"] <= _LARGEST_POOL:
         raise ValueError(f"a pool of {parts['pool_size']!r:.80}")
     return np.random.SeedSequence(**parts)
