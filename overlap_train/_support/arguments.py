@@ -32,6 +32,7 @@ __all__ = [
     "require_path",
     "require_text",
     "shown",
+    "text_of",
 ]
 
 
@@ -46,6 +47,14 @@ def shown(value: object) -> str:
     except Exception:
         return f"a {type(value).__name__} that cannot be printed"
     return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def text_of(value: object) -> str:
+    """Returns what a value is printed as, whole, or a short text for one that cannot be printed."""
+    try:
+        return str(value)
+    except Exception:  # of an object of the user's, or of one that is nested too deep
+        return shown(value)
 
 
 def freeze(instance: object, **values: Any) -> None:

@@ -27,7 +27,8 @@ def printable(text: str, stream: Any) -> str:
 
     Args:
         text: any.
-        stream: a text stream; one that names no encoding is taken for UTF-8.
+        stream: a text stream; one that names no encoding, or None, is taken for UTF-8, which lacks halves of
+            characters only.
     """
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)

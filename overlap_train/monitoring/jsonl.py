@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from overlap_train._support.arguments import require_instance, require_mapping, require_path, shown
+from overlap_train._support.arguments import require_instance, require_mapping, require_path, text_of
 from overlap_train._support.closing import Closing
 from overlap_train.records import EpochAccount
 
@@ -71,7 +71,7 @@ class AccountLog(Closing):
         if self._descriptor is None:
             raise RuntimeError(f"{self._path} is closed; write to it before close()")
         record: dict[str, Any] = {key: _json(value) for key, value in asdict(account).items()}
-        record["metrics"] = {_text(name): _json(value) for name, value in (metrics or {}).items()}
+        record["metrics"] = {text_of(name): _json(value) for name, value in (metrics or {}).items()}
         line = (json.dumps(record, allow_nan=False) + "\n").encode()
         written = os.write(self._descriptor, line)
         if written != len(line):
@@ -115,7 +115,7 @@ def _json(value: Any) -> Any:
     try:
         numbers = np.asarray(value, float)
     except Exception:  # whatever an object of others raises, it is no number
-        return _text(value)
+        return text_of(value)
     return _finite(numbers.tolist())
 
 
@@ -123,10 +123,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(part) for part in value]
     return value if math.isfinite(value) else None
-
-
-def _text(value: Any) -> str:
-    try:
-        return str(value)
-    except Exception:  # of an object of the user's, or of one that is nested too deep
-        return shown(value)

@@ -14,6 +14,7 @@ from overlap_train._support.arguments import require_instance, require_mapping, 
 from overlap_train._support.closing import Closing
 from overlap_train._support.extras import import_extra
 from overlap_train._support.numbers import require_count
+from overlap_train._support.printing import printable
 from overlap_train.records import EpochAccount
 
 __all__ = ["AccountWriter"]
@@ -107,4 +108,4 @@ def _scalars(tag: str, value: Any) -> dict[str, float]:
 def _tag(name: Any) -> str:
     """Return a name as TensorFlow takes it: no text may hold half of a character."""
     text = name if isinstance(name, str) else shown(name)
-    return text.encode("utf-8", "backslashreplace").decode()
+    return printable(text, None)

@@ -14,6 +14,7 @@ from typing import Any
 from overlap_train._support.arguments import require_path, require_text, shown
 from overlap_train._support.extras import import_extra
 from overlap_train._support.files import replacing
+from overlap_train._support.printing import printable
 from overlap_train.monitoring.recorder import overlap_s, require_samples, require_spans, union_s
 from overlap_train.monitoring.rows import Bar, merged_bars
 from overlap_train.records import Sample, Span
@@ -255,7 +256,7 @@ def _head(figure: Any, uppermost: Any, spans: Sequence[Span], colours: Mapping[s
     validated_s = union_s(of_name.get("validate", ()))
     hidden_s = overlap_s(of_name.get("validate", ()), of_name.get("train", ()))
     hidden = [f"{hidden_s / validated_s:.0%} of the validation ran during training"] if validated_s else []
-    heading = " · ".join([*filter(None, [_drawable(title)]), *hidden])
+    heading = " · ".join([*filter(None, [printable(title, None)]), *hidden])
     figure.suptitle(heading, fontsize=11, x=0.008, ha="left").set_parse_math(False)
 
 
@@ -280,13 +281,8 @@ def _shade(colour: str, bar: Bar) -> tuple[float, ...]:
 
 
 def _short(name: str, longest: int = 28) -> str:
-    name = _drawable(name.removeprefix("overlap_train-"))
+    name = printable(name.removeprefix("overlap_train-"), None)
     return name if len(name) <= longest else name[: longest - 1] + "…"
-
-
-def _drawable(text: str) -> str:
-    """Return a text as fonts take it, which know no half of a character."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _seconds(seconds: float) -> str:

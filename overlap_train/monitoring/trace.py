@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from overlap_train._support.arguments import require_path, shown
+from overlap_train._support.arguments import require_path, text_of
 from overlap_train._support.files import replacing
 from overlap_train.monitoring.recorder import require_samples, require_spans
 from overlap_train.monitoring.rows import thread_order
@@ -100,17 +100,10 @@ def _microseconds(seconds: float) -> float:
 def _plain(details: Mapping[str, Any]) -> dict[str, Any]:
     """Turn what JSON does not know into text, so that a detail never costs the trace."""
     return {
-        _text(key): value
+        text_of(key): value
         if value is None
         or isinstance(value, (str, bool, int))
         or (isinstance(value, float) and math.isfinite(value))
-        else _text(value)
+        else text_of(value)
         for key, value in details.items()
     }
-
-
-def _text(value: Any) -> str:
-    try:
-        return str(value)
-    except Exception:  # of an object of the user's
-        return shown(value)

@@ -11,6 +11,7 @@ import pytest
 
 from overlap_train.monitoring.jsonl import AccountLog
 from overlap_train.records import EpochAccount
+from tests.support.values import Unprintable
 
 _ACCOUNT = EpochAccount(2, 469, trained_s=3.5, validated_s=1.0, hidden_s=0.75)
 
@@ -52,16 +53,6 @@ def test_what_json_lacks_becomes_null(tmp_path, value):
     record = _records(tmp_path / "log")[0]
     assert record["trained_s"] is None
     assert record["metrics"] == {"loss": None}
-
-
-class Unprintable:
-    """Raises whatever it is asked."""
-
-    def __array__(self, *arguments, **options):
-        raise KeyError("array")
-
-    def __repr__(self):
-        raise RuntimeError("repr")
 
 
 def nested(depth):

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from overlap_train.monitoring.tensorboard import AccountWriter
 from overlap_train.records import EpochAccount
+from tests.support.values import Unprintable
 
 pytest.importorskip("tensorboard", reason="tf.summary needs the package tensorboard")
 
@@ -38,16 +39,6 @@ def test_seconds_and_metrics_stand_at_the_step_given(tmp_path):
         ("account/slow_host_s", 2): 0.0,
         ("validation/loss", 2): 0.25,
     }
-
-
-class Unprintable:
-    """Raises whatever it is asked."""
-
-    def __array__(self, *arguments, **options):
-        raise KeyError("array")
-
-    def __repr__(self):
-        raise RuntimeError("repr")
 
 
 def test_what_is_no_number_is_left_out_whatever_it_raises(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.monitoring.trace import save_chrome_trace
 from overlap_train.records import Sample, Span
+from tests.support.values import Unprintable
 
 
 def _events(path, kind: str) -> list[dict]:
@@ -61,11 +62,6 @@ def test_load_becomes_counters_and_an_unknown_value_is_left_out(tmp_path):
 def test_detail_that_json_lacks_does_not_cost_the_trace(tmp_path, value):
     path = save_chrome_trace(tmp_path / "trace.json", [Span("train", "m", 0, 1, details={"what": value})])
     assert _events(path, "X")[0]["args"]["what"] == str(value)
-
-
-class Unprintable:
-    def __repr__(self):
-        raise RuntimeError("repr")
 
 
 def test_detail_that_cannot_be_printed_does_not_cost_the_trace(tmp_path):

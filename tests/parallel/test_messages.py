@@ -10,11 +10,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train.parallel.messages import encoded
-
-
-class Unprintable:
-    def __repr__(self):
-        raise RuntimeError("says nothing")
+from tests.support.values import Unprintable
 
 
 @pytest.mark.parametrize(

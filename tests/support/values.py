@@ -1,9 +1,14 @@
-"""Values that no check takes, for the tests of this folder."""
+"""Values that no check takes and nothing can print."""
 
 from __future__ import annotations
 
 
 class Unprintable:
+    """Raises whatever it is asked."""
+
+    def __array__(self, *arguments, **options):
+        raise KeyError("no array")
+
     def __repr__(self):
         raise RuntimeError("no text")
 
