@@ -122,6 +122,10 @@ def is_number(value: Any) -> bool:
     return True
 
 
+def _is_cooldown(value: Any) -> bool:
+    return value is not None and is_number(value)  # it begins as the user's `cooldown`
+
+
 def _are_names(value: Any) -> bool:
     return value is None or (isinstance(value, list) and all(isinstance(name, str) for name in value))
 
@@ -145,7 +149,7 @@ _EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "_should_write_train_graph": ("True or False", _is_flag),
     "append": ("True or False", _is_flag),
     "best": ("a number", is_number),
-    "cooldown_counter": ("a number", is_number),  # which begins as the user's `cooldown`
+    "cooldown_counter": ("a number", _is_cooldown),
     "epoch": ("a list of epochs", lambda value: isinstance(value, list) and all(map(_is_count, value))),
     "history": ("a dict of lists", _is_history),
     "keys": ("a list of names", _are_names),

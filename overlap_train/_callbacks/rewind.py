@@ -196,11 +196,18 @@ def _require_marked(file: io.FileIO, path: str, mark: FileMark) -> None:
     status = os.fstat(file.fileno())
     same_file = (status.st_dev, status.st_ino) == (mark.device, mark.inode)
     # Of a log that was empty nothing but its place in the file system can tell.
-    same_path = mark.size_bytes > 0 and os.path.realpath(path) == os.path.realpath(mark.path)
-    if not (same_file or same_path):
+    if not (same_file or (mark.size_bytes > 0 and _same_path(path, mark.path))):
         raise _Other
     if status.st_size < mark.size_bytes or _tail_sha256(file, mark.size_bytes) != mark.tail_sha256:
         raise _Other
+
+
+def _same_path(path: str, marked: str) -> bool:
+    """Tells whether two paths lead to one file; what this system cannot name is no file of it."""
+    try:
+        return os.path.realpath(path) == os.path.realpath(marked)
+    except ValueError:  # a null character, or one that the encoding of file names does not have
+        return False
 
 
 def _header_bytes(file: io.FileIO, separator: str) -> int:

@@ -7,6 +7,7 @@ two thirds of the samples (Theil and Sen's, which outliers do not turn) with its
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 from collections import Counter
@@ -19,7 +20,7 @@ import numpy as np
 import psutil
 from scipy import stats
 
-__all__ = ["ALLOWED", "Drift", "Sample", "count_traces", "drifts", "take"]
+__all__ = ["ALLOWED", "Drift", "Sample", "count_traces", "drifts", "give_back", "take"]
 
 _SHARED = Path("/dev/shm")
 _LEAST = 9
@@ -33,7 +34,7 @@ class Sample:
     Attributes:
         time_s: since the soak began.
         uses: how many pieces of work had ended.
-        memory: resident bytes.
+        memory: resident bytes, after the allocator gave back what it could.
         objects: that Python's collector tracks.
         snapshots: of weights, still alive.
         threads: of the process.
@@ -123,6 +124,15 @@ def count_traces() -> Callable[[], int]:
     return lambda: traced["graphs"]
 
 
+def give_back() -> None:
+    """Collects garbage, and has the allocator return what nobody holds to the system."""
+    while gc.collect():
+        pass
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's alone
+    if trim is not None:
+        trim(0)
+
+
 def take(
     process: psutil.Process,
     began_s: float,
@@ -144,8 +154,7 @@ def take(
     """
     from overlap_train._snapshot import Snapshot  # imports TensorFlow, which `--help` is not to wait for
 
-    while gc.collect():
-        pass
+    give_back()
     objects = gc.get_objects()
     with process.oneshot():
         memory, threads = process.memory_info().rss, process.num_threads()

@@ -78,7 +78,7 @@ def test_every_comparison_can_go_on_and_publish(name, capsys):
     assert all(option in said for option in ("--resume", "--publish", "--output_dir"))
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, "soak"])
+@pytest.mark.parametrize("name", [*COMMANDS, "soak", "growth"])
 @pytest.mark.by_default("scheduling", "start")
 def test_the_help_waits_for_no_tensorflow_and_prints_nothing_else(name):
     program = (

@@ -13,7 +13,8 @@ import psutil
 import pytest
 from tensorflow.python.framework import func_graph
 
-from scripts.bench import soak_samples, soak_work
+from overlap_train import Trainer
+from scripts.bench import growth, soak_samples, soak_work
 from scripts.bench.soak_samples import ALLOWED, Sample, drifts
 
 LEVELS = {"memory": 700 * 2**20, "objects": 400_000, "threads": 9, "descriptors": 7}
@@ -130,3 +131,30 @@ folder.mkdir()
 soak.publish = functools.partial(soak.publish, folder=folder)
 sys.exit(soak.main())
 """
+
+
+@pytest.mark.filterwarnings("ignore:Early stopping conditioned")
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=() if k == "again" else pytest.mark.nightly) for k in growth.KINDS]
+)
+def test_each_kind_of_growth_is_done_by_keras_too(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(soak_work, "_trainer", soak_work._trainer)
+    monkeypatch.setattr(Trainer, "fit", None)
+    soak_work.train_by_keras()
+    soak_work.KINDS[kind](random.Random(1), tmp_path)
+
+
+def test_growth_is_told_for_each_use_once_it_is_warm():
+    uses = [*range(0, 480, 20)]
+    resident = [
+        10**8 - 10**6 * (8 - place) if place < 8 else 10**8 + 3000 * n for place, n in enumerate(uses)
+    ]
+    assert growth.slope(uses, resident) == growth.Slope(3000.0, 3000.0, 3000.0)
+    assert growth.Slope(3000.0, -500.0, 4000.0).shown == "3.0 KB (-0.5 to 4.0)"
+
+
+def test_growth_is_measured_in_processes_of_their_own(tmp_path, capsys):
+    assert growth.main(["--uses=48", "--kinds", "again", f"--output_dir={tmp_path}"]) == 0
+    assert "keras.Model.fit, a use" in capsys.readouterr().out
+    assert growth.main(["--uses=48", "--kinds", "again", f"--output_dir={tmp_path}", "--resume"]) == 0
+    assert "2 entries read back" in capsys.readouterr().out

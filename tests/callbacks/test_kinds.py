@@ -58,6 +58,7 @@ def test_values_of_keras_fit(name, value):
         ("best", 2**63, "is of type int, where a number belongs"),
         ("best", [0.5], "is of type list, where a number belongs"),
         ("cooldown_counter", "2", "is of type str, where a number belongs"),
+        ("cooldown_counter", None, "is of type NoneType, where a number belongs"),
         ("best", 1e39, "is of type float, where a number belongs"),
         ("best", np.zeros(2), "is of type ndarray, where a number belongs"),
         ("best", np.array("a"), "is of type ndarray, where a number belongs"),

@@ -124,6 +124,13 @@ def test_a_log_that_was_replaced_since_is_appended_to(tmp_path, now):
     assert after(path, marks, 2) == now
 
 
+@pytest.mark.parametrize("path", ["a\0b", "/\ud800", "", "/" + 5000 * "a"])
+def test_a_mark_of_a_path_that_no_file_has_is_of_another_log(tmp_path, path):
+    (mark,) = marked(tmp_path / "log.csv", HEADER + rows(0, 1))
+    (tmp_path / "log.csv").write_bytes((HEADER + rows(0, 1, 2)).encode())
+    assert after(tmp_path / "log.csv", [replace(mark, path=path, inode=0)], 2) == HEADER + rows(0, 1, 2)
+
+
 def test_a_log_that_was_moved_or_restored_is_known_again(tmp_path):
     path, moved, before = tmp_path / "log.csv", tmp_path / "moved.csv", HEADER + rows(0, 1)
     marks = marked(path, before)

@@ -18,7 +18,7 @@ DTYPES = [
 ]
 SCALARS = [
     *(None, True, False, 0, -1, 1, 2, 7, 2**31, 2**62, 2**63, 2**64, 10**30, 10**400, 0.5, -0.0, 1e308),
-    *(float("nan"), float("inf"), "", "x", "\ud800", "a" * 5000, "variables/0", "wait", "__class__"),
+    *(float("nan"), float("inf"), "", "x", "\0", "\ud800", "a" * 5000, "variables/0", "wait", "__class__"),
 ]
 PACKED = (
     "array",
@@ -53,6 +53,17 @@ def opened(content: bytes) -> tuple[dict[str, Any], bytes]:
     size = _PREAMBLE.unpack_from(content)[2]
     end = _PREAMBLE.size + size
     return json.loads(content[_PREAMBLE.size : end]), content[end:]
+
+
+def replaced(sound: bytes) -> Iterator[bytes]:
+    """Yields a sound file with each of the values in each place of its manifest, one place at a time."""
+    manifest, data = opened(sound)
+    for container, key in list(_places(manifest)):
+        old = container[key]
+        for value in SCALARS:
+            container[key] = value
+            yield sealed(json.dumps(manifest).encode("ascii"), data)
+        container[key] = old
 
 
 class Fuzzer:

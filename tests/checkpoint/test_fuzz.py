@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -12,18 +13,25 @@ import pytest
 
 from overlap_train._checkpoint.resume import StartPoint
 from overlap_train.errors import CheckpointMismatchError
-from tests.checkpoint.crafting import Fuzzer
+from tests.checkpoint.crafting import Fuzzer, replaced
 from tests.checkpoint.resuming import LOGS, POSITION, Training
 
 
 def fuzz(directory: Path, count: int, seed: int) -> collections.Counter:
-    """Resumes from so many files beside a sound one; returns what came of them."""
+    """Resumes from so many files near a sound one; returns what came of them."""
     training = Training(directory)
     sound = training.save()
+    return _resumed(directory, training, itertools.islice(Fuzzer(sound, seed), count), f" of seed {seed}")
+
+
+def _resumed(
+    directory: Path, training: Training, contents: Iterable[bytes], source: str = ""
+) -> collections.Counter:
+    """Resumes from each of the contents in the place of the newest checkpoint, beside a sound older one."""
     older, newest = sorted(Path(training.policy.directory).glob("ckpt-*"))
     log = training.log.read_bytes()
     outcomes: collections.Counter = collections.Counter()
-    for number, content in enumerate(itertools.islice(Fuzzer(sound, seed), count)):
+    for number, content in enumerate(contents):
         newest.write_bytes(content)
         try:
             with warnings.catch_warnings(record=True) as seen:
@@ -44,7 +52,7 @@ def fuzz(directory: Path, count: int, seed: int) -> collections.Counter:
             outcomes["refused"] += 1
         except BaseException:
             (directory / "found.otck").write_bytes(content)
-            print(f"input {number} of seed {seed} is kept as {directory / 'found.otck'}")
+            print(f"input {number}{source} is kept as {directory / 'found.otck'}")
             raise
         assert older.exists()
         assert training.log.read_bytes() == log
@@ -61,6 +69,15 @@ def test_no_content_of_a_checkpoint_breaks_a_resume(tmp_path):
 @pytest.mark.timeout(7200)
 def test_no_content_of_100000_checkpoints_breaks_a_resume(tmp_path):
     print(dict(fuzz(tmp_path, 100_000, seed=2)))
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_no_value_in_any_place_of_a_checkpoint_breaks_a_resume(tmp_path):
+    training = Training(tmp_path)
+    outcomes = _resumed(tmp_path, training, replaced(training.save()))
+    print(dict(outcomes))
+    assert outcomes["taken"] > 0
 
 
 def test_the_sound_file_of_the_fuzzer_is_taken(tmp_path):

@@ -1,0 +1,164 @@
+"""What a use leaves in memory, beside what the same use by `keras.Model.fit` leaves.
+
+    scripts/soak.sh growth                     every kind that Keras can do too, 480 uses of each
+    scripts/soak.sh growth --kinds fine again
+
+TensorFlow itself keeps some of each call, so a process that only calls Keras grows too. A soak tells how
+much ours grows; this tells how much of it is ours. Each kind runs in a process of its own for each of the
+two, with models that stay and one arena of the allocator, which gives back what it can before each sample.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from scripts.bench import command, soak_samples
+from scripts.bench.orphans import ENDS_WITH_PARENT
+from scripts.bench.publish import Finding, publish
+from scripts.bench.table import Cells, layout
+
+__all__ = ["KINDS", "Slope", "main", "slope"]
+
+KINDS = ("fine", "again", "stopped", "failing callback", "failing training data", "failing validation data")
+_SAMPLES = 24
+_WARM_UP = 1 / 3
+_WORDS = """\
+Each kind of use of the soak that `keras.Model.fit` can do too, {uses} times in a process of its own: by a
+`Trainer`, whose workers validate while it trains, and by the model. The models stay, so that nothing is
+traced again. A sample is the resident memory after `clear_session`, a collection and `malloc_trim`, with one
+arena (`MALLOC_ARENA_MAX=1`). The growth is the slope of the later two thirds of the samples (Theil and Sen),
+with its 95% interval."""
+
+
+@dataclass(frozen=True)
+class Slope:
+    """Growth in bytes a use: the slope, and the ends of its 95% interval."""
+
+    slope: float
+    low: float
+    high: float
+
+    @property
+    def shown(self) -> str:
+        """In KB, with the interval."""
+        return f"{self.slope / 1e3:.1f} KB ({self.low / 1e3:.1f} to {self.high / 1e3:.1f})"
+
+
+def slope(uses: Sequence[int], resident: Sequence[int]) -> Slope:
+    """Returns the slope of the later two thirds of the samples.
+
+    Args:
+        uses: so many before each sample.
+        resident: bytes.
+    """
+    from scipy import stats
+
+    first = int(len(uses) * _WARM_UP)
+    found, _, low, high = stats.theilslopes(resident[first:], uses[first:])
+    return Slope(float(found), float(low), float(high))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measures what the journal does not hold, and prints a row for each kind."""
+    line = _command()
+    options = line.parse(argv)
+    if options.child is not None:
+        _measure(options.child, options.kinds[0], options.uses)
+        return 0
+    if options.uses < 2 * _SAMPLES:
+        line.parser.error(f"--uses has to be {2 * _SAMPLES} or more")
+    rows, data = [], []
+    with line.journal(options) as journal:
+        for kind in options.kinds:
+            found = {}
+            for by in ("overlap_train", "keras"):
+                points = journal.once(f"{kind} {by}", functools.partial(_run, by, kind, options.uses))
+                found[by] = slope(points["uses"], points["resident"])
+                data.append({"kind": kind, "by": by, **points, **asdict(found[by])})
+            rows.append((kind, found["overlap_train"].shown, found["keras"].shown))
+        cells = Cells(("use", "Trainer, a use", "keras.Model.fit, a use"), tuple(rows))
+        print(f"\n{layout(cells)}\n\n{journal.others_line}")
+        if options.publish:
+            page = Finding(
+                series=options.publish,
+                question="How much memory does a use leave, and how much of that by Keras?",
+                title="What a use leaves in memory",
+                words=_WORDS.format(uses=options.uses),
+                command=line.as_typed,
+                tables=[("Growth", cells)],
+                data=data,
+            )
+            print(f"Published: {publish(page, journal.machine, journal.others_line)}")
+    return 0
+
+
+def _run(by: str, kind: str, uses: int) -> dict[str, Any]:
+    """Returns the samples of a process of its own."""
+    with tempfile.TemporaryDirectory(prefix="overlap_train-growth-") as folder:
+        places = {"HOME": folder, "TMPDIR": folder, "OVERLAP_TRAIN_CACHE_DIR": f"{folder}/cache"}
+        quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "MALLOC_ARENA_MAX": "1"}
+        module = [sys.executable, "-W", "ignore", "-m", "scripts.bench.growth"]
+        done = subprocess.run(
+            [*module, f"--child={by}", f"--uses={uses}", "--kinds", kind],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **places, **quiet},
+            preexec_fn=ENDS_WITH_PARENT,
+            check=False,
+        )
+    if done.returncode:
+        raise RuntimeError(f"{kind} by {by} ended with {done.returncode}: {done.stderr[-3000:]}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _measure(by: str, kind: str, uses: int) -> None:
+    """Works in this process, and prints how much was resident after how many uses."""
+    from scripts.bench import soak_work
+
+    if by == "keras":
+        soak_work.train_by_keras()
+    soak_work.keep_models()
+    rng, counts, resident = random.Random(0), [], []
+    for done in range(uses + 1):
+        if done % (uses // _SAMPLES) == 0:
+            counts.append(done)
+            resident.append(_resident_bytes())
+        with tempfile.TemporaryDirectory() as own:
+            soak_work.KINDS[kind](rng, Path(own))
+    print(json.dumps({"uses": counts, "resident": resident}))
+
+
+def _resident_bytes() -> int:
+    """Gives back what can be given, and returns what is left."""
+    import keras
+    import psutil
+
+    keras.backend.clear_session()
+    soak_samples.give_back()
+    return int(psutil.Process().memory_info().rss)
+
+
+def _command() -> command.Command:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--uses", type=int, default=480, help="of each kind (%(default)s)")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND")
+    parser.add_argument("--child", choices=("overlap_train", "keras"), help=argparse.SUPPRESS)
+    return command.Command(
+        parser, script="scripts/soak.sh growth", series="growth", output_dir="results/growth"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(command.run(main))
