@@ -36,9 +36,11 @@ _WARM_UP = 1 / 3
 _WORDS = """\
 Each kind of use of the soak that `keras.Model.fit` can do too, {uses} times in a process of its own: by a
 `Trainer`, whose workers validate while it trains, and by the model. The models stay, so that nothing is
-traced again. A sample is the resident memory after `clear_session`, a collection and `malloc_trim`, with one
-arena (`MALLOC_ARENA_MAX=1`). The growth is the slope of the later two thirds of the samples (Theil and Sen),
-with its 95% interval."""
+traced again. A sample is taken after `clear_session`, a collection and `malloc_trim`, with one arena
+(`MALLOC_ARENA_MAX=1`): what the program holds of the allocator, and how much memory is resident, in which are
+also free pieces between held ones. The growth is the slope of the later two thirds of the samples (Theil and
+Sen), with its 95% interval."""
+_BY = {"overlap_train": "`Trainer`", "keras": "`keras.Model.fit`"}
 
 
 @dataclass(frozen=True)
@@ -55,17 +57,17 @@ class Slope:
         return f"{self.slope / 1e3:.1f} KB ({self.low / 1e3:.1f} to {self.high / 1e3:.1f})"
 
 
-def slope(uses: Sequence[int], resident: Sequence[int]) -> Slope:
+def slope(uses: Sequence[int], sizes: Sequence[int]) -> Slope:
     """Returns the slope of the later two thirds of the samples.
 
     Args:
         uses: so many before each sample.
-        resident: bytes.
+        sizes: in bytes, at each sample.
     """
     from scipy import stats
 
     first = int(len(uses) * _WARM_UP)
-    found, _, low, high = stats.theilslopes(resident[first:], uses[first:])
+    found, _, low, high = stats.theilslopes(sizes[first:], uses[first:])
     return Slope(float(found), float(low), float(high))
 
 
@@ -81,13 +83,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows, data = [], []
     with line.journal(options) as journal:
         for kind in options.kinds:
-            found = {}
             for by in ("overlap_train", "keras"):
                 points = journal.once(f"{kind} {by}", functools.partial(_run, by, kind, options.uses))
-                found[by] = slope(points["uses"], points["resident"])
-                data.append({"kind": kind, "by": by, **points, **asdict(found[by])})
-            rows.append((kind, found["overlap_train"].shown, found["keras"].shown))
-        cells = Cells(("use", "Trainer, a use", "keras.Model.fit, a use"), tuple(rows))
+                held, resident = (slope(points["uses"], points[name]) for name in ("held", "resident"))
+                data.append({"kind": kind, "by": by, **points, "slopes": [asdict(held), asdict(resident)]})
+                rows.append((kind, _BY[by], held.shown, resident.shown))
+        cells = Cells(("use", "by", "held, a use", "resident, a use"), tuple(rows))
         print(f"\n{layout(cells)}\n\n{journal.others_line}")
         if options.publish:
             page = Finding(
@@ -130,24 +131,26 @@ def _measure(by: str, kind: str, uses: int) -> None:
     if by == "keras":
         soak_work.train_by_keras()
     soak_work.keep_models()
-    rng, counts, resident = random.Random(0), [], []
+    rng = random.Random(0)
+    found: dict[str, list[int]] = {"uses": [], "resident": [], "held": []}
     for done in range(uses + 1):
         if done % (uses // _SAMPLES) == 0:
-            counts.append(done)
-            resident.append(_resident_bytes())
+            _look(found, done)
         with tempfile.TemporaryDirectory() as own:
             soak_work.KINDS[kind](rng, Path(own))
-    print(json.dumps({"uses": counts, "resident": resident}))
+    print(json.dumps(found))
 
 
-def _resident_bytes() -> int:
-    """Gives back what can be given, and returns what is left."""
+def _look(found: dict[str, list[int]], done: int) -> None:
+    """Gives back what can be given, and adds what is left after so many uses."""
     import keras
     import psutil
 
     keras.backend.clear_session()
     soak_samples.give_back()
-    return int(psutil.Process().memory_info().rss)
+    found["uses"].append(done)
+    found["resident"].append(int(psutil.Process().memory_info().rss))
+    found["held"].append(soak_samples.held_bytes())
 
 
 def _command() -> command.Command:

@@ -14,13 +14,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import psutil
 from scipy import stats
 
-__all__ = ["ALLOWED", "Drift", "Sample", "count_traces", "drifts", "give_back", "take"]
+__all__ = ["ALLOWED", "Drift", "Sample", "count_traces", "drifts", "give_back", "held_bytes", "take"]
 
 _SHARED = Path("/dev/shm")
 _LEAST = 9
@@ -48,6 +48,7 @@ class Sample:
     time_s: float
     uses: int
     memory: int
+    held: int
     objects: int
     snapshots: int
     threads: int
@@ -64,6 +65,7 @@ class Sample:
 
 ALLOWED = {
     "memory": 0.01,
+    "held": 1024.0,
     "objects": 1.0,
     "snapshots": 0.5,
     "threads": 0.5,
@@ -74,8 +76,9 @@ ALLOWED = {
 }
 """How much more may be there at the end than at the beginning without counting as growth.
 
-A share of the level for memory, whose allocator moves in arenas; so many of Python's objects for each use, as
-TensorFlow loses a list with each call that fails; less than one of what is counted singly."""
+A share of the level for memory, whose allocator moves in arenas; so many bytes held for each use, as
+TensorFlow keeps 88 of each thread that called it, of which a use has up to ten; so many of Python's objects for
+each use, as TensorFlow loses a list with each call that fails; less than one of what is counted singly."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,7 @@ def take(
         time_s=now_s - began_s,
         uses=uses,
         memory=memory,
+        held=held_bytes(),
         objects=len(objects),
         snapshots=sum(type(thing) is Snapshot for thing in objects),
         threads=threads,
@@ -191,8 +195,31 @@ def _drift(name: str, judged: Sequence[Sample], times_h: np.ndarray) -> Drift:
     slope, _, low, high = stats.theilslopes(values, times_h)
     level = float(np.median(values[: max(3, len(values) // 4)]))
     judged_s = float(times_h[-1] - times_h[0]) * 3600
-    per = {"memory": level, "objects": judged[-1].uses - judged[0].uses}.get(name, 1.0)
+    uses = judged[-1].uses - judged[0].uses
+    per = {"memory": level, "held": uses, "objects": uses}.get(name, 1.0)
     return Drift(name, level, float(slope), float(low), float(high), judged_s, ALLOWED[name] * per)
+
+
+class _Allocator(ctypes.Structure):
+    """What glibc's `mallinfo2` returns."""
+
+    _fields_: ClassVar = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+def held_bytes() -> int:
+    """Returns how much the program holds of glibc's allocator, Python's small objects aside; 0 elsewhere."""
+    look = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if look is None:
+        return 0
+    look.restype = _Allocator
+    found = look()
+    return int(found.uordblks + found.hblkhd)
 
 
 def _bytes(folder: Path) -> int:
