@@ -11,6 +11,7 @@ import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,7 @@ def made_generator(value: GeneratorValue) -> Any:
         TypeError: the state is none, as for `ValueError`, `AttributeError` and `OverflowError`.
     """
     kind, state = value.kind, value.state
+    _require_plain(state)
     if kind == "Random":
         made = random.Random()
         made.setstate(state)
@@ -100,6 +102,17 @@ def made_generator(value: GeneratorValue) -> Any:
     bits = _BITS[name]() if seeds is None else _BITS[name](_made_sequence(seeds))
     bits.state = _copied_state(state["bits"])
     return np.random.Generator(bits) if kind == "Generator" else bits
+
+
+def _require_plain(state: Any) -> None:
+    """Raises `TypeError` for what no state holds: NumPy would read a range to its end, if it has one."""
+    if isinstance(state, dict):
+        state = list(state.values())
+    if isinstance(state, (list, tuple)):
+        for part in state:
+            _require_plain(part)
+    elif not isinstance(state, (np.ndarray, np.generic, int, float, str, NoneType)):
+        raise TypeError(f"a state with a {type(state).__name__}")
 
 
 def takes_state(live: Any, value: GeneratorValue) -> bool:

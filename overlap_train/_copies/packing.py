@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import array
 import contextlib
-import reprlib
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from overlap_train._copies.generators import GeneratorValue, made_generator
+from overlap_train._copies.generators import GeneratorValue
 from overlap_train._copies.kept import KeptState
+from overlap_train._copies.making import HOLDERS, MADE_OF_ARRAY, made, written
 from overlap_train._copies.objects import ObjectValue
-from overlap_train._copies.standard import made_of, parts_of
+from overlap_train._copies.standard import parts_of
 from overlap_train._copies.values import DEEPEST, VariableValue, is_shareable
 from overlap_train.errors import CheckpointCorruptError
 
@@ -244,13 +244,12 @@ class _Unpacker:
             return self._again(content, depth) if kind == "again" else self._first(content, depth)
         if kind == "deque":
             maxlen, items = content
-            return deque(self.unpacked(items, depth + 1), maxlen)
-        if kind in _MADE_OF_ARRAY:
-            return _MADE_OF_ARRAY[kind](self._left.pop(content))
+            return deque(written(self.unpacked(items, depth + 1)), maxlen)
+        if kind in MADE_OF_ARRAY:
+            return MADE_OF_ARRAY[kind](self._left.pop(content))
         # What makes something else of its parts would look at each as often as it is held.
-        unpacker = self if kind in _HOLDERS else self.apart()
-        parts = unpacker.unpacked(content, depth + 1)
-        return _MADE_OF_PARTS[kind](parts) if kind in _MADE_OF_PARTS else made_of(kind, parts)
+        unpacker = self if kind in HOLDERS else self.apart()
+        return made(kind, unpacker.unpacked(content, depth + 1))
 
     def apart(self) -> _Unpacker:
         """Returns one of the same arrays for values of which nothing is shared."""
@@ -266,83 +265,16 @@ class _Unpacker:
         if self._shared is None or number in self._shared:
             raise ValueError(f"a value that is shared as {number!r:.80}")
         outside, self._deepest = self._deepest, depth
-        made = self.unpacked(value, depth + 1)
-        if not is_shareable(made):
-            raise TypeError(f"a {type(made).__name__} that is shared")
-        self._shared[number] = made, self._deepest - depth
+        done = self.unpacked(value, depth + 1)
+        if not is_shareable(done):
+            raise TypeError(f"a {type(done).__name__} that is shared")
+        self._shared[number] = done, self._deepest - depth
         self._deepest = max(self._deepest, outside)
-        return made
+        return done
 
     def _again(self, number: Any, depth: int) -> Any:
         if self._shared is None:
             raise ValueError(f"a value that is shared as {number!r:.80}")
-        made, height = self._shared[number]
+        done, height = self._shared[number]
         self._reach(depth + height)
-        return made
-
-
-def _tensor(array: npt.NDArray[Any]) -> tf.Tensor:
-    if array.dtype.kind in "USmM":
-        raise ValueError(f"a tensor of {array.dtype}")
-    return tf.constant(array)
-
-
-def _scalar(array: npt.NDArray[Any]) -> Any:
-    if array.shape != ():
-        raise ValueError(f"a scalar of shape {array.shape}")
-    return array[()]
-
-
-def _list_of(dtype: type) -> Callable[[npt.NDArray[Any]], list[Any]]:
-    def made(array: npt.NDArray[Any]) -> list[Any]:
-        if array.dtype != dtype or array.ndim != 1:
-            raise ValueError(f"a list of numbers of {array.dtype}{array.shape}")
-        return array.tolist()
-
-    return made
-
-
-def _object(parts: Any) -> ObjectValue:
-    kind, partial, items, attributes = parts
-    if not isinstance(kind, str) or not isinstance(partial, bool) or not isinstance(attributes, dict):
-        raise TypeError(f"an object {reprlib.repr(kind):.80}")
-    if not all(isinstance(name, str) for name in attributes):
-        raise TypeError(f"attributes {reprlib.repr(list(attributes)):.80}")
-    return ObjectValue(kind, items, attributes, partial)
-
-
-def _generator(parts: Any) -> GeneratorValue:
-    kind, state = parts
-    value = GeneratorValue(kind, state)
-    made_generator(value)  # or raises
-    return value
-
-
-def _numbers(parts: Any) -> Any:
-    kind, items = parts
-    return array.array(kind, items)
-
-
-_MADE_OF_ARRAY: Mapping[str, Any] = {
-    "array": lambda array: array,
-    "floats": _list_of(np.float64),
-    "ints": _list_of(np.int64),
-    "scalar": _scalar,
-    "tensor": _tensor,
-    "variable": lambda array: VariableValue(_tensor(array)),
-}
-_MADE_OF_PARTS: Mapping[str, Any] = {
-    "tuple": tuple,
-    "set": set,
-    "frozenset": frozenset,
-    "dict": dict,
-    "bytes": bytes.fromhex,
-    "complex": lambda parts: complex(*parts),
-    "bytearray": bytearray.fromhex,
-    "generator": _generator,
-    "int": lambda text: int(text, 16),
-    "numbers": _numbers,
-    "object": _object,
-}
-# Of these, the containers, which hold what they are made of as it is.
-_HOLDERS = frozenset(("dict", "frozenset", "object", "set", "tuple"))
+        return done

@@ -114,4 +114,7 @@ def made_of(name: str, parts: Any) -> Any:
         KeyError: there is no such kind.
         ArithmeticError: the parts are none of this kind; as are `TypeError`, `ValueError` and `OSError`.
     """
-    return _KINDS[name].made(parts)
+    value = _KINDS[name].made(parts)
+    if not is_standard(value):  # a slice of lists, say, which is never written
+        raise TypeError(f"a {name} of {parts!r:.80}")
+    return value

@@ -77,8 +77,9 @@ ALLOWED = {
 """How much more may be there at the end than at the beginning without counting as growth.
 
 A share of the level for memory, whose allocator moves in arenas; so many bytes held for each use, as
-TensorFlow keeps 88 of each thread that called it, of which a use has up to ten; so many of Python's objects for
-each use, as TensorFlow loses a list with each call that fails; less than one of what is counted singly."""
+TensorFlow keeps 88 of each thread that called it, of which a use has up to ten; so many of Python's
+objects for each use, as TensorFlow loses a list with each call that fails; less than one of what is counted
+singly."""
 
 
 @dataclass(frozen=True)
