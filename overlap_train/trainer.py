@@ -161,6 +161,9 @@ class Trainer:
         return self.model.test_step(batch)
 
     @tracebacks.filtered
+    @keywords.checks_names(
+        "Trainer.fit", "Trainer(model, {})", validation=ValidationPolicy, execution=ExecutionPlan
+    )
     def fit(
         self,
         x: Any = None,

@@ -77,6 +77,23 @@ def test_what_prepares_a_batch_is_a_function(preprocess):
         Trainer(sequential(), preprocess=preprocess)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"max_lag": 2},
+            "ValidationPolicy has: pass Trainer(model, validation=ValidationPolicy(max_lag=...))",
+        ),
+        ({"execution": None}, "pass Trainer(model, execution=ExecutionPlan(...))"),
+        ({"callback": 2}, "did you mean 'callbacks'?"),
+    ],
+)
+def test_an_argument_that_fit_has_not_is_answered_with_where_it_belongs(arguments, message):
+    with pytest.raises(TypeError) as raised:
+        Trainer(sequential()).fit(X, Y, **arguments)
+    assert str(raised.value) == f"Trainer.fit has no argument {next(iter(arguments))!r}; {message}"
+
+
 def test_an_evaluation_comes_as_keras_returns_it():
     model = sequential()
     trainer = Trainer(model)

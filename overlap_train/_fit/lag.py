@@ -135,9 +135,8 @@ def _noticed(
     for callback in callbacks:
         for hook in () if callback in late else ordering_hooks(callback):
             name = type(callback).__name__
-            without = (
-                "" if hook == "on_epoch_begin" else f", as would EpochOnly({name}), without its batches,"
-            )
+            left_out = f"overlap_train.EpochOnly({name}(...)), which leaves out its batch hooks"
+            without = "" if hook == "on_epoch_begin" else f", as would {left_out},"
             watches = f"or {name}.overlap_safe = True if it only watches"
             reason = f"{name}.{hook} must not run for an epoch that may be undone"
             return f"{reason}; {_REMEDY}{without or ','} {watches}"

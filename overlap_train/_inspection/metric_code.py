@@ -36,21 +36,21 @@ _CHANGING = frozenset({"random", "time", "os", "datetime", "secrets", "uuid"})
 
 
 def metrics_by_python(model: keras.Model) -> str | None:
-    """Returns what of a user's resets, names or reads the metrics by Python's state, or None.
+    """Returns why a user's metrics are reset, named or read by Python's state, or None if they are not.
 
     Keras runs these methods operation by operation, each time anew. Those that touch variables, tensors and
     other metrics only can be compiled; those whose code reads what Python may change cannot.
     """
     if not methods.is_stock_method(model.reset_metrics):
-        return f"{type(model).__name__}.reset_metrics"
-    if names_metrics_by_python(model):
-        return f"{type(model).__name__}.metrics"
-    if reads_python(model, model.get_metrics_result):
-        return f"{type(model).__name__}.get_metrics_result"
+        return f"{type(model).__name__}.reset_metrics may depend on Python's state"
+    named = (model, "metrics", function_of(look_up(model, "metrics")))
+    read = [(model, "get_metrics_result", model.get_metrics_result)]
     for metric in keras_metrics.metric_leaves(model):
-        for name in ("reset_state", "result"):
-            if reads_python(metric, getattr(metric, name)):
-                return f"{type(metric).__name__}.{name}"
+        read += [(metric, name, getattr(metric, name)) for name in ("reset_state", "result")]
+    for owner, name, method in (named, *read):
+        place = read_of_python(owner, method)
+        if place is not None:
+            return f"{type(owner).__name__}.{name} {_in_words(place)}"
     return None
 
 
@@ -60,17 +60,22 @@ def names_metrics_by_python(model: keras.Model) -> bool:
 
 
 def reads_python(owner: Any, method: Any) -> bool:
-    """Whether a method's result may depend on what Python's objects hold when it runs.
+    """Whether a method's result may depend on what Python's objects hold: see `read_of_python`."""
+    return read_of_python(owner, method) is not None
+
+
+def read_of_python(owner: Any, method: Any) -> Place | None:
+    """Returns the first place that a method reads and Python may change, or None if there is none.
 
     Args:
         owner: a metric or a model.
-        method: of it, bound or as its class has it.
+        method: of it, bound or as its class has it. If its code cannot be read, the place has no name.
     """
     if methods.is_stock_method(method):
-        return False
+        return None
     function = getattr(method, "__func__", method)
     if not isinstance(function, types.FunctionType):
-        return True
+        return Place(owner, "", MISSING, "")
     seen: list[Any] = []
     waiting = [function]
     while waiting:
@@ -79,15 +84,27 @@ def reads_python(owner: Any, method: Any) -> bool:
             continue
         seen.append(function)
         if origin_of(function) is not Origin.USER:
-            if function is seen[0] and any(isinstance(p.found, _PLAIN) for p in _attributes(owner, function)):
-                return True
+            plain = (place for place in _attributes(owner, function) if isinstance(place.found, _PLAIN))
+            if function is seen[0] and (place := next(plain, None)) is not None:
+                return place
             continue
         for place in (*closed_over(function), *named_in(function), *_attributes(owner, function)):
             if isinstance(place.found, types.FunctionType):
                 waiting.append(place.found)
             elif _may_change(place, owner, function):
-                return True
-    return False
+                return place
+    return None
+
+
+def _in_words(place: Place) -> str:
+    """Returns what a method does that reads a place, and what to do about it."""
+    if not place.name:
+        return "may depend on Python's state"
+    name = f"{place.name}.random" if place.found is np else place.name
+    reads = f"reads {name!r}, which Python may change"
+    if isinstance(place.found, (int, float, np.ndarray, np.generic)) and not isinstance(place.found, bool):
+        return f"{reads}; keep a constant in a tensor (keras.ops.convert_to_tensor), a count in a variable"
+    return reads
 
 
 def _attributes(owner: Any, function: types.FunctionType) -> Iterator[Place]:

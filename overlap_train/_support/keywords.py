@@ -19,11 +19,12 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-def checks_names(name: str, **within: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def checks_names(name: str, at: str = "{}", **within: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator: the function then raises a TypeError that helps, for arguments that it has not.
 
     Args:
         name: what users call the function.
+        at: the call that takes the arguments of `within`, with {} for one of them.
         within: by the name of an argument, the class of which it is; arguments of that class are known too.
     """
 
@@ -38,7 +39,7 @@ def checks_names(name: str, **within: type) -> Callable[[Callable[P, R]], Callab
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
             for given in kwargs:
                 if given not in known:
-                    raise TypeError(f"{name} has no argument {given!r}; {_meant(given, known, within)}")
+                    raise TypeError(f"{name} has no argument {given!r}; {_meant(given, known, at, within)}")
             more = len(args) - has_self - unnamed
             if more > 0:
                 raise TypeError(f"{name} takes {_list(by_name)} by name; got {more} without one")
@@ -55,11 +56,13 @@ def knows_names(kind: type[T]) -> type[T]:
     return kind
 
 
-def _meant(given: str, known: list[str], within: Mapping[str, type]) -> str:
+def _meant(given: str, known: list[str], at: str, within: Mapping[str, type]) -> str:
     """Return what may have been meant by the name of an argument that there is not."""
     for argument, kind in within.items():
+        if given == argument:
+            return f"pass {at.format(f'{argument}={kind.__name__}(...)')}"
         if given in inspect.signature(kind).parameters:
-            return f"{kind.__name__} has: pass {argument}={kind.__name__}({given}=...)"
+            return f"{kind.__name__} has: pass {at.format(f'{argument}={kind.__name__}({given}=...)')}"
     close = difflib.get_close_matches(given, known)
     if close:
         return f"did you mean {' or '.join(map(repr, close))}?"

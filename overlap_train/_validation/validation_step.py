@@ -118,8 +118,7 @@ def _around(
     metrics = tuple(map(Same, model.metrics))
     by_python = metrics_by_python(model)
     if by_python is not None:
-        reason = f"{by_python} may depend on Python's state"
-        return ValidationStep(step, None, None, preparation, logs, own_logs, reason, metrics)
+        return ValidationStep(step, None, None, preparation, logs, own_logs, by_python, metrics)
     reset = TracedFunction(within(model.reset_metrics))
     result = trace(within(model.get_metrics_result))
     live = _must_be_live(model, step, reset, result, preparation)

@@ -42,7 +42,9 @@ def _memory(explanation: Explanation) -> list[Finding]:
         Finding("snapshot_bytes", one, f"{size(one)} for one set of weights and optimizer"),
         Finding("snapshots_bytes", held * one, f"{size(held * one)} for at most {held} of them"),
         Finding(
-            "data_bytes", explanation.data_bytes, f"{explanation.data_bytes / 1e6:.1f} MB held as tensors"
+            "data_bytes",
+            explanation.data_bytes,
+            f"{size(explanation.data_bytes)} of training data held as tensors",
         ),
     ]
 

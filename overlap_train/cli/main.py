@@ -17,11 +17,11 @@ __all__ = ["main"]
 
 # Each a module of this room: `add_arguments(parser)` and `run(options) -> Report`.
 _COMMANDS = {
-    "doctor": "what is installed, what is missing, and the line that mends it",
+    "doctor": "report what is installed, what is missing, and how to fix it",
     "explain": "say whether a script's fit would overlap, with which plan, and why not",
-    "estimate": "say what a script's fit would take of memory and time",
+    "estimate": "say how much memory and time a script's fit would take",
     "build": "compile the convolution for this machine",
-    "compare": "run the comparison with what one would use instead, in a checkout",
+    "compare": "run the comparison with other ways to train, in a checkout",
 }
 _PASSING_ON = ("compare", "explain", "estimate")  # hand arguments that are not theirs to what they run
 

@@ -18,7 +18,7 @@ __all__ = ["FirstFit", "first_fit"]
 
 T = TypeVar("T")
 
-_WHERE = "put the arguments with which it trains behind its name"
+_WHERE = "pass the arguments with which it trains after its name"
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ def test_memory_counts_the_snapshots_that_may_wait(options, held):
     one, all_of_them, data = module._memory(explanation(9, **options))
     assert (one.value, all_of_them.value, data.value) == (1000, held * 1000, 2_000_000)
     assert all_of_them.text.endswith(f"for at most {held} of them")
-    assert data.text == "2.0 MB held as tensors"
+    assert data.text == "1.91 MiB of training data held as tensors"
 
 
 @pytest.fixture

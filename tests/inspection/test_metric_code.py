@@ -143,8 +143,39 @@ def test_metrics_that_go_by_a_plain_value_are_told_from_those_that_can_be_compil
 
     assert compiled() is None
     assert compiled(metric=Doubled()) is None
-    assert compiled(metric=Scaled()) == "Scaled.result"
-    assert compiled(Resets) == "Resets.reset_metrics"
+    assert compiled(metric=Scaled()) == (
+        "Scaled.result reads 'factor', which Python may change; "
+        "keep a constant in a tensor (keras.ops.convert_to_tensor), a count in a variable"
+    )
+    assert compiled(Resets) == "Resets.reset_metrics may depend on Python's state"
+
+
+class Weighed(keras.metrics.Metric):
+    """Has a constant, which is a number or a tensor."""
+
+    def __init__(self, constant):
+        super().__init__(name="weighed")
+        self.seen = self.add_weight(name="seen", initializer="zeros")
+        self.constant = constant()
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.seen.assign_add(keras.ops.cast(keras.ops.size(y_pred), "float32"))
+
+    def result(self):
+        return self.constant * self.seen
+
+
+CONSTANTS = {"number": (lambda: 2.0, False), "tensor": (lambda: keras.ops.convert_to_tensor(2.0), True)}
+
+
+@pytest.mark.parametrize("kind", CONSTANTS)
+def test_a_constant_overlaps_in_a_tensor_as_its_message_says(kind):
+    constant, overlaps = CONSTANTS[kind]
+    expected = sequential("sgd", [Weighed(constant)]).fit(X, Y, validation_data=(X, Y), verbose=0)
+    trainer = Trainer(sequential("sgd", [Weighed(constant)]), validation=ValidationPolicy(overlap="always"))
+    assert_same_history(trainer.fit(X, Y, validation_data=(X, Y), verbose=0).history, expected.history)
+    said = [message for message in trainer.messages if "reads 'constant', which Python may change" in message]
+    assert bool(said) is not overlaps
 
 
 X, Y = arrays(48)
@@ -214,8 +245,8 @@ def naming(kind):
 
 def test_metrics_named_by_a_setting_are_told_from_those_that_stay():
     assert metrics_by_python(naming(Fixed)) is None
-    assert metrics_by_python(naming(BySetting)) == "BySetting.metrics"
-    assert metrics_by_python(naming(ByCount)) == "ByCount.metrics"
+    assert metrics_by_python(naming(BySetting)) == "BySetting.metrics reads 'Config', which Python may change"
+    assert metrics_by_python(naming(ByCount)) == "ByCount.metrics reads 'Config', which Python may change"
 
 
 @pytest.mark.parametrize("kind", [Fixed, BySetting, ByCount])

@@ -28,6 +28,12 @@ def train(model, *, validation=None, recorder=None):
     return model, validation, recorder
 
 
+@checks_names("fit", "Run({})", validation=Policy)
+def fit(x):
+    """Fit."""
+    return x
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -46,6 +52,13 @@ def test_an_argument_of_a_policy_is_answered_with_the_policy():
         train("model", max_lag=0)
     with pytest.raises(TypeError, match=r"^train has no argument 'record'; did you mean 'recorder'\?$"):
         train("model", record=None)
+
+
+def test_an_argument_of_another_call_is_answered_with_that_call():
+    with pytest.raises(TypeError, match=r"; Policy has: pass Run\(validation=Policy\(max_lag=\.\.\.\)\)$"):
+        fit(1, max_lag=0)
+    with pytest.raises(TypeError, match=r"'validation'; pass Run\(validation=Policy\(\.\.\.\)\)$"):
+        fit(1, validation=Policy("runs"))
 
 
 def test_arguments_that_are_taken_by_name_alone_are_listed():
