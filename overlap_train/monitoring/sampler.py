@@ -174,6 +174,7 @@ def _read_gpus() -> tuple[tuple[float, ...], tuple[int, ...]]:
     """
     if _gpu_given_up.is_set():
         return (), ()
+    level = logging.WARNING
     try:
         import gpustat
 
@@ -183,9 +184,11 @@ def _read_gpus() -> tuple[tuple[float, ...], tuple[int, ...]]:
         Exception
     ) as error:  # NVML has an exception class for each of its codes; ImportError where it lacks
         gpus, reason = [], f"{type(error).__name__}: {error}"
+        if type(error).__name__ == "NVMLError_LibraryNotFound":  # no driver: nobody expects a GPU here
+            level = logging.INFO
     if not gpus:
         _gpu_given_up.set()
-        _logger.warning("No GPU is sampled (%s); the load of the CPU still is", reason)
+        _logger.log(level, "No GPU is sampled (%s); the load of the CPU still is", reason)
     percents = (gpu.get("utilization.gpu") for gpu in gpus)
     return (
         tuple(math.nan if percent is None else float(percent) for percent in percents),

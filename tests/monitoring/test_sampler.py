@@ -163,16 +163,28 @@ def test_gpus_are_read_in_bytes_and_an_unknown_load_is_nan(monkeypatch, fresh_gp
     assert sample.gpu_memory_bytes == (2 << 20, 0)
 
 
+class NVMLError_LibraryNotFound(Exception):  # noqa: N801, N818  as NVML's bindings call it
+    pass
+
+
 def _no_driver():
-    raise RuntimeError("NVML Shared Library Not Found")
+    raise NVMLError_LibraryNotFound("NVML Shared Library Not Found")
+
+
+def _broken_driver():
+    raise RuntimeError("Driver/library version mismatch")
 
 
 @pytest.mark.parametrize(
-    ("query", "reason"),
-    [(_no_driver, "NVML Shared Library Not Found"), (list, "the driver lists none")],
+    ("query", "reason", "level"),
+    [
+        (_no_driver, "NVML Shared Library Not Found", "INFO"),
+        (_broken_driver, "version mismatch", "WARNING"),
+        (list, "the driver lists none", "WARNING"),
+    ],
 )
 def test_absent_gpu_is_said_once_and_not_asked_for_again(
-    monkeypatch, fresh_gpu_search, caplog, query, reason
+    monkeypatch, fresh_gpu_search, caplog, query, reason, level
 ):
     asked = []
     _fake_gpustat(monkeypatch, lambda: asked.append(1) or query())
@@ -181,7 +193,7 @@ def test_absent_gpu_is_said_once_and_not_asked_for_again(
             meter = LoadMeter()
             assert meter().gpu_percent == meter().gpu_percent == ()
     assert len(asked) == 1
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert [record.levelname for record in caplog.records] == [level]
     assert reason in caplog.text
 
 
