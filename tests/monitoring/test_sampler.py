@@ -163,7 +163,7 @@ def test_gpus_are_read_in_bytes_and_an_unknown_load_is_nan(monkeypatch, fresh_gp
     assert sample.gpu_memory_bytes == (2 << 20, 0)
 
 
-class NVMLError_LibraryNotFound(Exception):  # noqa: N801, N818  as NVML's bindings call it
+class NVMLError_LibraryNotFound(Exception):  # as the bindings of NVML call it
     pass
 
 
