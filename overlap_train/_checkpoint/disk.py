@@ -59,6 +59,8 @@ def explain(error: OSError, path: str | os.PathLike[str], *, directory: bool = F
         return f"{reason}. Let user {os.geteuid()} read and write there, or give another directory"
     if error.errno == errno.EROFS:
         return f"{reason}. Give a directory on a file system that can be written"
+    if error.errno == errno.EFBIG:
+        return f"{reason}. Raise the limit of a file's size (ulimit -f), or give a directory on another disk"
     if error.errno == errno.ENAMETOOLONG:
         return f"{reason}. Give a shorter path"
     return reason
