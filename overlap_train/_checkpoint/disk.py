@@ -43,16 +43,24 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def explain(error: OSError, path: str | os.PathLike[str]) -> str:
-    """Returns what is wrong with a path and what to do about it, after `error` came of using it."""
+def explain(error: OSError, path: str | os.PathLike[str], *, directory: bool = False) -> str:
+    """Returns what is wrong with a path and what to do about it, after `error` came of using it.
+
+    Args:
+        error: what was raised.
+        path: of a file, or of a directory.
+        directory: whether a directory belongs there.
+    """
     reason = error.strerror or str(error)
-    obstacle = _obstacle(error, path)
+    obstacle = _obstacle(error, path, directory)
     if obstacle is not None:
         return f"{reason}. {obstacle}"
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"{reason}. Let user {os.geteuid()} read and write there, or give another directory"
     if error.errno == errno.EROFS:
         return f"{reason}. Give a directory on a file system that can be written"
+    if error.errno == errno.EFBIG:
+        return f"{reason}. Raise the limit of a file's size (ulimit -f), or give a directory on another disk"
     if error.errno == errno.ENAMETOOLONG:
         return f"{reason}. Give a shorter path"
     return reason
@@ -66,11 +74,11 @@ def _sync(descriptor: int, tolerated: tuple[int, ...]) -> None:
             raise
 
 
-def _obstacle(error: OSError, path: str | os.PathLike[str]) -> str | None:
+def _obstacle(error: OSError, path: str | os.PathLike[str], directory: bool) -> str | None:
     """Returns what is in the way: something that is no file where one belongs, or no directory."""
     if error.errno not in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY):
         return None
-    for place in (error.filename2, error.filename, path):
+    for place in () if directory else (error.filename2, error.filename, path):
         if place is None or not os.path.lexists(place):
             continue
         found = what_is_no_file(place)

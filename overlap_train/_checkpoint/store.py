@@ -71,8 +71,9 @@ class CheckpointStore(Closing):
         except FileNotFoundError:
             return ()
         except OSError as error:
+            reason = explain(error, self._directory, directory=True)
             raise CheckpointError(
-                f"The checkpoints in {self._directory} cannot be listed: {explain(error, self._directory)}."
+                f"The checkpoints in {self._directory} cannot be listed: {reason}."
             ) from error
         return tuple(path for _, path in sorted(numbered))
 
@@ -89,8 +90,9 @@ class CheckpointStore(Closing):
             self._next_path()
             self._lock.acquire()
         except OSError as error:
+            reason = explain(error, self._directory, directory=True)
             raise CheckpointError(
-                f"Checkpoints cannot be written into {self._directory}: {explain(error, self._directory)}."
+                f"Checkpoints cannot be written into {self._directory}: {reason}."
             ) from error
 
     def save(self, state: CheckpointState) -> Path:

@@ -108,6 +108,7 @@ class ArrayFeed(Feed):
         return {"order": self._orders[self.drawn - 1]} if begun and not self._orders.repeats else {}
 
     def recall(self, drawn: int, remembered: dict[str, Any]) -> Sequence[str]:
+        self._orders.draw_anew()  # under the seed of the checkpoint, with which the rows keep their order
         if "order" not in remembered:
             return ()
         order = np.asarray(remembered["order"])

@@ -28,17 +28,24 @@ class RowOrders:
     order, which is drawn once. Without one, the next order is drawn in a thread of its own while a pass is
     trained, or when it is asked for if it is short; orders are kept until nobody can roll back to them.
 
-    The global seed counts that is set when this is made, as with Keras's pipeline.
+    The global seed counts that is set when this is made, as with Keras's pipeline, or when `draw_anew` is
+    called.
 
     Args:
         arrays: whose rows they are; not kept.
     """
 
     def __init__(self, arrays: Arrays) -> None:
-        seed = _global_seed() if arrays.shuffle else None
-        self._repeats = not arrays.shuffle or seed is not None
-        self._ahead = not self._repeats and (arrays.shuffle == "batch" or arrays.num_samples > _MOST_AT_ONCE)
-        self._draw = _drawing(arrays.num_samples, arrays.batch_size, arrays.shuffle, seed)
+        self._rows = (arrays.num_samples, arrays.batch_size, arrays.shuffle)
+        self.draw_anew()
+
+    def draw_anew(self) -> None:
+        """Draws all orders under the global seed that is set now, such as that of a training that goes on."""
+        num_samples, _, shuffle = self._rows
+        seed = _global_seed() if shuffle else None
+        self._repeats = not shuffle or seed is not None
+        self._ahead = not self._repeats and (shuffle == "batch" or num_samples > _MOST_AT_ONCE)
+        self._draw = _drawing(*self._rows, seed)
         self._kept: dict[int, tf.Tensor] = {}
         self._next: concurrent.futures.Future[tf.Tensor] | None = None
 

@@ -20,7 +20,15 @@ from keras.src.random import seed_generator
 from tensorflow.python.eager import context
 from tensorflow.python.ops import stateful_random_ops
 
-__all__ = ["check_random_states", "numpy_state", "random_states", "set_numpy_state", "set_random_states"]
+__all__ = [
+    "check_random_states",
+    "global_seed",
+    "numpy_state",
+    "random_states",
+    "set_global_seed",
+    "set_numpy_state",
+    "set_random_states",
+]
 
 _numpy_random: Any = np.random  # whose stubs lack the two functions that ask for its kind and set it
 # Those that NumPy's global generator can be made to draw from (`np.random.set_bit_generator`).
@@ -71,6 +79,17 @@ def set_random_states(states: Mapping[str, Any], known: Collection[int] = ()) ->
         eager._seed, eager._rng = seed, generator
     set_numpy_state(states["numpy"])
     random.setstate(_long(states["python"]))
+
+
+def global_seed() -> int | None:
+    """Returns the global seed of TensorFlow, from which what is traced now is seeded; None without one."""
+    seed: int | None = context.context()._seed
+    return seed
+
+
+def set_global_seed(seed: int | None) -> None:
+    """Sets the global seed for what is traced from now on; eager operations draw on as they did."""
+    context.context()._seed = seed
 
 
 def check_random_states(states: Mapping[str, Any]) -> None:

@@ -25,11 +25,11 @@ import numpy.typing as npt
 
 from overlap_train._support.closing import Closing
 from overlap_train._support.numbers import require_seconds
-from overlap_train.errors import HostLostError, HostMismatchError
+from overlap_train.errors import HostLostError
 from overlap_train.parallel.credentials import Credentials, read_credentials
 from overlap_train.parallel.door import Door
 from overlap_train.parallel.endpoints import is_loopback, listen, parse_endpoint
-from overlap_train.parallel.handshake import Stranger, challenge, prove
+from overlap_train.parallel.handshake import Stranger, accept_tls, challenge, prove, require_tls
 from overlap_train.parallel.messages import encoded
 from overlap_train.parallel.stream import Stream
 
@@ -248,9 +248,7 @@ def accept(
     found = None
 
     def greet(stream: Stream, deadline: float) -> tuple[Link, dict[str, Any], Exception | None]:
-        if context is not None:
-            stream.secure(context, deadline)
-        return _greet(stream, peer, credentials.key, check, deadline)
+        return _greet(stream, peer, context, credentials.key, check, deadline)
 
     with Door(listeners, greet, greeting_s=_GREETING_S) as door:
         hosts = [listener.getsockname()[0] for listener in listeners]
@@ -287,7 +285,7 @@ def _open(host: str, port: int, peer: str, credentials: Credentials, timeout_s: 
         raise
     try:
         if credentials.tls is not None:
-            _secure(stream, host, peer, credentials.tls.client_context(), deadline)
+            require_tls(stream, host, peer, credentials.tls.client_context(), deadline)
         if credentials.key is not None:
             prove(stream, credentials.key, peer, deadline)
     except BaseException:
@@ -296,22 +294,18 @@ def _open(host: str, port: int, peer: str, credentials: Credentials, timeout_s: 
     return stream
 
 
-def _secure(stream: Stream, host: str, peer: str, context: ssl.SSLContext, deadline: float) -> None:
-    try:
-        stream.secure(context, deadline, server_name=host)
-    except ssl.SSLCertVerificationError as error:
-        raise HostMismatchError(
-            f"the certificate of the {peer} is not accepted: {error.verify_message}; it must name {host!r} "
-            "and be signed by tls_authority"
-        ) from error
-
-
 def _greet(
-    stream: Stream, peer: str, key: bytes | None, check: Check | None, deadline: float
+    stream: Stream,
+    peer: str,
+    context: ssl.SSLContext | None,
+    key: bytes | None,
+    check: Check | None,
+    deadline: float,
 ) -> tuple[Link, dict[str, Any], Exception | None]:
     """Return the connection to a host, its first message, and what to end the wait with, or raise."""
     link = Link(stream, peer)
     try:
+        accept_tls(stream, context, deadline)
         authenticated = challenge(stream, key, deadline)
         left = max(1e-3, deadline - time.monotonic())
         message, _ = link.receive(timeout_s=left, longest_header=_LONGEST_HELLO)

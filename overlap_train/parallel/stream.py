@@ -56,6 +56,20 @@ class Stream:
         self._set_timeout(deadline)
         secured.do_handshake()
 
+    def peek(self, deadline: float | None) -> bytes:
+        """Return the first byte that has come, which stays to be read.
+
+        Raises:
+            TimeoutError: if none has come by the deadline.
+            EOFError: if the peer closed the connection before.
+            OSError: if the connection broke.
+        """
+        self._set_timeout(deadline)
+        found = self._unread[:1] or self._socket.recv(1, socket.MSG_PEEK)
+        if not found:
+            raise EOFError("the connection was closed")
+        return found
+
     def read(self, size: int, deadline: float | None) -> memoryview:
         """Return exactly `size` bytes.
 

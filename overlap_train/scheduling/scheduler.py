@@ -154,6 +154,7 @@ class MultiModelScheduler(Closing):
         Raises:
             KeyError: no model has that name.
             TypeError: `drain` is not True or False.
+            SchedulingError: it is called in a callback of a future.
         """
         drain = require_flag("drain", drain)
         self._service.remove(self._service.model(name), drain=drain)
@@ -181,8 +182,8 @@ class MultiModelScheduler(Closing):
 
         Returns:
             A future of what the model returns, as NumPy arrays; they are read-only views where that saves a
-            copy. Its callbacks run on a worker. In them, call `submit` with `timeout_s=0` only, or the worker
-            may wait for itself.
+            copy. Its callbacks run on a worker, which must not wait for itself: in them `submit` waits for no
+            room, whatever `timeout_s` says, and `remove` and `drain` raise SchedulingError.
 
         Raises:
             KeyError: no model has that name.
@@ -228,7 +229,11 @@ class MultiModelScheduler(Closing):
         return self._service.model(name).graph
 
     def drain(self) -> None:
-        """Wait until all submitted requests have ended."""
+        """Wait until all submitted requests have ended.
+
+        Raises:
+            SchedulingError: it is called in a callback of a future.
+        """
         self._service.drain()
 
     def close(self) -> None:

@@ -119,6 +119,18 @@ def test_a_file_in_the_place_of_a_directory_is_named(tmp_path):
         CheckpointStore(tmp_path / "file").load_latest()
 
 
+@pytest.mark.parametrize("kind", ["pipe", "socket", "dangling link", "device"])
+def test_what_else_lies_in_the_place_of_a_directory_is_named_as_such(tmp_path, kind, precious):
+    place = Path("/dev/null") if kind == "device" else tmp_path / "place"
+    if kind != "device":
+        put(place, kind, precious)
+    with pytest.raises(
+        CheckpointError, match=f"{place} is no directory; move it away, or give another"
+    ) as raised:
+        CheckpointStore(place).acquire()
+    assert "a file belongs" not in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("code", "advice"),
     [
@@ -129,9 +141,13 @@ def test_a_file_in_the_place_of_a_directory_is_named(tmp_path):
         (errno.EDQUOT, "Delete what is not needed"),
         (errno.EACCES, r"Permission denied\. Let user \d+ read and write there"),
         (errno.EROFS, "Read-only file system. Give a directory on a file system that can be written"),
+        (
+            errno.EFBIG,
+            r"File too large\. Raise the limit of a file's size \(ulimit -f\), or give a directory",
+        ),
         (errno.EIO, "Input/output error"),
     ],
-    ids=["full", "quota", "rights", "read-only", "failing"],
+    ids=["full", "quota", "rights", "read-only", "too large", "failing"],
 )
 @pytest.mark.parametrize("call", ["open", "write", "fsync", "replace"])
 def test_what_hinders_writing_is_named(tmp_path, monkeypatch, call, code, advice):

@@ -17,6 +17,7 @@ import pytest
 from overlap_train.errors import ClusterConfigError, HostLostError, HostMismatchError
 from overlap_train.parallel import link
 from overlap_train.parallel.credentials import Credentials, TLSFiles
+from overlap_train.parallel.door import Door
 from overlap_train.parallel.link import Link, accept, connect
 from tests.parallel.test_credentials import make_certificate
 from tests.parallel.test_hosts import free_ports
@@ -362,3 +363,42 @@ def test_the_certificate_of_another_host_is_refused(name, address, executor, tmp
     with connect(address, "evaluator", timeout_s=30, credentials=trusting) as first:
         first.send({"kind": "hello"})
         accepted.result()[0].close()
+
+
+@pytest.mark.parametrize("keys", [(True, True), (False, False), (True, False), (False, True)])
+@pytest.mark.parametrize("listens", [True, False])
+def test_tls_on_one_host_only_is_said_on_both(listens, keys, address, executor, tmp_path, monkeypatch):
+    """At once: it is no reason to wait for a host that is started later."""
+    tls = tls_of(tmp_path).tls
+    own, other = (KEY.key if key else None for key in keys)
+    there, here = (
+        Credentials(own, tls=tls if listens else None),
+        Credentials(other, tls=None if listens else tls),
+    )
+    turned_away = []
+    monkeypatch.setattr(Door, "_turn_away", _noting(Door._turn_away, turned_away))
+    accepted = executor.submit(accept, address, "chief", timeout_s=60, credentials=there)
+    try:
+        if other is None and listens:  # it hears it as the answer to its first message
+            with connect(address, "evaluator", timeout_s=60, credentials=here) as link:
+                link.send({"kind": "hello"})
+                assert "does not speak TLS, and this one does" in link.receive(timeout_s=60)[0]["error"]
+        else:
+            says = "speaks TLS, and this host does not" if listens else "does not speak TLS with this host"
+            with pytest.raises(HostMismatchError, match=f"the evaluator {says}"):
+                connect(address, "evaluator", timeout_s=60, credentials=here)
+    finally:
+        with connect(address, "evaluator", timeout_s=60, credentials=there) as link:
+            link.send({"kind": "hello"})
+            accepted.result()[0].close()
+    says = "does not speak TLS, and this one does" if listens else "speaks TLS, and this one does not"
+    assert [str(error) for error in turned_away if says not in str(error)] == []
+    assert len(turned_away) == 1
+
+
+def _noting(method, errors):
+    def note(door, stream, address, error):
+        errors.append(error)
+        method(door, stream, address, error)
+
+    return note

@@ -17,6 +17,7 @@ from overlap_train._checkpoint import container
 from overlap_train._checkpoint.store import CheckpointStore
 from tests.networks import VALIDATION_ROWS, Outcome, arrays, assert_same_outcome
 from tests.pools import sequential
+from tests.seeds import kernels_are_kept
 
 X, Y = arrays()
 VALIDATION = arrays(VALIDATION_ROWS, 1)
@@ -121,6 +122,26 @@ def test_killed_inside_an_epoch_the_same_call_goes_on_from_there(tmp_path, data,
     resumed = [message for message in trainer.messages if message.startswith("resumed")]
     assert resumed[0].startswith("resumed inside epoch")
     same(trainer, expected)
+
+
+def seeded_arrays(seed):
+    with kernels_are_kept():
+        tf.random.set_seed(seed)
+    return from_arrays()
+
+
+@pytest.mark.parametrize("step", [3, STEPS + 2], ids=["inside the first epoch", "inside the second"])
+@pytest.mark.parametrize("seeds", [(0, 9), (0, None), (None, 9)], ids=["another", "none", "one"])
+def test_another_global_seed_changes_no_order_of_rows(tmp_path, monkeypatch, seeds, step):
+    before, then = (functools.partial(seeded_arrays, seed) for seed in seeds)
+    policy = CheckpointPolicy(directory=tmp_path / "run", every_steps=1)
+    with pytest.raises(Killed):
+        fit(before, policy, step=step)
+    resumed = outcome(fit(then, policy))
+    if seeds[0] is None:  # which nobody draws twice alike
+        assert len(resumed.history["loss"]) == 4
+    else:
+        same(fit(before, None), resumed)
 
 
 @pytest.fixture

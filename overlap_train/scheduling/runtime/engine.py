@@ -196,13 +196,16 @@ class Engine(Closing):
             return {name: account.copy() for name, account in self._accounts.items()}
 
     def close(self) -> None:
-        """End what is unfinished with SchedulerClosedError and join the workers. May be called again."""
+        """End what is unfinished with SchedulerClosedError and join the workers. May be called again.
+
+        A worker joins none: another one may be closing too, and each would wait for the other.
+        """
         with self._lock:
             self._closed = True
         self.abandon(lambda request: True, SchedulerClosedError("the scheduler was closed"))
         self._queue.close()
-        for worker in self._workers:
-            if worker is not threading.current_thread():
+        if threading.current_thread() not in self._workers:
+            for worker in self._workers:
                 worker.join()
 
     def _forget(self, request: Request) -> None:

@@ -1,7 +1,8 @@
 """Models in service: what is submitted for them waits, is batched and runs on the engine.
 
 One lock owns what waits and the accounts; it is never held while the engine is called. Results are
-delivered on the worker thread that ran the last layer.
+delivered on the worker thread that ran the last layer. A batch counts as running until all of its callbacks
+have been called, so nothing waits in one of them: it would wait for itself.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from overlap_train._support.arguments import shown
-from overlap_train.errors import QueueFullError, SchedulerClosedError
+from overlap_train.errors import QueueFullError, SchedulerClosedError, SchedulingError
 from overlap_train.scheduling.graph.devices import Platform
 from overlap_train.scheduling.graph.requests import Request
 from overlap_train.scheduling.runtime.accounts import SchedulerStatistics
@@ -56,6 +57,7 @@ class Service:
         self._waiting = Waiting(limits.aging_s, _lanes(engine.platform))
         self._active = 0
         self._numbers = itertools.count()
+        self._here = threading.local()  # has `calling` while a thread calls the callbacks of a batch
         self.closed = False
 
     def require_free(self, name: str) -> None:
@@ -91,6 +93,7 @@ class Service:
 
     def remove(self, model: Model, *, drain: bool) -> None:
         """Take a model out of service and wait until nothing of it runs; see `MultiModelScheduler`."""
+        self._require_waitable("remove")
         with self._changed:
             model.removed = True
             dropped = [] if drain else model.take_waiting()
@@ -110,11 +113,13 @@ class Service:
         """Let a submission wait for its turn, as soon as its model's queue has room.
 
         Raises:
-            QueueFullError: there was no room for `timeout_s`.
+            QueueFullError: there was no room for `timeout_s`, or at once in a callback of a future.
             SchedulerClosedError: the service or the model was closed.
         """
         model = submission.model
         submission.future.set_running_or_notify_cancel()
+        if self._is_calling():
+            timeout_s = 0.0
         with self._changed:
             room = self._changed.wait_for(
                 lambda: self.closed or model.removed or len(model.waiting) < model.max_pending, timeout_s
@@ -140,7 +145,8 @@ class Service:
             return SchedulerStatistics(models, devices, len(self._waiting), self._active)
 
     def drain(self) -> None:
-        """Wait until everything submitted has ended."""
+        """Wait until everything submitted has ended; see `MultiModelScheduler`."""
+        self._require_waitable("drain")
         with self._changed:
             self._changed.wait_for(lambda: not self._active and not len(self._waiting))
 
@@ -158,6 +164,16 @@ class Service:
     def _check_open(self) -> None:
         if self.closed:
             raise SchedulerClosedError("the scheduler is closed")
+
+    def _is_calling(self) -> bool:
+        return getattr(self._here, "calling", False)
+
+    def _require_waitable(self, method: str) -> None:
+        if self._is_calling():
+            raise SchedulingError(
+                f"{method} was called in a callback of a future, which is waited for until it returns; call "
+                "it from another thread"
+            )
 
     def _require_free(self, name: str) -> None:
         self._check_open()
@@ -209,8 +225,10 @@ class Service:
                 rows = [batch[0].model.pack(part) for part in split_outputs(batch, arrays)]
             except BaseException as raised:
                 error = raised
+        around, self._here.calling = self._is_calling(), True
         for submission, row in zip(batch, rows, strict=True):
             self._settle(submission, row, error)
+        self._here.calling = around
         with self._changed:
             self._active -= 1
             batch[0].model.running -= 1

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from overlap_train.errors import QueueFullError, SchedulerClosedError
+from overlap_train.errors import QueueFullError, SchedulerClosedError, SchedulingError
 from overlap_train.scheduling import Device, Platform
 from overlap_train.scheduling.runtime.admission import Limits, Model, Submission
 from overlap_train.scheduling.runtime.service import Service
@@ -247,3 +247,35 @@ def test_draining_ends_at_once_where_nothing_is_left():
     scene.engine.end(scene.engine.started[0])
     scene.service.drain()
     assert future.done()
+
+
+WAITS = {
+    "remove": lambda scene: scene.service.remove(scene.model, drain=True),
+    "remove at once": lambda scene: scene.service.remove(scene.model, drain=False),
+    "drain": lambda scene: scene.service.drain(),
+    "submit": lambda scene: [scene.submit(timeout_s=None) for _ in range(scene.model.max_pending + 1)],
+}
+
+
+@pytest.mark.parametrize("method", WAITS)
+def test_a_callback_waits_for_nothing(method):
+    scene, raised = Scene(max_active=1, max_pending=2), []
+
+    def call(future):
+        with pytest.raises((SchedulingError, QueueFullError)) as caught:
+            WAITS[method](scene)
+        raised.append(caught.type)
+
+    scene.submit().add_done_callback(call)
+    for request in scene.engine.started:  # those that follow join the list
+        scene.engine.end(request)
+    assert raised == [QueueFullError if method == "submit" else SchedulingError]
+    scene.service.remove(scene.model, drain=True)  # the callback is over
+
+
+def test_a_callback_on_the_callers_own_thread_may_wait():
+    scene, drained = Scene(), []
+    future = scene.submit()
+    scene.engine.end(scene.engine.started[0])
+    future.add_done_callback(lambda future: drained.append(scene.service.drain()))
+    assert drained == [None]
