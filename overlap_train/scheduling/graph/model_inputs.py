@@ -100,7 +100,8 @@ class ModelInputs:
             value = tf.sparse.to_dense(value)
         array = _as_array(model, name, value, None)
         wants_text = spec.dtype == tf.string
-        if wants_text != (array.dtype.kind in "OSUT") and (wants_text or array.dtype.kind in "SUT"):
+        lost = array.dtype.kind == "c" and not spec.dtype.is_complex  # the imaginary part
+        if lost or (wants_text != (array.dtype.kind in "OSUT") and (wants_text or array.dtype.kind in "SUT")):
             raise TypeError(f"x of {model!r}: the input {name!r} takes {spec.dtype.name}, got {array.dtype}")
         if not self._keeps(array, spec):
             array = _as_array(model, name, value, spec.dtype.as_numpy_dtype)

@@ -54,11 +54,24 @@ def test_inputs_come_in_the_models_order_and_dtype(nest, x):
         (list, [ONES, ONES[:, :3]], ValueError, r"'right' takes \(None, 4\), got the shape \(2, 3\)"),
         (list, [ONES, ONES[:1]], ValueError, "one batch dimension"),
         (list, [ONES, np.full((2, 4), "1")], TypeError, "'right' takes float32, got <U1"),
+        (list, [ONES, ONES * 1j], TypeError, "'right' takes float32, got complex64"),
         (list, ONES.tolist() * 2, ValueError, "a list is one value for each input: pass an array"),
         (list, [ONES, np.full((2, 4), object())], TypeError, "'right' takes an array, got "),
         (list, [ONES, RAGGED], TypeError, "'right' takes an array, got "),
     ],
-    ids=["count", "name", "order", "none", "shape", "batch", "text", "plain list", "objects", "ragged"],
+    ids=[
+        "count",
+        "name",
+        "order",
+        "none",
+        "shape",
+        "batch",
+        "text",
+        "complex",
+        "plain list",
+        "objects",
+        "ragged",
+    ],
 )
 def test_what_does_not_fit_is_refused_by_name(nest, x, error, said):
     with pytest.raises(error, match=said):
