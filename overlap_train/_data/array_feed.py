@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from types import NoneType
 from typing import Any
 
 import keras
@@ -105,10 +106,16 @@ class ArrayFeed(Feed):
         self.drawn = drawn
 
     def remembered(self, *, begun: bool, seen: int) -> dict[str, Any]:
-        return {"order": self._orders[self.drawn - 1]} if begun and not self._orders.repeats else {}
+        seed = {"seed": self._orders.seed} if self._shuffle else {}
+        drawn = begun and not self._orders.repeats
+        return {**seed, "order": self._orders[self.drawn - 1]} if drawn else seed
 
     def recall(self, drawn: int, remembered: dict[str, Any]) -> Sequence[str]:
-        self._orders.draw_anew()  # under the seed of the checkpoint, with which the rows keep their order
+        seed = remembered.get("seed", self._orders.seed)  # which earlier releases did not write
+        if type(seed) not in (int, NoneType):
+            raise ValueError("the seed of its rows is no integer")
+        if self._shuffle and seed != self._orders.seed:
+            self._orders.draw_under(seed)
         if "order" not in remembered:
             return ()
         order = np.asarray(remembered["order"])

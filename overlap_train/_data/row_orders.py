@@ -12,6 +12,7 @@ import tensorflow as tf
 from overlap_train._data.drawing import all_batches
 from overlap_train._data.pipeline_facts import without_autotune
 from overlap_train._keras.data import Arrays, row_order
+from overlap_train._keras.randomness import global_seed
 from overlap_train._support.threads import leaves_nothing
 
 __all__ = ["RowOrders", "in_background"]
@@ -28,24 +29,28 @@ class RowOrders:
     order, which is drawn once. Without one, the next order is drawn in a thread of its own while a pass is
     trained, or when it is asked for if it is short; orders are kept until nobody can roll back to them.
 
-    The global seed counts that is set when this is made, as with Keras's pipeline, or when `draw_anew` is
-    called.
+    The global seed counts that is set when this is made, as with Keras's pipeline, or that a training had
+    which goes on here.
 
     Args:
         arrays: whose rows they are; not kept.
+
+    Attributes:
+        seed: under which they are drawn; None without one.
     """
 
     def __init__(self, arrays: Arrays) -> None:
         self._rows = (arrays.num_samples, arrays.batch_size, arrays.shuffle)
-        self.draw_anew()
+        self.draw_under(_global_seed() if arrays.shuffle else None)
 
-    def draw_anew(self) -> None:
-        """Draws all orders under the global seed that is set now, such as that of a training that goes on."""
+    def draw_under(self, seed: int | None) -> None:
+        """Draws all orders under a global seed, or without one."""
         num_samples, _, shuffle = self._rows
-        seed = _global_seed() if shuffle else None
+        self.seed = seed
         self._repeats = not shuffle or seed is not None
         self._ahead = not self._repeats and (shuffle == "batch" or num_samples > _MOST_AT_ONCE)
-        self._draw = _drawing(*self._rows, seed)
+        with global_seed(seed):
+            self._draw = _drawing(*self._rows, seed)
         self._kept: dict[int, tf.Tensor] = {}
         self._next: concurrent.futures.Future[tf.Tensor] | None = None
 

@@ -18,7 +18,6 @@ from overlap_train._callbacks.delivery import Checks, Delivery, Outcome
 from overlap_train._checkpoint.resume import Resumer, StartPoint
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._fit.request import FitRequest
-from overlap_train._keras import randomness
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._validation.suite import ValidationSuite
@@ -262,18 +261,17 @@ class SharedStart:
                 cursor.state().place(),
                 history.epoch,
                 history.history,
-                randomness.global_seed(),
+                {name: part for name, part in cursor.state().data.items() if name == "seed"},
             ]
         told = self._hosts.from_chief(told)
         if told is None:
             return None
-        point, place, history.epoch, history.history, seed = told
+        point, place, history.epoch, history.history, seeds = told
         place = CursorState(**place)
         values = self._hosts.tensors_from_chief(state.read().flat())
         if not self._hosts.is_chief:
             state.restore(state.pack(values))
-            randomness.set_global_seed(seed)  # which says the order of the rows
-            cursor.feed.recall(place.drawn, {})
+            cursor.feed.recall(place.drawn, seeds)  # the chief's, by which all rows have one order
             cursor.restore(place)
         return StartPoint(**{**point, "position": place})
 

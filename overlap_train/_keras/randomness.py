@@ -7,8 +7,9 @@ generator of its own, such as a callback, gets the numbers that follow. On the t
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -25,7 +26,6 @@ __all__ = [
     "global_seed",
     "numpy_state",
     "random_states",
-    "set_global_seed",
     "set_numpy_state",
     "set_random_states",
 ]
@@ -81,15 +81,15 @@ def set_random_states(states: Mapping[str, Any], known: Collection[int] = ()) ->
     random.setstate(_long(states["python"]))
 
 
-def global_seed() -> int | None:
-    """Returns the global seed of TensorFlow, from which what is traced now is seeded; None without one."""
-    seed: int | None = context.context()._seed
-    return seed
-
-
-def set_global_seed(seed: int | None) -> None:
-    """Sets the global seed for what is traced from now on; eager operations draw on as they did."""
-    context.context()._seed = seed
+@contextlib.contextmanager
+def global_seed(seed: int | None) -> Iterator[None]:
+    """Sets TensorFlow's global seed for what is traced within; eager operations draw on as they did."""
+    eager = context.context()
+    before, eager._seed = eager._seed, seed
+    try:
+        yield
+    finally:
+        eager._seed = before
 
 
 def check_random_states(states: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from overlap_train._data import row_orders
 from overlap_train._data.row_orders import RowOrders, in_background
+from overlap_train._data.training_data import make_feed
 from overlap_train._keras.data import recognize, row_order
 
 
@@ -98,6 +99,33 @@ def test_asking_for_the_seed_leaves_what_is_drawn_next_as_it_was():
     keras.utils.set_random_seed(3)
     orders_of(20, 4, True)
     np.testing.assert_array_equal(tf.random.uniform([4]).numpy(), expected)
+
+
+@pytest.mark.parametrize("largest", [0, 1 << 20])
+@pytest.mark.parametrize("now", [None, 7])
+def test_orders_are_drawn_under_the_seed_of_a_training_that_goes_on(now, largest, unseeded, monkeypatch):
+    monkeypatch.setattr(row_orders, "_MOST_REMEMBERED", largest)
+    keras.utils.set_random_seed(3)
+    of_three, expected = orders_of(30, 4, True)[0].numpy(), tf.random.uniform([4]).numpy()
+    tf.random.set_seed(now)
+    found = orders_of(30, 4, True)
+    found.draw_under(3)
+    assert found.seed == 3
+    np.testing.assert_array_equal(found[0].numpy(), of_three)
+    assert row_orders._global_seed() == now
+    keras.utils.set_random_seed(3)
+    found.draw_under(None)
+    assert found[0].numpy().tolist() != found[1].numpy().tolist()
+    np.testing.assert_array_equal(tf.random.uniform([4]).numpy(), expected)
+
+
+@pytest.mark.parametrize("seed", ["3", 3.0, True, [3]])
+def test_a_seed_that_is_none_is_refused(seed):
+    feed = make_feed(
+        recognize(np.zeros((6, 1)), batch_size=2, shuffle=True), hold_in_memory=lambda size: True
+    )
+    with pytest.raises(ValueError, match="seed of its rows"):
+        feed.recall(1, {"seed": seed})
 
 
 def test_a_seed_that_comes_later_changes_nothing(unseeded):

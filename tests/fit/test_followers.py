@@ -13,7 +13,6 @@ from overlap_train._checkpoint.resume import StartPoint
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.cursor import CursorState
 from overlap_train._fit.followers import SharedStart, deliver_together
-from overlap_train._keras import randomness
 from overlap_train._snapshot import ModelState
 from overlap_train.errors import CheckpointMismatchError, HostMismatchError
 from overlap_train.parallel.hosts import SingleHost
@@ -223,8 +222,7 @@ class Found:
             begin_epoch(3)
         self.place.set(5.0)
         self.place.history.epoch, self.place.history.history = [0, 1, 2], {"loss": [3.0, 2.0, 1.0]}
-        cursor.restore(CursorState(3, 4, False, 3))
-        randomness.set_global_seed(17)
+        cursor.restore(CursorState(3, 4, False, 3, data={"seed": 17, "order": [0]}))
         return StartPoint(3, 12, False, {"loss": 1.0}, 1, cursor.state())
 
 
@@ -257,15 +255,9 @@ def test_all_hosts_begin_where_the_chiefs_checkpoint_says(places):
 
 def test_all_hosts_draw_the_rows_under_the_seed_of_the_chiefs_checkpoint(places, monkeypatch):
     recalled = []
-    monkeypatch.setattr(
-        ArrayFeed, "recall", lambda feed, *told: recalled.append((*told, randomness.global_seed()))
-    )
-    seed = randomness.global_seed()
-    try:
-        started(places)
-    finally:
-        randomness.set_global_seed(seed)
-    assert recalled == [(3, {}, 17)]  # by the host that is not the chief
+    monkeypatch.setattr(ArrayFeed, "recall", lambda feed, *told: recalled.append(told))
+    started(places)
+    assert recalled == [(3, {"seed": 17})]  # by the host that is not the chief
 
 
 def test_without_a_checkpoint_all_begin_anew(places):
