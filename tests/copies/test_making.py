@@ -121,7 +121,7 @@ ENDLESS = {"range": [0, 2**50, 1]}
                                                  ["pool_size", 4], ["n_children_spawned", 0]]}]},
         {"generator": ["MT19937", {"dict": [["seeds", None], ["bits", {"dict": [
             ["bit_generator", "MT19937"], ["state", {"dict": [["key", ENDLESS], ["pos", 0]]}]]}]]}]},
-        {"object": ["tests.copies.test_hostile:Items", False, ENDLESS, {"dict": []}]},
+        {"object": ["tests.copies.test_making:Items", False, ENDLESS, {"dict": []}]},
     ],
     ids=lambda parts: f"{parts!r:.60}",
 )  # fmt: skip
