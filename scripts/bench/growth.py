@@ -13,9 +13,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import os
 import random
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -24,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.bench import command, soak_samples
-from scripts.bench.orphans import ENDS_WITH_PARENT
+from scripts.bench.orphans import run_apart
 from scripts.bench.publish import Finding, publish
 from scripts.bench.table import Cells, layout
 
@@ -84,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with line.journal(options) as journal:
         for kind in options.kinds:
             for by in ("overlap_train", "keras"):
-                points = journal.once(f"{kind} {by}", functools.partial(_run, by, kind, options.uses))
+                points = journal.once(f"{kind} {by}", functools.partial(_run, by, kind, options))
                 held, resident = (slope(points["uses"], points[name]) for name in ("held", "resident"))
                 data.append({"kind": kind, "by": by, **points, "slopes": [asdict(held), asdict(resident)]})
                 rows.append((kind, _BY[by], held.shown, resident.shown))
@@ -104,23 +102,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(by: str, kind: str, uses: int) -> dict[str, Any]:
+def _run(by: str, kind: str, options: argparse.Namespace) -> dict[str, Any]:
     """Returns the samples of a process of its own."""
     with tempfile.TemporaryDirectory(prefix="overlap_train-growth-") as folder:
-        places = {"HOME": folder, "TMPDIR": folder, "OVERLAP_TRAIN_CACHE_DIR": f"{folder}/cache"}
-        quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "MALLOC_ARENA_MAX": "1"}
-        module = [sys.executable, "-W", "ignore", "-m", "scripts.bench.growth"]
-        done = subprocess.run(
-            [*module, f"--child={by}", f"--uses={uses}", "--kinds", kind],
-            capture_output=True,
-            text=True,
-            env={**os.environ, **places, **quiet},
-            preexec_fn=ENDS_WITH_PARENT,
-            check=False,
-        )
-    if done.returncode:
-        raise RuntimeError(f"{kind} by {by} ended with {done.returncode}: {done.stderr[-3000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        module = ["scripts.bench.growth", f"--child={by}", f"--uses={options.uses}", "--kinds", kind]
+        log = Path(options.output_dir) / f"{kind.replace(' ', '_')}-{by}.log"
+        found: dict[str, Any] = run_apart(f"{kind} by {by}", module, folder, log, MALLOC_ARENA_MAX="1")
     return found
 
 

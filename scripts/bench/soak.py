@@ -12,9 +12,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.bench import command
-from scripts.bench.orphans import ENDS_WITH_PARENT
+from scripts.bench.orphans import run_apart
 from scripts.bench.publish import Finding, publish
 from scripts.bench.soak_samples import ALLOWED, Drift, Sample, drifts
 from scripts.bench.table import Cells, layout
@@ -90,25 +88,11 @@ def _leg(options: argparse.Namespace, leg: int) -> dict[str, Any]:
     """Returns the samples of one process."""
     seconds = options.seconds / options.legs
     with tempfile.TemporaryDirectory(prefix="overlap_train-soak-") as folder:
-        arguments = [f"--child={folder}", f"--every={options.every}", f"--seed={options.seed + leg}"]
-        arguments.append(f"--models={options.models}")
-        process = [sys.executable, "-W", "ignore", "-m", "scripts.bench.soak", str(seconds), *arguments]
-        places = {"HOME": folder, "TMPDIR": folder, "OVERLAP_TRAIN_CACHE_DIR": f"{folder}/cache"}
-        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **places}
-        said = Path(options.output_dir) / f"leg{leg + 1}.log"
-        with said.open("wb") as log:
-            done = subprocess.run(
-                process,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment,
-                preexec_fn=ENDS_WITH_PARENT,
-                check=False,
-            )
-        if done.returncode:
-            raise RuntimeError(f"leg {leg + 1} ended with {done.returncode}: {said.read_text()[-3000:]}")
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return found
+        module = ["scripts.bench.soak", str(seconds), f"--child={folder}", f"--every={options.every}"]
+        own = [f"--seed={options.seed + leg}", f"--models={options.models}"]
+        log = Path(options.output_dir) / f"leg{leg + 1}.log"
+        found: dict[str, Any] = run_apart(f"leg {leg + 1}", [*module, *own], folder, log)
+    return found
 
 
 def _soak(folder: Path, options: argparse.Namespace) -> None:
