@@ -145,5 +145,5 @@ def _global_seed() -> int | None:
     """
     # In a graph, because asking outside of one would advance what eager operations draw from.
     with tf.__internal__.FuncGraph("seed").as_default():
-        seed: int | None = tf.compat.v1.get_seed(None)[0]
-    return seed
+        seed = tf.compat.v1.get_seed(None)[0]
+    return None if seed is None else int(seed)  # NumPy's, too, is written into a checkpoint

@@ -119,6 +119,15 @@ def test_orders_are_drawn_under_the_seed_of_a_training_that_goes_on(now, largest
     np.testing.assert_array_equal(tf.random.uniform([4]).numpy(), expected)
 
 
+@pytest.mark.parametrize("seed", [np.int64(3), np.int32(3)])
+def test_a_seed_of_numpys_is_remembered_as_a_number(seed, unseeded):
+    tf.random.set_seed(seed)
+    arrays = recognize(np.zeros((6, 1)), batch_size=2, shuffle=True)
+    remembered = make_feed(arrays, hold_in_memory=lambda size: True).remembered(begun=False, seen=0)
+    assert remembered == {"seed": 3}
+    assert type(remembered["seed"]) is int
+
+
 @pytest.mark.parametrize("seed", ["3", 3.0, True, [3]])
 def test_a_seed_that_is_none_is_refused(seed):
     feed = make_feed(
