@@ -154,8 +154,19 @@ def test_growth_is_told_for_each_use_once_it_is_warm():
     assert growth.Slope(3000.0, -500.0, 4000.0).shown == "3.0 KB (-0.5 to 4.0)"
 
 
-def test_growth_is_measured_in_processes_of_their_own(tmp_path, capsys):
+@pytest.mark.parametrize(
+    "apart",
+    [
+        lambda *_, **__: {"uses": [*range(0, 50, 2)], "resident": [*range(0, 50, 2)], "held": [5] * 25},
+        pytest.param(growth.run_apart, marks=[pytest.mark.nightly, pytest.mark.timeout(900)]),
+    ],
+    ids=["in no process", "in processes of their own"],
+)
+def test_growth_is_measured_for_both_and_read_back(apart, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(growth, "run_apart", apart)
     assert growth.main(["--uses=48", "--kinds", "again", f"--output_dir={tmp_path}"]) == 0
-    assert "held, a use" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert all(name in said for name in ("held, a use", "`Trainer`", "`keras.Model.fit`"))
+    monkeypatch.setattr(growth, "run_apart", lambda *_, **__: pytest.fail("measured again"))
     assert growth.main(["--uses=48", "--kinds", "again", f"--output_dir={tmp_path}", "--resume"]) == 0
     assert "2 entries read back" in capsys.readouterr().out
