@@ -69,12 +69,17 @@ def _tables(report: dict[str, Any]) -> Iterator[tuple[str, Cells]]:
         figures.append(("`earliest_finish` to the optimum, small graphs, simulated", shown))
     for name in ("costs_simulated", "costs_measured", "gpu"):
         if name in report:
-            figures += [(f"{name.replace('_', ' ')}: {key}", str(v)) for key, v in report[name].items()]
+            title = name.replace("_", ", ")
+            figures += [(f"{title}: {key.replace('_', ' ')}", _shown(v)) for key, v in report[name].items()]
     if "agreement" in report:
         ratios = [row["ratio"] for row in report["agreement"]]
         figures.append(("threads ÷ simulator, makespan", f"{min(ratios):.3f} to {max(ratios):.3f}"))
     if figures:
         yield "Other figures", Cells(("what", "figure"), tuple(figures))
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _simulated(rows: Sequence[dict[str, Any]]) -> Cells:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,24 +54,40 @@ def _tables(results: dict[str, Any]) -> Iterator[tuple[str, Cells]]:
     yield "Hand-over", Cells(head, tuple(rows))
     if results["training"]:
         size = results["training"][0]["data_bytes"] / (1 << 30)
-        head = ("way", "seconds", "peak memory, MiB", "of it before the data, MiB", "last loss")
-        rows = [
-            (
-                f"`{run['way']}`",
-                f"{run['seconds']:.1f}",
-                f"{run['peak_rss_bytes'] >> 20:,}",
-                f"{run['start_rss_bytes'] >> 20:,}",
-                f"{run['loss']:.4f}",
-            )
-            for run in results["training"]
-        ]
-        yield f"One epoch from {size:.2f} GiB", Cells(head, tuple(rows))
+        yield f"One epoch from {size:.2f} GiB", _epochs(results["training"])
     ratios = tuple((name.replace("_", " "), f"{value:.3g}") for name, value in results["summary"].items())
     if ratios:
         yield "Ratios", Cells(("ratio", "figure"), ratios)
-    gpu = results["gpu"].get("unavailable")
-    shown = gpu or "measured; in the JSON"
-    yield "On a GPU", Cells(("what", "figure"), (("mapped memory next to a pinned copy", shown),))
+    if "unavailable" not in results["gpu"]:
+        figures = tuple((name, str(value)) for name, value in results["gpu"].items())
+        yield "On a GPU: mapped memory next to a pinned copy", Cells(("what", "figure"), figures)
+
+
+def _epochs(runs: Sequence[dict[str, Any]]) -> Cells:
+    """Returns a row for each way, with all its runs."""
+    head = (
+        "way",
+        "seconds of each run",
+        "median",
+        "peak memory, MiB",
+        "of it before the data, MiB",
+        "last loss",
+    )
+    rows = []
+    for way in dict.fromkeys(run["way"] for run in runs):
+        own = [run for run in runs if run["way"] == way]
+        seconds = [run["seconds"] for run in own]
+        rows.append(
+            (
+                f"`{way}`",
+                " ".join(f"{each:.1f}" for each in seconds),
+                f"{statistics.median(seconds):.1f}",
+                f"{max(run['peak_rss_bytes'] for run in own) >> 20:,}",
+                f"{max(run['start_rss_bytes'] for run in own) >> 20:,}",
+                " ".join(dict.fromkeys(f"{run['loss']:.4f}" for run in own)),
+            )
+        )
+    return Cells(head, tuple(rows))
 
 
 def report(results: dict[str, Any], hand_overs: Sequence[HandOver], training: Sequence[TrainingRun]) -> str:
