@@ -280,7 +280,7 @@ class Kept(keras.metrics.Metric):
 
 
 class Plain(keras.metrics.Mean):
-    """Its result reads a plain attribute, which a callback changes: Keras reads it anew each time."""
+    """Its result reads a plain attribute, which a callback sets in each epoch."""
 
     scale = 1.0
 
@@ -300,8 +300,8 @@ class Rescale(kc.Callback):
         self.metric.scale = 2.0 + epoch
 
 
-@pytest.mark.parametrize(("kind", "named"), [(Kept, "best"), (Plain, "Plain.result")])
-# What a result reads of Python is found in inspection/test_metric_code.py.
+@pytest.mark.parametrize(("kind", "named"), [(Kept, "best"), (Plain, "Plain.scale")])
+# Plain values that stay overlap: validation/test_metric_constants.py.
 @pytest.mark.by_default("Kept-best")
 def test_a_metric_that_depends_on_more_than_its_epoch_is_counted_in_step(kind, named):
     metrics = []

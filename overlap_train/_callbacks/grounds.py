@@ -6,6 +6,7 @@ itself or by anybody else. So it is looked at again after each hook that may do 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -35,16 +36,21 @@ class Grounds:
 
     Args:
         callbacks: a Keras `CallbackList`.
+        set_since: returns what callbacks have set of what has been traced, or None.
     """
 
-    def __init__(self, callbacks: Any) -> None:
+    def __init__(self, callbacks: Any, set_since: Callable[[], str | None] = lambda: None) -> None:
         self._callbacks = callbacks
+        self._set_since = set_since
         self._given_up: str | None = None
         self._decided = self._decide()
         self._take()
 
     def changed(self) -> str | None:
         """Returns what is otherwise now, in words; None if the same would be decided again."""
+        place = self._set_since()
+        if place is not None and self._given_up is None:
+            return f"{place} was set, with which the validation computes its metrics"
         if self._given_up is not None or (self._looks_same() and all_hold(self._facts)):
             return self._given_up
         if self._decide() != self._decided:

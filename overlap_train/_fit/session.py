@@ -289,12 +289,18 @@ class FitSession:
         self._build_anew(None, kept=self._training, validates=True)
 
     def _renew_if_set_since(self, epoch: int) -> None:
-        """Has the parts built anew before the first validation if its trace holds what is true no more.
+        """Has the parts built anew before a validation if its trace holds what is true no more.
 
-        Keras traces the validation when it first validates, and sees what has been set until then.
+        Keras traces the validation when it first validates, and sees what has been set until then. It reads
+        the metrics anew each time.
         """
-        traced_with = self._parts.traced_with
-        if traced_with is None or not self._deliveries.suite.due(epoch):
+        traced_with, suite = self._parts.traced_with, self._deliveries.suite
+        if not suite.due(epoch):
+            return
+        if traced_with is None:
+            place = suite.changed_constant()
+            if place is not None:
+                self._build_anew(f"built again, because {place} was set", validates=True)
             return
         changed = traced_with.changed()
         if changed is None:

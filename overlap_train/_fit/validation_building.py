@@ -118,8 +118,8 @@ class SuiteBuilder:
     def _request(self, *, within_evaluate: bool) -> SetRequest:
         settings, replicas = self._settings, self._settings.replicas
         listening = [] if settings.serves else listeners(self._callbacks)
-        acting = (type(c).__name__ for c in listening if acts_in_test_batches(c))
-        setting = (type(c).__name__ for c in listening if may_set_before_tests(c))
+        acting = next((type(c).__name__ for c in listening if acts_in_test_batches(c)), None)
+        setting = next((type(c).__name__ for c in listening if may_set_before_tests(c)), None)
         return SetRequest(
             settings.model,
             self._given,
@@ -129,15 +129,22 @@ class SuiteBuilder:
             listened=listened_to(self._callbacks),
             within_evaluate=within_evaluate,
             once=self._once,
-            acts=next(acting, None),
-            sets_before=None if within_evaluate else next(setting, None),
+            acts=acting,
+            sets_before=None if within_evaluate else setting,
             first=not Traces.of(settings.model).holds("test", keras_evaluation.test_function(settings.model)),
             preprocess=settings.preprocess,
             most_rows=self._rows_together(),
+            holds_constants=acting is None and setting is None and self._notices_constants(),
             devices=_devices(settings),
             hosts=settings.hosts,
             within=replicas.in_one_replica if replicas is not None else lambda function: function,
         )
+
+    def _notices_constants(self) -> bool:
+        """Whether this process alone validates, and only between two epochs."""
+        settings, policy = self._settings, self._settings.validation
+        inside = policy.every_steps is not None or policy.every_seconds is not None
+        return settings.replicas is None and settings.hosts.count == 1 and not settings.serves and not inside
 
     def _rows_together(self) -> Callable[[Any], int] | None:
         """Returns what says how many rows of arrays may be one batch; None leaves batches alone."""

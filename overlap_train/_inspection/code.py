@@ -66,6 +66,8 @@ def stores(code: types.CodeType, name: str) -> bool:
 
 def function_of(member: Any) -> Any:
     """Returns the function that a member of a class is, or by which a property is read."""
+    if hasattr(type(member), "__getattr__"):  # an object that may say of anything that it has it
+        return member
     return getattr(member, "fget", None) or getattr(member, "__func__", member)
 
 

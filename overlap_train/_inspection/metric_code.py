@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -23,7 +23,15 @@ from overlap_train._inspection.reads import Place, closed_over, named_in
 from overlap_train._keras import methods
 from overlap_train._keras import metrics as keras_metrics
 
-__all__ = ["metrics_by_python", "names_metrics_by_python", "reads_python"]
+__all__ = [
+    "Read",
+    "in_words",
+    "methods_of_metrics",
+    "metrics_by_python",
+    "names_metrics_by_python",
+    "reads_of",
+    "reads_python",
+]
 
 _CONSTANT = (*SIMPLE, np.generic)
 _PLAIN = (*SIMPLE[:-1], list, tuple, dict, set, np.ndarray, np.generic)
@@ -44,14 +52,19 @@ def metrics_by_python(model: keras.Model) -> str | None:
     if not methods.is_stock_method(model.reset_metrics):
         return f"{type(model).__name__}.reset_metrics may depend on Python's state"
     named = (model, "metrics", function_of(look_up(model, "metrics")))
-    read = [(model, "get_metrics_result", model.get_metrics_result)]
-    for metric in keras_metrics.metric_leaves(model):
-        read += [(metric, name, getattr(metric, name)) for name in ("reset_state", "result")]
-    for owner, name, method in (named, *read):
+    for owner, name, method in (named, *methods_of_metrics(model)):
         place = read_of_python(owner, method)
         if place is not None:
-            return f"{type(owner).__name__}.{name} {_in_words(place)}"
+            return f"{type(owner).__name__}.{name} {in_words(place)}"
     return None
+
+
+def methods_of_metrics(model: keras.Model) -> list[tuple[Any, str, Any]]:
+    """Returns what sets metrics back and what reads them: whose it is, its name, and the method."""
+    found = [(model, "get_metrics_result", model.get_metrics_result)]
+    for metric in keras_metrics.metric_leaves(model):
+        found += [(metric, name, getattr(metric, name)) for name in ("reset_state", "result")]
+    return found
 
 
 def names_metrics_by_python(model: keras.Model) -> bool:
@@ -65,17 +78,35 @@ def reads_python(owner: Any, method: Any) -> bool:
 
 
 def read_of_python(owner: Any, method: Any) -> Place | None:
-    """Returns the first place that a method reads and Python may change, or None if there is none.
+    """Returns the first place that a method reads and Python may change, or None if there is none."""
+    return next((read.place for read in reads_of(owner, method)), None)
+
+
+class Read(NamedTuple):
+    """A place that Python may change, and the code that reads it.
+
+    Attributes:
+        place: without a name if the code cannot be read, or does not say which place it is.
+        function: whose code it is; None if it cannot be read.
+    """
+
+    place: Place
+    function: types.FunctionType | None
+
+
+def reads_of(owner: Any, method: Any) -> Iterator[Read]:
+    """Yields what a method reads and Python may change, in the functions of the user's that it names, too.
 
     Args:
         owner: a metric or a model.
-        method: of it, bound or as its class has it. If its code cannot be read, the place has no name.
+        method: of it, bound or as its class has it.
     """
     if methods.is_stock_method(method):
-        return None
+        return
     function = getattr(method, "__func__", method)
     if not isinstance(function, types.FunctionType):
-        return Place(owner, "", MISSING, "")
+        yield Read(Place(owner, "", MISSING, ""), None)
+        return
     seen: list[Any] = []
     waiting = [function]
     while waiting:
@@ -85,18 +116,16 @@ def read_of_python(owner: Any, method: Any) -> Place | None:
         seen.append(function)
         if origin_of(function) is not Origin.USER:
             plain = (place for place in _attributes(owner, function) if isinstance(place.found, _PLAIN))
-            if function is seen[0] and (place := next(plain, None)) is not None:
-                return place
+            yield from (Read(place, function) for place in plain if function is seen[0])
             continue
         for place in (*closed_over(function), *named_in(function), *_attributes(owner, function)):
             if isinstance(place.found, types.FunctionType):
                 waiting.append(place.found)
             elif _may_change(place, owner, function):
-                return place
-    return None
+                yield Read(place, function)
 
 
-def _in_words(place: Place) -> str:
+def in_words(place: Place) -> str:
     """Returns what a method does that reads a place, and what to do about it."""
     if not place.name:
         return "may depend on Python's state"

@@ -13,6 +13,7 @@ import tensorflow as tf
 from overlap_train._data.preprocessing import Preprocess
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._data.validation_data import Batches, make_batches
+from overlap_train._inspection.metric_code import metrics_by_python
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._keras import methods as keras_methods
@@ -68,6 +69,7 @@ class SetRequest:
         preprocess: prepares a batch, or None.
         most_rows: returns how many rows of nested arrays may be evaluated as one batch; None leaves batches
             alone.
+        holds_constants: whether it is noticed when a plain value is set that a metric computes with.
         devices: that the workers take in turn; none leaves them where TensorFlow puts them.
         hosts: that share each validation.
         within: returns a function that does the same in the scope in which the model is to be traced.
@@ -86,6 +88,7 @@ class SetRequest:
     once: bool = False
     preprocess: Preprocess | None = None
     most_rows: Callable[[Any], int] | None = None
+    holds_constants: bool = False
     devices: Sequence[str] = ()
     hosts: Hosts | None = None
     within: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function
@@ -165,7 +168,10 @@ def build_suite(
             runner = _runner_of_its_own(request, each, state, on_span)
         named.append(NamedRunner(each.name, runner, fit_arguments.epoch_selector(each.chosen.freq)))
     beside = pool if not request.devices and not tf.config.list_logical_devices("GPU") else None
-    suite = ValidationSuite(named, on_error=request.policy.on_error, hosts=request.hosts, pool=beside)
+    held = [each.step.constants for each in prepared if each.name in evaluators and each.step is not None]
+    suite = ValidationSuite(
+        named, on_error=request.policy.on_error, hosts=request.hosts, pool=beside, constants=held
+    )
     resources.callback(suite.close)
     return suite
 
@@ -217,6 +223,8 @@ def _must_be_live(request: SetRequest, batches: Batches, step: ValidationStep) -
     if isinstance(batches, StreamedBatches) and batches.reads:
         names = ", ".join(batches.reads[:3])
         return f"the pipeline of the validation data reads what no pass holds ({names}), as it stands then"
+    if step.constants and not request.holds_constants:
+        return metrics_by_python(request.model)
     return step.live
 
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import keras
 import tensorflow as tf
 
+from overlap_train._inspection.metric_constants import Constants
 from overlap_train._snapshot import Snapshot, Values
 from overlap_train._validation.live import LiveRunner, is_of_hook, live_failure
 from overlap_train._validation.pending import PendingEpoch, PendingValidation, merged_by_worker
@@ -112,6 +113,7 @@ class ValidationSuite:
         on_error: str = "raise",
         hosts: Hosts | None = None,
         pool: CallersThread | WorkerPool | None = None,
+        constants: Sequence[Constants] = (),
     ) -> None:
         """Of sets that are there already.
 
@@ -120,7 +122,9 @@ class ValidationSuite:
             on_error: as in `ValidationPolicy`.
             hosts: that share each validation.
             pool: of the runners, if they share the cores with the training.
+            constants: with which the metrics of snapshots are computed.
         """
+        self._constants = constants
         self._hosts = hosts if hosts is not None else SingleHost()
         self._sets = {named.name: named for named in sets}
         self._on_error = on_error
@@ -148,6 +152,11 @@ class ValidationSuite:
             if named.runner.in_step is not None:
                 return named.runner.in_step
         return None
+
+    def changed_constant(self) -> str | None:
+        """Returns the value of Python's that has been set since the metrics were traced with it, or None."""
+        changed = (constants.changed() for constants in self._constants)
+        return next((place for place in changed if place is not None), None)
 
     @property
     def rewindable(self) -> bool:

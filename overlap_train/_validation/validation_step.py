@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 
-from overlap_train._inspection.metric_code import metrics_by_python
+from overlap_train._inspection.metric_constants import NO_CONSTANTS, Constants, constants_of
 from overlap_train._inspection.traced import CapturedVariable, TracedFunction, trace, union
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import data as keras_data
@@ -34,6 +34,7 @@ class ValidationStep:
             both have the same names.
         live: why the step can only run on the model's own variables, in step with the training; or None.
         metrics: those of the model, which all but the step itself depends on.
+        constants: what `reset` and `result` have computed with of Python, and hold until it is set.
     """
 
     step: TracedFunction
@@ -44,6 +45,7 @@ class ValidationStep:
     own_logs: bool
     live: str | None
     metrics: tuple[Same, ...] = ()
+    constants: Constants = NO_CONSTANTS
 
     @property
     def writes_summaries(self) -> bool:
@@ -78,7 +80,7 @@ def trace_validation(
     """
     step = trace_step(model, function, element_spec, within)
     require_logs("validation_step", step.outputs)
-    return _around(model, step, preparation, within)
+    return _around(model, step, preparation, within, *constants_of(model))
 
 
 def with_present_metrics(
@@ -87,10 +89,11 @@ def with_present_metrics(
     *,
     within: Callable[[Callable[..., Any]], Callable[..., Any]],
 ) -> ValidationStep:
-    """Returns a step of before with what surrounds it as Keras finds it now: a metric may have been added.
+    """Returns a step of before with what surrounds it as Keras finds it now.
 
-    Keras keeps the trace of `test_step`, which knows nothing of that metric, but asks the model each time for
-    its metrics to set them back and to read them.
+    A metric may have been added, or given another value to compute with. Keras keeps the trace of
+    `test_step`, which knows nothing of that, but asks the model each time for its metrics to set them back
+    and to read them.
 
     Args:
         model: compiled.
@@ -98,14 +101,24 @@ def with_present_metrics(
         within: as for `trace_validation`.
     """
     present = tuple(map(Same, model.metrics))
-    if step.metrics == present:
+    place = step.constants.changed()
+    if step.metrics == present and place is None:
         return step
-    return Traces.of(model).get(
-        "test",
-        keras_evaluation.test_function(model),
-        ("around", Same(step.step), step.preparation and Same(step.preparation), present),
-        lambda: _around(model, step.step, step.preparation, within),
-    )
+    constants, by_python = constants_of(model)
+    key = (Same(step.step), step.preparation and Same(step.preparation), present)
+    traces, token = Traces.of(model), keras_evaluation.test_function(model)
+    known: dict[Hashable, ValidationStep] = traces.get("test", token, ("around", *key), dict)
+    if constants.key not in known and len(known) >= _MOST_CONSTANTS and place is not None:
+        # It would be traced again and again; operation by operation is quicker then.
+        reason = f"{place}, with which the metrics are computed, is set again and again"
+        return _around(model, step.step, step.preparation, within, NO_CONSTANTS, reason)
+    if constants.key not in known:
+        known[constants.key] = _around(model, step.step, step.preparation, within, constants, by_python)
+    return known[constants.key]
+
+
+# So many sets of values are traced.
+_MOST_CONSTANTS = 2
 
 
 def _around(
@@ -113,16 +126,17 @@ def _around(
     step: TracedFunction,
     preparation: TracedFunction | None,
     within: Callable[[Callable[..., Any]], Callable[..., Any]],
+    constants: Constants,
+    by_python: str | None,
 ) -> ValidationStep:
     logs, own_logs = CarriedLogs(step.outputs), set(step.outputs) != set(model.get_metrics_result())
     metrics = tuple(map(Same, model.metrics))
-    by_python = metrics_by_python(model)
     if by_python is not None:
         return ValidationStep(step, None, None, preparation, logs, own_logs, by_python, metrics)
     reset = TracedFunction(within(model.reset_metrics))
     result = trace(within(model.get_metrics_result))
     live = _must_be_live(model, step, reset, result, preparation)
-    return ValidationStep(step, reset, result, preparation, logs, own_logs, live, metrics)
+    return ValidationStep(step, reset, result, preparation, logs, own_logs, live, metrics, constants)
 
 
 def trace_step(

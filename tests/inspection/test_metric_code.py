@@ -165,7 +165,18 @@ class Weighed(keras.metrics.Metric):
         return self.constant * self.seen
 
 
-CONSTANTS = {"number": (lambda: 2.0, False), "tensor": (lambda: keras.ops.convert_to_tensor(2.0), True)}
+class Doubling:
+    """A number that says by code of its own what it is times another."""
+
+    def __mul__(self, other):
+        return 2.0 * other
+
+
+CONSTANTS = {
+    "object": (Doubling, False),
+    "number": (lambda: 2.0, True),
+    "tensor": (lambda: keras.ops.convert_to_tensor(2.0), True),
+}
 
 
 @pytest.mark.parametrize("kind", CONSTANTS)

@@ -1,0 +1,226 @@
+"""The plain values of Python's that a user's metrics compute with, such as `self.beta`.
+
+Keras reads them anew with each result, a trace once. So a trace will do for as long as they are what they
+were when it was made; whoever trains asks that again after each hook that may have set one.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+
+from overlap_train._inspection.code import function_of, functions_in, names_in, stored_in
+from overlap_train._inspection.lookup import MISSING, look_up, variables_of
+from overlap_train._inspection.metric_code import (
+    Read,
+    in_words,
+    methods_of_metrics,
+    metrics_by_python,
+    reads_of,
+    reads_python,
+)
+from overlap_train._inspection.origins import Origin, is_simple, origin_of
+from overlap_train._inspection.reads import Place
+from overlap_train._keras import methods
+
+__all__ = ["NO_CONSTANTS", "Constants", "constants_of"]
+
+# What is larger is not looked through.
+_MOST_BYTES, _MOST_ITEMS, _MOST_LEVELS = 1 << 20, 1_000, 4
+_STORES = ("STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF")
+_STORES_ITEMS = ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE")
+_STORING = frozenset({"setattr", "delattr", "__setattr__", "__dict__", "vars", "globals", "exec", "eval"})
+_CHANGING_ITEMS = frozenset(
+    {
+        "add",
+        "append",
+        "appendleft",
+        "clear",
+        "discard",
+        "extend",
+        "fill",
+        "insert",
+        "itemset",
+        "pop",
+        "popitem",
+    }
+    | {"popleft", "put", "remove", "resize", "reverse", "setdefault", "sort", "update"}
+)
+_WHEN_MADE = frozenset({"__init__", "__new__", "__post_init__", "__setstate__", "from_config", "get_config"})
+_MAKING_OR_SHOWING = _WHEN_MADE | {"__eq__", "__hash__", "__repr__", "__str__", "__init_subclass__"}
+_MAKING_OR_SHOWING |= {"__setattr__", "__delattr__", "__replace__", "__match_args__", "__getstate__"}
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Plain values, each where code finds it, as they were.
+
+    Attributes:
+        held: the places, and in other words what they held.
+    """
+
+    held: tuple[tuple[Place, Hashable], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.held)
+
+    @property
+    def key(self) -> Hashable:
+        """What tells these values from others; the objects that have them are alive with this."""
+        return tuple((id(place.owner), place.name, content) for place, content in self.held)
+
+    def changed(self) -> str | None:
+        """Returns which of them is another one now, in words; None if none is."""
+        for place, content in self.held:
+            if _content(look_up(place.owner, place.name)) != content:
+                return place.label
+        return None
+
+
+NO_CONSTANTS = Constants()
+
+
+class _NotHeldError(Exception):
+    """What a method reads is no plain value, or is set by itself; with what it does, in words."""
+
+
+def constants_of(model: keras.Model) -> tuple[Constants, str | None]:
+    """Returns the plain values by which the metrics of a model are set back and read.
+
+    Returns:
+        Them, and None; or none of them, and what Python makes or reads besides, in words.
+    """
+    named = function_of(look_up(model, "metrics"))
+    if not methods.is_stock_method(model.reset_metrics) or reads_python(model, named):
+        return NO_CONSTANTS, metrics_by_python(model)
+    held: dict[tuple[int, str], tuple[Place, Hashable]] = {}
+    for owner, name, method in methods_of_metrics(model):
+        try:
+            for place in _plain_places(owner, method):
+                held[id(place.owner), place.name] = place, _content(place.found)
+        except _NotHeldError as error:
+            return NO_CONSTANTS, f"{type(owner).__name__}.{name} {error}"
+    return Constants(tuple(held.values())), None
+
+
+def _plain_places(owner: Any, method: Any) -> Iterator[Place]:
+    """Yields what a method reads and Python may change.
+
+    Raises:
+        _NotHeldError: some of it is no plain value, or the code of its owner sets it.
+    """
+    waiting = [(owner, read) for read in reads_of(owner, method)]
+    looked_into: list[Any] = []
+    while waiting:
+        own, (place, function) = waiting.pop()
+        if function is None or not place.name:
+            raise _NotHeldError(in_words(place))
+        if _content(place.found) is not None:
+            _require_kept(place, (own, place.owner), function)
+            yield place._replace(within=_in_front(place))
+        elif not any(place.found is each for each in looked_into):
+            looked_into.append(place.found)
+            waiting += [(place.found, read) for read in _reads_inside(place, function)]
+
+
+def _reads_inside(place: Place, function: types.FunctionType) -> Iterator[Read]:
+    """Yields what code finds in an object of a class of the user's, such as a configuration.
+
+    Raises:
+        _NotHeldError: it is no such object, or what it has is not known without asking it.
+    """
+    thing = place.found
+    kind = thing if isinstance(thing, type) else type(thing)
+    if origin_of(kind) is not Origin.USER or not all(map(_is_harmless, kind.__mro__)):
+        raise _NotHeldError(in_words(place))
+    plain = {name for name, value in variables_of(thing).items() if _content(value) is not None}
+    for name in names_in(function.__code__) | (set() if thing is kind else plain):  # as for `==`
+        found = look_up(thing, name)
+        member = function_of(found)
+        if isinstance(member, types.FunctionType):
+            yield from reads_of(thing, member)
+        elif found is not MISSING:
+            yield Read(Place(thing, name, found), function)
+
+
+def _is_harmless(kind: type) -> bool:
+    """Whether Python calls nothing in a class without its name, but to make, show or compare an object."""
+    if origin_of(kind) is not Origin.USER:
+        return kind in (object, enum.Enum) or origin_of(kind) is Origin.STANDARD
+    called = {
+        name for name, member in vars(kind).items() if isinstance(function_of(member), types.FunctionType)
+    }
+    return not {name for name in called if name.startswith("__")} - _MAKING_OR_SHOWING
+
+
+def _in_front(place: Place) -> str:
+    """Returns what stands before a name in words."""
+    if isinstance(place.owner, (dict, types.CellType)):
+        return ""
+    kind = place.owner if isinstance(place.owner, type) else type(place.owner)
+    return f"{kind.__name__}."
+
+
+def _require_kept(place: Place, owners: tuple[Any, ...], function: types.FunctionType) -> None:
+    """Raises _NotHeldError if code that Keras calls of an object may set a value that it reads."""
+    itself = f"reads {place.name!r}, which it may set itself; keep a count in a variable (add_weight)"
+    changes = not is_simple(place.found) and not isinstance(place.found, (tuple, frozenset, np.generic))
+    called = [own for owner in owners for own in _called(owner, function)]
+    for code in (function.__code__, *(own.__code__ for own in called)):
+        names, stored = names_in(code), stored_in(code, *_STORES)
+        if place.name in stored or not names.isdisjoint(_STORING):
+            raise _NotHeldError(itself)
+        if changes and (stored_in(code, *_STORES_ITEMS) or not names.isdisjoint(_CHANGING_ITEMS)):
+            raise _NotHeldError(itself)
+
+
+def _called(owner: Any, function: types.FunctionType) -> list[types.FunctionType]:
+    """Returns the functions of an object's class that Keras or a function calls, and that these call."""
+    if isinstance(owner, (dict, types.CellType)):
+        return []
+    kinds = (owner if isinstance(owner, type) else type(owner)).__mro__
+    own = [kind for kind in kinds if origin_of(kind) in (Origin.USER, Origin.LIBRARY)]
+    members = {name for kind in own for name in vars(kind)} - _WHEN_MADE
+    by_keras = {name for kind in kinds if origin_of(kind) is Origin.TRAINING for name in vars(kind)}
+    new = {name for name in members if name in by_keras or name.startswith("__")}
+    new |= members & names_in(function.__code__)
+    named: set[str] = set()
+    found: list[types.FunctionType] = []
+    while new:
+        named |= new
+        held = [vars(kind)[name] for name in new for kind in own if name in vars(kind)]
+        functions = [each for member in held for each in functions_in(member)]
+        found += functions
+        new = members.intersection(name for each in functions for name in names_in(each.__code__)) - named
+    return found
+
+
+def _content(value: Any, levels: int = _MOST_LEVELS) -> Hashable | None:
+    """Returns what tells a plain value from another, or None if it is none."""
+    if is_simple(value):
+        return type(value).__name__, value.hex() if isinstance(value, float) else _told(value)
+    if isinstance(value, (np.ndarray, np.generic)):
+        small = not value.dtype.hasobject and value.nbytes <= _MOST_BYTES
+        return (value.dtype.str, value.shape, value.tobytes()) if small else None
+    if not isinstance(value, (tuple, list, dict, set, frozenset)) or origin_of(type(value)) is Origin.USER:
+        return None
+    if len(value) > _MOST_ITEMS or levels == 0:
+        return None
+    items = [each for pair in value.items() for each in pair] if isinstance(value, dict) else [*value]
+    contents = [_content(each, levels - 1) for each in items]
+    if None in contents:
+        return None
+    if isinstance(value, (set, frozenset)):
+        return type(value).__name__, frozenset(contents)
+    return type(value).__name__, tuple(contents)
+
+
+def _told(value: Any) -> Hashable:
+    """Returns a simple value so that equal ones are the same: a zero has a sign."""
+    return repr(value) if isinstance(value, complex) else value
