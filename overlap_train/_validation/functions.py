@@ -30,13 +30,14 @@ from overlap_train._validation.attributes import Attributes
 from overlap_train._validation.computations import CopyRefusedError
 from overlap_train._validation.function_process import FunctionProcess, TrainedModel
 from overlap_train._validation.live import LiveRunner
+from overlap_train._validation.named_runner import NamedRunner
 from overlap_train._validation.pool import WorkerPool
 from overlap_train._validation.private_model import (
     PrivateModel,
     make_private_model,
     require_no_outside,
 )
-from overlap_train._validation.suite import NamedRunner, ValidationSuite
+from overlap_train._validation.suite import ValidationSuite
 from overlap_train.options.functions import EvaluationFunction, metric_values
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 

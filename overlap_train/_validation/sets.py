@@ -33,9 +33,10 @@ from overlap_train._validation.live import (
     late_step,
     traced_step,
 )
+from overlap_train._validation.named_runner import NamedRunner, Runner
 from overlap_train._validation.pool import CallersThread, WorkerPool
 from overlap_train._validation.runner import ValidationRunner
-from overlap_train._validation.suite import NamedRunner, Runner, ValidationSuite
+from overlap_train._validation.suite import ValidationSuite
 from overlap_train._validation.traced_with import TracedWith
 from overlap_train._validation.validation_step import (
     ValidationStep,

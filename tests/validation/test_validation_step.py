@@ -123,7 +123,9 @@ def test_metrics_that_python_computes_are_neither_reset_nor_read_in_a_trace():
     model = sequential(metrics=[ByPython()])
     traced = trace_validation(model, model.test_step, SPEC)
     assert (traced.reset, traced.result) == (None, None)
-    expected = "ByPython.result reads 'calls', which it may set itself; keep a count in a variable (add_weight)"
+    expected = (
+        "ByPython.result reads 'calls', which it may set itself; keep a count in a variable (add_weight)"
+    )
     assert traced.live == expected
 
 
