@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -161,6 +161,7 @@ class Trainer:
         return self.model.test_step(batch)
 
     @tracebacks.filtered
+    @routes.passed_to_model("fit")
     @keywords.checks_names(
         "Trainer.fit", "Trainer(model, {})", validation=ValidationPolicy, execution=ExecutionPlan
     )
@@ -212,8 +213,6 @@ class Trainer:
             RuntimeError: this process was forked from one that had used TensorFlow.
         """
         given = {name: value for name, value in locals().items() if name not in ("self", "resume")}
-        if self._is_around("fit"):
-            return self._fit_by_model(given, resume)
         with refusals.refusing(self):
             request = _fit.make_request(self._settings(), _fit.FitArguments(**given), resume)
         self._outcome = FitOutcome()
@@ -249,21 +248,23 @@ class Trainer:
         request = _fit.make_request(self._settings(), _fit.FitArguments(**given), bound.arguments["resume"])
         return _fit.explain_fit(request)
 
-    def _is_around(self, name: str) -> bool:
-        """Whether a method that is not Keras's own is to be called, and has not called us."""
-        return keras_methods.is_replaced(self.model, name) and not routes.is_within(self.model, name)
+    def _evaluate_by_model(self, *args: Any, **kwargs: Any) -> Any:
+        """Call an `evaluate` of the model's own; what it passes on to that of Keras comes back here."""
+        with routes.through(self.model, self.evaluate, name="evaluate"):
+            return self.model.evaluate(*args, **kwargs)
 
-    def _fit_by_model(self, given: dict[str, Any], resume: Any) -> keras.callbacks.History:
+    def _fit_by_model(self, *args: Any, resume: Any = None, **kwargs: Any) -> keras.callbacks.History:
         """Call a `fit` of the model's own, or one that a library has put in place of Keras's.
 
         What it passes on to `keras.Model.fit` comes back here.
 
         Args:
-            given: the arguments of `fit`.
+            args: for it, which may have other arguments than Keras's.
             resume: as for `fit`.
+            kwargs: for it.
         """
         with routes.through(self.model, functools.partial(self.fit, resume=resume)) as route:
-            history = self.model.fit(**_asked_for(Trainer.fit, given))
+            history = self.model.fit(*args, **kwargs)
         owner = keras_methods.overriding_class(self.model, "fit")
         if owner is not None:
             name = f"{owner.__name__}.fit"
@@ -279,6 +280,7 @@ class Trainer:
         return history
 
     @tracebacks.filtered
+    @routes.passed_to_model("evaluate")
     def evaluate(
         self,
         x: Any = None,
@@ -304,10 +306,6 @@ class Trainer:
             TypeError: an argument has the wrong type.
             RuntimeError: this process was forked from one that had used TensorFlow.
         """
-        given = {name: value for name, value in locals().items() if name != "self"}
-        if self._is_around("evaluate"):
-            with routes.through(self.model, self.evaluate, name="evaluate"):
-                return self.model.evaluate(**_asked_for(Trainer.evaluate, given))
         with refusals.refusing(self):
             counts = fit_arguments.check_evaluate(batch_size=batch_size, steps=steps, verbose=verbose)
             keras_models.require_compiled(self.model)
@@ -333,9 +331,3 @@ class Trainer:
             stock=getattr(self.train_step, "__func__", None) is Trainer.train_step,
             stock_validation=getattr(self.validation_step, "__func__", None) is Trainer.validation_step,
         )
-
-
-def _asked_for(method: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments whose values are not the defaults: a method of the user's may not know others."""
-    defaults = inspect.signature(method).parameters
-    return {name: value for name, value in given.items() if value is not defaults[name].default}

@@ -61,6 +61,12 @@ def test_before_a_fit_there_is_nothing_to_tell():
     assert trainer.replicas is None
 
 
+def test_without_a_validation_there_is_no_test_function():
+    model = sequential()
+    Trainer(model).fit(X, Y, verbose=0)
+    assert model.test_function is None
+
+
 def test_what_was_given_is_kept_and_the_rest_has_defaults():
     policy, recorder = ValidationPolicy(max_lag=2), SpanRecorder(7)
     trainer = Trainer(sequential(), validation=policy, recorder=recorder)
@@ -113,6 +119,24 @@ def test_a_method_of_the_users_gets_only_what_was_asked_for():
     assert trainer.model.asked == 3
     with pytest.raises(TypeError, match="unexpected keyword argument 'batch_size'"):
         trainer.fit(X, Y, epochs=3, batch_size=7)
+
+
+def test_a_method_of_the_users_may_have_other_arguments_than_keras_s():
+    class Pairs(keras.Sequential):
+        def fit(self, data, *rest, times=1, **options):
+            self.asked = rest, options
+            return super().fit(*data, *rest, epochs=times, verbose=0, **options)
+
+        def evaluate(self, inputs):
+            return super().evaluate(*inputs, verbose=0)
+
+    expected, trainer = scaled(Pairs), Trainer(scaled(Pairs))
+    wanted = expected.fit((X, Y), 16, times=3, shuffle=False).history
+    assert_same_history(trainer.fit((X, Y), 16, times=3, shuffle=False).history, wanted)
+    assert trainer.model.asked == expected.asked == ((16,), {"shuffle": False})
+    assert trainer.evaluate((X, Y)) == pytest.approx(expected.evaluate((X, Y)))
+    with pytest.raises(TypeError, match="unexpected keyword argument 'x'"):
+        trainer.evaluate(x=(X, Y))
 
 
 @pytest.mark.parametrize("name", ["predict", "save", "summary", "optimizer", "stop_training"])

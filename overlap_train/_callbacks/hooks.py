@@ -33,6 +33,7 @@ __all__ = [
     "looks_at_model",
     "may_change_training",
     "may_set_before_tests",
+    "notes_epochs_only",
     "ordering_hooks",
     "overrides",
     "readings_inside",
@@ -157,6 +158,15 @@ def ordering_hooks(callback: keras.callbacks.Callback) -> tuple[str, ...]:
     if not _may_begin_again(callback):
         found += _acting(callback, ["on_epoch_begin"])
     return tuple(found)
+
+
+def notes_epochs_only(callback: keras.callbacks.Callback) -> bool:
+    """Whether all that a callback of Keras's does inside epochs is to note which one has begun.
+
+    It may be called at once, or late so that nobody sees the next one's number before its time.
+    """
+    noting = isinstance(callback, (keras.callbacks.ModelCheckpoint, keras.callbacks.BackupAndRestore))
+    return noting and _is_stock(callback, ("on_epoch_begin",)) and not wants_train_batches(callback)
 
 
 def can_be_late(callback: keras.callbacks.Callback, *, watched: bool) -> bool:

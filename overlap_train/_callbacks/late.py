@@ -15,7 +15,12 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.hook_doings import Reading
-from overlap_train._callbacks.hooks import can_be_late, ordering_hooks, readings_inside
+from overlap_train._callbacks.hooks import (
+    can_be_late,
+    notes_epochs_only,
+    ordering_hooks,
+    readings_inside,
+)
 from overlap_train._callbacks.listeners import own_hooks
 from overlap_train._keras import metrics as keras_metrics
 
@@ -25,12 +30,16 @@ __all__ = ["EpochHooks", "late_callbacks"]
 def late_callbacks(callbacks: Any, *, watched: bool) -> list[keras.callbacks.Callback]:
     """Returns those that have to be called late for the training to run ahead, and can be.
 
+    Those that only note which epoch has begun are among them: somebody may look at what they note.
+
     Args:
         callbacks: a Keras `CallbackList`; none of one with hooks of its own, as these call them.
         watched: as for `can_be_late`.
     """
     found = [] if own_hooks(callbacks) else callbacks.callbacks
-    late = [c for c in found if ordering_hooks(c) and can_be_late(c, watched=watched)]
+    late = [
+        c for c in found if notes_epochs_only(c) or (ordering_hooks(c) and can_be_late(c, watched=watched))
+    ]
     if len(found) == 1:
         return late
     inside = {id(c): readings_inside(c) for c in found if type(c) is not keras.callbacks.History}

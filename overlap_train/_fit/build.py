@@ -237,9 +237,9 @@ class FitBuilder:
 
     def _build_validation(self, step: Step) -> tuple[ModelState, ValidationSuite, bool]:
         settings, request, model = self._settings, self._request, self._request.model
-        anew = settings.hosts.count == 1 and not Traces.of(model).holds(
-            "test", keras_evaluation.test_function(model)
-        )
+        validates = bool(request.sets or request.functions)  # else Keras makes no test function
+        anew = validates and settings.hosts.count == 1
+        anew = anew and not Traces.of(model).holds("test", keras_evaluation.test_function(model))
         inside = settings.validation.every_steps or settings.validation.every_seconds
         once = request.epochs - request.initial_epoch <= 1 and not inside
         builder = SuiteBuilder(

@@ -131,7 +131,7 @@ class SuiteBuilder:
             once=self._once,
             acts=acting,
             sets_before=None if within_evaluate else setting,
-            first=not Traces.of(settings.model).holds("test", keras_evaluation.test_function(settings.model)),
+            first=self._is_first(),
             preprocess=settings.preprocess,
             most_rows=self._rows_together(),
             holds_constants=acting is None and setting is None and self._notices_constants(),
@@ -139,6 +139,12 @@ class SuiteBuilder:
             hosts=settings.hosts,
             within=replicas.in_one_replica if replicas is not None else lambda function: function,
         )
+
+    def _is_first(self) -> bool:
+        """Whether nothing has been traced of the validation before, if there is one."""
+        model = self._settings.model
+        holds = Traces.of(model).holds
+        return bool(self._sets) and not holds("test", keras_evaluation.test_function(model))
 
     def _notices_constants(self) -> bool:
         """Whether this process alone validates, and only between two epochs."""

@@ -36,22 +36,9 @@ _MOST_BYTES, _MOST_ITEMS, _MOST_LEVELS = 1 << 20, 1_000, 4
 _STORES = ("STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF")
 _STORES_ITEMS = ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE")
 _STORING = frozenset({"setattr", "delattr", "__setattr__", "__dict__", "vars", "globals", "exec", "eval"})
-_CHANGING_ITEMS = frozenset(
-    {
-        "add",
-        "append",
-        "appendleft",
-        "clear",
-        "discard",
-        "extend",
-        "fill",
-        "insert",
-        "itemset",
-        "pop",
-        "popitem",
-    }
-    | {"popleft", "put", "remove", "resize", "reverse", "setdefault", "sort", "update"}
-)
+_CHANGING_ITEMS = frozenset({"add", "append", "appendleft", "clear", "discard", "extend", "fill", "insert"})
+_CHANGING_ITEMS |= {"itemset", "pop", "popitem", "popleft", "put", "remove", "resize", "reverse"}
+_CHANGING_ITEMS |= {"setdefault", "sort", "update"}
 _WHEN_MADE = frozenset({"__init__", "__new__", "__post_init__", "__setstate__", "from_config", "get_config"})
 _MAKING_OR_SHOWING = _WHEN_MADE | {"__eq__", "__hash__", "__repr__", "__str__", "__init_subclass__"}
 _MAKING_OR_SHOWING |= {"__setattr__", "__delattr__", "__replace__", "__match_args__", "__getstate__"}
@@ -153,10 +140,8 @@ def _is_harmless(kind: type) -> bool:
     """Whether Python calls nothing in a class without its name, but to make, show or compare an object."""
     if origin_of(kind) is not Origin.USER:
         return kind in (object, enum.Enum) or origin_of(kind) is Origin.STANDARD
-    called = {
-        name for name, member in vars(kind).items() if isinstance(function_of(member), types.FunctionType)
-    }
-    return not {name for name in called if name.startswith("__")} - _MAKING_OR_SHOWING
+    members = ((name, function_of(member)) for name, member in vars(kind).items() if name.startswith("__"))
+    return {name for name, member in members if isinstance(member, types.FunctionType)} <= _MAKING_OR_SHOWING
 
 
 def _in_front(place: Place) -> str:

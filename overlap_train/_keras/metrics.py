@@ -22,6 +22,7 @@ __all__ = [
     "python_logs",
     "reset_others",
     "stock_metric_handles",
+    "unlisted_loss_handles",
 ]
 
 
@@ -64,6 +65,14 @@ def reset_others(model: keras.Model, known: Collection[int]) -> None:
         handles = {id(handle) for v in metric.variables for handle in models.variable_handles(v)}
         if handles.isdisjoint(known):
             metric.reset_state()
+
+
+def unlisted_loss_handles(model: keras.Model) -> list[int]:
+    """Returns the `id` of each handle of Keras's loss tracker, if the model's own `metrics` leaves it out."""
+    tracker = getattr(model, "_loss_tracker", None)
+    if tracker is None or any(metric is tracker for metric in model.metrics):
+        return []
+    return [id(handle) for variable in tracker.variables for handle in models.variable_handles(variable)]
 
 
 def stock_metric_handles(model: keras.Model) -> list[Any]:

@@ -8,12 +8,13 @@ his own as loggers do, comes through here as well. What is routed is looked up o
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import keras
 
@@ -26,10 +27,14 @@ __all__ = [
     "entered",
     "is_routed",
     "is_within",
+    "passed_to_model",
     "remove_handler",
     "suspended",
     "through",
 ]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass
@@ -119,6 +124,27 @@ def entered(model: keras.Model, name: str, *, handled: bool = False) -> Iterator
     """
     with _marked(Route(model, name, lambda: None, used=True, handled=handled)):
         yield
+
+
+def passed_to_model(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Returns a decorator for a method of the trainer that does what the model's method of a name does.
+
+    Where the model has a method of its own, which has not called us, `_{name}_by_model` is called, with the
+    arguments as they were given: the model's method may have others than Keras's.
+    """
+
+    def decorate(method: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(method)
+        def called(*args: P.args, **kwargs: P.kwargs) -> R:
+            trainer: Any = args[0]
+            if keras_methods.is_replaced(trainer.model, name) and not is_within(trainer.model, name):
+                result: R = getattr(trainer, f"_{name}_by_model")(*args[1:], **kwargs)
+                return result
+            return method(*args, **kwargs)
+
+        return called
+
+    return decorate
 
 
 def is_routed(model: keras.Model, name: str) -> bool:

@@ -166,7 +166,11 @@ def _must_be_live(
         for effect in function.effects if function is not None else ():
             return f"the validation {effect}"
     own = {id(handle) for v in model.metrics_variables for handle in keras_models.variable_handles(v)}
-    changed = [v.name for v in union(functions) if v.written and id(v.handle) not in own]
+    written = [v for v in union(functions) if v.written and id(v.handle) not in own]
+    changed = [v.name for v in written]
+    if changed and set(keras_metrics.unlisted_loss_handles(model)).issuperset(id(v.handle) for v in written):
+        tracker = "leaves out Keras's own loss tracker, which its test_step updates"
+        return f"{type(model).__name__}.metrics {tracker}; override test_step, or add super().metrics"
     if changed:
         return f"the validation changes variables that are no metric of the model ({', '.join(changed[:3])})"
     if result is None:

@@ -6,7 +6,9 @@ import keras
 import pytest
 import tensorflow as tf
 
+from overlap_train import Trainer, ValidationPolicy
 from overlap_train._callbacks.late import EpochHooks, late_callbacks
+from tests.networks import arrays, sequential
 
 kc = keras.callbacks
 
@@ -53,6 +55,42 @@ def test_who_only_keeps_is_late_and_who_acts_is_not():
     assert late(stops) == []
     assert late(stops, keeps, kc.History()) == [keeps]
     assert late(kc.EarlyStopping("loss")) == []  # has no hook that orders epochs
+
+
+class Later(kc.ModelCheckpoint):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.model.stop_training = False
+
+
+def test_keras_s_that_only_note_the_epoch_are_late(tmp_path):
+    path = str(tmp_path / "weights.keras")
+    notes = kc.ModelCheckpoint(path)
+    assert late(notes) == [notes]
+    assert late(kc.ModelCheckpoint(path, save_freq=3), Later(path)) == []
+
+
+def test_the_epoch_that_a_checkpoint_callback_notes_is_never_seen_ahead(tmp_path):
+    class Looks(kc.Callback):
+        def __init__(self, other):
+            super().__init__()
+            self.other, self.seen = other, []
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.seen.append(self.other._current_epoch)
+
+        def on_train_end(self, logs=None):
+            self.seen.append(self.other._current_epoch)
+
+    x, y = arrays(96)
+    found = []
+    for ours in (False, True):
+        model, notes = sequential(), kc.ModelCheckpoint(str(tmp_path / "weights.keras"))
+        looks = Looks(notes)
+        trained = Trainer(model, validation=ValidationPolicy(overlap="always", max_lag=2)) if ours else model
+        stop = kc.EarlyStopping(min_delta=1e9, patience=2)
+        trained.fit(x, y, epochs=6, validation_split=0.5, verbose=0, callbacks=[stop, notes, looks])
+        found.append(looks.seen)
+    assert found[1] == found[0] == [0, 1, 2, 2]
 
 
 def test_what_others_may_look_at_is_kept_in_time():

@@ -36,6 +36,19 @@ class InNumPy(keras.metrics.Metric):
         return self.total.numpy() * 2
 
 
+class OwnMetrics(keras.Sequential):
+    @property
+    def metrics(self):
+        return [self.own]
+
+
+def own_metrics():
+    model = OwnMetrics([keras.Input((FEATURES,)), keras.layers.Dense(4)])
+    model.own = keras.metrics.Mean(name="own")
+    model.compile("sgd", "mse")
+    return model
+
+
 def drawing(model):
     return lambda batch: model.test_step((batch[0] + tf.random.normal([FEATURES]), batch[1]))
 
@@ -54,6 +67,7 @@ def updating(model):
     ("build", "step", "reason"),
     [
         (counting, None, r"changes variables that are no metric of the model \(.*calls\)"),
+        (own_metrics, None, r"OwnMetrics.metrics leaves out Keras's own loss tracker"),
         (
             lambda: sequential(metrics=[InNumPy()]),
             updating,
@@ -63,7 +77,7 @@ def updating(model):
         (sequential, None, None),
         (subclassed, None, None),
     ],
-    ids=["writes a variable", "metric in NumPy", "random", "stock", "own call"],
+    ids=["writes a variable", "own metrics", "metric in NumPy", "random", "stock", "own call"],
 )
 def test_what_private_variables_would_not_evaluate_as_keras_does_is_validated_live_and_says_why(
     build, step, reason
