@@ -7,6 +7,7 @@ import pytest
 
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train.monitoring import SpanRecorder
+from tests import networks
 from tests.networks import arrays, assert_same_history
 from tests.pools import sequential
 from tests.whole_fits.test_contract import scaled
@@ -62,7 +63,7 @@ def test_before_a_fit_there_is_nothing_to_tell():
 
 
 def test_without_a_validation_there_is_no_test_function():
-    model = sequential()
+    model = networks.sequential()  # not one of a pool, which may have been validated
     Trainer(model).fit(X, Y, verbose=0)
     assert model.test_function is None
 

@@ -169,8 +169,10 @@ def _must_be_live(
     written = [v for v in union(functions) if v.written and id(v.handle) not in own]
     changed = [v.name for v in written]
     if changed and set(keras_metrics.unlisted_loss_handles(model)).issuperset(id(v.handle) for v in written):
-        tracker = "leaves out Keras's own loss tracker, which its test_step updates"
-        return f"{type(model).__name__}.metrics {tracker}; override test_step, or add super().metrics"
+        return (
+            f"{type(model).__name__}.metrics leaves out Keras's own loss tracker, which its test_step "
+            "updates; override test_step, or add super().metrics"
+        )
     if changed:
         return f"the validation changes variables that are no metric of the model ({', '.join(changed[:3])})"
     if result is None:
