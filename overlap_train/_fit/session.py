@@ -219,6 +219,7 @@ class FitSession:
         )
         training.name_slow_host(epoch)
         start_s = time.monotonic()
+        self._deliveries.suite.count_ahead(epoch, self._parts.state)
         snapshot = training.take_snapshot(epoch)
         self._ledger.charge("snapshot", start_s, epoch, "snapshot_s")
         pending = self._deliveries.begin(snapshot, logs, stops=bool(self._model.stop_training))

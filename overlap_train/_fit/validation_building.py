@@ -22,7 +22,8 @@ from overlap_train._snapshot import ModelState
 from overlap_train._training.step import Step
 from overlap_train._validation.given_sets import GivenSets
 from overlap_train._validation.joining import rows_together
-from overlap_train._validation.sets import SetRequest, build_suite, prepare_sets
+from overlap_train._validation.set_request import SetRequest
+from overlap_train._validation.sets import build_suite, prepare_sets
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.options.validation import ValidationSet
 
@@ -120,13 +121,15 @@ class SuiteBuilder:
         listening = [] if settings.serves else listeners(self._callbacks)
         acting = next((type(c).__name__ for c in listening if acts_in_test_batches(c)), None)
         setting = next((type(c).__name__ for c in listening if may_set_before_tests(c)), None)
+        listened = listened_to(self._callbacks)
+        alone = acting is None and setting is None and self._validates_alone()
         return SetRequest(
             settings.model,
             self._given,
             settings.validation_function,
             settings.validation_identity,
             settings.validation,
-            listened=listened_to(self._callbacks),
+            listened=listened,
             within_evaluate=within_evaluate,
             once=self._once,
             acts=acting,
@@ -134,7 +137,9 @@ class SuiteBuilder:
             first=self._is_first(),
             preprocess=settings.preprocess,
             most_rows=self._rows_together(),
-            holds_constants=acting is None and setting is None and self._notices_constants(),
+            counts_ahead=alone
+            and not (within_evaluate or listened_to(self._callbacks) or _devices(settings)),
+            holds_constants=alone,
             devices=_devices(settings),
             hosts=settings.hosts,
             within=replicas.in_one_replica if replicas is not None else lambda function: function,
@@ -146,7 +151,7 @@ class SuiteBuilder:
         holds = Traces.of(model).holds
         return bool(self._sets) and not holds("test", keras_evaluation.test_function(model))
 
-    def _notices_constants(self) -> bool:
+    def _validates_alone(self) -> bool:
         """Whether this process alone validates, and only between two epochs."""
         settings, policy = self._settings, self._settings.validation
         inside = policy.every_steps is not None or policy.every_seconds is not None

@@ -99,6 +99,11 @@ class TracedFunction:
         return self._concrete.graph
 
     @property
+    def captured(self) -> list[Any]:
+        """The tensors that it captured, in the order of the last inputs of its graph."""
+        return list(self._concrete.captured_inputs)
+
+    @property
     def constants(self) -> list[Any]:
         """The tensors that it captured and that are no variables, as arrays."""
         return [tensor.numpy() for tensor in self._concrete.captured_inputs if tensor.dtype != tf.resource]

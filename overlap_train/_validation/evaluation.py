@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from overlap_train._data.cached_batches import CachedBatches
 from overlap_train._data.shards import Shard
 from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
 from overlap_train._data.validation_data import Batches
@@ -102,6 +103,9 @@ class SnapshotEvaluator:
         self._functions = self._build(model, state)
         places = {id(handle): i for i, v in enumerate(state.variables) for handle in v.handles}
         self._places = [places[id(variable.handle)] for variable in self._functions.variables]
+        steps = {id(counter.variable.handle): counter.step for counter in step.counters}
+        handles = [id(variable.handle) for variable in self._functions.variables]
+        self._counters = [(i, steps[handle]) for i, handle in enumerate(handles) if handle in steps]
 
     def evaluate(self, values: Values, part: Shard | BatchStream, held: Any = None) -> ShardResult:
         """Evaluates one part. May be called from any thread, also from several at once.
@@ -120,9 +124,16 @@ class SnapshotEvaluator:
             return self._evaluate_drawn(own, part)
         if self._functions.part is None or isinstance(part, BatchStream):
             return self._evaluate_batches(own, part)
+        self._count_back(own, self._count() - part.first)
         first, stop = (tf.constant(n, tf.int64) for n in (part.first, part.stop))
         state, logs = self._functions.part(own, self._held() if held is None else held, first, stop)
         return ShardResult(tuple(state), self._packed(logs), part.stop - part.first)
+
+    def count_ahead(self, state: ModelState) -> None:
+        """Adds to the counters of a model what a validation will add to them. On the training thread."""
+        for own, step in self._counters:
+            variable, batches = state.variables[self._places[own]], self._count()
+            variable.assign(variable.read() + tf.constant(batches * step))
 
     def held_on(self, device: str | None) -> Any:
         """Returns the data for `evaluate` on another device; None if it takes it batch by batch."""
@@ -273,6 +284,16 @@ class SnapshotEvaluator:
         """Returns the values of the variables that the step captured."""
         flat = values.flat()
         return [flat[place] for place in self._places]
+
+    def _count_back(self, own: list[tf.Tensor], batches: int) -> None:
+        """Takes counters, which have been counted ahead, back to where they stand before the last batches."""
+        for place, step in self._counters:
+            own[place] = own[place] - tf.constant(batches * step)
+
+    def _count(self) -> int:
+        batches = self._batches
+        assert not isinstance(batches, StreamedBatches)
+        return batches.fill() if isinstance(batches, CachedBatches) else batches.num_batches
 
     def _held(self) -> Any:
         assert not isinstance(self._batches, StreamedBatches)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import keras
 import tensorflow as tf
 
-from overlap_train._data.preprocessing import Preprocess
+from overlap_train._data.array_batches import ArrayBatches
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._data.validation_data import Batches, make_batches
 from overlap_train._inspection.metric_code import metrics_by_python
@@ -21,7 +20,7 @@ from overlap_train._keras import models as keras_models
 from overlap_train._snapshot import ModelState
 from overlap_train._support import fit_arguments
 from overlap_train._validation.evaluation import SnapshotEvaluator
-from overlap_train._validation.given_sets import GivenSets, WaitingRunner
+from overlap_train._validation.given_sets import WaitingRunner
 from overlap_train._validation.live import (
     LiveRunner,
     LiveSteps,
@@ -36,6 +35,7 @@ from overlap_train._validation.live import (
 from overlap_train._validation.named_runner import NamedRunner, Runner
 from overlap_train._validation.pool import CallersThread, WorkerPool
 from overlap_train._validation.runner import ValidationRunner
+from overlap_train._validation.set_request import PreparedSet, SetRequest
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train._validation.traced_with import TracedWith
 from overlap_train._validation.validation_step import (
@@ -45,75 +45,9 @@ from overlap_train._validation.validation_step import (
     with_present_metrics,
 )
 from overlap_train.options.validation import ValidationPolicy, ValidationSet
-from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import Span
 
-__all__ = ["PreparedSet", "SetRequest", "build_suite", "prepare_sets"]
-
-
-@dataclass(frozen=True)
-class SetRequest:
-    """What is asked of the validation, for all sets.
-
-    Attributes:
-        model: compiled.
-        given: the data of the sets.
-        function: the validation step.
-        identity: tells that step from others.
-        policy: how the validation runs.
-        listened: whether a callback is told of the batches of a validation.
-        within_evaluate: whether this is a call of `evaluate`, which has reached the model's own already.
-        once: whether there is one validation, beside which nothing is trained.
-        acts: the name of a callback that may do anything between these batches, or None.
-        sets_before: the name of one that may set the model before them, when they have been drawn; or None.
-        first: whether nothing has been traced of the validation before.
-        preprocess: prepares a batch, or None.
-        most_rows: returns how many rows of nested arrays may be evaluated as one batch; None leaves batches
-            alone.
-        holds_constants: whether it is noticed when a plain value is set that a metric computes with.
-        devices: that the workers take in turn; none leaves them where TensorFlow puts them.
-        hosts: that share each validation.
-        within: returns a function that does the same in the scope in which the model is to be traced.
-    """
-
-    model: keras.Model
-    given: GivenSets
-    function: Callable[[Any], Mapping[str, Any]]
-    identity: Hashable
-    policy: ValidationPolicy
-    listened: bool = False
-    acts: str | None = None
-    sets_before: str | None = None
-    first: bool = False
-    within_evaluate: bool = False
-    once: bool = False
-    preprocess: Preprocess | None = None
-    most_rows: Callable[[Any], int] | None = None
-    holds_constants: bool = False
-    devices: Sequence[str] = ()
-    hosts: Hosts | None = None
-    within: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function
-
-
-@dataclass(frozen=True)
-class PreparedSet:
-    """A validation set whose step has been traced, before the variables of the training are known.
-
-    Attributes:
-        name: prefix of its metrics.
-        chosen: as the user asked for it.
-        batches: its data; None where the model's own `evaluate` takes it, or it waits.
-        step: the traced step; None where nothing is traced.
-        live: why it has to be validated live, or None.
-        waits: whether its data is still to be read.
-    """
-
-    name: str
-    chosen: ValidationSet
-    batches: Batches | None
-    step: ValidationStep | None
-    live: str | None
-    waits: bool = False
+__all__ = ["build_suite", "prepare_sets"]
 
 
 # So many batches of so small a network take less time than to hand them over to workers.
@@ -128,7 +62,12 @@ def prepare_sets(request: SetRequest, sets: Mapping[str, ValidationSet]) -> list
         TypeError: if the step does not return a mapping.
     """
     _require_devices(request.devices)
-    return [_prepared(request, name, chosen) for name, chosen in sets.items()]
+    prepared = [_prepared(request, name, chosen) for name, chosen in sets.items()]
+    counting = [each for each in prepared if each.live is None and each.counting is not None]
+    if len(counting) < 2:
+        return prepared
+    # Each goes on from what the one before has left.
+    return [replace(each, live=each.counting) if each in counting else each for each in prepared]
 
 
 def build_suite(
@@ -226,7 +165,14 @@ def _must_be_live(request: SetRequest, batches: Batches, step: ValidationStep) -
         return f"the pipeline of the validation data reads what no pass holds ({names}), as it stands then"
     if step.constants and not request.holds_constants:
         return metrics_by_python(request.model)
+    if step.live is None and step.counters:
+        fixed = not isinstance(batches, StreamedBatches) and not _is_joined(batches)
+        return None if request.counts_ahead and fixed else step.counting
     return step.live
+
+
+def _is_joined(batches: Batches) -> bool:
+    return isinstance(batches, ArrayBatches) and batches.is_joined
 
 
 def _runner_of_its_own(

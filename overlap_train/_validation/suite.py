@@ -9,11 +9,12 @@ import keras
 import tensorflow as tf
 
 from overlap_train._inspection.metric_constants import Constants
-from overlap_train._snapshot import Snapshot, Values
+from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._validation.live import LiveRunner, is_of_hook, live_failure
 from overlap_train._validation.named_runner import NamedRunner
 from overlap_train._validation.pending import PendingEpoch, PendingValidation, merged_by_worker
 from overlap_train._validation.pool import CallersThread, WorkerPool
+from overlap_train._validation.runner import ValidationRunner
 from overlap_train.errors import ValidationWorkerError
 from overlap_train.parallel.hosts import Hosts, SingleHost
 from overlap_train.records import ShardOutcome, Span, ValidationResult
@@ -75,6 +76,15 @@ class ValidationSuite:
             if named.runner.in_step is not None:
                 return named.runner.in_step
         return None
+
+    def count_ahead(self, epoch: int, state: ModelState) -> None:
+        """Adds to the counters of a model what the validation of an epoch will add to them.
+
+        So the training goes on as behind that validation, and callbacks find what it leaves.
+        """
+        for named in self._sets.values():
+            if isinstance(named.runner, ValidationRunner) and named.validates(epoch):
+                named.runner.evaluator.count_ahead(state)
 
     def changed_constant(self) -> str | None:
         """Returns the value of Python's that has been set since the metrics were traced with it, or None."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 
+from overlap_train._inspection.counters import Counter, counters_of
 from overlap_train._inspection.metric_constants import NO_CONSTANTS, Constants, constants_of
 from overlap_train._inspection.traced import CapturedVariable, TracedFunction, trace, union
 from overlap_train._inspection.traces import Same, Traces
@@ -35,6 +36,7 @@ class ValidationStep:
         live: why the step can only run on the model's own variables, in step with the training; or None.
         metrics: those of the model, which all but the step itself depends on.
         constants: what `reset` and `result` have computed with of Python, and hold until it is set.
+        counters: what the step does nothing to but add to, such as the states of seed generators.
     """
 
     step: TracedFunction
@@ -46,6 +48,12 @@ class ValidationStep:
     live: str | None
     metrics: tuple[Same, ...] = ()
     constants: Constants = NO_CONSTANTS
+    counters: tuple[Counter, ...] = ()
+
+    @property
+    def counting(self) -> str:
+        """Why the step changes the model, if the counters may not be counted ahead."""
+        return _changing([counter.variable.name for counter in self.counters])
 
     @property
     def writes_summaries(self) -> bool:
@@ -135,8 +143,11 @@ def _around(
         return ValidationStep(step, None, None, preparation, logs, own_logs, by_python, metrics)
     reset = TracedFunction(within(model.reset_metrics))
     result = trace(within(model.get_metrics_result))
-    live = _must_be_live(model, step, reset, result, preparation)
-    return ValidationStep(step, reset, result, preparation, logs, own_logs, live, metrics, constants)
+    elsewhere = {id(variable.handle) for variable in union([reset, result, preparation])}
+    counters = tuple(each for each in counters_of(step) if id(each.variable.handle) not in elsewhere)
+    live = _must_be_live(model, step, reset, result, preparation, counters)
+    found = (preparation, logs, own_logs, live, metrics, constants, counters)
+    return ValidationStep(step, reset, result, *found)
 
 
 def trace_step(
@@ -159,6 +170,7 @@ def _must_be_live(
     reset: TracedFunction,
     result: TracedFunction | None,
     preparation: TracedFunction | None,
+    counters: tuple[Counter, ...],
 ) -> str | None:
     """Returns why a validation cannot be made on private variables, to the same result, or None."""
     functions = [step, reset, result, preparation]
@@ -166,6 +178,7 @@ def _must_be_live(
         for effect in function.effects if function is not None else ():
             return f"the validation {effect}"
     own = {id(handle) for v in model.metrics_variables for handle in keras_models.variable_handles(v)}
+    own |= {id(counter.variable.handle) for counter in counters}
     written = [v for v in union(functions) if v.written and id(v.handle) not in own]
     changed = [v.name for v in written]
     if changed and set(keras_metrics.unlisted_loss_handles(model)).issuperset(id(v.handle) for v in written):
@@ -174,11 +187,16 @@ def _must_be_live(
             "updates; override test_step, or add super().metrics"
         )
     if changed:
-        return f"the validation changes variables that are no metric of the model ({', '.join(changed[:3])})"
+        return _changing(changed)
     if result is None:
         return "the metrics of the model cannot compute their results in a compiled function"
     set_back = {id(variable.handle) for variable in reset.variables if variable.only_set}
+    set_back |= {id(counter.variable.handle) for counter in counters}
     kept = [variable.name for variable in step.written if id(variable.handle) not in set_back]
     if kept:
         return f"metrics keep state that reset_state does not set back ({', '.join(kept[:3])})"
     return None
+
+
+def _changing(names: Sequence[str]) -> str:
+    return f"the validation changes variables that are no metric of the model ({', '.join(names[:3])})"

@@ -1,0 +1,90 @@
+"""What is asked of the validation of a `fit` or an `evaluate`, and its sets once they are prepared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from overlap_train._data.preprocessing import Preprocess
+from overlap_train._data.validation_data import Batches
+from overlap_train._validation.given_sets import GivenSets
+from overlap_train._validation.validation_step import ValidationStep
+from overlap_train.options.validation import ValidationPolicy, ValidationSet
+from overlap_train.parallel.hosts import Hosts
+
+__all__ = ["PreparedSet", "SetRequest"]
+
+
+@dataclass(frozen=True)
+class SetRequest:
+    """What is asked of the validation, for all sets.
+
+    Attributes:
+        model: compiled.
+        given: the data of the sets.
+        function: the validation step.
+        identity: tells that step from others.
+        policy: how the validation runs.
+        listened: whether a callback is told of the batches of a validation.
+        within_evaluate: whether this is a call of `evaluate`, which has reached the model's own already.
+        once: whether there is one validation, beside which nothing is trained.
+        acts: the name of a callback that may do anything between these batches, or None.
+        sets_before: the name of one that may set the model before them, when they have been drawn; or None.
+        first: whether nothing has been traced of the validation before.
+        preprocess: prepares a batch, or None.
+        most_rows: returns how many rows of nested arrays may be evaluated as one batch; None leaves batches
+            alone.
+        counts_ahead: whether the training may be given the state that a validation will leave in counters.
+        holds_constants: whether it is noticed when a plain value is set that a metric computes with.
+        devices: that the workers take in turn; none leaves them where TensorFlow puts them.
+        hosts: that share each validation.
+        within: returns a function that does the same in the scope in which the model is to be traced.
+    """
+
+    model: keras.Model
+    given: GivenSets
+    function: Callable[[Any], Mapping[str, Any]]
+    identity: Hashable
+    policy: ValidationPolicy
+    listened: bool = False
+    acts: str | None = None
+    sets_before: str | None = None
+    first: bool = False
+    within_evaluate: bool = False
+    once: bool = False
+    preprocess: Preprocess | None = None
+    most_rows: Callable[[Any], int] | None = None
+    counts_ahead: bool = False
+    holds_constants: bool = False
+    devices: Sequence[str] = ()
+    hosts: Hosts | None = None
+    within: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function
+
+
+@dataclass(frozen=True)
+class PreparedSet:
+    """A validation set whose step has been traced, before the variables of the training are known.
+
+    Attributes:
+        name: prefix of its metrics.
+        chosen: as the user asked for it.
+        batches: its data; None where the model's own `evaluate` takes it, or it waits.
+        step: the traced step; None where nothing is traced.
+        live: why it has to be validated live, or None.
+        waits: whether its data is still to be read.
+    """
+
+    name: str
+    chosen: ValidationSet
+    batches: Batches | None
+    step: ValidationStep | None
+    live: str | None
+    waits: bool = False
+
+    @property
+    def counting(self) -> str | None:
+        """Why it changes the model, if it has counters; None if it has none."""
+        return self.step.counting if self.step is not None and self.step.counters else None

@@ -1,0 +1,215 @@
+"""A validation that adds constants to variables, as by drawing seeds, overlaps: that is counted ahead."""
+
+from __future__ import annotations
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train import Trainer, ValidationPolicy, ValidationSet
+from overlap_train._inspection.counters import counters_of
+from overlap_train._inspection.traced import TracedFunction
+from tests.networks import CLASSES, assert_same_history, assert_same_weights, crossentropy
+from tests.seeds import set_random_seed
+
+kl, kc = keras.layers, keras.callbacks
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(72, 5, 3)).astype("float32"), RNG.integers(0, CLASSES, 72)
+VALIDATION = RNG.normal(size=(41, 5, 3)).astype("float32"), RNG.integers(0, CLASSES, 41)
+
+
+def compiled(make, kind=keras.Sequential):
+    set_random_seed(5)
+    model = kind([keras.Input((5, 3)), make(), kl.Dropout(0.2), kl.Dense(CLASSES)])
+    model.compile("adam", crossentropy(), metrics=["accuracy"])
+    return model
+
+
+class Counts(keras.Sequential):
+    """Counts the batches of its validations, and weighs the loss by their number."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.seen = tf.Variable(0, dtype=tf.int64)
+
+    def test_step(self, data):
+        self.seen.assign_add(2)
+        return super().test_step(data)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+        return loss * (1.0 + tf.cast(self.seen, tf.float32) / 50.0)
+
+
+class Draws(keras.Sequential):
+    """Draws noise from a generator of its own in its validations, and trains with what comes after."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.generator = keras.random.SeedGenerator(3)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+        return loss * keras.random.uniform((), seed=self.generator)
+
+
+LAYERS = {
+    "lstm": lambda: kl.LSTM(4, dropout=0.3, recurrent_dropout=0.2),
+    "gru": lambda: kl.GRU(4, dropout=0.3),
+    "both ways": lambda: kl.Bidirectional(kl.LSTM(3, dropout=0.3)),
+    "stacked": lambda: kl.RNN([kl.LSTMCell(3, dropout=0.2), kl.GRUCell(3, recurrent_dropout=0.2)]),
+    "counts": kl.Flatten,
+    "draws": kl.Flatten,
+}
+KINDS = {"counts": Counts, "draws": Draws}
+MODELS = {
+    name: functools.partial(compiled, make, KINDS.get(name, keras.Sequential))
+    for name, make in LAYERS.items()
+}
+
+
+def compared(build, *, overlaps=True, epochs=5, callbacks=list, policy=None, **arguments):
+    """Trains by Keras and by us, and requires the same history, weights and states of generators."""
+    settings = {"batch_size": 16, "epochs": epochs, "verbose": 0, "validation_batch_size": 8}
+    settings |= {"validation_data": VALIDATION} | arguments
+    expected, model = build(), build()
+    wanted = expected.fit(X, Y, callbacks=callbacks(), **settings).history
+    trainer = Trainer(model, validation=policy or ValidationPolicy(overlap="always", workers=3, max_lag=2))
+    history = trainer.fit(X, Y, callbacks=callbacks(), **settings).history
+    assert_same_history(history, wanted)
+    assert_same_weights(model, expected)
+    for own, other in zip(model.variables, expected.variables, strict=True):
+        if "seed" in own.path:
+            np.testing.assert_array_equal(own.numpy(), other.numpy())
+    in_step = [m for m in trainer.messages if "validating in step with the training: " in m]
+    assert bool(in_step) is not overlaps, trainer.messages
+    return model, expected
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.by_default("lstm", "draws", "counts")
+def test_what_a_validation_adds_is_there_when_the_training_goes_on(name):
+    model, expected = compared(MODELS[name])
+    if name == "counts":
+        assert int(model.seen) == int(expected.seen) == 5 * 6 * 2
+    compared(MODELS[name], validation_freq=2)
+
+
+def dataset():
+    return tf.data.Dataset.from_tensor_slices(VALIDATION).batch(8)
+
+
+CASES = {
+    "a stop": {"callbacks": lambda: [kc.EarlyStopping(min_delta=1e9, patience=1)]},
+    "a rollback": {
+        "callbacks": lambda: [kc.ReduceLROnPlateau("val_loss", patience=0, factor=0.5, min_delta=10.0)]
+    },
+    "a dataset": {"validation_data": dataset()},
+    "steps": {"validation_steps": 3},
+    "no lag": {"policy": ValidationPolicy(overlap="always", max_lag=0)},
+    "split": {"validation_data": None, "validation_split": 0.3},
+}
+
+
+@pytest.mark.filterwarnings("ignore:.* conditioned on metric")
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.by_default("a rollback", "a dataset")
+def test_it_is_so_whatever_ends_or_undoes_an_epoch(case):
+    compared(MODELS["draws"], **CASES[case])
+    compared(MODELS["lstm"], **CASES[case])
+
+
+class Listens(kc.Callback):
+    def on_test_batch_end(self, batch, logs=None):
+        self.seen = dict(logs)
+
+
+def noisy():
+    return dataset().map(lambda x, y: (x + 0.0 * tf.random.normal([1, 3]), y))
+
+
+IN_STEP = {
+    "batches are listened to": {"callbacks": lambda: [Listens()]},
+    "drawn anew": {
+        "validation_data": tf.data.Dataset.from_generator(
+            lambda: iter([tuple(part[:8] for part in VALIDATION)] * 3),
+            output_signature=(tf.TensorSpec((None, 5, 3)), tf.TensorSpec((None,), tf.int64)),
+        ).apply(tf.data.experimental.assert_cardinality(3))
+    },
+}
+
+
+@pytest.mark.parametrize("case", IN_STEP)
+@pytest.mark.by_default("drawn anew")
+def test_where_it_cannot_be_counted_the_validation_is_made_in_step(case):
+    compared(MODELS["lstm"], overlaps=False, **IN_STEP[case])
+
+
+def test_of_two_sets_that_draw_each_follows_the_other():
+    trainer = Trainer(MODELS["draws"](), validation=ValidationPolicy(overlap="always"))
+    sets = {"a": VALIDATION, "b": ValidationSet(data=VALIDATION)}
+    trainer.fit(X, Y, validation_data=sets, verbose=0)
+    assert any("the validation changes variables that are no metric" in m for m in trainer.messages)
+
+
+def test_an_evaluation_and_a_second_fit_draw_on():
+    results = []
+    for ours in (False, True):
+        model = MODELS["draws"]()
+        trained = Trainer(model, validation=ValidationPolicy(overlap="always")) if ours else model
+        found = []
+        for _ in range(2):
+            found += trained.fit(X, Y, validation_data=VALIDATION, verbose=0, epochs=2).history["val_loss"]
+            found += trained.evaluate(*VALIDATION, verbose=0)
+        results.append([*found, *model.generator.state.numpy()])
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-5)
+
+
+def test_a_resumed_training_draws_on(tmp_path):
+    settings = {"validation_data": VALIDATION, "verbose": 0, "batch_size": 16}
+    whole = Trainer(MODELS["draws"]()).fit(X, Y, epochs=4, **settings).history
+    Trainer(MODELS["draws"]()).fit(X, Y, epochs=2, resume=tmp_path, **settings)
+    resumed = Trainer(MODELS["draws"]()).fit(X, Y, epochs=4, resume=tmp_path, **settings).history
+    assert_same_history(resumed, whole)
+
+
+VARIABLE, ADDED = tf.Variable([1, 5], dtype=tf.int64), tf.constant([0, 1], tf.int64)
+FLOATS = tf.Variable(1.0)
+
+
+def twice():
+    VARIABLE.assign(VARIABLE + ADDED)
+    VARIABLE.assign_add([2, 0])
+
+
+def stale():
+    before = VARIABLE.read_value()
+    VARIABLE.assign(before + ADDED)
+    VARIABLE.assign(before + ADDED)
+
+
+FUNCTIONS = {
+    "twice": (twice, [[2, 1]]),
+    "stale": (stale, []),
+    "set": (lambda: VARIABLE.assign([0, 0]), []),
+    "doubled": (lambda: VARIABLE.assign(VARIABLE * 2), []),
+    "by itself": (lambda: VARIABLE.assign_add(VARIABLE), []),
+    "at times": (lambda: tf.cond(FLOATS > 0, lambda: VARIABLE.assign_add([1, 1]), lambda: VARIABLE + 0), []),
+    "subtracted": (lambda: VARIABLE.assign_sub([1, 0]), []),
+    "floats": (lambda: FLOATS.assign_add(1.0), []),
+    "read": (lambda: VARIABLE + 1, []),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_only_what_surely_adds_constants_is_a_counter(name):
+    function, expected = FUNCTIONS[name]
+
+    def traced():
+        function()
+        return tf.constant(0)
+
+    assert [counter.step.tolist() for counter in counters_of(TracedFunction(traced))] == expected
