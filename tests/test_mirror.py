@@ -21,6 +21,8 @@ TESTED_IN = {
     "_callbacks/doings.py": "callbacks/test_hook_doings.py",
     "_callbacks/vocabulary.py": "callbacks/test_hook_doings.py",
     "_fit/outcome.py": "fit/test_run.py",
+    "_validation/named_runner.py": "validation/test_suite.py",
+    "_validation/set_request.py": "validation/test_sets.py",
     "_support/version.py": "test_public_surface.py",
     # What computes is compared with Keras's or TensorFlow's through the layer or the operation around it.
     "_training/kernels/recurrent_passes.py": "training/kernels/test_recurrent.py",

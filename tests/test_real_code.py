@@ -22,7 +22,6 @@ X, Y = arrays(70)
 VALIDATION = arrays(33, 1)
 IN_STEP = {
     "stateful_loss": "running_mean",
-    "seeded_metric": "seed_generator",
     "eager": "run_eagerly",
     "stateful_random": "RandomStandardNormal",
     "validation_changes_the_model": "calls",
@@ -301,7 +300,7 @@ class Rescale(kc.Callback):
 
 
 @pytest.mark.parametrize(("kind", "named"), [(Kept, "best"), (Plain, "Plain.scale")])
-# Plain values that stay overlap: validation/test_metric_constants.py.
+# Plain values that stay overlap: inspection/test_metric_constants.py.
 @pytest.mark.by_default("Kept-best")
 def test_a_metric_that_depends_on_more_than_its_epoch_is_counted_in_step(kind, named):
     metrics = []

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from overlap_train._data.drawing import next_batch
-from overlap_train._data.pipeline import read_by
+from overlap_train._data.pipeline import calls_python, read_by
 from overlap_train._keras.data import Pipeline
 
 __all__ = ["BatchStream", "StreamedBatches"]
@@ -32,6 +32,7 @@ class StreamedBatches:
         element_spec: nested specs of a batch.
         raw_spec: the same; nothing is left to be prepared.
         rewindable: whether another `begin` gives the same batches again; of a generator, the first two.
+        runs_python: whether code of the user's makes the batches.
         is_dataset: whether the user gave a dataset, from whose iterator several may draw at once.
         reads: the names of variables and tables that the pipeline's functions read when it runs.
         last_count: batches that the last validation had.
@@ -53,6 +54,7 @@ class StreamedBatches:
         self.reads = read_by(self._dataset)
         self.rewindable = pipeline.restarts
         self.is_dataset = pipeline.is_dataset and isinstance(dataset, tf.data.Dataset)
+        self.runs_python = pipeline.by_python or calls_python(dataset)
         self._steps = steps
         self._lock = threading.Lock()  # for the three below; not held while a batch is drawn
         self._under_way: BatchStream | None = None

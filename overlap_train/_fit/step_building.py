@@ -12,7 +12,7 @@ import tensorflow as tf
 from overlap_train._callbacks.hooks import wants_train_batches
 from overlap_train._data.feed import Feed
 from overlap_train._fit.settings import TrainerSettings
-from overlap_train._inspection.metric_code import metrics_by_python
+from overlap_train._inspection.metric_constants import constants_of
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
@@ -112,7 +112,8 @@ class StepBuilder:
 
     def _make_reader(self) -> MetricsReader:
         model = self._model
-        return MetricsReader(model.get_metrics_result, eager=metrics_by_python(model) is not None)
+        constants, reason = constants_of(model)  # which Keras reads anew for each epoch
+        return MetricsReader(model.get_metrics_result, eager=bool(constants) or reason is not None)
 
     def _step_function(self) -> StepFunction:
         """Returns the function of one global batch, without what runs it under a strategy of one replica."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from overlap_train._callbacks.hooks import acts_in_test_batches, may_set_before_tests
+from overlap_train._callbacks.hooks import acts_in_test_batches, may_set_before_tests, overrides
 from overlap_train._callbacks.listeners import listeners
 from overlap_train._data.feed import Feed
 from overlap_train._fit.callback_list import listened_to
@@ -18,6 +18,7 @@ from overlap_train._fit.settings import TrainerSettings
 from overlap_train._inspection.traced import CapturedVariable, union
 from overlap_train._inspection.traces import Traces
 from overlap_train._keras import evaluation as keras_evaluation
+from overlap_train._keras import methods as keras_methods
 from overlap_train._snapshot import ModelState
 from overlap_train._training.step import Step
 from overlap_train._validation.given_sets import GivenSets
@@ -122,6 +123,9 @@ class SuiteBuilder:
         acting = next((type(c).__name__ for c in listening if acts_in_test_batches(c)), None)
         setting = next((type(c).__name__ for c in listening if may_set_before_tests(c)), None)
         listened = listened_to(self._callbacks)
+        looks = listened_to(self._callbacks) or any(
+            overrides(c, "on_test_begin") and not keras_methods.is_stock_method(type(c)) for c in listening
+        )
         alone = acting is None and setting is None and self._validates_alone()
         return SetRequest(
             settings.model,
@@ -137,8 +141,7 @@ class SuiteBuilder:
             first=self._is_first(),
             preprocess=settings.preprocess,
             most_rows=self._rows_together(),
-            counts_ahead=alone
-            and not (within_evaluate or listened_to(self._callbacks) or _devices(settings)),
+            counts_ahead=alone and not (within_evaluate or looks or _devices(settings)),
             holds_constants=alone,
             devices=_devices(settings),
             hosts=settings.hosts,

@@ -21,12 +21,19 @@ class Counter:
 
     Attributes:
         variable: as it was captured.
-        step: what is added, of its dtype.
+        step: what is added, as integers of Python's.
     """
 
     def __init__(self, variable: CapturedVariable, step: np.ndarray[Any, Any]) -> None:
         self.variable = variable
         self.step = step
+
+    def times(self, calls: int) -> tf.Tensor:
+        """Returns what so many calls add, of the variable's dtype: integers wrap around."""
+        dtype = self.variable.dtype
+        least = int(dtype.min)
+        wrapped = (self.step * calls - least) % (1 << (8 * dtype.size)) + least
+        return tf.constant(np.array(wrapped, object).astype(dtype.as_numpy_dtype))
 
 
 def counters_of(function: TracedFunction) -> list[Counter]:
@@ -38,7 +45,7 @@ def counters_of(function: TracedFunction) -> list[Counter]:
     for variable in function.written:
         step = _added(graph, places[id(variable.handle)]) if variable.dtype.is_integer else None
         if step is not None:
-            found.append(Counter(variable, step.astype(variable.dtype.as_numpy_dtype)))
+            found.append(Counter(variable, step))
     return found
 
 
@@ -46,14 +53,15 @@ def _added(graph: Any, handle: Any) -> np.ndarray[Any, Any] | None:
     """Returns what is added in all to the variable behind a handle; None if more is done to it."""
     order = {operation.name: place for place, operation in enumerate(graph.get_operations())}
     uses = sorted(handle.consumers(), key=lambda operation: order[operation.name])
-    total, last = np.zeros((), np.int64), -1
+    total, last = np.zeros((), object), -1
     for operation in uses:
         if operation.type == "ReadVariableOp":
             continue
         added = _constant_of(operation, handle, order, last)
         if added is None:
             return None
-        total, last = total + added, order[operation.name]
+        ints = np.array(np.asarray(added).tolist(), object)  # of any size
+        total, last = np.array(total + ints, object), order[operation.name]
     return total
 
 

@@ -6,10 +6,10 @@ were when it was made; whoever trains asks that again after each hook that may h
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import types
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -26,8 +26,9 @@ from overlap_train._inspection.metric_code import (
     reads_python,
 )
 from overlap_train._inspection.origins import Origin, is_simple, origin_of
-from overlap_train._inspection.reads import Place
+from overlap_train._inspection.reads import Place, Reading
 from overlap_train._keras import methods
+from overlap_train._keras import metrics as keras_metrics
 
 __all__ = ["NO_CONSTANTS", "Constants", "constants_of"]
 
@@ -44,29 +45,33 @@ _MAKING_OR_SHOWING = _WHEN_MADE | {"__eq__", "__hash__", "__repr__", "__str__", 
 _MAKING_OR_SHOWING |= {"__setattr__", "__delattr__", "__replace__", "__match_args__", "__getstate__"}
 
 
-@dataclass(frozen=True)
 class Constants:
-    """Plain values, each where code finds it, as they were.
+    """What metrics compute with of Python, as it was when they were traced.
 
-    Attributes:
-        held: the places, and in other words what they held.
+    Args:
+        roots: the metrics, and the model's method that reads them; none if all are Keras's that read nothing.
     """
 
-    held: tuple[tuple[Place, Hashable], ...] = ()
+    def __init__(self, roots: Sequence[Any] = ()) -> None:
+        self._roots = roots
+        self._reading = self._read()
 
     def __bool__(self) -> bool:
-        return bool(self.held)
-
-    @property
-    def key(self) -> Hashable:
-        """What tells these values from others; the objects that have them are alive with this."""
-        return tuple((id(place.owner), place.name, content) for place, content in self.held)
+        return bool(self._roots)
 
     def changed(self) -> str | None:
-        """Returns which of them is another one now, in words; None if none is."""
-        for place, content in self.held:
-            if _content(look_up(place.owner, place.name)) != content:
-                return place.label
+        """Returns what has been set to another value since, in words; None if nothing was."""
+        if not self._roots:
+            return None
+        now = self._read()
+        if now is None or self._reading is None:
+            return "something that its code may read"
+        return now.change_since(self._reading)
+
+    def _read(self) -> Reading | None:
+        # Reading asks objects of any class for attributes and lengths; what they raise is no reason to fail.
+        with contextlib.suppress(Exception):
+            return Reading(self._roots)
         return None
 
 
@@ -78,30 +83,32 @@ class _NotHeldError(Exception):
 
 
 def constants_of(model: keras.Model) -> tuple[Constants, str | None]:
-    """Returns the plain values by which the metrics of a model are set back and read.
+    """Returns what the metrics of a model are set back and read with of Python.
 
     Returns:
-        Them, and None; or none of them, and what Python makes or reads besides, in words.
+        It, and None; or nothing, and what Python makes or reads besides plain values, in words.
     """
     named = function_of(look_up(model, "metrics"))
     if not methods.is_stock_method(model.reset_metrics) or reads_python(model, named):
         return NO_CONSTANTS, metrics_by_python(model)
-    held: dict[tuple[int, str], tuple[Place, Hashable]] = {}
     for owner, name, method in methods_of_metrics(model):
         try:
-            for place in _plain_places(owner, method):
-                held[id(place.owner), place.name] = place, _content(place.found)
+            _require_plain(owner, method)
         except _NotHeldError as error:
             return NO_CONSTANTS, f"{type(owner).__name__}.{name} {error}"
-    return Constants(tuple(held.values())), None
+    roots = [metric for metric in keras_metrics.metric_leaves(model) if not _reads_nothing(metric)]
+    own = [] if methods.is_stock_method(model.get_metrics_result) else [model.get_metrics_result]
+    return Constants([*roots, *own]), None
 
 
-def _plain_places(owner: Any, method: Any) -> Iterator[Place]:
-    """Yields what a method reads and Python may change.
+def _reads_nothing(metric: keras.metrics.Metric) -> bool:
+    """Whether a metric is one of Keras's whose result is made of its variables alone."""
+    simple = isinstance(metric, (keras.metrics.Mean, keras.metrics.Sum))
+    return simple and methods.is_stock_method(type(metric))
 
-    Raises:
-        _NotHeldError: some of it is no plain value, or the code of its owner sets it.
-    """
+
+def _require_plain(owner: Any, method: Any) -> None:
+    """Raises _NotHeldError if something that a method reads is no plain value, or its own code sets it."""
     waiting = [(owner, read) for read in reads_of(owner, method)]
     looked_into: list[Any] = []
     while waiting:
@@ -110,7 +117,6 @@ def _plain_places(owner: Any, method: Any) -> Iterator[Place]:
             raise _NotHeldError(in_words(place))
         if _content(place.found) is not None:
             _require_kept(place, (own, place.owner), function)
-            yield place._replace(within=_in_front(place))
         elif not any(place.found is each for each in looked_into):
             looked_into.append(place.found)
             waiting += [(place.found, read) for read in _reads_inside(place, function)]
@@ -124,7 +130,8 @@ def _reads_inside(place: Place, function: types.FunctionType) -> Iterator[Read]:
     """
     thing = place.found
     kind = thing if isinstance(thing, type) else type(thing)
-    if origin_of(kind) is not Origin.USER or not all(map(_is_harmless, kind.__mro__)):
+    is_container = isinstance(thing, (dict, list, tuple, set, frozenset))
+    if origin_of(kind) is not Origin.USER or is_container or not all(map(_is_harmless, kind.__mro__)):
         raise _NotHeldError(in_words(place))
     plain = {name for name, value in variables_of(thing).items() if _content(value) is not None}
     for name in names_in(function.__code__) | (set() if thing is kind else plain):  # as for `==`
@@ -142,14 +149,6 @@ def _is_harmless(kind: type) -> bool:
         return kind in (object, enum.Enum) or origin_of(kind) is Origin.STANDARD
     members = ((name, function_of(member)) for name, member in vars(kind).items() if name.startswith("__"))
     return {name for name, member in members if isinstance(member, types.FunctionType)} <= _MAKING_OR_SHOWING
-
-
-def _in_front(place: Place) -> str:
-    """Returns what stands before a name in words."""
-    if isinstance(place.owner, (dict, types.CellType)):
-        return ""
-    kind = place.owner if isinstance(place.owner, type) else type(place.owner)
-    return f"{kind.__name__}."
 
 
 def _require_kept(place: Place, owners: tuple[Any, ...], function: types.FunctionType) -> None:
@@ -171,7 +170,7 @@ def _called(owner: Any, function: types.FunctionType) -> list[types.FunctionType
         return []
     kinds = (owner if isinstance(owner, type) else type(owner)).__mro__
     own = [kind for kind in kinds if origin_of(kind) in (Origin.USER, Origin.LIBRARY)]
-    members = {name for kind in own for name in vars(kind)} - _WHEN_MADE
+    members = {name for kind in own for name in vars(kind)} - _MAKING_OR_SHOWING
     by_keras = {name for kind in kinds if origin_of(kind) is Origin.TRAINING for name in vars(kind)}
     new = {name for name in members if name in by_keras or name.startswith("__")}
     new |= members & names_in(function.__code__)

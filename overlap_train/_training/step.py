@@ -191,7 +191,7 @@ class MetricsReader:
         if not self._eager and self._traced is None:
             self._traced = trace(self._noting)
             self._eager = self._traced is None  # such as a metric that computes its result with NumPy
-        logs: Logs = self._traced() if self._traced is not None else self._read()
+        logs: Logs = self._traced() if self._traced is not None else self._noting()
         return dict(logs)
 
     def _noting(self) -> Logs:

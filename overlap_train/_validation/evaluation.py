@@ -103,7 +103,7 @@ class SnapshotEvaluator:
         self._functions = self._build(model, state)
         places = {id(handle): i for i, v in enumerate(state.variables) for handle in v.handles}
         self._places = [places[id(variable.handle)] for variable in self._functions.variables]
-        steps = {id(counter.variable.handle): counter.step for counter in step.counters}
+        steps = {id(counter.variable.handle): counter for counter in step.counters}
         handles = [id(variable.handle) for variable in self._functions.variables]
         self._counters = [(i, steps[handle]) for i, handle in enumerate(handles) if handle in steps]
 
@@ -131,9 +131,9 @@ class SnapshotEvaluator:
 
     def count_ahead(self, state: ModelState) -> None:
         """Adds to the counters of a model what a validation will add to them. On the training thread."""
-        for own, step in self._counters:
-            variable, batches = state.variables[self._places[own]], self._count()
-            variable.assign(variable.read() + tf.constant(batches * step))
+        for own, counter in self._counters:
+            variable = state.variables[self._places[own]]
+            variable.assign(variable.read() + counter.times(self._count()))
 
     def held_on(self, device: str | None) -> Any:
         """Returns the data for `evaluate` on another device; None if it takes it batch by batch."""
@@ -287,8 +287,8 @@ class SnapshotEvaluator:
 
     def _count_back(self, own: list[tf.Tensor], batches: int) -> None:
         """Takes counters, which have been counted ahead, back to where they stand before the last batches."""
-        for place, step in self._counters:
-            own[place] = own[place] - tf.constant(batches * step)
+        for place, counter in self._counters:
+            own[place] = own[place] + counter.times(-batches)
 
     def _count(self) -> int:
         batches = self._batches

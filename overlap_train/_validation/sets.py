@@ -63,11 +63,10 @@ def prepare_sets(request: SetRequest, sets: Mapping[str, ValidationSet]) -> list
     """
     _require_devices(request.devices)
     prepared = [_prepared(request, name, chosen) for name, chosen in sets.items()]
-    counting = [each for each in prepared if each.live is None and each.counting is not None]
-    if len(counting) < 2:
+    if sum(each.counting is not None for each in prepared) < 2:
         return prepared
     # Each goes on from what the one before has left.
-    return [replace(each, live=each.counting) if each in counting else each for each in prepared]
+    return [replace(each, live=each.live or each.counting) for each in prepared]
 
 
 def build_suite(
@@ -163,8 +162,12 @@ def _must_be_live(request: SetRequest, batches: Batches, step: ValidationStep) -
     if isinstance(batches, StreamedBatches) and batches.reads:
         names = ", ".join(batches.reads[:3])
         return f"the pipeline of the validation data reads what no pass holds ({names}), as it stands then"
-    if step.constants and not request.holds_constants:
-        return metrics_by_python(request.model)
+    # Code that makes batches may set what metrics compute with, between two of them.
+    by_code = isinstance(batches, StreamedBatches) and batches.runs_python
+    if step.constants and (by_code or not request.holds_constants):
+        reason = metrics_by_python(request.model)
+        if reason is not None:
+            return reason
     if step.live is None and step.counters:
         fixed = not isinstance(batches, StreamedBatches) and not _is_joined(batches)
         return None if request.counts_ahead and fixed else step.counting

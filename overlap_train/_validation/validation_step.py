@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,17 +112,20 @@ def with_present_metrics(
     place = step.constants.changed()
     if step.metrics == present and place is None:
         return step
-    constants, by_python = constants_of(model)
     key = (Same(step.step), step.preparation and Same(step.preparation), present)
     traces, token = Traces.of(model), keras_evaluation.test_function(model)
-    known: dict[Hashable, ValidationStep] = traces.get("test", token, ("around", *key), dict)
-    if constants.key not in known and len(known) >= _MOST_CONSTANTS and place is not None:
+    known: list[ValidationStep] = traces.get("test", token, ("around", *key), list)
+    for other in known:
+        if other.constants.changed() is None:
+            return other
+    constants, by_python = constants_of(model)
+    if len(known) >= _MOST_CONSTANTS and by_python is None and place is not None:
         # It would be traced again and again; operation by operation is quicker then.
         reason = f"{place}, with which the metrics are computed, is set again and again"
         return _around(model, step.step, step.preparation, within, NO_CONSTANTS, reason)
-    if constants.key not in known:
-        known[constants.key] = _around(model, step.step, step.preparation, within, constants, by_python)
-    return known[constants.key]
+    del known[_MOST_CONSTANTS:]
+    known.append(_around(model, step.step, step.preparation, within, constants, by_python))
+    return known[-1]
 
 
 # So many sets of values are traced.
@@ -144,6 +147,8 @@ def _around(
     reset = TracedFunction(within(model.reset_metrics))
     result = trace(within(model.get_metrics_result))
     elsewhere = {id(variable.handle) for variable in union([reset, result, preparation])}
+    # What a callback sets of metrics is not noticed: each epoch sets them back.
+    elsewhere |= {id(handle) for v in model.metrics_variables for handle in keras_models.variable_handles(v)}
     counters = tuple(each for each in counters_of(step) if id(each.variable.handle) not in elsewhere)
     live = _must_be_live(model, step, reset, result, preparation, counters)
     found = (preparation, logs, own_logs, live, metrics, constants, counters)

@@ -148,6 +148,90 @@ def test_where_it_cannot_be_counted_the_validation_is_made_in_step(case):
     compared(MODELS["lstm"], overlaps=False, **IN_STEP[case])
 
 
+class Counted(keras.metrics.Metric):
+    """Counts its batches, in all epochs."""
+
+    def __init__(self):
+        super().__init__(name="counted")
+        self.rows = self.add_weight(name="rows", initializer="zeros")
+        self.n = self.add_variable((), "zeros", dtype="int64", name="n")
+
+    def update_state(self, y, p, sample_weight=None):
+        self.n.assign_add(1)
+        self.rows.assign_add(keras.ops.cast(self.n, "float32"))
+
+    def result(self):
+        return self.rows + 0.0
+
+    def reset_state(self):
+        self.rows.assign(0.0)
+
+
+class SetsCount(kc.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        counted = self.model._compile_metrics._user_metrics[0]
+        counted.n.assign(100 * epoch)
+
+
+def test_what_a_metric_counts_is_its_own():
+    def build():
+        model = MODELS["counts"]()
+        model.compile("adam", crossentropy(), metrics=[Counted()])
+        return model
+
+    compared(build, overlaps=False, callbacks=lambda: [SetsCount()])
+
+
+class Reads(kc.Callback):
+    def __init__(self, seen):
+        super().__init__()
+        self.seen = seen
+
+    def on_test_begin(self, logs=None):
+        self.seen.append(int(self.model.seen))
+
+
+def test_a_hook_before_the_validation_finds_what_the_one_before_has_left():
+    seen = []
+    compared(MODELS["counts"], overlaps=False, callbacks=lambda: [Reads(seen)])
+    assert seen[:5] == seen[5:]
+
+
+SMALL = {"uint8": (250, 90), "int8": (120, -90), "uint64": (7, 2**63 + 5)}
+
+
+@pytest.mark.parametrize("dtype", SMALL)
+@pytest.mark.by_default("uint8")
+def test_counters_wrap_around(dtype):
+    first, added = SMALL[dtype]
+
+    class Small(Counts):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            self.seen = tf.Variable(first, dtype=dtype)
+
+        def test_step(self, data):
+            self.seen.assign(self.seen + tf.constant(added, dtype))
+            return keras.Sequential.test_step(self, data)
+
+    compared(functools.partial(compiled, kl.Flatten, Small))
+
+
+def test_of_two_sets_of_which_one_is_drawn_anew_each_follows_the_other():
+    found = []
+    for streamed in (False, True):
+        first = VALIDATION
+        if streamed:
+            first = dataset().map(lambda x, y: (x + 0.0 * tf.random.normal([1, 3]), y))
+        sets = {
+            "b": ValidationSet(data=first, batch_size=None if streamed else 8),
+            "a": ValidationSet(data=VALIDATION, batch_size=8),
+        }
+        trainer = Trainer(MODELS["draws"](), validation=ValidationPolicy(overlap="always"))
+        found.append(trainer.fit(X, Y, epochs=3, validation_data=sets, verbose=0).history)
+    assert_same_history(found[1], found[0])
+
+
 def test_of_two_sets_that_draw_each_follows_the_other():
     trainer = Trainer(MODELS["draws"](), validation=ValidationPolicy(overlap="always"))
     sets = {"a": VALIDATION, "b": ValidationSet(data=VALIDATION)}
