@@ -113,7 +113,8 @@ def _require_plain(owner: Any, method: Any) -> None:
     looked_into: list[Any] = []
     while waiting:
         own, (place, function) = waiting.pop()
-        if function is None or not place.name:
+        # Of a library's function not all is read that it names.
+        if function is None or not place.name or origin_of(function) is not Origin.USER:
             raise _NotHeldError(in_words(place))
         if _content(place.found) is not None:
             _require_kept(place, (own, place.owner), function)
