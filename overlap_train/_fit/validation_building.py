@@ -123,7 +123,7 @@ class SuiteBuilder:
         acting = next((type(c).__name__ for c in listening if acts_in_test_batches(c)), None)
         setting = next((type(c).__name__ for c in listening if may_set_before_tests(c)), None)
         listened = listened_to(self._callbacks)
-        looks = listened_to(self._callbacks) or any(
+        looks = listened or any(
             overrides(c, "on_test_begin") and not keras_methods.is_stock_method(type(c)) for c in listening
         )
         alone = acting is None and setting is None and self._validates_alone()

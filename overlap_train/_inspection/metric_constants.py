@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import types
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -116,7 +116,7 @@ def _require_plain(owner: Any, method: Any) -> None:
         # Of a library's function not all is read that it names.
         if function is None or not place.name or origin_of(function) is not Origin.USER:
             raise _NotHeldError(in_words(place))
-        if _content(place.found) is not None:
+        if _is_plain_data(place.found):
             _require_kept(place, (own, place.owner), function)
         elif not any(place.found is each for each in looked_into):
             looked_into.append(place.found)
@@ -134,7 +134,7 @@ def _reads_inside(place: Place, function: types.FunctionType) -> Iterator[Read]:
     is_container = isinstance(thing, (dict, list, tuple, set, frozenset))
     if origin_of(kind) is not Origin.USER or is_container or not all(map(_is_harmless, kind.__mro__)):
         raise _NotHeldError(in_words(place))
-    plain = {name for name, value in variables_of(thing).items() if _content(value) is not None}
+    plain = {name for name, value in variables_of(thing).items() if _is_plain_data(value)}
     for name in names_in(function.__code__) | (set() if thing is kind else plain):  # as for `==`
         found = look_up(thing, name)
         member = function_of(found)
@@ -186,26 +186,15 @@ def _called(owner: Any, function: types.FunctionType) -> list[types.FunctionType
     return found
 
 
-def _content(value: Any, levels: int = _MOST_LEVELS) -> Hashable | None:
-    """Returns what tells a plain value from another, or None if it is none."""
+def _is_plain_data(value: Any, levels: int = _MOST_LEVELS) -> bool:
+    """Whether a value is a number, a text, a small array, or a small container of these."""
     if is_simple(value):
-        return type(value).__name__, value.hex() if isinstance(value, float) else _told(value)
+        return True
     if isinstance(value, (np.ndarray, np.generic)):
-        small = not value.dtype.hasobject and value.nbytes <= _MOST_BYTES
-        return (value.dtype.str, value.shape, value.tobytes()) if small else None
+        return not value.dtype.hasobject and value.nbytes <= _MOST_BYTES
     if not isinstance(value, (tuple, list, dict, set, frozenset)) or origin_of(type(value)) is Origin.USER:
-        return None
+        return False
     if len(value) > _MOST_ITEMS or levels == 0:
-        return None
-    items = [each for pair in value.items() for each in pair] if isinstance(value, dict) else [*value]
-    contents = [_content(each, levels - 1) for each in items]
-    if None in contents:
-        return None
-    if isinstance(value, (set, frozenset)):
-        return type(value).__name__, frozenset(contents)
-    return type(value).__name__, tuple(contents)
-
-
-def _told(value: Any) -> Hashable:
-    """Returns a simple value so that equal ones are the same: a zero has a sign."""
-    return repr(value) if isinstance(value, complex) else value
+        return False
+    items = [each for pair in value.items() for each in pair] if isinstance(value, dict) else value
+    return all(_is_plain_data(each, levels - 1) for each in items)
