@@ -17,6 +17,7 @@ from overlap_train._data.pipeline import (
     captured_by,
     draws_lazily,
     draws_orders,
+    is_asked_for_its_end,
     keeps_state,
     looks_up_rows,
     prepared_batches,
@@ -50,6 +51,7 @@ class IteratorFeed(Feed):
         super().__init__()
         self._pipeline = pipeline
         self._dataset = prepared_batches(pipeline.dataset, preprocess)
+        self._draws_end = is_asked_for_its_end(pipeline.dataset)
         self.num_batches = pipeline.num_batches
         self.element_spec = self._dataset.element_spec
         self.captured = captured_by(self._dataset)
@@ -174,6 +176,8 @@ class IteratorFeed(Feed):
             self._telling.setdefault(self.drawn, self._pipeline.told.newest)
         if self._kept is not None:
             self._kept.used(opened, first, steps)
+        elif self._draws_end and first + steps == self.num_batches:
+            next_batch(opened)
 
     def failed(self, opened: Any, first: int, error: Exception) -> None:
         if self._kept is not None:

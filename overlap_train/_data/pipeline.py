@@ -26,6 +26,7 @@ __all__ = [
     "captured_by",
     "draws_lazily",
     "draws_orders",
+    "is_asked_for_its_end",
     "is_repeatable",
     "keeps_state",
     "looks_up_rows",
@@ -137,16 +138,35 @@ def prepared_batches(dataset: Any, preprocess: Preprocess | None) -> Any:
 def _is_begun_ahead(dataset: tf.data.Dataset) -> bool:
     """Whether Keras has the next pass begun when the last batch of one has been drawn, and that can be seen.
 
-    Unless it is told not to, TensorFlow has a pipeline prefetch. Behind the last batch of a repeated shuffle
-    that draws the next order, of which whoever draws from the same seeds gets the one after.
+    Behind the last batch of a repeated shuffle TensorFlow's prefetching draws the next order, of which
+    whoever draws from the same seeds gets the one after.
     """
+    repeats = (stage for stage in _stages(dataset) if type(stage).__name__ == "_RepeatDataset")
+    return _is_prefetched(dataset) and not _runs_ahead(dataset) and any(map(reorders, repeats))
+
+
+@looked_up_once
+def is_asked_for_its_end(dataset: Any) -> bool:
+    """Whether Keras has the end of a pass drawn, too, whose length it knows, and that can be seen.
+
+    By prefetching: thereby a cache that does not know its length learns that it holds all. How far that gets
+    before Keras lets go of an iterator is a matter of time; almost always it does.
+    """
+    if not isinstance(dataset, tf.data.Dataset):
+        return False
+    unknown = any(
+        _is_cache(stage) and stage.cardinality() == tf.data.UNKNOWN_CARDINALITY for stage in _stages(dataset)
+    )
+    return unknown and (_is_prefetched(dataset) or _runs_ahead(dataset))
+
+
+def _is_prefetched(dataset: tf.data.Dataset) -> bool:
+    """Whether TensorFlow has a pipeline prefetch: unless it is told not to."""
     options = dataset.options()
-    prefetches = options.autotune.enabled is None and (
+    return options.autotune.enabled is None and (
         options.experimental_optimization.inject_prefetch is not False
         and options.experimental_optimization.apply_default_optimizations is not False
     )
-    repeats = (stage for stage in _stages(dataset) if type(stage).__name__ == "_RepeatDataset")
-    return prefetches and not _runs_ahead(dataset) and any(map(reorders, repeats))
 
 
 def _runs_ahead(dataset: tf.data.Dataset) -> bool:

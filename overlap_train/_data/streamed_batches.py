@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from overlap_train._data.drawing import next_batch
-from overlap_train._data.pipeline import calls_python, read_by
+from overlap_train._data.pipeline import calls_python, is_asked_for_its_end, read_by
 from overlap_train._keras.data import Pipeline
 
 __all__ = ["BatchStream", "StreamedBatches"]
@@ -135,6 +135,8 @@ class StreamedBatches:
         self.last_count = stream.drawn
         length = self._pipeline.num_batches
         if self._pipeline.is_dataset and length and stream.drawn >= length:
+            if is_asked_for_its_end(self._pipeline.dataset):
+                stream.draw_beyond()
             # As Keras at the end of a pass: it draws from the seeds of the user's shuffles.
             iter(self._dataset)
         self._pipeline.end_epoch()
@@ -221,6 +223,11 @@ class BatchStream:
                     self._turn.notify_all()
                     self._end(self)
         return more
+
+    def draw_beyond(self) -> None:
+        """Draws one more of a dataset, which nobody gets."""
+        if isinstance(self._batches, tf.data.Iterator):
+            next_batch(self._batches)
 
     def finish(self) -> None:
         """Says that nobody draws any more."""

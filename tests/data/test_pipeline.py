@@ -14,6 +14,7 @@ from overlap_train._data.given_data import GivenData
 from overlap_train._data.iterator_feed import IteratorFeed
 from overlap_train._data.pipeline import (
     cache_files,
+    is_asked_for_its_end,
     is_repeatable,
     keeps_state,
     prepared_batches,
@@ -127,6 +128,17 @@ def _noise(row):
     return row + tf.random.normal([2])
 
 
+def forbidden(dataset):
+    """Returns a dataset that TensorFlow must not have prefetched."""
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    return dataset.with_options(options)
+
+
+def _is_small(row):
+    return row[0] < 3.0
+
+
 def _told(row):
     tf.print(row)
     return row
@@ -174,21 +186,36 @@ def test_a_large_dataset_is_not_written_out(monkeypatch):
         (lambda d: d.repeat().shuffle(12), False),
         (lambda d: d.shuffle(12, reshuffle_each_iteration=False).repeat(), False),
         (lambda d: d.shuffle(12), False),
+        (lambda d: d.shuffle(12).cache(), False),
     ],
 )
 def test_a_repeated_shuffle_is_begun_ahead_as_keras_has_it(make, expected):
     """By a stage that draws one batch ahead: then the next order is drawn behind the last batch of a pass."""
-    prepared = prepared_batches(make(rows()), None)
-    stages = [type(prepared).__name__, type(prepared._inputs()[0]).__name__]
-    assert (stages == ["_OptionsDataset", "_PrefetchDataset"]) is expected or stages[1] == "_PrefetchDataset"
-    left = make(rows())
-    assert (int(prepared.cardinality()) == int(left.cardinality())) is True
+    given = make(rows())
+    prepared = prepared_batches(given, None)
+    (stage,) = prepared._inputs()
+    assert (type(prepared).__name__, stage is given) == ("_OptionsDataset", not expected)
+    assert type(stage).__name__ == "_PrefetchDataset" or not expected
+    assert int(prepared.cardinality()) == int(given.cardinality())
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda d: d.filter(_is_small).cache().batch(2), True),
+        (lambda d: d.filter(_is_small).cache().apply(tf.data.experimental.assert_cardinality(2)), True),
+        (lambda d: forbidden(d.filter(_is_small).batch(2).cache().prefetch(1)), True),
+        (lambda d: forbidden(d.filter(_is_small).batch(2).cache()), False),
+        (lambda d: d.filter(_is_small).batch(2), False),
+        (lambda d: d.shuffle(12).cache(), False),
+    ],
+)
+def test_a_cache_is_asked_for_its_end_that_does_not_know_its_length(make, expected):
+    assert is_asked_for_its_end(make(rows())) is expected
 
 
 def test_nothing_is_begun_ahead_that_the_user_has_forbidden():
-    options = tf.data.Options()
-    options.experimental_optimization.inject_prefetch = False
-    dataset = rows().shuffle(12).repeat().with_options(options)
+    dataset = forbidden(rows().shuffle(12).repeat())
     assert type(prepared_batches(dataset, None)._inputs()[0]) is not type(dataset.prefetch(1))
 
 
