@@ -158,7 +158,12 @@ class ModelState:
     """
 
     def __init__(
-        self, model: keras.Model, captured: Iterable[CapturedVariable] = (), *, trains: bool = True
+        self,
+        model: keras.Model,
+        captured: Iterable[CapturedVariable] = (),
+        *,
+        drawn: Iterable[CapturedVariable] = (),
+        trains: bool = True,
     ) -> None:
         """Lists the variables.
 
@@ -166,6 +171,8 @@ class ModelState:
             model: built and compiled.
             captured: what traced steps and data functions read or write; what of it is the model's own is
                 known.
+            drawn: those of them to which the pipeline of the training data writes, such as the seeds of an
+                augmentation. It does so whenever it fetches ahead.
             trains: whether the optimizer's are among them, even if nothing captured them.
         """
         optimizer = model.optimizer if trains else None
@@ -187,7 +194,11 @@ class ModelState:
         self.metrics = groups[3]
         self.variables = [variable for group in self._groups for variable in group]
         metrics = {id(variable) for variable in self.metrics}
-        self._compared = [i for i, variable in enumerate(self.variables) if id(variable) not in metrics]
+        handles = {id(variable.handle) for variable in drawn}
+        moving = [i for i, variable in enumerate(self.variables) if id(variable.handles[0]) in handles]
+        still = [i for i in range(len(self.variables)) if i not in moving]
+        self._moving, self._still = moving, still
+        self._compared = [i for i in still if id(self.variables[i]) not in metrics]
 
     def read(self) -> Values:
         """Returns the present values, which share the variables' buffers.
@@ -207,16 +218,24 @@ class ModelState:
             variable.assign(value)
 
     def restore(self, values: Values) -> None:
-        """Puts values back, on every replica; the variables take over the tensors' buffers."""
-        for variable, value in zip(self.variables, values.flat(), strict=True):
-            variable.assign(value)
+        """Puts values back, on every replica; the variables take over the tensors' buffers.
+
+        All but those to which the pipeline of the training data writes, perhaps at this moment.
+        """
+        flat = values.flat()
+        self.set_some(self._still, [flat[index] for index in self._still])
+
+    def restore_drawn(self, values: Values) -> None:
+        """Puts back those to which the pipeline of the training data writes; nobody may draw from it."""
+        flat = values.flat()
+        self.set_some(self._moving, [flat[index] for index in self._moving])
 
     def changed(self, values: Values) -> list[int]:
-        """Returns where, in the order of `variables`, bits differ from `values`; metrics are not compared."""
+        """Returns where, in the order of `variables`, bits differ from `values`, as `differing`."""
         return self.differing(values, self.read())
 
     def differing(self, first: Values, second: Values) -> list[int]:
-        """Returns where, in the order of `Values.flat`, two versions differ but for the metrics.
+        """Returns where, in the order of `Values.flat`, two versions differ but for metrics and drawn seeds.
 
         What has not been written to since the first one was read still has the same buffer, so that only what
         has been is compared bit by bit.

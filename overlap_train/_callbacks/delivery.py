@@ -137,6 +137,10 @@ class Delivery:
         """Has the model hold a snapshot whose validation failed; what was trained since is given up."""
         self._state.restore(snapshot.values)
 
+    def go_back_to_draws(self, snapshot: Snapshot) -> None:
+        """Has the seeds of the training data's pipeline stand as at a snapshot; nobody may draw from it."""
+        self._state.restore_drawn(snapshot.values)
+
     def _deliver_unseen(
         self,
         snapshot: Snapshot,

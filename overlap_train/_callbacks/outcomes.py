@@ -39,6 +39,15 @@ class Outcome:
     spans: tuple[Span, ...] = ()
     unsettled: str | None = None
 
+    @property
+    def reason(self) -> str:
+        """Why the training goes back, in words."""
+        if self.stop:
+            return "a callback stopped the training"
+        if self.changed:
+            return f"a callback set {self.changed[0]}"
+        return self.unsettled or "a callback compiled the model anew"
+
 
 @dataclass(frozen=True)
 class Checks:

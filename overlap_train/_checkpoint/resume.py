@@ -129,6 +129,7 @@ class Resumer(CheckpointWriter):
             begin_epoch(found.state.epoch)
         self._put_callbacks_back(listed, found)
         state.restore(values)
+        state.restore_drawn(values)
         self._put_attributes_back(found)
         meta = found.meta
         position = CursorState(**meta.cursor, data=found.data)

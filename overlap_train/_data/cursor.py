@@ -210,7 +210,7 @@ class Cursor:
 
     def restore(self, state: CursorState) -> None:
         """Goes back to a position; the data is fetched again only if another epoch begins."""
-        self._rewound_to = state
+        self._rewound_to, self._pass = state, None  # of which nothing more is fetched ahead
 
     def settle(self) -> None:
         """Says that the fit is over: where it went back, so do the seeds of the user's shuffles."""

@@ -32,6 +32,7 @@ class Feed(abc.ABC):
         files: in which a pipeline caches elements; see `cache_files`.
         preparation: what makes a batch of rows inside the loop, if anything does.
         captured: variables that the functions of a pipeline read whenever it runs ahead.
+        drawn_variables: those of them to which the functions write, such as the seeds of an augmentation.
         reads: the names of these, and of tables.
         acts_at_epochs: whether the user's data does something when an epoch begins or ends.
     """
@@ -43,6 +44,7 @@ class Feed(abc.ABC):
     files: frozenset[str] = frozenset()
     preparation: TracedFunction | None = None
     captured: Sequence[CapturedVariable] = ()
+    drawn_variables: Sequence[CapturedVariable] = ()
     reads: Sequence[str] = ()
     acts_at_epochs = False
 

@@ -9,7 +9,9 @@ from typing import Any
 import tensorflow as tf
 
 from overlap_train._data.drawing import next_batch
+from overlap_train._data.drawn_variables import DrawnVariables
 from overlap_train._data.feed import Feed
+from overlap_train._data.fetching_ahead import is_asked_for_its_end, prepared_batches
 from overlap_train._data.kept_batches import KeptBatches, KeptPass
 from overlap_train._data.pipeline import (
     cache_files,
@@ -17,10 +19,8 @@ from overlap_train._data.pipeline import (
     captured_by,
     draws_lazily,
     draws_orders,
-    is_asked_for_its_end,
-    keeps_state,
+    keeps_more_than_variables,
     looks_up_rows,
-    prepared_batches,
     python_draws_at_pass,
     python_functions,
     read_by,
@@ -41,10 +41,12 @@ class IteratorFeed(Feed):
     seeds back to where they stood at the first pass and making as many iterators again. The first
     iterator's state, taken before it has drawn an element, holds the seeds and no data. Taking it costs a
     few microseconds for each slot of a shuffle buffer, so it is done once, in a thread of its own, while
-    the training functions are traced. Where Python makes the data there is no such state, and where the
-    pipeline's functions write to variables (a `tf.random.Generator`) it is not in the iterator; nor are the
-    seeds of a shuffle that draws them only with its first element, as under another shuffle or a repeat.
-    Such data can still go back to where somebody has said that it may have to: its batches are kept.
+    the training functions are traced. Variables to which the pipeline's functions write (a
+    `tf.random.Generator`, a layer that augments) are not in it. They are put back with the training's other
+    variables before a pass is made again; for one that had begun, their values are kept as it was made.
+    Where Python makes the data there is no such state; nor are the seeds in it of a shuffle that draws them
+    only with its first element, as under another shuffle or a repeat. Such data can still go back to where
+    somebody has said that it may have to: its batches are kept.
     """
 
     def __init__(self, pipeline: Pipeline, preprocess: Preprocess | None = None) -> None:
@@ -55,6 +57,7 @@ class IteratorFeed(Feed):
         self.num_batches = pipeline.num_batches
         self.element_spec = self._dataset.element_spec
         self.captured = captured_by(self._dataset)
+        self.drawn_variables = [variable for variable in self.captured if variable.written]
         self.reads = read_by(self._dataset)
         self.shuffles = shuffles_of(self._dataset)
         self.files = cache_files(self._dataset)
@@ -68,6 +71,7 @@ class IteratorFeed(Feed):
         self._recalled = False
         self._position: dict[str, Any] | None = None
         self._telling: dict[int, Any] = {}
+        self._variables = DrawnVariables(self.drawn_variables)
 
     def prepare(self) -> None:
         """Makes the first iterator and begins to save its seeds."""
@@ -93,7 +97,8 @@ class IteratorFeed(Feed):
         if not self._pipeline.is_dataset or not isinstance(self._dataset, tf.data.Dataset):
             return False
         dataset = self._dataset
-        return not keeps_state(dataset) and not draws_lazily(dataset) and not draws_orders(dataset)
+        hidden = keeps_more_than_variables(dataset) or draws_lazily(dataset) or draws_orders(dataset)
+        return not hidden
 
     @property
     def rewindable(self) -> bool:
@@ -140,6 +145,8 @@ class IteratorFeed(Feed):
         self._take(begun=True)
 
     def remembered(self, *, begun: bool, seen: int) -> dict[str, Any]:
+        if self._rewinds_variables and begun:
+            return {"variables": self._variables.noted(self.drawn)}
         taken, position = self._take(begun=begun), None
         if begun and taken and self._note is not None:
             position = state_at(self._telling.get(self.drawn), seen, self._note)
@@ -157,6 +164,8 @@ class IteratorFeed(Feed):
         return self._taken[self.drawn, begun]
 
     def recall(self, drawn: int, remembered: dict[str, Any]) -> Sequence[str]:
+        if self._rewinds_variables and "variables" in remembered:
+            self._variables.take(drawn, remembered["variables"])
         if self._state is None:
             return ()
         if not self._pipeline.restarts and (drawn > 1 or not remembered.get("begun")):
@@ -189,6 +198,7 @@ class IteratorFeed(Feed):
     def forget(self, drawn: int, seen: int = 0) -> None:
         self._taken = {key: state for key, state in self._taken.items() if key[0] >= drawn}
         self._telling = {number: each for number, each in self._telling.items() if number >= drawn}
+        self._variables.forget(drawn)
         if self._kept is not None:
             self._kept.forget(drawn, seen)
 
@@ -196,6 +206,8 @@ class IteratorFeed(Feed):
         if self._recalled:
             return self._reopen_recalled(drawn, seen)
         if self._kept is None:
+            if self._rewinds_variables:
+                self._variables.put_back(drawn)
             return super().reopen(drawn, seen)
         self._kept.rewind(drawn, seen)
         self.drawn = drawn
@@ -219,9 +231,14 @@ class IteratorFeed(Feed):
         self.forget(drawn, seen)
         return opened
 
+    @property
+    def _rewinds_variables(self) -> bool:
+        return bool(self.drawn_variables) and self.rewindable
+
     def new_pass(self) -> Any:
         self.prepare()
         self.drawn += 1
+        self._variables.note(self.drawn)
         if self._kept is not None:
             return self._kept.open(self.drawn)
         if self._first is None:

@@ -1,4 +1,4 @@
-"""What the operations of a `tf.data` pipeline tell about another pass over it, and how we run all of them.
+"""What the operations of a `tf.data` pipeline tell about another pass over it.
 
 Read from the pipeline's Python objects, without running or copying any data. TensorFlow has no public way
 to ask; `tests/data/test_pipeline.py` fails where the private names used here move.
@@ -13,8 +13,7 @@ import tensorflow as tf
 
 from overlap_train._data.hugging_face import is_lookup, makes_passes_alike
 from overlap_train._data.memory import size_bytes
-from overlap_train._data.pipeline_facts import looked_up_once, without_autotune
-from overlap_train._data.preprocessing import Preprocess, prepare
+from overlap_train._data.pipeline_facts import looked_up_once
 from overlap_train._inspection.effects import find_effects
 from overlap_train._inspection.graph import python_function
 from overlap_train._inspection.tables import find_tables
@@ -26,16 +25,17 @@ __all__ = [
     "captured_by",
     "draws_lazily",
     "draws_orders",
-    "is_asked_for_its_end",
+    "is_cache",
     "is_repeatable",
+    "keeps_more_than_variables",
     "keeps_state",
     "looks_up_rows",
-    "prepared_batches",
     "python_draws_at_pass",
     "python_functions",
     "read_by",
     "reorders",
     "shuffles_of",
+    "stages_of",
 ]
 
 # Stages that make their inputs' iterators when their own is made. Any other stage may do so when the first
@@ -90,7 +90,7 @@ _WRITING_OPS = (
 @looked_up_once
 def reorders(dataset: Any) -> bool:
     """Whether another pass may bring the elements in another order, as a reshuffling `shuffle` does."""
-    return any(_is_reordering(stage) for stage in _stages(dataset))
+    return any(_is_reordering(stage) for stage in stages_of(dataset))
 
 
 def shuffles_of(data: Any) -> frozenset[int]:
@@ -100,7 +100,7 @@ def shuffles_of(data: Any) -> frozenset[int]:
     pipeline has captured is told by all that may have been made of it: it is not known what it is. Whatever
     else than a dataset has none.
     """
-    stages = list(_stages(data))
+    stages = list(stages_of(data))
     reordering = {id(stage._variant_tensor) for stage in stages if reorders(stage)}
     captured = (
         tensor for stage in stages for each in stage._functions() for tensor in each.function.captured_inputs
@@ -113,68 +113,14 @@ def cache_files(data: Any) -> frozenset[str]:
 
     The first pass over a pipeline that has one writes it, and until it has ended nobody else may begin one.
     """
-    files = [getattr(stage, "_filename", None) for stage in _stages(data) if _is_cache(stage)]
+    files = [getattr(stage, "_filename", None) for stage in stages_of(data) if is_cache(stage)]
     names = (bytes(file.numpy()).decode() for file in files if isinstance(file, tf.Tensor))
     return frozenset(name for name in names if name)  # that in memory has the empty name
 
 
-def _is_cache(stage: tf.data.Dataset) -> bool:
+def is_cache(stage: tf.data.Dataset) -> bool:
+    """Whether a stage caches elements, in memory or in a file."""
     return type(stage).__name__ == "CacheDataset"
-
-
-def prepared_batches(dataset: Any, preprocess: Preprocess | None) -> Any:
-    """Returns what a training or a validation runs of a user's pipeline: prepared, without autotune.
-
-    Whatever else than a dataset is iterated over comes back as it is, unless a function is to prepare it.
-    """
-    if preprocess is not None:
-        dataset = dataset.map(lambda *batch: prepare(preprocess, batch if len(batch) > 1 else batch[0]))
-    if isinstance(dataset, tf.data.Dataset) and _is_begun_ahead(dataset):
-        dataset = dataset.prefetch(1)
-    return without_autotune(dataset)
-
-
-@looked_up_once
-def _is_begun_ahead(dataset: tf.data.Dataset) -> bool:
-    """Whether Keras has the next pass begun when the last batch of one has been drawn, and that can be seen.
-
-    Behind the last batch of a repeated shuffle TensorFlow's prefetching draws the next order, of which
-    whoever draws from the same seeds gets the one after.
-    """
-    repeats = (stage for stage in _stages(dataset) if type(stage).__name__ == "_RepeatDataset")
-    return _is_prefetched(dataset) and not _runs_ahead(dataset) and any(map(reorders, repeats))
-
-
-@looked_up_once
-def is_asked_for_its_end(dataset: Any) -> bool:
-    """Whether Keras has the end of a pass drawn, too, whose length it knows, and that can be seen.
-
-    By prefetching: thereby a cache that does not know its length learns that it holds all. How far that gets
-    before Keras lets go of an iterator is a matter of time; almost always it does.
-    """
-    if not isinstance(dataset, tf.data.Dataset):
-        return False
-    unknown = any(
-        _is_cache(stage) and stage.cardinality() == tf.data.UNKNOWN_CARDINALITY for stage in _stages(dataset)
-    )
-    return unknown and (_is_prefetched(dataset) or _runs_ahead(dataset))
-
-
-def _is_prefetched(dataset: tf.data.Dataset) -> bool:
-    """Whether TensorFlow has a pipeline prefetch: unless it is told not to."""
-    options = dataset.options()
-    return options.autotune.enabled is None and (
-        options.experimental_optimization.inject_prefetch is not False
-        and options.experimental_optimization.apply_default_optimizations is not False
-    )
-
-
-def _runs_ahead(dataset: tf.data.Dataset) -> bool:
-    """Whether a pipeline ends with a stage that draws ahead."""
-    while type(dataset).__name__ == "_OptionsDataset":
-        (dataset,) = dataset._inputs()
-    name = type(dataset).__name__
-    return name == "_PrefetchDataset" or name.startswith("_Parallel")
 
 
 def is_repeatable(dataset: tf.data.Dataset) -> bool:
@@ -192,8 +138,8 @@ def _keeps_nothing_outside(dataset: tf.data.Dataset) -> bool:
 
     To find out it writes out the whole dataset; of one that embeds much its operations have to tell.
     """
-    if sum(map(_embedded_bytes, _stages(dataset))) > _MOST_WRITTEN_OUT_BYTES:
-        return all(map(_is_known_to_keep_nothing, _stages(dataset)))
+    if sum(map(_embedded_bytes, stages_of(dataset))) > _MOST_WRITTEN_OUT_BYTES:
+        return all(map(_is_known_to_keep_nothing, stages_of(dataset)))
     refuse = 2
     try:
         tf.raw_ops.DatasetToGraphV2(
@@ -242,7 +188,19 @@ def keeps_state(dataset: Any) -> bool:
 
     That is how `tf.random.Generator` and Keras's random layers draw in `Dataset.map`.
     """
-    return any(op.startswith(_WRITING_OPS) for stage in _stages(dataset) for op in _function_ops(stage))
+    return any(op.startswith(_WRITING_OPS) for stage in stages_of(dataset) for op in _function_ops(stage))
+
+
+@looked_up_once
+def keeps_more_than_variables(dataset: Any) -> bool:
+    """Whether a function of the pipeline writes to what no variable holds that it has captured: a table."""
+    for function in (function for stage in stages_of(dataset) for function in stage._functions()):
+        concrete = function.function
+        writing = {node.op for node in _nodes_of(concrete) if node.op.startswith(_WRITING_OPS)}
+        written = any(variable.written for variable in captured_variables(concrete))
+        if any(op.startswith("LookupTable") for op in writing) or (writing and not written):
+            return True
+    return False
 
 
 @looked_up_once
@@ -251,7 +209,7 @@ def draws_orders(dataset: Any) -> bool:
 
     So does the shuffle of Hugging Face's `to_tf_dataset` unless TensorFlow has a global seed.
     """
-    scans = [stage for stage in _stages(dataset) if type(stage).__name__ == "_ScanDataset"]
+    scans = [stage for stage in stages_of(dataset) if type(stage).__name__ == "_ScanDataset"]
     draws = [node for scan in scans for node in _function_nodes(scan) if "seed2" in node.attr]
     return any(node.attr["seed"].i == 0 and node.attr["seed2"].i == 0 for node in draws)
 
@@ -285,7 +243,7 @@ def captured_by(dataset: Any) -> list[CapturedVariable]:
     """Returns the variables that the functions of a pipeline read or write, each once."""
     found = {
         id(variable.handle): variable
-        for stage in _stages(dataset)
+        for stage in stages_of(dataset)
         for function in stage._functions()
         for variable in captured_variables(function.function)
     }
@@ -295,14 +253,14 @@ def captured_by(dataset: Any) -> list[CapturedVariable]:
 @looked_up_once
 def read_by(dataset: Any) -> list[str]:
     """Returns the names of what a pass depends on besides, and somebody may set: variables and tables."""
-    functions = [function.function for stage in _stages(dataset) for function in stage._functions()]
+    functions = [function.function for stage in stages_of(dataset) for function in stage._functions()]
     tables = ["a lookup table" for function in functions if find_tables(function)]
     return [*(variable.name for variable in captured_by(dataset)), *tables[:1]]
 
 
 def python_functions(dataset: Any) -> list[Any]:
     """Returns the functions that a pipeline calls in Python; None for each that cannot be found."""
-    nodes = [node for stage in _stages(dataset) for node in _function_nodes(stage) if "PyFunc" in node.op]
+    nodes = [node for stage in stages_of(dataset) for node in _function_nodes(stage) if "PyFunc" in node.op]
     return [python_function(node.attr["token"].s) for node in nodes]
 
 
@@ -310,7 +268,7 @@ def _is_reordering(stage: tf.data.Dataset) -> bool:
     return any(bool(getattr(stage, flag, False)) for flag in ("_reshuffle_each_iteration", "_rerandomize"))
 
 
-def _stages(dataset: Any) -> Iterator[tf.data.Dataset]:
+def stages_of(dataset: Any) -> Iterator[tf.data.Dataset]:
     """Yields a dataset and all that it is made from."""
     left, seen = [dataset], set()
     while left:
@@ -329,7 +287,11 @@ def _function_ops(stage: tf.data.Dataset) -> set[str]:
 def _function_nodes(stage: tf.data.Dataset) -> Iterator[Any]:
     """Yields all operations in the functions of one stage and in those that they call."""
     for function in stage._functions():
-        graph = function.function.graph.as_graph_def()
-        yield from graph.node
-        for inner in graph.library.function:
-            yield from inner.node_def
+        yield from _nodes_of(function.function)
+
+
+def _nodes_of(concrete: Any) -> Iterator[Any]:
+    graph = concrete.graph.as_graph_def()
+    yield from graph.node
+    for inner in graph.library.function:
+        yield from inner.node_def

@@ -9,7 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from overlap_train._data.drawing import next_batch
-from overlap_train._data.pipeline import calls_python, is_asked_for_its_end, read_by
+from overlap_train._data.fetching_ahead import is_asked_for_its_end
+from overlap_train._data.pipeline import calls_python, read_by
 from overlap_train._keras.data import Pipeline
 
 __all__ = ["BatchStream", "StreamedBatches"]

@@ -13,9 +13,10 @@ import tensorflow as tf
 
 from overlap_train._data.array_batches import ArrayBatches
 from overlap_train._data.cached_batches import CachedBatches
+from overlap_train._data.fetching_ahead import prepared_batches
 from overlap_train._data.given_data import GivenData
 from overlap_train._data.memory import size_bytes
-from overlap_train._data.pipeline import is_repeatable, prepared_batches
+from overlap_train._data.pipeline import is_repeatable
 from overlap_train._data.preprocessing import Preprocess
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._keras.data import Pipeline

@@ -236,8 +236,13 @@ class Deliveries:
         try:
             yield
         except BaseException:
-            self.cursor.restore(pending.snapshot.position)
+            self._rewind(pending.snapshot)
             raise
+
+    def _rewind(self, snapshot: Snapshot) -> None:
+        """Has the data stand where it did at a snapshot."""
+        self.cursor.restore(snapshot.position)
+        self.delivery.go_back_to_draws(snapshot)
 
     def begin_again(self, waiting: Undelivered) -> None:
         """Begins the validation of an epoch that waited when a checkpoint was written."""
@@ -259,13 +264,14 @@ class Deliveries:
         """
         if self.resumer is None or self.hosts.count > 1 or self.stops:
             return False
-        return not len(self.backlog) or (self.backlog.blocks and self.cursor.feed.rewindable)
+        feed = self.cursor.feed
+        everywhere = self.backlog.blocks and feed.rewindable and not feed.drawn_variables
+        return not len(self.backlog) or everywhere
 
     def checkpoint_due(self) -> bool:
         """Whether a checkpoint inside the present epoch is to be written now."""
-        return (
-            self.resumer is not None and self.resumer.due_inside(self._course.step) and self.may_checkpoint()
-        )
+        due = self.resumer is not None and self.resumer.due_inside(self._course.step)
+        return due and self.may_checkpoint()
 
     def checkpoint(self, snapshot: Snapshot) -> None:
         """Writes a checkpoint of where the training stands; see `may_checkpoint`.
@@ -293,9 +299,8 @@ class Deliveries:
 
     def show(self) -> None:
         """Shows which validations are under way."""
-        self.progress.validation_pending(
-            [(p.epoch, sum(f.done() for f in p.shards), len(p.shards)) for p in self.backlog if p.shards]
-        )
+        shown = [(p.epoch, sum(f.done() for f in p.shards), len(p.shards)) for p in self.backlog if p.shards]
+        self.progress.validation_pending(shown)
 
     def _follows(self, next_epoch: int) -> bool:
         """Whether an epoch will be trained, as far as is known, after those that are being validated."""
@@ -308,10 +313,8 @@ class Deliveries:
             return None
         self.suite.admit(None)
         start_s, start_cpu_s = time.monotonic(), time.process_time()
-        if timeout_s is None:
-            pending.wait(self.timeout_s, self.check_interrupted)
-        else:
-            pending.wait(timeout_s, lambda: None)
+        check = self.check_interrupted if timeout_s is None else lambda: None
+        pending.wait(self.timeout_s if timeout_s is None else timeout_s, check)
         self.ledger.charge("wait", start_s, pending.epoch, "waited_s")
         return time.process_time() - start_cpu_s if self.suite.computes_here else None
 
@@ -321,16 +324,13 @@ class Deliveries:
         seconds = accounts.drop_after(pending.epoch)
         accounts.add(pending.epoch, "rolled_back_s", seconds)
         self.backlog.drop()
-        self.cursor.restore(pending.snapshot.position)
+        self._rewind(pending.snapshot)
         course.step, course.next_epoch = pending.snapshot.step, pending.epoch + 1
         if self.stepwise is not None:
             self.stepwise.drop_after(course.step)
         self.ledger.span("rollback", start_s, pending.epoch)
-        reason = "a callback stopped the training" if outcome.stop else "a callback compiled the model anew"
-        reason = outcome.unsettled if outcome.unsettled is not None and not outcome.stop else reason
-        reason = f"a callback set {outcome.changed[0]}" if outcome.changed and not outcome.stop else reason
-        said = f"back to the end of epoch {pending.epoch + 1}: {reason} ({seconds:.2f} s undone)"
-        self.progress.message(said)
+        where = f"back to the end of epoch {pending.epoch + 1}"
+        self.progress.message(f"{where}: {outcome.reason} ({seconds:.2f} s undone)")
 
     def _close(self, pending: PendingEpoch, outcome: Outcome) -> None:
         course, position = self._course, pending.snapshot.position

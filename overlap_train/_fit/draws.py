@@ -16,12 +16,19 @@ import tensorflow as tf
 
 from overlap_train._callbacks.hooks import is_declared_safe
 from overlap_train._data.feed import Feed
-from overlap_train._data.pipeline import shuffles_of
+from overlap_train._data.pipeline import captured_by, shuffles_of
 from overlap_train._fit.shared_state import python_in
 from overlap_train._inspection.reach import reached, reaches
 from overlap_train._inspection.traced import CapturedVariable
+from overlap_train._keras import methods as keras_methods
 
-__all__ = ["draw_in_turn", "read_the_training"]
+__all__ = ["draw_in_turn", "read_the_training", "settable"]
+
+# In which code finds the variables that a pipeline reads, if it can get hold of them at all.
+_HOLDERS = (
+    *(tf.Variable, keras.Variable, keras.layers.Layer, keras.metrics.Metric, keras.optimizers.Optimizer),
+    *(keras.random.SeedGenerator, tf.random.Generator, tf.data.Dataset),
+)
 
 
 def draw_in_turn(
@@ -55,6 +62,36 @@ def draw_in_turn(
                 'ValidationPolicy(on_change="continue") if the order does not matter'
             )
     return None
+
+
+def settable(feed: Feed, model: keras.Model, callbacks: Sequence[keras.callbacks.Callback]) -> list[str]:
+    """Returns the names of what the training data's pipeline reads and code of the user's may set.
+
+    Args:
+        feed: the training data.
+        model: which callbacks can get hold of.
+        callbacks: the user's.
+
+    Raises:
+        Unclear: there is too much to look through.
+    """
+    own = [callback for callback in callbacks if not keras_methods.is_stock_method(type(callback))]
+    if not own or not feed.reads:
+        return []
+    found = [holder for callback in own for holder in reached([callback], *_HOLDERS)]
+    handles = {id(handle) for holder in (model, model.optimizer, *found) for handle in _handles_of(holder)}
+    variables = [variable.name for variable in feed.captured if id(variable.handle) in handles]
+    return [*variables, *feed.reads[len(feed.captured) :]]  # behind the variables: tables
+
+
+def _handles_of(holder: Any) -> list[Any]:
+    """Returns the handles of the variables that something holds, or is."""
+    if isinstance(holder, tf.data.Dataset):
+        return [variable.handle for variable in captured_by(holder)]
+    state = getattr(holder, "state", None) if isinstance(holder, _HOLDERS[-3:-1]) else None
+    variables = getattr(holder, "variables", [holder]) if state is None else [state]
+    values = [each.value if isinstance(each, keras.Variable) else each for each in variables]
+    return [each.handle for each in values if hasattr(each, "handle")]
 
 
 def read_the_training(

@@ -176,6 +176,10 @@ class SharedDelivery:
         """Has the model hold a snapshot whose validation failed; each host does so."""
         self._inner.go_back(snapshot)
 
+    def go_back_to_draws(self, snapshot: Snapshot) -> None:
+        """Has the seeds of this host's pipeline stand as at a snapshot; nobody may draw from it."""
+        self._inner.go_back_to_draws(snapshot)
+
     def deliver(
         self,
         snapshot: Snapshot,
@@ -271,6 +275,7 @@ class SharedStart:
         values = self._hosts.tensors_from_chief(state.read().flat())
         if not self._hosts.is_chief:
             state.restore(state.pack(values))
+            state.restore_drawn(state.pack(values))
             cursor.feed.recall(place.drawn, seeds)  # the chief's, by which all rows have one order
             cursor.restore(place)
         return StartPoint(**{**point, "position": place})

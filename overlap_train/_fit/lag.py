@@ -10,13 +10,12 @@ import keras
 from overlap_train._callbacks.hooks import acts_on_model_only, may_change_training, ordering_hooks
 from overlap_train._data.feed import Feed
 from overlap_train._data.pipeline import cache_files
-from overlap_train._fit.draws import draw_in_turn, read_the_training
+from overlap_train._fit.draws import draw_in_turn, read_the_training, settable
 from overlap_train._fit.idle_cores import IdleCores
 from overlap_train._fit.overlap_gain import OverlapJudge
 from overlap_train._fit.shared_state import TOO_MUCH, SharedState
 from overlap_train._inspection.code import Unclear
 from overlap_train._keras import data as keras_data
-from overlap_train._keras import methods as keras_methods
 from overlap_train._training.step import Step
 from overlap_train._validation.backlog import Backlog
 from overlap_train._validation.suite import ValidationSuite
@@ -66,7 +65,7 @@ def effective_lag(
         return policy.max_lag, None
     reason = suite.in_step or _cached_by_both(feed, sets)
     if reason is None and policy.on_change == "rollback":
-        reason = _kept_nowhere(feed, step) or _noticed(policy, feed, suite, callbacks, late)
+        reason = _kept_nowhere(feed, step) or _noticed(policy, feed, suite, callbacks, late, model)
         if reason is None and feed.acts_at_epochs and any(map(keras_data.acts_at_epochs, sets)):
             reason = (
                 "the training and the validation data both do something at the end of an epoch "
@@ -124,10 +123,12 @@ def _noticed(
     suite: ValidationSuite,
     callbacks: Sequence[keras.callbacks.Callback],
     late: Sequence[keras.callbacks.Callback],
+    model: keras.Model | None,
 ) -> str | None:
     """Returns by what a rollback would be noticed, or None."""
-    if feed.reads and not all(keras_methods.is_stock_method(type(callback)) for callback in callbacks):
-        names = ", ".join(feed.reads[:3])
+    read = _settable(feed, model, callbacks)
+    if read:
+        names = ", ".join(read[:3])
         return (
             f"the pipeline of the training data reads what a callback may set, as it stands then ({names}); "
             f"{_REMEDY}"
@@ -150,6 +151,16 @@ def _noticed(
             f"rewound; {_REMEDY}, or {acting}.overlap_safe = True if it changes nothing"
         )
     return _lost(policy, feed, changing)
+
+
+def _settable(
+    feed: Feed, model: keras.Model | None, callbacks: Sequence[keras.callbacks.Callback]
+) -> Sequence[str]:
+    """Returns what the pipeline of the training data reads and a callback may set, as far as is known."""
+    try:
+        return settable(feed, model, callbacks) if model is not None else ()
+    except Unclear:
+        return feed.reads
 
 
 def _lost(policy: ValidationPolicy, feed: Feed, changing: Sequence[keras.callbacks.Callback]) -> str | None:

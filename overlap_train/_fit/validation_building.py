@@ -96,24 +96,30 @@ class SuiteBuilder:
         settings = self._settings
         captured = [*union([step.traced, feed.preparation]), *feed.captured]
         if settings.replicas is None or settings.replicas.evaluator is None:
-            return self.build(captured)
-        state = ModelState(settings.model, captured)
+            return self.build(captured, drawn=feed.drawn_variables)
+        state = ModelState(settings.model, captured, drawn=feed.drawn_variables)
         listened = listened_to(self._callbacks)
         return state, connect_suite(settings, state, self._sets, self._resources, batch_by_batch=listened)
 
     def build(
-        self, captured: Iterable[CapturedVariable] = (), *, within_evaluate: bool = False
+        self,
+        captured: Iterable[CapturedVariable] = (),
+        *,
+        drawn: Iterable[CapturedVariable] = (),
+        within_evaluate: bool = False,
     ) -> tuple[ModelState, ValidationSuite]:
         """Traces the validation, lists all variables, and starts the workers.
 
         Args:
             captured: what the training uses.
+            drawn: those of them to which the pipeline of its data writes.
             within_evaluate: whether this is a call of `evaluate`.
         """
         request = self._request(within_evaluate=within_evaluate)
         prepared = prepare_sets(request, self._sets)
         used = [variable for each in prepared if each.step is not None for variable in each.step.variables]
-        state = ModelState(self._settings.model, [*captured, *used], trains=not within_evaluate)
+        model, trains = self._settings.model, not within_evaluate
+        state = ModelState(model, [*captured, *used], drawn=drawn, trains=trains)
         suite = build_suite(request, prepared, state, self._settings.recorder.add, self._resources)
         return state, suite
 

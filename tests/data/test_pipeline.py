@@ -10,14 +10,13 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._data.cached_batches import CachedBatches
+from overlap_train._data.fetching_ahead import is_asked_for_its_end, prepared_batches
 from overlap_train._data.given_data import GivenData
 from overlap_train._data.iterator_feed import IteratorFeed
 from overlap_train._data.pipeline import (
     cache_files,
-    is_asked_for_its_end,
     is_repeatable,
     keeps_state,
-    prepared_batches,
     reorders,
 )
 from overlap_train._data.pipeline_facts import without_autotune

@@ -76,6 +76,9 @@ class Delivers:
         did = dict(stop=stops, changed=(), rolled_back=False) | self.outcomes.get(snapshot.epoch, {})
         return Outcome(logs, values=VALUES, results=results, **did)
 
+    def go_back_to_draws(self, snapshot):
+        pass
+
     def go_back(self, snapshot):
         self.gone_back.append(snapshot.epoch)
 

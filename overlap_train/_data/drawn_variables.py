@@ -1,0 +1,68 @@
+"""A: the variables to which the functions of a pipeline write, as they stood when its passes were made.
+
+Such as the seeds of layers that augment. A pass that has begun is made again from there: what is drawn ahead
+of the training has moved them on since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from overlap_train._inspection.traced import CapturedVariable
+
+__all__ = ["DrawnVariables"]
+
+
+class DrawnVariables:
+    """Their values, by the number of the pass that began with them. Belongs to the training thread.
+
+    Args:
+        variables: to which nobody else writes.
+    """
+
+    def __init__(self, variables: Sequence[CapturedVariable]) -> None:
+        self._variables = variables
+        self._values: dict[int, list[tf.Tensor]] = {}
+
+    def note(self, number: int) -> None:
+        """Takes the values for a pass that is being made."""
+        self._values[number] = [
+            tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+            for variable in self._variables
+        ]
+
+    def noted(self, number: int) -> list[npt.NDArray[Any]]:
+        """Returns the values of a pass, for a checkpoint."""
+        return [np.array(value.numpy()) for value in self._values[number]]
+
+    def take(self, number: int, stored: Any) -> None:
+        """Takes what another process has noted of a pass.
+
+        Raises:
+            ValueError: it is not of these variables.
+        """
+        arrays = stored if isinstance(stored, list) else []
+        expected = [(each.dtype.as_numpy_dtype, tuple(each.shape)) for each in self._variables]
+        if [(getattr(a, "dtype", None), getattr(a, "shape", None)) for a in arrays] != expected:
+            raise ValueError("the variables of its pipeline are invalid")
+        self._values[number] = [tf.constant(array) for array in arrays]
+
+    def put_back(self, number: int) -> None:
+        """Has the variables stand as a pass was made; nobody may draw.
+
+        Raises:
+            ValueError: that has not been noted.
+        """
+        if number not in self._values:
+            raise ValueError("it does not say where the variables of its pipeline stood as the pass began")
+        for variable, value in zip(self._variables, self._values[number], strict=True):
+            tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
+
+    def forget(self, number: int) -> None:
+        """Says that nobody will go back to before a pass."""
+        self._values = {each: values for each, values in self._values.items() if each >= number}

@@ -1,0 +1,125 @@
+"""A pipeline that writes to variables, as layers that augment do: it fetches ahead while callbacks are called."""
+
+from __future__ import annotations
+
+import functools
+
+import keras
+import pytest
+import tensorflow as tf
+
+from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
+from tests.networks import VALIDATION_ROWS, Outcome, arrays, assert_same_history, assert_same_outcome
+from tests.pools import sequential
+
+X, Y = arrays()
+VALIDATION = arrays(VALIDATION_ROWS, 1)
+AHEAD = ValidationPolicy(max_lag=2, overlap="always")
+# Epochs are delivered between two of many calls.
+SHORT_CALLS = ExecutionPlan(steps_per_call=1, batch_splits=1, jit=False)
+
+
+def rows():
+    return tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(len(X), seed=3)
+
+
+def by_layers():
+    noise = keras.Sequential([keras.layers.GaussianNoise(0.5, seed=3), keras.layers.Dropout(0.3, seed=4)])
+    return rows().batch(4).map(lambda x, y: (noise(x, training=True), y)).prefetch(16), None
+
+
+def by_a_generator():
+    generator = tf.random.Generator.from_seed(5)
+    return rows().map(lambda x, y: (x + generator.normal(tf.shape(x)), y)).batch(4).prefetch(16), None
+
+
+def by_a_count():
+    count = tf.Variable(0)
+
+    def grown(x, y):
+        return x * tf.cast(1 + count.assign_add(1) % 7, x.dtype), y
+
+    return rows().batch(4).map(grown).prefetch(16), None
+
+
+def in_a_nested_pipeline():
+    noise = keras.layers.GaussianNoise(0.5, seed=3)
+
+    def few(x, y):
+        return tf.data.Dataset.from_tensors((noise(x[None], training=True), y[None]))
+
+    known = tf.data.experimental.assert_cardinality(-(-len(X) // 4))
+    slices = tf.data.Dataset.from_tensor_slices((X, Y))
+    return slices.flat_map(few).unbatch().batch(4).apply(known).prefetch(4), None
+
+
+def without_an_end():
+    noise = keras.layers.GaussianNoise(0.5, seed=3)
+    return rows().repeat().batch(4).map(lambda x, y: (noise(x, training=True), y)).prefetch(4), 30
+
+
+SOURCES = {
+    each.__name__: each
+    for each in (by_layers, by_a_generator, by_a_count, in_a_nested_pipeline, without_an_end)
+}
+
+
+def fitted(fit, source, callbacks, **arguments):
+    data, steps = SOURCES[source]()
+    fit(data, steps_per_epoch=steps, validation_data=VALIDATION, callbacks=callbacks, verbose=0, **arguments)
+    return data, steps
+
+
+class Looks(keras.callbacks.Callback):
+    """Takes the weights of each epoch."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.weights = self.model.get_weights()
+
+
+def keeps_the_best():
+    return keras.callbacks.EarlyStopping("val_loss", patience=9, restore_best_weights=True)
+
+
+@functools.cache
+def with_keras(source):
+    model = sequential()
+    fitted(model.fit, source, [keeps_the_best()], epochs=4)
+    return Outcome.of(model)
+
+
+@pytest.mark.parametrize("looks", [keeps_the_best, Looks], ids=["of Keras", "of the user"])
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.by_default("by_layers-of Keras", "by_a_generator-of Keras", "without_an_end-of the user")
+def test_callbacks_that_look_at_the_model_leave_alone_what_the_pipeline_draws(source, looks):
+    trainer = Trainer(sequential(), validation=AHEAD, execution=SHORT_CALLS)
+    fitted(trainer.fit, source, [looks()], epochs=4)
+    assert not any("in step with" in message or "back to" in message for message in trainer.messages)
+    assert_same_outcome(trainer.model, with_keras(source))
+
+
+def halving():
+    return [
+        keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.5, patience=1, min_delta=10.0),
+        keras.callbacks.EarlyStopping("val_loss", patience=3, min_delta=10.0),
+    ]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.by_default("by_layers", "by_a_count", "without_an_end")
+def test_a_rollback_and_an_early_end_leave_the_pipeline_where_keras_has_it(source):
+    found = []
+    for ours in (False, True):
+        model = sequential()
+        trainer = Trainer(model, validation=AHEAD, execution=SHORT_CALLS)
+        fit = trainer.fit if ours else model.fit
+        data, steps = fitted(fit, source, halving(), epochs=8)
+        if ours:
+            assert any("a callback set" in message for message in trainer.messages)
+        outcome = Outcome.of(model)
+        if steps is None:  # of one that goes on Keras has fetched any number ahead when it ends
+            fit(data, epochs=1, verbose=0)
+        found.append((outcome, Outcome.of(model)))
+    (expected, then), (actual, ours_then) = found
+    assert_same_history(actual.history, expected.history)
+    assert_same_history(ours_then.history, then.history)
