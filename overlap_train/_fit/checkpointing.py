@@ -46,7 +46,7 @@ def build_resumer(
     if not (feed.rewindable if settings.hosts.count > 1 else feed.remember(beside(request.model))):
         raise ValueError(
             "resume needs data whose position can be found again: arrays, a PyDataset, a generator, Grain, "
-            "or a tf.data.Dataset without Python functions and state of its own (Hugging Face's "
+            "or a tf.data.Dataset without Python functions and state that no variable holds (Hugging Face's "
             "to_tf_dataset(shuffle=True) needs keras.utils.set_random_seed before it); this data has one"
         )
     if feed.left_out:

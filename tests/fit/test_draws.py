@@ -11,8 +11,10 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer
+from overlap_train._data.iterator_feed import IteratorFeed
 from overlap_train._data.pipeline import shuffles_of
-from overlap_train._fit.draws import draw_in_turn, read_the_training
+from overlap_train._fit.draws import draw_in_turn, read_the_training, settable
+from overlap_train._keras.data import recognize
 from tests.fit.python_data import AHEAD, Batches, X, Y, fit_both
 from tests.networks import assert_same_history
 from tests.pools import sequential
@@ -322,3 +324,74 @@ def test_one_shuffle_that_python_iterates_over():
         return {"x": Iterates(base), "validation_data": base.take(2)}
 
     fit_both(arguments)
+
+
+SCALE = tf.Variable(2.0, name="scale")
+NOISE = keras.layers.GaussianNoise(0.1, seed=3)
+GENERATOR = tf.random.Generator.from_seed(3)
+
+
+class Sets(keras.callbacks.Callback):
+    """May set whatever it is given."""
+
+    def __init__(self, held=None, hook=None):
+        super().__init__()
+        self.held = held
+        if hook is not None:
+            self.on_epoch_end = hook
+
+
+class SetsGlobally(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        SCALE.assign_add(1.0)
+
+
+def scaled():
+    return ROWS.map(lambda x, y: (SCALE * x, y)).batch(8)
+
+
+def noisy():
+    return ROWS.batch(8).map(lambda x, y: (NOISE(x, training=True), y))
+
+
+def drawn():
+    return ROWS.map(lambda x, y: (x + GENERATOR.normal(tf.shape(x)), y)).batch(8)
+
+
+def found_in_a_table():
+    table = tf.lookup.experimental.MutableHashTable(tf.int32, tf.int32, 0)
+    return ROWS.map(lambda x, y: (x, table.lookup(tf.cast(y, tf.int32)))).batch(8)
+
+
+@pytest.mark.parametrize(
+    ("data", "callback", "may"),
+    [
+        (scaled, lambda data: Sets(), False),
+        (scaled, lambda data: Sets(SCALE), True),
+        (scaled, lambda data: Sets([{"of": (SCALE,)}]), True),
+        (scaled, lambda data: Sets(hook=lambda epoch, logs=None: SCALE.assign(1.0)), True),
+        (scaled, lambda data: SetsGlobally(), True),
+        (scaled, lambda data: keras.callbacks.EarlyStopping(), False),
+        (noisy, lambda data: Sets(SCALE), False),
+        (noisy, lambda data: Sets(NOISE), True),
+        (noisy, lambda data: Sets(NOISE.seed_generator), True),
+        (noisy, lambda data: Sets(NOISE.seed_generator.state), True),
+        (noisy, lambda data: Sets(keras.Sequential([NOISE])), True),
+        (noisy, lambda data: Sets(data), True),
+        (drawn, lambda data: Sets(GENERATOR), True),
+        (drawn, lambda data: Sets(NOISE), False),
+        (found_in_a_table, lambda data: Sets(), True),
+    ],
+)
+def test_what_a_pipeline_reads_is_settable_by_who_can_get_hold_of_it(data, callback, may):
+    dataset = data()
+    feed = IteratorFeed(recognize(dataset))
+    assert bool(settable(feed, sequential(), [callback(dataset)])) is may
+
+
+def test_the_model_is_at_hand_for_every_callback():
+    model = sequential()
+    rate = model.optimizer.variables[1].value
+    data = ROWS.map(lambda x, y: (x * rate, y)).batch(8)
+    assert settable(IteratorFeed(recognize(data)), model, [Sets()]) == [rate.name.split(":")[0]]
+    assert settable(IteratorFeed(recognize(data)), model, []) == []

@@ -73,7 +73,21 @@ def from_endless_pipeline():
     return {"x": from_pipeline()["x"].repeat(), "steps_per_epoch": 5}
 
 
-SOURCES = [from_arrays, from_arrays_by_steps, from_pipeline, from_endless_pipeline]
+def from_augmented_pipeline():
+    noise = keras.layers.GaussianNoise(0.5, seed=3)
+    return {"x": from_pipeline()["x"].map(lambda x, y: (noise(x, training=True), y)).prefetch(3)}
+
+
+def from_endless_augmented_pipeline():
+    generator = tf.random.Generator.from_seed(5)
+    rows = from_pipeline()["x"].map(lambda x, y: (x + generator.normal(tf.shape(x)), y))
+    return {"x": rows.repeat().prefetch(3), "steps_per_epoch": 5}
+
+
+SOURCES = [
+    *(from_arrays, from_arrays_by_steps, from_pipeline, from_endless_pipeline),
+    *(from_augmented_pipeline, from_endless_augmented_pipeline),
+]
 
 
 def fit(data, resume, *, step=10**9, how=kill, lag=0, **more):
