@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._data.cached_batches import CachedBatches
-from overlap_train._data.fetching_ahead import is_asked_for_its_end, prepared_batches
+from overlap_train._data.fetching_ahead import prepared_batches
 from overlap_train._data.given_data import GivenData
 from overlap_train._data.iterator_feed import IteratorFeed
 from overlap_train._data.pipeline import (
@@ -64,10 +64,22 @@ def test_reading_a_variable_or_a_table_keeps_no_state():
     assert not keeps_state(rows().map(lambda row: row + tf.random.normal([2])))
 
 
-def test_data_whose_functions_keep_state_cannot_be_rewound():
+def test_data_whose_functions_keep_state_can_be_rewound_if_variables_hold_it():
     generator = tf.random.Generator.from_seed(1)
     noisy = rows().batch(4).map(lambda batch: (batch + generator.normal(tf.shape(batch)), batch))
     feed = IteratorFeed(recognize(noisy))
+    assert feed.rewindable
+    assert [variable.handle for variable in feed.drawn_variables] == [generator.state.handle]
+
+
+def test_data_whose_functions_keep_state_elsewhere_cannot_be_rewound():
+    table = tf.lookup.experimental.MutableHashTable(tf.float32, tf.float32, 0)
+
+    def counted(batch):
+        table.insert(batch[:, 0], batch[:, 0])
+        return batch, batch
+
+    feed = IteratorFeed(recognize(rows().batch(4).map(counted)))
     assert not feed.rewindable
     feed.new_pass()
     with pytest.raises(RuntimeError, match="cannot be rewound"):
@@ -127,17 +139,6 @@ def _noise(row):
     return row + tf.random.normal([2])
 
 
-def forbidden(dataset):
-    """Returns a dataset that TensorFlow must not have prefetched."""
-    options = tf.data.Options()
-    options.experimental_optimization.inject_prefetch = False
-    return dataset.with_options(options)
-
-
-def _is_small(row):
-    return row[0] < 3.0
-
-
 def _told(row):
     tf.print(row)
     return row
@@ -173,49 +174,6 @@ def test_a_large_dataset_is_not_written_out(monkeypatch):
     unknown = tf.data.Dataset.zip((rows(), tf.data.Dataset.random(seed=1)))
     for dataset in (rows().map(_told), unknown, rows().flat_map(tf.data.Dataset.from_tensors)):
         assert not is_repeatable(dataset), "what is not known to keep nothing is drawn anew each time"
-
-
-@pytest.mark.parametrize(
-    ("make", "expected"),
-    [
-        (lambda d: d.shuffle(12).repeat(), True),
-        (lambda d: d.shuffle(12).batch(2).repeat(3).map(tf.identity), True),
-        (lambda d: d.shuffle(12).repeat().prefetch(1), False),
-        (lambda d: d.shuffle(12).repeat().map(tf.identity, num_parallel_calls=2), False),
-        (lambda d: d.repeat().shuffle(12), False),
-        (lambda d: d.shuffle(12, reshuffle_each_iteration=False).repeat(), False),
-        (lambda d: d.shuffle(12), False),
-        (lambda d: d.shuffle(12).cache(), False),
-    ],
-)
-def test_a_repeated_shuffle_is_begun_ahead_as_keras_has_it(make, expected):
-    """By a stage that draws one batch ahead: then the next order is drawn behind the last batch of a pass."""
-    given = make(rows())
-    prepared = prepared_batches(given, None)
-    (stage,) = prepared._inputs()
-    assert (type(prepared).__name__, stage is given) == ("_OptionsDataset", not expected)
-    assert type(stage).__name__ == "_PrefetchDataset" or not expected
-    assert int(prepared.cardinality()) == int(given.cardinality())
-
-
-@pytest.mark.parametrize(
-    ("make", "expected"),
-    [
-        (lambda d: d.filter(_is_small).cache().batch(2), True),
-        (lambda d: d.filter(_is_small).cache().apply(tf.data.experimental.assert_cardinality(2)), True),
-        (lambda d: forbidden(d.filter(_is_small).batch(2).cache().prefetch(1)), True),
-        (lambda d: forbidden(d.filter(_is_small).batch(2).cache()), False),
-        (lambda d: d.filter(_is_small).batch(2), False),
-        (lambda d: d.shuffle(12).cache(), False),
-    ],
-)
-def test_a_cache_is_asked_for_its_end_that_does_not_know_its_length(make, expected):
-    assert is_asked_for_its_end(make(rows())) is expected
-
-
-def test_nothing_is_begun_ahead_that_the_user_has_forbidden():
-    dataset = forbidden(rows().shuffle(12).repeat())
-    assert type(prepared_batches(dataset, None)._inputs()[0]) is not type(dataset.prefetch(1))
 
 
 def test_autotune_is_off_unless_the_user_decided():

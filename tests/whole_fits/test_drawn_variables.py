@@ -1,4 +1,4 @@
-"""A pipeline that writes to variables, as layers that augment do, fetches ahead while callbacks are called."""
+"""A pipeline that writes to variables, as layers that augment do, fetches ahead of what callbacks look at."""
 
 from __future__ import annotations
 
