@@ -73,10 +73,10 @@ def test_data_whose_functions_keep_state_can_be_rewound_if_variables_hold_it():
 
 
 def test_data_whose_functions_keep_state_elsewhere_cannot_be_rewound():
-    table = tf.lookup.experimental.MutableHashTable(tf.float32, tf.float32, 0)
+    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0)
 
     def counted(batch):
-        table.insert(batch[:, 0], batch[:, 0])
+        table.insert(tf.cast(batch[:, 0], tf.int64), batch[:, 0])
         return batch, batch
 
     feed = IteratorFeed(recognize(rows().batch(4).map(counted)))
