@@ -16,6 +16,7 @@ from overlap_train._fit.overlap_gain import OverlapJudge
 from overlap_train._fit.shared_state import TOO_MUCH, SharedState
 from overlap_train._inspection.code import Unclear
 from overlap_train._keras import data as keras_data
+from overlap_train._snapshot import StateVariable
 from overlap_train._training.step import Step
 from overlap_train._validation.backlog import Backlog
 from overlap_train._validation.suite import ValidationSuite
@@ -65,7 +66,8 @@ def effective_lag(
         return policy.max_lag, None
     reason = suite.in_step or _cached_by_both(feed, sets)
     if reason is None and policy.on_change == "rollback":
-        reason = _kept_nowhere(feed, step) or _noticed(policy, feed, suite, callbacks, late, model)
+        reason = _kept_nowhere(feed, step) or _drawn_by_both(feed, step, model)
+        reason = reason or _noticed(policy, feed, suite, callbacks, late, model)
         if reason is None and feed.acts_at_epochs and any(map(keras_data.acts_at_epochs, sets)):
             reason = (
                 "the training and the validation data both do something at the end of an epoch "
@@ -115,6 +117,22 @@ def _kept_nowhere(feed: Feed, step: Step) -> str | None:
         for effect in function.effects if function is not None else ():
             return f"{name} {effect}"
     return None
+
+
+def _drawn_by_both(feed: Feed, step: Step, model: keras.Model | None) -> str | None:
+    """Returns to which variables of the model the pipeline writes, which fetches ahead, or None."""
+    drawn = feed.drawn_variables
+    own = [StateVariable.of_keras(each) for each in (model.variables if model is not None and drawn else ())]
+    handles = {id(handle) for each in own for handle in each.handles}
+    used = step.traced.variables if step.traced is not None else ()
+    handles |= {id(variable.handle) for variable in used}
+    names = [variable.name for variable in drawn if id(variable.handle) in handles]
+    if not names:
+        return None
+    return (
+        "the pipeline of the training data writes to variables of the model, and fetches ahead "
+        f"({', '.join(names[:3])}); layers of its own for the data would overlap"
+    )
 
 
 def _noticed(

@@ -98,6 +98,27 @@ def test_callbacks_that_look_at_the_model_leave_alone_what_the_pipeline_draws(so
     assert_same_outcome(trainer.model, with_keras(source))
 
 
+class Both(keras.Model):
+    """Has a layer that draws in the data's pipeline, and perhaps in itself as well."""
+
+    def __init__(self, *, draws):
+        super().__init__()
+        self.noise, self.dense, self.draws = keras.layers.GaussianNoise(0.5), keras.layers.Dense(4), draws
+
+    def call(self, x, training=False):
+        return self.dense(self.noise(x, training=training) if self.draws else x)
+
+
+@pytest.mark.parametrize("draws", [False, True])
+def test_a_layer_that_draws_for_the_data_and_the_model_is_in_step(draws):
+    model = Both(draws=draws)
+    model.compile("sgd", "mse")
+    data = rows().batch(4).map(lambda x, y: (model.noise(x, training=True), x[:, :4]))
+    trainer = Trainer(model, validation=AHEAD)
+    trainer.fit(data, epochs=1, validation_data=(X, X[:, :4]), verbose=0)
+    assert any("writes to variables of the model" in message for message in trainer.messages)
+
+
 def halving():
     return [
         keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.5, patience=1, min_delta=10.0),
