@@ -208,6 +208,17 @@ class ModelState:
         """
         return self.pack([variable.read() for variable in self.variables])
 
+    def read_at(self, drawn: Values) -> Values:
+        """Returns the present values, with those that the pipeline of the training data writes as they were.
+
+        Args:
+            drawn: the version of which they are taken.
+        """
+        flat, then = list(self.read().flat()), drawn.flat()
+        for index in self._moving:
+            flat[index] = then[index]
+        return self.pack(flat)
+
     def read_metrics(self) -> tuple[tf.Tensor, ...]:
         """Returns the present state of the model's metrics."""
         return tuple(variable.read() for variable in self.metrics)

@@ -42,7 +42,7 @@ class FromSource:
 
 def sources() -> dict[str, Any]:
     """Returns what makes each kind of such data, the steps of an epoch, and `shuffle`."""
-    python = ("generator", "in Keras's order", "reshuffled", "augmented")
+    python = ("generator", "in Keras's order", "reshuffled", "augmented", "by layers")
     libraries = library_sources.SOURCES.items()
     return {name: test_replay.SOURCES[name] for name in python} | {
         name: (make, steps, False) for name, (make, steps, resumable) in libraries if resumable

@@ -116,7 +116,7 @@ class Delivery:
         self._callbacks.on_epoch_end(snapshot.epoch, logs)
 
         stop = bool(self._model.stop_training)
-        values = self._state.read()
+        values = self._state.read_at(snapshot.values)
         changed = self._state.differing(snapshot.values, values)
         rolled_back, unsettled = False, self._checks.unsettled() or as_before()
         if aside is not None:

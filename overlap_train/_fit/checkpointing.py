@@ -43,7 +43,8 @@ def build_resumer(
         return None
     if policy.every_steps is not None and settings.hosts.count > 1:
         raise ValueError("CheckpointPolicy(every_steps=...) is for one host; leave it out on several")
-    if not (feed.rewindable if settings.hosts.count > 1 else feed.remember(beside(request.model))):
+    on_all = feed.rewindable and not feed.drawn_variables  # of which a checkpoint has the chief's
+    if not (on_all if settings.hosts.count > 1 else feed.remember(beside(request.model))):
         raise ValueError(
             "resume needs data whose position can be found again: arrays, a PyDataset, a generator, Grain, "
             "or a tf.data.Dataset without Python functions and state that no variable holds (Hugging Face's "

@@ -213,7 +213,7 @@ class SharedDelivery:
             self._model.stop_evaluating = False
         for callback in self._callbacks.callbacks:  # one by one: a CallbackList would sort the names
             callback.on_epoch_end(snapshot.epoch, dict(logs))
-        values = self._state.read()
+        values = self._state.read_at(snapshot.values)
         if aside is not None and not rolled_back:
             self._state.restore(aside)
             self._state.set_some(indices, [values.flat()[index] for index in indices])

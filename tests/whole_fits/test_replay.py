@@ -100,6 +100,12 @@ def through_python():
     return dataset.map(mapped).batch(BATCH)
 
 
+def by_layers():
+    noise = keras.Sequential([keras.layers.GaussianNoise(0.1, seed=3), keras.layers.Dropout(0.1, seed=4)])
+    rows = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(len(X), seed=3).batch(BATCH)
+    return rows.map(lambda x, y: (noise(x, training=True), y)).prefetch(2)
+
+
 def shuffled_twice():
     dataset = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(len(X), seed=3)
     return dataset.batch(BATCH).shuffle(3, seed=4)
@@ -115,6 +121,7 @@ SOURCES = {
     "augmented": (Augmented, None, True),
     "endless": (Endless, 4, False),
     "through python": (through_python, None, False),
+    "by layers": (by_layers, None, False),
     "shuffled twice": (shuffled_twice, None, False),
 }
 
