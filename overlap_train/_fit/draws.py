@@ -14,13 +14,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._callbacks.hooks import is_declared_safe
+from overlap_train._callbacks.hooks import acts_on_model_only, is_declared_safe
 from overlap_train._data.feed import Feed
 from overlap_train._data.pipeline import captured_by, shuffles_of
 from overlap_train._fit.shared_state import python_in
 from overlap_train._inspection.reach import reached, reaches
 from overlap_train._inspection.traced import CapturedVariable
-from overlap_train._keras import methods as keras_methods
+from overlap_train._snapshot import StateVariable
 
 __all__ = ["draw_in_turn", "read_the_training", "settable"]
 
@@ -75,7 +75,7 @@ def settable(feed: Feed, model: keras.Model, callbacks: Sequence[keras.callbacks
     Raises:
         Unclear: there is too much to look through.
     """
-    own = [callback for callback in callbacks if not keras_methods.is_stock_method(type(callback))]
+    own = [callback for callback in callbacks if not acts_on_model_only(callback)]
     if not own or not feed.reads:
         return []
     found = [holder for callback in own for holder in reached([callback], *_HOLDERS)]
@@ -88,10 +88,13 @@ def _handles_of(holder: Any) -> list[Any]:
     """Returns the handles of the variables that something holds, or is."""
     if isinstance(holder, tf.data.Dataset):
         return [variable.handle for variable in captured_by(holder)]
-    state = getattr(holder, "state", None) if isinstance(holder, _HOLDERS[-3:-1]) else None
-    variables = getattr(holder, "variables", [holder]) if state is None else [state]
-    values = [each.value if isinstance(each, keras.Variable) else each for each in variables]
-    return [each.handle for each in values if hasattr(each, "handle")]
+    if isinstance(holder, (keras.random.SeedGenerator, tf.random.Generator)):
+        holder = holder.state
+    variables = getattr(holder, "variables", [holder])
+    known = [StateVariable.of_keras(each) for each in variables if isinstance(each, keras.Variable)]
+    values = [value for each in variables for value in getattr(each, "values", [each])]
+    others = [each.handle for each in values if isinstance(each, tf.Variable)]
+    return [*others, *(handle for each in known for handle in each.handles)]
 
 
 def read_the_training(

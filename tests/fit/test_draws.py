@@ -358,6 +358,11 @@ def drawn():
     return ROWS.map(lambda x, y: (x + GENERATOR.normal(tf.shape(x)), y)).batch(8)
 
 
+def reset(epoch, *_):
+    GENERATOR.reset_from_seed(7)
+    return 0.1
+
+
 def found_in_a_table():
     table = tf.lookup.experimental.MutableHashTable(tf.int32, tf.int32, 0)
     return ROWS.map(lambda x, y: (x, table.lookup(tf.cast(y, tf.int32)))).batch(8)
@@ -372,6 +377,10 @@ def found_in_a_table():
         (scaled, lambda data: Sets(hook=lambda epoch, logs=None: SCALE.assign(1.0)), True),
         (scaled, lambda data: SetsGlobally(), True),
         (scaled, lambda data: keras.callbacks.EarlyStopping(), False),
+        (drawn, lambda data: keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None), False),
+        (drawn, lambda data: keras.callbacks.LambdaCallback(on_epoch_end=reset), True),
+        (drawn, lambda data: keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2), False),
+        (drawn, lambda data: keras.callbacks.LearningRateScheduler(reset), True),
         (noisy, lambda data: Sets(SCALE), False),
         (noisy, lambda data: Sets(NOISE), True),
         (noisy, lambda data: Sets(NOISE.seed_generator), True),
