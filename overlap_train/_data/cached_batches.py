@@ -60,6 +60,7 @@ class CachedBatches:
 
     Attributes:
         num_batches: known after `fill`.
+        failures: passes that have ended with an error.
     """
 
     def __init__(self, dataset: tf.data.Dataset, steps: int | None) -> None:
@@ -71,6 +72,8 @@ class CachedBatches:
         self._components = self._fold.components
         self._lists: tuple[tf.Tensor, ...] = ()
         self._begun: tuple[Any, Any] | None = None
+        self._failed: Exception | None = None
+        self.failures = 0
         self._lock = threading.Lock()
 
     @property
@@ -110,19 +113,36 @@ class CachedBatches:
         """Specs of `held`."""
         return tuple(tf.TensorSpec([], tf.variant) for _ in self._components)
 
-    def fill(self) -> int:
-        """Prepares every batch once, however many threads call it, and returns their number."""
+    def fill(self, failures: int | None = None) -> int:
+        """Prepares every batch once, however many threads call it, and returns their number.
+
+        Args:
+            failures: those that the caller knows of: another one is its own. None draws again after any.
+
+        Raises:
+            Exception: that of the data.
+        """
         with self._lock:
-            if self.num_batches is None:
-                _ = self.first  # which begins the pass
-                assert self._begun is not None
-                # Who asks again after an error of the data begins again: an iterator goes on behind it.
-                (iterator, first), self._begun = self._begun, None
-                with tf.device("CPU:0"):
-                    empty = tuple(_empty_list(spec.dtype) for spec in self._components)
-                    count, lists = _draw_all(iterator, first, empty)
-                self._lists, self.num_batches = tuple(lists), int(count)
+            if self.num_batches is not None:
+                return self.num_batches
+            if self._failed is not None and failures is not None and failures < self.failures:
+                raise self._failed
+            try:
+                self._lists, self.num_batches = self._drawn()
+            except Exception as error:
+                self._failed, self.failures = error, self.failures + 1
+                raise
             return self.num_batches
+
+    def _drawn(self) -> tuple[tuple[tf.Tensor, ...], int]:
+        _ = self.first  # which begins the pass
+        assert self._begun is not None
+        # Who draws again after an error of the data begins again: an iterator goes on behind it.
+        (iterator, first), self._begun = self._begun, None
+        with tf.device("CPU:0"):
+            empty = tuple(_empty_list(spec.dtype) for spec in self._components)
+            count, lists = _draw_all(iterator, first, empty)
+        return tuple(lists), int(count)
 
     @property
     def fold(self) -> CachedFold:

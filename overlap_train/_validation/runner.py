@@ -65,6 +65,7 @@ class ValidationRunner:
         # While the training traces its first step. Whoever runs a function meanwhile would prepare it again.
         self._held: dict[str | None, Any] = {}
         self._copying = threading.Lock()
+        self._begun = False
         self._prepared: dict[str | None, Future[None]] = {
             device: pool.submit(self._prepare, device, present)
             for device in dict.fromkeys(self._device(index) for index in range(self.parts))
@@ -75,7 +76,7 @@ class ValidationRunner:
         stream = self._batches.begin() if isinstance(self._batches, StreamedBatches) else None
         if isinstance(self._batches, ArrayBatches):
             _ = self._batches.held  # read by now, on this thread, while nobody changes them
-        values = snapshot.values
+        values, failures = snapshot.values, self._failures()
         parts = _Parts(self.parts)
 
         def work(index: int) -> ShardOutcome:
@@ -83,7 +84,8 @@ class ValidationRunner:
             self._wait_until_prepared(index)
             device = self._device(index)
             with tf.device(device):
-                result = self.evaluator.evaluate(values, stream or self._part(index), self._held_on(device))
+                part = stream or self._part(index, failures)
+                result = self.evaluator.evaluate(values, part, self._held_on(device))
                 whole = self._merged(parts.put(index, result), values)
             thread = threading.current_thread().name
             span = Span(
@@ -193,15 +195,20 @@ class ValidationRunner:
         with contextlib.suppress(Exception):
             self._prepared[self._device(index)].result()
 
-    def _part(self, index: int) -> Shard:
-        shards = split_batches(self._count(), self.parts * self._hosts.count)
+    def _failures(self) -> int:
+        """Returns how often the data had failed before a validation; its preparation is the first one's."""
+        begun, self._begun = self._begun, True
+        return self._batches.failures if begun and isinstance(self._batches, CachedBatches) else 0
+
+    def _part(self, index: int, failures: int) -> Shard:
+        shards = split_batches(self._count(failures), self.parts * self._hosts.count)
         index += self.parts * self._hosts.index
         return shards[index] if index < len(shards) else Shard(index, 0, 0)
 
-    def _count(self) -> int:
+    def _count(self, failures: int | None = None) -> int:
         batches = self._batches
         assert not isinstance(batches, StreamedBatches)
-        return batches.fill() if isinstance(batches, CachedBatches) else batches.num_batches
+        return batches.fill(failures) if isinstance(batches, CachedBatches) else batches.num_batches
 
 
 class _Parts:
