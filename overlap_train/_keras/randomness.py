@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 _numpy_random: Any = np.random  # whose stubs lack the two functions that ask for its kind and set it
+_NUMBERS = 625  # of the state of a generator of Python's
 # Those that NumPy's global generator can be made to draw from (`np.random.set_bit_generator`).
 _BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
@@ -150,6 +151,8 @@ def _long(state: Any) -> Any:
     version, numbers, gauss = state
     if not isinstance(numbers, np.ndarray) or numbers.dtype != np.uint32:
         raise TypeError(f"numbers of type {type(numbers).__name__}")
+    if numbers.shape != (_NUMBERS,):  # an array without elements may have any number of rows
+        raise ValueError(f"numbers of shape {numbers.shape}")
     if not isinstance(gauss, (float, type(None))):
         raise TypeError(f"a number of type {type(gauss).__name__}")
     return version, tuple(numbers.tolist()), gauss

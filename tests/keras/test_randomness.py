@@ -65,6 +65,7 @@ def test_a_variable_that_somebody_else_restores_is_left_alone():
     [
         {"python": [3, np.zeros(2, np.uint32), None]},
         {"python": random.getstate()},
+        {"python": [3, np.zeros((1 << 40, 0), np.uint32), None]},
         {"numpy": {"bit_generator": "os"}},
         {"numpy": {"bit_generator": "PCG64", "state": {"state": "x", "inc": 1}}},
         {"numpy": {"bit_generator": "RandomState", "state": {}}},
@@ -75,6 +76,7 @@ def test_a_variable_that_somebody_else_restores_is_left_alone():
     ids=[
         "few numbers",
         "as Python has it",
+        "rows without numbers",
         "another generator",
         "nonsense",
         "no kind",
