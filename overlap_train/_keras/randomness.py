@@ -149,10 +149,10 @@ def _short(state: Any) -> list[Any]:
 
 def _long(state: Any) -> Any:
     version, numbers, gauss = state
-    if not isinstance(numbers, np.ndarray) or numbers.dtype != np.uint32:
+    # By its shape, too: an array without elements may have any number of rows.
+    right = isinstance(numbers, np.ndarray) and (numbers.dtype, numbers.shape) == (np.uint32, (_NUMBERS,))
+    if not right:
         raise TypeError(f"numbers of type {type(numbers).__name__}")
-    if numbers.shape != (_NUMBERS,):  # an array without elements may have any number of rows
-        raise ValueError(f"numbers of shape {numbers.shape}")
     if not isinstance(gauss, (float, type(None))):
         raise TypeError(f"a number of type {type(gauss).__name__}")
     return version, tuple(numbers.tolist()), gauss
