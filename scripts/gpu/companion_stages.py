@@ -1,12 +1,9 @@
-"""The companions on a GPU under TensorFlow: the convolution, mapped buffers, the scheduler, the GPU tests."""
+"""The companions on a GPU under TensorFlow: the convolution, mapped buffers and the scheduler."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import re
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from typing import Any, Literal
@@ -14,14 +11,13 @@ from typing import Any, Literal
 import numpy as np
 
 from scripts.gpu.overlap_stages import training_device
-from scripts.gpu.stages import Context, Unavailable, output_of
+from scripts.gpu.stages import Context, Unavailable
 
-__all__ = ["buffers", "operation", "policies", "tests"]
+__all__ = ["buffers", "operation", "policies"]
 
 _LAYERS = ((2, 32, 48, 3, 64), (2, 16, 24, 64, 64), (1, 8, 12, 128, 256))
 _SMALL_LAYERS = ((1, 8, 9, 3, 8), (1, 6, 7, 8, 8))
 _BOUND = 1e-4
-_NO_TESTS = 5  # pytest's status
 _POLICIES = ("gpu_only", "earliest_finish", "paper")
 
 
@@ -197,19 +193,3 @@ def _networks(context: Context) -> tuple[dict[str, Any], int]:
         return keras.Sequential([keras.Input((16, 16, 3)), *layers, keras.layers.Dense(3)])
 
     return {"one": small(), "two": small()}, 16
-
-
-def tests(context: Context) -> dict[str, Any]:
-    """Run the tests that are marked `gpu`; emulated, they are only collected."""
-    training_device(context)
-    if importlib.util.find_spec("pytest") is None:
-        raise Unavailable("pytest is not installed here")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", "-rf", "tests"]
-    if context.emulate:
-        command = [*command[:-1], "--collect-only", "tests/test_gpu.py"]
-    status, lines = output_of(command, context)
-    words = lines[-12:]
-    failed = [line for line in words if re.match(r"FAILED|ERROR", line)]
-    wrong = failed or ([f"status {status}"] if status not in (0, _NO_TESTS) else [])
-    context.record.add("gpu tests", {"last_words": words, "wrong": wrong})
-    return {"status": status}

@@ -61,6 +61,12 @@ def _tests(rows: list[Row]) -> str:
     return "\n\n".join("```\n" + "\n".join(row["last_words"]) + "\n```" for row in rows) + _wrong(rows)
 
 
+def _suite(rows: list[Row]) -> str:
+    failures = [f"- `{row['failure']}`" for row in rows if "failure" in row]
+    ends = [line for row in rows for line in row.get("last_words", ())]
+    return "\n".join(["```", *ends, "```", "", *failures]) + _wrong(rows)
+
+
 def _facts(rows: list[Row], names: tuple[str, ...]) -> str:
     """Return a table of those of `names` that any row has."""
     shown = [name for name in names if any(name in row for row in rows)]
@@ -83,4 +89,5 @@ SECTIONS = (
     Section("equal", "Keras's numbers, with operations that repeat", _equal),
     Section("donation", "Snapshots while XLA donates buffers", _donation),
     Section("tests", "The tests that need a GPU", _tests),
+    Section("suite", "The default tests of the trainer, run on the card with operations that repeat", _suite),
 )

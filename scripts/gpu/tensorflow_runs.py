@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.gpu import companion_stages, equal_stages, machine, overlap_stages, slim, wheels
+from scripts.gpu import companion_stages, equal_stages, machine, overlap_stages, pytest_stages, slim, wheels
 from scripts.gpu.loading import ROOT
 from scripts.gpu.page import Page
 from scripts.gpu.pieces import PIECE_MIB, PieceError, Store, cut
@@ -35,7 +35,8 @@ STAGES = (
     Stage("divided", overlap_stages.divided, 120, (*_OVERLAP, "overlap_train/parallel")),
     Stage("buffers", companion_stages.buffers, 90, (*_COMPANIONS, "overlap_train/zero_copy")),
     Stage("policies", companion_stages.policies, 300, (*_COMPANIONS, "overlap_train/scheduling")),
-    Stage("tests", companion_stages.tests, 240, _COMPANIONS),
+    Stage("tests", pytest_stages.tests, 240, ("scripts/gpu/pytest_stages.py", "overlap_train")),
+    Stage("suite", pytest_stages.suite, 300, ("scripts/gpu/pytest_stages.py", *_OVERLAP[1:])),
 )
 _BUDGET_S = 540.0
 _LIBRARIES = [Path("/usr/local/cuda/lib64"), Path("/usr/lib/x86_64-linux-gnu")]
