@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import enum
 import functools
+import importlib.metadata
+import os
 import sys
 import sysconfig
 import types
@@ -40,7 +42,7 @@ def origin_of(thing: Any) -> Origin:
     if package in _TRAINING_PACKAGES or name.startswith(("numpy.random", "numpy.mtrand")):
         return Origin.TRAINING
     module = sys.modules.get(name) or sys.modules.get(package)
-    return _origin_of_file(str(getattr(module, "__file__", None) or ""), package in sys.stdlib_module_names)
+    return _origin_of_file(str(getattr(module, "__file__", None) or ""), package)
 
 
 def _is_made(thing: Any) -> bool:
@@ -49,12 +51,34 @@ def _is_made(thing: Any) -> bool:
 
 
 @functools.cache
-def _origin_of_file(file: str, named_as_standard: bool) -> Origin:
-    if {"site-packages", "dist-packages"} & set(PurePath(file).parts):
+def _origin_of_file(file: str, package: str) -> Origin:
+    """Returns whose a package is that has this file, or one of its modules has."""
+    parts = PurePath(file).parts
+    if {"site-packages", "dist-packages"} & set(parts):
         return Origin.LIBRARY
     # A file of the user's may be called `statistics.py`, too.
     standard = not file or any(PurePath(file).is_relative_to(folder) for folder in _STANDARD_FOLDERS)
-    return Origin.STANDARD if named_as_standard and standard else Origin.USER
+    if standard and package in sys.stdlib_module_names:
+        return Origin.STANDARD
+    folders = (PurePath(*parts[:depth]) for depth, part in enumerate(parts) if part.split(".")[0] == package)
+    return Origin.LIBRARY if any(package in _installed_in(str(f)) for f in folders) else Origin.USER
+
+
+@functools.cache
+def _installed_in(folder: str) -> frozenset[str]:
+    """Returns the packages that pip has put into a folder of any name, as with `--target`, or in a PEX file.
+
+    Only those count that a record of their files names: what is installed to be edited is the user's.
+    """
+    try:
+        if not any(name.endswith(".dist-info") for name in os.listdir(folder)):
+            return frozenset()
+        found = importlib.metadata.distributions(path=[folder])
+        records = [each.read_text("RECORD") or "" for each in found]
+    except (OSError, ValueError):  # it cannot be read
+        return frozenset()
+    files = (line.partition(",")[0].strip('"') for record in records for line in record.splitlines())
+    return frozenset(file.partition("/")[0].partition(".")[0] for file in files)
 
 
 def is_simple(thing: Any) -> bool:

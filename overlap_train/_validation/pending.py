@@ -181,11 +181,15 @@ def merged_by_worker(outcomes: Sequence[ShardOutcome]) -> ValidationResult | Non
 
 
 # What TensorFlow puts before the cause.
-_PREAMBLE = re.compile(r"Graph execution error|Detected at node|<stack traces|Traceback|File |\s")
+_PREAMBLE = re.compile(
+    r"Graph execution error|Detected at node|<stack traces|Traceback|File |\s|\d+ root error"
+)
+# On a GPU TensorFlow may count what failed at once: "2 root error(s) found.", "  (0) UNKNOWN:  disk gone".
+_NOT_ITS_OWN_WORDS = re.compile(r"\{\{.*?\}\}\s*|^\s*\(\d+\) [A-Z_]+:\s*")
 
 
 def _cause(error: BaseException) -> str:
     """Returns the first line of a message that says what went wrong."""
-    lines = [re.sub(r"\{\{.*?\}\}\s*", "", line) for line in said(error).splitlines()]
+    lines = [_NOT_ITS_OWN_WORDS.sub("", line) for line in said(error).splitlines()]
     telling = [line for line in lines if line.strip() and not _PREAMBLE.match(line)]
     return (telling or [said(error).strip() or "(no message)"])[0][:300]

@@ -214,8 +214,10 @@ def as_array(tensor: tf.Tensor) -> NDArray[Any]:
         empty.flags.writeable = False
         return empty
     if tensor.dtype == tf.bfloat16:
-        # Python's buffer protocol knows no bfloat16; a bitcast shares the memory.
-        return np.asarray(memoryview(tf.bitcast(tensor, tf.uint16))).view(tensor.dtype.as_numpy_dtype)
+        # Python's buffer protocol knows no bfloat16; a bitcast shares the memory, if it stays on its device.
+        with tf.device(tensor.device):
+            bits = tf.bitcast(tensor, tf.uint16)
+        return np.asarray(memoryview(bits)).view(tensor.dtype.as_numpy_dtype)
     return np.asarray(memoryview(tensor))
 
 
@@ -268,7 +270,8 @@ def _copy(array: NDArray[Any]) -> tf.Tensor:
     dtype = array.dtype.newbyteorder("=")
     if dtype not in SHARED_DTYPES or array.size == 0:
         try:
-            return tf.convert_to_tensor(array.astype(dtype, copy=False))
+            with tf.device("CPU:0"):
+                return tf.convert_to_tensor(array.astype(dtype, copy=False))
         except (TypeError, ValueError, NotImplementedError, tf.errors.OpError) as error:
             raise TypeError(f"an array of dtype {array.dtype} cannot become a tensor: {error}") from error
     target = _empty(array.nbytes).view(dtype).reshape(array.shape)

@@ -17,8 +17,8 @@ __all__ = ["suite", "tests"]
 
 _NO_TESTS = 5  # pytest's status
 # Only the plugins that our tests use: others, which the machine has, warn, and warnings are errors.
-_NO_OTHER_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-_PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout")
+_NO_OTHER_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p pytest_timeout"}
+_PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
 _MOST_PROCESSES = 14
 # What compiles C++, needs the repository's history or measures a CPU has no place here.
 _LEFT_OUT = ("bench", "cli", "conv", "docs", "examples", "gpu", "rooms", "support")
@@ -37,6 +37,7 @@ def tests(context: Context) -> dict[str, Any]:
     if context.emulate:
         command = [*command[:-1], "--collect-only", "tests/test_gpu.py"]
     status, lines = output_of(command, context)
+    _keep(lines, context, "tests.txt")
     words = lines[-12:]
     failed = [line for line in words if re.match(r"FAILED|ERROR", line)]
     wrong = failed or ([f"status {status}"] if status not in (0, _NO_TESTS) else [])
@@ -61,7 +62,7 @@ def suite(context: Context) -> dict[str, Any]:
     if context.emulate:
         command = [*begin, "tests/test_snapshot.py"]
     status, lines = output_of(command, context)
-    (context.directory / "suite.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    _keep(lines, context, "suite.txt")
     failed = [line.split(" ", 1)[1] for line in lines if re.match(r"(FAILED|ERROR) ", line)]
     for name in failed:
         context.record.add(name.split(" - ")[0], {"failure": name})
@@ -69,6 +70,10 @@ def suite(context: Context) -> dict[str, Any]:
     wrong = [] if counts else [f"status {status}"]  # it ended before it could count
     context.record.add("all", {"last_words": counts, "wrong": wrong})
     return {"status": status, "failed": len(failed)}
+
+
+def _keep(lines: list[str], context: Context, name: str) -> None:
+    (context.directory / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _tests_of_the_trainer() -> list[str]:

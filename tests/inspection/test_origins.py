@@ -8,6 +8,7 @@ import functools
 import json
 import math
 import statistics
+import sys
 import types
 
 import keras
@@ -92,12 +93,62 @@ def test_whose_it_is(thing, origin):
 
 
 def test_a_file_of_the_users_named_as_one_of_pythons_is_the_users(monkeypatch):
-    import sys
-
     mine = types.ModuleType("statistics")
     mine.__file__ = "/somewhere/else/statistics.py"
     monkeypatch.setitem(sys.modules, "statistics", mine)
     assert origin_of(mine) is Origin.USER
+
+
+def module_in(folder, monkeypatch, name, file=None):
+    """Returns a module that has been imported from a file of a folder."""
+    module = types.ModuleType(name)
+    module.__file__ = str(folder / (file or name.replace(".", "/") + ".py"))
+    monkeypatch.setitem(sys.modules, name, module)
+    return module
+
+
+RECORD = """shapes/__init__.py,sha256=x,10
+shapes/round.py,sha256=x,10
+lonely.py,,
+fast.cpython-311-x86_64-linux-gnu.so,,
+"odd,name/data.txt",,
+../../bin/shapes,,
+shapes-1.0.dist-info/RECORD,,
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "origin"),
+    [
+        ("shapes", "shapes/__init__.py", Origin.LIBRARY),
+        ("shapes.round", None, Origin.LIBRARY),
+        ("lonely", None, Origin.LIBRARY),
+        ("fast", "fast.cpython-311-x86_64-linux-gnu.so", Origin.LIBRARY),
+        ("training", None, Origin.USER),
+        ("project.layers", None, Origin.USER),
+        ("shapeshift", None, Origin.USER),
+        ("shapes", "elsewhere/shapes/__init__.py", Origin.USER),
+    ],
+)
+def test_a_library_is_one_wherever_pip_has_put_it(tmp_path, monkeypatch, name, file, origin):
+    """In a folder of its own, as by `pip install --target` and PEX, or beside the user's own modules."""
+    information = tmp_path / "shapes-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: shapes\nVersion: 1.0\n")
+    (information / "RECORD").write_text(RECORD)
+    assert origin_of(module_in(tmp_path, monkeypatch, name, file)) is origin
+
+
+@pytest.mark.parametrize("left", ["shapes.egg-info", "shapes-1.0.dist-info"])
+def test_a_project_is_the_users_though_it_has_been_built_there(tmp_path, monkeypatch, left):
+    (tmp_path / left).mkdir()
+    assert origin_of(module_in(tmp_path, monkeypatch, "shapes", "shapes/__init__.py")) is Origin.USER
+
+
+def test_a_record_that_cannot_be_read_names_nothing(tmp_path, monkeypatch):
+    (tmp_path / "shapes-1.0.dist-info").mkdir()
+    (tmp_path / "shapes-1.0.dist-info" / "RECORD").write_bytes(b"\xff\xfe\x00")
+    assert origin_of(module_in(tmp_path, monkeypatch, "shapes")) is Origin.USER
 
 
 def test_what_is_wrapped_around_a_function_does_not_count():

@@ -152,6 +152,25 @@ class Mute(ValueError):
             "InvalidArgumentError: bad row",
         ),
         (
+            tf.errors.UnknownError(
+                None,
+                None,
+                "Graph execution error:\n\nDetected at node PyFunc defined at (most recent call last):\n"
+                "<stack traces unavailable>\n2 root error(s) found.\n  (0) UNKNOWN:  OSError: disk gone\n"
+                "Traceback (most recent call last):\n\n\t [[{{node PyFunc}}]]\n\t [[while/body/_5/_17]]\n"
+                "  (1) UNKNOWN:  OSError: disk gone\n0 successful operations.\n0 derived errors ignored.",
+            ),
+            "UnknownError: OSError: disk gone",
+        ),
+        (
+            tf.errors.InvalidArgumentError(
+                None,
+                None,
+                "2 root error(s) found.\n  (0) INVALID_ARGUMENT:  {{function_node f}} bad row\n\t [[x]]",
+            ),
+            "InvalidArgumentError: bad row",
+        ),
+        (
             tf.errors.CancelledError(None, None, "Graph execution error:"),
             "CancelledError: Graph execution error:",
         ),

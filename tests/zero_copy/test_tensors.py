@@ -305,3 +305,29 @@ def test_writing_to_a_read_only_page_does_end_a_process(cases, tmp_path):
         "dlpack.view(dlpack.Keeper(x.ctypes.data, x.shape, x.dtype, x))[0] = 1\n"
     )
     assert cases.run(code, [{"path": str(tmp_path / "x.npy")}])[0] == "killed"
+
+
+ANOTHER_DEVICE = """
+import numpy as np
+import tensorflow as tf
+from overlap_train import zero_copy
+
+two = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], two)
+rows = zero_copy.empty((3, 5), tf.bfloat16.as_numpy_dtype)
+rows[...] = 1
+with tf.device("CPU:1"):  # as a GPU would be, which TensorFlow takes if nothing is said
+    tensor = zero_copy.as_tensor(rows, mode="zero_copy")
+    back = zero_copy.as_array(tensor)
+    assert back.__array_interface__["data"][0] == rows.__array_interface__["data"][0]
+    for array in (rows, rows[:, :2], np.zeros((0, 3), np.float32), np.array(["a", "b"])):
+        assert zero_copy.as_tensor(array).device.endswith("CPU:0"), array
+    variable = tf.Variable(tf.ones([4], tf.bfloat16))
+    assert variable.device.endswith("CPU:1")
+    first, second = (zero_copy.as_array(variable.value()).__array_interface__["data"][0] for _ in range(2))
+    assert first == second
+"""
+
+
+def test_nothing_goes_to_the_device_where_operations_are_run(run_python):
+    run_python(ANOTHER_DEVICE)
