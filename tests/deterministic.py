@@ -8,6 +8,7 @@ operations are to repeat, such as numbers drawn without a seed, a test is skippe
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
@@ -22,7 +23,8 @@ _REFUSED = re.compile(
 
 @pytest.hookimpl(trylast=True)  # after the root conftest has said how TensorFlow is to begin
 def pytest_sessionstart() -> None:
-    """Turns determinism on before the first operation."""
+    """Turns determinism on before the first operation, and TF32 off in processes that tests begin, too."""
+    os.environ["NVIDIA_TF32_OVERRIDE"] = "0"  # read by cuBLAS and cuDNN
     import tensorflow as tf
 
     tf.config.experimental.enable_op_determinism()

@@ -33,7 +33,7 @@ def tests(context: Context) -> dict[str, Any]:
     training_device(context)
     _needs("pytest", "pytest_timeout")
     os.environ |= _NO_OTHER_PLUGINS
-    command = [*_PYTEST, "-m", "gpu", "-rf", "tests"]
+    command = [*_PYTEST, "-v", "-m", "gpu", "-rf", "tests"]  # names what a crash ends
     if context.emulate:
         command = [*command[:-1], "--collect-only", "tests/test_gpu.py"]
     status, lines = output_of(command, context)

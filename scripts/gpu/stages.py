@@ -253,6 +253,7 @@ def output_of(command: Sequence[str], context: Context) -> tuple[int, list[str]]
             command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=max(context.left_s, 1.0)
         )
     except subprocess.TimeoutExpired as error:
+        print((error.stdout or b"").decode(errors="replace"))  # into the stage's log
         raise OutOfTime(f"out of time in {Path(command[0]).name}") from error
     return done.returncode, (done.stdout + done.stderr).strip().splitlines()
 
