@@ -187,8 +187,7 @@ def compile_kernels(directory: Path, *, architecture: str = "native", emulate: b
         command = [compiler, "-std=gnu++17", "-O2", "-w", "-fPIC", str(NATIVE_SOURCES / "conv_emulated.cc")]
     else:
         command = [compiler, "-std=c++17", "-O3", "-Xcompiler=-fPIC", "-Xptxas=-v", f"-arch={architecture}"]
-        # A process that has TensorFlow would find its stand-ins for CUDA's functions in place of ours.
-        command += [str(NATIVE_SOURCES / "conv_cuda.cu"), "-Xlinker=--exclude-libs=ALL"]
+        command.append(str(NATIVE_SOURCES / "conv_cuda.cu"))
     command += ["-shared", "-o", str(library)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     (directory / "compiler.log").write_text(result.stdout + result.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -117,4 +118,14 @@ def test_missing_oracle_is_named(capsys) -> None:
 def test_kernels_on_a_gpu() -> None:
     if shutil.which("nvidia-smi") is None or shutil.which("nvcc") is None:
         pytest.skip("no GPU, or no nvcc")
-    assert cuda_check.main([]) == 0
+    # In a process without TensorFlow: PyTorch has crashed in one that had loaded its CUDA libraries.
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.gpu.cuda_check"],
+        cwd=Path(__file__).parents[2],
+        env={name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=150,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
