@@ -22,6 +22,11 @@ if [ "${1:-}" = "--keras-nightly" ]; then
 fi
 status=0  # of what failed last: the rest of the night is not lost with it
 if [ $# -eq 0 ]; then
+  # Every fit in calls of one step, validated beside the next epoch: eight minutes on two cores.
+  rooms=(callbacks checkpoint copies data fit inspection keras monitoring parallel training validation whole_fits)
+  files=(bad_input differential no_leak parity parity_of_data real_code routing trainer)
+  PYTEST_MARKS="not nightly and not kill" scripts/test.sh -p tests.stress --numprocesses=3 --dist=worksteal \
+    "${rooms[@]/#/tests/}" $(printf 'tests/test_%s.py ' "${files[@]}") || status=$?
   scripts/keras_suite.sh || status=$?
   scripts/clients.sh || status=$?
 fi

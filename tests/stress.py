@@ -3,7 +3,7 @@
     scripts/test.sh -p tests.stress tests/whole_fits
 
 Then whatever a test compares with Keras is compared at every boundary of a call, and while a validation runs
-beside the training. What a test chooses itself stays as it is.
+beside the training. What a test chooses itself stays, and tests marked `default_options` are skipped.
 """
 
 from __future__ import annotations
@@ -20,11 +20,18 @@ def pytest_sessionstart() -> None:
     """Changes the defaults of the plan and the policy."""
     from overlap_train import ExecutionPlan, ValidationPolicy
 
-    _set_default(ExecutionPlan, "steps_per_call", 1)
-    _set_default(ValidationPolicy, "overlap", "always")
+    set_default(ExecutionPlan, "steps_per_call", 1)
+    set_default(ValidationPolicy, "overlap", "always")
 
 
-def _set_default(options: type, name: str, value: Any) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips what is about the defaults."""
+    for item in items:
+        if item.get_closest_marker("default_options") is not None:
+            item.add_marker(pytest.mark.skip("is about the default options"))
+
+
+def set_default(options: type, name: str, value: Any) -> None:
     begin = options.__init__
     signature = inspect.signature(begin)
 

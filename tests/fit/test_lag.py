@@ -130,6 +130,7 @@ class StopsAtEnd(StopsAtBatch):
 
 
 @pytest.mark.parametrize(("epochs", "said"), [(1, []), (2, []), (3, [SLOWER.format(2)])])
+@pytest.mark.default_options
 def test_the_end_of_running_ahead_is_told_only_if_an_epoch_follows(fit, epochs, said):
     assert fit(epochs) == said
 

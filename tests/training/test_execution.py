@@ -201,6 +201,7 @@ def test_plans_are_kept_apart_by_what_makes_a_step_longer():
     assert len({key(), key(strides=2), key(dtype="mixed_bfloat16"), key(loss="mae")}) == 4
 
 
+@pytest.mark.default_options
 def test_real_candidates_take_turns_and_train_as_keras_does(monkeypatch, tmp_path):
     """Plain, in 2 and 4 parts, and under XLA: each makes steps of one run, and none is lost."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

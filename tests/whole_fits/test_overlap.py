@@ -127,6 +127,7 @@ def as_pipeline():
 )
 @pytest.mark.parametrize("source", [as_arrays, as_pipeline])
 @pytest.mark.by_default(each_value=True)
+@pytest.mark.default_options
 def test_an_epoch_is_validated_in_step_where_the_training_leaves_it_no_core(
     source, left, devices, in_step, monkeypatch
 ):
