@@ -22,8 +22,8 @@ from overlap_train._fit.session import FitSession
 from overlap_train._fit.settings import TrainerSettings
 from overlap_train._fit.validation_building import SuiteBuilder, give_sets
 from overlap_train._inspection.traces import Traces
+from overlap_train._keras import data_mistakes, forks
 from overlap_train._keras import evaluation as keras_evaluation
-from overlap_train._keras import forks
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState
 from overlap_train._validation.suite import ValidationSuite
@@ -58,11 +58,12 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
         resources.enter_context(progress)
         outcome.messages = progress.messages
         builder = FitBuilder(request, cursor, callbacks, progress, resources, outcome.step_validations)
-        session = _open(request, builder, callbacks)
-        if session is not None:
-            _run(session, request, builder, outcome)
-        else:
-            outcome.ended = "completed"
+        with data_mistakes.noted(model, lambda: request.feed.element_spec, "training"):
+            session = _open(request, builder, callbacks)
+            if session is not None:
+                _run(session, request, builder, outcome)
+            else:
+                outcome.ended = "completed"
         if model.history is not None:
             model.history.ended = outcome.ended
     if request.verbose != 0 and outcome.accounts:

@@ -13,6 +13,7 @@ from overlap_train._inspection.metric_constants import NO_CONSTANTS, Constants, 
 from overlap_train._inspection.traced import CapturedVariable, TracedFunction, trace, union
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import data as keras_data
+from overlap_train._keras import data_mistakes
 from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
@@ -162,11 +163,12 @@ def trace_step(
     within: Callable[[Callable[..., Any]], Callable[..., Any]],
 ) -> TracedFunction:
     """Traces the validation step alone; the arguments are those of `trace_validation`."""
-    return TracedFunction(
-        within(lambda batch: lists_joined(function(keras_data.without_optionals(batch)))),
-        element_spec,
-        harmless=lambda: keras_metrics.stock_metric_handles(model),
-    )
+    with data_mistakes.noted(model, lambda: element_spec, "validation"):
+        return TracedFunction(
+            within(lambda batch: lists_joined(function(keras_data.without_optionals(batch)))),
+            element_spec,
+            harmless=lambda: keras_metrics.stock_metric_handles(model),
+        )
 
 
 def _must_be_live(
