@@ -17,13 +17,6 @@ from overlap_train._keras import models as keras_models
 
 __all__ = ["noted"]
 
-_NO_TARGETS = (
-    "The {whose} data has no targets, and the model is compiled with a loss: pass y, or a dataset of (x, y)."
-)
-_NOT_BATCHED = (
-    "The {whose} data gives single rows, of shape {shapes}, where a batch of rows belongs: "
-    "pass dataset.batch(32)."
-)
 _METHODS = ("train_step", "test_step", "compute_loss")
 
 
@@ -51,9 +44,17 @@ def _mistake(model: keras.Model, element_spec: Any, whose: str) -> str | None:
     x, y, _ = keras.utils.unpack_x_y_sample_weight(element_spec)
     rows = _shapes_of_rows(model, x)
     if rows:
-        return _NOT_BATCHED.format(whose=whose, shapes=" and ".join(map(str, rows)))
-    loss, _ = keras_models.compiled_parts(model)
-    return _NO_TARGETS.format(whose=whose) if y is None and loss is not None else None
+        shapes = " and ".join(map(str, rows))
+        return (
+            f"The {whose} data gives single rows, of shape {shapes}, where a batch of rows belongs: "
+            "pass dataset.batch(32)."
+        )
+    if y is None and keras_models.compiled_parts(model)[0] is not None:
+        return (
+            f"The {whose} data has no targets, and the model is compiled with a loss: "
+            "pass y, or a dataset of (x, y)."
+        )
+    return None
 
 
 def _shapes_of_rows(model: keras.Model, x: Any) -> list[tuple[int | None, ...]]:
