@@ -116,7 +116,8 @@ class Delivery:
         self._callbacks.on_epoch_end(snapshot.epoch, logs)
 
         stop = bool(self._model.stop_training)
-        values = self._state.read_at(snapshot.values)
+        # In step nothing has been drawn ahead: the validation and the callbacks came last, as under Keras.
+        values = self._state.read() if aside is None else self._state.read_at(snapshot.values)
         changed = self._state.differing(snapshot.values, values)
         rolled_back, unsettled = False, self._checks.unsettled() or as_before()
         if aside is not None:

@@ -142,6 +142,9 @@ class IteratorFeed(Feed):
         return self._state is not None or self.rewindable
 
     def mark(self) -> None:
+        self._variables.note(
+            self.drawn
+        )  # since the pass was made a validation or a callback may have written
         self._take(begun=True)
 
     def remembered(self, *, begun: bool, seen: int) -> dict[str, Any]:
@@ -206,7 +209,7 @@ class IteratorFeed(Feed):
         if self._recalled:
             return self._reopen_recalled(drawn, seen)
         if self._kept is None:
-            if self._rewinds_variables:
+            if self._rewinds_variables and seen:  # or nothing of it had been drawn
                 self._variables.put_back(drawn)
             return super().reopen(drawn, seen)
         self._kept.rewind(drawn, seen)

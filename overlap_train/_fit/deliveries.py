@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,8 +183,11 @@ class Deliveries:
     def _deliver_next(self, timeout_s: float | None) -> bool:
         pending = self.backlog.oldest
         cpu_s = self._wait(pending, timeout_s)
-        with self._back_if_it_fails(pending):
+        try:
             outcome = self._deliver(pending, cpu_s)
+        except BaseException:
+            self._rewind(pending.snapshot)  # to where it stands then under Keras
+            raise
         self._course.stopped = self._course.stopped or outcome.stop
         if outcome.rolled_back:
             self._roll_back(pending, outcome)
@@ -218,9 +221,7 @@ class Deliveries:
 
         self.suite.admit(None)  # while callbacks run the training needs one core
         start_s = time.monotonic()
-        # Also before an epoch's first step: its metrics have been reset.
-        ahead = self._failed_ahead or self.cursor.within
-        trained_on = ahead or self._course.step != pending.snapshot.step
+        trained_on = self._trained_on(pending.snapshot)
         self.lag.validated(spans, alone=not trained_on, cpu_s=cpu_s)
         outcome = self.delivery.deliver(
             pending.snapshot, pending.train_logs, results, stops=pending.stops, trained_on=trained_on
@@ -230,19 +231,16 @@ class Deliveries:
         self.ledger.charge("deliver", start_s, pending.epoch, "delivered_s")
         return outcome
 
-    @contextlib.contextmanager
-    def _back_if_it_fails(self, pending: PendingEpoch) -> Iterator[None]:
-        """Has the data stand, if a callback or a validation fails, where it does under Keras then."""
-        try:
-            yield
-        except BaseException:
-            self._rewind(pending.snapshot)
-            raise
+    def _trained_on(self, snapshot: Snapshot) -> bool:
+        """Whether training has gone on behind a snapshot, be it by resetting its metrics."""
+        return self._failed_ahead or self.cursor.within or self._course.step != snapshot.step
 
     def _rewind(self, snapshot: Snapshot) -> None:
         """Has the data stand where it did at a snapshot."""
+        trained_on = self._trained_on(snapshot)
         self.cursor.restore(snapshot.position)
-        self.delivery.go_back_to_draws(snapshot)
+        if trained_on:  # or else what the validation and the callbacks have drawn and set stays
+            self.delivery.go_back_to_draws(snapshot)
 
     def begin_again(self, waiting: Undelivered) -> None:
         """Begins the validation of an epoch that waited when a checkpoint was written."""

@@ -58,9 +58,16 @@ def without_an_end():
     return rows().repeat().batch(4).map(lambda x, y: (noise(x, training=True), y)).prefetch(4), 30
 
 
+def counted_in_steps():
+    return by_a_generator()[0], -(-len(X) // 4)  # each epoch ends with a pass, and begins the next
+
+
 SOURCES = {
     each.__name__: each
-    for each in (by_layers, by_a_generator, by_a_count, in_a_nested_pipeline, without_an_end)
+    for each in (
+        *(by_layers, by_a_generator, by_a_count, in_a_nested_pipeline),
+        *(without_an_end, counted_in_steps),
+    )
 }
 
 
@@ -113,7 +120,7 @@ def ended_after(epochs):
 
 
 @pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.by_default("by_layers", "by_a_count")
+@pytest.mark.by_default("by_layers", "by_a_count", "counted_in_steps")
 def test_a_checkpoint_holds_what_had_been_drawn_by_its_epoch(source, tmp_path):
     def fit(epochs):
         trainer = Trainer(sequential(), validation=AHEAD, execution=SHORT_CALLS)
