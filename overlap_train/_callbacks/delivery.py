@@ -99,7 +99,8 @@ class Delivery:
             train_logs: the epoch's training metrics, nested as the step returned them.
             results: of each validation set by its name; empty if the epoch was not validated.
             stops: whether the training was already told to stop inside this epoch.
-            trained_on: whether steps have been made since the snapshot.
+            trained_on: whether steps have been made since the snapshot. If not, nothing has been drawn ahead,
+                and what the data's pipelines write to stands as the validation and the callbacks leave it.
         """
         live = self._suite.live_sets(snapshot.epoch)
         looked_at = any(map(looks_at_model, listeners(self._callbacks)))  # callbacks may have been added
@@ -116,7 +117,6 @@ class Delivery:
         self._callbacks.on_epoch_end(snapshot.epoch, logs)
 
         stop = bool(self._model.stop_training)
-        # In step nothing has been drawn ahead: the validation and the callbacks came last, as under Keras.
         values = self._state.read() if aside is None else self._state.read_at(snapshot.values)
         changed = self._state.differing(snapshot.values, values)
         rolled_back, unsettled = False, self._checks.unsettled() or as_before()
