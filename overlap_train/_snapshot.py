@@ -171,8 +171,8 @@ class ModelState:
             model: built and compiled.
             captured: what traced steps and data functions read or write; what of it is the model's own is
                 known.
-            drawn: those of them to which the pipeline of the training data writes, such as the seeds of an
-                augmentation. It does so whenever it fetches ahead.
+            drawn: those of them to which the pipelines of the data write, such as the seeds of an
+                augmentation. That of the training does so whenever it fetches ahead.
             trains: whether the optimizer's are among them, even if nothing captured them.
         """
         optimizer = model.optimizer if trains else None
@@ -189,7 +189,8 @@ class ModelState:
             group = [v for v in group if id(v.handles[0]) not in known]
             known |= {id(handle) for variable in group for handle in variable.handles}
             groups.append(group)
-        self.outside = [StateVariable.of_captured(v) for v in captured if id(v.handle) not in known]
+        outside = {id(v.handle): v for v in captured if id(v.handle) not in known}
+        self.outside = [StateVariable.of_captured(variable) for variable in outside.values()]
         self._groups = [*groups, self.outside]
         self.metrics = groups[3]
         self.variables = [variable for group in self._groups for variable in group]

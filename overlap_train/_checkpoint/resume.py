@@ -21,7 +21,7 @@ from overlap_train._checkpoint.content import Found, StartPoint, Told, understoo
 from overlap_train._checkpoint.model_attributes import ModelAttributes
 from overlap_train._checkpoint.state import CheckpointState
 from overlap_train._checkpoint.values import stored_values
-from overlap_train._checkpoint.writing import CheckpointWriter
+from overlap_train._checkpoint.writing import VALIDATED, CheckpointWriter
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._keras.randomness import set_random_states
 from overlap_train._snapshot import ModelState
@@ -124,6 +124,7 @@ class Resumer(CheckpointWriter):
         if found is None:
             self._captured(listed)
             return None
+        self._draw_again(found)  # before the variables to which that writes are put back
         values = stored_values(state, found.state.arrays)
         if found.meta.cursor["within"]:
             begin_epoch(found.state.epoch)
@@ -164,14 +165,22 @@ class Resumer(CheckpointWriter):
             names = ", ".join(stay)
             self._say(f"these attributes of the model are not put back, because its code reads them: {names}")
 
+    def _draw_again(self, found: Found) -> None:
+        """Has the validation data stand where it stood."""
+        passed = found.data.pop(VALIDATED, {})
+        if self._passes is None:
+            return
+        try:
+            self._passes.go_on(passed)
+        except ValueError as error:
+            raise _does_not_fit(error) from error
+        self._note_passes()
+
     def _go_to(self, position: CursorState, cursor: Cursor) -> None:
         try:
             others = cursor.resume(position)
         except ValueError as error:
-            raise CheckpointMismatchError(
-                f"the checkpoint does not fit this training's data: {error}; give another directory to start "
-                "afresh"
-            ) from error
+            raise _does_not_fit(error) from error
         if others:
             self._say(f"of the training data these attributes are others than before: {', '.join(others)}")
 
@@ -248,3 +257,9 @@ class Resumer(CheckpointWriter):
     def _check_callbacks(self, callbacks: Sequence[keras.callbacks.Callback], found: Found) -> None:
         check_all(callbacks, found.callbacks)
         self._settings.check(found.meta.adjusted)
+
+
+def _does_not_fit(error: ValueError) -> CheckpointMismatchError:
+    return CheckpointMismatchError(
+        f"the checkpoint does not fit this training's data: {error}; give another directory to start afresh"
+    )

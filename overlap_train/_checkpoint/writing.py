@@ -10,7 +10,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, Protocol
 
 import keras
 
@@ -27,7 +29,20 @@ from overlap_train._snapshot import InsideEpochs, ModelState, Values
 from overlap_train.options.checkpoint import CheckpointPolicy
 from overlap_train.records import Span
 
-__all__ = ["CheckpointWriter"]
+__all__ = ["VALIDATED", "CheckpointWriter"]
+
+# Under this name the passes over the validation data are kept with the position in the training data.
+VALIDATED = "validated"
+
+
+class Passes(Protocol):
+    """Tells how far validations have drawn their data, and gets there; see `ValidationPasses`."""
+
+    def standing(self) -> dict[str, Any]:
+        """Returns how far, in values for a checkpoint."""
+
+    def go_on(self, stood: Any) -> None:
+        """Draws as far as another process had."""
 
 
 class CheckpointWriter:
@@ -67,6 +82,8 @@ class CheckpointWriter:
         self._record = record
         self._attributes = attributes
         self._inside: Callable[[], InsideEpochs] = InsideEpochs
+        self._passes: Passes | None = None
+        self._passed: dict[str, Any] = {}
         self._lags: tuple[int, ...] = ()
         self._files: dict[int, str] = {}
         self._settings = Settings(())
@@ -81,6 +98,11 @@ class CheckpointWriter:
     def watch(self, inside: Callable[[], InsideEpochs]) -> None:
         """Takes what tells how the validations inside epochs stand."""
         self._inside = inside
+
+    def watch_passes(self, passes: Passes) -> None:
+        """Takes what tells how far the validation data has been drawn; nothing has been."""
+        self._passes = passes
+        self._passed = passes.standing()
 
     def steps_left(self, step: int) -> int | None:
         """Returns how many steps may follow `step` before a checkpoint is due; None if any."""
@@ -103,6 +125,8 @@ class CheckpointWriter:
         Raises:
             CheckpointError: an earlier one could not be written.
         """
+        if not point.undelivered:  # of which the oldest, which will be validated again, may have drawn
+            self._note_passes()
         if point.step != self._written_step:
             self._submit(point, values, callbacks)
 
@@ -120,12 +144,17 @@ class CheckpointWriter:
             CheckpointError: an earlier one could not be written.
         """
         self._deliveries += 1
+        self._note_passes()
         self._lags = (*self._lags[-1:], point.max_lag)
         # A checkpoint inside a later epoch holds the snapshot of this one.
         newer = point.step > self._written_step
         due = newer and self._deliveries % self._policy.every_epochs == 0 and self._waited()
         if due or last:
             self._submit(point, values, callbacks)
+
+    def _note_passes(self) -> None:
+        if self._passes is not None:
+            self._passed = self._passes.standing()
 
     def _waited(self) -> bool:
         """Whether the last checkpoint was long enough ago."""
@@ -140,6 +169,9 @@ class CheckpointWriter:
     ) -> None:
         self._written_s, self._written_step = time.monotonic(), point.step
         self.wait()
+        if self._passed:
+            data = {**point.position.data, VALIDATED: self._passed}
+            point = replace(point, position=replace(point.position, data=data))
         known = {id(handle) for variable in self._variables.variables for handle in variable.handles}
         captured = Captured(
             self._captured(callbacks),

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from overlap_train._data.cached_draws import written_beneath_caches
 from overlap_train._data.drawing import next_batch
 from overlap_train._data.drawn_variables import DrawnVariables
 from overlap_train._data.feed import Feed
@@ -58,6 +59,7 @@ class IteratorFeed(Feed):
         self.element_spec = self._dataset.element_spec
         self.captured = captured_by(self._dataset)
         self.drawn_variables = [variable for variable in self.captured if variable.written]
+        self.cached_draws = written_beneath_caches(self._dataset)
         self.reads = read_by(self._dataset)
         self.shuffles = shuffles_of(self._dataset)
         self.files = cache_files(self._dataset)

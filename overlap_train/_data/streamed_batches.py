@@ -8,9 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from overlap_train._data.cached_draws import draws_within_a_pass
 from overlap_train._data.drawing import next_batch
 from overlap_train._data.fetching_ahead import is_asked_for_its_end
-from overlap_train._data.pipeline import calls_python, read_by
+from overlap_train._data.pipeline import calls_python, captured_by, read_by, reorders
 from overlap_train._keras.data import Pipeline
 
 __all__ = ["BatchStream", "StreamedBatches"]
@@ -36,6 +37,9 @@ class StreamedBatches:
         runs_python: whether code of the user's makes the batches.
         is_dataset: whether the user gave a dataset, from whose iterator several may draw at once.
         reads: the names of variables and tables that the pipeline's functions read when it runs.
+        written: the variables to which they write.
+        draws: whether each pass over a dataset moves what the next one draws from: seeds and variables.
+        redraws: whether it does so as it is read, so that it has to be read to get there again.
         last_count: batches that the last validation had.
     """
 
@@ -53,9 +57,14 @@ class StreamedBatches:
         self._pipeline, self._dataset = pipeline, dataset
         self.element_spec = self.raw_spec = self._dataset.element_spec
         self.reads = read_by(self._dataset)
+        self.written = [variable for variable in captured_by(self._dataset) if variable.written]
         self.rewindable = pipeline.restarts
         self.is_dataset = pipeline.is_dataset and isinstance(dataset, tf.data.Dataset)
         self.runs_python = pipeline.by_python or calls_python(dataset)
+        self.draws = self.is_dataset and (bool(self.written) or reorders(dataset))
+        self.redraws = self.draws and not self.runs_python and draws_within_a_pass(dataset)
+        self._made = 0
+        self._passes: list[tuple[int, bool]] = []
         self._steps = steps
         self._lock = threading.Lock()  # for the three below; not held while a batch is drawn
         self._under_way: BatchStream | None = None
@@ -115,7 +124,7 @@ class StreamedBatches:
             self._pipeline.end_epoch()
             self._pipeline.begin_epoch()
             if self.rewindable:
-                return iter(self._dataset)
+                return self._iterator()
             self._only_iterator = self._only_iterator or iter(self._dataset)
             return self._first_again(self._only_iterator)
 
@@ -139,8 +148,42 @@ class StreamedBatches:
             if is_asked_for_its_end(self._pipeline.dataset):
                 stream.draw_beyond()
             # As Keras at the end of a pass: it draws from the seeds of the user's shuffles.
-            iter(self._dataset)
+            self._iterator()
+        if self.redraws:
+            self._passes.append((stream.drawn, stream.ended))
         self._pipeline.end_epoch()
+
+    def _iterator(self) -> Iterator[Any]:
+        self._made += 1
+        return iter(self._dataset)
+
+    def standing(self) -> dict[str, Any]:
+        """Returns what another process is told so that its next pass is the same; none is under way."""
+        with self._lock:
+            given_up = self._under_way
+        if given_up is not None:
+            self._end_pass(given_up)
+        return {"made": self._made, "passes": list(self._passes)}
+
+    def go_on(self, stood: dict[str, Any]) -> None:
+        """Has the next pass be the one that followed in another process. Nobody draws.
+
+        Args:
+            stood: what it returned from `standing`.
+
+        Raises:
+            ValueError: the data has not got that far.
+        """
+        for count, ended in stood["passes"] if self.redraws else ():
+            stream = self.begin()
+            drawn = [stream.draw() is not None for _ in range(count)]
+            if not all(drawn):
+                raise ValueError(f"the validation data ended before batch {count} of a pass")
+            if ended:
+                stream.draw()
+            stream.finish()
+        for _ in range(stood["made"] - self._made):
+            self._iterator()
 
 
 class BatchStream:
@@ -148,6 +191,7 @@ class BatchStream:
 
     Attributes:
         drawn: batches given so far.
+        ended: whether the end of the data has been found behind them.
     """
 
     def __init__(
@@ -164,6 +208,7 @@ class BatchStream:
         self._turn = threading.Condition(self._lock)
         self._drawing = 0
         self.drawn = 0
+        self.ended = False
 
     def limit(self, most: int) -> None:
         """Says, until it is begun, that there are so many batches at most."""
@@ -176,7 +221,7 @@ class BatchStream:
                 self._batches = self._begin(self)
             batch = None if self._left == 0 else next_batch(self._batches)
             if batch is None:
-                self._left = 0
+                self.ended, self._left = self.ended or self._left != 0, 0
                 self._end(self)
                 return None
             self.drawn += 1
@@ -217,7 +262,7 @@ class BatchStream:
                 self._drawing -= 1
                 self.drawn += drawn
                 if not more:
-                    self._left = 0
+                    self.ended, self._left = self.ended or most > 0, 0
                 more = more and self._left != 0
                 if not more:
                     self._turn.wait_for(lambda: not self._drawing)

@@ -184,7 +184,8 @@ class FitBuilder:
         if self._interrupts is None:
             interrupts = Interrupts(passes_on=self._request.routed)
             self._interrupts = self._resources.enter_context(interrupts)
-            self._resumer = build_resumer(self._request, state, self._progress.message, self._resources)
+            kept = (state, self._given, self._progress.message, self._resources)
+            self._resumer = build_resumer(self._request, *kept)
             self._resumption = share_start(self._request, self._resumer)
         return self._interrupts
 

@@ -13,7 +13,10 @@ from overlap_train._checkpoint.model_attributes import ModelAttributes
 from overlap_train._checkpoint.resume import Resumer, Told
 from overlap_train._fit.followers import AnyStart, SharedStart
 from overlap_train._fit.request import FitRequest
+from overlap_train._fit.resumable import not_to_be_found
 from overlap_train._snapshot import ModelState
+from overlap_train._validation.given_sets import GivenSets
+from overlap_train._validation.passes import ValidationPasses
 
 __all__ = ["build_resumer", "share_start"]
 
@@ -22,7 +25,11 @@ _SAID = ("backlog", "on_change", "on_error", "every_steps", "every_seconds", "jo
 
 
 def build_resumer(
-    request: FitRequest, state: ModelState, say: Callable[[str], None], resources: contextlib.ExitStack
+    request: FitRequest,
+    state: ModelState,
+    given: GivenSets,
+    say: Callable[[str], None],
+    resources: contextlib.ExitStack,
 ) -> Resumer | None:
     """Returns what writes the checkpoints of a `fit` and reads the newest, if it is to have any.
 
@@ -31,6 +38,7 @@ def build_resumer(
     Args:
         request: of the fit.
         state: the variables that are stored.
+        given: the validation data, from which nothing has been drawn.
         say: told what differs from the checkpoint.
         resources: closes it.
 
@@ -50,6 +58,10 @@ def build_resumer(
             "or a tf.data.Dataset without Python functions and state that no variable holds (Hugging Face's "
             "to_tf_dataset(shuffle=True) needs keras.utils.set_random_seed before it); this data has one"
         )
+    drawing = given.drawing()
+    reason = not_to_be_found(request, drawing)
+    if reason is not None:
+        raise ValueError(f"resume cannot draw again what this data draws: {reason}")
     if feed.left_out:
         say(
             f"a resumed fit takes these attributes of its data as they then are: {', '.join(feed.left_out)}; "
@@ -71,6 +83,7 @@ def build_resumer(
     resumer: Resumer | None = settings.hosts.chief_first(make)
     if resumer is not None:
         resources.callback(resumer.close)
+        resumer.watch_passes(ValidationPasses(drawing, say))
     return resumer
 
 

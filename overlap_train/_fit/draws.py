@@ -22,7 +22,7 @@ from overlap_train._inspection.reach import reached, reaches
 from overlap_train._inspection.traced import CapturedVariable
 from overlap_train._snapshot import StateVariable
 
-__all__ = ["draw_in_turn", "read_the_training", "settable"]
+__all__ = ["draw_in_turn", "handles_of", "read_the_training", "settable", "shared_shuffles"]
 
 # In which code finds the variables that a pipeline reads, if it can get hold of them at all.
 _HOLDERS = (
@@ -41,8 +41,7 @@ def draw_in_turn(
         sets: the validation sets as the user gave them.
         callbacks: the user's.
     """
-    validated: frozenset[int] = frozenset().union(*map(_shuffles_in, sets))
-    drawn = feed.shuffles | _shuffles_of_python(feed.python_sources)
+    drawn, validated = _shuffles_of_both(feed, sets)
     if drawn & validated:
         return (
             "the training and the validation data come from one shuffle, which draws a new order for each "
@@ -64,6 +63,25 @@ def draw_in_turn(
     return None
 
 
+def shared_shuffles(feed: Feed, sets: Iterable[Any]) -> bool:
+    """Whether the training and the validation data come from one shuffle that draws a new order each time.
+
+    Args:
+        feed: the training data.
+        sets: the validation sets as the user gave them.
+
+    Raises:
+        Unclear: there is too much to look through.
+    """
+    drawn, validated = _shuffles_of_both(feed, sets)
+    return bool(drawn & validated)
+
+
+def _shuffles_of_both(feed: Feed, sets: Iterable[Any]) -> tuple[frozenset[int], frozenset[int]]:
+    validated: frozenset[int] = frozenset().union(*map(_shuffles_in, sets))
+    return feed.shuffles | _shuffles_of_python(feed.python_sources), validated
+
+
 def settable(feed: Feed, model: keras.Model, callbacks: Sequence[keras.callbacks.Callback]) -> list[str]:
     """Returns the names of what the training data's pipeline reads and code of the user's may set.
 
@@ -79,12 +97,12 @@ def settable(feed: Feed, model: keras.Model, callbacks: Sequence[keras.callbacks
     if not own or not feed.reads:
         return []
     found = [holder for callback in own for holder in reached([callback], *_HOLDERS)]
-    handles = {id(handle) for holder in (model, model.optimizer, *found) for handle in _handles_of(holder)}
+    handles = {id(handle) for holder in (model, model.optimizer, *found) for handle in handles_of(holder)}
     variables = [variable.name for variable in feed.captured if id(variable.handle) in handles]
     return [*variables, *feed.reads[len(feed.captured) :]]  # behind the variables: tables
 
 
-def _handles_of(holder: Any) -> list[Any]:
+def handles_of(holder: Any) -> list[Any]:
     """Returns the handles of the variables that something holds, or is."""
     if isinstance(holder, tf.data.Dataset):
         return [variable.handle for variable in captured_by(holder)]

@@ -12,6 +12,8 @@ import keras
 from overlap_train._callbacks.hooks import acts_in_test_batches, may_set_before_tests, overrides
 from overlap_train._callbacks.listeners import listeners
 from overlap_train._data.feed import Feed
+from overlap_train._data.pipeline import captured_by
+from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._fit.callback_list import listened_to
 from overlap_train._fit.evaluator_host import connect_suite
 from overlap_train._fit.settings import TrainerSettings
@@ -23,7 +25,7 @@ from overlap_train._snapshot import ModelState
 from overlap_train._training.step import Step
 from overlap_train._validation.given_sets import GivenSets
 from overlap_train._validation.joining import rows_together
-from overlap_train._validation.set_request import SetRequest
+from overlap_train._validation.set_request import PreparedSet, SetRequest
 from overlap_train._validation.sets import build_suite, prepare_sets
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.options.validation import ValidationSet
@@ -112,14 +114,16 @@ class SuiteBuilder:
 
         Args:
             captured: what the training uses.
-            drawn: those of them to which the pipeline of its data writes.
+            drawn: those of them to which the pipeline of its data writes; that of a validation set may do so
+                as well, in step with the training.
             within_evaluate: whether this is a call of `evaluate`.
         """
         request = self._request(within_evaluate=within_evaluate)
         prepared = prepare_sets(request, self._sets)
         used = [variable for each in prepared if each.step is not None for variable in each.step.variables]
         model, trains = self._settings.model, not within_evaluate
-        state = ModelState(model, [*captured, *used], drawn=drawn, trains=trains)
+        written = [variable for each in prepared for variable in _written(each)]
+        state = ModelState(model, [*captured, *used, *written], drawn=[*drawn, *written], trains=trains)
         suite = build_suite(request, prepared, state, self._settings.recorder.add, self._resources)
         return state, suite
 
@@ -174,3 +178,11 @@ class SuiteBuilder:
         if as_they_are or not settings.validation.join_batches:
             return None
         return functools.partial(rows_together, settings.model)
+
+
+def _written(prepared: PreparedSet) -> Sequence[CapturedVariable]:
+    """Returns the variables to which the pipeline of a validation set writes."""
+    if isinstance(prepared.batches, StreamedBatches):
+        return prepared.batches.written
+    data = keras.utils.unpack_x_y_sample_weight(prepared.chosen.data)[0]
+    return [variable for variable in captured_by(data) if variable.written]

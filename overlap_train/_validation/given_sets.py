@@ -10,6 +10,7 @@ import keras
 
 from overlap_train._data.given_data import GivenData
 from overlap_train._data.pipeline import cache_files
+from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import Snapshot, Values
@@ -99,6 +100,11 @@ class GivenSets:
     def seen(self, name: str) -> int:
         """Returns how many batches the last validation has had, where that was not known beforehand."""
         return getattr(self.of(name).kept, "last_count", 0)
+
+    def drawing(self) -> dict[str, StreamedBatches]:
+        """Returns the batches, by the set's name, of which each pass moves what the next one draws from."""
+        kept = {name: given.kept for name, given in self._given.items()}
+        return {name: each for name, each in kept.items() if isinstance(each, StreamedBatches) and each.draws}
 
     def is_only_once(self, name: str) -> bool:
         """Whether the batches of a set can be drawn once, as those of a generator."""

@@ -1,0 +1,173 @@
+"""Validation data that draws anew for each validation, in a fit that is resumed."""
+
+from __future__ import annotations
+
+import functools
+
+import keras
+import pytest
+import tensorflow as tf
+
+from overlap_train import CheckpointPolicy, ExecutionPlan, Trainer, ValidationPolicy
+from tests.networks import VALIDATION_ROWS, Outcome, arrays, assert_same_outcome
+from tests.pools import sequential
+
+X, Y = arrays()
+VALIDATION = arrays(VALIDATION_ROWS, 1)
+STEPS = 13  # of an epoch of 203 rows in batches of 16
+SHORT_CALLS = ExecutionPlan(steps_per_call=1, batch_splits=1, jit=False)
+
+
+def rows():
+    return tf.data.Dataset.from_tensor_slices(VALIDATION)
+
+
+def counted(x, y, *, count):
+    return x * tf.cast(1 + count.assign_add(1) % 7, x.dtype), y
+
+
+def augmented():
+    noise = keras.layers.GaussianNoise(0.5, seed=3)
+    return {"validation_data": rows().batch(16).map(lambda x, y: (noise(x, training=True), y))}
+
+
+def by_a_generator():
+    generator = tf.random.Generator.from_seed(9)
+    return {"validation_data": rows().map(lambda x, y: (x + generator.normal(tf.shape(x)), y)).batch(16)}
+
+
+def by_a_count():
+    return {"validation_data": rows().batch(16).map(functools.partial(counted, count=tf.Variable(0)))}
+
+
+def some_of_a_shuffle():
+    return {"validation_data": rows().shuffle(VALIDATION_ROWS, seed=3).take(40).batch(16)}
+
+
+def steps_of_a_shuffle():
+    return {"validation_data": rows().shuffle(VALIDATION_ROWS, seed=3).batch(16), "validation_steps": 2}
+
+
+def steps_of_an_endless_shuffle():
+    return {"validation_data": rows().shuffle(20, seed=3).repeat().batch(16), "validation_steps": 2}
+
+
+def steps_of_two_shuffles():
+    shuffled = rows().shuffle(VALIDATION_ROWS, seed=3).shuffle(9, seed=4)
+    return {"validation_data": shuffled.batch(16), "validation_steps": 2}
+
+
+def some_of_shuffled_files():
+    numbers = tf.data.Dataset.range(7).shuffle(7, seed=3)
+    files = numbers.interleave(lambda number: rows().skip(number * 13).take(13), cycle_length=2)
+    return {"validation_data": files.take(40).batch(16)}
+
+
+def shuffled_and_augmented():
+    both = by_a_generator()["validation_data"].unbatch().shuffle(VALIDATION_ROWS, seed=3)
+    return {"validation_data": both.take(40).batch(16)}
+
+
+def a_cache_of_noise():
+    generator = tf.random.Generator.from_seed(9)
+
+    def noisy(x, y):
+        return x + generator.normal(tf.shape(x)), y
+
+    return {"validation_data": rows().map(noisy).cache().map(noisy).batch(16)}
+
+
+def a_cache_of_a_shuffle():
+    return {"validation_data": rows().shuffle(VALIDATION_ROWS, seed=3).cache().take(40).batch(16)}
+
+
+def two_sets_of_one_shuffle():
+    shuffled = rows().shuffle(VALIDATION_ROWS, seed=3)
+    return {
+        "validation_data": {"first": shuffled.take(40).batch(16), "rest": shuffled.skip(40).batch(16)},
+        "validation_freq": 2,
+    }
+
+
+SOURCES = {
+    each.__name__: each
+    for each in (
+        *(augmented, by_a_generator, by_a_count, some_of_a_shuffle, steps_of_a_shuffle),
+        *(steps_of_an_endless_shuffle, steps_of_two_shuffles, some_of_shuffled_files, shuffled_and_augmented),
+        *(a_cache_of_noise, a_cache_of_a_shuffle, two_sets_of_one_shuffle),
+    )
+}
+
+
+class Killed(BaseException):
+    """Ends a fit without any clearing up of ours being asked for."""
+
+
+class Kills(keras.callbacks.Callback):
+    """Ends the fit behind one of its steps, or at the end of an epoch; remembers nothing."""
+
+    overlap_safe = True
+
+    def __init__(self, step=None, epoch=None):
+        super().__init__()
+        self._step, self._epoch, self._steps = step, epoch, 0
+
+    def get_state(self):
+        return {}
+
+    def set_state(self, state):
+        pass
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._steps += 1
+        if self._steps == self._step:
+            raise Killed
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == self._epoch:
+            raise Killed
+
+
+def fit(source, directory, kills, *, lag=1, more=()):
+    policy = ValidationPolicy(max_lag=lag, overlap="always")
+    trainer = Trainer(sequential(), validation=policy, execution=SHORT_CALLS)
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(9, seed=2).batch(16)
+    given = {**SOURCES[source](), **dict(more)}
+    trainer.fit(data, epochs=4, callbacks=[kills], verbose=0, resume=directory, **given)
+    return trainer
+
+
+@functools.cache
+def unbroken(source):
+    return Outcome.of(fit(source, None, Kills()).model)
+
+
+KILLS = [{"epoch": 1}, {"epoch": 2}, {"step": STEPS + 4}, {"step": 2 * STEPS + 6}, {"step": 3 * STEPS + 9}]
+
+
+@pytest.mark.parametrize("lag", [1, 2])
+@pytest.mark.parametrize("kills", KILLS, ids=str)
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.by_default(each_value=True)
+def test_a_resumed_fit_validates_on_what_the_unbroken_one_does(source, kills, lag, tmp_path):
+    policy = CheckpointPolicy(tmp_path, every_steps=3 if "step" in kills else None)
+    with pytest.raises(Killed):
+        fit(source, policy, Kills(**kills), lag=lag)
+    trainer = fit(source, policy, Kills(), lag=lag)
+    assert any(message.startswith("resumed") for message in trainer.messages)
+    assert_same_outcome(trainer.model, unbroken(source))
+
+
+@pytest.mark.parametrize("source", ["some_of_a_shuffle", "a_cache_of_noise", "by_a_count"])
+def test_a_fit_that_is_resumed_twice_validates_so_too(source, tmp_path):
+    for epoch in (0, 2):
+        with pytest.raises(Killed):
+            fit(source, tmp_path, Kills(epoch=epoch))
+    assert_same_outcome(fit(source, tmp_path, Kills()).model, unbroken(source))
+
+
+def test_it_is_told_if_batches_are_drawn_again(tmp_path):
+    with pytest.raises(Killed):
+        fit("steps_of_two_shuffles", tmp_path, Kills(epoch=2))
+    trainer = fit("steps_of_two_shuffles", tmp_path, Kills())
+    assert any("the batches of 2 validations are drawn again" in message for message in trainer.messages)
