@@ -15,6 +15,7 @@ from overlap_train._data.fetching_ahead import is_asked_for_its_end, prepared_ba
 from overlap_train._data.kept_batches import KeptBatches, KeptPass
 from overlap_train._data.pipeline import (
     cache_files,
+    caches_draws,
     calls_python,
     captured_by,
     draws_lazily,
@@ -98,7 +99,7 @@ class IteratorFeed(Feed):
             return False
         dataset = self._dataset
         hidden = keeps_more_than_variables(dataset) or draws_lazily(dataset) or draws_orders(dataset)
-        return not hidden
+        return not hidden and not caches_draws(dataset)
 
     @property
     def rewindable(self) -> bool:

@@ -16,10 +16,11 @@ import tensorflow as tf
 
 from overlap_train._callbacks.hooks import acts_on_model_only, is_declared_safe
 from overlap_train._data.feed import Feed
-from overlap_train._data.pipeline import captured_by, shuffles_of
+from overlap_train._data.pipeline import UNKNOWN, captured_by, shuffles_of
 from overlap_train._fit.shared_state import python_in
 from overlap_train._inspection.reach import reached, reaches
 from overlap_train._inspection.traced import CapturedVariable
+from overlap_train._keras import randomness as keras_randomness
 from overlap_train._snapshot import StateVariable
 
 __all__ = ["draw_in_turn", "read_the_training", "settable"]
@@ -43,6 +44,11 @@ def draw_in_turn(
     """
     validated: frozenset[int] = frozenset().union(*map(_shuffles_in, sets))
     drawn = feed.shuffles | _shuffles_of_python(feed.python_sources)
+    if drawn & validated == {UNKNOWN}:
+        return (
+            "the training and the validation data may draw from the same iterator or queue, or from one "
+            "dataset that is not found; one of its own for each would overlap"
+        )
     if drawn & validated:
         return (
             "the training and the validation data come from one shuffle, which draws a new order for each "
@@ -79,7 +85,9 @@ def settable(feed: Feed, model: keras.Model, callbacks: Sequence[keras.callbacks
     if not own or not feed.reads:
         return []
     found = [holder for callback in own for holder in reached([callback], *_HOLDERS)]
-    handles = {id(handle) for holder in (model, model.optimizer, *found) for handle in _handles_of(holder)}
+    # From the global generators any function of a library may draw that a callback calls.
+    found += [model, model.optimizer, *keras_randomness.global_variables()]
+    handles = {id(handle) for holder in found for handle in _handles_of(holder)}
     variables = [variable.name for variable in feed.captured if id(variable.handle) in handles]
     return [*variables, *feed.reads[len(feed.captured) :]]  # behind the variables: tables
 
