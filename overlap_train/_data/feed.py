@@ -33,7 +33,6 @@ class Feed(abc.ABC):
         preparation: what makes a batch of rows inside the loop, if anything does.
         captured: variables that the functions of a pipeline read whenever it runs ahead.
         drawn_variables: those of them to which the functions write, such as the seeds of an augmentation.
-        cached_draws: the names of those to which it writes beneath a cache; see `written_beneath_caches`.
         reads: the names of these, and of tables.
         acts_at_epochs: whether the user's data does something when an epoch begins or ends.
     """
@@ -46,7 +45,6 @@ class Feed(abc.ABC):
     preparation: TracedFunction | None = None
     captured: Sequence[CapturedVariable] = ()
     drawn_variables: Sequence[CapturedVariable] = ()
-    cached_draws: Sequence[str] = ()
     reads: Sequence[str] = ()
     acts_at_epochs = False
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._data.pipeline import is_cache, reorders, stages_of
+from overlap_train._data.pipeline import cache_files, is_cache, reorders, stages_of
 from overlap_train._data.pipeline_facts import looked_up_once, without_autotune
 from overlap_train._data.preprocessing import Preprocess, prepare
 
@@ -44,15 +44,15 @@ def _is_begun_ahead(dataset: tf.data.Dataset) -> bool:
 def is_asked_for_its_end(dataset: Any) -> bool:
     """Whether Keras has the end of a pass drawn, too, whose length it knows, and that can be seen.
 
-    By prefetching: thereby a cache that does not know its length learns that it holds all. How far that gets
-    before Keras lets go of an iterator is a matter of time; almost always it does.
+    By prefetching: thereby a cache that does not know its length, or is written to a file, learns that it
+    holds all. How far that gets before Keras lets go of an iterator is a matter of time; almost always it
+    does.
     """
     if not isinstance(dataset, tf.data.Dataset):
         return False
-    unknown = any(
-        is_cache(stage) and stage.cardinality() == tf.data.UNKNOWN_CARDINALITY for stage in stages_of(dataset)
-    )
-    return unknown and (_is_prefetched(dataset) or _runs_ahead(dataset))
+    caches = [stage for stage in stages_of(dataset) if is_cache(stage)]
+    waits = cache_files(dataset) or any(each.cardinality() == tf.data.UNKNOWN_CARDINALITY for each in caches)
+    return bool(waits) and (_is_prefetched(dataset) or _runs_ahead(dataset))
 
 
 def _is_prefetched(dataset: tf.data.Dataset) -> bool:

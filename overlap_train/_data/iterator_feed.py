@@ -8,7 +8,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._data.cached_draws import written_beneath_caches
 from overlap_train._data.drawing import next_batch
 from overlap_train._data.drawn_variables import DrawnVariables
 from overlap_train._data.feed import Feed
@@ -16,6 +15,7 @@ from overlap_train._data.fetching_ahead import is_asked_for_its_end, prepared_ba
 from overlap_train._data.kept_batches import KeptBatches, KeptPass
 from overlap_train._data.pipeline import (
     cache_files,
+    caches_draws,
     calls_python,
     captured_by,
     draws_lazily,
@@ -59,7 +59,6 @@ class IteratorFeed(Feed):
         self.element_spec = self._dataset.element_spec
         self.captured = captured_by(self._dataset)
         self.drawn_variables = [variable for variable in self.captured if variable.written]
-        self.cached_draws = written_beneath_caches(self._dataset)
         self.reads = read_by(self._dataset)
         self.shuffles = shuffles_of(self._dataset)
         self.files = cache_files(self._dataset)
@@ -100,7 +99,7 @@ class IteratorFeed(Feed):
             return False
         dataset = self._dataset
         hidden = keeps_more_than_variables(dataset) or draws_lazily(dataset) or draws_orders(dataset)
-        return not hidden
+        return not hidden and not caches_draws(dataset)
 
     @property
     def rewindable(self) -> bool:

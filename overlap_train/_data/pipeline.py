@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from overlap_train._data.function_sources import captured_datasets, hides_sources, nodes_of
 from overlap_train._data.hugging_face import is_lookup, makes_passes_alike
 from overlap_train._data.memory import size_bytes
 from overlap_train._data.pipeline_facts import looked_up_once
@@ -20,7 +21,9 @@ from overlap_train._inspection.tables import find_tables
 from overlap_train._inspection.traced import CapturedVariable, captured_variables
 
 __all__ = [
+    "UNKNOWN",
     "cache_files",
+    "caches_draws",
     "calls_python",
     "captured_by",
     "draws_lazily",
@@ -72,6 +75,10 @@ _KEEPING_NOTHING = (
 
 _MOST_WRITTEN_OUT_BYTES = 4 << 20
 
+UNKNOWN = 0  # where the `id` of a tensor would be
+
+_DRAWING_OPS = ("Multinomial", "Parameterized", "Random", "SampleDistorted", "Truncated")
+
 _WRITING_OPS = (
     "Assign",
     "LookupTableInsert",
@@ -96,16 +103,12 @@ def reorders(dataset: Any) -> bool:
 def shuffles_of(data: Any) -> frozenset[int]:
     """Returns what tells the stages that draw a new order for each iterator; they live as long as `data`.
 
-    Pipelines made from one of them draw from the same seeds in turn. A dataset that a function of the
-    pipeline has captured is told by all that may have been made of it: it is not known what it is. Whatever
-    else than a dataset has none.
+    Pipelines made from one of them draw from the same seeds in turn. Of what functions draw from besides
+    nobody knows whether it is the same: all have `UNKNOWN`. Whatever else than a dataset has none.
     """
     stages = list(stages_of(data))
-    reordering = {id(stage._variant_tensor) for stage in stages if reorders(stage)}
-    captured = (
-        tensor for stage in stages for each in stage._functions() for tensor in each.function.captured_inputs
-    )
-    return frozenset(reordering.union(id(tensor) for tensor in captured if tensor.dtype == tf.variant))
+    unknown = {UNKNOWN} if any(map(hides_sources, stages)) else set()
+    return frozenset(unknown.union(id(stage._variant_tensor) for stage in stages if reorders(stage)))
 
 
 def cache_files(data: Any) -> frozenset[str]:
@@ -129,7 +132,11 @@ def is_repeatable(dataset: tf.data.Dataset) -> bool:
     False for datasets with random operations or Python functions in them, that reshuffle, and that read what
     somebody may set.
     """
-    return not reorders(dataset) and _keeps_nothing_outside(dataset) and not read_by(dataset)
+    nodes = (node for stage in stages_of(dataset) for node in _function_nodes(stage))
+    if reorders(dataset) or read_by(dataset) or any(node.op.startswith("RandomDataset") for node in nodes):
+        return False
+    captured = (each for stage in stages_of(dataset) for each in captured_datasets(stage))
+    return all(map(_keeps_nothing_outside, [dataset, *captured]))
 
 
 @looked_up_once
@@ -175,6 +182,8 @@ def draws_lazily(dataset: Any) -> bool:
     left = [dataset]
     while left:
         stage = left.pop()
+        if any(map(reorders, captured_datasets(stage))):
+            return True
         if not _is_reordering(stage) and type(stage).__name__ in eager:
             left += stage._inputs()
         elif any(reorders(source) for source in stage._inputs()):
@@ -188,19 +197,37 @@ def keeps_state(dataset: Any) -> bool:
 
     That is how `tf.random.Generator` and Keras's random layers draw in `Dataset.map`.
     """
+    if any(map(hides_sources, stages_of(dataset))):
+        return True
     return any(op.startswith(_WRITING_OPS) for stage in stages_of(dataset) for op in _function_ops(stage))
 
 
 @looked_up_once
 def keeps_more_than_variables(dataset: Any) -> bool:
-    """Whether a function of the pipeline writes to what no variable holds that it has captured: a table."""
+    """Whether a function of the pipeline writes to what no variable holds that it has captured: a table.
+
+    So does whoever draws from an iterator or a queue.
+    """
+    if any(map(hides_sources, stages_of(dataset))):
+        return True
     for function in (function for stage in stages_of(dataset) for function in stage._functions()):
         concrete = function.function
-        writing = {node.op for node in _nodes_of(concrete) if node.op.startswith(_WRITING_OPS)}
+        writing = {node.op for node in nodes_of(concrete) if node.op.startswith(_WRITING_OPS)}
         written = any(variable.written for variable in captured_variables(concrete))
         if any(op.startswith("LookupTable") for op in writing) or (writing and not written):
             return True
     return False
+
+
+@looked_up_once
+def caches_draws(dataset: Any) -> bool:
+    """Whether a cache holds what has been drawn below it: made again, it would hold other draws."""
+    caches = (stage for stage in stages_of(dataset) if is_cache(stage))
+    below = {
+        id(stage): stage for cache in caches for source in cache._inputs() for stage in stages_of(source)
+    }
+    drawing = (node.op for stage in below.values() for node in _function_nodes(stage))
+    return any(map(keeps_state, below.values())) or any(op.startswith(_DRAWING_OPS) for op in drawing)
 
 
 @looked_up_once
@@ -252,16 +279,22 @@ def captured_by(dataset: Any) -> list[CapturedVariable]:
 
 @looked_up_once
 def read_by(dataset: Any) -> list[str]:
-    """Returns the names of what a pass depends on besides, and somebody may set: variables and tables."""
-    functions = [function.function for stage in stages_of(dataset) for function in stage._functions()]
+    """Returns the names of what a pass depends on besides, and somebody may set: variables, then others."""
+    stages = list(stages_of(dataset))
+    functions = [function.function for stage in stages for function in stage._functions()]
     tables = ["a lookup table" for function in functions if find_tables(function)]
-    return [*(variable.name for variable in captured_by(dataset)), *tables[:1]]
+    hidden = [
+        "an iterator, a queue or a dataset that is not found" for stage in stages if hides_sources(stage)
+    ]
+    return [*(variable.name for variable in captured_by(dataset)), *tables[:1], *hidden[:1]]
 
 
 def python_functions(dataset: Any) -> list[Any]:
     """Returns the functions that a pipeline calls in Python; None for each that cannot be found."""
-    nodes = [node for stage in stages_of(dataset) for node in _function_nodes(stage) if "PyFunc" in node.op]
-    return [python_function(node.attr["token"].s) for node in nodes]
+    stages = list(stages_of(dataset))
+    nodes = [node for stage in stages for node in _function_nodes(stage) if "PyFunc" in node.op]
+    hidden = [None for stage in stages if hides_sources(stage)]
+    return [*(python_function(node.attr["token"].s) for node in nodes), *hidden]
 
 
 def _is_reordering(stage: tf.data.Dataset) -> bool:
@@ -269,14 +302,14 @@ def _is_reordering(stage: tf.data.Dataset) -> bool:
 
 
 def stages_of(dataset: Any) -> Iterator[tf.data.Dataset]:
-    """Yields a dataset and all that it is made from."""
+    """Yields a dataset and all that it is made from, with what its functions have captured."""
     left, seen = [dataset], set()
     while left:
         stage = left.pop()
         if isinstance(stage, tf.data.Dataset) and id(stage) not in seen:
             seen.add(id(stage))
             yield stage
-            left += stage._inputs()
+            left += [*stage._inputs(), *captured_datasets(stage)]
 
 
 def _function_ops(stage: tf.data.Dataset) -> set[str]:
@@ -287,11 +320,4 @@ def _function_ops(stage: tf.data.Dataset) -> set[str]:
 def _function_nodes(stage: tf.data.Dataset) -> Iterator[Any]:
     """Yields all operations in the functions of one stage and in those that they call."""
     for function in stage._functions():
-        yield from _nodes_of(function.function)
-
-
-def _nodes_of(concrete: Any) -> Iterator[Any]:
-    graph = concrete.graph.as_graph_def()
-    yield from graph.node
-    for inner in graph.library.function:
-        yield from inner.node_def
+        yield from nodes_of(function.function)

@@ -8,10 +8,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._data.cached_draws import draws_within_a_pass
 from overlap_train._data.drawing import next_batch
 from overlap_train._data.fetching_ahead import is_asked_for_its_end
-from overlap_train._data.pipeline import calls_python, captured_by, read_by, reorders
+from overlap_train._data.pipeline import (
+    caches_draws,
+    calls_python,
+    captured_by,
+    draws_lazily,
+    read_by,
+    reorders,
+)
 from overlap_train._keras.data import Pipeline
 
 __all__ = ["BatchStream", "StreamedBatches"]
@@ -62,7 +68,7 @@ class StreamedBatches:
         self.is_dataset = pipeline.is_dataset and isinstance(dataset, tf.data.Dataset)
         self.runs_python = pipeline.by_python or calls_python(dataset)
         self.draws = self.is_dataset and (bool(self.written) or reorders(dataset))
-        self.redraws = self.draws and not self.runs_python and draws_within_a_pass(dataset)
+        self.redraws = self.draws and not self.runs_python and _draws_as_read(dataset)
         self._made = 0
         self._passes: list[tuple[int, bool]] = []
         self._steps = steps
@@ -280,3 +286,12 @@ class BatchStream:
         with self._lock:
             self._left = 0
             self._end(self)
+
+
+def _draws_as_read(dataset: tf.data.Dataset) -> bool:
+    """Whether passes that each have an iterator of their own draw seeds, or fill a cache, as they are read.
+
+    To make as many iterators is then not enough for what follows to be the same.
+    """
+    endless = dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+    return caches_draws(dataset) or draws_lazily(dataset) or (endless and reorders(dataset))

@@ -182,10 +182,9 @@ class FitBuilder:
     def _keep_all_along(self, state: ModelState) -> Interrupts:
         """Opens what the fit keeps all along, if it is the first time; returns the signals that have come."""
         if self._interrupts is None:
-            interrupts = Interrupts(passes_on=self._request.routed)
-            self._interrupts = self._resources.enter_context(interrupts)
-            kept = (state, self._given, self._progress.message, self._resources)
-            self._resumer = build_resumer(self._request, *kept)
+            self._interrupts = self._resources.enter_context(Interrupts(passes_on=self._request.routed))
+            found = (state, self._given.drawing(), self._progress.message, self._resources)
+            self._resumer = build_resumer(self._request, *found)
             self._resumption = share_start(self._request, self._resumer)
         return self._interrupts
 

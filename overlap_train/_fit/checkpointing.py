@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from overlap_train._checkpoint.configuration import describe_configuration, shown_rate
@@ -11,11 +11,11 @@ from overlap_train._checkpoint.data_state import beside
 from overlap_train._checkpoint.fingerprints import describe_sets, fingerprint
 from overlap_train._checkpoint.model_attributes import ModelAttributes
 from overlap_train._checkpoint.resume import Resumer, Told
+from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._fit.followers import AnyStart, SharedStart
 from overlap_train._fit.request import FitRequest
 from overlap_train._fit.resumable import not_to_be_found
 from overlap_train._snapshot import ModelState
-from overlap_train._validation.given_sets import GivenSets
 from overlap_train._validation.passes import ValidationPasses
 
 __all__ = ["build_resumer", "share_start"]
@@ -27,7 +27,7 @@ _SAID = ("backlog", "on_change", "on_error", "every_steps", "every_seconds", "jo
 def build_resumer(
     request: FitRequest,
     state: ModelState,
-    given: GivenSets,
+    drawing: Mapping[str, StreamedBatches],
     say: Callable[[str], None],
     resources: contextlib.ExitStack,
 ) -> Resumer | None:
@@ -38,7 +38,7 @@ def build_resumer(
     Args:
         request: of the fit.
         state: the variables that are stored.
-        given: the validation data, from which nothing has been drawn.
+        drawing: the validation batches that are drawn anew each time, by the set's name; none has been yet.
         say: told what differs from the checkpoint.
         resources: closes it.
 
@@ -51,6 +51,9 @@ def build_resumer(
         return None
     if policy.every_steps is not None and settings.hosts.count > 1:
         raise ValueError("CheckpointPolicy(every_steps=...) is for one host; leave it out on several")
+    reason = not_to_be_found(request, drawing)
+    if reason is not None:
+        raise ValueError(f"resume cannot draw again what this data draws: {reason}")
     on_all = feed.rewindable and not feed.drawn_variables  # of which a checkpoint has the chief's
     if not (on_all if settings.hosts.count > 1 else feed.remember(beside(request.model))):
         raise ValueError(
@@ -58,10 +61,6 @@ def build_resumer(
             "or a tf.data.Dataset without Python functions and state that no variable holds (Hugging Face's "
             "to_tf_dataset(shuffle=True) needs keras.utils.set_random_seed before it); this data has one"
         )
-    drawing = given.drawing()
-    reason = not_to_be_found(request, drawing)
-    if reason is not None:
-        raise ValueError(f"resume cannot draw again what this data draws: {reason}")
     if feed.left_out:
         say(
             f"a resumed fit takes these attributes of its data as they then are: {', '.join(feed.left_out)}; "

@@ -16,10 +16,11 @@ import tensorflow as tf
 
 from overlap_train._callbacks.hooks import acts_on_model_only, is_declared_safe
 from overlap_train._data.feed import Feed
-from overlap_train._data.pipeline import captured_by, shuffles_of
+from overlap_train._data.pipeline import UNKNOWN, captured_by, shuffles_of
 from overlap_train._fit.shared_state import python_in
 from overlap_train._inspection.reach import reached, reaches
 from overlap_train._inspection.traced import CapturedVariable
+from overlap_train._keras import randomness as keras_randomness
 from overlap_train._snapshot import StateVariable
 
 __all__ = ["draw_in_turn", "handles_of", "read_the_training", "settable", "shared_shuffles"]
@@ -42,6 +43,11 @@ def draw_in_turn(
         callbacks: the user's.
     """
     drawn, validated = _shuffles_of_both(feed, sets)
+    if drawn & validated == {UNKNOWN}:
+        return (
+            "the training and the validation data may draw from the same iterator or queue, or from one "
+            "dataset that is not found; one of its own for each would overlap"
+        )
     if drawn & validated:
         return (
             "the training and the validation data come from one shuffle, which draws a new order for each "
@@ -74,7 +80,7 @@ def shared_shuffles(feed: Feed, sets: Iterable[Any]) -> bool:
         Unclear: there is too much to look through.
     """
     drawn, validated = _shuffles_of_both(feed, sets)
-    return bool(drawn & validated)
+    return bool(drawn & validated - {UNKNOWN})
 
 
 def _shuffles_of_both(feed: Feed, sets: Iterable[Any]) -> tuple[frozenset[int], frozenset[int]]:
@@ -97,7 +103,9 @@ def settable(feed: Feed, model: keras.Model, callbacks: Sequence[keras.callbacks
     if not own or not feed.reads:
         return []
     found = [holder for callback in own for holder in reached([callback], *_HOLDERS)]
-    handles = {id(handle) for holder in (model, model.optimizer, *found) for handle in handles_of(holder)}
+    # From the global generators any function of a library may draw that a callback calls.
+    found += [model, model.optimizer, *keras_randomness.global_variables()]
+    handles = {id(handle) for holder in found for handle in handles_of(holder)}
     variables = [variable.name for variable in feed.captured if id(variable.handle) in handles]
     return [*variables, *feed.reads[len(feed.captured) :]]  # behind the variables: tables
 

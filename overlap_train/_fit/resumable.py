@@ -8,7 +8,13 @@ from typing import Any
 
 import keras
 
-from overlap_train._data.pipeline import captured_by, keeps_more_than_variables, reorders, shuffles_of
+from overlap_train._data.pipeline import (
+    caches_draws,
+    captured_by,
+    keeps_more_than_variables,
+    reorders,
+    shuffles_of,
+)
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._fit.draws import handles_of, shared_shuffles
 from overlap_train._fit.request import FitRequest
@@ -28,10 +34,10 @@ def not_to_be_found(request: FitRequest, drawing: Mapping[str, StreamedBatches])
         drawing: the batches, by the set's name, of which each pass moves what the next one draws from.
     """
     feed = request.feed
-    if feed.cached_draws:
+    if feed.made_of is not None and caches_draws(feed.made_of):
         return (
-            f"the training data caches what it draws from {', '.join(feed.cached_draws[:3])}, or writes there; "
-            "draw behind the cache, as in dataset.cache().map(…), or leave the cache out"
+            "the training data caches what it draws at random or from a variable; draw behind the cache, as "
+            "in dataset.cache().map(…), or leave the cache out"
         )
     data = {name: keras.utils.unpack_x_y_sample_weight(each.data)[0] for name, each in request.sets.items()}
     if _share_shuffles(request):
@@ -56,7 +62,10 @@ def _share_shuffles(request: FitRequest) -> bool:
 def _of_set(request: FitRequest, data: Any, batches: StreamedBatches | None) -> str | None:
     """Returns what is drawn for a validation set and found in no checkpoint, or None."""
     if keeps_more_than_variables(data):
-        return "the pipeline of the validation data writes to a table; a tf.Variable would do"
+        return (
+            "the pipeline of the validation data draws from what no variable holds: a table, an iterator, a "
+            "queue, or a dataset that is not found; a tf.Variable would do"
+        )
     shuffles = reorders(data)
     if batches is None and not shuffles:
         return None

@@ -13,7 +13,7 @@ from tensorflow.python.framework import op_def_registry
 
 from overlap_train._inspection.graph import nested_operations, outer_operations
 
-__all__ = ["Effect", "find_effects"]
+__all__ = ["Effect", "find_effects", "is_kept"]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def find_effects(graph: Any) -> tuple[Effect, ...]:
     found: dict[tuple[str, str], Effect] = {}
     outer: dict[str, Any] | None = None
     for kind, name, runs in nested_operations(graph):
-        if not _is_stateful(kind) or _KEPT.fullmatch(kind):
+        if is_kept(kind):
             continue
         if isinstance(runs, str):
             outer = outer_operations(graph) if outer is None else outer
@@ -91,6 +91,11 @@ def find_effects(graph: Any) -> tuple[Effect, ...]:
         what, remedy = next((what, remedy) for pattern, what, remedy in _KINDS if re.match(pattern, kind))
         found.setdefault((kind, where), Effect(kind, where, what, remedy))
     return tuple(found.values())
+
+
+def is_kept(kind: str) -> bool:
+    """Whether an operation of a type changes nothing that lasts, or only what a snapshot holds."""
+    return not _is_stateful(kind) or _KEPT.fullmatch(kind) is not None
 
 
 def _is_stateful(kind: str) -> bool:

@@ -24,6 +24,7 @@ from tensorflow.python.ops import stateful_random_ops
 __all__ = [
     "check_random_states",
     "global_seed",
+    "global_variables",
     "numpy_state",
     "random_states",
     "set_numpy_state",
@@ -156,6 +157,11 @@ def _long(state: Any) -> Any:
     if not isinstance(gauss, (float, type(None))):
         raise TypeError(f"a number of type {type(gauss).__name__}")
     return version, tuple(numbers.tolist()), gauss
+
+
+def global_variables() -> list[tf.Variable]:
+    """Returns the states of Keras's and TensorFlow's global generators, of those that there are."""
+    return list(_variables().values())
 
 
 def _variables() -> dict[str, tf.Variable]:

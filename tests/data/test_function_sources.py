@@ -1,0 +1,155 @@
+"""Datasets that functions have captured, and sources that are not seen, as the passes over them show."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train._data import pipeline
+from overlap_train._data.function_sources import captured_datasets, hides_sources, own_stages
+from overlap_train._data.training_data import make_feed
+from overlap_train._keras.data import recognize
+
+Dataset = tf.data.Dataset
+
+
+def numbers():
+    return Dataset.range(20)
+
+
+def noisy(dataset):
+    generator = tf.random.Generator.from_seed(3)
+    return dataset.map(lambda i: i + generator.uniform([], 0, 100, tf.int64))
+
+
+def counted(dataset):
+    count = tf.Variable(0, dtype=tf.int64)
+    return dataset.map(lambda i: i + count.assign_add(1))
+
+
+def of_python():
+    return Dataset.from_generator(lambda: iter(np.random.randint(0, 100, 5)), tf.int64)
+
+
+def shuffled():
+    return numbers().shuffle(20, seed=1)
+
+
+class Holder:
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __call__(self, i):
+        return self.dataset
+
+
+def within(dataset):
+    return Dataset.range(2).flat_map(lambda i: dataset)
+
+
+def first_of(dataset, number):
+    return dataset.take(1).reduce(np.int64(0), lambda a, b: a + b + number)
+
+
+MODULE_LEVEL = shuffled()
+
+DIFFERENT = {
+    "shuffle": lambda: within(shuffled()),
+    "part of a shuffle": lambda: within(shuffled().take(3)),
+    "generator": lambda: within(noisy(numbers())),
+    "counter": lambda: within(counted(numbers())),
+    "python": lambda: within(of_python()),
+    "twice within": lambda: within(within(shuffled())),
+    "an attribute": lambda: Dataset.range(2).interleave(Holder(shuffled())),
+    "a global": lambda: Dataset.range(2).interleave(lambda i: MODULE_LEVEL.shard(2, i)),
+    "reduced in map": lambda: (lambda s: numbers().map(lambda i: first_of(s, i)))(shuffled()),
+    "reduced in filter": lambda: (lambda s: numbers().filter(lambda i: first_of(s, i) < 30))(shuffled()),
+    "scan": lambda: (lambda s: numbers().scan(np.int64(0), lambda a, i: (a, first_of(s, i))))(shuffled()),
+    "chosen": lambda: Dataset.choose_from_datasets(
+        [within(shuffled()), numbers()], Dataset.range(2).repeat(5)
+    ),
+    "an iterator": lambda: (lambda it: numbers().map(lambda i: i + next(it)))(iter(Dataset.range(70))),
+    "a queue": lambda: queued(),
+    "the clock": lambda: numbers().map(lambda i: tf.cast(tf.timestamp() * 1e6, tf.int64)),
+}
+ALIKE = {
+    "fixed order": lambda: within(numbers().shuffle(20, seed=1, reshuffle_each_iteration=False)),
+    "plain": lambda: within(numbers()),
+    "sharded": lambda: (lambda d: Dataset.range(2).interleave(lambda i: d.shard(2, i)))(numbers()),
+    "stateless": lambda: within(
+        numbers().map(lambda i: tf.random.stateless_uniform([], [1, i], 0, 9, tf.int64))
+    ),
+}
+
+
+def queued():
+    queue = tf.queue.FIFOQueue(100, tf.int64, shapes=[[]])
+    queue.enqueue_many(tf.range(100, dtype=tf.int64))
+    return Dataset.range(5).map(lambda i: i + queue.dequeue())
+
+
+def passes(dataset):
+    return [[int(each) for each in dataset] for _ in range(3)]
+
+
+@pytest.mark.parametrize("name", [*DIFFERENT, *ALIKE])
+def test_passes_are_known_to_be_alike_only_if_they_are(name):
+    dataset = {**DIFFERENT, **ALIKE}[name]()
+    known = pipeline.is_repeatable(dataset)
+    found = passes(dataset)
+    assert (found[0] == found[1] == found[2]) is (name in ALIKE)
+    assert known is (name in ALIKE)
+
+
+@pytest.mark.parametrize("name", [name for name in DIFFERENT if name != "the clock"])
+def test_what_cannot_be_put_back_is_not_rewindable(name):
+    """A generator and a counter are held by variables, which are put back."""
+    feed = make_feed(recognize(DIFFERENT[name]().batch(2)), hold_in_memory=lambda size: False)
+    assert feed.rewindable is (name in ("generator", "counter"))
+
+
+def test_random_numbers_that_a_function_makes_a_dataset_of_are_seen():
+    assert not pipeline.is_repeatable(Dataset.range(2).flat_map(lambda i: Dataset.random().take(5)))
+
+
+def test_a_captured_dataset_is_found_by_what_python_holds():
+    inner = shuffled()
+    outer = within(inner)
+    assert list(map(id, captured_datasets(outer))) == [id(inner)]
+    assert not any(map(hides_sources, own_stages(outer)))
+    assert pipeline.shuffles_of(outer) >= pipeline.shuffles_of(inner)
+
+
+def test_a_captured_dataset_that_is_not_found_may_be_anything():
+    variant = {"of": shuffled()._variant_tensor, "spec": tf.data.DatasetSpec(tf.TensorSpec([], tf.int64))}
+    outer = Dataset.range(2).flat_map(lambda i: variant["spec"]._from_components(variant["of"]))
+    assert hides_sources(outer)
+    assert captured_datasets(outer) == []
+    assert pipeline.keeps_more_than_variables(outer)
+    assert pipeline.draws_lazily(outer) or pipeline.calls_python(outer)
+    assert not pipeline.is_repeatable(outer)
+    assert pipeline.shuffles_of(outer) & pipeline.shuffles_of(DIFFERENT["an iterator"]()) == {
+        pipeline.UNKNOWN
+    }
+
+
+def test_tables_files_and_draws_of_each_iterator_are_seen():
+    table = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(tf.constant([1], tf.int64), tf.constant([2], tf.int64)), 0
+    )
+    for function in (
+        table.lookup,
+        lambda i: i + tf.random.uniform([], 0, 9, tf.int64),
+        lambda i: tf.strings.length(tf.io.read_file(__file__)) + tf.cast(i, tf.int32),
+        lambda i: tf.py_function(lambda x: x, [i], tf.int64),
+    ):
+        assert not hides_sources(numbers().map(function))
+
+
+@pytest.mark.parametrize("cache", [lambda d: d.cache(), lambda d: within(d.cache())])
+def test_a_cache_that_holds_draws_is_not_filled_again(cache):
+    for draw in (noisy, counted, lambda d: d.map(lambda i: i + tf.random.uniform([], 0, 9, tf.int64))):
+        assert pipeline.caches_draws(cache(draw(numbers())).batch(4))
+    assert not pipeline.caches_draws(noisy(cache(numbers())))
+    assert not pipeline.caches_draws(cache(numbers()))
