@@ -10,14 +10,17 @@ import tensorflow as tf
 
 from overlap_train._data.drawing import next_batch
 from overlap_train._data.fetching_ahead import is_asked_for_its_end
+from overlap_train._data.hugging_face import is_lookup
 from overlap_train._data.pipeline import (
     caches_draws,
     calls_python,
     captured_by,
     draws_lazily,
+    python_functions,
     read_by,
     reorders,
 )
+from overlap_train._data.pipeline import keeps_more_than_variables as is_hidden
 from overlap_train._keras.data import Pipeline
 
 __all__ = ["BatchStream", "StreamedBatches"]
@@ -44,7 +47,7 @@ class StreamedBatches:
         is_dataset: whether the user gave a dataset, from whose iterator several may draw at once.
         reads: the names of variables and tables that the pipeline's functions read when it runs.
         written: the variables to which they write.
-        draws: whether each pass over a dataset moves what the next one draws from: seeds and variables.
+        draws: whether each pass over a dataset moves what the next one draws from: seeds, variables, a queue.
         redraws: whether it does so as it is read, so that it has to be read to get there again.
         last_count: batches that the last validation had.
     """
@@ -67,8 +70,8 @@ class StreamedBatches:
         self.rewindable = pipeline.restarts
         self.is_dataset = pipeline.is_dataset and isinstance(dataset, tf.data.Dataset)
         self.runs_python = pipeline.by_python or calls_python(dataset)
-        self.draws = self.is_dataset and (bool(self.written) or reorders(dataset))
-        self.redraws = self.draws and not self.runs_python and _draws_as_read(dataset)
+        self.draws = self.is_dataset and (bool(self.written) or reorders(dataset) or is_hidden(dataset))
+        self.redraws = self.draws and _draws_as_read(dataset)
         self._made = 0
         self._passes: list[tuple[int, bool]] = []
         self._steps = steps
@@ -291,7 +294,15 @@ class BatchStream:
 def _draws_as_read(dataset: tf.data.Dataset) -> bool:
     """Whether passes that each have an iterator of their own draw seeds, or fill a cache, as they are read.
 
-    To make as many iterators is then not enough for what follows to be the same.
+    To make as many iterators is then not enough for what follows to be the same. What Python makes is not
+    read again: its state is found otherwise, or not.
     """
+    if any(each is not None and not is_lookup(each) for each in python_functions(dataset)):
+        return False
     endless = dataset.cardinality() == tf.data.INFINITE_CARDINALITY
-    return caches_draws(dataset) or draws_lazily(dataset) or (endless and reorders(dataset))
+    return (
+        is_hidden(dataset)
+        or caches_draws(dataset)
+        or draws_lazily(dataset)
+        or (endless and reorders(dataset))
+    )

@@ -51,16 +51,7 @@ def build_resumer(
         return None
     if policy.every_steps is not None and settings.hosts.count > 1:
         raise ValueError("CheckpointPolicy(every_steps=...) is for one host; leave it out on several")
-    reason = not_to_be_found(request, drawing)
-    if reason is not None:
-        raise ValueError(f"resume cannot draw again what this data draws: {reason}")
-    on_all = feed.rewindable and not feed.drawn_variables  # of which a checkpoint has the chief's
-    if not (on_all if settings.hosts.count > 1 else feed.remember(beside(request.model))):
-        raise ValueError(
-            "resume needs data whose position can be found again: arrays, a PyDataset, a generator, Grain, "
-            "or a tf.data.Dataset without Python functions and state that no variable holds (Hugging Face's "
-            "to_tf_dataset(shuffle=True) needs keras.utils.set_random_seed before it); this data has one"
-        )
+    _require_findable(request, drawing)
     if feed.left_out:
         say(
             f"a resumed fit takes these attributes of its data as they then are: {', '.join(feed.left_out)}; "
@@ -84,6 +75,21 @@ def build_resumer(
         resources.callback(resumer.close)
         resumer.watch_passes(ValidationPasses(drawing, say))
     return resumer
+
+
+def _require_findable(request: FitRequest, drawing: Mapping[str, StreamedBatches]) -> None:
+    """Refuses data that would go on otherwise than in the unbroken fit; see `build_resumer`."""
+    feed, settings = request.feed, request.settings
+    reason = not_to_be_found(request, drawing)
+    if reason is not None:
+        raise ValueError(f"resume cannot draw again what this data draws: {reason}")
+    on_all = feed.rewindable and not feed.drawn_variables  # of which a checkpoint has the chief's
+    if not (on_all if settings.hosts.count > 1 else feed.remember(beside(request.model))):
+        raise ValueError(
+            "resume needs data whose position can be found again: arrays, a PyDataset, a generator, Grain, "
+            "or a tf.data.Dataset without Python functions and state that no variable holds (Hugging Face's "
+            "to_tf_dataset(shuffle=True) needs keras.utils.set_random_seed before it); this data has one"
+        )
 
 
 def share_start(request: FitRequest, resumer: Resumer | None) -> AnyStart | None:

@@ -61,13 +61,13 @@ def _share_shuffles(request: FitRequest) -> bool:
 
 def _of_set(request: FitRequest, data: Any, batches: StreamedBatches | None) -> str | None:
     """Returns what is drawn for a validation set and found in no checkpoint, or None."""
-    if keeps_more_than_variables(data):
+    if keeps_more_than_variables(data) and len(request.feed.reads) > len(request.feed.captured):
         return (
-            "the pipeline of the validation data draws from what no variable holds: a table, an iterator, a "
-            "queue, or a dataset that is not found; a tf.Variable would do"
+            "the training and the validation data may share a table, an iterator, a queue or a dataset that "
+            "is not found; a tf.Variable, or one for each, would do"
         )
     shuffles = reorders(data)
-    if batches is None and not shuffles:
+    if batches is None and not shuffles and not keeps_more_than_variables(data):
         return None
     if not request.settings.validates_alone:
         return f"the validation data is drawn anew each time, on several hosts or by an evaluator; {_ALIKE}"
@@ -86,6 +86,11 @@ def _in_turn(
     of_training = _Sources.of(feed.captured, feed.shuffles)
     goes_on = request.steps_per_epoch not in (None, feed.num_batches) or _validates_inside(request)
     of_model = {id(handle) for handle in handles_of(request.model)}
+    hidden = [name for name, each in data.items() if keeps_more_than_variables(each)]
+    if len(hidden) > 1:
+        return (
+            f"the sets {hidden[0]!r} and {hidden[1]!r} may share a table, an iterator, a queue or a dataset"
+        )
     sources = {name: _Sources.of(captured_by(each), shuffles_of(each)) for name, each in data.items()}
     for name, own in sources.items():
         shared = own.in_turn_with(of_training)

@@ -81,6 +81,20 @@ def a_cache_of_a_shuffle():
     return {"validation_data": rows().shuffle(VALIDATION_ROWS, seed=3).cache().take(40).batch(16)}
 
 
+def from_an_iterator():
+    numbers = iter(tf.data.Dataset.range(10**6))
+    return {
+        "validation_data": rows().batch(16).map(lambda x, y: (x * tf.cast(1 + next(numbers) % 7, x.dtype), y))
+    }
+
+
+def a_captured_shuffle():
+    shuffled = rows().shuffle(VALIDATION_ROWS, seed=3)
+    known = tf.data.experimental.assert_cardinality(40)
+    captured = tf.data.Dataset.range(1).flat_map(lambda number: shuffled).take(40).apply(known)
+    return {"validation_data": captured.batch(16)}
+
+
 def two_sets_of_one_shuffle():
     shuffled = rows().shuffle(VALIDATION_ROWS, seed=3)
     return {
@@ -95,6 +109,7 @@ SOURCES = {
         *(augmented, by_a_generator, by_a_count, some_of_a_shuffle, steps_of_a_shuffle),
         *(steps_of_an_endless_shuffle, steps_of_two_shuffles, some_of_shuffled_files, shuffled_and_augmented),
         *(a_cache_of_noise, a_cache_of_a_shuffle, two_sets_of_one_shuffle),
+        *(from_an_iterator, a_captured_shuffle),
     )
 }
 
@@ -128,18 +143,17 @@ class Kills(keras.callbacks.Callback):
             raise Killed
 
 
-def fit(source, directory, kills, *, lag=1, more=()):
-    policy = ValidationPolicy(max_lag=lag, overlap="always")
+def fit(source, directory, kills, *, lag=1, every=None):
+    policy = ValidationPolicy(max_lag=lag, overlap="always", every_steps=every)
     trainer = Trainer(sequential(), validation=policy, execution=SHORT_CALLS)
     data = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(9, seed=2).batch(16)
-    given = {**SOURCES[source](), **dict(more)}
-    trainer.fit(data, epochs=4, callbacks=[kills], verbose=0, resume=directory, **given)
+    trainer.fit(data, epochs=4, callbacks=[kills], verbose=0, resume=directory, **SOURCES[source]())
     return trainer
 
 
 @functools.cache
-def unbroken(source):
-    return Outcome.of(fit(source, None, Kills()).model)
+def unbroken(source, every=None):
+    return Outcome.of(fit(source, None, Kills(), every=every).model)
 
 
 KILLS = [{"epoch": 1}, {"epoch": 2}, {"step": STEPS + 4}, {"step": 2 * STEPS + 6}, {"step": 3 * STEPS + 9}]
@@ -171,3 +185,12 @@ def test_it_is_told_if_batches_are_drawn_again(tmp_path):
         fit("steps_of_two_shuffles", tmp_path, Kills(epoch=2))
     trainer = fit("steps_of_two_shuffles", tmp_path, Kills())
     assert any("the batches of 2 validations are drawn again" in message for message in trainer.messages)
+
+
+@pytest.mark.parametrize("kills", [{"epoch": 1}, {"step": STEPS + 7}], ids=str)
+def test_validations_inside_epochs_draw_on_too(kills, tmp_path):
+    policy = CheckpointPolicy(tmp_path, every_steps=3 if "step" in kills else None)
+    with pytest.raises(Killed):
+        fit("by_a_generator", policy, Kills(**kills), every=5)
+    trainer = fit("by_a_generator", policy, Kills(), every=5)
+    assert_same_outcome(trainer.model, unbroken("by_a_generator", every=5))
