@@ -12,7 +12,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._data.pipeline_facts import looked_up_once
 from overlap_train._inspection.code import Unclear
 from overlap_train._inspection.effects import is_kept
 from overlap_train._inspection.reach import reached
@@ -44,7 +43,6 @@ def captured_datasets(stage: tf.data.Dataset) -> list[tf.data.Dataset]:
     return [dataset for dataset in _captured(stage) if dataset is not None]
 
 
-@looked_up_once
 def hides_sources(stage: tf.data.Dataset) -> bool:
     """Whether the functions of one stage draw from what is not known.
 
