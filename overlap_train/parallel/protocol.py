@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from overlap_train._support.numbers import array_of
 from overlap_train.errors import HostMismatchError
 from overlap_train.parallel.link import Refusal
 
@@ -134,7 +135,7 @@ def as_json(metrics: Mapping[str, Any]) -> dict[str, Any]:
 def _as_json(value: Any) -> Any:
     if isinstance(value, list):
         return [_as_json(part) for part in value]
-    return np.asarray(value).tolist() if hasattr(value, "__array__") else value
+    return array_of(value).tolist() if hasattr(value, "__array__") else value
 
 
 def from_json(metrics: Mapping[str, Any]) -> dict[str, Any]:
