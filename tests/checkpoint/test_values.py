@@ -111,9 +111,7 @@ def test_a_variable_with_an_open_shape_has_been_of_another_size(shape):
     assert variable.numpy().tolist() == [1.0, 2.0, 3.0]
     place = f"variables/{len(specs) - 1}"
     if shape is not None:
-        with pytest.raises(
-            CheckpointCorruptError, match=r"of shape \(1, 1\) .* where one of shape \(None,\)"
-        ):
+        with pytest.raises(CheckpointCorruptError, match=r"shape \(1, 1\) .* one of shape \(None,\)"):
             check_values(arrays | {place: np.ones((1, 1), "float32")}, specs)
 
 
