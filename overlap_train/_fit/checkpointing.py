@@ -11,6 +11,7 @@ from overlap_train._checkpoint.data_state import beside
 from overlap_train._checkpoint.fingerprints import describe_sets, fingerprint
 from overlap_train._checkpoint.model_attributes import ModelAttributes
 from overlap_train._checkpoint.resume import Resumer, Told
+from overlap_train._checkpoint.values import require_storable
 from overlap_train._fit.followers import AnyStart, SharedStart
 from overlap_train._fit.request import FitRequest
 from overlap_train._snapshot import ModelState
@@ -35,7 +36,7 @@ def build_resumer(
         resources: closes it.
 
     Raises:
-        ValueError: the position in the data cannot be found again.
+        ValueError: the position in the data cannot be found again, or a variable cannot be stored.
         CheckpointError: see `Resumer`.
     """
     policy, feed, settings = request.checkpoints, request.feed, request.settings
@@ -50,6 +51,7 @@ def build_resumer(
             "or a tf.data.Dataset without Python functions and state that no variable holds (Hugging Face's "
             "to_tf_dataset(shuffle=True) needs keras.utils.set_random_seed before it); this data has one"
         )
+    require_storable([*state.variables, *feed.drawn_variables])
     if feed.left_out:
         say(
             f"a resumed fit takes these attributes of its data as they then are: {', '.join(feed.left_out)}; "
