@@ -24,6 +24,7 @@ from overlap_train._copies.packing import pack, unpack
 from overlap_train._data.cursor import CursorState
 from overlap_train._keras.randomness import check_random_states
 from overlap_train._snapshot import InsideEpochs, ModelState, Values
+from overlap_train._support.printing import told
 from overlap_train.errors import CheckpointCorruptError
 
 __all__ = ["Captured", "Found", "StartPoint", "Told", "as_checkpoint", "understood"]
@@ -187,6 +188,6 @@ def _random_states(state: CheckpointState, meta: TrainingMeta) -> Mapping[str, A
         try:
             check_random_states(part.values)
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-            raise CheckpointCorruptError(f"its random states are invalid ({error!r:.160})") from error
+            raise CheckpointCorruptError(f"its random states are invalid ({told(error):.160})") from error
         return part.values
     return None

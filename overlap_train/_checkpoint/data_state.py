@@ -29,8 +29,9 @@ from overlap_train._copies.placing import Placing
 from overlap_train._copies.values import Copies, Resource, copied, standing_in
 from overlap_train._inspection.lookup import variables_of
 from overlap_train._keras.randomness import numpy_state, set_numpy_state
+from overlap_train._keras.generator_states import require_numpy_state, require_python_state
 
-__all__ = ["DataState", "beside", "rows_that_tell"]
+__all__ = ["DataState", "beside", "check_state", "rows_that_tell"]
 
 _DIGEST_BYTES = 1 << 26
 _METHODS = (("get_state", "set_state"), ("state_dict", "load_state_dict"))
@@ -83,6 +84,7 @@ class DataState:
         Raises:
             ValueError: no source of this kind has kept such a state.
         """
+        check_state(state)
         placing, values, stay = self._settled(state.get("attributes", {}))
         told = self.told(state) if "spoken" in state and self._methods else None
         random.setstate(state["python"])
@@ -155,6 +157,28 @@ class DataState:
             except NotPutBackError:
                 del values[name]
         return placing, values, [name for name in attributes if name not in values]
+
+
+def check_state(state: Mapping[str, Any]) -> None:
+    """Makes sure that what a checkpoint says of data made in Python can be put back, and changes nothing.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    try:
+        if "python" in state:
+            require_python_state(state["python"])
+        if "numpy" in state:
+            require_numpy_state(state["numpy"], legacy=True)
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+    kinds = (("begun", bool), ("attributes", dict), ("unchanged", dict))
+    for name, kind in kinds:
+        if name in state and type(state[name]) is not kind:
+            raise ValueError(f"{name!r} is of type {type(state[name]).__name__}")
+    named = [*state.get("attributes", {}), *state.get("unchanged", {})]
+    if not all(isinstance(name, str) for name in named):
+        raise ValueError("an attribute without a name")
 
 
 def beside(model: keras.Model) -> Callable[[Any], DataState]:

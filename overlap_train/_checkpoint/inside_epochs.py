@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from overlap_train._checkpoint.state import CheckpointState
+from overlap_train._checkpoint.state import CheckpointState, shortened
 from overlap_train._checkpoint.values import Arrays, check_values, pack_values, specs_of, stored_values
 from overlap_train._copies.kept import KeptState
 from overlap_train._copies.packing import pack, unpack
@@ -68,4 +68,4 @@ def _checked(entry: Any, end: CheckpointState) -> tuple[int, int, dict[str, Any]
         named = isinstance(metrics, dict) and all(isinstance(name, str) for name in metrics)
         if named and is_count(step, end.step) and is_count(epoch, end.epoch):
             return int(epoch), int(step), metrics
-    raise CheckpointCorruptError(f"one of its validations inside epochs is invalid ({entry!r:.160})")
+    raise CheckpointCorruptError(f"one of its validations inside epochs is invalid ({shortened(entry)})")

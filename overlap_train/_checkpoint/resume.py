@@ -25,6 +25,7 @@ from overlap_train._checkpoint.writing import CheckpointWriter
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._keras.randomness import set_random_states
 from overlap_train._snapshot import ModelState
+from overlap_train._support.printing import told
 from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
 from overlap_train.options.checkpoint import CheckpointPolicy
 from overlap_train.records import Span
@@ -190,7 +191,7 @@ class Resumer(CheckpointWriter):
             set_random_states(found.random, known)
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise CheckpointMismatchError(
-                f"the checkpoint's random states cannot be put back ({error!r:.160}); was it written with "
+                f"the checkpoint's random states cannot be put back ({told(error):.160}); was it written with "
                 "other versions of TensorFlow or Keras? Give another directory to start afresh"
             ) from error
 

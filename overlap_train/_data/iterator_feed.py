@@ -30,6 +30,7 @@ from overlap_train._data.preprocessing import Preprocess
 from overlap_train._data.row_orders import in_background
 from overlap_train._data.source_state import NotesState, SourceState, begun_at, state_at
 from overlap_train._keras.data import Pipeline
+from overlap_train._support.printing import told
 
 __all__ = ["IteratorFeed"]
 
@@ -173,7 +174,7 @@ class IteratorFeed(Feed):
         try:
             others = self._state.put_back(remembered)
         except (LookupError, TypeError, AttributeError, OverflowError) as error:
-            raise ValueError(f"the state of its data is invalid ({error!r:.160})") from error
+            raise ValueError(f"the state of its data is invalid ({told(error):.160})") from error
         self._recalled, self._position = True, remembered.get("position")
         return others
 
