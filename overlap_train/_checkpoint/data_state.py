@@ -25,11 +25,11 @@ from overlap_train._copies.kept import KeptState, kept
 from overlap_train._copies.model_variables import ModelVariables
 from overlap_train._copies.objects import NotPutBackError
 from overlap_train._copies.packing import pack
-from overlap_train._copies.placing import Placing
+from overlap_train._copies.placing import Placing, members_of
 from overlap_train._copies.values import Copies, Resource, copied, standing_in
 from overlap_train._inspection.lookup import variables_of
-from overlap_train._keras.randomness import numpy_state, set_numpy_state
 from overlap_train._keras.generator_states import require_numpy_state, require_python_state
+from overlap_train._keras.randomness import numpy_state, set_numpy_state
 
 __all__ = ["DataState", "beside", "check_state", "rows_that_tell"]
 
@@ -145,10 +145,12 @@ class DataState:
             if name in now or name not in live
         }
         placing.turn_to(classes)
+        seen, members = set[int](), members_of(classes)
         for name, value in values.items():
             if not objects.keeps(type(self._source), name):
                 raise ValueError(f"{name!r:.80} is no attribute of a {type(self._source).__name__}")
-            objects.check_objects(value, classes)
+            objects.check_objects(value, classes, seen)
+            members.check(value)
             placing.offer(live.get(name), value)
         placing.settle()
         for name in list(values):

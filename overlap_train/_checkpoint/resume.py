@@ -191,8 +191,8 @@ class Resumer(CheckpointWriter):
             set_random_states(found.random, known)
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise CheckpointMismatchError(
-                f"the checkpoint's random states cannot be put back ({told(error):.160}); was it written with "
-                "other versions of TensorFlow or Keras? Give another directory to start afresh"
+                f"the checkpoint's random states cannot be put back ({told(error):.160}); was it written "
+                "with other versions of TensorFlow or Keras? Give another directory to start afresh"
             ) from error
 
     def _tell_changes(self, found: Found) -> None:
