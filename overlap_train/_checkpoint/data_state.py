@@ -13,6 +13,7 @@ import hashlib
 import json
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping
+from types import NoneType
 from typing import Any
 
 import keras
@@ -31,7 +32,7 @@ from overlap_train._inspection.lookup import variables_of
 from overlap_train._keras.generator_states import require_numpy_state, require_python_state
 from overlap_train._keras.randomness import numpy_state, set_numpy_state
 
-__all__ = ["DataState", "beside", "check_state", "rows_that_tell"]
+__all__ = ["DataState", "beside", "rows_that_tell"]
 
 _DIGEST_BYTES = 1 << 26
 _METHODS = (("get_state", "set_state"), ("state_dict", "load_state_dict"))
@@ -74,6 +75,22 @@ class DataState:
             state["unchanged"] = {name: digest for name, digest in digests.items() if name not in changed}
         return state
 
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Makes sure that a state of a file is one, whether or not this source takes it; changes nothing.
+
+        Raises:
+            ValueError: it is none.
+        """
+        classes, seen = objects.class_for(self._source), set[int]()
+        members = members_of(classes)
+        for part in (state, state.get("position")):
+            if not isinstance(part, (dict, NoneType)):
+                raise ValueError(f"a position of type {type(part).__name__}")
+            _require_states(part or {})
+            for value in [*(part or {}).get("attributes", {}).values(), (part or {}).get("spoken")]:
+                objects.check_objects(value, classes, seen)
+                members.check(value)
+
     def put_back(self, state: Mapping[str, Any]) -> list[str]:
         """Puts a state of another process back.
 
@@ -84,7 +101,7 @@ class DataState:
         Raises:
             ValueError: no source of this kind has kept such a state.
         """
-        check_state(state)
+        _require_states(state)
         placing, values, stay = self._settled(state.get("attributes", {}))
         told = self.told(state) if "spoken" in state and self._methods else None
         random.setstate(state["python"])
@@ -161,11 +178,27 @@ class DataState:
         return placing, values, [name for name in attributes if name not in values]
 
 
-def check_state(state: Mapping[str, Any]) -> None:
-    """Makes sure that what a checkpoint says of data made in Python can be put back, and changes nothing.
+def beside(model: keras.Model) -> Callable[[Any], DataState]:
+    """Returns what notes the state of sources that may hold the model, which is restored otherwise."""
+    return functools.partial(DataState, foreign=ModelVariables(model))
+
+
+def rows_that_tell(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Returns the rows of an array by which it is told from others: all, or of a large one 64 MiB of them.
+
+    These lie evenly over the whole, the first and the last among them.
+    """
+    if not array.ndim or array.nbytes <= _DIGEST_BYTES:
+        return array
+    count = max(2, _DIGEST_BYTES // max(1, array.nbytes // len(array)))
+    return array[np.unique(np.linspace(0, len(array) - 1, count).astype(np.int64))]
+
+
+def _require_states(state: Mapping[str, Any]) -> None:
+    """Makes sure that the parts of a state are of their kinds.
 
     Raises:
-        ValueError: it cannot.
+        ValueError: one is not.
     """
     try:
         if "python" in state:
@@ -181,22 +214,6 @@ def check_state(state: Mapping[str, Any]) -> None:
     named = [*state.get("attributes", {}), *state.get("unchanged", {})]
     if not all(isinstance(name, str) for name in named):
         raise ValueError("an attribute without a name")
-
-
-def beside(model: keras.Model) -> Callable[[Any], DataState]:
-    """Returns what notes the state of sources that may hold the model, which is restored otherwise."""
-    return functools.partial(DataState, foreign=ModelVariables(model))
-
-
-def rows_that_tell(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns the rows of an array by which it is told from others: all, or of a large one 64 MiB of them.
-
-    These lie evenly over the whole, the first and the last among them.
-    """
-    if not array.ndim or array.nbytes <= _DIGEST_BYTES:
-        return array
-    count = max(2, _DIGEST_BYTES // max(1, array.nbytes // len(array)))
-    return array[np.unique(np.linspace(0, len(array) - 1, count).astype(np.int64))]
 
 
 def _of_earlier_releases(value: Any, now: Any) -> Any:

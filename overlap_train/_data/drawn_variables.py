@@ -46,11 +46,19 @@ class DrawnVariables:
         Raises:
             ValueError: it is not of these variables.
         """
+        self.check(stored)
+        self._values[number] = [tf.constant(array) for array in stored]
+
+    def check(self, stored: Any) -> None:
+        """Makes sure that values may be these variables'.
+
+        Raises:
+            ValueError: they are not.
+        """
         arrays = stored if isinstance(stored, list) else []
         expected = [(each.dtype.as_numpy_dtype, tuple(each.shape)) for each in self._variables]
         if [(getattr(a, "dtype", None), getattr(a, "shape", None)) for a in arrays] != expected:
             raise ValueError("the variables of its pipeline are invalid")
-        self._values[number] = [tf.constant(array) for array in arrays]
 
     def put_back(self, number: int) -> None:
         """Has the variables stand as a pass was made; nobody may draw.

@@ -12,8 +12,9 @@ import numpy as np
 
 from overlap_train._callbacks.state import capture_all
 from overlap_train._checkpoint.fingerprints import fingerprint
+from overlap_train._checkpoint.meta import Extent
 from overlap_train._checkpoint.resume import Resumer, StartPoint
-from overlap_train._data.cursor import Cursor, CursorState
+from overlap_train._data.cursor import Cursor, CursorState, check_remembered
 from overlap_train._data.training_data import make_feed
 from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState
@@ -96,7 +97,13 @@ class Training:
 
     def resumer(self) -> Resumer:
         belongs_to = fingerprint(self.model, self.feed)
-        return Resumer(self.policy, belongs_to, self.state, num_batches=self.feed.num_batches)
+        return Resumer(
+            self.policy,
+            belongs_to,
+            self.state,
+            extent=Extent(self.feed.num_batches),
+            check_data=lambda place: check_remembered(place, self.feed),
+        )
 
     def callbacks(self) -> list[keras.callbacks.Callback]:
         made = [
