@@ -117,6 +117,7 @@ class ArrayFeed(Feed):
         if "order" not in remembered:
             return
         order = remembered["order"]
+        order = order.numpy() if isinstance(order, tf.Tensor) else order
         if type(order) is not np.ndarray or order.dtype != np.int64 or order.shape != (self.num_samples,):
             raise ValueError(f"the order of its rows is no int64[{self.num_samples}]")
         if not np.array_equal(np.sort(order), np.arange(self.num_samples)):
@@ -128,7 +129,7 @@ class ArrayFeed(Feed):
         if self._shuffle and seed != self._orders.seed:
             self._orders.draw_under(seed)
         if "order" in remembered:
-            self._orders.recall(drawn - 1, tf.constant(remembered["order"]))
+            self._orders.recall(drawn - 1, tf.constant(np.asarray(remembered["order"])))
         return ()
 
     def forget(self, drawn: int, seen: int = 0) -> None:

@@ -76,6 +76,7 @@ def test_who_writes_to_an_array_changes_nothing_as_in_keras(lend):
         *({"seed": seed} for seed in ("a", True, 1.0, 1 << 64, 10**5000)),
         *({"order": order} for order in (range(1 << 40), [0, 1, 2, 3], np.arange(4.0), np.arange(3))),
         *({"order": order} for order in (np.zeros(4, np.int64), np.arange(1, 5), None)),
+        {"order": tf.range(3)},
     ],
     ids=lambda remembered: f"{[type(part).__name__ for part in remembered.values()]}",
 )
@@ -85,4 +86,5 @@ def test_what_no_rows_have_remembered_is_refused(remembered):
     for call in (lambda: feed.check(remembered, begun=True), lambda: feed.recall(1, remembered)):
         with pytest.raises(ValueError, match="of its rows is no"):
             call()
-    feed.check({"seed": 3, "order": np.arange(4)}, begun=True)
+    for order in (np.arange(4), tf.range(4, dtype=tf.int64)):  # which is what a checkpoint holds
+        feed.check({"seed": 3, "order": order}, begun=True)
