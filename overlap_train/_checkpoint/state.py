@@ -104,5 +104,8 @@ def shortened(value: object) -> str:
         return repr(text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "...")
     if isinstance(value, int) and value.bit_length() > 1024:
         return f"an integer of {value.bit_length()} bits"
-    text = reprlib.repr(value)
+    try:
+        text = reprlib.repr(value)
+    except ValueError:  # of an integer in it that has more digits than Python writes out
+        return f"a {type(value).__name__} that cannot be printed"
     return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "..."

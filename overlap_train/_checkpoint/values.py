@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from overlap_train._checkpoint.meta import is_log
 from overlap_train._copies.kept import KeptState
 from overlap_train._copies.packing import pack, unpack
 from overlap_train._data.cursor import CursorState
@@ -21,6 +22,7 @@ from overlap_train.errors import CheckpointCorruptError
 __all__ = [
     "Specs",
     "Undelivered",
+    "are_logs",
     "check_values",
     "pack_undelivered",
     "pack_values",
@@ -35,6 +37,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 Specs = Sequence[tuple[tf.TensorShape, np.dtype[Any]]]
 
 _HERE = "variables"
+_DEEPEST_LOG = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,12 +133,34 @@ def undelivered(
         check_values(arrays, specs, prefix)
         values = [part.values for part in unpack(arrays, entry["parts"], sharing=False)]
         logs, data = (values[0].get(name) if values else None for name in ("logs", "data"))
-        if not isinstance(logs, dict) or not isinstance(data, dict):
+        if not isinstance(logs, dict) or not are_logs(logs) or not isinstance(data, dict):
             raise CheckpointCorruptError(f"its epoch {entry['epoch']} that waits has no logs")
         position = CursorState(**entry["cursor"], data=data)
         stored = stored_values(state, arrays, prefix)
         epochs.append(Undelivered(Snapshot(entry["epoch"], entry["step"], stored, position), logs))
     return tuple(epochs)
+
+
+def are_logs(logs: Any, depth: int = 0) -> bool:
+    """Whether a value of a file is what a training shows and hands to callbacks: numbers, by name."""
+    return type(logs) is dict and all(
+        isinstance(name, str) and _is_log(value, depth) for name, value in logs.items()
+    )
+
+
+def _is_log(value: Any, depth: int) -> bool:
+    if isinstance(value, (np.ndarray, np.generic, tf.Tensor)):
+        return tf.as_dtype(value.dtype).is_numeric if isinstance(value, tf.Tensor) else _is_numeric(value)
+    if depth >= _DEEPEST_LOG:
+        return False
+    if isinstance(value, (list, tuple)):
+        return all(_is_log(item, depth + 1) for item in value)
+    return are_logs(value, depth + 1) if isinstance(value, dict) else is_log(value)
+
+
+def _is_numeric(array: Any) -> bool:
+    # Those of ml_dtypes call themselves void.
+    return array.dtype.kind in "biufc" or (array.dtype.kind == "V" and array.dtype.isbuiltin == 2)
 
 
 def plain_logs(logs: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,10 +46,18 @@ class DrawnVariables:
         Raises:
             ValueError: it is not of these variables.
         """
+        self.check(stored)
+        self._values[number] = [tf.constant(array) for array in stored]
+
+    def check(self, stored: Any) -> None:
+        """Makes sure that values may be these variables'.
+
+        Raises:
+            ValueError: they are not.
+        """
         arrays = stored if isinstance(stored, list) else []
         if len(arrays) != len(self._variables) or not all(map(_fits, self._variables, arrays)):
             raise ValueError("the variables of its pipeline are invalid")
-        self._values[number] = [tf.constant(array) for array in arrays]
 
     def put_back(self, number: int) -> None:
         """Has the variables stand as a pass was made; nobody may draw.

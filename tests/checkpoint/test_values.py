@@ -11,6 +11,7 @@ from overlap_train._checkpoint import container
 from overlap_train._checkpoint.state import CheckpointState
 from overlap_train._checkpoint.values import (
     Undelivered,
+    are_logs,
     check_values,
     pack_undelivered,
     pack_values,
@@ -20,6 +21,7 @@ from overlap_train._checkpoint.values import (
     stored_values,
     undelivered,
 )
+from overlap_train._copies.objects import ObjectValue
 from overlap_train._data.cursor import CursorState
 from overlap_train._inspection.traced import TracedFunction
 from overlap_train._snapshot import ModelState, Snapshot, StateVariable
@@ -133,6 +135,41 @@ def test_parts_of_an_epoch_that_do_not_fit_together_are_refused(state):
         undelivered(arrays, [{**described[0], "parts": []}], state)
     with pytest.raises(CheckpointCorruptError, match="its variable 0 is missing"):
         undelivered({}, described, state)
+
+
+@pytest.mark.parametrize(
+    ("logs", "are"),
+    [
+        ({"loss": 0.5, "n": 3, "flag": True, "none": None, "text": "a", "": [1, (2.0,)]}, True),
+        ({"a": np.float32(1), "b": np.arange(3.0), "c": tf.constant(1.0), "d": {"e": 1.0}}, True),
+        ({"a": tf.constant(1.0, "bfloat16"), "b": tf.constant(1.0, "bfloat16").numpy()}, True),
+        ({1: 2}, False),
+        ({None: None}, False),
+        ({"d": {1: 2}}, False),
+        ({"loss": 10**5000}, False),
+        ({"loss": range(2**60)}, False),
+        ({"loss": {1}}, False),
+        ({"loss": b"a"}, False),
+        ({"loss": np.array("a")}, False),
+        ({"loss": ObjectValue("collections:UserString")}, False),
+        ({"loss": [[[[[[[[[1]]]]]]]]]}, False),
+        ([1], False),
+        (None, False),
+    ],
+    ids=lambda value: f"{type(value).__name__}",
+)
+def test_logs_that_wait_are_numbers_by_name(state, logs, are):
+    assert are_logs(logs) == are
+
+
+@pytest.mark.parametrize(
+    "logs", [{"dict": [[1, 2]]}, {"dict": [[None, None]]}, {"dict": [["a", {"set": []}]]}]
+)
+def test_an_epoch_that_waits_with_other_logs_is_refused(state, logs):
+    arrays, described = pack_undelivered([waiting(state, 3, loss=0.5)])
+    described[0]["parts"][0]["values"]["logs"] = logs
+    with pytest.raises(CheckpointCorruptError, match="its epoch 3 that waits has no logs"):
+        undelivered(arrays, described, state)
 
 
 def test_logs_are_what_json_has():
