@@ -275,8 +275,8 @@ def weights_of(values: Values) -> tuple[tuple[tf.Tensor, ...], tuple[tf.Tensor, 
 
 
 def same_bits(a: tf.Tensor, b: tf.Tensor) -> bool:
-    """Whether two tensors of the same shape and dtype hold the same bits. Any thread."""
-    return _share_a_buffer(a, b) or bool(_equal_bits(a, b))
+    """Whether two tensors of the same dtype have the same shape and hold the same bits. Any thread."""
+    return bool(a.shape == b.shape) and (_share_a_buffer(a, b) or bool(_equal_bits(a, b)))
 
 
 def _share_a_buffer(a: tf.Tensor, b: tf.Tensor) -> bool:

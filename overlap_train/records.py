@@ -165,8 +165,15 @@ def prefixed(results: Mapping[str, ValidationResult]) -> dict[str, Any]:
     flattens them with the rest of the logs, and so drops their outer names, `val_` too.
 
     Raises:
-        ValueError: a value of an evaluation function has the name of another value.
+        TypeError: `results` is no mapping of names to results.
+        ValueError: a value of an evaluation function has the name of another value, or a dict holds itself.
     """
+    if not (
+        isinstance(results, Mapping) and all(isinstance(each, ValidationResult) for each in results.values())
+    ):
+        raise TypeError(
+            f"results must be a mapping of names to ValidationResult; got {type(results).__name__}"
+        )
     logs: dict[str, Any] = {}
     for name, result in results.items():
         for metric, value in (flat(result.metrics) if name else result.metrics).items():
@@ -181,10 +188,24 @@ def prefixed(results: Mapping[str, ValidationResult]) -> dict[str, Any]:
 
 
 def flat(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metrics without nesting: each nested dict is replaced by its items."""
+    """Return metrics without nesting: each nested dict is replaced by its items.
+
+    Raises:
+        TypeError: `metrics` is no mapping.
+        ValueError: it holds itself, or is nested deeper than Python can follow.
+    """
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"metrics must be a mapping of names to values; got {type(metrics).__name__}")
+    try:
+        return _flat(metrics)
+    except RecursionError as error:
+        raise ValueError("metrics must not hold themselves, nor be nested that deep") from error
+
+
+def _flat(metrics: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in metrics.items():
-        found |= flat(value) if isinstance(value, dict) else {name: value}
+        found |= _flat(value) if isinstance(value, dict) else {name: value}
     return found
 
 

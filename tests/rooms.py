@@ -70,7 +70,7 @@ ROOMS = {
     ),
     "_copies": _room(
         "copies of the state of Python objects: taken, restored in place, packed for a file",
-        "_inspection errors",
+        "_inspection _keras _support errors",
     ),
     "_snapshot": _room(
         "one immutable version of the state from which training continues", "_inspection records"

@@ -39,9 +39,10 @@ from overlap_train.scheduling.policies.board import Board
 from overlap_train.scheduling.policies.fixed import CpuOnly
 from overlap_train.scheduling.runtime.job_queue import JobQueue
 from overlap_train.zero_copy.pool import HostBackend
+from tests.support.values import Number, Text
 
 PACKAGES = ["", ".conv", ".monitoring", ".options", ".parallel", ".scheduling", ".zero_copy"]
-PACKAGES += ["._checkpoint.meta", "._checkpoint.state", "._checkpoint.store"]
+PACKAGES += [".records", "._checkpoint.meta", "._checkpoint.state", "._checkpoint.store"]
 LIMIT_S = 10  # hit by what hangs, not by what a busy machine delays
 
 
@@ -117,6 +118,10 @@ VALUES = {
     "range": range(3),
     "Ellipsis": ...,
     "unprintable": Unprintable(),
+    "text that raises": Text("auto"),
+    "another text that raises": Text("relu"),
+    "number that raises": Number(1),
+    "long range": range(10**18),
 }
 
 

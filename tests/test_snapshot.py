@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._inspection.traced import TracedFunction
-from overlap_train._snapshot import ModelState
+from overlap_train._snapshot import ModelState, same_bits
 from tests.networks import CLASSES, FEATURES, arrays, crossentropy, subclassed
 
 X, Y = arrays(32)
@@ -253,6 +253,12 @@ def test_nan_equals_itself_and_minus_zero_is_a_change():
     assert changes([np.nan, 1], [np.nan, 1]) == []
     assert changes([np.nan, 1], [np.nan, 2]) == ["extra"]
     assert changes([0.0, 1], [-0.0, 1]) == ["extra"]
+
+
+@pytest.mark.parametrize("one", [[], [1.0], [1.0, 1.0], [[1.0]]], ids=str)
+@pytest.mark.parametrize("other", [[], [1.0], [1.0, 1.0], [[1.0]]], ids=str)
+def test_values_of_another_shape_are_others_though_they_would_be_the_same_number_by_number(one, other):
+    assert same_bits(tf.constant(one, tf.float32), tf.constant(other, tf.float32)) is (one == other)
 
 
 def test_a_change_of_the_learning_rate_counts_and_one_of_the_metrics_does_not():

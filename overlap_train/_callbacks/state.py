@@ -16,7 +16,7 @@ Use all of it on the training thread, and restore after `on_train_begin`, which 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +26,6 @@ from overlap_train._callbacks.kinds import is_keras, of_keras, unfit
 from overlap_train._copies.kept import KeptState, kept
 from overlap_train._copies.model_variables import ModelVariables
 from overlap_train._copies.objects import (
-    Classes,
     NotPutBackError,
     attributes_of,
     check_objects,
@@ -34,7 +33,7 @@ from overlap_train._copies.objects import (
     keeps,
     set_attributes,
 )
-from overlap_train._copies.placing import Placing
+from overlap_train._copies.placing import Placing, members_of
 from overlap_train._copies.values import Copies, Resource, copied, standing_in
 from overlap_train._inspection.lookup import variables_of
 from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
@@ -111,7 +110,7 @@ def _restored(pairs: Sequence[tuple[keras.callbacks.Callback, KeptState]]) -> tu
         for name, value in values.items():
             placing.offer(variables_of(callback).get(name), value)
     placing.settle()
-    for _, state, values, classes in work:
+    for callback, state, values, classes in work:
         placing.turn_to(classes)
         for name in list(values):
             with _named(state.kind, name):
@@ -120,11 +119,13 @@ def _restored(pairs: Sequence[tuple[keras.callbacks.Callback, KeptState]]) -> tu
                 except NotPutBackError as error:
                     del values[name]
                     stay.append(f"{state.kind}.{name} ({error})")
+        _require_custom(callback, state, placing)
     for callback, state, values, classes in work:
         placing.turn_to(classes, copy_arrays=not is_keras(type(callback)))
         set_attributes(callback, {name: placing.put(value) for name, value in values.items()})
         if _CUSTOM in state.values and _speaks_for_itself(callback):
-            callback.set_state(_custom_value(callback, state, placing))
+            value = state.values[_CUSTOM]
+            callback.set_state(copied(value) if _takes_copies(callback) else placing.put(value))
     return tuple(stay)
 
 
@@ -152,9 +153,9 @@ def check_all(callbacks: Iterable[keras.callbacks.Callback], states: Sequence[Ke
 def _check_values(callback: keras.callbacks.Callback, state: KeptState) -> None:
     """Refuses attributes that `capture` takes from no callback of this class, and values of another type."""
     known, settings = of_keras(type(callback))  # type: ignore[arg-type]
-    classes = class_for(callback)
+    objects_fit = _object_check(callback)
     for name, value in state.values.items():
-        reason = _no_object(value, classes)
+        reason = objects_fit(value)
         if name == _CUSTOM:
             known |= {_CUSTOM}
         elif name in known and is_keras(type(callback)):  # a custom class may keep something else there
@@ -167,13 +168,20 @@ def _check_values(callback: keras.callbacks.Callback, state: KeptState) -> None:
             )
 
 
-def _no_object(value: Any, classes: Classes) -> str | None:
-    """Returns in words why a value holds what no object can be, or None."""
-    try:
-        check_objects(value, classes)
-    except ValueError as error:
-        return f"is invalid: {error}"
-    return None
+def _object_check(callback: keras.callbacks.Callback) -> Callable[[Any], str | None]:
+    """Returns what says in words why a value holds what no object can be; None if it does not."""
+    classes, seen = class_for(callback), set[int]()
+    members = members_of(classes)
+
+    def reason(value: Any) -> str | None:
+        try:
+            check_objects(value, classes, seen)
+            members.check(value)
+        except ValueError as error:
+            return f"is invalid: {error}"
+        return None
+
+    return reason
 
 
 def _to_restore(callback: keras.callbacks.Callback, state: KeptState) -> dict[str, Any]:
@@ -247,17 +255,15 @@ def _look_into(value: Any) -> Mapping[str, Any] | None:
     return attributes_of(value)
 
 
-def _custom_value(callback: Any, state: KeptState, placing: Placing) -> Any:
-    """Returns what `set_state` gets: what `get_state` returned, made again."""
-    value = state.values[_CUSTOM]
-    if _takes_copies(callback):
-        return copied(value)
+def _require_custom(callback: Any, state: KeptState, placing: Placing) -> None:
+    """Makes sure that what `get_state` returned can be made again, if `set_state` is to get it."""
+    if _CUSTOM not in state.values or not _speaks_for_itself(callback) or _takes_copies(callback):
+        return
     with _named(state.kind, _CUSTOM):
         try:
-            placing.require(value, variables=False)
+            placing.require(state.values[_CUSTOM], variables=False)
         except NotPutBackError as error:
             raise ValueError(str(error)) from error
-    return placing.put(value)
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ input: field by field, and every size against the file and this machine before m
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import io
@@ -26,6 +27,7 @@ import math
 import os
 import re
 import struct
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -52,6 +54,9 @@ _MOST_DIMENSIONS = 64  # of NumPy
 _DTYPE = re.compile(
     r"[<>|](b1|[iu][1248]|f(2|4|8|12|16)|c(8|16|24|32)|[SU][0-9]{1,9}|[mM]8(\[[0-9A-Za-z]{1,24}\])?)"
 )
+
+# Of the control group of this process, as containers see it: of version 2 and of version 1.
+_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 # Reasons that lie in the process or its rights and not in the file, which may be sound.
 _NOT_DAMAGE = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -233,15 +238,27 @@ def _read_array(file: io.BufferedReader, array: _Array) -> npt.NDArray[Any]:
         raise _Damage(f"it ends inside the array {shortened(array.name)}")
     if hashlib.sha256(content.data).hexdigest() != array.sha256:
         raise _Damage(f"the checksum of the array {shortened(array.name)} differs")
+    if array.dtype.kind == "U" and not _is_text(content, array.dtype):
+        raise _Damage(f"the array {shortened(array.name)} holds what is no text")
     try:
         return content.view(array.dtype).reshape(array.shape)
     except ValueError as error:  # an empty one can have sides whose product is no size
         raise _Damage(f"the array {shortened(array.name)} has shape {shortened(array.shape)}") from error
 
 
+def _is_text(content: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:
+    """Whether bytes are characters of a dtype, each of four bytes; NumPy takes any, and Python does not."""
+    characters = content.view(np.dtype(np.uint32).newbyteorder(dtype.byteorder))
+    return not characters.size or int(characters.max()) <= sys.maxunicode
+
+
 def _machine_bytes() -> int:
-    """Returns the memory of this machine."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """Returns the memory of this machine, or the part of it that this process may have."""
+    sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for path in _LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # "max", or no such file
+            sizes.append(int(Path(path).read_text(encoding="ascii")))
+    return min(sizes)
 
 
 def _dtype_name(name: str, array: object) -> str:

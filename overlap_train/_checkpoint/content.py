@@ -8,7 +8,7 @@ from typing import Any
 
 from overlap_train._callbacks.rewind import FileMark, read_marks
 from overlap_train._checkpoint.inside_epochs import pack_inside_epochs, unpack_inside_epochs
-from overlap_train._checkpoint.meta import TrainingMeta
+from overlap_train._checkpoint.meta import Extent, TrainingMeta
 from overlap_train._checkpoint.state import CheckpointState
 from overlap_train._checkpoint.values import (
     Undelivered,
@@ -21,9 +21,10 @@ from overlap_train._checkpoint.values import (
 )
 from overlap_train._copies.kept import KeptState
 from overlap_train._copies.packing import pack, unpack
-from overlap_train._data.cursor import CursorState
+from overlap_train._data.cursor import CursorState, check_remembered
 from overlap_train._keras.randomness import check_random_states
 from overlap_train._snapshot import InsideEpochs, ModelState, Values
+from overlap_train._support.printing import told
 from overlap_train.errors import CheckpointCorruptError
 
 __all__ = ["Captured", "Found", "StartPoint", "Told", "as_checkpoint", "understood"]
@@ -155,21 +156,33 @@ def as_checkpoint(
     return CheckpointState(point.epoch, point.step, arrays, meta.as_json(), fingerprint)
 
 
-def understood(state: CheckpointState, variables: ModelState, num_batches: int | None) -> Found:
+def understood(
+    state: CheckpointState,
+    variables: ModelState,
+    extent: Extent,
+    check_data: Callable[[CursorState], None] = check_remembered,
+) -> Found:
     """Takes a checkpoint apart.
 
     Args:
         state: as read.
         variables: of the training that is to go on.
-        num_batches: in one pass over the data, where that is known.
+        extent: of the epochs of the training that is to go on.
+        check_data: raises ValueError for a position in the data that is none.
 
     Raises:
         CheckpointCorruptError: a part is invalid.
     """
-    meta = TrainingMeta.of(state, num_batches=num_batches)
+    meta = TrainingMeta.of(state, extent)
     check_values(state.arrays, specs_of(variables))
     waiting = undelivered(state.arrays, meta.undelivered, variables)
     data = [dict(part.values) for part in unpack(state.arrays, meta.data)]
+    try:
+        check_data(CursorState(**meta.cursor, data=data[0] if data else {}))
+        for waits in waiting:
+            check_remembered(waits.snapshot.position)
+    except ValueError as error:
+        raise CheckpointCorruptError(f"its position in the data is invalid: {error}") from error
     files, callbacks = read_marks(meta.files), unpack(state.arrays, meta.callbacks)
     inside = unpack_inside_epochs(state, meta.inside, variables)
     random = _random_states(state, meta)
@@ -187,6 +200,6 @@ def _random_states(state: CheckpointState, meta: TrainingMeta) -> Mapping[str, A
         try:
             check_random_states(part.values)
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-            raise CheckpointCorruptError(f"its random states are invalid ({error!r:.160})") from error
+            raise CheckpointCorruptError(f"its random states are invalid ({told(error):.160})") from error
         return part.values
     return None

@@ -13,6 +13,7 @@ import hashlib
 import json
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping
+from types import NoneType
 from typing import Any
 
 import keras
@@ -25,9 +26,10 @@ from overlap_train._copies.kept import KeptState, kept
 from overlap_train._copies.model_variables import ModelVariables
 from overlap_train._copies.objects import NotPutBackError
 from overlap_train._copies.packing import pack
-from overlap_train._copies.placing import Placing
+from overlap_train._copies.placing import Placing, members_of
 from overlap_train._copies.values import Copies, Resource, copied, standing_in
 from overlap_train._inspection.lookup import variables_of
+from overlap_train._keras.generator_states import require_numpy_state, require_python_state
 from overlap_train._keras.randomness import numpy_state, set_numpy_state
 
 __all__ = ["DataState", "beside", "rows_that_tell"]
@@ -73,6 +75,22 @@ class DataState:
             state["unchanged"] = {name: digest for name, digest in digests.items() if name not in changed}
         return state
 
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Makes sure that a state of a file is one, whether or not this source takes it; changes nothing.
+
+        Raises:
+            ValueError: it is none.
+        """
+        classes, seen = objects.class_for(self._source), set[int]()
+        members = members_of(classes)
+        for part in (state, state.get("position")):
+            if not isinstance(part, (dict, NoneType)):
+                raise ValueError(f"a position of type {type(part).__name__}")
+            _require_states(part or {})
+            for value in [*(part or {}).get("attributes", {}).values(), (part or {}).get("spoken")]:
+                objects.check_objects(value, classes, seen)
+                members.check(value)
+
     def put_back(self, state: Mapping[str, Any]) -> list[str]:
         """Puts a state of another process back.
 
@@ -83,6 +101,7 @@ class DataState:
         Raises:
             ValueError: no source of this kind has kept such a state.
         """
+        _require_states(state)
         placing, values, stay = self._settled(state.get("attributes", {}))
         told = self.told(state) if "spoken" in state and self._methods else None
         random.setstate(state["python"])
@@ -143,10 +162,12 @@ class DataState:
             if name in now or name not in live
         }
         placing.turn_to(classes)
+        seen, members = set[int](), members_of(classes)
         for name, value in values.items():
             if not objects.keeps(type(self._source), name):
                 raise ValueError(f"{name!r:.80} is no attribute of a {type(self._source).__name__}")
-            objects.check_objects(value, classes)
+            objects.check_objects(value, classes, seen)
+            members.check(value)
             placing.offer(live.get(name), value)
         placing.settle()
         for name in list(values):
@@ -171,6 +192,28 @@ def rows_that_tell(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return array
     count = max(2, _DIGEST_BYTES // max(1, array.nbytes // len(array)))
     return array[np.unique(np.linspace(0, len(array) - 1, count).astype(np.int64))]
+
+
+def _require_states(state: Mapping[str, Any]) -> None:
+    """Makes sure that the parts of a state are of their kinds.
+
+    Raises:
+        ValueError: one is not.
+    """
+    try:
+        if "python" in state:
+            require_python_state(state["python"])
+        if "numpy" in state:
+            require_numpy_state(state["numpy"], legacy=True)
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+    kinds = (("begun", bool), ("attributes", dict), ("unchanged", dict))
+    for name, kind in kinds:
+        if name in state and type(state[name]) is not kind:
+            raise ValueError(f"{name!r} is of type {type(state[name]).__name__}")
+    named = [*state.get("attributes", {}), *state.get("unchanged", {})]
+    if not all(isinstance(name, str) for name in named):
+        raise ValueError("an attribute without a name")
 
 
 def _of_earlier_releases(value: Any, now: Any) -> Any:

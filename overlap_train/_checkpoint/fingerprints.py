@@ -22,6 +22,7 @@ from overlap_train._checkpoint.data_state import rows_that_tell
 from overlap_train._checkpoint.state import layout
 from overlap_train._data.feed import Feed
 from overlap_train._keras import copies as keras_copies
+from overlap_train._support.numbers import array_of
 
 __all__ = ["describe_data", "describe_loss", "describe_metrics", "describe_sets", "fingerprint"]
 
@@ -122,7 +123,7 @@ def _leaf(leaf: Any) -> tuple[str, list[npt.NDArray[Any]]]:
         return f"{type(leaf).__name__} of {leaf.num_batches}", []
     if hasattr(leaf, "__next__") or not (hasattr(leaf, "__array__") or isinstance(leaf, (int, float, str))):
         return type(leaf).__name__, []
-    array = np.asarray(leaf)
+    array = array_of(leaf)
     return f"{array.shape} {array.dtype}", [array]
 
 
@@ -141,7 +142,7 @@ def _sources(dataset: Any) -> Iterator[npt.NDArray[Any]]:
         left += stage._inputs()
         for tensor in getattr(stage, "_tensors", ()):
             if isinstance(tensor, tf.Tensor) and tensor.dtype.is_numpy_compatible:
-                yield np.asarray(tensor)
+                yield array_of(tensor)
 
 
 def _content(array: npt.NDArray[Any]) -> bytes:

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from overlap_train._checkpoint.state import CheckpointState
-from overlap_train._checkpoint.values import Arrays, check_values, pack_values, specs_of, stored_values
+from overlap_train._checkpoint.state import CheckpointState, shortened
+from overlap_train._checkpoint.values import (
+    Arrays,
+    are_logs,
+    check_values,
+    pack_values,
+    specs_of,
+    stored_values,
+)
 from overlap_train._copies.kept import KeptState
 from overlap_train._copies.packing import pack, unpack
 from overlap_train._snapshot import InsideEpochs, ModelState, Snapshot
@@ -65,7 +72,6 @@ def _results(values: Mapping[str, Any], name: str, end: CheckpointState) -> tupl
 def _checked(entry: Any, end: CheckpointState) -> tuple[int, int, dict[str, Any]]:
     if isinstance(entry, list) and len(entry) == 3:
         epoch, step, metrics = entry
-        named = isinstance(metrics, dict) and all(isinstance(name, str) for name in metrics)
-        if named and is_count(step, end.step) and is_count(epoch, end.epoch):
+        if are_logs(metrics) and is_count(step, end.step) and is_count(epoch, end.epoch):
             return int(epoch), int(step), metrics
-    raise CheckpointCorruptError(f"one of its validations inside epochs is invalid ({entry!r:.160})")
+    raise CheckpointCorruptError(f"one of its validations inside epochs is invalid ({shortened(entry)})")

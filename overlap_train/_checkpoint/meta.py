@@ -14,16 +14,48 @@ from overlap_train._checkpoint.state import CheckpointState, shortened
 from overlap_train._support.numbers import is_count
 from overlap_train.errors import CheckpointCorruptError
 
-__all__ = ["TrainingMeta"]
+__all__ = ["Extent", "TrainingMeta", "is_log"]
 
 _LARGEST_LAG = 2**31 - 1
 _DEEPEST_LOG = 8
 
-# An epoch makes at most two passes over the data that it does not use: one before it and one at its end.
-_UNUSED_PASSES = 3
+# An epoch begins at most two passes over the data, one before it and one at its end.
+_PASSES_OF_AN_EPOCH = 3
+# `steps_per_epoch` may have been larger in the run that wrote the checkpoint, which is told; so many times.
+_LONGER = 1024
+_CONFIGURED = ("fit.steps_per_epoch", "compile.steps_per_execution")
+_LARGEST_NUMBER = 1 << 64  # in a log; what prints it takes it for a float
 
 # What a cursor's state is made of, and what it is in checkpoints that do not say.
 _CURSOR = {"drawn": 0, "seen": 0, "open": False, "epochs": 0, "within": False, "steps": 0}
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How long the epochs of a training are, as far as that is known.
+
+    Attributes:
+        num_batches: in one pass over the data.
+        steps_per_epoch: that the user asked for.
+        group: steps that are always made together, as long as the data lasts.
+        configuration: of the training, by name.
+    """
+
+    num_batches: int | None = None
+    steps_per_epoch: int | None = None
+    group: int = 1
+    configuration: Mapping[str, str] = field(default_factory=dict)
+
+    def most_steps(self, epochs: int, configuration: Any) -> int | None:
+        """Returns how many steps epochs can have had in a run of such a configuration; None if any number."""
+        if self.num_batches:
+            return epochs * self.num_batches  # an epoch ends with the pass
+        if not self.steps_per_epoch:
+            return None
+        most = epochs * -(-self.steps_per_epoch // self.group) * self.group
+        before = configuration if isinstance(configuration, dict) else {}
+        alike = all(before.get(name) == self.configuration.get(name) for name in _CONFIGURED)
+        return most if alike else most * _LONGER
 
 
 @dataclass(frozen=True)
@@ -69,24 +101,24 @@ class TrainingMeta:
         return {part.name: getattr(self, part.name) for part in fields(self)}
 
     @classmethod
-    def of(cls, state: CheckpointState, *, num_batches: int | None = None) -> TrainingMeta:
+    def of(cls, state: CheckpointState, extent: Extent | None = None) -> TrainingMeta:
         """Returns what a checkpoint says.
 
         Args:
             state: as read.
-            num_batches: in one pass over the data, where that is known.
+            extent: of the epochs of the training that is to go on.
 
         Raises:
             CheckpointCorruptError: a field is missing, or has a value that no training has written.
         """
-        meta = state.meta
+        meta, extent = state.meta, extent or Extent()
         cursor = _of_type(meta, "cursor", dict)
         _require(
             cursor.get("within") is True or state.epoch >= 1, "epoch", state.epoch, "an epoch after the first"
         )
-        _check_cursor(cursor, state, num_batches)
+        _check_cursor(cursor, state, extent)
         logs = _of_type(meta, "logs", dict)
-        _require(_is_log(list(logs.values())), "meta['logs']", logs, "numbers by name")
+        _require(is_log(list(logs.values())), "meta['logs']", logs, "numbers by name")
         lag = meta.get("max_lag")
         _require(is_count(lag, _LARGEST_LAG), "meta['max_lag']", lag, "a number of epochs")
         return cls(
@@ -97,7 +129,7 @@ class TrainingMeta:
             max_lag=int(meta["max_lag"]),
             files=_of_type(meta, "files", list),
             data=_of_type({"data": [], **meta}, "data", list),
-            undelivered=_undelivered(state, num_batches),
+            undelivered=_undelivered(state, extent),
             settings=_texts(meta, "settings"),
             configuration=_texts({"configuration": {}, **meta}, "configuration"),
             inside=_of_type({"inside": [], **meta}, "inside", list),
@@ -112,7 +144,7 @@ def _place(cursor: Mapping[str, Any]) -> dict[str, Any]:
     return {name: cursor.get(name, default) for name, default in _CURSOR.items()}
 
 
-def _undelivered(state: CheckpointState, num_batches: int | None) -> list[dict[str, Any]]:
+def _undelivered(state: CheckpointState, extent: Extent) -> list[dict[str, Any]]:
     """Returns the epochs that wait: they lie right before the present one."""
     entries = _of_type({"undelivered": [], **state.meta}, "undelivered", list)
     first, checked = state.epoch - len(entries), []
@@ -121,22 +153,29 @@ def _undelivered(state: CheckpointState, num_batches: int | None) -> list[dict[s
         fits = isinstance(entry, dict) and entry.get("epoch") == first + number >= 0
         _require(fits and is_count(entry.get("step"), state.step), where, entry, f"epoch {first + number}")
         cursor, parts = _of_type(entry, "cursor", dict), _of_type(entry, "parts", list)
-        end = CheckpointState(first + number + 1, entry["step"])
-        _check_cursor(cursor, end, num_batches)
+        end = CheckpointState(first + number + 1, entry["step"], meta=state.meta)
+        _check_cursor(cursor, end, extent)
         _require(not cursor.get("within"), where, entry, "the end of an epoch")
         step, place = int(entry["step"]), _place(cursor)
         checked.append({"epoch": first + number, "step": step, "cursor": place, "parts": parts})
     return checked
 
 
-def _check_cursor(cursor: Mapping[str, Any], state: CheckpointState, num_batches: int | None) -> None:
+def _check_cursor(cursor: Mapping[str, Any], state: CheckpointState, extent: Extent) -> None:
     where = "meta['cursor']"
     drawn, seen, is_open = (cursor.get(name) for name in ("drawn", "seen", "open"))
     _require(isinstance(is_open, bool), where, cursor, "whether a pass is open")
-    # An endless loop would follow from more passes than steps can have used.
-    most_passes = state.step + _UNUSED_PASSES * (state.epoch + 1)
+    # What has been drawn and used is drawn again, one after another: more would take for ever.
+    begun = state.epoch + (cursor.get("within") is True)
+    most_steps = extent.most_steps(begun, state.meta.get("configuration"))
+    if most_steps is not None:
+        _require(
+            state.step <= most_steps, "step", state.step, f"at most {most_steps} steps of {begun} epochs"
+        )
+    most_passes = _PASSES_OF_AN_EPOCH * (state.epoch + 1)
     _require(is_count(drawn, most_passes), where, cursor, f"at most {most_passes} passes")
-    most_seen = state.step if num_batches is None else min(state.step, num_batches)
+    length = extent.num_batches
+    most_seen = state.step if length is None else min(state.step, length)
     _require(is_count(seen, most_seen), where, cursor, f"at most {most_seen} batches of a pass")
     _require(drawn > 0 or not is_open, where, cursor, "a pass that is open")  # type: ignore[operator]
     epochs, within, steps = (cursor.get(name, _CURSOR[name]) for name in ("epochs", "within", "steps"))
@@ -159,10 +198,13 @@ def _texts(meta: Mapping[str, Any], name: str) -> dict[str, str]:
     return texts
 
 
-def _is_log(value: object, depth: int = 0) -> bool:
+def is_log(value: object, depth: int = 0) -> bool:
+    """Whether a value of JSON is one that a log may hold: a number, a text, none, or a list of these."""
     if isinstance(value, list):
-        return depth < _DEEPEST_LOG and all(_is_log(item, depth + 1) for item in value)
-    return value is None or isinstance(value, (bool, int, float, str))
+        return depth < _DEEPEST_LOG and all(is_log(item, depth + 1) for item in value)
+    if type(value) is int:
+        return abs(value) <= _LARGEST_NUMBER
+    return value is None or isinstance(value, (bool, float, str))
 
 
 def _require(fits: bool, where: str, value: object, expected: str) -> None:

@@ -58,8 +58,10 @@ class ModelAttributes:
         Raises:
             CheckpointCorruptError: no training has kept one of them.
         """
+        there = variables_of(self._model)
         for name, value in values.items():
-            if not self._is_own(name) or type(value) not in _PLAIN:
+            plain = type(value) in _PLAIN and type(there.get(name)) in _PLAIN  # and no layer, say
+            if not plain or not self._is_own(name):
                 raise CheckpointCorruptError(f"its attribute {name!r:.80} of the model is invalid")
 
     def put_back(self, values: Mapping[str, Any]) -> list[str]:

@@ -18,13 +18,15 @@ from overlap_train._callbacks.settings import Settings
 from overlap_train._callbacks.state import check_all, restore_all
 from overlap_train._checkpoint.configuration import describe_callbacks, differences
 from overlap_train._checkpoint.content import Found, StartPoint, Told, understood
+from overlap_train._checkpoint.meta import Extent
 from overlap_train._checkpoint.model_attributes import ModelAttributes
 from overlap_train._checkpoint.state import CheckpointState
 from overlap_train._checkpoint.values import stored_values
 from overlap_train._checkpoint.writing import VALIDATED, CheckpointWriter
-from overlap_train._data.cursor import Cursor, CursorState
+from overlap_train._data.cursor import Cursor, CursorState, check_remembered
 from overlap_train._keras.randomness import set_random_states
 from overlap_train._snapshot import ModelState
+from overlap_train._support.printing import told
 from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
 from overlap_train.options.checkpoint import CheckpointPolicy
 from overlap_train.records import Span
@@ -43,7 +45,8 @@ class Resumer(CheckpointWriter):
         belongs_to: Mapping[str, str],
         variables: ModelState,
         *,
-        num_batches: int | None = None,
+        extent: Extent | None = None,
+        check_data: Callable[[CursorState], None] = check_remembered,
         attributes: ModelAttributes | None = None,
         told: Told | None = None,
         say: Callable[[str], None] = lambda message: None,
@@ -55,7 +58,8 @@ class Resumer(CheckpointWriter):
             policy: where, when and how many.
             belongs_to: what a checkpoint has to belong to, part by part.
             variables: whose values are stored.
-            num_batches: in one pass over the data, where that is known.
+            extent: of the epochs of this training.
+            check_data: raises ValueError for a position in the data that is none.
             attributes: of the model; None if none are stored.
             told: what may differ from the checkpoint, but is to be told.
             say: told what differs.
@@ -69,7 +73,7 @@ class Resumer(CheckpointWriter):
         super().__init__(
             policy, belongs_to, variables, attributes=attributes, told=told, say=say, record=record
         )
-        self._num_batches = num_batches
+        self._extent, self._check_data = extent or Extent(), check_data
         self._appending: list[keras.callbacks.CSVLogger] = []
         try:
             self._found = self._load()
@@ -199,8 +203,8 @@ class Resumer(CheckpointWriter):
             set_random_states(found.random, known)
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise CheckpointMismatchError(
-                f"the checkpoint's random states cannot be put back ({error!r:.160}); was it written with "
-                "other versions of TensorFlow or Keras? Give another directory to start afresh"
+                f"the checkpoint's random states cannot be put back ({told(error):.160}); was it written "
+                "with other versions of TensorFlow or Keras? Give another directory to start afresh"
             ) from error
 
     def _tell_changes(self, found: Found) -> None:
@@ -222,7 +226,7 @@ class Resumer(CheckpointWriter):
         found: list[Found] = []
 
         def check(state: CheckpointState) -> None:
-            newest = understood(state, self._variables, self._num_batches)
+            newest = understood(state, self._variables, self._extent, self._check_data)
             if self._attributes is not None:
                 self._attributes.check(newest.attributes)
             self._require_one_kind(newest)

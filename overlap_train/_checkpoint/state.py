@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from overlap_train._support.arguments import require_each, shown
+from overlap_train._support.arguments import plain_text, require_each, shown
 from overlap_train.errors import CheckpointMismatchError
 
 __all__ = ["CheckpointState", "layout", "shortened"]
@@ -100,8 +100,12 @@ def _difference(stored: str | None, wanted: str | None) -> str:
 def shortened(value: object) -> str:
     """Returns a value as a message shows it, whatever a file holds: text of bounded length."""
     if isinstance(value, str):
-        return repr(value if len(value) <= _LONGEST_SHOWN else value[: _LONGEST_SHOWN - 3] + "...")
+        text = plain_text(value)
+        return repr(text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "...")
     if isinstance(value, int) and value.bit_length() > 1024:
         return f"an integer of {value.bit_length()} bits"
-    text = reprlib.repr(value)
+    try:
+        text = reprlib.repr(value)
+    except ValueError:  # of an integer in it that has more digits than Python writes out
+        return f"a {type(value).__name__} that cannot be printed"
     return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "..."

@@ -26,6 +26,7 @@ from overlap_train._checkpoint.values import specs_of
 from overlap_train._copies.kept import KeptState
 from overlap_train._keras.randomness import random_states
 from overlap_train._snapshot import InsideEpochs, ModelState, Values
+from overlap_train._support.threads import submitted
 from overlap_train.options.checkpoint import CheckpointPolicy
 from overlap_train.records import Span
 
@@ -182,7 +183,7 @@ class CheckpointWriter:
             self._attributes.changed() if self._attributes is not None else {},
             self._settings.changed(),
         )
-        self._writing = self._writer.submit(self._write, point, values, captured)
+        self._writing = submitted(self._writer, self._write, point, values, captured)
 
     def _captured(self, callbacks: Iterable[keras.callbacks.Callback]) -> tuple[KeptState, ...]:
         """Returns what callbacks remember; says of what no checkpoint will hold, once."""

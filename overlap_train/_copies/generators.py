@@ -11,26 +11,27 @@ import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import NoneType
 from typing import Any
 
 import numpy as np
 
+from overlap_train._keras.generator_states import (
+    BIT_GENERATORS,
+    require_numpy_state,
+    require_python_state,
+    require_seeds,
+)
+
 __all__ = [
-    *("GeneratorValue", "copied_generator", "is_generator", "made_generator", "set_generator", "takes_state"),
+    *("GeneratorValue", "copied_generator", "is_generator", "made_generator", "require_state"),
+    *("set_generator", "takes_state"),
 ]
 
-_BITS: Mapping[str, Any] = {
-    kind.__name__: kind
-    for kind in (
-        *(np.random.MT19937, np.random.PCG64, np.random.PCG64DXSM, np.random.Philox, np.random.SFC64),
-    )
-}
+_BITS: Mapping[str, Any] = {name: getattr(np.random, name) for name in BIT_GENERATORS}
 _NUMBER = r"(-?[\d.e+-]+)"
 _COUNT = re.compile(r"count\(" + _NUMBER + "(?:, " + _NUMBER + r")?\)")
-# All of a seed sequence; NumPy would take fewer, and what is compared with it later needs each.
-_PARTS = frozenset(("entropy", "spawn_key", "pool_size", "n_children_spawned"))
-_LARGEST_POOL = 64
+# Of a counter, which tells where it stands as a text of at most 4300 digits.
+_LONGEST_BITS = 1 << 13
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +52,8 @@ def is_generator(value: Any) -> bool:
     kinds = (random.Random, np.random.Generator, np.random.RandomState, np.random.SeedSequence)
     if type(value) is itertools.count:
         return _COUNT.fullmatch(repr(value)) is not None
+    if type(value) is np.random.SeedSequence:
+        return _is_short(value)
     return type(value) in kinds or type(value) in _BITS.values()
 
 
@@ -69,7 +72,7 @@ def copied_generator(value: Any) -> GeneratorValue:
         return GeneratorValue("count", tuple(_number(text) for text in numbers if text))
     bits = value.bit_generator if kind is np.random.Generator else value
     seeds = getattr(bits, "seed_seq", None)
-    known = type(seeds) is np.random.SeedSequence
+    known = type(seeds) is np.random.SeedSequence and _is_short(seeds)
     state = {"bits": _copied_state(bits.state), "seeds": _sequence(seeds) if known else None}
     return GeneratorValue(kind.__name__, state)
 
@@ -78,11 +81,10 @@ def made_generator(value: GeneratorValue) -> Any:
     """Returns a generator with a state.
 
     Raises:
-        KeyError: there is no such kind or bit generator.
-        TypeError: the state is none, as for `ValueError`, `AttributeError` and `OverflowError`.
+        TypeError: the state is none, as for `ValueError` and `KeyError`.
     """
     kind, state = value.kind, value.state
-    _require_plain(state)
+    require_state(value)
     if kind == "Random":
         made = random.Random()
         made.setstate(state)
@@ -90,29 +92,54 @@ def made_generator(value: GeneratorValue) -> Any:
     if kind == "count":
         return itertools.count(*state)
     if kind == "SeedSequence":
-        return _made_sequence(state)
+        return np.random.SeedSequence(**state)
     if kind == "RandomState":
         legacy = np.random.RandomState(_BITS[state["bit_generator"]]())
         legacy.set_state(_copied_state(state))
         return legacy
-    name = state["bits"]["bit_generator"]
-    if kind not in ("Generator", name):
-        raise ValueError(f"a {kind} with the state of a {name}")
-    seeds = state["seeds"]
-    bits = _BITS[name]() if seeds is None else _BITS[name](_made_sequence(seeds))
+    made_of, seeds = _BITS[state["bits"]["bit_generator"]], state["seeds"]
+    bits = made_of() if seeds is None else made_of(np.random.SeedSequence(**seeds))
     bits.state = _copied_state(state["bits"])
     return np.random.Generator(bits) if kind == "Generator" else bits
 
 
-def _require_plain(state: Any) -> None:
-    """Raises `TypeError` for what no state holds: NumPy would read a range to its end, if it has one."""
-    if isinstance(state, dict):
-        state = list(state.values())
-    if isinstance(state, (list, tuple)):
-        for part in state:
-            _require_plain(part)
-    elif not isinstance(state, (np.ndarray, np.generic, int, float, str, NoneType)):
-        raise TypeError(f"a state with a {type(state).__name__}")
+def require_state(value: GeneratorValue) -> None:
+    """Makes sure that a state is that of a generator of its kind, and can be handed to it.
+
+    Raises:
+        TypeError: it is none, as for `ValueError` and `KeyError`.
+    """
+    kind, state = value.kind, value.state
+    if kind == "Random":
+        require_python_state(state)
+    elif kind == "count":
+        if type(state) is not tuple or not 1 <= len(state) <= 2 or not all(map(_is_number, state)):
+            raise TypeError("a counter that stands at no number")
+    elif kind == "SeedSequence":
+        require_seeds(state)
+    elif kind == "RandomState":
+        require_numpy_state(state, legacy=True)
+    elif type(state) is not dict or state.keys() != {"bits", "seeds"}:
+        raise TypeError("a generator without all of its parts")
+    else:
+        name = require_numpy_state(state["bits"])
+        if kind not in ("Generator", name):
+            raise ValueError(f"another generator with the state of a {name}")
+        if state["seeds"] is not None:
+            require_seeds(state["seeds"])
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is float or (type(value) is int and value.bit_length() <= _LONGEST_BITS)
+
+
+def _is_short(seeds: np.random.SeedSequence) -> bool:
+    """Whether a sequence of seeds is one that a file may hold."""
+    try:
+        require_seeds(_sequence(seeds))
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def takes_state(live: Any, value: GeneratorValue) -> bool:
@@ -131,7 +158,12 @@ def takes_state(live: Any, value: GeneratorValue) -> bool:
 
 
 def set_generator(live: Any, value: GeneratorValue) -> None:
-    """Gives a generator a state that it takes."""
+    """Gives a generator a state that it takes.
+
+    Raises:
+        ValueError: it is none, as for `TypeError` and `KeyError`.
+    """
+    require_state(value)
     if value.kind == "Random":
         live.setstate(value.state)
     elif value.kind == "RandomState":
@@ -148,7 +180,7 @@ def _spawn_alike(now: GeneratorValue, value: GeneratorValue) -> bool:
 
 
 def _same(first: Any, second: Any) -> bool:
-    return first is not None and repr(sorted(first.items())) == repr(sorted(second.items()))
+    return first is not None and dict(first) == dict(second)
 
 
 def _sequence(seeds: Any) -> dict[str, Any]:
@@ -159,14 +191,6 @@ def _sequence(seeds: Any) -> dict[str, Any]:
         "pool_size": seeds.pool_size,
         "n_children_spawned": seeds.n_children_spawned,
     }
-
-
-def _made_sequence(parts: Any) -> np.random.SeedSequence:
-    if parts.keys() != _PARTS:
-        raise ValueError(f"seeds of {sorted(parts)!r:.80}")
-    if not 4 <= parts["pool_size"] <= _LARGEST_POOL:
-        raise ValueError(f"a pool of {parts['pool_size']!r:.80}")
-    return np.random.SeedSequence(**parts)
 
 
 def _copied_state(state: Any) -> Any:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from overlap_train._copies.generators import GeneratorValue, made_generator
+from overlap_train._copies.hashing import spread
 from overlap_train._copies.objects import ObjectValue
 from overlap_train._copies.standard import made_of
 from overlap_train._copies.values import VariableValue
@@ -63,6 +64,12 @@ def _list_of(dtype: type) -> Callable[[npt.NDArray[Any]], list[Any]]:
     return listed
 
 
+def _dict(parts: Any) -> dict[Any, Any]:
+    pairs = [(key, item) for key, item in parts]
+    spread(key for key, _ in pairs)
+    return dict(pairs)
+
+
 def _object(parts: Any) -> ObjectValue:
     kind, partial, items, attributes = parts
     if not isinstance(kind, str) or not isinstance(partial, bool) or not isinstance(attributes, dict):
@@ -94,9 +101,9 @@ MADE_OF_ARRAY: Mapping[str, Any] = {
 }
 _MADE_OF_PARTS: Mapping[str, Any] = {
     "tuple": tuple,
-    "set": set,
-    "frozenset": frozenset,
-    "dict": dict,
+    "set": lambda parts: set(spread(parts)),
+    "frozenset": lambda parts: frozenset(spread(parts)),
+    "dict": _dict,
     "bytes": bytes.fromhex,
     "complex": lambda parts: complex(*parts),
     "bytearray": bytearray.fromhex,

@@ -289,20 +289,29 @@ def check_object(kind: Any, value: ObjectValue) -> None:
             raise ValueError(f"{name!r} is no attribute of a {kind.__name__}")
     if issubclass(kind, (enum.Enum, *_STATEFUL)):
         return  # whose members and variables are looked for
+    if kind is collections.defaultdict:
+        factory = value.attributes.get("default_factory")
+        if not isinstance(factory, (str, type(None))):
+            raise ValueError(f"a defaultdict with a factory of type {type(factory).__name__}")
     base = base_of(kind)
     content = dict if issubclass(base, dict) else type(None) if base is object else base
     if type(value.items) is not content:
         raise ValueError(f"a {kind.__name__} is made of a {content.__name__}")
 
 
-def check_objects(value: Any, classes: Classes) -> None:
+def check_objects(value: Any, classes: Classes, seen: set[int] | None = None) -> None:
     """Makes sure that the objects in a value are what their classes allow, as far as these are found.
+
+    Args:
+        value: of a file.
+        classes: finds them.
+        seen: the `id` of what need not be looked at again, which several values may hold.
 
     Raises:
         ValueError: one is not, see `check_object`.
     """
     holders: Any = (*_CONTAINERS, tuple, frozenset, ObjectValue)
-    left, seen = [value], set()
+    left, seen = [value], set() if seen is None else seen
     while left:
         value = left.pop()
         if not isinstance(value, holders) or id(value) in seen:

@@ -24,6 +24,7 @@ from overlap_train._copies.making import HOLDERS, MADE_OF_ARRAY, made, written
 from overlap_train._copies.objects import ObjectValue
 from overlap_train._copies.standard import parts_of
 from overlap_train._copies.values import DEEPEST, VariableValue, is_shareable
+from overlap_train._support.printing import told
 from overlap_train.errors import CheckpointCorruptError
 
 __all__ = ["pack", "unpack"]
@@ -91,7 +92,7 @@ def unpack(
         return tuple(_state(entry, unpacker) for entry in described)
     except _UNFIT as error:
         raise CheckpointCorruptError(
-            f"A state in it is invalid ({error!r:.160}). Take an older checkpoint or start afresh."
+            f"A state in it is invalid ({told(error):.160}). Take an older checkpoint or start afresh."
         ) from error
 
 

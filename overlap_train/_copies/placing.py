@@ -8,23 +8,22 @@ object takes which, before the first is put back.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import keras
-import numpy as np
-
 from overlap_train._copies import objects
-from overlap_train._copies.generators import GeneratorValue, made_generator, set_generator, takes_state
+from overlap_train._copies.fitting import are_equal, has_to_be_there, takes
+from overlap_train._copies.generators import GeneratorValue, made_generator, set_generator
+from overlap_train._copies.hashing import Members
 from overlap_train._copies.objects import Classes, NotPutBackError, ObjectValue
 from overlap_train._copies.values import VariableValue, copied, is_shareable, is_variable, tf_variable
 from overlap_train._inspection.lookup import variables_of
 
-__all__ = ["Placing"]
+__all__ = ["Placing", "members_of"]
 
-_CONTAINERS = (list, dict, set, deque)
 _LISTS = (list, tuple, deque)
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 # Live objects at the places of one value. More would be walked through again and again.
@@ -49,6 +48,8 @@ class Placing:
         self._places: dict[int, Any] = {}
         self._new: dict[int, Any] = {}
         self._sound: set[int] = set()
+        self._found: dict[int, Any] = {}
+        self._members: dict[bool, Members] = {}
         self._classes_there: dict[str, type] = {}
         self._classes: Classes = lambda name: None
         self._copy_arrays = True
@@ -101,11 +102,19 @@ class Placing:
             return
         rows = list(dict.items(live))
         for number, (key, item) in enumerate(value.items()):
-            found = self._found_key(key)
-            if found is not _OTHER:
-                yield dict.get(live, found), item
+            found, there = self._found_in(live, key)
+            if found:
+                yield there, item
             elif number < len(rows):
                 yield from zip(rows[number], (key, item), strict=True)
+
+    def _found_in(self, live: dict[Any, Any], key: Any) -> tuple[bool, Any]:
+        """Returns whether a key is one that a live dict can be asked for, and what is there."""
+        try:
+            found = self._found_key(key)
+            return found is not _OTHER, dict.get(live, found)
+        except Exception:  # of a key whose class has no hash, say
+            return False, None
 
     def _found_key(self, key: Any) -> Any:
         """Returns what a key is in a live dict, or `_OTHER` if that is an object that is one by itself."""
@@ -114,23 +123,24 @@ class Placing:
             return _OTHER if any(part is _OTHER for part in parts) else type(key)(parts)
         if not isinstance(key, ObjectValue):
             return key
-        try:
-            made = objects.made(replace(key, items=self._found_key(key.items)), self._class_named)
-        except (NotPutBackError, ValueError):
-            return _OTHER
-        return _OTHER if objects.changes(made) else made
+        if id(key) not in self._found:
+            self._found[id(key)] = _OTHER
+            with contextlib.suppress(NotPutBackError, ValueError):
+                made = objects.made(replace(key, items=self._found_key(key.items)), self._class_named)
+                self._found[id(key)] = _OTHER if objects.changes(made) else made
+        return self._found[id(key)]
 
     def settle(self) -> None:
         """Decides which live object takes which value: each takes one, those with the least choice first."""
         taken: dict[int, Any] = {}
         fitting = [
-            (value, [live for live in lives if _takes(live, value)]) for value, lives in self._offers.values()
+            (value, [live for live in lives if takes(live, value)]) for value, lives in self._offers.values()
         ]
         for value, lives in sorted(fitting, key=lambda pair: len(pair[1])):
             free = [live for live in lives if id(live) not in taken]
             if not self._tells_sharing:
-                shared = [live for live in lives if _are_equal(taken.get(id(live)), value)]
-                free = shared or free or [live for live in lives if _has_to_be_there(value)]
+                shared = [live for live in lives if are_equal(taken.get(id(live)), value)]
+                free = shared or free or [live for live in lives if has_to_be_there(value)]
             if free:
                 taken[id(free[0])] = value
                 self._places[id(value)] = free[0]
@@ -143,9 +153,14 @@ class Placing:
             variables: whether a variable has to be there.
 
         Raises:
-            ValueError: a variable is to be put back where there is none, or one of another shape or dtype.
+            ValueError: a variable is to be put back where there is none, or one of another shape or dtype; or
+                a member of a set has no hash.
             NotPutBackError: an object cannot be put back.
         """
+        if variables not in self._members:
+            trial = _Trial(self._class_named, self._places, stands_in=variables)
+            self._members[variables] = Members(trial.put, lambda: trial.stood_in)
+        self._members[variables].check(value)
         left, seen = [value], set()
         while left:
             value = left.pop()
@@ -246,65 +261,42 @@ class Placing:
         return self._classes_there.get(name) or self._classes(name)
 
 
+class _Trial(Placing):
+    """Makes values apart from what is live, which stays as it is.
+
+    Attributes:
+        stood_in: whether something else has stood for what can only be there.
+    """
+
+    def __init__(self, classes: Classes, there: Mapping[int, Any], *, stands_in: bool) -> None:
+        super().__init__()
+        self.turn_to(classes, copy_arrays=False)
+        self._there, self._stands_in = there, stands_in
+        self.stood_in = False
+
+    def _put(self, value: Any) -> Any:
+        if not isinstance(value, (VariableValue, ObjectValue)):
+            return super()._put(value)
+        live = self._there.get(id(value))
+        if isinstance(value, VariableValue) and (live is not None or not self._stands_in):
+            return value.tensor if live is None else live
+        if isinstance(value, ObjectValue):
+            with contextlib.suppress(NotPutBackError):
+                return super()._put(value)
+        if live is None:
+            self.stood_in = True
+        return object() if live is None else live
+
+
+def members_of(classes: Classes) -> Members:
+    """Returns what checks the members of sets before it is known what is live in their places."""
+    trial = _Trial(classes, {}, stands_in=True)
+    return Members(trial.put, lambda: trial.stood_in)
+
+
 def _are_plain(items: Iterable[Any]) -> bool:
     """Whether there is nothing to look into, as in a history, which is long."""
     return _PLAIN.issuperset(map(type, items))
-
-
-def _takes(live: Any, value: Any) -> bool:
-    """Whether a live object can be changed to what a value says."""
-    if isinstance(value, VariableValue):
-        return is_variable(live) and _fits(live, value)
-    if isinstance(value, GeneratorValue):
-        return takes_state(live, value)
-    if isinstance(value, ObjectValue):
-        if objects.class_name(type(live)) != value.kind:
-            return False
-        variables = objects.state_variables(live)
-        if variables is not None:
-            return _all_fit(variables, value.items)
-        # One that nothing changes may be a constant of the user's; where it was, another stands by now.
-        frozen = getattr(getattr(type(live), "__dataclass_params__", None), "frozen", False)
-        apart = objects.comes_apart(type(live)) or isinstance(live, keras.callbacks.Callback)
-        return apart and objects.changes(live) and not frozen
-    alike = type(live) is type(value) and type(value) in _CONTAINERS
-    return alike and (not isinstance(value, deque) or live.maxlen == value.maxlen)
-
-
-def _all_fit(variables: list[Any], items: Any) -> bool:
-    kept = items if isinstance(items, list) else []
-    return len(kept) == len(variables) and all(
-        item is None or (isinstance(item, VariableValue) and _fits(variable, item))
-        for variable, item in zip(variables, kept, strict=True)
-    )
-
-
-def _fits(live: Any, value: VariableValue) -> bool:
-    target = tf_variable(live)
-    return bool(target.dtype == value.tensor.dtype and target.shape.is_compatible_with(value.tensor.shape))
-
-
-def _has_to_be_there(value: Any) -> bool:
-    return isinstance(value, VariableValue) or (isinstance(value, ObjectValue) and value.partial)
-
-
-def _are_equal(first: Any, second: Any) -> bool:
-    """Whether two values say the same, so that they may be copies of one object."""
-    if type(first) is not type(second):
-        return False
-    if isinstance(first, VariableValue):
-        return _are_equal(first.tensor.numpy(), second.tensor.numpy())
-    if isinstance(first, np.ndarray):
-        alike = (first.shape, first.dtype) == (second.shape, second.dtype)
-        return alike and first.tobytes() == second.tobytes()
-    if isinstance(first, ObjectValue):
-        parts = [[each.kind, each.items, dict(each.attributes)] for each in (first, second)]
-        return _are_equal(*parts)
-    if isinstance(first, dict):
-        return _are_equal([*first.items()], [*second.items()])
-    if isinstance(first, _LISTS):
-        return len(first) == len(second) and all(map(_are_equal, first, second))
-    return repr(first) == repr(second)
 
 
 def _assigned(live: Any, value: VariableValue) -> Any:

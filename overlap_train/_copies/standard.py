@@ -19,6 +19,10 @@ from typing import Any, NamedTuple
 __all__ = ["is_standard", "made_of", "parts_of"]
 
 
+# Of integers that are divided by each other as a value is made: that takes the square of their length.
+_LONGEST_BITS = 1 << 14
+
+
 class _Kind(NamedTuple):
     """How one kind of value is written, and made of what has been written."""
 
@@ -47,9 +51,13 @@ def _span(parts: Any) -> datetime.timedelta:
 
 
 def _whole(parts: Any) -> list[int]:
-    if not all(type(part) is int for part in parts):
-        raise TypeError(f"whole numbers, and not {parts!r:.80}")
+    if not all(map(_is_short, parts)):
+        raise TypeError("a value of others than whole numbers, or of too long ones")
     return list(parts)
+
+
+def _is_short(part: Any) -> bool:
+    return type(part) is int and part.bit_length() <= _LONGEST_BITS
 
 
 def _zone(key: Any) -> zoneinfo.ZoneInfo:
@@ -94,6 +102,10 @@ def is_standard(value: Any) -> bool:
     """Whether a value is of one of these kinds, and not of a subclass that may hold more."""
     if type(value) is slice:
         return all(part is None or type(part) is int for part in (value.start, value.stop, value.step))
+    if type(value) is fractions.Fraction:
+        return _is_short(value.numerator) and _is_short(value.denominator)
+    if type(value) is range:
+        return all(map(_is_short, (value.start, value.stop, value.step)))
     if type(value) is zoneinfo.ZoneInfo:
         return value.key is not None
     if type(value) in (datetime.datetime, datetime.time):
@@ -116,5 +128,5 @@ def made_of(name: str, parts: Any) -> Any:
     """
     value = _KINDS[name].made(parts)
     if not is_standard(value):  # a slice of lists, say, which is never written
-        raise TypeError(f"a {name} of {parts!r:.80}")
+        raise TypeError(f"a {name} of other parts than are written for it")
     return value

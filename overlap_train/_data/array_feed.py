@@ -110,20 +110,26 @@ class ArrayFeed(Feed):
         drawn = begun and not self._orders.repeats
         return {**seed, "order": self._orders[self.drawn - 1]} if drawn else seed
 
-    def recall(self, drawn: int, remembered: dict[str, Any]) -> Sequence[str]:
-        seed = remembered.get("seed", self._orders.seed)  # which earlier releases did not write
-        if type(seed) not in (int, NoneType):
-            raise ValueError("the seed of its rows is no integer")
-        if self._shuffle and seed != self._orders.seed:
-            self._orders.draw_under(seed)
+    def check(self, remembered: dict[str, Any], *, begun: bool) -> None:
+        seed = remembered.get("seed")
+        if type(seed) not in (int, NoneType) or (seed is not None and seed.bit_length() >= 64):
+            raise ValueError("the seed of its rows is no integer, or a too long one")
         if "order" not in remembered:
-            return ()
-        order = np.asarray(remembered["order"])
-        if order.dtype != np.int64 or order.shape != (self.num_samples,):
+            return
+        order = remembered["order"]
+        order = order.numpy() if isinstance(order, tf.Tensor) else order
+        if type(order) is not np.ndarray or order.dtype != np.int64 or order.shape != (self.num_samples,):
             raise ValueError(f"the order of its rows is no int64[{self.num_samples}]")
         if not np.array_equal(np.sort(order), np.arange(self.num_samples)):
             raise ValueError("the order of its rows is no permutation")
-        self._orders.recall(drawn - 1, tf.constant(order))
+
+    def recall(self, drawn: int, remembered: dict[str, Any]) -> Sequence[str]:
+        self.check(remembered, begun=True)
+        seed = remembered.get("seed", self._orders.seed)  # which earlier releases did not write
+        if self._shuffle and seed != self._orders.seed:
+            self._orders.draw_under(seed)
+        if "order" in remembered:
+            self._orders.recall(drawn - 1, tf.constant(np.asarray(remembered["order"])))
         return ()
 
     def forget(self, drawn: int, seen: int = 0) -> None:

@@ -13,8 +13,10 @@ from typing import Any
 
 from overlap_train._data.feed import Feed
 from overlap_train._keras.data import warn_out_of_data
+from overlap_train._support.arguments import shown
+from overlap_train._support.numbers import is_count
 
-__all__ = ["Cursor", "CursorState"]
+__all__ = ["Cursor", "CursorState", "check_remembered"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +228,8 @@ class Cursor:
         Raises:
             ValueError: the data cannot go on from there.
         """
-        self._found = _found_by(state)
+        check_remembered(state, self.feed, asked=self._asked is not None)
+        self._found = state.data.get("found")
         others = self.feed.recall(state.drawn, state.data)
         self._marked = state.data.get("marked", state.epochs)
         self._told_ended, self._told_begun = self._marked, self._marked + ("marked" in state.data)
@@ -265,14 +268,22 @@ class Cursor:
             self._told_begun = self._told_ended
 
 
-def _found_by(state: CursorState) -> tuple[int, int] | None:
-    """Returns what another process has found of the length of a pass.
+def check_remembered(state: CursorState, feed: Feed | None = None, *, asked: bool = False) -> None:
+    """Makes sure that what another process remembered beside a place in the data can be, and changes nothing.
+
+    Args:
+        state: of a file that has checked the place.
+        feed: the data, if it is to go on from there.
+        asked: whether the epochs have a length of their own, so that a pass may outlast them.
 
     Raises:
         ValueError: it is invalid.
     """
-    found = state.data.get("found")
-    counts = isinstance(found, tuple) and len(found) == 2 and all(type(n) is int and n > 0 for n in found)
+    found, marked = state.data.get("found"), state.data.get("marked", state.epochs)
+    counts = isinstance(found, tuple) and len(found) == 2 and all(is_count(n) and n > 0 for n in found)
     if found is not None and not counts:
-        raise ValueError(f"the length of its passes is invalid ({found!r:.160})")
-    return found
+        raise ValueError(f"the length of its passes is invalid ({shown(found)})")
+    if not is_count(marked, state.epochs):
+        raise ValueError(f"its pass began before epoch {shown(marked)}, and {state.epochs} epochs have ended")
+    if feed is not None:
+        feed.check(state.data, begun=state.open and (state.within or (asked and state.seen > 0)))

@@ -46,11 +46,18 @@ class DrawnVariables:
         Raises:
             ValueError: it is not of these variables.
         """
+        self.check(stored)
+        self._values[number] = [tf.constant(array) for array in stored]
+
+    def check(self, stored: Any) -> None:
+        """Makes sure that values may be these variables'.
+
+        Raises:
+            ValueError: they are not.
+        """
         arrays = stored if isinstance(stored, list) else []
-        expected = [(each.dtype.as_numpy_dtype, tuple(each.shape)) for each in self._variables]
-        if [(getattr(a, "dtype", None), getattr(a, "shape", None)) for a in arrays] != expected:
+        if len(arrays) != len(self._variables) or not all(map(_fits, self._variables, arrays)):
             raise ValueError("the variables of its pipeline are invalid")
-        self._values[number] = [tf.constant(array) for array in arrays]
 
     def put_back(self, number: int) -> None:
         """Has the variables stand as a pass was made; nobody may draw.
@@ -66,3 +73,10 @@ class DrawnVariables:
     def forget(self, number: int) -> None:
         """Says that nobody will go back to before a pass."""
         self._values = {each: values for each, values in self._values.items() if each >= number}
+
+
+def _fits(variable: CapturedVariable, array: Any) -> bool:
+    """Whether a variable can have such a value; a shape that it leaves open is that of any."""
+    if not isinstance(array, np.ndarray) or array.dtype != variable.dtype.as_numpy_dtype:
+        return False
+    return bool(variable.shape.is_compatible_with(array.shape))

@@ -95,7 +95,8 @@ class Feed(abc.ABC):
         opened = self.new_pass()
         if hasattr(opened, "get_next"):
             for _ in range(seen):
-                next(opened)
+                if next(opened, None) is None:
+                    raise ValueError(f"the training data ended before batch {seen}, where it had stood")
         return opened
 
     def keep(self, limit_bytes: int) -> bool:
@@ -163,6 +164,17 @@ class Feed(abc.ABC):
             seen: batches used of it.
         """
         return {}
+
+    def check(self, remembered: dict[str, Any], *, begun: bool) -> None:
+        """Makes sure that this can be what another process remembered, and changes nothing.
+
+        Args:
+            remembered: by a file.
+            begun: whether a pass is to be opened again.
+
+        Raises:
+            ValueError: it is none.
+        """
 
     def recall(self, drawn: int, remembered: dict[str, Any]) -> Sequence[str]:
         """Takes what another process remembered; a `rewind` or `reopen` follows.

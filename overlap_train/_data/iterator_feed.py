@@ -31,8 +31,12 @@ from overlap_train._data.preprocessing import Preprocess
 from overlap_train._data.row_orders import in_background
 from overlap_train._data.source_state import NotesState, SourceState, begun_at, state_at
 from overlap_train._keras.data import Pipeline
+from overlap_train._support.printing import told
 
 __all__ = ["IteratorFeed"]
+
+# Passes that are made again only to leave the user's shuffles as they would: 50 us each, and all for little.
+_MOST_LEFT = 1 << 18
 
 
 class IteratorFeed(Feed):
@@ -167,6 +171,13 @@ class IteratorFeed(Feed):
             self._taken[self.drawn, begun] = {"begun": begun, **self._state.take()}
         return self._taken[self.drawn, begun]
 
+    def check(self, remembered: dict[str, Any], *, begun: bool) -> None:
+        if self._rewinds_variables:
+            if begun or "variables" in remembered:
+                self._variables.check(remembered.get("variables"))
+        elif self._state is not None:
+            self._state.check(remembered)
+
     def recall(self, drawn: int, remembered: dict[str, Any]) -> Sequence[str]:
         if self._rewinds_variables and "variables" in remembered:
             self._variables.take(drawn, remembered["variables"])
@@ -177,7 +188,7 @@ class IteratorFeed(Feed):
         try:
             others = self._state.put_back(remembered)
         except (LookupError, TypeError, AttributeError, OverflowError) as error:
-            raise ValueError(f"the state of its data is invalid ({error!r:.160})") from error
+            raise ValueError(f"the state of its data is invalid ({told(error):.160})") from error
         self._recalled, self._position = True, remembered.get("position")
         return others
 
@@ -272,7 +283,7 @@ class IteratorFeed(Feed):
 
     def leave(self, drawn: int) -> None:
         possible = self._kept is None and not self._recalled and self.rewindable
-        if possible and 0 < drawn != self.drawn:
+        if possible and 0 < drawn != self.drawn and drawn < _MOST_LEFT:
             self._made_again(drawn)
 
     def _made_again(self, number: int) -> Any:

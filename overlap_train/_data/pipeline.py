@@ -106,9 +106,8 @@ def shuffles_of(data: Any) -> frozenset[int]:
     Pipelines made from one of them draw from the same seeds in turn. Of what functions draw from besides
     nobody knows whether it is the same: all have `UNKNOWN`. Whatever else than a dataset has none.
     """
-    stages = list(stages_of(data))
-    unknown = {UNKNOWN} if any(map(hides_sources, stages)) else set()
-    return frozenset(unknown.union(id(stage._variant_tensor) for stage in stages if reorders(stage)))
+    unknown = {UNKNOWN} if hides_a_source(data) else set()
+    return frozenset(unknown.union(id(each._variant_tensor) for each in stages_of(data) if reorders(each)))
 
 
 def cache_files(data: Any) -> frozenset[str]:
@@ -197,7 +196,7 @@ def keeps_state(dataset: Any) -> bool:
 
     That is how `tf.random.Generator` and Keras's random layers draw in `Dataset.map`.
     """
-    if any(map(hides_sources, stages_of(dataset))):
+    if hides_a_source(dataset):
         return True
     return any(op.startswith(_WRITING_OPS) for stage in stages_of(dataset) for op in _function_ops(stage))
 
@@ -208,7 +207,7 @@ def keeps_more_than_variables(dataset: Any) -> bool:
 
     So does whoever draws from an iterator or a queue.
     """
-    if any(map(hides_sources, stages_of(dataset))):
+    if hides_a_source(dataset):
         return True
     for function in (function for stage in stages_of(dataset) for function in stage._functions()):
         concrete = function.function
@@ -217,6 +216,12 @@ def keeps_more_than_variables(dataset: Any) -> bool:
         if any(op.startswith("LookupTable") for op in writing) or (writing and not written):
             return True
     return False
+
+
+@looked_up_once
+def hides_a_source(dataset: Any) -> bool:
+    """Whether a function of the pipeline draws from what is not known; see `hides_sources`."""
+    return any(map(hides_sources, stages_of(dataset)))
 
 
 @looked_up_once
@@ -280,21 +285,17 @@ def captured_by(dataset: Any) -> list[CapturedVariable]:
 @looked_up_once
 def read_by(dataset: Any) -> list[str]:
     """Returns the names of what a pass depends on besides, and somebody may set: variables, then others."""
-    stages = list(stages_of(dataset))
-    functions = [function.function for stage in stages for function in stage._functions()]
+    functions = [function.function for stage in stages_of(dataset) for function in stage._functions()]
     tables = ["a lookup table" for function in functions if find_tables(function)]
-    hidden = [
-        "an iterator, a queue or a dataset that is not found" for stage in stages if hides_sources(stage)
-    ]
-    return [*(variable.name for variable in captured_by(dataset)), *tables[:1], *hidden[:1]]
+    hidden = ["an iterator, a queue or a dataset that is not found"] if hides_a_source(dataset) else []
+    return [*(variable.name for variable in captured_by(dataset)), *tables[:1], *hidden]
 
 
 def python_functions(dataset: Any) -> list[Any]:
     """Returns the functions that a pipeline calls in Python; None for each that cannot be found."""
-    stages = list(stages_of(dataset))
-    nodes = [node for stage in stages for node in _function_nodes(stage) if "PyFunc" in node.op]
-    hidden = [None for stage in stages if hides_sources(stage)]
-    return [*(python_function(node.attr["token"].s) for node in nodes), *hidden]
+    nodes = [node for stage in stages_of(dataset) for node in _function_nodes(stage) if "PyFunc" in node.op]
+    found = [python_function(node.attr["token"].s) for node in nodes]
+    return [*found, None] if hides_a_source(dataset) else found
 
 
 def _is_reordering(stage: tf.data.Dataset) -> bool:

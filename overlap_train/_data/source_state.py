@@ -22,6 +22,13 @@ class SourceState(Protocol):
             TypeError: it cannot be held by one.
         """
 
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Makes sure that a state of a file is one, whether or not this source takes it; changes nothing.
+
+        Raises:
+            ValueError: it is none.
+        """
+
     def put_back(self, state: Mapping[str, Any]) -> list[str]:
         """Puts a state of another process back; returns what of it stays as it is."""
 

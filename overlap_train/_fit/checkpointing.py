@@ -9,14 +9,19 @@ from typing import Any
 from overlap_train._checkpoint.configuration import describe_configuration, shown_rate
 from overlap_train._checkpoint.data_state import beside
 from overlap_train._checkpoint.fingerprints import describe_sets, fingerprint
+from overlap_train._checkpoint.meta import Extent
 from overlap_train._checkpoint.model_attributes import ModelAttributes
 from overlap_train._checkpoint.resume import Resumer, Told
+from overlap_train._checkpoint.values import require_storable
+from overlap_train._data.cursor import check_remembered
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._fit.followers import AnyStart, SharedStart
 from overlap_train._fit.request import FitRequest
 from overlap_train._fit.resumable import not_to_be_found
+from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState
 from overlap_train._validation.passes import ValidationPasses
+from overlap_train.options.checkpoint import CheckpointPolicy
 
 __all__ = ["build_resumer", "share_start"]
 
@@ -43,7 +48,7 @@ def build_resumer(
         resources: closes it.
 
     Raises:
-        ValueError: the position in the data cannot be found again.
+        ValueError: the position in the data cannot be found again, or a variable cannot be stored.
         CheckpointError: see `Resumer`.
     """
     policy, feed, settings = request.checkpoints, request.feed, request.settings
@@ -52,25 +57,14 @@ def build_resumer(
     if policy.every_steps is not None and settings.hosts.count > 1:
         raise ValueError("CheckpointPolicy(every_steps=...) is for one host; leave it out on several")
     _require_findable(request, drawing)
+    require_storable([*state.variables, *feed.drawn_variables])
     if feed.left_out:
         say(
             f"a resumed fit takes these attributes of its data as they then are: {', '.join(feed.left_out)}; "
             "what they hold cannot be stored (get_state and set_state would say what can)"
         )
 
-    def make() -> Resumer:
-        return Resumer(
-            policy,
-            {**fingerprint(request.model, feed), "validation": _describe_validation(request)},
-            state,
-            num_batches=feed.num_batches,
-            attributes=ModelAttributes(request.model, (settings.train_step, settings.preprocess)),
-            told=_told(request),
-            say=say,
-            record=settings.recorder.add,
-        )
-
-    resumer: Resumer | None = settings.hosts.chief_first(make)
+    resumer: Resumer | None = settings.hosts.chief_first(lambda: _made(policy, request, state, say))
     if resumer is not None:
         resources.callback(resumer.close)
         resumer.watch_passes(ValidationPasses(drawing, say))
@@ -90,6 +84,24 @@ def _require_findable(request: FitRequest, drawing: Mapping[str, StreamedBatches
             "or a tf.data.Dataset without Python functions and state that no variable holds (Hugging Face's "
             "to_tf_dataset(shuffle=True) needs keras.utils.set_random_seed before it); this data has one"
         )
+
+
+def _made(
+    policy: CheckpointPolicy, request: FitRequest, state: ModelState, say: Callable[[str], None]
+) -> Resumer:
+    feed, settings, told = request.feed, request.settings, _told(request)
+    group = keras_training.steps_per_execution(request.model)
+    return Resumer(
+        policy,
+        {**fingerprint(request.model, feed), "validation": _describe_validation(request)},
+        state,
+        extent=Extent(feed.num_batches, request.steps_per_epoch, group, told.configuration),
+        check_data=lambda place: check_remembered(place, feed, asked=bool(request.steps_per_epoch)),
+        attributes=ModelAttributes(request.model, (settings.train_step, settings.preprocess)),
+        told=told,
+        say=say,
+        record=settings.recorder.add,
+    )
 
 
 def share_start(request: FitRequest, resumer: Resumer | None) -> AnyStart | None:

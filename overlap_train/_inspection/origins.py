@@ -6,8 +6,10 @@ model or a part of it.
 
 from __future__ import annotations
 
+import csv
 import enum
 import functools
+import importlib.machinery
 import importlib.metadata
 import os
 import sys
@@ -21,6 +23,7 @@ __all__ = ["SIMPLE", "Origin", "is_simple", "module_of", "origin_of"]
 SIMPLE = (bool, int, float, complex, str, bytes, type(None))
 _HEAP_TYPE = 1 << 9
 _STANDARD_FOLDERS = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
+_MODULES = tuple(importlib.machinery.all_suffixes())
 _TRAINING_PACKAGES = frozenset({"jax", "keras", "overlap_train", "tensorflow", "tf_keras", "torch"})
 
 
@@ -41,8 +44,17 @@ def origin_of(thing: Any) -> Origin:
         return Origin.USER  # by `exec` without a name
     if package in _TRAINING_PACKAGES or name.startswith(("numpy.random", "numpy.mtrand")):
         return Origin.TRAINING
-    module = sys.modules.get(name) or sys.modules.get(package)
-    return _origin_of_file(str(getattr(module, "__file__", None) or ""), package)
+    return _origin_of_file(_file_of(name), package)
+
+
+def _file_of(name: str) -> str:
+    """Returns the file of a module; of one that has none, such as one made in memory, that of its package."""
+    while name:
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file:
+            return str(file)
+        name = name.rpartition(".")[0]
+    return ""
 
 
 def _is_made(thing: Any) -> bool:
@@ -52,7 +64,7 @@ def _is_made(thing: Any) -> bool:
 
 @functools.cache
 def _origin_of_file(file: str, package: str) -> Origin:
-    """Returns whose a package is that has this file, or one of its modules has."""
+    """Returns whose a module is that has this file, in a package of that name."""
     parts = PurePath(file).parts
     if {"site-packages", "dist-packages"} & set(parts):
         return Origin.LIBRARY
@@ -60,15 +72,17 @@ def _origin_of_file(file: str, package: str) -> Origin:
     standard = not file or any(PurePath(file).is_relative_to(folder) for folder in _STANDARD_FOLDERS)
     if standard and package in sys.stdlib_module_names:
         return Origin.STANDARD
-    folders = (PurePath(*parts[:depth]) for depth, part in enumerate(parts) if part.split(".")[0] == package)
-    return Origin.LIBRARY if any(package in _installed_in(str(f)) for f in folders) else Origin.USER
+    depths = (depth for depth, part in enumerate(parts) if part.split(".")[0] == package)
+    installed = any("/".join(parts[d:]) in _installed_in(str(PurePath(*parts[:d]))) for d in depths)
+    return Origin.LIBRARY if installed else Origin.USER
 
 
 @functools.cache
 def _installed_in(folder: str) -> frozenset[str]:
-    """Returns the packages that pip has put into a folder of any name, as with `--target`, or in a PEX file.
+    """Returns the modules' files that pip has put into a folder of any name, as with `--target` or by PEX.
 
-    Only those count that a record of their files names: what is installed to be edited is the user's.
+    Only what a record names counts: what is installed to be edited is the user's, and so is what stands
+    beside a library in a package of the same name, such as one without an `__init__.py`, or `utils`.
     """
     try:
         if not any(name.endswith(".dist-info") for name in os.listdir(folder)):
@@ -77,8 +91,8 @@ def _installed_in(folder: str) -> frozenset[str]:
         records = [each.read_text("RECORD") or "" for each in found]
     except (OSError, ValueError):  # it cannot be read
         return frozenset()
-    files = (line.partition(",")[0].strip('"') for record in records for line in record.splitlines())
-    return frozenset(file.partition("/")[0].partition(".")[0] for file in files)
+    files = (row[0] for record in records for row in csv.reader(record.splitlines()) if row)
+    return frozenset(file for file in files if file.endswith(_MODULES))
 
 
 def is_simple(thing: Any) -> bool:

@@ -21,6 +21,8 @@ from keras.src.random import seed_generator
 from tensorflow.python.eager import context
 from tensorflow.python.ops import stateful_random_ops
 
+from overlap_train._keras.generator_states import require_numpy_state, require_python_state
+
 __all__ = [
     "check_random_states",
     "global_seed",
@@ -32,9 +34,8 @@ __all__ = [
 ]
 
 _numpy_random: Any = np.random  # whose stubs lack the two functions that ask for its kind and set it
+_LONGEST_SEED_BITS = 1 << 12
 _NUMBERS = 625  # of the state of a generator of Python's
-# Those that NumPy's global generator can be made to draw from (`np.random.set_bit_generator`).
-_BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 
 def random_states(known: Collection[int] = ()) -> dict[str, Any]:
@@ -75,7 +76,7 @@ def set_random_states(states: Mapping[str, Any], known: Collection[int] = ()) ->
             variable.assign(_fitting(variable, states[name]))
     if states["eager"] is not None:
         seed, state = states["eager"]
-        generator = random.Random(seed)
+        generator = random.Random()
         generator.setstate(_long(state))
         eager = context.context()
         eager._seed, eager._rng = seed, generator
@@ -100,15 +101,19 @@ def check_random_states(states: Mapping[str, Any]) -> None:
     Raises:
         ValueError: one is none, as for `TypeError`, `LookupError` and `OverflowError`.
     """
-    random.Random().setstate(_long(states["python"]))
-    np.random.RandomState(_bit_generator(states["numpy"])).set_state(states["numpy"])
+    _long(states["python"])
+    require_numpy_state(states["numpy"], legacy=True)
     if states["eager"] is not None:
+        if type(states["eager"]) is not list:
+            raise TypeError(f"a state of type {type(states['eager']).__name__}")
         seed, state = states["eager"]
-        random.Random(seed).setstate(_long(state))
-        if seed is not None and type(seed) is not int:
-            raise TypeError(f"a seed {seed!r:.80}")
+        _long(state)
+        if seed is not None and (type(seed) is not int or seed.bit_length() > _LONGEST_SEED_BITS):
+            raise TypeError(f"a seed of type {type(seed).__name__}, or one that is too long")
     for name, size in (("keras", 2), ("tensorflow", 3)):
-        value = np.asarray(states.get(name, np.zeros(size, np.int64)))
+        value = states.get(name, np.zeros(size, np.int64))
+        if type(value) is not np.ndarray:  # of what else, NumPy might make one of any size
+            raise TypeError(f"a state of type {type(value).__name__}")
         if value.dtype != np.int64 or value.shape != (size,):
             raise TypeError(f"a state of {value.dtype}{value.shape}")
 
@@ -128,18 +133,11 @@ def set_numpy_state(state: Any) -> None:
     Raises:
         ValueError: it is none, as for `TypeError`, `LookupError` and `OverflowError`.
     """
-    generator, shared = _bit_generator(state), _numpy_random
+    generator = getattr(np.random, require_numpy_state(state, legacy=True))(0)
+    shared = _numpy_random
     if type(shared.get_bit_generator()) is not type(generator):
         shared.set_bit_generator(generator)
     shared.set_state(state)
-
-
-def _bit_generator(state: Any) -> Any:
-    """Returns a generator of the kind whose state it is."""
-    name = state["bit_generator"] if isinstance(state, Mapping) else "MT19937"
-    if name not in _BIT_GENERATORS:
-        raise ValueError(f"a state of {name!r:.80}")
-    return getattr(np.random, name)(0)
 
 
 def _short(state: Any) -> list[Any]:
@@ -149,14 +147,21 @@ def _short(state: Any) -> list[Any]:
 
 
 def _long(state: Any) -> Any:
+    """Returns the state as Python takes it.
+
+    Raises:
+        TypeError: it is none, as for `ValueError`.
+    """
+    if type(state) is not list:
+        raise TypeError(f"a state of type {type(state).__name__}")
     version, numbers, gauss = state
     # By its shape, too: an array without elements may have any number of rows.
     right = isinstance(numbers, np.ndarray) and (numbers.dtype, numbers.shape) == (np.uint32, (_NUMBERS,))
     if not right:
         raise TypeError(f"numbers of type {type(numbers).__name__}")
-    if not isinstance(gauss, (float, type(None))):
-        raise TypeError(f"a number of type {type(gauss).__name__}")
-    return version, tuple(numbers.tolist()), gauss
+    long = (version, tuple(numbers.tolist()), gauss)
+    require_python_state(long)
+    return long
 
 
 def global_variables() -> list[tf.Variable]:

@@ -22,6 +22,8 @@ __all__ = [
     "Auto",
     "auto_or",
     "freeze",
+    "is_text",
+    "plain_text",
     "require_callable",
     "require_choice",
     "require_each",
@@ -57,6 +59,16 @@ def text_of(value: object) -> str:
         return shown(value)
 
 
+def plain_text(value: str) -> str:
+    """Returns a text as a str; a class of the user's may compare and print it otherwise."""
+    return str.__str__(value)
+
+
+def is_text(value: object, *choices: str) -> bool:
+    """Whether a value is one of these texts."""
+    return isinstance(value, str) and plain_text(value) in choices
+
+
 def freeze(instance: object, **values: Any) -> None:
     """Sets attributes of a frozen dataclass, from its `__post_init__`."""
     for name, value in values.items():
@@ -80,17 +92,20 @@ def require_flag(name: str, value: Any, *, expected: str = "True or False") -> b
     taken = isinstance(value, (bool, int, np.bool_, np.integer))
     if isinstance(value, np.ndarray):
         taken = value.ndim == 0 and value.dtype.kind in "biu"
-    if taken and value in (0, 1):
-        return bool(value)
+    try:
+        if taken and value in (0, 1):
+            return bool(value)
+    except Exception:  # of a class of the user's that acts as a number
+        pass
     raise TypeError(f"{name} must be {expected}; got {shown(value)}")
 
 
 def require_choice(name: str, value: Any, choices: Iterable[str]) -> Any:
     """Returns `value` as a str if it is one of `choices`, or raises ValueError."""
     known = tuple(choices)
-    if not isinstance(value, str) or str(value) not in known:
+    if not is_text(value, *known):
         raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {shown(value)}")
-    return str(value)
+    return plain_text(value)
 
 
 def auto_or(name: str, value: Any, require: Callable[..., T], *, expected: str, **options: Any) -> T | Auto:
@@ -102,7 +117,7 @@ def auto_or(name: str, value: Any, require: Callable[..., T], *, expected: str, 
     """
     if not isinstance(value, str):
         return require(name, value, expected=expected, **options)
-    if str(value) != "auto":
+    if not is_text(value, "auto"):
         raise ValueError(f"{name} must be {expected}; got {shown(value)}")
     return "auto"
 
@@ -111,9 +126,10 @@ def require_text(name: str, value: Any, *, empty: bool = False) -> str:
     """Returns `value` as a str, or raises TypeError, or ValueError where it must not be empty."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a string; got {shown(value)} of type {type(value).__name__}")
-    if not value and not empty:
+    text = plain_text(value)
+    if not text and not empty:
         raise ValueError(f"{name} must not be empty")
-    return str(value)
+    return text
 
 
 def require_path(name: str, value: Any) -> Path:
@@ -124,14 +140,17 @@ def require_path(name: str, value: Any) -> Path:
         text = None
     if not isinstance(text, str):
         raise TypeError(f"{name} must be a path; got {shown(value)} of type {type(value).__name__}")
+    text = plain_text(text)
     if not text:
         raise ValueError(f"{name} must be a path; got an empty one")
     if "\0" in text:
         raise ValueError(f"{name} must be a path, without a null character; got {shown(text)}")
     try:
-        os.fsencode(text)
+        size, most = len(os.fsencode(text)), os.pathconf("/", "PC_PATH_MAX") - 1
     except UnicodeEncodeError:
         raise ValueError(f"{name} must be a path that the system can write; got {shown(text)}") from None
+    if size > most > 0:
+        raise ValueError(f"{name} must be a path of at most {most} bytes; got {shown(text)} of {size}")
     return Path(text)
 
 

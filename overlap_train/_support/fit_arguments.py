@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from overlap_train._support.arguments import require_flag, shown
+from overlap_train._support.arguments import is_text, require_flag, shown
 from overlap_train._support.numbers import require_count, require_real, scalar
 
 Preprocess: TypeAlias = Callable[..., Any]
@@ -87,7 +87,7 @@ def _fraction(value: Any) -> float:
 
 
 def _shuffle(value: Any) -> bool | str:
-    if isinstance(value, str) and str(value) == "batch":
+    if is_text(value, "batch"):
         return "batch"
     number = scalar(value)
     try:
@@ -129,10 +129,14 @@ def check_frequency(validation_freq: Any) -> None:
 def require_verbosity(verbose: Any) -> Any:
     """Returns "auto", 0, 1 or 2; raises ValueError for what Keras does not take for it."""
     number = scalar(verbose)
-    known = isinstance(number, (str, bool, numbers.Number, np.generic)) and number in ("auto", 0, 1, 2)
-    if not known:
-        raise ValueError(f"verbose must be 'auto', 0, 1 or 2; got {shown(verbose)}")
-    return str(number) if isinstance(number, str) else int(number)
+    if is_text(number, "auto"):
+        return "auto"
+    try:
+        if isinstance(number, (bool, numbers.Number, np.generic)) and number in (0, 1, 2):
+            return int(number)
+    except Exception:  # of a class of the user's that acts as a number
+        pass
+    raise ValueError(f"verbose must be 'auto', 0, 1 or 2; got {shown(verbose)}")
 
 
 def check_evaluate(*, batch_size: Any, steps: Any, verbose: Any) -> dict[str, Any]:

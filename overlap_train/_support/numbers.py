@@ -12,11 +12,13 @@ import threading
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from overlap_train._support.arguments import require_each, shown
 
 __all__ = [
     "LARGEST",
+    "array_of",
     "is_count",
     "require_count",
     "require_integer",
@@ -39,6 +41,15 @@ def scalar(value: Any) -> Any:
         return value.item() if isinstance(value, (np.ndarray, np.generic)) and not value.ndim else value
     except Exception:
         return value
+
+
+def array_of(value: Any) -> npt.NDArray[Any]:
+    """Returns what NumPy makes of a number, an array or a tensor; it shares the memory of most tensors.
+
+    A tensor without dimensions whose type NumPy lacks, such as bfloat16, fails where NumPy itself asks it.
+    """
+    is_scalar = hasattr(value, "numpy") and getattr(value, "shape", None) == ()
+    return np.asarray(value.numpy() if is_scalar else value)
 
 
 def is_count(value: object, largest: int = LARGEST) -> bool:

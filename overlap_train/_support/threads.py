@@ -1,4 +1,4 @@
-"""The end of a thread that may have called TensorFlow.
+"""Threads: where the system allows no more of them, and the end of one that may have called TensorFlow.
 
 TensorFlow keeps the options and the callbacks of operations for each Python thread that ran something, and
 never frees them when the thread ends: 2 objects and some 0.5 KiB, which a search over thousands of models
@@ -9,15 +9,52 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from typing import ParamSpec, TypeVar
 
-__all__ = ["leaves_nothing"]
+__all__ = ["leaves_nothing", "start", "submitted"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _CONTEXT = "tensorflow.python.eager.context"
 _KEPT = ("function_call_options", "op_callbacks")
+
+
+def start(thread: threading.Thread) -> threading.Thread:
+    """Starts a thread and returns it.
+
+    Raises:
+        RuntimeError: the system allows no more threads.
+    """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"the thread {thread.name!r} could not be started ({error}); raise the limit of threads "
+            "(ulimit -u, pids.max of the container)"
+        ) from error
+    return thread
+
+
+def submitted(
+    executor: Executor, function: Callable[_P, _R], *arguments: _P.args, **options: _P.kwargs
+) -> Future[_R]:
+    """Has an executor call a function, or calls it at once where the system allows no thread for that.
+
+    The executor takes nothing more then: it would call first what it could not begin.
+    """
+    try:
+        return executor.submit(function, *arguments, **options)
+    except RuntimeError:  # can't start new thread, now or before
+        executor.shutdown(wait=False, cancel_futures=True)
+    future: Future[_R] = Future()
+    try:
+        future.set_result(function(*arguments, **options))
+    except Exception as error:
+        future.set_exception(error)
+    return future
 
 
 def leaves_nothing(main: Callable[_P, _R]) -> Callable[_P, _R]:

@@ -7,6 +7,7 @@ import numpy as np
 
 from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import metrics as keras_metrics
+from overlap_train._support.numbers import array_of
 
 __all__ = ["unmergeable_metrics"]
 
@@ -34,4 +35,4 @@ def _initial_values(metric: keras.metrics.Metric) -> list[np.ndarray]:
     with keras.StatelessScope() as scope:
         metric.reset_state()
     values = [scope.get_current_value(variable) for variable in metric.variables]
-    return [np.asarray(value) for value in values if value is not None]
+    return [array_of(value) for value in values if value is not None]

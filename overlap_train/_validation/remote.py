@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-import numpy as np
-
 from overlap_train._keras import data as keras_data
 from overlap_train._snapshot import Snapshot, Values, weights_of
+from overlap_train._support.numbers import array_of
 from overlap_train._validation.evaluation import Running
 from overlap_train._validation.pool import WorkerPool
 from overlap_train.errors import HostLostError
@@ -232,4 +231,4 @@ class RemoteRunner:
 
 def _arrays(values: Values) -> list[Any]:
     """Returns the weights of a snapshot as arrays, without a copy where the host's memory holds them."""
-    return [np.asarray(value) for part in weights_of(values) for value in part]
+    return [array_of(value) for part in weights_of(values) for value in part]

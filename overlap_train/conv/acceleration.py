@@ -78,7 +78,7 @@ def accelerate(model: keras.Model, *, batch_size: int | None = None, verbose: in
             custom operations.
     """
     keras_models.require_model(model)
-    require_verbosity(verbose)
+    verbose = require_verbosity(verbose)
     if batch_size is not None:
         batch_size = require_count("batch_size", batch_size, minimum=1, expected="an integer or None")
     if getattr(model, "jit_compile", False) is True:

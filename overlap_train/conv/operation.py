@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._support.arguments import require_choice, require_text, shown
+from overlap_train._support.arguments import is_text, require_choice, require_text, shown
 from overlap_train._support.numbers import require_count
 from overlap_train.conv import library
 from overlap_train.conv.convolution import Convolution
@@ -35,25 +35,26 @@ def _pair(name: str, value: Any) -> tuple[int, int]:
     return height, width
 
 
-def _check_options(
-    padding: str, activation: Activation, algorithm: str, dilations: int | Sequence[int]
-) -> None:
+def _check_options(padding: str, activation: Activation, dilations: int | Sequence[int]) -> None:
     if _pair("dilations", dilations) != (1, 1):
         raise ValueError(
             f"tiled_conv2d has no dilated convolution, got dilations={dilations!r}; use tf.nn.conv2d"
         )
-    require_choice("algorithm", algorithm, ALGORITHMS)
-    if not isinstance(padding, str) or padding.upper() not in ("SAME", "VALID"):
+    if not isinstance(padding, str) or str.upper(padding) not in ("SAME", "VALID"):
         raise ValueError(f"padding must be 'SAME' or 'VALID', got {shown(padding)}")
-    known = isinstance(activation, str) and activation in ("linear", "relu")
-    if not (known or activation is None or callable(activation)):
+    if not (is_text(activation, "linear", "relu") or activation is None or callable(activation)):
         raise ValueError(f"activation must be None, 'linear', 'relu' or a function, got {shown(activation)}")
 
 
 def _tensor(name: str, value: Any, dtype: tf.DType | None = None) -> tf.Tensor:
     """Returns a value as a tensor; what TensorFlow says of one that it does not take begins with its name."""
-    if value is None:
-        raise TypeError(f"{name} must be a tensor, got None")
+    try:
+        known = isinstance(value, (list, tuple, int, float)) or tf.is_tensor(value)
+        known = known or hasattr(value, "__array__")
+    except Exception:  # of an object of the user's
+        known = False
+    if not known:  # what else TensorFlow takes, it takes item by item: a range, a dict that holds itself
+        raise TypeError(f"{name} must be a tensor or an array, got {shown(value)}")
     try:
         return tf.convert_to_tensor(value, dtype=dtype, name=name)
     except Exception as error:
@@ -136,7 +137,7 @@ def tiled_conv2d(
         NativeUnavailableError: `algorithm` is not "auto", and the library cannot be built or loaded here.
         tf.errors.InvalidArgumentError: shapes that are known only when the operation runs do not fit.
     """
-    _check_options(padding, activation, algorithm, dilations)
+    _check_options(padding, activation, dilations)
     if batch_hint is not None:
         batch_hint = require_count("batch_hint", batch_hint, minimum=1, expected="an integer or None")
     if name is not None:
@@ -146,10 +147,10 @@ def tiled_conv2d(
         activation, after = "relu", None
     convolution = Convolution(
         _pair("strides", strides),
-        padding.upper(),
-        activation == "relu",
+        str.upper(padding),
+        is_text(activation, "relu"),
         bias is not None,
-        algorithm,
+        require_choice("algorithm", algorithm, ALGORITHMS),
         batch_hint,
     )
     with tf.name_scope(name or "tiled_conv2d"):
@@ -159,7 +160,7 @@ def tiled_conv2d(
         filters = _tensor("filters", filters, x.dtype)
         offsets = tf.zeros([0], x.dtype) if bias is None else _tensor("bias", bias, x.dtype)
         _check_tensors(x, filters, convolution)
-        if algorithm != "auto":
+        if convolution.algorithm != "auto":
             library.load()
         y = convolution(x, filters, offsets)
         return y if after is None else after(y)

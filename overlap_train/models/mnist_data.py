@@ -96,8 +96,9 @@ def load_mnist(
     """
     download_timeout_s = require_seconds("download_timeout_s", download_timeout_s, zero=True)
     if data_dir is not None:
-        require_path("data_dir", data_dir)
-    named = os.fspath(data_dir) if data_dir is not None else os.environ.get("TFDS_DATA_DIR")
+        named: str | None = os.fspath(require_path("data_dir", data_dir))
+    else:
+        named = os.environ.get("TFDS_DATA_DIR")
     if named:
         return _read(_prepared_dir(Path(os.path.expanduser(named)), named=named))
     home = os.path.expanduser("~")

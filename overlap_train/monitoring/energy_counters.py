@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from overlap_train._support.threads import start
+
 __all__ = ["EnergyCounter", "JetsonRails", "Nvml", "Rapl", "Unavailable", "find_counters"]
 
 _SAMPLE_S = 0.01
@@ -120,8 +122,7 @@ class JetsonRails:
         self._joules = 0.0
         self._last_s, self._last_w = clock(), read_w()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._sample, name=f"energy-{rail}", daemon=True)
-        self._thread.start()
+        self._thread = start(threading.Thread(target=self._sample, name=f"energy-{rail}", daemon=True))
 
     def read_j(self) -> float:
         """Return joules since this object was made."""

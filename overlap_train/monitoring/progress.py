@@ -79,7 +79,7 @@ class ProgressReporter(Closing):
             TypeError: an argument has the wrong type.
             ValueError: `verbose` is not one of the four values, or a number is negative.
         """
-        require_verbosity(verbose)
+        verbose = require_verbosity(verbose)
         require_callable("clock", clock)
         if stream is not None and not hasattr(stream, "write"):
             raise TypeError(f"stream must be a text stream or None; got {shown(stream)}")

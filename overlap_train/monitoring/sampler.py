@@ -19,6 +19,7 @@ import psutil
 from overlap_train._support.arguments import require_callable
 from overlap_train._support.closing import Closing
 from overlap_train._support.numbers import require_count, require_seconds
+from overlap_train._support.threads import start
 from overlap_train.records import Sample
 
 __all__ = ["LoadMeter", "Sampler"]
@@ -87,7 +88,11 @@ class Sampler(Closing):
             name="overlap_train-sampler",
             daemon=True,
         )
-        self._thread.start()
+        try:
+            start(self._thread)
+        except BaseException:
+            self._stop.set()  # there is nothing to close
+            raise
 
     @property
     def interval_s(self) -> float:

@@ -92,7 +92,8 @@ def save_timeline(
 
     spans, samples = require_spans("spans", spans), require_samples("samples", samples)
     title = require_text("title", title, empty=True)
-    _check_suffix(require_path("path", path))
+    path = require_path("path", path)
+    _check_suffix(path)
     scale = _scale(spans, samples)
     rows = merged_bars(spans, pixel_s=scale.pixel_s)
     colours = _colours(spans)
@@ -111,7 +112,7 @@ def save_timeline(
     _head(figure, axes[0], spans, colours, title)
     with replacing(path) as unfinished:
         figure.savefig(unfinished)
-    return Path(path)
+    return path
 
 
 def _check_suffix(path: Path) -> None:

@@ -46,13 +46,13 @@ def save_chrome_trace(
         ValueError: `path` is not a possible path.
         OSError: the file cannot be written.
     """
-    require_path("path", path)
+    path = require_path("path", path)
     spans, samples = require_spans("spans", spans), require_samples("samples", samples)
     origin_s = min((*(span.start_s for span in spans), *(sample.time_s for sample in samples)), default=0.0)
     events = [*_span_events(spans, origin_s), *_counter_events(samples, origin_s)]
     with replacing(path) as unfinished, unfinished.open("w", encoding="utf-8") as stream:
         json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, stream, allow_nan=False)
-    return Path(path)
+    return path
 
 
 def _span_events(spans: Sequence[Span], origin_s: float) -> Iterator[dict[str, Any]]:

@@ -6,7 +6,7 @@ import os
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
-from overlap_train._support.arguments import freeze, require_path
+from overlap_train._support.arguments import freeze, plain_text, require_path
 from overlap_train._support.keywords import knows_names
 from overlap_train._support.numbers import require_count, require_seconds
 from overlap_train.errors import CheckpointError
@@ -44,10 +44,12 @@ class CheckpointPolicy:
     keep: int = 3
 
     def __post_init__(self) -> None:
-        require_path("directory", self.directory)
+        directory = self.directory
+        require_path("directory", directory)
         expected = "a number of seconds or None"
         freeze(
             self,
+            directory=plain_text(directory) if isinstance(directory, str) else directory,
             every_epochs=require_count("every_epochs", self.every_epochs, minimum=1),
             every_steps=None
             if self.every_steps is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from overlap_train._support.arguments import Auto, auto_or, freeze, require_choice, require_flag
+from overlap_train._support.arguments import Auto, auto_or, freeze, is_text, require_choice, require_flag
 from overlap_train._support.keywords import knows_names
 from overlap_train._support.numbers import LARGEST, require_count, require_seconds
 
@@ -67,7 +67,7 @@ class ExecutionPlan:
             steps_per_call=_count_or_auto("steps_per_call", self.steps_per_call),
             batch_splits=_count_or_auto("batch_splits", self.batch_splits, maximum=_MOST_SPLITS),
             jit="auto"
-            if isinstance(jit, str) and jit == "auto"
+            if is_text(jit, "auto")
             else require_flag("jit", jit, expected="True, False or 'auto'"),
             kernels=require_choice("kernels", self.kernels, _KERNELS),
             call_s=require_seconds("call_s", self.call_s),

@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._support.arguments import shown
+from overlap_train._support.arguments import plain_text, shown
 from overlap_train._support.numbers import require_seconds
 from overlap_train.errors import ClusterConfigError
 from overlap_train.parallel.credentials import Credentials, read_credentials
@@ -75,7 +75,7 @@ def join_cluster(
     timeout_s = require_seconds("evaluator_timeout_s", evaluator_timeout_s)
     return_s = _check_return(evaluator_return_s, timeout_s)
     if bind_address is not None:
-        _check_bind_address(bind_address)
+        bind_address = _checked_bind_address(bind_address)
     credentials = read_credentials(
         key_file=key_file,
         allow_unauthenticated=allow_unauthenticated,
@@ -111,15 +111,17 @@ def _check_return(value: object, timeout_s: float) -> float:
     return timeout_s if value is None else require_seconds("evaluator_return_s", value, zero=True)
 
 
-def _check_bind_address(value: object) -> None:
+def _checked_bind_address(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"bind_address must be a host name or an IP address; got {shown(value)}")
+    value = plain_text(value)
     try:
         parse_endpoint(f"[{value}]:1" if ":" in value else f"{value}:1")
     except ClusterConfigError:
         raise ClusterConfigError(
             f"bind_address must be a host name or an IP address without a port; got {value[:300]!r}"
         ) from None
+    return value
 
 
 def _check_door(place: EvaluatorPlace, credentials: Credentials) -> None:

@@ -13,6 +13,7 @@ machine is found out by TCP's own probes, after a minute.
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import ssl
 import struct
@@ -41,6 +42,7 @@ _LONGEST_HEADER, _LONGEST_HELLO = 64 << 20, 1 << 20
 _RETRY_S, _CONNECT_S, _GREETING_S = 0.1, 10.0, 10.0
 _MESSAGE_S, _SLOWEST_BYTES_PER_S = 60.0, 100_000
 _REFUSAL_S = 1.0
+_log = logging.getLogger(__name__)
 
 
 class MisunderstoodError(HostLostError):
@@ -48,7 +50,15 @@ class MisunderstoodError(HostLostError):
 
 
 class Refusal(Exception):
-    """A peer is turned away, and told why; this host waits for another one."""
+    """A peer is turned away, and told why; this host waits for another one.
+
+    Attributes:
+        told: what the peer is told, where the message is for this host alone.
+    """
+
+    def __init__(self, message: str, *, told: str | None = None) -> None:
+        super().__init__(message)
+        self.told = told
 
 
 # Judges a first message, given whether the peer has proved that it has the key. Raises Refusal for a message
@@ -311,7 +321,10 @@ def _greet(
         message, _ = link.receive(timeout_s=left, longest_header=_LONGEST_HELLO)
         return link, message, check(message, authenticated) if check is not None else None
     except (Refusal, Stranger) as error:
-        link.turn_away(str(error))
+        told = getattr(error, "told", None)
+        if told is not None:  # most likely the expected peer, whose user looks here for the reason
+            _log.warning("waiting for another %s: %s", peer, error)
+        link.turn_away(told or str(error))
         raise
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from overlap_train._support.numbers import array_of
 from overlap_train.errors import HostMismatchError
 from overlap_train.parallel.link import Refusal
 
@@ -21,8 +22,6 @@ __all__ = ["abridged", "as_json", "from_json", "is_answer", "is_list", "is_reque
 
 # Nine parts of this size are shorter than the longest first message that an evaluator takes.
 _LONGEST_PART, _LONGEST_START = 100_000, 8_000
-# By these an evaluator tells its own chief from another cluster's, whose mistakes must not end it.
-_IDENTITY = ("version of overlap_train", "cluster", "program")
 
 
 def judge(
@@ -44,7 +43,8 @@ def judge(
         None for the chief, or why this host and the chief have to end.
 
     Raises:
-        Refusal: if it is no chief, or that of another cluster.
+        Refusal: if it is no chief, or differs and may be anybody: without a proof of the key, what differs
+            must not end this host, and the peer is told no more of its description than which part that is.
     """
     theirs = hello.get("description")
     if hello.get("kind") != "hello" or not isinstance(theirs, dict):
@@ -63,9 +63,9 @@ def judge(
                 f"the evaluator has another {part} than the chief: {own!r} instead of {other!r}; start it "
                 "with the same program and data"
             )
-            if part in _IDENTITY and not authenticated:
-                raise Refusal(message)
-            return HostMismatchError(message)
+            if authenticated:
+                return HostMismatchError(message)
+            raise Refusal(message, told=_without_own(part, theirs[part]))
     return ValueError(f"{in_step}; that is for validation without an evaluator") if in_step else None
 
 
@@ -107,6 +107,17 @@ def abridged(text: str) -> str:
     return f"{text[:_LONGEST_START]}\n… SHA-256 of all {len(text)} characters: {digest}"
 
 
+def _without_own(part: str, theirs: str) -> str:
+    """Return what a peer that may be anybody is told of a part that differs.
+
+    Its own text from the beginning: in which line the two differ would let it guess line by line.
+    """
+    return (
+        f"the evaluator has another {part} than the chief, which has {theirs[:300]!r}; start both with the "
+        "same program and data. What the evaluator has is in its log, and with a key on both hosts it is here"
+    )
+
+
 def _first_difference(mine: str, theirs: str) -> Sequence[str]:
     """Return the first line in which two texts differ, as it is in each."""
     own, other = mine.split("\n"), theirs.split("\n")
@@ -124,7 +135,7 @@ def as_json(metrics: Mapping[str, Any]) -> dict[str, Any]:
 def _as_json(value: Any) -> Any:
     if isinstance(value, list):
         return [_as_json(part) for part in value]
-    return np.asarray(value).tolist() if hasattr(value, "__array__") else value
+    return array_of(value).tolist() if hasattr(value, "__array__") else value
 
 
 def from_json(metrics: Mapping[str, Any]) -> dict[str, Any]:

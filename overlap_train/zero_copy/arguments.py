@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -25,13 +26,14 @@ def checked_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
     """Return a shape as a tuple, or raise TypeError or ValueError."""
     expected = "an integer or a sequence of them"
     if isinstance(shape, Sequence) and not isinstance(shape, (str, bytes)):
-        checked = tuple(require_integer("shape", dimension, expected=expected) for dimension in shape)
+        some = itertools.islice(shape, _MOST_DIMENSIONS + 1)  # one too many are enough to refuse them
+        checked = tuple(require_integer("shape", dimension, expected=expected) for dimension in some)
     else:
         checked = (require_integer("shape", shape, expected=expected),)
     if any(dimension < 0 for dimension in checked):
         raise ValueError(f"shape must not have a negative dimension, got {shown(checked)}")
     if len(checked) > _MOST_DIMENSIONS:
-        raise ValueError(f"shape must have at most {_MOST_DIMENSIONS} dimensions, got {len(checked)}")
+        raise ValueError(f"shape must have at most {_MOST_DIMENSIONS} dimensions, got {shown(shape)}")
     if math.prod(checked) * _WIDEST > _LARGEST:
         raise ValueError(f"shape {shown(checked)} has more bytes than can be counted")
     return checked

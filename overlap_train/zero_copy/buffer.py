@@ -164,6 +164,7 @@ class MappedBuffer(Closing):
                 share the memory.
             ValueError: the mode or the device is unknown.
         """
+        mode = check_mode(mode)
         choice = self.choice(device, mode=mode)
         if mode == "zero_copy" and not choice.zero_copy:
             raise errors.BufferError(f"cannot share a buffer with {device}: {choice.reason}")
@@ -184,7 +185,7 @@ class MappedBuffer(Closing):
 
     def choice(self, device: str = "CPU:0", *, mode: Mode = "auto") -> Choice:
         """Return whether `tensor` with the same arguments would share the memory, and why."""
-        check_mode(mode)
+        mode = check_mode(mode)
         gpu = checked_device(device)
         if mode == "copy":
             return Choice(False, "mode='copy' was asked for")

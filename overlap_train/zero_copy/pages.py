@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from overlap_train import errors
 from overlap_train._support.closing import Closing
 from overlap_train._support.numbers import require_count
+from overlap_train._support.threads import start
 
 __all__ = ["ResidentLimit", "drop_pages"]
 
@@ -83,8 +84,8 @@ class ResidentLimit(Closing):
     def __enter__(self) -> ResidentLimit:
         if self._thread is not None or self._array is None:
             raise errors.BufferStateError("a ResidentLimit serves for one with statement")
-        self._thread = threading.Thread(target=self._watch, name="zero_copy-resident-limit", daemon=True)
-        self._thread.start()
+        watching = threading.Thread(target=self._watch, name="zero_copy-resident-limit", daemon=True)
+        self._thread = start(watching)
         return self
 
     def close(self) -> None:

@@ -39,9 +39,10 @@ class Choice:
     reason: str
 
 
-def check_mode(mode: str) -> None:
-    """Raise ValueError unless `mode` is one of `Mode`."""
-    require_choice("mode", mode, get_args(Mode))
+def check_mode(mode: Mode) -> Mode:
+    """Return `mode` if it is one of `Mode`, or raise ValueError."""
+    checked: Mode = require_choice("mode", mode, get_args(Mode))
+    return checked
 
 
 def choose_sharing(mode: Mode, size_bytes: int, *, integrated: bool, crossover_bytes: int | None) -> Choice:
@@ -53,7 +54,7 @@ def choose_sharing(mode: Mode, size_bytes: int, *, integrated: bool, crossover_b
         integrated: whether the GPU shares its memory with the CPU.
         crossover_bytes: the size up to which sharing was measured to be quicker, or None if unmeasured.
     """
-    check_mode(mode)
+    mode = check_mode(mode)
     if mode != "auto":
         return Choice(mode == "zero_copy", f"mode={mode!r} was asked for")
     if integrated:

@@ -7,7 +7,7 @@ import threading
 from typing import Literal
 
 from overlap_train import errors
-from overlap_train._support.arguments import shown
+from overlap_train._support.arguments import is_text, shown
 from overlap_train.zero_copy.cuda import CudaBackend
 from overlap_train.zero_copy.pool import HostBackend, Pool
 
@@ -27,14 +27,14 @@ def shared_pool(backend: Literal["auto", "host", "cuda"] = "auto") -> Pool:
         ValueError: for another name.
         errors.NativeUnavailableError: for "cuda" where there is no usable GPU.
     """
-    if not isinstance(backend, str) or backend not in ("auto", "host", "cuda"):
+    if not is_text(backend, "auto", "host", "cuda"):
         raise ValueError(f'backend must be "auto", "host", "cuda" or a Pool, got {shown(backend)}')
-    if backend == "host":
+    if is_text(backend, "host"):
         return _host
     found = _find_cuda()
     if isinstance(found, Pool):
         return found
-    if backend == "auto":
+    if is_text(backend, "auto"):
         return _host
     raise errors.NativeUnavailableError(str(found)) from found
 

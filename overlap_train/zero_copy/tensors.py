@@ -139,7 +139,7 @@ def as_tensor(array: NDArray[Any], *, mode: Mode = "auto") -> tf.Tensor:
         ValueError: the mode is unknown.
         errors.BufferError: mode is "zero_copy" and a copy would be needed, or there is no memory for a copy.
     """
-    check_mode(mode)
+    mode = check_mode(mode)
     plain = _plain(array)
     choice = _explain(plain)
     if mode == "zero_copy" and not choice.zero_copy:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 _PREAMBLE = struct.Struct("<6sHQ32s")
@@ -18,6 +18,7 @@ DTYPES = [
 ]
 SCALARS = [
     *(None, True, False, 0, -1, 1, 2, 7, 2**31, 2**62, 2**63, 2**64, 10**30, 10**400, 0.5, -0.0, 1e308),
+    *(625, 400_000_000, -400_000_000, -(10**12)),
     *(float("nan"), float("inf"), "", "x", "\0", "\ud800", "a" * 5000, "variables/0", "wait", "__class__"),
 ]
 PACKED = (
@@ -35,6 +36,52 @@ PACKED = (
     *("object", "generator", "shared", "again", "int", "floats", "ints", "numbers", "bytearray"),
     *("date", "datetime", "timezone", "zone", "decimal", "fraction", "slice", "range", "path", "uuid"),
 )
+
+
+def _thing(kind: str, items: Any = None, **attributes: Any) -> dict[str, Any]:
+    return {"object": [kind, False, items, {"dict": [[name, value] for name, value in attributes.items()]}]}
+
+
+def _over_and_over(made: Callable[[Any], Any]) -> Any:
+    """Returns what holds two of what holds two of ..., in a file that says each but once."""
+    value = {"shared": [1000, made("a")]}
+    for number in range(1000, 1040):
+        value = {"shared": [number + 1, made({"tuple": [value, {"again": number}]})]}
+    return value
+
+
+_MEMBERS = [
+    _thing("collections:OrderedDict", {"dict": []}),
+    _thing("types:SimpleNamespace"),
+    _thing("collections:UserString"),
+    _over_and_over(lambda content: _thing("collections:UserString", data=content)),
+    _over_and_over(lambda content: _thing("nowhere:Such", {"tuple": [content]})),
+]
+_LONG = {"int": "f" * 5000}
+# Each has the form of what is written, and would not end, or would break what takes it in good faith.
+HOSTILE: list[Any] = [
+    *({"set": [member]} for member in _MEMBERS),
+    *({"dict": [[member, 1]]} for member in _MEMBERS),
+    {"set": [i * (2**61 - 1) for i in range(1, 2000)]},
+    {"dict": [[{"tuple": [i * (2**61 - 1)]}, 1] for i in range(1, 2000)]},
+    _thing("collections:defaultdict", {"dict": []}, default_factory=[]),
+    *(_LONG, [_LONG], {"dict": [[_LONG, 1]]}, {"range": [0, 1 << 40, 1]}, {"dict": [[1, 2]]}),
+    {"fraction": [{"int": "7" + "f3" * 200_000}, {"int": "5" + "a1" * 200_000}]},
+    {"range": [0, {"int": "f" * 200_000}, {"int": "f" * 100_000}]},
+    {"generator": ["count", {"tuple": [_LONG]}]},
+    {
+        "generator": [
+            "SeedSequence",
+            {
+                "dict": [
+                    *(["entropy", {"int": "f" * 500_000}], ["spawn_key", {"tuple": []}]),
+                    *(["pool_size", 4], ["n_children_spawned", 0]),
+                ]
+            },
+        ]
+    },
+]
+
 TEXTS = [
     *(b"", b"{nope", b"[" * 100_000, b'{"a":' * 50_000, b"null", b"[]", b"3", b'"text"', b"NaN", b"\xff\xfe"),
     *(b'{"epoch": 1}', b'{"epoch": 1, "step": 1, "meta": {}, "fingerprint": {}, "arrays": []}', b"1" * 5000),
@@ -60,7 +107,7 @@ def replaced(sound: bytes) -> Iterator[bytes]:
     manifest, data = opened(sound)
     for container, key in list(_places(manifest)):
         old = container[key]
-        for value in SCALARS:
+        for value in [*SCALARS, *HOSTILE]:
             container[key] = value
             yield sealed(json.dumps(manifest).encode("ascii"), data)
         container[key] = old
@@ -132,8 +179,10 @@ class Fuzzer:
         small = isinstance(old, (int, float)) and not isinstance(old, bool) and abs(old) < 2**64
         if kind < 0.5 and small:
             return old + self._chance.choice([-1, 1, 0.5, 10**9])
-        if kind < 0.6:
+        if kind < 0.55:
             return self._chance.choice(DTYPES)
+        if kind < 0.6:
+            return self._chance.choice(HOSTILE)
         if kind < 0.75:
             content = self._chance.choice(SCALARS) if kind < 0.68 else [self._chance.choice(SCALARS), []]
             return {self._chance.choice(PACKED): content}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import datetime
 import enum
+import random
 from pathlib import Path
 
 import keras
@@ -12,8 +13,9 @@ import numpy as np
 
 from overlap_train._callbacks.state import capture_all
 from overlap_train._checkpoint.fingerprints import fingerprint
+from overlap_train._checkpoint.meta import Extent
 from overlap_train._checkpoint.resume import Resumer, StartPoint
-from overlap_train._data.cursor import Cursor, CursorState
+from overlap_train._data.cursor import Cursor, CursorState, check_remembered
 from overlap_train._data.training_data import make_feed
 from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState
@@ -62,6 +64,8 @@ class Remembering(keras.callbacks.Callback):
         self.average = keras.Variable(np.zeros(3, "float32"))
         self.text, self.bits, self.point = "text", b"\x00\xff", 1 + 2j
         self.mark, self.random, self.day = Mark(), np.random.default_rng(1), datetime.date(2026, 1, 2)
+        self.bits_of_random = np.random.Philox(2)
+        self.bits_of_random.random_raw()
         self.common = {"mark": self.mark, Phase.MAIN: [self.array, self.seen]}
 
     def get_config(self):
@@ -76,6 +80,17 @@ class Speaking(keras.callbacks.Callback):
 
     def set_state(self, state):
         pass
+
+
+def _draw(callbacks: list[keras.callbacks.Callback]) -> None:
+    """Draws from what has been put back: a state that NumPy has taken unseen shows only then."""
+    random.random(), np.random.random(), np.random.standard_normal()
+    for callback in callbacks:
+        for value in vars(callback).values():
+            if isinstance(value, np.random.Generator):
+                value.random(dtype=np.float32), value.standard_normal(9)
+            elif isinstance(value, np.random.Philox):
+                value.random_raw(9)
 
 
 class Training:
@@ -96,7 +111,13 @@ class Training:
 
     def resumer(self) -> Resumer:
         belongs_to = fingerprint(self.model, self.feed)
-        return Resumer(self.policy, belongs_to, self.state, num_batches=self.feed.num_batches)
+        return Resumer(
+            self.policy,
+            belongs_to,
+            self.state,
+            extent=Extent(self.feed.num_batches),
+            check_data=lambda place: check_remembered(place, self.feed),
+        )
 
     def callbacks(self) -> list[keras.callbacks.Callback]:
         made = [
@@ -139,6 +160,7 @@ class Training:
             except CheckpointError:
                 assert [repr(state) for state in capture_all(callbacks)] == before
                 raise
+            _draw(callbacks)
             for callback in callbacks:
                 if not isinstance(callback, keras.callbacks.CSVLogger):
                     callback.on_epoch_end(1, dict(LOGS))

@@ -144,3 +144,24 @@ def test_damage_is_named(tmp_path):
 def test_missing_file_is_named(tmp_path):
     with pytest.raises(CheckpointError, match=r"no checkpoint at .*gone.otck"):
         CheckpointStore(tmp_path).load(tmp_path / "gone.otck")
+
+
+@pytest.mark.parametrize("dtype", ["<U1", ">U1", "<U3"])
+def test_text_of_no_characters_is_damage(tmp_path, dtype):
+    text = np.array(["a", "\U0010ffff"], dtype)
+    assert_same(state(arrays={"a": text}), roundtrip(state(arrays={"a": text}), tmp_path / "f"))
+    text.view(np.uint32)[-1] = 0xFFFFFFFF
+    with pytest.raises(CheckpointCorruptError, match="holds what is no text"):
+        roundtrip(state(arrays={"a": text}), tmp_path / "f")
+
+
+def test_no_more_is_read_than_the_container_of_the_process_may_hold(tmp_path, monkeypatch):
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(container, "_LIMITS", (str(tmp_path / "none"), str(limit)))
+    saved = state(arrays={"a": np.zeros(1000)})
+    for text in ("max\n", "8000\n"):
+        limit.write_text(text)
+        assert_same(saved, roundtrip(saved, tmp_path / "f"))
+    limit.write_text("7999\n")
+    with pytest.raises(CheckpointCorruptError, match="more than the memory"):
+        roundtrip(saved, tmp_path / "f")

@@ -12,7 +12,10 @@ import tensorflow as tf
 from overlap_train._checkpoint import data_state
 from overlap_train._checkpoint.data_state import DataState, beside
 from overlap_train._copies.kept import KeptState
+from overlap_train._copies.objects import ObjectValue
 from tests.callbacks.hooks import through_disk
+
+UNHASHABLE = ObjectValue("collections:UserString")  # as it has no `data`, of which that is the hash
 
 
 class Source:
@@ -84,6 +87,37 @@ def test_a_state_that_makes_no_sense_is_an_error(change):
     state = DataState(Source()).take()
     with pytest.raises((TypeError, ValueError, LookupError)):
         DataState(Source()).put_back({**state, **change})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"python": value} for value in (3, range(3), (3, (1,) * 625, "a"))),
+        *({"numpy": value} for value in (3, range(3), {"bit_generator": "os"})),
+        *(
+            {"attributes": value}
+            for value in ([1], {1: 2}, {"turn": {ObjectValue("collections:UserString")}})
+        ),
+        *({"spoken": [{ObjectValue("collections:UserString")}]}, {"begun": np.zeros(3)}, {"unchanged": [1]}),
+        *({"position": 3}, {"position": {"numpy": 3}}),
+    ],
+    ids=lambda change: f"{change}"[:60],
+)
+def test_a_state_that_no_source_tells_is_found_before_it_is_put_back(change):
+    state = DataState(Source()).take()
+    DataState(Source()).check(state)
+    with pytest.raises(ValueError, match=r"\w"):
+        DataState(Source()).check({**state, **change})
+
+
+@pytest.mark.parametrize("pos", [-1, 625, 400_000_000])
+def test_a_position_of_numpys_is_looked_at_before_numpy_gets_it(pos):
+    state, before = DataState(None).take(), np.random.get_state()[2]
+    state["numpy"]["state"]["pos"] = pos
+    for call in (DataState(None).check, DataState(None).put_back):
+        with pytest.raises(ValueError, match="pos is out of range"):
+            call(state)
+    assert np.random.get_state()[2] == before
 
 
 def test_a_container_that_holds_itself_is_left_out():

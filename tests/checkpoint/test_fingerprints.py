@@ -213,6 +213,12 @@ def test_arrays_are_told_apart_by_their_content(one, other, same):
     assert (describe_data(one) == describe_data(other)) is same
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e5m2", "float32"])
+def test_datasets_of_one_number_are_told_apart_by_it(dtype):
+    one, other = (tf.data.Dataset.from_tensors(tf.cast(number, dtype)) for number in (1.0, 2.0))
+    assert describe_data(one) == describe_data(one) != describe_data(other)
+
+
 def dataset(x=X, size=2):
     return tf.data.Dataset.from_tensor_slices((x, Y)).shuffle(3).batch(size).prefetch(1)
 

@@ -47,8 +47,11 @@ def test_a_checkpoint_that_does_not_say_has_none():
         {"delivered": [[9, 1, {"dict": []}]], "finished": []},
         {"delivered": [], "finished": [], "pending": [0, 1, {"dict": []}]},
         {"delivered": [], "finished": [], "pending": 3},
+        {"delivered": [[{"int": "f" * 5000}, 1, 2]], "finished": []},
+        {"delivered": [[0, 1, {"dict": [[1, 2]]}]], "finished": []},
+        {"delivered": [[0, 1, {"dict": [["val_loss", {"range": [0, 2**60, 1]}]]}]], "finished": []},
     ],
-    ids=str,
+    ids=lambda values: f"{values}"[:80],
 )
 def test_what_no_training_writes_is_corrupt(values):
     described = [{"kind": "inside epochs", "values": values, "left_out": []}]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from overlap_train._checkpoint import container
+from overlap_train._checkpoint.meta import Extent
 from overlap_train._checkpoint.resume import StartPoint
 from tests.checkpoint.crafting import TEXTS, opened, sealed
 from tests.checkpoint.resuming import LOGS, POSITION, Directory, Training
@@ -48,6 +49,7 @@ CURSOR = {"drawn": 1, "seen": 3, "open": False}
     "meta",
     [
         {"cursor": {**CURSOR, "drawn": 10**9}},
+        {"cursor": {**CURSOR, "drawn": 7}},
         {"cursor": {**CURSOR, "seen": 4}},
         {"cursor": {**CURSOR, "seen": -1}},
         {"cursor": {**CURSOR, "open": 1}},
@@ -60,6 +62,7 @@ CURSOR = {"drawn": 1, "seen": 3, "open": False}
         {"stopped": "no"},
         {"logs": {"loss": {}}},
         {"logs": [1]},
+        {"logs": {"loss": 10**400}},
         {"max_lag": -1},
         {"max_lag": True},
         {"max_lag": 1.5},
@@ -109,6 +112,34 @@ def test_values_of_callbacks_that_are_not_theirs_are_passed_over(training, newes
     rewritten(newest, meta=meta)
     with pytest.warns(RuntimeWarning, match=r"000002.*EarlyStopping.wait is of type str"):
         assert training.resume() == StartPoint(1, 3, False, LOGS, 1, POSITION)
+
+
+def test_more_steps_than_belong_to_its_epochs_are_passed_over(training, newest):
+    rewritten(newest, step=4)
+    with pytest.warns(RuntimeWarning, match="its step is 4, where at most 3 steps of 1 epochs"):
+        assert training.resume() == StartPoint(1, 3, False, LOGS, 1, POSITION)
+
+
+TOLD = {"fit.steps_per_epoch": "4", "compile.steps_per_execution": "1"}
+
+
+@pytest.mark.parametrize(
+    ("extent", "configuration", "most"),
+    [
+        (Extent(), TOLD, None),
+        (Extent(num_batches=3), TOLD, 30),
+        (Extent(num_batches=3, steps_per_epoch=4), None, 30),
+        (Extent(None, 4, 1, TOLD), TOLD, 40),
+        (Extent(None, 4, 3, TOLD), TOLD, 60),
+        (Extent(None, 4, 1, TOLD), {**TOLD, "fit.steps_per_epoch": "9"}, 40 * 1024),
+        (Extent(None, 4, 1, TOLD), [1], 40 * 1024),
+        (Extent(None, 4, 1, TOLD), {}, 40 * 1024),
+    ],
+    ids=str,
+)
+def test_as_many_steps_as_a_training_of_such_epochs_has(extent, configuration, most):
+    """Of which a file may say that they were longer, as the user may give another length."""
+    assert extent.most_steps(10, configuration) == most
 
 
 @pytest.mark.parametrize("epoch", [0, 2**63 - 1])

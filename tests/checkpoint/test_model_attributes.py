@@ -65,10 +65,15 @@ def test_what_the_code_of_the_model_reads_stays(model):
 
 @pytest.mark.parametrize(
     "values",
-    [{"call": 1}, {"computed": 1}, {"__class__": 1}, {"_tracker": 1}, {"stop_training": True}, {"best": [1]}],
+    [
+        *({"call": 1}, {"computed": 1}, {"__class__": 1}, {"_tracker": 1}, {"stop_training": True}),
+        *({"best": [1]}, {"dense": 5}, {"optimizer": 5}, {"loss": None}, {"seen": 1}),
+    ],
     ids=str,
 )
-def test_what_no_training_has_kept_is_corrupt(model, values):
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_what_no_training_has_kept_is_corrupt(model, values, eagerly):
+    model.run_eagerly, model.seen = eagerly, object()
     with pytest.raises(CheckpointCorruptError, match="of the model is invalid"):
         ModelAttributes(model).check(values)
     ModelAttributes(model).check({"best": 1, "rate": None})

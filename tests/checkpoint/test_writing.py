@@ -92,3 +92,21 @@ def test_each_write_is_a_span_of_the_thread_that_writes(tmp_path, model):
     made.close()
     assert [(span.name, span.step) for span in spans] == [("checkpoint", 3), ("checkpoint", 6)]
     assert all(span.thread.startswith("overlap-checkpoint") for span in spans)
+
+
+def test_where_the_system_starts_no_thread_the_training_writes(tmp_path, model, monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    spans: list[Span] = []
+    made = CheckpointWriter(CheckpointPolicy(directory=tmp_path), {}, ModelState(model), record=spans.append)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    deliver(made, model, 1)
+    monkeypatch.undo()
+    deliver(made, model, 2)
+    made.close()
+    assert [(span.step, span.thread) for span in spans] == [
+        (3, threading.current_thread().name),
+        (6, threading.current_thread().name),
+    ]
+    assert len(list(tmp_path.glob("ckpt-*"))) == 2

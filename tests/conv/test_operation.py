@@ -264,6 +264,16 @@ def test_bad_arguments_are_named(kwargs, error, message) -> None:
         tiled_conv2d(tf.zeros([1, 5, 5, 2]), tf.zeros([3, 3, 2, 2]), **kwargs)
 
 
+@pytest.mark.parametrize(
+    "value", [None, "x", range(10**18), {"a": 1}, {1.0}, iter([1.0]), object()], ids=repr
+)
+def test_what_is_no_tensor_is_refused_without_looking_at_what_is_in_it(value) -> None:
+    for name in ("x", "filters"):
+        given = {"x": tf.zeros([1, 5, 5, 2]), "filters": tf.zeros([3, 3, 2, 2])} | {name: value}
+        with pytest.raises(TypeError, match=f"{name} must be a tensor or an array, got"):
+            tiled_conv2d(**given)
+
+
 def test_channels_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="4 channels"):
         tiled_conv2d(tf.zeros([1, 5, 5, 4]), tf.zeros([3, 3, 2, 2]))

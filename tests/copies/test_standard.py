@@ -60,6 +60,11 @@ def test_a_subclass_is_no_standard_value():
     assert not is_standard(slice([], None))
 
 
+def test_what_is_too_long_to_be_made_again_is_none():
+    assert not is_standard(fractions.Fraction(1 << 20_000, 3))
+    assert not is_standard(range(1 << 20_000))
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -71,12 +76,14 @@ def test_a_subclass_is_no_standard_value():
         {"datetime": ["2026-01-01T00:00:00", 0, "UTC"]},
         {"timedelta": [10**12, 0, 0]},
         {"range": [0, 1, 0]},
+        {"range": [0, {"int": "f" * 500_000}, {"int": "f" * 250_000}]},
+        {"fraction": [{"int": "7" + "f3" * 250_000}, {"int": "5" + "a1" * 250_000}]},
         {"uuid": "zz"},
         {"path": 3},
         {"int": "0xzz"},
         {"unheard_of": []},
     ],
-    ids=str,
+    ids=lambda value: f"{value}"[:80],
 )
 def test_parts_that_make_no_value_are_corrupt(value):
     with pytest.raises(CheckpointCorruptError, match="is invalid"):

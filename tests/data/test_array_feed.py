@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import zero_copy
+from overlap_train._data.training_data import make_feed
+from overlap_train._keras.data import recognize
 from tests.data.feeds import X, Y, feed_of
 
 
@@ -66,3 +68,23 @@ def test_who_writes_to_an_array_changes_nothing_as_in_keras(lend):
     feed = feed_of(given, Y, batch_size=4, shuffle=False)
     rows[...] = -1
     np.testing.assert_array_equal(feed.tensors[0], X)
+
+
+@pytest.mark.parametrize(
+    "remembered",
+    [
+        *({"seed": seed} for seed in ("a", True, 1.0, 1 << 64, 10**5000)),
+        *({"order": order} for order in (range(1 << 40), [0, 1, 2, 3], np.arange(4.0), np.arange(3))),
+        *({"order": order} for order in (np.zeros(4, np.int64), np.arange(1, 5), None)),
+        {"order": tf.range(3)},
+    ],
+    ids=lambda remembered: f"{[type(part).__name__ for part in remembered.values()]}",
+)
+def test_what_no_rows_have_remembered_is_refused(remembered):
+    rows = recognize(np.zeros((4, 1)), np.zeros(4), batch_size=2, shuffle=True)
+    feed = make_feed(rows, hold_in_memory=lambda size: True)
+    for call in (lambda: feed.check(remembered, begun=True), lambda: feed.recall(1, remembered)):
+        with pytest.raises(ValueError, match="of its rows is no"):
+            call()
+    for order in (np.arange(4), tf.range(4, dtype=tf.int64)):  # which is what a checkpoint holds
+        feed.check({"seed": 3, "order": order}, begun=True)

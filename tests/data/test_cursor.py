@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from overlap_train._data.cursor import Cursor, CursorState
+from overlap_train._data.cursor import Cursor, CursorState, check_remembered
 from overlap_train._data.feed import Feed
 from overlap_train._data.training_data import make_feed
 from overlap_train._keras.data import recognize
@@ -177,3 +177,27 @@ def test_a_real_iterator_is_advanced_to_the_batch_where_it_stood(endless):
     second = epoch()
     cursor.restore(state)
     assert epoch() == second
+
+
+@pytest.mark.parametrize("marked", ["a", -1, 3, 10**12, -(10**12), True, 1.0, [1], 10**5000], ids=type)
+def test_a_pass_that_began_in_no_epoch_is_refused(marked):
+    state = CursorState(2, 1, True, 2, data={"marked": marked})
+    for check in (lambda: check_remembered(state), lambda: Cursor(CountingFeed(4), 4).resume(state)):
+        with pytest.raises(ValueError, match="its pass began before epoch"):
+            check()
+    check_remembered(CursorState(2, 1, True, 2, data={"marked": 2}))
+
+
+@pytest.mark.parametrize("found", [(1, 2**70), (10**5000, "a"), range(1, 3)], ids=type)
+def test_a_length_that_nobody_counts_to_is_refused(found):
+    with pytest.raises(ValueError, match="the length of its passes is invalid"):
+        check_remembered(CursorState(1, 1, True, data={"found": found}))
+
+
+def test_a_feed_is_asked_what_it_has_remembered_before_it_is_told(monkeypatch):
+    feed, asked = CountingFeed(4), []
+    monkeypatch.setattr(feed, "check", lambda remembered, begun: asked.append(begun))
+    place = CursorState(1, 2, True, 1)
+    check_remembered(place, feed), check_remembered(place, feed, asked=True)
+    Cursor(feed, 4).resume(place)
+    assert asked == [False, True, True]

@@ -75,12 +75,20 @@ def test_an_iterator_is_advanced_to_where_it_stood():
     assert [next(feed.reopen(1, seen)) for seen in (0, 2)] == [10, 12]
 
 
+def test_an_iterator_that_ends_before_is_an_error():
+    feed = Numbers(iterators=True)
+    feed.new_pass()
+    with pytest.raises(ValueError, match="ended before batch 100"):
+        feed.reopen(1, 100)
+
+
 def test_what_a_feed_does_not_say_is_what_changes_nothing():
     feed, opened = Numbers(), object()
     assert feed.source(opened) is opened
     assert (feed.keeps, feed.full, feed.keep(1 << 30), feed.runs_python) == (False,) * 4
     assert (feed.most_steps(opened), feed.left_out, feed.recall(1, {})) == (None, (), ())
     assert feed.remembered(begun=True, seen=2) == {}
+    feed.check({"anything": 1}, begun=True)
     for tells in (feed.prepare, feed.look_only, feed.mark, feed.begin_epoch, feed.end_epoch):
         assert tells() is None
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from overlap_train import Trainer
 from overlap_train.errors import (
     CheckpointCorruptError,
     CheckpointMismatchError,
 )
-from tests.networks import arrays, assert_same_history, drawn_in_python
+from tests.networks import FEATURES, arrays, assert_same_history, drawn_in_python
 from tests.pools import sequential
 
 VALIDATION = arrays(40, 1)
@@ -92,3 +93,38 @@ def test_resume_refuses_data_that_cannot_be_found_again(tmp_path):
     rows = drawn_in_python(*arrays(32))
     with pytest.raises(ValueError, match="resume needs data whose position can be found again"):
         Trainer(sequential()).fit(rows.batch(16), resume=tmp_path, verbose=0)
+
+
+def text_of_the_data():
+    text = tf.Variable("a")
+
+    def longer(x, y):
+        text.assign(tf.strings.join([text.read_value(), "b"]))
+        return x * tf.cast(tf.strings.length(text.read_value()), x.dtype), y
+
+    return sequential(), tf.data.Dataset.from_tensor_slices(arrays(32)).batch(16).map(longer), "Variable"
+
+
+class Captures(keras.layers.Layer):
+    def build(self, shape):
+        self.captured = [tf.Variable(["a"], name="captured")]
+
+    def call(self, x):
+        return x * tf.cast(tf.strings.length(self.captured[0]), x.dtype)
+
+
+def text_of_the_model():
+    model = keras.Sequential([keras.Input((FEATURES,)), Captures(), keras.layers.Dense(4)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model, tf.data.Dataset.from_tensor_slices(arrays(32)).batch(16), "captured"
+
+
+@pytest.mark.parametrize("make", [text_of_the_data, text_of_the_model])
+def test_resume_refuses_a_variable_of_text_before_anything_is_trained(make, tmp_path):
+    model, data, name = make()
+    before = model.get_weights()
+    with pytest.raises(ValueError, match=f"resume cannot store the variable .*{name}.* of the type string"):
+        Trainer(model).fit(data, resume=tmp_path, verbose=0)
+    for one, other in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(one, other)
+    Trainer(model).fit(data, verbose=0)

@@ -24,6 +24,7 @@ from overlap_train.errors import (
     ValidationTimeoutError,
     ValidationWorkerError,
 )
+from overlap_train.parallel.credentials import Credentials
 from overlap_train.parallel.evaluator import EvaluatorPlace, EvaluatorTask
 from overlap_train.parallel.link import Link
 from tests import pools
@@ -291,8 +292,10 @@ def test_what_fails_on_the_evaluator_is_told_on_the_chief(together, monkeypatch)
     ],
 )
 def test_what_differs_is_refused_on_both(theirs, part, together):
-    with pytest.raises(HostMismatchError, match=f"the evaluator has another {part} than the chief"):
-        together(theirs=theirs)
+    key = Credentials(key=b"k" * 32)
+    place = EvaluatorPlace(f"localhost:{free_ports(1)[0]}", "a cluster", 60.0, credentials=key)
+    with pytest.raises(HostMismatchError, match=f"the evaluator has another {part} than the chief: "):
+        together(theirs=theirs, place=place)
 
 
 @pytest.mark.parametrize(

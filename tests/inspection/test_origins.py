@@ -99,10 +99,14 @@ def test_a_file_of_the_users_named_as_one_of_pythons_is_the_users(monkeypatch):
     assert origin_of(mine) is Origin.USER
 
 
+NO_FILE = "none"
+
+
 def module_in(folder, monkeypatch, name, file=None):
     """Returns a module that has been imported from a file of a folder."""
     module = types.ModuleType(name)
-    module.__file__ = str(folder / (file or name.replace(".", "/") + ".py"))
+    if file != NO_FILE:
+        module.__file__ = str(folder / (file or name.replace(".", "/") + ".py"))
     monkeypatch.setitem(sys.modules, name, module)
     return module
 
@@ -112,6 +116,10 @@ shapes/round.py,sha256=x,10
 lonely.py,,
 fast.cpython-311-x86_64-linux-gnu.so,,
 "odd,name/data.txt",,
+"odd,name/module.py",,
+acme/core/__init__.py,sha256=x,10
+acme/core/__pycache__/__init__.cpython-311.pyc,,
+utils/__init__.py,,
 ../../bin/shapes,,
 shapes-1.0.dist-info/RECORD,,
 """
@@ -128,6 +136,15 @@ shapes-1.0.dist-info/RECORD,,
         ("project.layers", None, Origin.USER),
         ("shapeshift", None, Origin.USER),
         ("shapes", "elsewhere/shapes/__init__.py", Origin.USER),
+        ("odd,name.module", None, Origin.LIBRARY),
+        # In a folder of packages without an `__init__.py`, and in one that a library happens to have, too.
+        ("acme.core", "acme/core/__init__.py", Origin.LIBRARY),
+        ("acme.train.callbacks", None, Origin.USER),
+        ("acme", NO_FILE, Origin.USER),
+        ("acme.made", NO_FILE, Origin.USER),
+        ("utils", "utils/__init__.py", Origin.LIBRARY),
+        ("utils.mine", None, Origin.USER),
+        ("shapes.mine", None, Origin.USER),
     ],
 )
 def test_a_library_is_one_wherever_pip_has_put_it(tmp_path, monkeypatch, name, file, origin):
@@ -137,6 +154,20 @@ def test_a_library_is_one_wherever_pip_has_put_it(tmp_path, monkeypatch, name, f
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: shapes\nVersion: 1.0\n")
     (information / "RECORD").write_text(RECORD)
     assert origin_of(module_in(tmp_path, monkeypatch, name, file)) is origin
+
+
+def test_what_has_no_file_is_of_the_package_in_which_it_is(tmp_path, monkeypatch):
+    """As the modules that `six` makes, and the classes that say that they are of a module that is none."""
+    information = tmp_path / "shapes-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: shapes\nVersion: 1.0\n")
+    (information / "RECORD").write_text(RECORD)
+    module_in(tmp_path, monkeypatch, "shapes", "shapes/__init__.py")
+    module_in(tmp_path, monkeypatch, "utils", "utils/elsewhere.py")
+    made = module_in(tmp_path, monkeypatch, "shapes.made", NO_FILE)
+    assert origin_of(made) is Origin.LIBRARY
+    assert origin_of(type("C", (), {"__module__": "shapes.made.no.module"})) is Origin.LIBRARY
+    assert origin_of(type("C", (), {"__module__": "utils.no.module"})) is Origin.USER
 
 
 @pytest.mark.parametrize("left", ["shapes.egg-info", "shapes-1.0.dist-info"])

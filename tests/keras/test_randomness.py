@@ -72,6 +72,12 @@ def test_a_variable_that_somebody_else_restores_is_left_alone():
         {"eager": [1, 2]},
         {"eager": ["x", random.Random(1).getstate()]},
         {"keras": np.array(["a"])},
+        {"keras": range(1 << 40)},
+        {"tensorflow": [1, 2, 3]},
+        {"numpy": {**np.random.RandomState(1).get_state(legacy=False), "has_gauss": 2}},
+        {"eager": [1 << 10_000, [3, np.zeros(625, np.uint32), None]]},
+        {"eager": range(2)},
+        {"python": range(3)},
     ],
     ids=[
         "few numbers",
@@ -83,6 +89,7 @@ def test_a_variable_that_somebody_else_restores_is_left_alone():
         "no generator",
         "a text",
         "texts",
+        *("a range", "a list", "two halves", "a long seed", "two numbers", "three numbers"),
     ],
 )
 def test_states_that_are_none_are_told_before_any_is_put_back(changes):

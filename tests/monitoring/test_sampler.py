@@ -201,3 +201,12 @@ def test_missing_gpustat_counts_as_no_gpu(monkeypatch, fresh_gpu_search, caplog)
     monkeypatch.setitem(sys.modules, "gpustat", None)
     assert LoadMeter()().gpu_percent == ()
     assert "No GPU is sampled" in caplog.text
+
+
+def test_a_sampler_whose_thread_the_system_does_not_start_says_what_helps(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="thread 'overlap_train-sampler' could not be started"):
+        Sampler()

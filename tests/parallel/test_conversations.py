@@ -100,11 +100,12 @@ def message(content):
     return framed({"message": content, "sizes": []})
 
 
-def is_complete(frame):
-    """Returns whether a frame holds a complete description, which only a chief has; it may end both."""
+def is_chiefs(frame, key):
+    """Returns whether a frame may end the evaluator: with the key a whole description, else the right one."""
     try:
         described = json.loads(frame[16:])["message"]["description"]
-        return set(described) == set(DESCRIPTION) and all(isinstance(t, str) for t in described.values())
+        whole = set(described) == set(DESCRIPTION) and all(isinstance(t, str) for t in described.values())
+        return whole and (key is not None or described == DESCRIPTION)
     except (ValueError, KeyError, TypeError, RecursionError):
         return False
 
@@ -160,6 +161,13 @@ def incomplete_hello(rng):
     return message({"kind": "hello", "description": described})
 
 
+def other_hello(rng):
+    described = dict(DESCRIPTION)
+    for part in rng.sample(list(described), rng.randrange(1, len(described))):
+        described[part] = rng.choice(["", "x", described[part] + "\n", described[part][:-1], "\ud800"])
+    return message({"kind": "hello", "description": described})
+
+
 def cut_hello(rng):
     whole = message(HELLO)
     return whole[: rng.randrange(len(whole))]
@@ -195,7 +203,7 @@ def nonsense_after_the_hello(rng):
 
 
 TALKS = [
-    *(noise, strange_head, strange_json, deep_or_broken, incomplete_hello),
+    *(noise, strange_head, strange_json, deep_or_broken, incomplete_hello, other_hello),
     *(cut_hello, flipped_hello, another_program, false_proof, nonsense_after_the_hello),
 ]
 
@@ -207,7 +215,7 @@ def talk(rng, place):
         strangers = []
         for _ in range(rng.randrange(1, 6)):
             said = rng.choice(TALKS)(rng)
-            if is_complete(said):
+            if is_chiefs(said, place.credentials.key):
                 continue
             stranger = call(host, int(port))
             closing.callback(stranger.close)

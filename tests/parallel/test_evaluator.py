@@ -134,7 +134,8 @@ def test_what_the_chief_raises_ends_the_evaluator_too(tmp_path):
 
 
 @pytest.mark.nightly
-def test_an_evaluator_with_other_data_is_refused_on_all_hosts(tmp_path):
+def test_an_evaluator_with_other_data_is_refused_on_all_hosts(tmp_path, monkeypatch):
+    monkeypatch.setenv("OVERLAP_TRAIN_CLUSTER_KEY", "k" * 32)
     case = {"evaluator": True, "validation_seeds": [1, 1, 2]}
     codes = finish(tmp_path, start(tmp_path, **case))
     assert all(codes)

@@ -18,7 +18,7 @@ from overlap_train.errors import ClusterConfigError, HostLostError, HostMismatch
 from overlap_train.parallel import link
 from overlap_train.parallel.credentials import Credentials, TLSFiles
 from overlap_train.parallel.door import Door
-from overlap_train.parallel.link import Link, accept, connect
+from overlap_train.parallel.link import Link, Refusal, accept, connect
 from tests.parallel.test_credentials import make_certificate
 from tests.parallel.test_hosts import free_ports
 
@@ -277,6 +277,19 @@ def test_hosts_with_the_same_key_meet(address, executor):
             second.send({"kind": "welcome"})
             assert first.receive(timeout_s=30)[0] == {"kind": "welcome"}
     assert judged == [({"kind": "hello"}, True)]
+
+
+def test_who_is_refused_is_told_less_than_this_host_says(address, executor, caplog):
+    def check(message, authenticated):
+        raise Refusal("mine is red", told="yours is another")
+
+    accepted = executor.submit(accept, address, "chief", timeout_s=2, credentials=Credentials(), check=check)
+    with connect(address, "evaluator", timeout_s=30, credentials=Credentials()) as first:
+        first.send({"kind": "hello"})
+        assert first.receive(timeout_s=30)[0] == {"kind": "refused", "error": "yours is another"}
+    with pytest.raises(HostLostError, match=r"1 were turned away, the last from .*: mine is red"):
+        accepted.result()
+    assert "waiting for another chief: mine is red" in caplog.text
 
 
 def test_the_key_of_the_environment_is_used_without_being_passed(address, executor, monkeypatch):

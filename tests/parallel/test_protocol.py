@@ -57,17 +57,36 @@ def test_an_unknown_part_is_refused_by_name():
 
 
 @pytest.mark.parametrize("text", ["a\nc\n", "a\nb", "", "a\rb\n", "a\nb\n\n", "\ud800"])
-def test_a_chief_that_differs_ends_both(text):
-    error = ask(hello(model=text))
+def test_a_chief_with_the_key_that_differs_ends_both(text):
+    error = ask(hello(model=text), True)
     assert isinstance(error, HostMismatchError)
     assert "the evaluator has another model than the chief" in str(error)
 
 
-@pytest.mark.parametrize("part", ["version of overlap_train", "cluster", "program"])
-def test_the_chief_of_another_cluster_ends_nothing_unless_it_has_the_key(part):
-    with pytest.raises(Refusal, match=f"another {part} than the chief"):
-        ask(hello(**{part: "x"}))
-    assert isinstance(ask(hello(**{part: "x"}), True), HostMismatchError)
+SECRET = {part: f"first {part} of mine\nsecond {part} of mine" for part in DESCRIPTION}
+
+
+@pytest.mark.parametrize("part", DESCRIPTION)
+@pytest.mark.parametrize("lines", [0, 1], ids=["all of it differs", "one line differs"])
+def test_who_differs_and_may_be_anybody_ends_nothing_and_learns_only_where(part, lines):
+    theirs = "\n".join([*SECRET[part].split("\n")[:lines], "theirs"])
+    message = {"kind": "hello", "description": SECRET | {part: theirs}}
+    with pytest.raises(Refusal, match=f"another {part} than the chief: .* of mine' instead of") as raised:
+        judge(message, False, description=SECRET, in_step=None)
+    assert f"another {part} than the chief, which has {theirs!r}" in raised.value.told
+    assert "of mine" not in raised.value.told.replace(repr(theirs), "")
+
+
+def test_nobody_learns_a_description_by_asking():
+    """Each answer that quotes the evaluator's own would let the next guess begin with what it quoted."""
+    known, told = {}, []
+    for _ in range(len(SECRET) + 1):
+        with pytest.raises(Refusal) as raised:
+            judge({"kind": "hello", "description": known}, False, description=SECRET, in_step=None)
+        told.append(raised.value.told or str(raised.value))
+        known |= {part: "" for part in SECRET if f"{part!r}; it has nothing" in told[-1]}
+    assert known.keys() == SECRET.keys()
+    assert not any("of mine" in each for each in told)
 
 
 def test_a_validation_that_cannot_be_made_elsewhere_ends_both():

@@ -115,6 +115,21 @@ def test_a_number_is_taken_out_of_what_holds_only_it(value, number):
     assert found is value if number is None else (type(found), found) == (type(number), number)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e5m2", "float16", "float64", "int32", "bool"])
+@pytest.mark.parametrize("shape", [(), (2,), (0,), (1, 1)])
+def test_a_tensor_is_an_array_of_its_own_type(dtype, shape):
+    tensor = tf.cast(tf.ones(shape), dtype)
+    array = numbers.array_of(tensor)
+    assert type(array) is np.ndarray
+    assert (array.dtype, array.shape) == (tensor.dtype.as_numpy_dtype, shape)
+    assert array.astype("float64").tolist() == np.ones(shape).tolist()
+
+
+@pytest.mark.parametrize("value", [2, 2.5, np.float32(2), np.array([2]), [2, 3]])
+def test_what_is_no_tensor_is_what_numpy_makes_of_it(value):
+    np.testing.assert_array_equal(numbers.array_of(value), np.asarray(value))
+
+
 def test_a_number_is_left_in_what_raises():
     class Odd:
         shape = ()

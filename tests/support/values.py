@@ -17,3 +17,26 @@ class Unprintable:
 
     def __float__(self):
         raise RuntimeError("no number")
+
+
+class Text(str):
+    """Cannot be compared with another text, nor printed."""
+
+    def __eq__(self, other):
+        raise KeyError("no equal")
+
+    def __str__(self):
+        raise KeyError("no text")
+
+    __repr__ = __str__
+    __hash__ = str.__hash__
+
+
+class Number(int):
+    """Cannot be compared with another number."""
+
+    def __eq__(self, other):
+        raise KeyError("no equal")
+
+    __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__
+    __hash__ = int.__hash__

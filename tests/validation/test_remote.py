@@ -73,6 +73,19 @@ def test_a_snapshot_is_sent_with_its_weights_and_comes_back_as_metrics(evaluator
     assert (outcome.span.epoch, outcome.span.step, outcome.span.thread) == (3, 40, "validation-link-0")
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e5m2", "int32"])
+@pytest.mark.parametrize("value", [1.0, [1.0, 2.0]], ids=str)
+def test_weights_of_any_type_are_sent(dtype, value, evaluator):
+    weight = tf.cast(value, dtype)
+    link = Link(RESULT)
+    remote, _ = evaluator(link)
+    remote.validate("clean", Snapshot(3, 40, Values((weight,), (weight,), (), ()))).result(WAIT_S)
+    ((_, sent),) = link.sent
+    for each in sent:
+        assert (each.dtype, each.shape) == (weight.dtype.as_numpy_dtype, weight.shape)
+        assert each.tobytes() == weight.numpy().tobytes()
+
+
 def test_snapshots_are_sent_one_after_another(evaluator):
     link = Link(RESULT, {**RESULT, "metrics": {"loss": 0.25}})
     remote, _ = evaluator(link)

@@ -62,10 +62,26 @@ def counted_in_steps():
     return by_a_generator()[0], -(-len(X) // 4)  # each epoch ends with a pass, and begins the next
 
 
+def by_unusual_variables():
+    """One of a type that NumPy lacks, one whose shape is open, and one whose number of axes is, too."""
+    small = tf.Variable(tf.zeros((), tf.bfloat16))
+    lengthened = tf.Variable([1.0], shape=tf.TensorShape([None]))
+    reshaped = tf.Variable([1.0], shape=tf.TensorShape(None))
+
+    def grown(x, y):
+        small.assign((small + 1) % 7)
+        lengthened.assign(tf.concat([lengthened.read_value(), [1.0]], 0)[-9:])
+        reshaped.assign(tf.reshape(lengthened.read_value(), (1, -1)))
+        size = tf.size(lengthened.read_value()) + tf.size(reshaped.read_value())
+        return x * (1 + tf.cast(small, x.dtype)) / tf.cast(size, x.dtype), y
+
+    return rows().batch(4).map(grown).prefetch(16), None
+
+
 SOURCES = {
     each.__name__: each
     for each in (
-        *(by_layers, by_a_generator, by_a_count, in_a_nested_pipeline),
+        *(by_layers, by_a_generator, by_a_count, by_unusual_variables, in_a_nested_pipeline),
         *(without_an_end, counted_in_steps),
     )
 }
@@ -120,7 +136,7 @@ def ended_after(epochs):
 
 
 @pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.by_default("by_layers", "by_a_count", "counted_in_steps")
+@pytest.mark.by_default("by_layers", "by_a_count", "by_unusual_variables", "counted_in_steps")
 def test_a_checkpoint_holds_what_had_been_drawn_by_its_epoch(source, tmp_path):
     def fit(epochs):
         trainer = Trainer(sequential(), validation=AHEAD, execution=SHORT_CALLS)
