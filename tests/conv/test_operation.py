@@ -265,7 +265,9 @@ def test_bad_arguments_are_named(kwargs, error, message) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [None, "x", range(10**18), {"a": 1}, {1.0}, iter([1.0]), object()], ids=repr
+    "value",
+    [None, "x", range(10**18), {"a": 1}, {1.0}, iter([1.0]), object()],
+    ids=lambda value: type(value).__name__,
 )
 def test_what_is_no_tensor_is_refused_without_looking_at_what_is_in_it(value) -> None:
     for name in ("x", "filters"):
