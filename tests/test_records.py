@@ -52,7 +52,9 @@ def test_nested_metrics_of_a_named_set_are_flattened():
     assert prefixed(results) == {"val_loss": 1, "val_n": {"a": 2}, "val_clean_loss": 3, "val_clean_a": 4}
 
 
-@pytest.mark.parametrize("value", [None, 1, "loss", [("loss", 1)], (), dict, object()], ids=repr)
+@pytest.mark.parametrize(
+    "value", [None, 1, "loss", [("loss", 1)], (), dict, object()], ids=lambda value: type(value).__name__
+)
 def test_what_is_no_mapping_is_refused_by_name(value):
     with pytest.raises(TypeError, match="metrics must be a mapping of names to values; got"):
         flat(value)

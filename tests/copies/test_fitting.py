@@ -36,7 +36,7 @@ def copy(value):
         (np.random.default_rng(1), np.random.default_rng(2), True),
         (np.random.default_rng(1), np.random.RandomState(2), False),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_a_live_object_takes_what_is_of_its_kind(live, value, takes_it):
     assert takes(live, copy(value)) == takes_it
