@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import DTypeLike
 
-from overlap_train._support.arguments import shown
+from overlap_train._support.arguments import plain_text, shown
 from overlap_train._support.numbers import require_integer
 from overlap_train.zero_copy.tensors import SHARED_DTYPES
 
@@ -59,12 +59,12 @@ def checked_device(device: str) -> int | None:
     """Return the number of a GPU, or None for the CPU."""
     if not isinstance(device, str):
         raise TypeError(f"device must be a name such as 'CPU:0', got {shown(device)}")
-    kind, _, number = str(device).upper().rpartition("/DEVICE:")[2].lstrip("/").partition(":")
+    kind, _, number = plain_text(device).upper().rpartition("/DEVICE:")[2].lstrip("/").partition(":")
     if kind == "CPU" and number in ("", "0"):
         return None
     if kind == "GPU" and (number == "" or (number.isascii() and number.isdigit())):
         return int(number or 0)
-    raise ValueError(f'device must be "CPU:0" or a GPU such as "GPU:0", got {device!r}')
+    raise ValueError(f'device must be "CPU:0" or a GPU such as "GPU:0", got {shown(device)}')
 
 
 def _names() -> str:
