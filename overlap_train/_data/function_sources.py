@@ -7,7 +7,7 @@ tensor alone. It is found again where the function's Python can get hold of it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -27,15 +27,22 @@ _SEEN = re.compile(
 )
 
 
-def own_stages(dataset: Any) -> Iterator[tf.data.Dataset]:
-    """Yields a dataset and all that it is made from, without what functions have captured."""
+def own_stages(
+    dataset: Any, sources: Callable[[Any], Iterable[Any]] = lambda stage: stage._inputs()
+) -> Iterator[tf.data.Dataset]:
+    """Yields a dataset and all that it is made from, without what functions have captured.
+
+    Args:
+        dataset: whatever else than a dataset has no stages.
+        sources: returns what a stage is made from.
+    """
     left, seen = [dataset], set()
     while left:
         stage = left.pop()
         if isinstance(stage, tf.data.Dataset) and id(stage) not in seen:
             seen.add(id(stage))
             yield stage
-            left += stage._inputs()
+            left += sources(stage)
 
 
 def captured_datasets(stage: tf.data.Dataset) -> list[tf.data.Dataset]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._data.function_sources import captured_datasets, hides_sources, nodes_of
+from overlap_train._data.function_sources import captured_datasets, hides_sources, nodes_of, own_stages
 from overlap_train._data.hugging_face import is_lookup, makes_passes_alike
 from overlap_train._data.memory import size_bytes
 from overlap_train._data.pipeline_facts import looked_up_once
@@ -304,13 +304,7 @@ def _is_reordering(stage: tf.data.Dataset) -> bool:
 
 def stages_of(dataset: Any) -> Iterator[tf.data.Dataset]:
     """Yields a dataset and all that it is made from, with what its functions have captured."""
-    left, seen = [dataset], set()
-    while left:
-        stage = left.pop()
-        if isinstance(stage, tf.data.Dataset) and id(stage) not in seen:
-            seen.add(id(stage))
-            yield stage
-            left += [*stage._inputs(), *captured_datasets(stage)]
+    return own_stages(dataset, lambda stage: [*stage._inputs(), *captured_datasets(stage)])
 
 
 def _function_ops(stage: tf.data.Dataset) -> set[str]:

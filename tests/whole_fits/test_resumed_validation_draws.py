@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import CheckpointPolicy, ExecutionPlan, Trainer, ValidationPolicy
+from tests.killing import Killed, Kills
 from tests.networks import VALIDATION_ROWS, Outcome, arrays, assert_same_outcome
 from tests.pools import sequential
 
@@ -112,35 +113,6 @@ SOURCES = {
         *(from_an_iterator, a_captured_shuffle),
     )
 }
-
-
-class Killed(BaseException):
-    """Ends a fit without any clearing up of ours being asked for."""
-
-
-class Kills(keras.callbacks.Callback):
-    """Ends the fit behind one of its steps, or at the end of an epoch; remembers nothing."""
-
-    overlap_safe = True
-
-    def __init__(self, step=None, epoch=None):
-        super().__init__()
-        self._step, self._epoch, self._steps = step, epoch, 0
-
-    def get_state(self):
-        return {}
-
-    def set_state(self, state):
-        pass
-
-    def on_train_batch_end(self, batch, logs=None):
-        self._steps += 1
-        if self._steps == self._step:
-            raise Killed
-
-    def on_epoch_end(self, epoch, logs=None):
-        if epoch == self._epoch:
-            raise Killed
 
 
 def fit(source, directory, kills, *, lag=1, every=None):

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import CheckpointPolicy, ExecutionPlan, Trainer, ValidationPolicy
+from tests.killing import Killed, Kills
 from tests.networks import VALIDATION_ROWS, Outcome, arrays, assert_same_history, assert_same_outcome
 from tests.pools import sequential
 
@@ -152,35 +153,6 @@ def test_a_validation_that_raises_leaves_what_was_written_as_under_keras():
     (expected, then), (actual, ours_then) = found
     np.testing.assert_array_equal(actual, expected)
     assert_same_history(ours_then.history, then.history)
-
-
-class Killed(BaseException):
-    """Ends a fit without any clearing up of ours being asked for."""
-
-
-class Kills(keras.callbacks.Callback):
-    """Ends the fit behind one of its steps, or at the end of an epoch; remembers nothing."""
-
-    overlap_safe = True
-
-    def __init__(self, step=None, epoch=None):
-        super().__init__()
-        self._step, self._epoch, self._steps = step, epoch, 0
-
-    def get_state(self):
-        return {}
-
-    def set_state(self, state):
-        pass
-
-    def on_train_batch_end(self, batch, logs=None):
-        self._steps += 1
-        if self._steps == self._step:
-            raise Killed
-
-    def on_epoch_end(self, epoch, logs=None):
-        if epoch == self._epoch:
-            raise Killed
 
 
 def resumable(source, directory, kills, **more):
