@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import json
 import random
@@ -182,7 +183,7 @@ class Fuzzer:
         if kind < 0.55:
             return self._chance.choice(DTYPES)
         if kind < 0.6:
-            return self._chance.choice(HOSTILE)
+            return copy.deepcopy(self._chance.choice(HOSTILE))  # the next mutation may change what it holds
         if kind < 0.75:
             content = self._chance.choice(SCALARS) if kind < 0.68 else [self._chance.choice(SCALARS), []]
             return {self._chance.choice(PACKED): content}
