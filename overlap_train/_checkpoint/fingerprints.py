@@ -21,6 +21,7 @@ import tensorflow as tf
 from overlap_train._checkpoint.data_state import rows_that_tell
 from overlap_train._checkpoint.state import layout
 from overlap_train._data.feed import Feed
+from overlap_train._data.pipeline import stages_of
 from overlap_train._keras import copies as keras_copies
 from overlap_train._support.numbers import array_of
 
@@ -128,18 +129,12 @@ def _leaf(leaf: Any) -> tuple[str, list[npt.NDArray[Any]]]:
 
 
 def _sources(dataset: Any) -> Iterator[npt.NDArray[Any]]:
-    """Yields the tensors that a dataset's first stages slice or repeat.
+    """Yields the tensors that the first stages of a dataset slice or repeat, and of those in its functions.
 
     TensorFlow has no public way to ask; where its private names move, nothing is found and datasets are told
     apart by specification and length alone.
     """
-    left, seen = [dataset], set()
-    while left:
-        stage = left.pop()
-        if id(stage) in seen or not isinstance(stage, tf.data.Dataset):
-            continue
-        seen.add(id(stage))
-        left += stage._inputs()
+    for stage in stages_of(dataset):
         for tensor in getattr(stage, "_tensors", ()):
             if isinstance(tensor, tf.Tensor) and tensor.dtype.is_numpy_compatible:
                 yield array_of(tensor)

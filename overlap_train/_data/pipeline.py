@@ -227,12 +227,9 @@ def hides_a_source(dataset: Any) -> bool:
 @looked_up_once
 def caches_draws(dataset: Any) -> bool:
     """Whether a cache holds what has been drawn below it: made again, it would hold other draws."""
-    caches = (stage for stage in stages_of(dataset) if is_cache(stage))
-    below = {
-        id(stage): stage for cache in caches for source in cache._inputs() for stage in stages_of(source)
-    }
-    drawing = (node.op for stage in below.values() for node in _function_nodes(stage))
-    return any(map(keeps_state, below.values())) or any(op.startswith(_DRAWING_OPS) for op in drawing)
+    sources = [source for each in stages_of(dataset) if is_cache(each) for source in each._inputs()]
+    drawing = (op for source in sources for stage in stages_of(source) for op in _function_ops(stage))
+    return any(map(keeps_state, sources)) or any(op.startswith(_DRAWING_OPS) for op in drawing)
 
 
 @looked_up_once

@@ -231,6 +231,16 @@ def test_datasets_are_told_apart_by_what_they_were_made_from_and_their_length(ot
     assert (describe_data(dataset()) == describe_data(other)) is same
 
 
+def test_datasets_that_functions_have_captured_are_told_apart_too():
+    def captured(x):
+        inner = dataset(x)
+        return tf.data.Dataset.range(2).flat_map(lambda i: inner)
+
+    assert describe_data(captured(X)) == describe_data(captured(X.copy()))
+    assert describe_data(captured(X)) != describe_data(captured(X + 1))
+    assert described_data(captured(X)) != described_data(captured(X + 1))
+
+
 def test_data_of_python_is_told_by_its_class_and_nothing_is_drawn():
     drawn = []
 
