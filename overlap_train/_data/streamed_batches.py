@@ -78,6 +78,7 @@ class StreamedBatches:
         self._lock = threading.Lock()  # for the three below; not held while a batch is drawn
         self._under_way: BatchStream | None = None
         self._only_iterator: Iterator[Any] | None = None
+        self._newest: Iterator[Any] | None = None  # at which Keras may look again
         self._first_batches: list[Any] = []
         self._closed = False
         self.last_count = 0
@@ -132,6 +133,8 @@ class StreamedBatches:
                 stream.limit(length)
             self._pipeline.end_epoch()
             self._pipeline.begin_epoch()
+            if self._pipeline.looked_at:
+                self._look()
             if self.rewindable:
                 return self._iterator()
             self._only_iterator = self._only_iterator or iter(self._dataset)
@@ -162,9 +165,21 @@ class StreamedBatches:
             self._passes.append((stream.drawn, stream.ended))
         self._pipeline.end_epoch()
 
+    def _look(self) -> None:
+        """Draws a batch that nobody evaluates, as Keras does before each validation.
+
+        It comes from a pass of its own, or from the last one where a validation has a number of steps.
+        """
+        looked_at = self._iterator() if self._steps is None or self._newest is None else self._newest
+        if self.redraws or self.written:
+            next_batch(looked_at)
+
     def _iterator(self) -> Iterator[Any]:
         self._made += 1
-        return iter(self._dataset)
+        iterator = iter(self._dataset)
+        if self._pipeline.looked_at:
+            self._newest = iterator
+        return iterator
 
     def standing(self) -> dict[str, Any]:
         """Returns what another process is told so that its next pass is the same; none is under way."""

@@ -21,6 +21,7 @@ from overlap_train._keras import forks, routes
 from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
+from overlap_train._keras.replicas import strategy_of
 from overlap_train._support import fit_arguments
 from overlap_train._validation.named_sets import is_set, named_sets
 from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
@@ -168,6 +169,7 @@ def make_request(
         steps=steps_per_epoch,
         shuffle=given.shuffle,
         class_weight=given.class_weight,
+        looked_at=strategy_of(model) is not None,
     )
     return FitRequest(
         settings=settings,

@@ -63,6 +63,8 @@ class Pipeline:
             state of the source, is known to give the same batches: by index, from a generator, from Grain.
         stateful: the user's object whose attributes are that state, if it has any.
         told: a dataset of Grain's that tells where it stands; see `grain_data`.
+        looked_at: whether Keras draws its first batch before the first pass of a training and before each
+            validation (`_maybe_symbolic_build`), which moves what the user's dataset draws from.
     """
 
     is_dataset: bool
@@ -71,6 +73,7 @@ class Pipeline:
     resumable: bool
     stateful: Any
     told: Any
+    looked_at: bool
     _adapter: DataAdapter = field(repr=False)
     _lent: LentBatches | None = field(repr=False)
 
@@ -176,6 +179,7 @@ def recognize(
     steps: int | None = None,
     shuffle: bool | str = False,
     class_weight: dict[int, float] | None = None,
+    looked_at: bool = False,
 ) -> Arrays | Pipeline:
     """Returns what the first arguments of `keras.Model.fit` or `evaluate` are (`get_data_adapter`).
 
@@ -191,6 +195,7 @@ def recognize(
         steps: batches of an epoch, or None.
         shuffle: as in `fit`.
         class_weight: as in `fit`.
+        looked_at: whether Keras looks at a batch beforehand: for a model made under a strategy.
 
     Raises:
         ValueError: for data that Keras does not know, mismatched lengths, and empty data other than a dataset
@@ -207,7 +212,7 @@ def recognize(
         shuffle=shuffle,
         class_weight=class_weight,
     )
-    pipeline = _pipeline(adapter, x, telling)
+    pipeline = _pipeline(adapter, x, telling, looked_at)
     if isinstance(adapter, ArrayDataAdapter):
         return _arrays(adapter, shuffle, pipeline)
     # Keras trains on where a dataset has nothing to validate on, and fails where Python has nothing.
@@ -294,7 +299,7 @@ def without_optionals(batch: Any) -> Any:
     )
 
 
-def _pipeline(adapter: DataAdapter, x: Any, telling: Any) -> Pipeline:
+def _pipeline(adapter: DataAdapter, x: Any, telling: Any, looked_at: bool) -> Pipeline:
     return Pipeline(
         is_dataset=isinstance(adapter, TFDatasetAdapter),
         by_python=not isinstance(adapter, (ArrayDataAdapter, TFDatasetAdapter)),
@@ -302,6 +307,7 @@ def _pipeline(adapter: DataAdapter, x: Any, telling: Any) -> Pipeline:
         resumable=isinstance(adapter, (GeneratorDataAdapter, GrainDatasetAdapter, PyDatasetAdapter)),
         stateful=x if isinstance(adapter, PyDatasetAdapter) else None,
         told=telling,
+        looked_at=looked_at and isinstance(adapter, TFDatasetAdapter),
         _adapter=adapter,
         _lent=_lent(adapter),
     )
