@@ -5,6 +5,9 @@ of the user's is called too; what it raises, such as SystemExit, is raised when 
 
 Under `routed()` a signal does what it does to a fit of Keras's, once the epochs that are done are delivered:
 it raises KeyboardInterrupt, or ends the process, and a handler of the user's that returns lets the fit go on.
+
+`timeout` sends SIGTERM to its child and then to the child's process group, so the child gets two of them. Those
+that come together are one.
 """
 
 from __future__ import annotations
@@ -12,12 +15,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Any
 
 __all__ = ["Interrupted", "Interrupts"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_TOGETHER_S = 0.5
 
 
 class Interrupted(Exception):
@@ -36,6 +41,7 @@ class Interrupts:
 
     def __init__(self, *, passes_on: bool = False) -> None:
         self.received: str | None = None
+        self._received_s = 0.0  # of `time.monotonic`
         self._passes_on = passes_on
         self._previous: dict[signal.Signals, Any] = {}
         self._raised: BaseException | None = None
@@ -73,14 +79,21 @@ class Interrupts:
         raise raised if raised is not None else KeyboardInterrupt(self.received)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        name = signal.Signals(number).name
         if self.received is not None:
-            raise KeyboardInterrupt(f"{self.received}, then {signal.Signals(number).name}")
+            if name == self.received == "SIGTERM" and time.monotonic() < self._received_s + _TOGETHER_S:
+                return
+            raise KeyboardInterrupt(f"{self.received}, then {name}")
         handler = self._previous.get(signal.Signals(number))
         own = handler if callable(handler) and handler is not signal.default_int_handler else None
         if own is None or not self._passes_on:
-            self.received = signal.Signals(number).name
+            self._receive(name)
         if own is not None:
             try:
                 own(number, frame)
             except BaseException as error:
-                self.received, self._raised = signal.Signals(number).name, error
+                self._receive(name)
+                self._raised = error
+
+    def _receive(self, name: str) -> None:
+        self.received, self._received_s = name, time.monotonic()

@@ -68,6 +68,17 @@ def test_a_second_signal_ends_at_once(handlers):
     assert trainer.ended == "failed"
 
 
+@pytest.mark.parametrize("together_s", [60.0, 0.0], ids=["at once", "later"])
+def test_two_sigterms_that_come_together_are_one(together_s, handlers, monkeypatch):
+    monkeypatch.setattr(interrupts, "_TOGETHER_S", together_s)
+    trainer = Trainer(sequential())
+    twice = Signal(0, signal.SIGTERM, signal.SIGTERM)
+    later = pytest.raises(KeyboardInterrupt, match="SIGTERM, then SIGTERM")
+    with contextlib.nullcontext() if together_s else later:
+        trainer.fit(*arrays(), epochs=50, validation_data=VALIDATION, callbacks=[twice], verbose=0)
+    assert trainer.ended == ("interrupted by SIGTERM" if together_s else "failed")
+
+
 class Notes(keras.callbacks.Callback):
     """Notes the ends of epochs and of the training."""
 
