@@ -1,7 +1,7 @@
 """Ctrl-C and SIGTERM during a `fit`: the first asks, the second does not.
 
-The handlers are installed only in the main thread, where Python runs them, and put back afterwards. A handler
-of the user's is called too; what it raises, such as SystemExit, is raised when the fit has ended in order. One
+The handlers are installed only in the main thread, where Python runs them, and put back afterwards. One of
+the user's is called too; what it raises, such as SystemExit, is raised when the fit has ended in order. One
 that a callback installs during the fit stays, as under Keras. It may hold ours as the one before it, which
 then does what the one before ours does.
 

@@ -75,7 +75,7 @@ def _without_libraries(frames: types.TracebackType | None) -> types.TracebackTyp
 
 
 def _absolute(file: str) -> str:
-    """Return the path of a file; a relative one, such as "<stdin>", as it is where no working directory is."""
+    """Return the path of a file; without a working directory a relative one, such as "<stdin>"."""
     try:
         return os.path.abspath(file)
     except OSError:

@@ -74,7 +74,11 @@ def test_compiler_output_is_in_the_error(tmp_path) -> None:
 
 @pytest.mark.parametrize(
     ("end", "said"),
-    [("exit 3", "ended with status 3"), ("kill -XFSZ $$", "was ended by SIGXFSZ"), ("kill -50 $$", "signal 50")],
+    [
+        ("exit 3", "ended with status 3"),
+        ("kill -XFSZ $$", "was ended by SIGXFSZ"),
+        ("kill -50 $$", "signal 50"),
+    ],
     ids=["status", "signal", "signal without a name"],
 )
 def test_how_a_silent_compiler_ended_is_in_the_error(end, said) -> None:
