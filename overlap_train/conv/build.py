@@ -106,17 +106,17 @@ def _run(command: list[str], log: list[str], directory: Path | None = None) -> N
     if status != 0:
         tail = "".join([*log, rest][-40:])
         raise NativeUnavailableError(
-            f"Building the tiled convolution failed: {shlex.join(command)} {_ended(status)}\n{tail}"
+            f"Building the tiled convolution failed: {shlex.join(command)} ended with {_end(status)}\n{tail}"
         )
 
 
-def _ended(status: int) -> str:
-    """How a program ended; a signal, such as that of a limit of this process, leaves no other trace."""
+def _end(status: int) -> str:
+    """What ended a program; a signal, such as that of a limit of this process, leaves no other trace."""
     if status > 0:
-        return f"ended with status {status}"
+        return f"status {status}"
     with contextlib.suppress(ValueError):  # a signal without a name
-        return f"was ended by {signal.Signals(-status).name}"
-    return f"was ended by signal {-status}"
+        return signal.Signals(-status).name
+    return f"signal {-status}"
 
 
 def _compile(toolchain: Toolchain, directory: Path) -> Path:

@@ -76,8 +76,8 @@ def test_compiler_output_is_in_the_error(tmp_path) -> None:
     ("end", "said"),
     [
         ("exit 3", "ended with status 3"),
-        ("kill -XFSZ $$", "was ended by SIGXFSZ"),
-        ("kill -50 $$", "signal 50"),
+        ("kill -XFSZ $$", "ended with SIGXFSZ"),
+        ("kill -50 $$", "ended with signal 50"),
     ],
     ids=["status", "signal", "signal without a name"],
 )
