@@ -127,6 +127,14 @@ def test_a_block_is_for_its_thread_unless_for_all(fits):
     assert [name for name, _ in fits] == ["evaluate"]
 
 
+def test_a_block_may_be_left_on_another_thread(fits):
+    block = routed()
+    block.__enter__()
+    elsewhere(lambda: block.__exit__(None, None, None))
+    sequential().fit(X, Y, **ARGUMENTS)
+    assert not fits
+
+
 def test_threads_route_side_by_side():
     policies = [ValidationPolicy(max_lag=lag) for lag in (0, 1, 2)]
     inside, found = threading.Barrier(len(policies)), {}

@@ -1,10 +1,15 @@
 """Ctrl-C and SIGTERM during a `fit`: the first asks, the second does not.
 
-The handlers are installed only in the main thread, where Python runs them, and put back afterwards. A handler
-of the user's is called too; what it raises, such as SystemExit, is raised when the fit has ended in order.
+The handlers are installed only in the main thread, where Python runs them, and put back afterwards. One of
+the user's is called too; what it raises, such as SystemExit, is raised when the fit has ended in order. One
+that a callback installs during the fit stays, as under Keras. It may hold ours as the one before it, which
+then does what the one before ours does.
 
 Under `routed()` a signal does what it does to a fit of Keras's, once the epochs that are done are delivered:
 it raises KeyboardInterrupt, or ends the process, and a handler of the user's that returns lets the fit go on.
+
+`timeout` sends SIGTERM to its child and then to the child's process group, so the child gets two of them.
+Those that come together are one.
 """
 
 from __future__ import annotations
@@ -12,12 +17,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Any
 
 __all__ = ["Interrupted", "Interrupts"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_TOGETHER_S = 0.5
 
 
 class Interrupted(Exception):
@@ -36,9 +43,11 @@ class Interrupts:
 
     def __init__(self, *, passes_on: bool = False) -> None:
         self.received: str | None = None
+        self._received_s = 0.0  # of `time.monotonic`
         self._passes_on = passes_on
         self._previous: dict[signal.Signals, Any] = {}
         self._raised: BaseException | None = None
+        self._over = False
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
@@ -50,9 +59,10 @@ class Interrupts:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._over = True
         for number, handler in self._previous.items():
-            signal.signal(number, handler)
-        self._previous.clear()
+            if signal.getsignal(number) == self._handle:
+                signal.signal(number, handler)
         raised, self._raised = self._raised, None
         if raised is not None and kind is None:
             raise raised
@@ -73,14 +83,33 @@ class Interrupts:
         raise raised if raised is not None else KeyboardInterrupt(self.received)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._over:
+            self._hand_on(number, frame)
+            return
+        name = signal.Signals(number).name
         if self.received is not None:
-            raise KeyboardInterrupt(f"{self.received}, then {signal.Signals(number).name}")
+            if name == self.received == "SIGTERM" and time.monotonic() < self._received_s + _TOGETHER_S:
+                return
+            raise KeyboardInterrupt(f"{self.received}, then {name}")
         handler = self._previous.get(signal.Signals(number))
         own = handler if callable(handler) and handler is not signal.default_int_handler else None
         if own is None or not self._passes_on:
-            self.received = signal.Signals(number).name
+            self._receive(name)
         if own is not None:
             try:
                 own(number, frame)
             except BaseException as error:
-                self.received, self._raised = signal.Signals(number).name, error
+                self._receive(name)
+                self._raised = error
+
+    def _hand_on(self, number: int, frame: FrameType | None) -> None:
+        """Does behind the fit what the handler before this one would do."""
+        handler = self._previous[signal.Signals(number)]
+        if callable(handler):
+            handler(number, frame)
+        else:  # the system's, which ends the process
+            signal.signal(number, handler)
+            os.kill(os.getpid(), number)
+
+    def _receive(self, name: str) -> None:
+        self.received, self._received_s = name, time.monotonic()

@@ -80,6 +80,8 @@ _lock = threading.Lock()
 _users: dict[str, int] = {}
 _originals: dict[str, Callable[..., Any]] = {}
 _everywhere: list[Handler] = []
+# Each handler and the list in which it is: a block may be left on another thread than it was entered on.
+_places: list[tuple[Handler, list[Handler]]] = []
 _NAMES = ("fit", "evaluate")
 
 
@@ -168,14 +170,20 @@ def add_handler(handler: Handler, *, everywhere: bool) -> None:
     """Routes the methods of all models: on this thread, or on all."""
     for name in _NAMES:
         _exchange(name)
+    place = _everywhere if everywhere else _handlers()
     with _lock:
-        (_everywhere if everywhere else _handlers()).append(handler)
+        place.append(handler)
+        _places.append((handler, place))
 
 
 def remove_handler(handler: Handler, *, everywhere: bool) -> None:
-    """Ends what `add_handler` began, on the same thread."""
+    """Ends what `add_handler` began; any thread may do so, as where a generator is closed by another."""
+    place = _everywhere if everywhere else _handlers()
     with _lock:
-        (_everywhere if everywhere else _handlers()).remove(handler)
+        if handler not in place:
+            place = next(found for known, found in reversed(_places) if known is handler)
+        place.remove(handler)
+        _places.remove((handler, place))
     for name in _NAMES:
         _put_back(name)
 

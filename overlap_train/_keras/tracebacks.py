@@ -59,7 +59,8 @@ def _shorten(error: BaseException) -> None:
     seen = set[int]()
     while each is not None and id(each) not in seen:
         seen.add(id(each))
-        each.__traceback__ = _without_libraries(each.__traceback__)
+        # By the method: an exception that is a frozen dataclass lets nothing be assigned.
+        BaseException.with_traceback(each, _without_libraries(each.__traceback__))
         each = each.__cause__
 
 
@@ -67,7 +68,15 @@ def _without_libraries(frames: types.TracebackType | None) -> types.TracebackTyp
     """Return a traceback with the user's frames, and the last one, which says where it was raised."""
     kept = None
     for frame, line in reversed(list(traceback.walk_tb(frames))):
-        file = os.path.abspath(frame.f_code.co_filename)
+        file = _absolute(frame.f_code.co_filename)
         if kept is None or not file.startswith((*_HIDDEN, contextlib.__file__)):
             kept = types.TracebackType(kept, frame, frame.f_lasti, line)
     return kept
+
+
+def _absolute(file: str) -> str:
+    """Return the path of a file; without a working directory a relative one, such as "<stdin>"."""
+    try:
+        return os.path.abspath(file)
+    except OSError:
+        return file

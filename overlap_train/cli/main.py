@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import sys
@@ -47,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: without the program's name; those of the process if None.
 
     Returns:
-        The exit status: 0; 1 if there is something to mend; 2 for wrong usage; 130 after Ctrl-C.
+        The exit status: 0; 1 if there is something to mend; 2 for wrong usage, and where the report
+            cannot be written; 130 after Ctrl-C.
     """
     parser = argparse.ArgumentParser(
         prog="overlap-train", description="Keras training with validation overlapped.", allow_abbrev=False
@@ -90,6 +92,15 @@ def _run(command: Command, options: argparse.Namespace, stream: TextIO | None = 
     try:
         show(report, as_json=options.json, stream=stream)
     except BrokenPipeError:  # who reads has seen enough
-        written = sys.stdout if stream is None else stream
-        os.dup2(os.open(os.devnull, os.O_WRONLY), written.fileno())
+        _drop(sys.stdout if stream is None else stream)
+    except (OSError, ValueError) as error:  # a full disk; a script that has closed the stream
+        print(f"overlap-train {options.command}: the report cannot be written: {error}", file=sys.stderr)
+        _drop(sys.stdout if stream is None else stream)
+        return 2
     return 1 if report.to_mend else 0
+
+
+def _drop(stream: TextIO) -> None:
+    """Let what a stream still holds go nowhere, or the interpreter would complain of it at its end."""
+    with contextlib.suppress(OSError, ValueError):  # it is closed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

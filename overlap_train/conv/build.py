@@ -17,6 +17,7 @@ import os
 import platform
 import re
 import shlex
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -104,7 +105,18 @@ def _run(command: list[str], log: list[str], directory: Path | None = None) -> N
         print("\r", end="", file=sys.stderr)
     if status != 0:
         tail = "".join([*log, rest][-40:])
-        raise NativeUnavailableError(f"Building the tiled convolution failed: {' '.join(command)}\n{tail}")
+        raise NativeUnavailableError(
+            f"Building the tiled convolution failed: {shlex.join(command)} ended with {_end(status)}\n{tail}"
+        )
+
+
+def _end(status: int) -> str:
+    """What ended a program; a signal, such as that of a limit of this process, leaves no other trace."""
+    if status > 0:
+        return f"status {status}"
+    with contextlib.suppress(ValueError):  # a signal without a name
+        return signal.Signals(-status).name
+    return f"signal {-status}"
 
 
 def _compile(toolchain: Toolchain, directory: Path) -> Path:

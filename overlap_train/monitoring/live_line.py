@@ -56,7 +56,7 @@ class TolerantStream:
         except OSError:
             self._broken = True
         except ValueError:  # what a closed file raises, but an odd stream may do too
-            if not self._stream.closed:
+            if not getattr(self._stream, "closed", False):
                 raise
             self._broken = True
 
@@ -80,7 +80,7 @@ def is_terminal(stream: TextIO | TolerantStream) -> bool:
         return False
     try:
         return os.get_terminal_size(stream.fileno()).lines > 1
-    except (OSError, ValueError):  # a stream that says it is a terminal and has no descriptor of one
+    except Exception:  # what a program has put there says that it is a terminal and has no descriptor of one
         return True
 
 

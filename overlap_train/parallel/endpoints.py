@@ -13,7 +13,8 @@ from overlap_train.errors import ClusterConfigError
 
 __all__ = ["Endpoint", "is_loopback", "listen", "parse_endpoint", "resolve", "why"]
 
-_NAME = re.compile(r"[^\s/@\[\]:%\x00-\x1f\x7f]{1,253}")
+# Without halves of characters, which JSON can hold and no name of the system's.
+_NAME = re.compile(r"[^\s/@\[\]:%\x00-\x1f\x7f\ud800-\udfff]{1,253}")
 # A host without IPv6, a name with an address of another machine: the next address may do.
 _NOT_HERE = (errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.EADDRNOTAVAIL)
 

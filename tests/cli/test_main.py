@@ -152,6 +152,24 @@ def test_a_reader_that_has_gone_is_no_error(arguments):
     assert b"BrokenPipeError" not in process.stderr
 
 
+@pytest.mark.parametrize(
+    ("place", "options"),
+    [("full", []), ("full", ["--json"]), ("closed", [])],
+    ids=["full", "full, as JSON", "closed by a script"],
+)
+def test_a_report_that_cannot_be_written_is_told_with_status_2(place, options, doctor, capfd, monkeypatch):
+    doctor(Finding("a thing", "ok", "here"))
+    with open("/dev/full" if place == "full" else os.devnull, "w") as stream:
+        if place != "full":
+            stream.close()
+        monkeypatch.setattr(sys, "stdout", stream)
+        status = main(["doctor", *options])
+    assert status == 2
+    said = capfd.readouterr().err
+    assert said.startswith("overlap-train doctor: the report cannot be written: ")
+    assert said.count("\n") == 1
+
+
 def test_the_start_imports_nothing_heavy():
     code = (
         "import sys; from overlap_train.cli.main import main; assert main(['--help']) == 0; "

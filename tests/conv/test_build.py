@@ -70,3 +70,17 @@ def test_missing_compiler_is_named_with_its_remedy(monkeypatch, tmp_path) -> Non
 def test_compiler_output_is_in_the_error(tmp_path) -> None:
     with pytest.raises(NativeUnavailableError, match="this went wrong"):
         conv_build._run(["sh", "-c", "echo this went wrong; exit 3"], [])
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ("exit 3", "ended with status 3"),
+        ("kill -XFSZ $$", "ended with SIGXFSZ"),
+        ("kill -50 $$", "ended with signal 50"),
+    ],
+    ids=["status", "signal", "signal without a name"],
+)
+def test_how_a_silent_compiler_ended_is_in_the_error(end, said) -> None:
+    with pytest.raises(NativeUnavailableError, match=said):
+        conv_build._run(["sh", "-c", end], [])

@@ -68,6 +68,17 @@ def test_a_second_signal_ends_at_once(handlers):
     assert trainer.ended == "failed"
 
 
+@pytest.mark.parametrize("together_s", [60.0, 0.0], ids=["at once", "later"])
+def test_two_sigterms_that_come_together_are_one(together_s, handlers, monkeypatch):
+    monkeypatch.setattr(interrupts, "_TOGETHER_S", together_s)
+    trainer = Trainer(sequential())
+    twice = Signal(0, signal.SIGTERM, signal.SIGTERM)
+    later = pytest.raises(KeyboardInterrupt, match="SIGTERM, then SIGTERM")
+    with contextlib.nullcontext() if together_s else later:
+        trainer.fit(*arrays(), epochs=50, validation_data=VALIDATION, callbacks=[twice], verbose=0)
+    assert trainer.ended == ("interrupted by SIGTERM" if together_s else "failed")
+
+
 class Notes(keras.callbacks.Callback):
     """Notes the ends of epochs and of the training."""
 
@@ -153,3 +164,39 @@ def test_a_signal_that_ends_the_process_ends_it_behind_a_routed_fit(passes_on, h
         monkeypatch.setattr(os, "kill", lambda *arguments: sent.append(arguments))
     assert sent == ([(os.getpid(), signal.SIGTERM)] if passes_on else [])
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+class Installs(keras.callbacks.Callback):
+    """Installs a handler in the second epoch and keeps the one before it."""
+
+    before = None
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 1:
+            self.before = signal.signal(signal.SIGINT, self.handle)
+
+    def handle(self, number, frame):
+        self.before(number, frame)
+
+
+def test_a_handler_that_a_callback_installs_stays(handlers):
+    installs = Installs()
+    Trainer(sequential()).fit(*arrays(), epochs=3, callbacks=[installs], verbose=0)
+    assert signal.getsignal(signal.SIGINT) == installs.handle
+    assert installs.before is not signal.default_int_handler, "the fit's own"
+    with pytest.raises(KeyboardInterrupt, match=r"^$"):
+        os.kill(os.getpid(), signal.SIGINT)
+    signal.signal(signal.SIGINT, installs.before)
+    with pytest.raises(KeyboardInterrupt, match=r"^$"):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_the_handler_of_a_fit_that_is_over_ends_the_process_where_that_was_the_systems(handlers, monkeypatch):
+    with interrupts.Interrupts():
+        ours = signal.getsignal(signal.SIGTERM)
+    sent = []
+    monkeypatch.setattr(os, "kill", lambda *arguments: sent.append(arguments))
+    signal.signal(signal.SIGTERM, ours)
+    ours(signal.SIGTERM, None)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert sent == [(os.getpid(), signal.SIGTERM)]

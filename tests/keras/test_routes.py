@@ -141,6 +141,18 @@ def handled_elsewhere(model):
         return False
 
 
+def test_a_handler_is_removed_on_another_thread(model):
+    outer, inner = Handles(), Handles()
+    add_handler(outer, everywhere=False)
+    add_handler(inner, everywhere=False)
+    thread = threading.Thread(target=remove_handler, args=(inner,), kwargs={"everywhere": False})
+    thread.start()
+    thread.join(60)
+    model.fit(1)
+    remove_handler(outer, everywhere=False)
+    assert (len(outer.calls), len(inner.calls)) == (1, 0)
+
+
 def test_the_innermost_handler_of_a_thread_counts(model):
     handlers = [Handles() for _ in range(3)]
     add_handler(handlers[0], everywhere=True)

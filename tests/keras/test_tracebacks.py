@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import traceback
 import weakref
@@ -117,3 +118,27 @@ def test_no_frame_holds_what_was_raised():
     finally:
         gc.enable()
     assert raised_before() is None
+
+
+def test_without_a_working_directory_it_is_still_what_was_raised(monkeypatch, tmp_path):
+    typed: dict = {}
+    exec(compile("def fails():\n    raise LookupError('typed')", "<stdin>", "exec"), typed)
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    error = raised(filtered(typed["fails"]))
+    assert isinstance(error, LookupError)
+    assert files_of(error) == ["test_tracebacks.py", "tracebacks.py", "<stdin>"]
+
+
+def test_what_lets_nothing_be_assigned_is_raised_too():
+    @dataclasses.dataclass(frozen=True)
+    class FrozenError(Exception):
+        number: int
+
+    @filtered
+    def fails():
+        raise FrozenError(3)
+
+    assert raised(fails) == FrozenError(3)

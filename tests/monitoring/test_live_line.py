@@ -110,6 +110,47 @@ def test_a_terminal_without_a_descriptor_is_believed(monkeypatch):
     assert is_terminal(_Terminal())
 
 
+class Console:
+    """What a program that shows the output itself puts in the place of standard output."""
+
+    def __init__(self):
+        self.text = ""
+
+    def write(self, text):
+        self.text += text
+
+    def flush(self):
+        """Nothing is kept back."""
+
+    def isatty(self):
+        return True
+
+
+class Numbered(Console):
+    def fileno(self):
+        return "no number"
+
+
+class Refuses(Console):
+    def write(self, text):
+        raise ValueError("no such text")
+
+
+@pytest.mark.parametrize("console", [Console(), Numbered()], ids=["no descriptor", "no number"])
+def test_a_line_is_drawn_on_a_console_that_is_no_file(console, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    assert is_terminal(console)
+    line = LiveLine(TolerantStream(console))
+    line.draw("epoch 1/3", 4, 10, ["loss 0.5"])
+    line.close()
+    assert "epoch 1/3" in console.text
+
+
+def test_what_a_console_without_a_state_raises_is_raised():
+    with pytest.raises(ValueError, match="no such text"):
+        TolerantStream(Refuses()).write("text")
+
+
 @pytest.fixture
 def line(monkeypatch):
     """Returns a line on a terminal of 60 columns, and the terminal."""

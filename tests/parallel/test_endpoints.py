@@ -32,6 +32,7 @@ def test_an_address_is_taken_apart(address, expected):
     [
         *("", ":", "a", "a:", ":1", "a:b", "a b:1", "a\n:1", "a/b:1", "[a]b:1", "a:1:2"),
         *("a:-1", "a:+1", "a:1.0", "a:٣", "a:²", "\0:1", "[::1:1", "[]:1", f"{'a' * 300}:1"),
+        pytest.param("\ud800:1", id="half a character"),
     ],
 )
 def test_what_is_no_address_is_refused_by_name(address):

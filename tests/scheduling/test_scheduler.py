@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from overlap_train.errors import QueueFullError, SchedulerClosedError
+from overlap_train.errors import QueueFullError, SchedulerClosedError, SchedulingError
 from overlap_train.scheduling import POLICIES, Device, MultiModelScheduler, Platform, Policy, Transfer
 
 # One CPU under two names: to TensorFlow the same, to the scheduler a CPU and a "GPU".
@@ -210,6 +210,23 @@ def test_a_policy_that_refuses_a_network_fails_its_requests():
         for future in futures:
             with pytest.raises(ValueError, match="up to 10 layers, got 12"):
                 future.result(60)
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [({"select": None}, "must return one of"), ({"admit": [(0, 0)]}, r"must, .* have no cycle")],
+    ids=["no device", "a cycle"],
+)
+def test_a_policy_that_answers_nonsense_fails_its_requests(answers, message):
+    class Own(Scattered):
+        """One that answers what the test says."""
+
+    for name, answer in answers.items():
+        setattr(Own, name, lambda *_, answer=answer: answer)
+    with MultiModelScheduler({"m": small_model()}, devices=ONE, policy=Own(), profile=False) as scheduler:
+        future = scheduler.submit("m", image(0))
+        with pytest.raises(SchedulingError, match=message):
+            future.result(60)
 
 
 def test_a_leaked_scheduler_warns():

@@ -8,12 +8,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from overlap_train._support.arguments import shown
+from overlap_train.errors import SchedulingError
 from overlap_train.scheduling.graph.devices import Device, Platform
 from overlap_train.scheduling.graph.layers import LayerGraph
 from overlap_train.scheduling.graph.requests import Request
 from overlap_train.scheduling.policies.board import Board
 
-__all__ = ["Policy", "Waits", "earliest", "of_kind"]
+__all__ = ["Policy", "Waits", "earliest", "of_kind", "selected"]
 
 
 Waits = Sequence[tuple[int, int]]
@@ -70,6 +72,21 @@ class Policy(ABC):
         """Forget a request that is done or has failed."""
 
 
+def selected(policy: Policy, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
+    """What a policy selects, which may be one of the user's.
+
+    Raises:
+        SchedulingError: that is no device of the platform.
+    """
+    device = policy.select(request, index, places, board)
+    if not isinstance(device, Device) or device not in board.platform.devices:
+        raise SchedulingError(
+            f"{type(policy).__name__}.select must return one of the platform's devices, "
+            f"board.platform.devices; got {shown(device)}"
+        )
+    return device
+
+
 def earliest(
     devices: Sequence[Device], request: Request, index: int, places: dict[int, str], board: Board
 ) -> Device:
@@ -98,7 +115,7 @@ def _whole_is_sooner(
     trial, taken = board.copy(), dict(known)
     ready_s, held_up_s = board.now_s, 0.0
     for piece in request.graph.pieces[index]:
-        device = policy.select(request, piece, taken, trial)
+        device = selected(policy, request, piece, taken, trial)
         seconds = trial.run_s(request, piece, taken, device)
         ready_s = max(ready_s, trial.free_s(device) + seconds)
         held_up_s += trial.held_up_s(device, seconds)
@@ -106,7 +123,7 @@ def _whole_is_sooner(
             return True
         trial.expect(device, seconds)
         taken[piece] = device.name
-    device = policy.select(request, index, taken, board)
+    device = selected(policy, request, index, taken, board)
     join_s = board.run_s(request, index, taken, device)
     join_s += board.held_up_s(device, join_s) + policy.tail_s(request, index, device, board)
     return ready_s + held_up_s + join_s >= whole_s
@@ -115,7 +132,7 @@ def _whole_is_sooner(
 def _whole_s(policy: Policy, request: Request, index: int, places: dict[int, str], board: Board) -> float:
     request.whole[index] = True
     try:
-        device = policy.select(request, index, places, board)
+        device = selected(policy, request, index, places, board)
         seconds = board.run_s(request, index, places, device)
     finally:
         del request.whole[index]

@@ -5,10 +5,11 @@ A controller belongs to one request and is touched only under the engine's lock.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
-from overlap_train._support.arguments import require_instance
+from overlap_train._support.arguments import require_instance, shown
 from overlap_train.errors import SchedulingError
 from overlap_train.scheduling.graph.layers import REQUEST, LayerGraph, Port
 from overlap_train.scheduling.graph.requests import Request
@@ -26,12 +27,19 @@ class SyncChecker:
         self._done = [False] * len(graph)
         self._held: list[list[int]] = [[] for _ in graph.layers]
         self.left = len(graph)
+        self._free = len(self.first())  # layers that wait for nothing and are not done
 
     def hold(self, waits: Sequence[tuple[int, int]]) -> None:
-        """Add orderings (before, after) that the graph does not ask for; before anything has run."""
-        for before, after in waits:
+        """Add orderings (before, after) that the graph does not ask for; before anything has run.
+
+        Raises:
+            SchedulingError: they are no pairs of layers, or each layer would wait for another.
+        """
+        for before, after in self._pairs(waits):
             self._held[before].append(after)
+            self._free -= not self._missing[after]
             self._missing[after] += 1
+        self._require_free()
 
     def first(self) -> list[int]:
         """The layers that wait for nothing."""
@@ -41,7 +49,8 @@ class SyncChecker:
         """Mark a layer as done and return the layers that this releases.
 
         Raises:
-            SchedulingError: the layer was done before, or is not released yet.
+            SchedulingError: the layer was done before, or is not released yet; or those that are left wait
+                for each other.
         """
         if self._done[index] or self._missing[index]:
             state = "a second time" if self._done[index] else "before its inputs"
@@ -53,7 +62,29 @@ class SyncChecker:
             self._missing[after] -= 1
             if self._missing[after] == 0:
                 released.append(after)
+        self._free += len(released) - 1
+        self._require_free()
         return released
+
+    def _pairs(self, waits: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        try:
+            pairs = [(operator.index(before), operator.index(after)) for before, after in waits]
+        except (TypeError, ValueError):
+            pairs = [(-1, -1)]
+        if any(not 0 <= index < len(self._graph) for pair in pairs for index in pair):
+            raise SchedulingError(
+                "a policy's admit must return pairs (before, after) of layers, each from 0 to "
+                f"{len(self._graph) - 1}; got {shown(waits)}"
+            )
+        return pairs
+
+    def _require_free(self) -> None:
+        """Raises where nothing can go on: whoever waits for the request would do so for ever."""
+        if self.left and not self._free:
+            raise SchedulingError(
+                f"no layer of {self._graph.name!r} can run, and {self.left} are left: what the policy's "
+                "admit returned must, with the graph's own edges, have no cycle"
+            )
 
 
 class LayerController:

@@ -17,7 +17,7 @@ from typing import Any
 from overlap_train.scheduling.graph.devices import Device
 from overlap_train.scheduling.graph.layers import LayerGraph
 from overlap_train.scheduling.graph.requests import Job, Request, urgency
-from overlap_train.scheduling.policies.base import Policy
+from overlap_train.scheduling.policies.base import Policy, selected
 from overlap_train.scheduling.policies.board import Board
 from overlap_train.scheduling.policies.planning import Problem, upward_ranks
 from overlap_train.scheduling.runtime.controller import LayerController
@@ -72,7 +72,7 @@ class LayerDistributor:
             if self._left_out(controller, index):
                 waiting.extend(controller.skip(index))
                 continue
-            device = self._policy.select(controller.request, index, controller.places, self._board)
+            device = selected(self._policy, controller.request, index, controller.places, self._board)
             self._dispatch(controller, self._format(controller, index, device))
 
     def _format(self, controller: LayerController, index: int, device: Device) -> Job:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from overlap_train.errors import SchedulingError
 from overlap_train.scheduling import Device, Platform, Policy
 from overlap_train.scheduling.costs.model import FixedCosts
 from overlap_train.scheduling.graph.requests import Request
-from overlap_train.scheduling.policies.base import earliest, of_kind
+from overlap_train.scheduling.policies.base import earliest, of_kind, selected
 from overlap_train.scheduling.policies.board import Board
 from tests.scheduling.graphs import CORES, chain, cut, times
 
@@ -60,3 +61,19 @@ def test_a_layer_runs_whole_if_the_request_is_done_no_later_so(device, gpu_s, cp
     join = 5
     assert Plain(device).runs_whole(request, join, {0: device}, board) is whole
     assert request.whole == {}  # what was tried is not decided
+
+
+@pytest.mark.parametrize(
+    "answer", [None, "cpu", 0, Device("elsewhere")], ids=["none", "name", "number", "of another platform"]
+)
+def test_what_is_no_device_of_the_platform_is_refused(answer):
+    class Own(Plain):
+        def select(self, request, index, places, board):
+            return answer
+
+    board, request = Board(CORES, FixedCosts(times(1.0, 1.0))), Request(0, chain("c", 1))
+    with pytest.raises(
+        SchedulingError, match=r"Own\.select must return one of the platform's devices, .*; got"
+    ):
+        selected(Own(), request, 0, {}, board)
+    assert selected(Plain(), request, 0, {}, board) is GPU

@@ -32,6 +32,23 @@ def test_sync_checker_keeps_orderings_beyond_the_graph():
     assert checker.complete(1) == [0]
 
 
+@pytest.mark.parametrize("waits", [None, 3, [1], [(0, 2)], [(-1, 0)], [("a", "b")], [(0, 1, 1)]])
+def test_waits_that_are_no_pairs_of_layers_are_refused(waits):
+    graph = LayerGraph([layer("a", Port(-1)), layer("b", Port(-1))], [Port(0), Port(1)])
+    with pytest.raises(SchedulingError, match=r"admit must return pairs .* from 0 to 1; got"):
+        SyncChecker(graph).hold(waits)
+
+
+def test_layers_that_wait_for_each_other_are_told_when_nothing_can_run():
+    graph = LayerGraph([layer(name, Port(-1)) for name in "abc"], [Port(n) for n in range(3)])
+    with pytest.raises(SchedulingError, match=r"no layer of .* can run, and 3 are left"):
+        SyncChecker(graph).hold([(0, 1), (1, 2), (2, 0)])
+    checker = SyncChecker(graph)
+    checker.hold([(0, 1), (1, 0)])
+    with pytest.raises(SchedulingError, match=r"no layer of .* can run, and 2 are left"):
+        checker.complete(2)
+
+
 def test_a_controller_holds_no_tensor_that_nobody_will_read():
     chain = LayerGraph([layer(str(i), Port(i - 1)) for i in range(5)], [Port(4)])
     made = weakref.WeakValueDictionary()
