@@ -225,7 +225,7 @@ class FitBuilder:
         request.feed.prepare()
         if settings.replicas is not None:
             agree_to_start(request, settings.replicas, listeners(self._callbacks))
-        builder = StepBuilder(settings, request.feed, listeners(self._callbacks))
+        builder = StepBuilder(settings, request.feed, listeners(self._callbacks), request.checkpoints)
         step = builder.build_step()
         steps = self._cursor.steps_per_epoch
         total = None if steps is None else steps * (request.epochs - request.initial_epoch)

@@ -93,10 +93,10 @@ class SuiteBuilder:
 
         Args:
             feed: the training data.
-            step: the training step, traced.
+            step: the training step, traced, or inspected if it is to be.
         """
         settings = self._settings
-        captured = [*union([step.traced, feed.preparation]), *feed.captured]
+        captured = [*union([step.traced, step.inspected, feed.preparation]), *feed.captured]
         if settings.replicas is None or settings.replicas.evaluator is None:
             return self.build(captured, drawn=feed.drawn_variables)
         state = ModelState(settings.model, captured, drawn=feed.drawn_variables)
