@@ -99,6 +99,7 @@ def _made(
         check_data=lambda place: check_remembered(place, feed, asked=bool(request.steps_per_epoch)),
         attributes=ModelAttributes(request.model, (settings.train_step, settings.preprocess)),
         told=told,
+        trained_by=lambda: keras_training.train_function(request.model),
         say=say,
         record=settings.recorder.add,
     )

@@ -342,6 +342,68 @@ def test_whatever_a_callback_of_keras_can_watch_can_be_gone_on_from(tmp_path, ma
     assert watching[1].best is not None
 
 
+class Compiles(keras.callbacks.Callback):
+    """Freezes a layer and trains the rest with an optimizer of its own, once."""
+
+    def __init__(self, hook: str) -> None:
+        super().__init__()
+        self.hook = hook
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.act("on_epoch_begin", epoch)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.act("on_epoch_end", epoch)
+
+    def act(self, hook, epoch):
+        if hook == self.hook and epoch == 1:
+            self.model.layers[0].trainable = False
+            self.model.compile(keras.optimizers.Adam(0.05), crossentropy(), metrics=["accuracy"])
+            self.model.make_train_function()
+
+
+@pytest.mark.parametrize("hook", ["on_epoch_begin", "on_epoch_end"])
+@pytest.mark.parametrize("last", [1, 3])
+def test_behind_a_callback_that_compiles_a_training_begins_before_it(tmp_path, hook, last):
+    """What is compiled is in no checkpoint: one from behind it would train on as compiled at first."""
+
+    def made():
+        set_random_seed(2)
+        hidden, out = keras.layers.Dense(4), keras.layers.Dense(CLASSES)
+        own = keras.Sequential([keras.Input((FEATURES,)), hidden, out])
+        own.compile("sgd", crossentropy(), metrics=["accuracy"])
+        return own
+
+    whole = made()
+    expected = fit(None, epochs=5, made=whole, callbacks=[Compiles(hook)]).history
+    with pytest.raises(Killed):
+        fit(tmp_path / "run", epochs=5, made=made(), callbacks=[Compiles(hook), killer(last)])
+    resumed = made()
+    by = trainer(resumed)
+    options = dict(batch_size=16, verbose=0, validation_data=(VX, VY), callbacks=[Compiles(hook), killer(9)])
+    history = by.fit(X, Y, epochs=5, resume=tmp_path / "run", **options).history
+    assert "resumed after epoch 1" in by.messages
+    assert any("a callback has compiled the model" in message for message in by.messages)
+    assert_same_history(history, expected)
+    for actual, weights in zip(resumed.get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_allclose(actual, weights, rtol=1e-6)
+
+
+class CompilesFirst(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        self.model.compile("sgd", crossentropy(), metrics=["accuracy"])
+        self.model.make_train_function()
+
+
+def test_what_each_fit_compiles_as_it_begins_is_gone_on_from(tmp_path):
+    by = trainer()
+    options = dict(batch_size=16, verbose=0, callbacks=[CompilesFirst()])
+    by.fit(X, Y, epochs=2, resume=tmp_path / "run", **options)
+    by = trainer()
+    by.fit(X, Y, epochs=3, resume=tmp_path / "run", **options)
+    assert "resumed after epoch 2" in by.messages
+
+
 class TrainsItself(keras.Model):
     """Needs no optimizer."""
 
