@@ -523,3 +523,32 @@ def test_an_eager_step_that_cannot_be_traced_is_refused(tmp_path):
     with pytest.raises(ValueError, match="runs eagerly and cannot be traced"):
         fit(tmp_path / "run", made=own)
     assert fit(None, made=own).epoch == [0, 1]
+
+
+class Noisy(keras.layers.Layer):
+    def call(self, x, training=False):
+        return x + tf.random.normal(tf.shape(x)) if training else x
+
+
+class Prints(keras.layers.Layer):
+    def call(self, x):
+        tf.print("called", output_stream="file:///dev/null")
+        return x
+
+
+@pytest.mark.parametrize(
+    ("layer", "resumes", "said"),
+    [
+        pytest.param(Noisy, True, True, id="draws"),
+        pytest.param(Prints, True, False, id="prints"),
+        pytest.param(Noisy, False, False, id="no checkpoints"),
+    ],
+)
+def test_what_steps_do_that_no_checkpoint_holds_is_said(tmp_path, layer, resumes, said):
+    own = keras.Sequential([keras.Input((FEATURES,)), layer(), keras.layers.Dense(CLASSES)])
+    own.compile("sgd", crossentropy())
+    by = trainer(own)
+    by.fit(X, Y, batch_size=16, verbose=0, resume=tmp_path / "run" if resumes else None)
+    told = [message for message in by.messages if "other numbers than an unbroken one" in message]
+    assert bool(told) is said
+    assert all("draw with keras.random" in message for message in told)
