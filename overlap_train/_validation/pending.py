@@ -105,7 +105,8 @@ class PendingEpoch:
 
     def stands_at(self, position: Any) -> None:
         """Takes the position in the training data as the callbacks of the epoch leave it."""
-        self.snapshot = replace(self.snapshot, position=position)
+        if position is not self.snapshot.position:
+            self.snapshot = replace(self.snapshot, position=position)
 
     @property
     def shards(self) -> list[Future[ShardOutcome]]:
