@@ -135,7 +135,8 @@ def _is_history(value: Any) -> bool:
 
 
 def _are_weights(value: Any, model: keras.Model | None) -> bool:
-    if not isinstance(value, list) or not all(isinstance(array, np.ndarray) for array in value):
+    # TensorFlow returns a weight without axes, as a Normalization has one, as a scalar of NumPy's.
+    if not isinstance(value, list) or not all(isinstance(each, (np.ndarray, np.generic)) for each in value):
         return False
     if model is None:
         return True

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import keras
 
@@ -49,6 +50,7 @@ class Resumer(CheckpointWriter):
         check_data: Callable[[CursorState], None] = check_remembered,
         attributes: ModelAttributes | None = None,
         told: Told | None = None,
+        trained_by: Callable[[], Any] = lambda: None,
         say: Callable[[str], None] = lambda message: None,
         record: Callable[[Span], None] = lambda span: None,
     ) -> None:
@@ -62,6 +64,7 @@ class Resumer(CheckpointWriter):
             check_data: raises ValueError for a position in the data that is none.
             attributes: of the model; None if none are stored.
             told: what may differ from the checkpoint, but is to be told.
+            trained_by: returns the function that trains; see `CheckpointWriter`.
             say: told what differs.
             record: takes the span of each write, on the thread that writes.
 
@@ -71,7 +74,14 @@ class Resumer(CheckpointWriter):
             CheckpointMismatchError: the newest sound one belongs to another model, data or history.
         """
         super().__init__(
-            policy, belongs_to, variables, attributes=attributes, told=told, say=say, record=record
+            policy,
+            belongs_to,
+            variables,
+            attributes=attributes,
+            told=told,
+            trained_by=trained_by,
+            say=say,
+            record=record,
         )
         self._extent, self._check_data = extent or Extent(), check_data
         self._appending: list[keras.callbacks.CSVLogger] = []
@@ -122,7 +132,7 @@ class Resumer(CheckpointWriter):
             CheckpointCorruptError: what all checkpoints hold for them is invalid.
             OSError: a file that the training has written cannot be cut.
         """
-        listed = list(callbacks)
+        listed, self._function = list(callbacks), self._trained_by()
         self._accept(listed)
         found, self._found = self._found, None
         if found is None:

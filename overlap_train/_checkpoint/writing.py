@@ -57,6 +57,7 @@ class CheckpointWriter:
         *,
         attributes: ModelAttributes | None = None,
         told: Told | None = None,
+        trained_by: Callable[[], Any] = lambda: None,
         say: Callable[[str], None] = lambda message: None,
         record: Callable[[Span], None] = lambda span: None,
     ) -> None:
@@ -68,6 +69,8 @@ class CheckpointWriter:
             variables: whose values are stored.
             attributes: of the model; None if none are stored.
             told: what may differ when the training goes on, but is to be told.
+            trained_by: returns the function that trains; `start` notes it, and behind another one nothing is
+                written.
             say: told what no checkpoint will hold.
             record: takes the span of each write, on the thread that writes.
 
@@ -79,6 +82,7 @@ class CheckpointWriter:
         layout = "\n".join(f"{shape} {dtype}" for shape, dtype in specs_of(variables))
         self._fingerprint = {**belongs_to, "variables": layout}
         self._told = told or Told()
+        self._trained_by, self._function = trained_by, trained_by()
         self._say = say
         self._record = record
         self._attributes = attributes
@@ -91,6 +95,7 @@ class CheckpointWriter:
         self._said_lost: set[str] = set()
         self._deliveries = 0
         self._written_s, self._written_step = time.monotonic(), 0
+        self._ceased = False
         self._writing: Future[Path] | None = None
         self._store = CheckpointStore(policy.directory, policy.keep)
         self._store.acquire()
@@ -170,6 +175,8 @@ class CheckpointWriter:
     ) -> None:
         self._written_s, self._written_step = time.monotonic(), point.step
         self.wait()
+        if self._trains_otherwise():
+            return
         if self._passed:
             data = {**point.position.data, VALIDATED: self._passed}
             point = replace(point, position=replace(point.position, data=data))
@@ -184,6 +191,19 @@ class CheckpointWriter:
             self._settings.changed(),
         )
         self._writing = submitted(self._writer, self._write, point, values, captured)
+
+    def _trains_otherwise(self) -> bool:
+        """Whether a callback has compiled the model since the training began.
+
+        No file holds what is compiled, and a resumed fit calls that hook again only if it begins before it.
+        """
+        if not self._ceased and self._trained_by() is not self._function:
+            self._ceased = True
+            self._say(
+                "no further checkpoints are written: a callback has compiled the model or made its train "
+                "function anew, and a resumed fit has to begin before that"
+            )
+        return self._ceased
 
     def _captured(self, callbacks: Iterable[keras.callbacks.Callback]) -> tuple[KeptState, ...]:
         """Returns what callbacks remember; says of what no checkpoint will hold, once."""

@@ -8,7 +8,7 @@ nobody could tell, as with arrays).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from overlap_train._data.feed import Feed
@@ -209,6 +209,16 @@ class Cursor:
         if self.feed.num_batches is None and self._found is not None:
             data = {**data, "found": self._found}
         return CursorState(self.feed.drawn, self._seen, is_open, self._epochs, self._within, steps, data)
+
+    def as_left(self, state: CursorState) -> CursorState:
+        """Returns the present position with what callbacks have set on the data since `state` was taken.
+
+        A pass that goes on is drawn again from its first batch, before which they had set nothing of it.
+        """
+        if state.data.get("begun", True):
+            return state
+        self.feed.look_again()
+        return replace(state, data={**state.data, **self.feed.remembered(begun=False, seen=0)})
 
     def restore(self, state: CursorState) -> None:
         """Goes back to a position; the data is fetched again only if another epoch begins."""

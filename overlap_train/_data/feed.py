@@ -165,6 +165,9 @@ class Feed(abc.ABC):
         """
         return {}
 
+    def look_again(self) -> None:
+        """Has `remembered` tell anew how the data stands behind its passes so far; nothing is drawn of it."""
+
     def check(self, remembered: dict[str, Any], *, begun: bool) -> None:
         """Makes sure that this can be what another process remembered, and changes nothing.
 

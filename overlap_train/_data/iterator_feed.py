@@ -172,6 +172,9 @@ class IteratorFeed(Feed):
             self._taken[self.drawn, begun] = {"begun": begun, **self._state.take()}
         return self._taken[self.drawn, begun]
 
+    def look_again(self) -> None:
+        self._taken.pop((self.drawn, False), None)
+
     def check(self, remembered: dict[str, Any], *, begun: bool) -> None:
         if self._rewinds_variables:
             if begun or "variables" in remembered:

@@ -153,7 +153,7 @@ class FitBuilder:
         callbacks, delivery = deliver_together(request, state, self._callbacks, suite, checks)
         backlog = Backlog(settings.validation, suite, max_lag=lag)
         self._resources.callback(backlog.drop)
-        interrupts = self._keep_all_along(state)
+        interrupts = self._keep_all_along(state, step)
         hooks = EpochHooks(callbacks, late, lambda: len(backlog) > 0)
         deliveries = self._deliveries(hooks, callbacks, suite, backlog, delivery)
         training = EpochTraining(
@@ -179,12 +179,12 @@ class FitBuilder:
         found = (self._given, self._resumption, self._traced_with if anew else None, reason)
         return FitParts(state, training, deliveries, callbacks, interrupts, grounds, *found)
 
-    def _keep_all_along(self, state: ModelState) -> Interrupts:
+    def _keep_all_along(self, state: ModelState, step: Step) -> Interrupts:
         """Opens what the fit keeps all along, if it is the first time; returns the signals that have come."""
         if self._interrupts is None:
             self._interrupts = self._resources.enter_context(Interrupts(passes_on=self._request.routed))
-            found = (state, self._given.drawing(), self._progress.message, self._resources)
-            self._resumer = build_resumer(self._request, *found)
+            found = (self._given.drawing(), self._progress.message, self._resources)
+            self._resumer = build_resumer(self._request, state, step, *found)
             self._resumption = share_start(self._request, self._resumer)
         return self._interrupts
 
@@ -225,7 +225,7 @@ class FitBuilder:
         request.feed.prepare()
         if settings.replicas is not None:
             agree_to_start(request, settings.replicas, listeners(self._callbacks))
-        builder = StepBuilder(settings, request.feed, listeners(self._callbacks))
+        builder = StepBuilder(settings, request.feed, listeners(self._callbacks), request.checkpoints)
         step = builder.build_step()
         steps = self._cursor.steps_per_epoch
         total = None if steps is None else steps * (request.epochs - request.initial_epoch)

@@ -14,12 +14,14 @@ from overlap_train._checkpoint.model_attributes import ModelAttributes
 from overlap_train._checkpoint.resume import Resumer, Told
 from overlap_train._checkpoint.values import require_storable
 from overlap_train._data.cursor import check_remembered
+from overlap_train._data.feed import Feed
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._fit.followers import AnyStart, SharedStart
 from overlap_train._fit.request import FitRequest
 from overlap_train._fit.resumable import not_to_be_found
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState
+from overlap_train._training.step import Step
 from overlap_train._validation.passes import ValidationPasses
 from overlap_train.options.checkpoint import CheckpointPolicy
 
@@ -32,6 +34,7 @@ _SAID = ("backlog", "on_change", "on_error", "every_steps", "every_seconds", "jo
 def build_resumer(
     request: FitRequest,
     state: ModelState,
+    step: Step,
     drawing: Mapping[str, StreamedBatches],
     say: Callable[[str], None],
     resources: contextlib.ExitStack,
@@ -43,6 +46,7 @@ def build_resumer(
     Args:
         request: of the fit.
         state: the variables that are stored.
+        step: the training step.
         drawing: the validation batches that are drawn anew each time, by the set's name; none has been yet.
         say: told what differs from the checkpoint.
         resources: closes it.
@@ -58,6 +62,7 @@ def build_resumer(
         raise ValueError("CheckpointPolicy(every_steps=...) is for one host; leave it out on several")
     _require_findable(request, drawing)
     require_storable([*state.variables, *feed.drawn_variables])
+    _say_not_stored(step, feed, say)
     if feed.left_out:
         say(
             f"a resumed fit takes these attributes of its data as they then are: {', '.join(feed.left_out)}; "
@@ -69,6 +74,16 @@ def build_resumer(
         resources.callback(resumer.close)
         resumer.watch_passes(ValidationPasses(drawing, say))
     return resumer
+
+
+def _say_not_stored(step: Step, feed: Feed, say: Callable[[str], None]) -> None:
+    """Says what training steps do that no variable holds and a later step may depend on."""
+    for function, name in ((step.traced, "the training step"), (feed.preparation, "preprocess")):
+        lost = [
+            effect for effect in (function.effects if function is not None else ()) if not effect.only_tells
+        ]
+        if lost:
+            say(f"a resumed fit has other numbers than an unbroken one, because {name} {lost[0]}")
 
 
 def _require_findable(request: FitRequest, drawing: Mapping[str, StreamedBatches]) -> None:
@@ -99,6 +114,7 @@ def _made(
         check_data=lambda place: check_remembered(place, feed, asked=bool(request.steps_per_epoch)),
         attributes=ModelAttributes(request.model, (settings.train_step, settings.preprocess)),
         told=told,
+        trained_by=lambda: keras_training.train_function(request.model),
         say=say,
         record=settings.recorder.add,
     )

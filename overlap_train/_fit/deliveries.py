@@ -226,6 +226,8 @@ class Deliveries:
         outcome = self.delivery.deliver(
             pending.snapshot, pending.train_logs, results, stops=pending.stops, trained_on=trained_on
         )
+        if not trained_on:
+            pending.stands_at(self.cursor.as_left(pending.snapshot.position))
         if outcome.spans:
             accounts.validated(pending.epoch, outcome.spans)
         self.ledger.charge("deliver", start_s, pending.epoch, "delivered_s")

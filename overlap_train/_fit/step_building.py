@@ -16,12 +16,14 @@ from overlap_train._inspection.metric_constants import constants_of
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
+from overlap_train._support.printing import told
 from overlap_train._training.execution import Task, make_execution
 from overlap_train._training.kernels.choice import FastKernels, find_fast_kernels, find_free_kernels
 from overlap_train._training.loops import Loop
 from overlap_train._training.pace import Pace
 from overlap_train._training.replicas.step import make_step
 from overlap_train._training.step import MetricsReader, Step, StepFunction
+from overlap_train.options.checkpoint import CheckpointPolicy
 
 __all__ = ["StepBuilder"]
 
@@ -33,22 +35,34 @@ class StepBuilder:
         settings: what the trainer was given.
         feed: the training data.
         callbacks: the user's; some need to know of each step.
+        checkpoints: of the fit, which hold every variable that a step uses; None if there are none.
     """
 
     def __init__(
-        self, settings: TrainerSettings, feed: Feed, callbacks: Sequence[keras.callbacks.Callback]
+        self,
+        settings: TrainerSettings,
+        feed: Feed,
+        callbacks: Sequence[keras.callbacks.Callback],
+        checkpoints: CheckpointPolicy | None = None,
     ) -> None:
         self._settings = settings
         self._model = settings.model
         self._feed = feed
         self._callbacks = callbacks
+        self._checkpoints = checkpoints
         self._free = self._kept_free_kernels()
 
     def build_step(self) -> Step:
-        """Returns the step; its trace is that of the model, if there is one already."""
+        """Returns the step; its trace is that of the model, if there is one already.
+
+        Raises:
+            ValueError: checkpoints are to be written, and the variables of an eager step cannot be found.
+        """
         model, feed = self._model, self._feed
         step = self._make_step()
         if keras_models.runs_eagerly(model):
+            if self._checkpoints is not None:
+                _inspect(step, model, feed)
             return step
         traces, token = Traces.of(model), keras_training.begin_training(model)
         key = ("step", *self._step_key(), step.jit_compile)
@@ -167,3 +181,19 @@ class StepBuilder:
         if asked != "auto" or (self._free is not None and not self._free.untimed):
             return None
         return find_fast_kernels(self._model, build=False)
+
+
+def _inspect(step: Step, model: keras.Model, feed: Feed) -> None:
+    """Has an eager step built what it uses, and tell it.
+
+    Before the first step, the momenta of an optimizer and the weights of a model without a shape are in no
+    list, and a checkpoint would be written and read without them.
+    """
+    try:
+        step.inspect(feed.element_spec)
+    except Exception as error:
+        raise ValueError(
+            f"resume finds what a checkpoint has to hold by tracing the training step, and {model.name!r} "
+            f"runs eagerly and cannot be traced ({told(error):.160}); compile it without run_eagerly=True, "
+            "or leave resume out"
+        ) from error

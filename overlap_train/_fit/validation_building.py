@@ -93,10 +93,10 @@ class SuiteBuilder:
 
         Args:
             feed: the training data.
-            step: the training step, traced.
+            step: the training step, traced, or inspected if it is to be.
         """
         settings = self._settings
-        captured = [*union([step.traced, feed.preparation]), *feed.captured]
+        captured = [*union([step.traced, step.inspected, feed.preparation]), *feed.captured]
         if settings.replicas is None or settings.replicas.evaluator is None:
             return self.build(captured, drawn=feed.drawn_variables)
         state = ModelState(settings.model, captured, drawn=feed.drawn_variables)
@@ -123,7 +123,9 @@ class SuiteBuilder:
         used = [variable for each in prepared if each.step is not None for variable in each.step.variables]
         model, trains = self._settings.model, not within_evaluate
         written = [variable for each in prepared for variable in _written(each)]
-        state = ModelState(model, [*captured, *used, *written], drawn=[*drawn, *written], trains=trains)
+        read = [variable for each in prepared for variable in _captured(each)]  # which callbacks may set
+        listed = [*captured, *used, *written, *read]
+        state = ModelState(model, listed, drawn=[*drawn, *written], trains=trains)
         suite = build_suite(request, prepared, state, self._settings.recorder.add, self._resources)
         return state, suite
 
@@ -184,5 +186,9 @@ def _written(prepared: PreparedSet) -> Sequence[CapturedVariable]:
     """Returns the variables to which the pipeline of a validation set writes."""
     if isinstance(prepared.batches, StreamedBatches):
         return prepared.batches.written
-    data = keras.utils.unpack_x_y_sample_weight(prepared.chosen.data)[0]
-    return [variable for variable in captured_by(data) if variable.written]
+    return [variable for variable in _captured(prepared) if variable.written]
+
+
+def _captured(prepared: PreparedSet) -> Sequence[CapturedVariable]:
+    """Returns the variables that the pipeline of a validation set reads or writes."""
+    return captured_by(keras.utils.unpack_x_y_sample_weight(prepared.chosen.data)[0])

@@ -32,6 +32,11 @@ class Effect:
     what: str
     remedy: str
 
+    @property
+    def only_tells(self) -> bool:
+        """Whether it only hands something out, on which no later step depends."""
+        return re.match(r"Write|Print|StringFormat|Save", self.operation) is not None
+
     def __str__(self) -> str:
         return f"{self.what} ({self.operation} in {self.where}); {self.remedy}"
 

@@ -15,6 +15,7 @@ from overlap_train._keras import data as keras_data
 from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import optimizers as keras_optimizers
+from overlap_train._keras.randomness import random_states, set_random_states
 
 __all__ = [
     "Batch",
@@ -38,6 +39,7 @@ class Step:
 
     Attributes:
         traced: the step traced once, or None where each one runs operation by operation.
+        inspected: the trace that tells the variables of such a step, or None where nobody asks for them.
         halts: whether the loops end at the first loss that is not finite.
         logs: the logs that a loop hands on from step to step; None where nobody reads them, since the model's
             metrics tell the same at any later time.
@@ -77,6 +79,7 @@ class Step:
         self._listened_to = listened_to or halt_on_nonfinite
         self.halts = halt_on_nonfinite
         self.traced: TracedFunction | None = None
+        self.inspected: TracedFunction | None = None
         self.logs: CarriedLogs | None = None
         self.own_logs = True
         self.metrics = MetricsReader(self._read_metrics, eager=True)
@@ -95,6 +98,20 @@ class Step:
         return TracedFunction(
             self._function, element_spec, harmless=lambda: keras_metrics.stock_metric_handles(self._model)
         )
+
+    def inspect(self, element_spec: Any) -> None:
+        """Traces the step to find its variables; it runs operation by operation all the same.
+
+        What the step's Python draws meanwhile is drawn again when it runs, as under Keras.
+
+        Raises:
+            Exception: whatever the step raises while it is traced.
+        """
+        states = random_states()
+        try:
+            self.inspected = self.trace(element_spec)
+        finally:
+            set_random_states(states)
 
     def adopt(self, traced: TracedFunction, metrics: MetricsReader | None = None) -> None:
         """Takes a trace of this step, made now or before, and a reader of the metrics if there is one.

@@ -6,7 +6,8 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from overlap_train._snapshot import Snapshot
 from overlap_train._support.printing import said
@@ -101,6 +102,11 @@ class PendingEpoch:
     @property
     def epoch(self) -> int:
         return self.snapshot.epoch
+
+    def stands_at(self, position: Any) -> None:
+        """Takes the position in the training data as the callbacks of the epoch leave it."""
+        if position is not self.snapshot.position:
+            self.snapshot = replace(self.snapshot, position=position)
 
     @property
     def shards(self) -> list[Future[ShardOutcome]]:

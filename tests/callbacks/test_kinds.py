@@ -88,6 +88,14 @@ def test_weights_have_the_shapes_and_types_of_the_models(value, fits):
     assert (unfit("best_weights", value, MODEL) is None) is fits
 
 
+def test_a_weight_without_axes_is_a_scalar():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Normalization(), keras.layers.Dense(1)])
+    weights = model.get_weights()
+    assert any(isinstance(weight, np.generic) for weight in weights)
+    assert unfit("best_weights", weights, model) is None
+    assert unfit("best_weights", [np.float64(weight.flat[0]) for weight in weights], model) is not None
+
+
 def test_without_a_model_any_arrays_may_be_its_weights():
     assert unfit("best_weights", [np.zeros(9)], None) is None
     assert unfit("best_weights", [[0.0]], None) == "does not hold the model's weights"

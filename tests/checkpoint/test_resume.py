@@ -342,6 +342,68 @@ def test_whatever_a_callback_of_keras_can_watch_can_be_gone_on_from(tmp_path, ma
     assert watching[1].best is not None
 
 
+class Compiles(keras.callbacks.Callback):
+    """Freezes a layer and trains the rest with an optimizer of its own, once."""
+
+    def __init__(self, hook: str) -> None:
+        super().__init__()
+        self.hook = hook
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.act("on_epoch_begin", epoch)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.act("on_epoch_end", epoch)
+
+    def act(self, hook, epoch):
+        if hook == self.hook and epoch == 1:
+            self.model.layers[0].trainable = False
+            self.model.compile(keras.optimizers.Adam(0.05), crossentropy(), metrics=["accuracy"])
+            self.model.make_train_function()
+
+
+@pytest.mark.parametrize("hook", ["on_epoch_begin", "on_epoch_end"])
+@pytest.mark.parametrize("last", [1, 3])
+def test_behind_a_callback_that_compiles_a_training_begins_before_it(tmp_path, hook, last):
+    """What is compiled is in no checkpoint: one from behind it would train on as compiled at first."""
+
+    def made():
+        set_random_seed(2)
+        hidden, out = keras.layers.Dense(4), keras.layers.Dense(CLASSES)
+        own = keras.Sequential([keras.Input((FEATURES,)), hidden, out])
+        own.compile("sgd", crossentropy(), metrics=["accuracy"])
+        return own
+
+    whole = made()
+    expected = fit(None, epochs=5, made=whole, callbacks=[Compiles(hook)]).history
+    with pytest.raises(Killed):
+        fit(tmp_path / "run", epochs=5, made=made(), callbacks=[Compiles(hook), killer(last)])
+    resumed = made()
+    by = trainer(resumed)
+    options = dict(batch_size=16, verbose=0, validation_data=(VX, VY), callbacks=[Compiles(hook), killer(9)])
+    history = by.fit(X, Y, epochs=5, resume=tmp_path / "run", **options).history
+    assert "resumed after epoch 1" in by.messages
+    assert any("a callback has compiled the model" in message for message in by.messages)
+    assert_same_history(history, expected)
+    for actual, weights in zip(resumed.get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_allclose(actual, weights, rtol=1e-6)
+
+
+class CompilesFirst(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        self.model.compile("sgd", crossentropy(), metrics=["accuracy"])
+        self.model.make_train_function()
+
+
+def test_what_each_fit_compiles_as_it_begins_is_gone_on_from(tmp_path):
+    by = trainer()
+    options = dict(batch_size=16, verbose=0, callbacks=[CompilesFirst()])
+    by.fit(X, Y, epochs=2, resume=tmp_path / "run", **options)
+    by = trainer()
+    by.fit(X, Y, epochs=3, resume=tmp_path / "run", **options)
+    assert "resumed after epoch 2" in by.messages
+
+
 class TrainsItself(keras.Model):
     """Needs no optimizer."""
 
@@ -377,3 +439,116 @@ def test_a_model_without_an_optimizer_goes_on(tmp_path):
     resumed = fit(tmp_path / "run", epochs=3, made=made())
     assert resumed.epoch == [0, 1, 2]
     assert_same_history(resumed.history, whole.history)
+
+
+class WithoutShape(keras.Model):
+    """Has its weights with the first batch, and draws where its step runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.norm = keras.layers.Dense(4), keras.layers.BatchNormalization()
+        self.drop, self.out = keras.layers.Dropout(0.3), keras.layers.Dense(CLASSES)
+
+    def call(self, x, training=None):
+        return self.out(self.drop(self.norm(self.hidden(x), training=training), training=training))
+
+    def train_step(self, data):
+        x, y = data
+        return super().train_step((x * np.float32(np.random.uniform(0.5, 1.5)), y))
+
+
+class TwoOptimizers(keras.Model):
+    """Updates its second layer with an optimizer that Keras does not know of."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = keras.layers.Dense(4), keras.layers.Dense(CLASSES)
+        self.other = keras.optimizers.Adam(0.05)
+
+    def call(self, x):
+        return self.second(self.first(x))
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape(persistent=True) as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        for optimizer, layer in ((self.optimizer, self.first), (self.other, self.second)):
+            weights = layer.trainable_variables
+            optimizer.apply(tape.gradient(loss, weights), weights)
+        self.compute_metrics(x, y, self(x), None)
+        return {"loss": loss}
+
+
+def recurrent() -> keras.Model:
+    layers = [keras.layers.Reshape((FEATURES, 1)), keras.layers.LSTM(3, stateful=True)]
+    return keras.Sequential([keras.Input((FEATURES,), batch_size=16), *layers, keras.layers.Dense(CLASSES)])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(recurrent, id="recurrent"),
+        pytest.param(WithoutShape, id="without a shape"),
+        pytest.param(TwoOptimizers, id="two optimizers"),
+    ],
+)
+def test_an_eager_training_goes_on_with_all_that_its_steps_use(tmp_path, make):
+    def made():
+        set_random_seed(4)
+        own = make()
+        own.compile("adam", crossentropy(), metrics=["accuracy"], run_eagerly=True)
+        return own
+
+    arguments = dict(batch_size=16, verbose=0, validation_data=(X[:16], Y[:16]), shuffle=False)
+    by_keras = made()
+    expected = by_keras.fit(X, Y, epochs=4, **arguments).history
+    for epochs in (2, 4):
+        resumed = made()
+        history = fit(tmp_path / "run", epochs=epochs, made=resumed, **arguments).history
+    assert_same_history(history, expected)
+    for actual, weights in zip(resumed.get_weights(), by_keras.get_weights(), strict=True):
+        np.testing.assert_allclose(actual, weights, rtol=1e-5, atol=1e-6)
+
+
+class Looks(WithoutShape):
+    def train_step(self, data):
+        logs = super().train_step(data)
+        self.seen = logs["loss"].numpy()
+        return logs
+
+
+def test_an_eager_step_that_cannot_be_traced_is_refused(tmp_path):
+    own = Looks()
+    own.compile("adam", crossentropy(), run_eagerly=True)
+    with pytest.raises(ValueError, match="runs eagerly and cannot be traced"):
+        fit(tmp_path / "run", made=own)
+    assert fit(None, made=own).epoch == [0, 1]
+
+
+class Noisy(keras.layers.Layer):
+    def call(self, x, training=False):
+        return x + tf.random.normal(tf.shape(x)) if training else x
+
+
+class Prints(keras.layers.Layer):
+    def call(self, x):
+        tf.print("called", output_stream="file:///dev/null")
+        return x
+
+
+@pytest.mark.parametrize(
+    ("layer", "resumes", "said"),
+    [
+        pytest.param(Noisy, True, True, id="draws"),
+        pytest.param(Prints, True, False, id="prints"),
+        pytest.param(Noisy, False, False, id="no checkpoints"),
+    ],
+)
+def test_what_steps_do_that_no_checkpoint_holds_is_said(tmp_path, layer, resumes, said):
+    own = keras.Sequential([keras.Input((FEATURES,)), layer(), keras.layers.Dense(CLASSES)])
+    own.compile("sgd", crossentropy())
+    by = trainer(own)
+    by.fit(X, Y, batch_size=16, verbose=0, resume=tmp_path / "run" if resumes else None)
+    told = [message for message in by.messages if "other numbers than an unbroken one" in message]
+    assert bool(told) is said
+    assert all("draw with keras.random" in message for message in told)

@@ -153,7 +153,7 @@ def test_where_an_evaluator_validates_it_is_connected(monkeypatch):
     found = kc.CallbackList([Prints()], model=made)
     builder = SuiteBuilder(trainer._settings(), SETS, found, contextlib.ExitStack())
     feed = type("Feed", (), {"preparation": None, "captured": (), "drawn_variables": ()})
-    state, suite = builder.build_beside(feed, type("Step", (), {"traced": None}))
+    state, suite = builder.build_beside(feed, type("Step", (), {"traced": None, "inspected": None}))
     assert suite == "suite"
     assert connected == [(ModelState, SETS, True)]
     assert len(state.variables) == len(ModelState(made).variables)

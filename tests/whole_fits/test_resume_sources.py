@@ -143,6 +143,33 @@ def test_killed_it_goes_on_with_the_batches_of_the_unbroken_run(tmp_path, source
     assert_same_outcome(trainer.model, expected)
 
 
+class Curriculum(Indexed):
+    scale = 1.0
+
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return x * self.scale, y
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_what_a_callback_has_set_on_the_data_goes_on(tmp_path, lag):
+    def fit(epochs, resume):
+        source = Curriculum()
+
+        class Scales(keras.callbacks.Callback):
+            def on_epoch_end(self, epoch, logs=None):
+                source.scale = 1.0 + logs["val_loss"]
+
+        trainer = Trainer(sequential(), validation=ValidationPolicy(max_lag=lag, overlap="always"))
+        trainer.fit(
+            source, epochs=epochs, validation_data=VALIDATION, callbacks=[Scales()], verbose=0, resume=resume
+        )
+        return trainer.model
+
+    fit(2, tmp_path / "run")
+    assert_same_outcome(fit(4, tmp_path / "run"), Outcome.of(fit(4, None)))
+
+
 def test_what_cannot_be_stored_is_named(tmp_path):
     class Holds(Indexed):
         def __init__(self):

@@ -166,3 +166,23 @@ def test_validations_inside_epochs_draw_on_too(kills, tmp_path):
         fit("by_a_generator", policy, Kills(**kills), every=5)
     trainer = fit("by_a_generator", policy, Kills(), every=5)
     assert_same_outcome(trainer.model, unbroken("by_a_generator", every=5))
+
+
+def test_what_a_callback_has_set_on_the_pipeline_of_a_validation_goes_on(tmp_path):
+    def fit(epochs, directory):
+        scale = tf.Variable(1.0)
+
+        class Scales(keras.callbacks.Callback):
+            def on_epoch_end(self, epoch, logs=None):
+                scale.assign(scale * 1.5)
+
+        trainer = Trainer(sequential(), execution=SHORT_CALLS)
+        scaled = rows().batch(16).map(lambda x, y: (x * scale, y))
+        callbacks = [Scales()]
+        trainer.fit(
+            X, Y, epochs=epochs, validation_data=scaled, callbacks=callbacks, verbose=0, resume=directory
+        )
+        return trainer.model
+
+    fit(2, tmp_path)
+    assert_same_outcome(fit(4, tmp_path), Outcome.of(fit(4, None)))
