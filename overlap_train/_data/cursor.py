@@ -78,6 +78,7 @@ class Cursor:
         # The user's data is told once of each epoch, also of one that is taken back and trained again.
         self._told_begun = self._told_ended = 0
         if tells:
+            feed.look()
             feed.end_epoch()  # as Keras does before the first epoch
 
     @property

@@ -60,6 +60,9 @@ class Feed(abc.ABC):
     def prepare(self) -> None:
         """Begins what takes its time beside the tracing of the functions; call it before that."""
 
+    def look(self) -> None:
+        """Draws a batch that nobody trains on, where Keras does so before the first pass."""
+
     def look_only(self) -> None:
         """Has nothing drawn any more, not even to find out whether it could be drawn again."""
 

@@ -68,7 +68,6 @@ class IteratorFeed(Feed):
         self.files = cache_files(self._dataset)
         self.acts_at_epochs = pipeline.acts_at_epochs
         self._first: Any = None
-        self._to_look = pipeline.looked_at
         self._origin: concurrent.futures.Future[tf.Tensor | None] | None = None
         self._kept: KeptBatches | None = None
         self._note: NotesState | None = None
@@ -256,8 +255,6 @@ class IteratorFeed(Feed):
 
     def new_pass(self) -> Any:
         self.prepare()
-        if self._to_look:
-            self._look()
         self.drawn += 1
         self._variables.note(self.drawn)
         return self._next_iterator() if self._kept is None else self._kept.open(self.drawn)
@@ -270,12 +267,14 @@ class IteratorFeed(Feed):
         iterator, self._first = self._first, None
         return iterator
 
-    def _look(self) -> None:
-        """Begins a pass that nobody trains on, as Keras does to see a batch: the next one is another."""
-        self._to_look = False
-        looked_at = self._next_iterator()
-        if self.drawn_variables or not self.rewindable:  # otherwise its seeds have been drawn already
-            next_batch(looked_at)
+    def look(self) -> None:
+        if not self._pipeline.looked_at:
+            return
+        self.begin_epoch()
+        self.prepare()
+        if self._first is None or self.drawn_variables:
+            next_batch(self._next_iterator())
+        self._first = None  # which has drawn its seeds, and may be under way to be saved
 
     def rewind(self, drawn: int) -> None:
         if drawn == self.drawn:
@@ -307,7 +306,6 @@ class IteratorFeed(Feed):
         tf.raw_ops.DeserializeIterator(
             resource_handle=iterator._iterator_resource, serialized=self._origin.result()
         )
-        self._to_look = False
         for _ in range(number - 1 + self._pipeline.looked_at):
             iterator = iter(self._dataset)
         return iterator

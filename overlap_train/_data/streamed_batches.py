@@ -131,10 +131,11 @@ class StreamedBatches:
             length = self._pipeline.num_batches
             if length and not self._pipeline.is_dataset:
                 stream.limit(length)
+            if self._pipeline.looked_at:
+                self._pipeline.begin_epoch()
+                self._look()
             self._pipeline.end_epoch()
             self._pipeline.begin_epoch()
-            if self._pipeline.looked_at:
-                self._look()
             if self.rewindable:
                 return self._iterator()
             self._only_iterator = self._only_iterator or iter(self._dataset)
@@ -171,7 +172,7 @@ class StreamedBatches:
         It comes from a pass of its own, or from the last one where a validation has a number of steps.
         """
         looked_at = self._iterator() if self._steps is None or self._newest is None else self._newest
-        if self.redraws or self.written:
+        if self.redraws or self.written or not self.is_dataset:
             next_batch(looked_at)
 
     def _iterator(self) -> Iterator[Any]:

@@ -64,7 +64,8 @@ class Pipeline:
         stateful: the user's object whose attributes are that state, if it has any.
         told: a dataset of Grain's that tells where it stands; see `grain_data`.
         looked_at: whether Keras draws its first batch before the first pass of a training and before each
-            validation (`_maybe_symbolic_build`), which moves what the user's dataset draws from.
+            validation (`_maybe_symbolic_build`), and it can be drawn again: thereby what the user's data
+            draws from moves. How many a generator loses depends on timing; here it loses none.
     """
 
     is_dataset: bool
@@ -307,7 +308,7 @@ def _pipeline(adapter: DataAdapter, x: Any, telling: Any, looked_at: bool) -> Pi
         resumable=isinstance(adapter, (GeneratorDataAdapter, GrainDatasetAdapter, PyDatasetAdapter)),
         stateful=x if isinstance(adapter, PyDatasetAdapter) else None,
         told=telling,
-        looked_at=looked_at and isinstance(adapter, TFDatasetAdapter),
+        looked_at=looked_at and not isinstance(adapter, (ArrayDataAdapter, GeneratorDataAdapter)),
         _adapter=adapter,
         _lent=_lent(adapter),
     )
