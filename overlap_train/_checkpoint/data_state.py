@@ -45,14 +45,16 @@ class DataState:
         left_out: the names of attributes, and of what they hold, that cannot be taken and may change.
     """
 
-    def __init__(self, source: Any, foreign: Collection[int] = ()) -> None:
+    def __init__(self, source: Any, foreign: Collection[int] = (), *, of_all: bool = True) -> None:
         """Notes how the source stands as the training begins.
 
         Args:
             source: an object of the user's, or None for what has no state but that of global generators.
             foreign: the `id` of each variable that somebody else restores.
+            of_all: whether global generators belong to it.
         """
         self._source = source
+        self._of_all = of_all
         self._foreign = foreign
         self._methods = _speaking_methods(source)
         state = self._kept(copy_arrays=False)
@@ -65,7 +67,9 @@ class DataState:
         Raises:
             TypeError: the source's own method returned something else.
         """
-        state: dict[str, Any] = {"python": random.getstate(), "numpy": numpy_state()}
+        state: dict[str, Any] = {}
+        if self._of_all:
+            state.update(python=random.getstate(), numpy=numpy_state())
         if self._methods:
             state["spoken"] = self._spoken(self._methods[0])
         elif self._source is not None:
@@ -104,8 +108,9 @@ class DataState:
         _require_states(state)
         placing, values, stay = self._settled(state.get("attributes", {}))
         told = self.told(state) if "spoken" in state and self._methods else None
-        random.setstate(state["python"])
-        set_numpy_state(state["numpy"])
+        if self._of_all:
+            random.setstate(state["python"])
+            set_numpy_state(state["numpy"])
         objects.set_attributes(self._source, {name: placing.put(value) for name, value in values.items()})
         if "spoken" in state and self._methods:
             getattr(self._source, self._methods[1])(told)
@@ -178,9 +183,9 @@ class DataState:
         return placing, values, [name for name in attributes if name not in values]
 
 
-def beside(model: keras.Model) -> Callable[[Any], DataState]:
+def beside(model: keras.Model, *, of_all: bool = True) -> Callable[[Any], DataState]:
     """Returns what notes the state of sources that may hold the model, which is restored otherwise."""
-    return functools.partial(DataState, foreign=ModelVariables(model))
+    return functools.partial(DataState, foreign=ModelVariables(model), of_all=of_all)
 
 
 def rows_that_tell(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

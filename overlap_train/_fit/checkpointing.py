@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import keras
+
 from overlap_train._checkpoint.configuration import describe_configuration, shown_rate
 from overlap_train._checkpoint.data_state import beside
 from overlap_train._checkpoint.fingerprints import describe_sets, fingerprint
@@ -15,6 +17,7 @@ from overlap_train._checkpoint.resume import Resumer, Told
 from overlap_train._checkpoint.values import require_storable
 from overlap_train._data.cursor import check_remembered
 from overlap_train._data.feed import Feed
+from overlap_train._data.source_state import SourceState
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._fit.followers import AnyStart, SharedStart
 from overlap_train._fit.request import FitRequest
@@ -69,11 +72,35 @@ def build_resumer(
             "what they hold cannot be stored (get_state and set_state would say what can)"
         )
 
+    sources = _python_of_sets(request, say)
+
     resumer: Resumer | None = settings.hosts.chief_first(lambda: _made(policy, request, state, say))
     if resumer is not None:
         resources.callback(resumer.close)
-        resumer.watch_passes(ValidationPasses(drawing, say))
+        resumer.watch_passes(ValidationPasses(drawing, say, sources))
     return resumer
+
+
+def _python_of_sets(request: FitRequest, say: Callable[[str], None]) -> dict[str, SourceState]:
+    """Returns what takes the state of each `PyDataset` that is validated on here, by the set's name.
+
+    Says what of the validation data is in no checkpoint.
+    """
+    note, states = beside(request.model, of_all=False), dict[str, SourceState]()
+    for name, chosen in request.sets.items():
+        data = keras.utils.unpack_x_y_sample_weight(chosen.data)[0]
+        of = f" of set {name!r}" if name else ""
+        if hasattr(data, "__next__"):
+            say(f"a resumed fit begins the generator{of} that it validates on anew, wherever that stood")
+        elif isinstance(data, keras.utils.PyDataset) and request.settings.validates_alone:
+            states[name] = note(data)
+            if states[name].left_out:
+                names = ", ".join(states[name].left_out)
+                say(
+                    f"a resumed fit takes these attributes of its validation data{of} as they then are: "
+                    f"{names}"
+                )
+    return states
 
 
 def _say_not_stored(step: Step, feed: Feed, say: Callable[[str], None]) -> None:

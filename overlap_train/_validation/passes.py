@@ -2,7 +2,8 @@
 
 A reshuffling `shuffle` draws from its seeds whenever a pass begins. So a training that goes on elsewhere
 begins as many passes, of which nothing is read; where a pass draws as it is read, or fills a cache, it is
-read again. Variables to which a validation's pipeline writes are among the snapshot's values.
+read again. Variables to which a validation's pipeline writes are among the snapshot's values. Of a
+`PyDataset` the state is told, as of one that is trained on.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from overlap_train._data.drawn_variables import DrawnVariables
+from overlap_train._data.source_state import SourceState
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._support.numbers import is_count
 
@@ -26,10 +28,17 @@ class ValidationPasses:
     Args:
         sets: the batches that are drawn anew, by the set's name, of which no pass has been made.
         say: told what is drawn again.
+        sources: what takes the state of Python that makes a set's batches, by the set's name.
     """
 
-    def __init__(self, sets: Mapping[str, StreamedBatches], say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        sets: Mapping[str, StreamedBatches],
+        say: Callable[[str], None],
+        sources: Mapping[str, SourceState] | None = None,
+    ) -> None:
         self._sets = sets
+        self._sources = sources or {}
         self._say = say
         # With which those begin that have to be read again from their first pass on.
         self._first = {name: DrawnVariables(each.written) for name, each in sets.items() if each.redraws}
@@ -38,11 +47,10 @@ class ValidationPasses:
 
     def standing(self) -> dict[str, Any]:
         """Returns how far they have been drawn, in values for a checkpoint. No validation is under way."""
-        stood = {name: each.standing() for name, each in self._sets.items()}
-        return {
-            name: {**each, "variables": self._first[name].noted(0)} if name in self._first else each
-            for name, each in stood.items()
-        }
+        stood: dict[str, Any] = {name: each.standing() for name, each in self._sets.items()}
+        for name, variables in self._first.items():
+            stood[name]["variables"] = variables.noted(0)
+        return stood | {name: {"state": source.take()} for name, source in self._sources.items()}
 
     def go_on(self, stood: Any) -> None:
         """Draws them as far as another process had; what that writes to variables is to be put back then.
@@ -53,8 +61,17 @@ class ValidationPasses:
         Raises:
             ValueError: it is invalid, or not of these sets.
         """
-        if not isinstance(stood, Mapping) or not stood.keys() >= self._sets.keys():
+        if not isinstance(stood, Mapping) or not stood.keys() >= self._sets.keys() | self._sources.keys():
             raise ValueError("it does not say how often its validation data has been drawn")
+        for name, source in self._sources.items():
+            source.check(_state_in(stood[name]))
+        for name, source in self._sources.items():
+            others = source.put_back(_state_in(stood[name]))
+            if others:
+                names = ", ".join(others)
+                self._say(
+                    f"of the validation data{_of(name)} these attributes are others than before: {names}"
+                )
         for name, each in self._sets.items():
             place = _checked(stood[name])
             if name in self._first:
@@ -64,11 +81,26 @@ class ValidationPasses:
             each.go_on(place)
 
     def _tell(self, name: str, count: int) -> None:
-        of = f" of set {name!r}" if name else ""
         self._say(
-            f"the batches of {count} validations{of} are drawn again, to come to the same place in their "
-            "seeds; with shuffle(…, reshuffle_each_iteration=False) none would be"
+            f"the batches of {count} validations{_of(name)} are drawn again, to come to the same place in "
+            "their seeds; with shuffle(…, reshuffle_each_iteration=False) none would be"
         )
+
+
+def _of(name: str) -> str:
+    return f" of set {name!r}" if name else ""
+
+
+def _state_in(place: Any) -> Mapping[str, Any]:
+    """Returns the state of a source, if there is one.
+
+    Raises:
+        ValueError: there is none.
+    """
+    state = place.get("state") if isinstance(place, dict) else None
+    if not isinstance(state, dict):
+        raise ValueError(f"what it says of the state of its validation data is invalid ({place!r:.160})")
+    return state
 
 
 def _checked(place: Any) -> dict[str, Any]:

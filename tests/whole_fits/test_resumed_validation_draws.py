@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -104,13 +105,40 @@ def two_sets_of_one_shuffle():
     }
 
 
+class Noisy(keras.utils.PyDataset):
+    """Batches of 16 rows with noise of a generator of its own; counts its passes."""
+
+    def __init__(self, seed=5):
+        super().__init__()
+        self.generator = np.random.default_rng(seed)
+        self.passes = 0
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        x, y = (part[16 * index : 16 * index + 16] for part in VALIDATION)
+        return x + self.generator.normal(0, 1 + self.passes, x.shape).astype("float32"), y
+
+    def on_epoch_end(self):
+        self.passes += 1
+
+
+def python_that_draws():
+    return {"validation_data": Noisy()}
+
+
+def two_sets_of_python():
+    return {"validation_data": {"first": Noisy(), "rest": Noisy(6)}, "validation_freq": 2}
+
+
 SOURCES = {
     each.__name__: each
     for each in (
         *(augmented, by_a_generator, by_a_count, some_of_a_shuffle, steps_of_a_shuffle),
         *(steps_of_an_endless_shuffle, steps_of_two_shuffles, some_of_shuffled_files, shuffled_and_augmented),
         *(a_cache_of_noise, a_cache_of_a_shuffle, two_sets_of_one_shuffle),
-        *(from_an_iterator, a_captured_shuffle),
+        *(from_an_iterator, a_captured_shuffle, python_that_draws, two_sets_of_python),
     )
 }
 
@@ -157,6 +185,16 @@ def test_it_is_told_if_batches_are_drawn_again(tmp_path):
         fit("steps_of_two_shuffles", tmp_path, Kills(epoch=2))
     trainer = fit("steps_of_two_shuffles", tmp_path, Kills())
     assert any("the batches of 2 validations are drawn again" in message for message in trainer.messages)
+
+
+def test_it_is_told_that_a_generator_begins_anew(tmp_path):
+    def endless():
+        while True:
+            yield from rows().batch(16)
+
+    trainer = Trainer(sequential())
+    trainer.fit(X, Y, epochs=1, validation_data=endless(), validation_steps=2, verbose=0, resume=tmp_path)
+    assert any("begins the generator that it validates on anew" in message for message in trainer.messages)
 
 
 @pytest.mark.parametrize("kills", [{"epoch": 1}, {"step": STEPS + 7}], ids=str)
