@@ -21,7 +21,7 @@ from overlap_train._keras import forks, routes
 from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
-from overlap_train._keras.replicas import strategy_of
+from overlap_train._keras.replicas import looks_beforehand
 from overlap_train._support import fit_arguments
 from overlap_train._validation.named_sets import is_set, named_sets
 from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
@@ -162,14 +162,13 @@ def make_request(
     sets = {} if validation_data is None else named_sets(validation_data, _default_set(given))
     _check_replicas(settings, functions)
     require_data(model, sets.values())
-    steps_per_epoch = keras_training.capped_steps(given.steps_per_epoch)
     recognized = keras_data.recognize(
         *data,
         batch_size=given.batch_size,
-        steps=steps_per_epoch,
+        steps=(steps_per_epoch := keras_training.capped_steps(given.steps_per_epoch)),
         shuffle=given.shuffle,
         class_weight=given.class_weight,
-        looked_at=strategy_of(model) is not None,
+        looked_at=looks_beforehand(model),
     )
     return FitRequest(
         settings=settings,

@@ -196,7 +196,7 @@ def recognize(
         steps: batches of an epoch, or None.
         shuffle: as in `fit`.
         class_weight: as in `fit`.
-        looked_at: whether Keras looks at a batch beforehand: for a model made under a strategy.
+        looked_at: whether Keras looks at a batch beforehand; see `looks_beforehand`.
 
     Raises:
         ValueError: for data that Keras does not know, mismatched lengths, and empty data other than a dataset

@@ -22,6 +22,7 @@ __all__ = [
     "gradients_already_reduced",
     "inner_optimizer",
     "logits_of",
+    "looks_beforehand",
     "mask_of",
     "optimizer_strategy",
     "place_added_losses",
@@ -40,6 +41,16 @@ AddedLoss = tuple[keras.Layer, tf.Tensor]
 def strategy_of(model: keras.Model) -> tf.distribute.Strategy | None:
     """Returns the strategy whose scope made a model (`_distribute_strategy`), or None."""
     return getattr(model, "_distribute_strategy", None)
+
+
+def looks_beforehand(model: keras.Model) -> bool:
+    """Whether Keras draws a batch before each training and validation of a model (`_maybe_symbolic_build`).
+
+    It does so under any strategy. With several replicas the numbers are to be those of one device without
+    one, its orders included (docs/parallel.md), and not those of Keras on as many.
+    """
+    strategy = strategy_of(model)
+    return strategy is not None and strategy.num_replicas_in_sync == 1
 
 
 def optimizer_strategy(optimizer: Any) -> Any:

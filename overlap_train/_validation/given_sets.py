@@ -13,7 +13,7 @@ from overlap_train._data.pipeline import cache_files
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import training as keras_training
-from overlap_train._keras.replicas import strategy_of
+from overlap_train._keras.replicas import looks_beforehand
 from overlap_train._snapshot import Snapshot, Values
 from overlap_train._support import fit_arguments
 from overlap_train.options.validation import ValidationSet
@@ -79,7 +79,7 @@ class GivenSets:
                     role="validation",
                     batch_size=chosen.batch_size,
                     steps=steps,
-                    looked_at=strategy_of(self._model) is not None,
+                    looked_at=looks_beforehand(self._model),
                 ),
                 by_python=by_python,
                 now=self._now or (by_python and self._python_now),
