@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures.thread  # noqa: F401  which an interpreter that shuts down imports no more
 import functools
 import inspect
 import os

@@ -3,9 +3,6 @@ around them: as ever, or refused by a message, and never a wait."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from tests import forked, limits_target
@@ -26,27 +23,3 @@ def test_a_fit_is_as_ever_or_refused(case, tmp_path):
     print(said)
     if limits_target.NO_RIGHT in said:
         pytest.skip(f"{limits_target.NO_RIGHT} (CAP_SYS_ADMIN)")
-
-
-AT_EXIT = """
-import atexit
-import keras
-import numpy as np
-from overlap_train import Trainer
-
-model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
-model.compile("sgd", "mse")
-data = np.zeros((16, 12)), np.zeros((16, 4))
-
-
-@atexit.register
-def late():
-    history = Trainer(model).fit(*data, epochs=2, verbose=0, validation_data=data)
-    print(len(history.history["val_loss"]), "validated")
-"""
-
-
-def test_the_first_fit_of_a_program_may_come_as_it_exits():
-    # An interpreter of its own, which has imported nothing that this needs.
-    done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, timeout=120)
-    assert "2 validated" in done.stdout, done.stderr
