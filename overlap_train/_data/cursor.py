@@ -78,7 +78,7 @@ class Cursor:
         # The user's data is told once of each epoch, also of one that is taken back and trained again.
         self._told_begun = self._told_ended = 0
         if tells:
-            feed.look()
+            feed.draw_beforehand()
             feed.end_epoch()  # as Keras does before the first epoch
 
     @property
@@ -218,7 +218,7 @@ class Cursor:
         """
         if state.data.get("begun", True):
             return state
-        self.feed.look_again()
+        self.feed.tell_anew()
         return replace(state, data={**state.data, **self.feed.remembered(begun=False, seen=0)})
 
     def restore(self, state: CursorState) -> None:

@@ -60,7 +60,7 @@ class Feed(abc.ABC):
     def prepare(self) -> None:
         """Begins what takes its time beside the tracing of the functions; call it before that."""
 
-    def look(self) -> None:
+    def draw_beforehand(self) -> None:
         """Draws a batch that nobody trains on, where Keras does so before the first pass."""
 
     def look_only(self) -> None:
@@ -168,7 +168,7 @@ class Feed(abc.ABC):
         """
         return {}
 
-    def look_again(self) -> None:
+    def tell_anew(self) -> None:
         """Has `remembered` tell anew how the data stands behind its passes so far; nothing is drawn of it."""
 
     def check(self, remembered: dict[str, Any], *, begun: bool) -> None:

@@ -171,7 +171,7 @@ class IteratorFeed(Feed):
             self._taken[self.drawn, begun] = {"begun": begun, **self._state.take()}
         return self._taken[self.drawn, begun]
 
-    def look_again(self) -> None:
+    def tell_anew(self) -> None:
         self._taken.pop((self.drawn, False), None)
 
     def check(self, remembered: dict[str, Any], *, begun: bool) -> None:
@@ -267,7 +267,7 @@ class IteratorFeed(Feed):
         iterator, self._first = self._first, None
         return iterator
 
-    def look(self) -> None:
+    def draw_beforehand(self) -> None:
         if not self._pipeline.looked_at:
             return
         self.begin_epoch()

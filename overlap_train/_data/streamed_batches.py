@@ -171,14 +171,14 @@ class StreamedBatches:
 
         It comes from a pass of its own, or from the last one where a validation has a number of steps.
         """
-        looked_at = self._iterator() if self._steps is None or self._newest is None else self._newest
+        looked_at = self._iterator() if self._newest is None else self._newest
         if self.redraws or self.written or not self.is_dataset:
             next_batch(looked_at)
 
     def _iterator(self) -> Iterator[Any]:
         self._made += 1
         iterator = iter(self._dataset)
-        if self._pipeline.looked_at:
+        if self._pipeline.looked_at and self._steps is not None:
             self._newest = iterator
         return iterator
 
