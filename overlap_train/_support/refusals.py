@@ -16,11 +16,7 @@ _OWNER = "_overlap_train_refused_by"
 
 @contextlib.contextmanager
 def refusing(owner: object) -> Iterator[None]:
-    """Marks the TypeErrors and ValueErrors of a block as refusals.
-
-    Args:
-        owner: who refuses: a call within one of its callbacks may be refused by another one.
-    """
+    """Marks the TypeErrors and ValueErrors of a block as refusals of one owner: callbacks may call others."""
     try:
         yield
     except (TypeError, ValueError) as error:

@@ -43,11 +43,7 @@ def run(options: argparse.Namespace) -> Report:
 
 
 def _explained(script: Path, reached: FirstFit) -> Explanation:
-    """Return what a script's first `fit` would do.
-
-    Raises:
-        UsageError: that `fit` would raise.
-    """
+    """Return what a script's first `fit` would do, or raise a UsageError with what it would raise."""
     try:
         explanation: Explanation = reached.trainer.explain(*reached.given, **reached.kwargs)
     except Exception as error:

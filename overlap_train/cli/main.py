@@ -33,11 +33,7 @@ class Command(Protocol):
         """Declare the command's own arguments."""
 
     def run(self, options: argparse.Namespace) -> Report:
-        """Do what the command is for.
-
-        Raises:
-            UsageError: for arguments that cannot be meant.
-        """
+        """Do what the command is for."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

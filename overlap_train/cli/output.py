@@ -13,14 +13,10 @@ __all__ = ["report_only"]
 
 @contextlib.contextmanager
 def report_only(*, put_back: bool) -> Iterator[TextIO]:
-    """Send what is written to standard output to standard error, also by C code and other processes.
+    """Send standard output to standard error, also of C code, and yield a stream to what it was.
 
-    Args:
-        put_back: whether standard output is given back at the end. Not in a process of the command's own:
-            what a script prints when the interpreter ends would stand behind the report.
-
-    Yields:
-        A stream to what standard output was.
+    In a process of the command's own it is not put back: what a script prints when the interpreter ends would
+    stand behind the report.
     """
     before: TextIO | None = sys.stdout
     if before is None:  # closed by who started the process

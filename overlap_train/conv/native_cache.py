@@ -32,11 +32,7 @@ _REMEDY = "name another directory in OVERLAP_TRAIN_CACHE_DIR"
 
 
 def cache_path() -> Path:
-    """Returns the directory of all builds, `$OVERLAP_TRAIN_CACHE_DIR` or the user's cache; makes nothing.
-
-    Raises:
-        NativeUnavailableError: there is no home directory to keep it in, or no working directory.
-    """
+    """Returns the directory of all builds, `$OVERLAP_TRAIN_CACHE_DIR` or the user's cache; makes nothing."""
     try:
         directory = convolution_builds()
     except OSError as error:
@@ -53,11 +49,7 @@ def cache_path() -> Path:
 
 
 def cache_directory() -> Path:
-    """Returns the directory of all builds, made if need be.
-
-    Raises:
-        NativeUnavailableError: it cannot be made, or somebody else could write to it.
-    """
+    """Returns the directory of all builds, made if need be."""
     directory = cache_path()
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -84,11 +76,7 @@ def _check_private(path: Path) -> None:
 
 
 def cached_library(key: str) -> Path | None:
-    """Returns the library built under `key`, if it is there, to be read, ours and whole.
-
-    Raises:
-        NativeUnavailableError: it is there, but not ours alone.
-    """
+    """Returns the library built under `key`, if it is there, to be read, ours and whole."""
     root = cache_path()
     directory = root / key
     library, manifest = directory / LIBRARY_NAME, directory / MANIFEST
@@ -110,15 +98,7 @@ def _read(path: Path, most_bytes: int) -> bytes:
 
 @contextlib.contextmanager
 def locked(path: Path, *, limit_s: float) -> Iterator[None]:
-    """Holds a lock between processes while the block runs.
-
-    Args:
-        path: of the file to lock, made if need be.
-        limit_s: how long to wait for another holder.
-
-    Raises:
-        NativeUnavailableError: the file cannot be locked, or not in time.
-    """
+    """Holds a lock between processes while the block runs."""
     try:
         descriptor = wait_for_lock(path, 0o600, limit_s=limit_s)
     except OSError as error:
@@ -130,11 +110,7 @@ def locked(path: Path, *, limit_s: float) -> Iterator[None]:
 
 
 def install(library: Path, directory: Path, key: str) -> Path:
-    """Moves a finished library into the cache; the manifest goes last and makes it valid.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Moves a finished library into the cache; the manifest goes last and makes it valid."""
     directory.mkdir(mode=0o700, exist_ok=True)
     library.chmod(0o700)
     digest = hashlib.sha256(_read(library, _MOST_LIBRARY_BYTES)).hexdigest()
