@@ -13,23 +13,20 @@ from typing import Any
 
 from scripts.bench import machine
 from scripts.bench.journal import Journal
+from scripts.bench.publish import Finding, layout, publish
 
 __all__ = ["Command", "run"]
 
 # These say where something lies and what becomes of it; no figure depends on them.
 _PLACES = ("output_dir", "data_dir", "folder", "json")
-_OWN = ("resume", "publish", "report", *_PLACES)
+_OWN = ("resume", "publish", *_PLACES)
 
 
 class Command:
-    """The command line of one comparison.
+    """The command line of one comparison: the parser's own options, and those that all comparisons have.
 
-    Args:
-        parser: without the options that all comparisons have; they are added.
-        script: the command, such as "scripts/compare.sh".
-        series: the name under which results are published, unless --publish gives another.
-        output_dir: the default.
-        also: other names of --output_dir that an older command line may hold.
+    `series` is the name under which results are published, unless --publish gives another; `also` holds other
+    names of --output_dir.
     """
 
     def __init__(
@@ -62,14 +59,14 @@ class Command:
         options = self.parser.parse_args(self._argv)
         if options.publish is not None and not re.fullmatch(r"[a-z]+(-[a-z]+)*", options.publish):
             self.parser.error(f"--publish takes a name such as {self._series}, got {options.publish!r}")
+        if options.publish and getattr(options, "quick", False):
+            self.parser.error("--quick shows that all works; its figures are not published")
         return options
 
     def journal(self, options: argparse.Namespace, arguments: dict[str, Any] | None = None) -> Journal:
         """Returns the journal in the output directory; ends the program with a message if that is refused.
 
-        Args:
-            options: of `parse`.
-            arguments: what the figures depend on, where that is not plainly the command line.
+        `arguments` are what the figures depend on, where that is not plainly the command line.
         """
         if arguments is None:
             arguments = {name: value for name, value in vars(options).items() if name not in _OWN}
@@ -80,6 +77,21 @@ class Command:
         if options.resume:
             print(f"note: {journal.found} entries read back from {options.output_dir}", flush=True)
         return journal
+
+    def show(self, finding: Finding, options: argparse.Namespace, journal: Journal) -> None:
+        """Prints the tables, and publishes them if the command says so."""
+        for title, cells in finding.tables:
+            print(f"\n{title}\n{layout(cells)}")
+        print(f"\n{machine.one_line(journal.machine)}. {journal.others_line}")
+        if options.publish:
+            page = publish(
+                finding,
+                series=options.publish,
+                command=self.as_typed,
+                machine=journal.machine,
+                others=journal.others_line,
+            )
+            print(f"Published: {page}")
 
     @property
     def as_typed(self) -> str:

@@ -9,22 +9,23 @@ Where whole runs are compared, all of that is inside: only the imports are not.
 from __future__ import annotations
 
 import abc
+import statistics
+import threading
+import time
 from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
+import tensorflow as tf
 
 import overlap_train
 from overlap_train.conv import report
 from overlap_train.monitoring import SpanRecorder
-from overlap_train.options.threads import available_cores
 from overlap_train.parallel import split_gpu
 from overlap_train.records import Span
 from scripts.bench import pipelines
-from scripts.bench.copies import CopyingValidator, scores
-from scripts.bench.decoding import DecodedBatches
-from scripts.bench.stopwatch import Stopwatch, Window
-from scripts.bench.tasks import Task
+from scripts.bench.tasks import Examples, Task
 from scripts.bench.workloads import Workload
 
 __all__ = [
@@ -35,22 +36,36 @@ __all__ = [
     "KerasXla",
     "Outcome",
     "Overlap",
+    "OverlapAccelerated",
+    "OverlapAlways",
+    "OverlapKerasKernels",
+    "OverlapSplitGpu",
     "OverlapSync",
     "Paper",
+    "Stopwatch",
     "TrainOnly",
 ]
 
 _TUNED_STEPS_PER_EXECUTION = 50
 
 
+class Stopwatch:
+    """Times a window by the clock and in CPU seconds of the process; a second start forgets the first."""
+
+    def start(self) -> None:
+        self._begin_s, self._begin_cpu_s = time.monotonic(), time.process_time()
+
+    def stop(self) -> tuple[float, float]:
+        return time.monotonic() - self._begin_s, time.process_time() - self._begin_cpu_s
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """What a system's epochs came to; the fields are those of `RunRecord`."""
+    """What a system's epochs came to; the fields are those of a run."""
 
     val_loss: float
     val_accuracy: float
     hidden_s: float | None = None
-    copy_s: float | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -67,8 +82,8 @@ class Contender(abc.ABC):
     def train(self, epochs: int) -> None:
         """Trains and validates for some epochs more."""
 
-    def measure(self, epochs: int) -> Window:
-        """Trains one epoch that is not timed, then `epochs` that are."""
+    def measure(self, epochs: int) -> tuple[float, float]:
+        """Trains one epoch that is not timed, then `epochs`; returns their seconds, of clock and CPU."""
         self.train(1)
         stopwatch = Stopwatch()
         stopwatch.start()
@@ -95,20 +110,11 @@ class _Fit(Contender):
 
 
 class KerasNumpy(_Fit):
-    """`fit` from NumPy arrays that were scaled to floats beforehand, or decoded by a `PyDataset`."""
+    """`fit` from NumPy arrays that were scaled to floats beforehand."""
 
     def __init__(self, workload: Workload, task: Task, threads: int) -> None:
         super().__init__(workload, task, threads)
         self.model = workload.model()
-        if workload.decode is not None:
-            workers = available_cores()
-            self.fit_arguments = {
-                "x": DecodedBatches(task.train, workload.batch_size, training=True, workers=workers),
-                "validation_data": DecodedBatches(
-                    task.validation, workload.batch_size, training=False, workers=workers
-                ),
-            }
-            return
         self.fit_arguments = {
             "x": workload.scaled(task.train.x),
             "y": task.train.y,
@@ -120,27 +126,24 @@ class KerasNumpy(_Fit):
 class KerasTfData(_Fit):
     """`fit` from a plain tf.data pipeline."""
 
+    pipeline = staticmethod(pipelines.plain)
+    steps_per_execution = 1
+
     def __init__(self, workload: Workload, task: Task, threads: int) -> None:
         super().__init__(workload, task, threads)
-        self.model = workload.model()
+        self.model = workload.model(steps_per_execution=self.steps_per_execution)
         self.fit_arguments = {
-            "x": pipelines.plain(workload, task.train, threads, training=True),
+            "x": self.pipeline(workload, task.train, threads, training=True),
             "shuffle": False,  # the pipeline does
-            "validation_data": pipelines.plain(workload, task.validation, threads, training=False),
+            "validation_data": self.pipeline(workload, task.validation, threads, training=False),
         }
 
 
-class KerasTfDataTuned(_Fit):
+class KerasTfDataTuned(KerasTfData):
     """`fit` as somebody runs it who knows tf.data and Keras well."""
 
-    def __init__(self, workload: Workload, task: Task, threads: int) -> None:
-        super().__init__(workload, task, threads)
-        self.model = workload.model(steps_per_execution=_TUNED_STEPS_PER_EXECUTION)
-        self.fit_arguments = {
-            "x": pipelines.tuned(workload, task.train, threads, training=True),
-            "shuffle": False,
-            "validation_data": pipelines.tuned(workload, task.validation, threads, training=False),
-        }
+    pipeline = staticmethod(pipelines.tuned)
+    steps_per_execution = _TUNED_STEPS_PER_EXECUTION
 
 
 class KerasXla(KerasTfDataTuned):
@@ -152,22 +155,81 @@ class KerasXla(KerasTfDataTuned):
 
 
 class Paper(Contender):
-    """The scheme of paper P1 taken literally, see `copies.CopyingValidator`."""
+    """The scheme of paper P1 taken literally."""
 
     def __init__(self, workload: Workload, task: Task, threads: int) -> None:
         super().__init__(workload, task, threads)
         self.model = workload.model()
         self._data = pipelines.plain(workload, task.train, threads, training=True)
-        self._validator = CopyingValidator(workload, task.validation, threads)
+        self._validator = _CopyingValidator(workload, task.validation, threads)
 
     def train(self, epochs: int) -> None:
         self._validator.results.clear()
-        self._validator.copy_s.clear()
         self.model.fit(self._data, epochs=epochs, shuffle=False, verbose=0, callbacks=[self._validator])
 
     def outcome(self) -> Outcome:
-        loss, accuracy = self._validator.results[-1]
-        return Outcome(loss, accuracy, copy_s=sum(self._validator.copy_s))
+        return Outcome(*self._validator.results[-1])
+
+
+class _CopyingValidator(keras.callbacks.Callback):  # type: ignore[misc]
+    """At each epoch's end: one full copy of the model for each thread, threads started anew, plain averages.
+
+    From then on each copy belongs to its thread until that thread is joined. The copies' graphs are built
+    beforehand, which is kinder than the paper's text.
+    """
+
+    def __init__(self, workload: Workload, validation: Examples, threads: int) -> None:
+        super().__init__()
+        parts = np.array_split(np.arange(len(validation)), threads)
+        self._shards = [
+            pipelines.plain(
+                workload, Examples(validation.x[part], validation.y[part]), threads, training=False
+            )
+            for part in parts
+        ]
+        self._copies = [workload.model() for _ in self._shards]
+        for copy, shard in zip(self._copies, self._shards, strict=True):
+            _scores(copy, shard)
+        self._threads: list[threading.Thread] = []
+        self._scores: list[tuple[float, float] | None] = []
+        self.results: list[tuple[float, float]] = []
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._collect()
+        for copy in self._copies:
+            copy.set_weights(self.model.get_weights())
+        self._scores = [None] * len(self._copies)
+        self._threads = [
+            threading.Thread(target=self._validate, args=(index,), name=f"paper-{epoch}-{index}")
+            for index in range(len(self._copies))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self._collect()
+
+    def _validate(self, index: int) -> None:
+        self._scores[index] = _scores(self._copies[index], self._shards[index])
+
+    def _collect(self) -> None:
+        """Waits for the threads of the epoch before and averages what they found."""
+        for thread in self._threads:
+            thread.join()
+        if self._threads:
+            found = [score for score in self._scores if score is not None]
+            if len(found) < len(self._scores):
+                raise RuntimeError(
+                    "a validation thread of the paper's scheme failed; see its traceback above"
+                )
+            losses, accuracies = zip(*found, strict=True)
+            self.results.append((statistics.fmean(losses), statistics.fmean(accuracies)))
+        self._threads = []
+
+
+def _scores(model: keras.Model, dataset: tf.data.Dataset) -> tuple[float, float]:
+    values = model.evaluate(dataset, verbose=0, return_dict=True)
+    return float(values["loss"]), float(values["accuracy"])
 
 
 class _FirstEpochEnd(SpanRecorder):
@@ -210,9 +272,13 @@ class Overlap(Contender):
         super().__init__(workload, task, threads)
         self._stopwatch = Stopwatch()
         self.trainer = self.make_trainer(_FirstEpochEnd(self._stopwatch))
-        self.fit_arguments = pipelines.trainer_data(workload, task, threads)
-        if not self.validates:
-            del self.fit_arguments["validation_data"]
+        self.fit_arguments: dict[str, Any] = {
+            "x": task.train.x,
+            "y": task.train.y,
+            "batch_size": workload.batch_size,
+        }
+        if self.validates:
+            self.fit_arguments["validation_data"] = (task.validation.x, task.validation.y)
 
     def make_trainer(self, recorder: SpanRecorder) -> overlap_train.Trainer:
         """Returns the trainer, with a compiled model that takes the raw data."""
@@ -226,7 +292,7 @@ class Overlap(Contender):
         history = self.trainer.fit(**self.fit_arguments, epochs=epochs, verbose=0)
         self._last = {name: values[-1] for name, values in history.history.items()}
 
-    def measure(self, epochs: int) -> Window:
+    def measure(self, epochs: int) -> tuple[float, float]:
         self._untimed = 1
         if self.validates:
             self.fit_arguments["validation_freq"] = list(range(2, epochs + 2))  # counted from 1
@@ -236,9 +302,8 @@ class Overlap(Contender):
     def outcome(self) -> Outcome:
         timed = self.trainer.accounts[self._untimed :]
         hidden_s = sum(account.hidden_s for account in timed)
-        snapshot_s = sum(account.snapshot_s for account in timed)
         notes = (*self.trainer.messages, *_convolutions())
-        return Outcome(self._last["val_loss"], self._last["val_accuracy"], hidden_s, snapshot_s, notes)
+        return Outcome(self._last["val_loss"], self._last["val_accuracy"], hidden_s, notes)
 
 
 class OverlapKerasKernels(Overlap):
@@ -291,4 +356,4 @@ class TrainOnly(Overlap):
     def outcome(self) -> Outcome:
         model = self.workload.model(from_raw=True)
         model.set_weights(self.trainer.model.get_weights())
-        return Outcome(*scores(model, pipelines.raw(self.workload, self.task.validation)))
+        return Outcome(*_scores(model, pipelines.raw(self.workload, self.task.validation)))

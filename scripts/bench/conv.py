@@ -1,31 +1,27 @@
-"""Convolutions beside tf.nn.conv2d, layer by layer and in whole steps; scripts/compare_conv.sh calls it.
+"""Convolutions next to tf.nn.conv2d, layer by layer and in whole steps; scripts/compare_conv.sh calls it.
 
 Each network at each batch size, and each training step, is a process of its own (`conv_layers`,
-`conv_training`). JSON, plots, the log and the journal go to the output directory.
+`conv_training`). Their JSON and the journal go to the output directory.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from scripts.bench import command
-from scripts.bench.conv_plots import plot_ratios
-from scripts.bench.orphans import ENDS_WITH_PARENT
-from scripts.bench.publish import Finding, publish
-from scripts.bench.table import Cells, layout
+from scripts.bench import children, command
+from scripts.bench.publish import Cells, Finding
 
 __all__ = ["finding", "jobs", "main"]
 
 _NETWORKS, _BATCHES = ("unet", "vgg16", "resnet50"), ("1", "8")
 _STEPS = ("unet:1", "unet:8", "vgg16:4", "mnist:128")
 _QUICK_STEPS = ("unet:1", "mnist:128")
-_QUIET = ("WARNING: All log", "I0000", "E0000")
 _WORDS = """\
 Each layer's convolution, forward (with bias and ReLU) and both gradients, next to `tf.nn.conv2d`.
 Contestants run in rounds, nine at least, each in a random order; a ratio is the median of the rounds'
@@ -41,87 +37,41 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.directory:
         options.output_dir = options.directory
     options.directory = None
-    if options.publish and options.quick:
-        line.parser.error("--quick shows that all works; its figures are not published")
     output_dir = Path(options.output_dir)
     with line.journal(options) as journal:
         found = {}
         for key, job in jobs(quick=options.quick):
-            found[key] = journal.once(key, _work(key, job, output_dir))
-            (output_dir / f"{key}.json").write_text(json.dumps(found[key]["found"], indent=1))
-        (output_dir / "log.txt").write_text("".join(value["log"] for value in found.values()))
-        page = finding(
-            found, series=options.publish or "convolution", command=line.as_typed, folder=output_dir
-        )
-        for title, cells in page.tables:
-            print(f"\n{title}\n{layout(cells)}")
-        if options.publish:
-            print(f"Published: {publish(page, journal.machine, journal.others_line)}")
+            found[key] = journal.once(key, functools.partial(children.run_module, *job))
+            (output_dir / f"{key}.json").write_text(json.dumps(found[key], indent=1))
+        line.show(finding(found), options, journal)
     return 0
 
 
 def jobs(*, quick: bool) -> Iterator[tuple[str, list[str]]]:
-    """Yields the name and the command of each process."""
+    """Yields the name and the module with the arguments of each process."""
     for network in _NETWORKS[:1] if quick else _NETWORKS:
         for batch in _BATCHES[:1] if quick else _BATCHES:
-            budget = ("--budget_s", "0.3" if quick else "1.0")
-            yield (
-                f"{network}-{batch}",
-                ["scripts.bench.conv_layers", "--network", network, "--batch", batch, *budget],
-            )
+            arguments = ["--network", network, "--batch", batch, "--budget_s", "0.3" if quick else "1.0"]
+            yield f"{network}-{batch}", ["scripts.bench.conv_layers", *arguments]
     for step in _QUICK_STEPS if quick else _STEPS:
         model, _, batch = step.partition(":")
         yield f"step-{model}-{batch}", ["scripts.bench.conv_training", "--model", model, "--batch", batch]
 
 
-def finding(found: dict[str, Any], *, series: str, command: str, folder: Path) -> Finding:
+def finding(found: dict[str, Any]) -> Finding:
     """Returns the page: what every process found, by its name."""
-    layers = {key: value["found"] for key, value in found.items() if not key.startswith("step-")}
-    steps = [value["found"] for key, value in found.items() if key.startswith("step-")]
+    layers = {key: value for key, value in found.items() if not key.startswith("step-")}
+    steps = [value for key, value in found.items() if key.startswith("step-")]
     return Finding(
-        series=series,
         question="How fast is the tiled convolution, layer by layer and in a step?",
         title="The tiled convolution next to `tf.nn.conv2d`",
         words=_WORDS,
-        command=command,
         tables=[
             ("Layers of 3×3 and 64 channels or more", _layers(layers)),
             ("Training steps", _steps(steps)),
         ],
-        pictures={
-            f"{key}: ratios of all layers": plot_ratios(key, value, folder) for key, value in layers.items()
-        },
-        data={key: value["found"] for key, value in found.items()},
+        data=found,
     )
-
-
-def _work(key: str, job: list[str], output_dir: Path) -> Callable[[], Any]:
-    """Returns what runs a process, shows its lines, and takes what it wrote."""
-
-    def work() -> Any:
-        path = output_dir / f"{key}.json"
-        lines = []
-        arguments = [sys.executable, "-m", *job, "--output", str(path)]
-        with subprocess.Popen(
-            arguments,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            preexec_fn=ENDS_WITH_PARENT,
-        ) as process:
-            try:
-                for line in process.stdout or ():
-                    if not line.startswith(_QUIET):
-                        print(line, end="", flush=True)
-                        lines.append(line)
-            except BaseException:
-                process.kill()
-                raise
-        if process.returncode:
-            raise RuntimeError(f"{' '.join(job)} ended with {process.returncode}:\n{''.join(lines[-20:])}")
-        return {"log": "".join(lines), "found": json.loads(path.read_text())}
-
-    return work
 
 
 def _layers(found: dict[str, Any]) -> Cells:

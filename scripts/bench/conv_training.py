@@ -1,10 +1,10 @@
-"""Times whole training steps on our convolution beside TensorFlow's, and the share of convolution in them.
+"""Times whole training steps on our convolution next to TensorFlow's, and the share of convolution in them.
 
-    python -m scripts.bench.conv_training --model unet --batch 1 --output results.json
+    python -m scripts.bench.conv_training --model unet --batch 1
 
 Paper P2's Table 1 gives convolution's share of a U-Net step; the share bounds what any convolution, however
-fast, can gain (Amdahl), and the bound is printed beside what was reached. The share is measured: the step's
-own convolutions, each direction timed alone at its shape on tf.nn.conv2d, over the time of the stock step.
+fast, can gain (Amdahl). It is measured: the step's own convolutions, each direction timed alone at its shape
+on tf.nn.conv2d, over the time of the stock step. The last line of standard output is JSON.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ import functools
 import json
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -30,65 +28,33 @@ from overlap_train.conv import accelerate, library, selection
 from overlap_train.conv.acceleration import acceleration_report
 from overlap_train.conv.convolution import Convolution
 from overlap_train.conv.shapes import STOCK
+from overlap_train.models.mnist_cnn import mnist_cnn
 from overlap_train.models.unet import unet
-from scripts.bench.conv_layers import machine
 
-__all__ = ["MODELS", "measure"]
+__all__ = ["MODELS", "main", "measure"]
 
-
-def _vgg16() -> tuple[keras.Model, tuple[int, ...], tuple[int, ...], int]:
-    return (
-        keras.applications.VGG16(weights=None, classes=1000, classifier_activation=None),
+# The network, the shapes of an image and of its label, and the classes.
+MODELS: dict[str, tuple[Callable[[], keras.Model], tuple[int, ...], tuple[int, ...], int]] = {
+    "unet": (lambda: unet((128, 191, 3), 3), (128, 191, 3), (128, 191), 3),
+    "vgg16": (
+        lambda: keras.applications.VGG16(weights=None, classes=1000, classifier_activation=None),
         (224, 224, 3),
         (),
         1000,
-    )
-
-
-def _unet() -> tuple[keras.Model, tuple[int, ...], tuple[int, ...], int]:
-    return unet((128, 191, 3), 3), (128, 191, 3), (128, 191), 3
-
-
-def _mnist() -> tuple[keras.Model, tuple[int, ...], tuple[int, ...], int]:
-    from overlap_train.models.mnist_cnn import mnist_cnn
-
-    return mnist_cnn(), (28, 28, 1), (), 10
-
-
-MODELS: dict[str, Callable[[], tuple[keras.Model, tuple[int, ...], tuple[int, ...], int]]] = {
-    "unet": _unet,
-    "vgg16": _vgg16,
-    "mnist": _mnist,
+    ),
+    "mnist": (mnist_cnn, (28, 28, 1), (), 10),
 }
-
-
-def _step_of(model: keras.Model, images: tf.Tensor, labels: tf.Tensor) -> Callable[[], Any]:
-    """One compiled training step, forward, backward and SGD, on a batch that is there already."""
-    model.compile(
-        keras.optimizers.SGD(1e-4),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        jit_compile=False,
-    )
-    model.optimizer.build(model.trainable_variables)
-    step = tf.function(model.train_step, autograph=False).get_concrete_function((images, labels))
-    return lambda: {name: value.numpy() for name, value in step((images, labels)).items()}
 
 
 def measure(name: str, batch: int, rounds: int) -> dict[str, Any]:
     """Times the stock and the accelerated step in turn.
 
-    Args:
-        name: a key of `MODELS`.
-        batch: images in a step.
-        rounds: timed steps of each.
-
     Returns:
-        Milliseconds (quartiles) of both steps, their ratio, convolution's share, the bound, and the timings
-        of layers.
+        Milliseconds (quartiles) of both steps, their ratio, convolution's share and the bound.
     """
     keras.utils.set_random_seed(0)
-    stock, image_shape, label_shape, classes = MODELS[name]()
-    ours = MODELS[name]()[0]
+    make, image_shape, label_shape, classes = MODELS[name]
+    stock, ours = make(), make()
     ours.set_weights(stock.get_weights())
     accelerate(ours, batch_size=batch, verbose=0)
     generator = np.random.default_rng(0)
@@ -119,6 +85,18 @@ def measure(name: str, batch: int, rounds: int) -> dict[str, Any]:
     }
 
 
+def _step_of(model: keras.Model, images: tf.Tensor, labels: tf.Tensor) -> Callable[[], Any]:
+    """One compiled training step, forward, backward and SGD, on a batch that is there already."""
+    model.compile(
+        keras.optimizers.SGD(1e-4),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=False,
+    )
+    model.optimizer.build(model.trainable_variables)
+    step = tf.function(model.train_step, autograph=False).get_concrete_function((images, labels))
+    return lambda: {name: value.numpy() for name, value in step((images, labels)).items()}
+
+
 def _stock_convolutions(model: keras.Model) -> Callable[[], None]:
     """All convolutions of a training step on tf.nn.conv2d, one after the other.
 
@@ -141,29 +119,16 @@ def _stock_convolutions(model: keras.Model) -> Callable[[], None]:
     return run
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measures the steps of one network."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=sorted(MODELS), default="unet")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--output", type=Path)
     options = parser.parse_args(arguments)
     library.load()
-    result = measure(options.model, options.batch, options.rounds)
-    bound = f"{result['amdahl_bound']:.2f}" if result["amdahl_bound"] else "(disturbed, no bound)"
-    stock, ours = (result["milliseconds_quartiles"][name] for name in ("stock", "ours"))
-    print(
-        f"{options.model}, batch {options.batch}: stock {stock[1]:.1f} ms "
-        f"[{stock[0]:.1f}, {stock[2]:.1f}], ours "
-        f"{ours[1]:.1f} ms [{ours[0]:.1f}, {ours[2]:.1f}], ratio {result['ratio']:.2f}; convolution "
-        f"{100 * result['convolution_share']:.0f}% of the stock step, so at most {bound}"
-    )
-    if options.output is not None:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(json.dumps({"machine": machine(), **result}, indent=1))
-    return 0
+    print(json.dumps(measure(options.model, options.batch, options.rounds)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

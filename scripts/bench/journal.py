@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import psutil
 
-__all__ = ["Journal", "OtherMachineError", "Others", "identity"]
+__all__ = ["Journal", "OtherMachineError"]
 
 _NAME = "runs.jsonl"
 _BEFORE = "runs.before.jsonl"
@@ -35,27 +35,8 @@ class OtherMachineError(ValueError):
     """A journal is of another machine, of other versions, or of other arguments; the message says which."""
 
 
-class Others:
-    """Cores that programs other than this one and its ended children used, since it was made."""
-
-    def __init__(self) -> None:
-        self._begin_s, self._busy_s, self._own_s = time.monotonic(), _busy_s(), _own_s()
-
-    def cores(self) -> float | None:
-        """Returns them, on average; None where the system does not say how busy it was."""
-        busy_s, own_s = _busy_s() - self._busy_s, _own_s() - self._own_s
-        if busy_s < _COUNTED * own_s:
-            return None
-        return max(0.0, busy_s - own_s) / max(1e-3, time.monotonic() - self._begin_s)
-
-
-def identity(machine: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what has to be the same when a comparison goes on, by names that a message can show.
-
-    Args:
-        machine: of `machine.describe`.
-        arguments: the values of the command line that the figures depend on.
-    """
+def _identity(machine: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what has to be the same when a comparison goes on, by names that a message can show."""
     digest = hashlib.sha256()
     for path in sorted(path for pattern in _SOURCES for path in _ROOT.glob(pattern) if path.is_file()):
         digest.update(path.relative_to(_ROOT).as_posix().encode() + b"\0" + path.read_bytes())
@@ -74,21 +55,10 @@ def identity(machine: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[s
 
 
 class Journal:
-    """What the runs of one comparison came to, kept as they end. A context manager.
+    """What the runs of one comparison came to, kept as they end in `folder/runs.jsonl`. A context manager.
 
-    Args:
-        folder: where `runs.jsonl` lies or will lie; made if need be.
-        machine: of `machine.describe`, now.
-        arguments: the values of the command line that the figures depend on.
-        resume: whether to go on with what is there. Otherwise it is put aside, as `runs.before.jsonl`.
-
-    Attributes:
-        machine: that on which the comparison was begun, with its date.
-        found: how many finished runs were read back.
-
-    Raises:
-        OtherMachineError: what is there was begun elsewhere, or with something else.
-        ValueError: what is there is no journal, or another process writes it.
+    With `resume` it goes on with what is there, and otherwise puts that aside, as `runs.before.jsonl`.
+    `machine` is that on which the comparison was begun, with its date.
     """
 
     def __init__(
@@ -101,25 +71,19 @@ class Journal:
         self.machine = dict(machine)
         self._file = self._locked()
         try:
-            self._begin(identity(machine, arguments), resume)
+            self._begin(_identity(machine, arguments), resume)
         except BaseException:
             self._file.close()
             raise
         self.found = len(self._values)
 
     def once(self, key: str, work: Callable[[], Any], *, keep: Callable[[Any], bool] | None = None) -> Any:
-        """Returns what the run came to: read back if it has finished, otherwise worked out and written.
-
-        Args:
-            key: names the run within the comparison.
-            work: returns JSON values.
-            keep: whether a value that was read back counts; by default each does.
-        """
+        """Returns what a run came to: read back, unless `keep` refuses that, or worked out and written."""
         if key in self._values and (keep is None or keep(self._values[key])):
             return self._values[key]
-        others = Others()
+        before = time.monotonic(), _busy_s(), _own_s()
         value = json.loads(json.dumps(work()))
-        self._values[key], self._others[key] = value, others.cores()
+        self._values[key], self._others[key] = value, _other_cores(*before)
         self._append({"key": key, "value": value, "others": self._others[key]})
         return value
 
@@ -188,6 +152,14 @@ class Journal:
         self._file.write(json.dumps(line).encode() + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
+
+
+def _other_cores(begin_s: float, busy_s: float, own_s: float) -> float | None:
+    """Returns the cores that others used, on average; None where the system does not say how busy it was."""
+    busy_s, own_s = _busy_s() - busy_s, _own_s() - own_s
+    if busy_s < _COUNTED * own_s:
+        return None
+    return max(0.0, busy_s - own_s) / max(1e-3, time.monotonic() - begin_s)
 
 
 def _busy_s() -> float:

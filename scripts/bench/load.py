@@ -1,28 +1,23 @@
-"""Work beside the scheduler: synthetic load with the load achieved, and the user's own programs.
+"""Synthetic load next to the scheduler, with the load achieved.
 
     with SpinLoad(0.6, cores=1) as load:
         ...
     print(load.achieved)
 
-Each generator owns its threads or processes and ends them on `close`.
+Each generator owns its thread or processes and ends them on `close`.
 """
 
 from __future__ import annotations
 
 import os
-import shlex
-import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Any
 
-__all__ = ["DutyCycle", "GpuLoad", "SideProgram", "SpinLoad"]
-
-_Self = TypeVar("_Self", bound="_Closing")
+__all__ = ["DutyCycle", "GpuLoad", "SpinLoad"]
 
 _SPIN = """
 import sys, time
@@ -42,26 +37,15 @@ class _Closing:
     def close(self) -> None:
         raise NotImplementedError
 
-    def __enter__(self: _Self) -> _Self:
+    def __enter__(self) -> Any:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 class SpinLoad(_Closing):
-    """Occupies CPU cores for a share of the time, from processes of its own (so without our GIL).
-
-    Args:
-        duty: the share of each period spent computing, 0 to 1.
-        cores: how many cores, one process each.
-        period_s: of the duty cycle.
-
-    Raises:
-        ValueError: `duty` outside 0 to 1, or fewer than one core.
-    """
+    """Occupies CPU cores for a share of the time, one process each (so without our GIL)."""
 
     def __init__(self, duty: float, *, cores: int = 1, period_s: float = 0.01) -> None:
         _check_duty(duty)
@@ -98,14 +82,8 @@ class SpinLoad(_Closing):
 class DutyCycle(_Closing):
     """Calls `work` again and again from one thread so that it is inside it for a share of the time.
 
-    `work` should take a few milliseconds and end only when the device is done with it.
-
-    Args:
-        duty: 0 to 1.
-        work: what loads the device.
-
-    Raises:
-        ValueError: `duty` outside 0 to 1.
+    `work` should take a few milliseconds and end only when the device is done with it; what it raises is
+    raised by `close`, once.
     """
 
     def __init__(self, duty: float, work: Callable[[], object]) -> None:
@@ -125,11 +103,7 @@ class DutyCycle(_Closing):
         return self._busy_s / max((self._ended_s or time.monotonic()) - self._began_s, 1e-9)
 
     def close(self) -> None:
-        """Ends the thread. May be called again.
-
-        Raises:
-            BaseException: what `work` raised, once.
-        """
+        """Ends the thread. May be called again."""
         self._stop.set()
         self._thread.join()
         self._ended_s = self._ended_s or time.monotonic()
@@ -156,14 +130,6 @@ class GpuLoad(DutyCycle):
 
     A product of matrices of 128 rows for each multiprocessor to occupy keeps about that many busy:
     cuBLAS gives each tile of 128 by 128 values of the result to one thread block.
-
-    Args:
-        duty: the share of time, 0 to 1.
-        multiprocessors: how many to occupy.
-        device: of TensorFlow.
-
-    Raises:
-        ValueError: TensorFlow has no such device, or `duty` is outside 0 to 1.
     """
 
     def __init__(self, duty: float, *, multiprocessors: int = 8, device: str = "GPU:0") -> None:
@@ -185,58 +151,6 @@ class GpuLoad(DutyCycle):
 
         compiled = tf.function(product, autograph=False)
         super().__init__(duty, lambda: compiled().numpy())
-
-
-class SideProgram(_Closing):
-    """Runs a program of the user's, such as one of Rodinia's, again and again beside the scheduler.
-
-    Args:
-        command: a shell-like string or a list of arguments; no shell is involved.
-        cwd: where to run it.
-
-    Raises:
-        FileNotFoundError: there is no such program.
-    """
-
-    def __init__(self, command: str | Sequence[str], *, cwd: str | None = None) -> None:
-        self._command = shlex.split(command) if isinstance(command, str) else list(command)
-        self._cwd = cwd
-        self._lock = threading.Lock()
-        self._stopping = False
-        self.runs = 0
-        self.failures = 0
-        self._child = self._start()
-        self._thread = threading.Thread(target=self._repeat, name="side-program", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Ends the program and all that it started. May be called again."""
-        with self._lock:
-            self._stopping = True
-            if self._child.poll() is None:
-                os.killpg(self._child.pid, signal.SIGKILL)
-        self._thread.join()
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            self._command,
-            cwd=self._cwd,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
-    def _repeat(self) -> None:
-        while True:
-            code = self._child.wait()
-            with self._lock:
-                if self._stopping:
-                    return
-                self.runs += 1
-                self.failures += code != 0
-                if self.failures >= 3 and self.failures == self.runs:
-                    return
-                self._child = self._start()
 
 
 def _check_duty(duty: float) -> None:

@@ -13,7 +13,7 @@ import psutil
 
 from overlap_train.options.threads import available_cores
 
-__all__ = ["describe", "gpu_names", "one_line"]
+__all__ = ["describe", "gpu_names", "one_line", "status_bytes"]
 
 _PACKAGES = ("overlap_train", "tensorflow", "keras", "numpy", "tensorflow-datasets", "jax", "torch")
 
@@ -42,16 +42,6 @@ def one_line(machine: dict[str, Any]) -> str:
     )
 
 
-def _cpu_model() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
 def gpu_names() -> list[str]:
     """Returns the names of the GPUs that the driver reports, unless they are hidden from this process."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1"):
@@ -62,6 +52,20 @@ def gpu_names() -> list[str]:
         return [gpu.name for gpu in gpustat.new_query()]
     except Exception:  # no driver, no GPU or no library: each has a type of its own
         return []
+
+
+def status_bytes(name: str) -> int:
+    """Returns an entry of Linux's status of this process, such as VmHWM, its largest resident memory."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
 
 
 def _version(package: str) -> str:

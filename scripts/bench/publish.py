@@ -1,4 +1,4 @@
-"""Writes what a comparison found as a dated page of docs/results, and enters it in the index.
+"""What a comparison found: shown as tables, or as a dated page of docs/results with a row of its index.
 
 A page is not changed later. A second one of the same day and series is numbered. The index has a row for
 each series: its question, its newest page, and the pages before that.
@@ -9,16 +9,14 @@ from __future__ import annotations
 import datetime
 import json
 import re
-import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from scripts.bench import machine as machines
-from scripts.bench.table import Cells, markdown
 
-__all__ = ["RESULTS", "Finding", "enter", "publish"]
+__all__ = ["RESULTS", "Cells", "Finding", "enter", "layout", "markdown", "publish"]
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 _HEAD = ("| question | newest | earlier |", "|---|---|---|")
@@ -28,57 +26,67 @@ _PLACE = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|mnt|srv|var|Users|private
 
 
 @dataclass(frozen=True)
+class Cells:
+    """A table of text: `body` rows as wide as `head`; the first column is a name, the others figures."""
+
+    head: tuple[str, ...]
+    body: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
 class Finding:
-    """What a page shows.
+    """What a page shows."""
 
-    Attributes:
-        series: words of small letters with hyphens; pages of one series answer one question.
-        question: the row of the index.
-        title: of the page, without its date.
-        words: the paragraphs above the tables, in Markdown.
-        command: as it was typed.
-        tables: each with its heading.
-        pictures: SVG files by title.
-        data: everything, as JSON values; it lies next to the page.
-    """
-
-    series: str
-    question: str
-    title: str
-    words: str
-    command: str
-    tables: Sequence[tuple[str, Cells]]
-    pictures: Mapping[str, Path] = field(default_factory=dict)
-    data: Any = None
+    question: str  # the row of the index
+    title: str  # without its date
+    words: str  # the paragraphs above the tables, in Markdown
+    tables: Sequence[tuple[str, Cells]]  # each with its heading
+    data: Any  # everything, as JSON values; it lies next to the page
 
 
-def publish(finding: Finding, machine: Mapping[str, Any], others: str, *, folder: Path = RESULTS) -> Path:
-    """Writes page, pictures, JSON and the row of the index; returns the page's file.
+def layout(cells: Cells) -> str:
+    """Returns the table as lines for a terminal, the first column to the left and the others to the right."""
+    widths = [max(map(len, column)) for column in zip(cells.head, *cells.body, strict=True)]
+    lines = [cells.head, tuple("─" * width for width in widths), *cells.body]
+    return "\n".join(
+        "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()
+        for line in lines
+    )
 
-    Args:
-        finding: what was found.
-        machine: of `machine.describe`, when the comparison began; its date is the page's.
-        others: a sentence about what else ran on the machine.
-        folder: docs/results.
+
+def markdown(cells: Cells) -> str:
+    """Returns the table in Markdown, the first column to the left and the others to the right."""
+    lines = [cells.head, ("---", *["---:"] * (len(cells.head) - 1)), *cells.body]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
+
+
+def publish(
+    finding: Finding,
+    *,
+    series: str,
+    command: str,
+    machine: Mapping[str, Any],
+    others: str,
+    folder: Path = RESULTS,
+) -> Path:
+    """Writes page, JSON and the row of the index; returns the page's file.
+
+    The date is that of `machine`, when the comparison began; `others` says what else ran meanwhile.
     """
     date = datetime.date.fromisoformat(str(machine["date"])[:10])
-    name = _free_name(folder, f"{date.isoformat()}-{finding.series}")
+    name = _free_name(folder, f"{date.isoformat()}-{series}")
+    data = folder / "data" / f"{name}.json"
+    data.parent.mkdir(parents=True, exist_ok=True)
+    content = {"machine": dict(machine), "command": command, "others": others, "found": finding.data}
+    data.write_text(_placeless(json.dumps(content, separators=(",", ":"))) + "\n", encoding="utf-8")
     parts = [
         f"# {finding.title}, {_shown(date)}",
         finding.words,
-        f"```sh\n{finding.command}\n```",
+        f"```sh\n{command}\n```",
         f"{machines.one_line(dict(machine))}. {others}",
+        *(f"## {title}\n\n{markdown(cells)}" for title, cells in finding.tables),
+        f"Every run: [JSON](data/{data.name}).",
     ]
-    for title, cells in finding.tables:
-        parts += [f"## {title}", markdown(cells)]
-    pictures = _copied(finding.pictures, folder / "pictures", name)
-    if pictures:
-        parts += ["## Pictures", *(f"![{title}](pictures/{file})" for title, file in pictures.items())]
-    data = folder / "data" / f"{name}.json"
-    data.parent.mkdir(parents=True, exist_ok=True)
-    content = {"machine": dict(machine), "command": finding.command, "others": others, "found": finding.data}
-    data.write_text(_placeless(json.dumps(content, separators=(",", ":"))) + "\n", encoding="utf-8")
-    parts.append(f"Every run: [JSON](data/{data.name}).")
     page = folder / f"{name}.md"
     page.write_text(_placeless("\n\n".join(parts)) + "\n", encoding="utf-8")
     index = folder / "index.md"
@@ -87,11 +95,7 @@ def publish(finding: Finding, machine: Mapping[str, Any], others: str, *, folder
 
 
 def enter(index: str, file: str, question: str) -> str:
-    """Returns the index with a page entered: its series comes first, the one before is an earlier one.
-
-    Raises:
-        ValueError: the index has no table of the known form.
-    """
+    """Returns the index with a page entered: its series comes first, the one before is an earlier one."""
     lines = index.split("\n")
     if _HEAD[0] not in lines:
         raise ValueError(f"the index of results has no line {_HEAD[0]!r}")
@@ -119,16 +123,6 @@ def _free_name(folder: Path, name: str) -> str:
     while (folder / f"{found}.md").exists():
         number += 1
         found = f"{name}-{number}"
-    return found
-
-
-def _copied(pictures: Mapping[str, Path], folder: Path, name: str) -> dict[str, str]:
-    """Copies the pictures to the page; returns their file names by title."""
-    found = {}
-    for title, path in pictures.items():
-        folder.mkdir(parents=True, exist_ok=True)
-        found[title] = f"{name}-{path.name}"
-        shutil.copyfile(path, folder / found[title])
     return found
 
 

@@ -1,114 +1,101 @@
-"""The scheduler beside what a user would do: measured on this CPU, simulated for the paper's machine.
+"""The scheduler next to what a user would do: measured on this CPU, simulated for the paper's machine.
 
     scripts/compare_scheduling.sh [--quick] [--parts simulated,costs] [--output_dir results/scheduling]
 
-Writes `scheduling.json`, plots and timelines, and prints a table. The journal has each part as soon as it has
-ended, and `--resume` goes on with the next. Every row is marked *measured here*,
-*simulated* or *paper's hardware*.
+Writes `scheduling.json` and prints tables. The journal has each part as soon as it has ended, and `--resume`
+goes on with the next. Every row is marked *measured here*, *simulated* or *paper's hardware*.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
-import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from overlap_train.monitoring import save_chrome_trace
-from scripts.bench import command, scheduling_agreement
+from scripts.bench import command
 from scripts.bench import scheduling_measured as measured
 from scripts.bench import scheduling_simulated as simulated
-from scripts.bench.publish import publish
-from scripts.bench.scheduling_page import finding, show
-from scripts.bench.scheduling_report import plot_growth, plot_policies
+from scripts.bench.publish import Cells, Finding
 
-__all__ = ["main"]
+__all__ = ["PARTS", "finding", "main"]
 
-_Work = Callable[[], dict[str, Any]]
-PARTS = ("simulated", "agreement", "costs", "measured", "gpu")
+PARTS = ("simulated", "costs", "measured")
+_WORDS = """\
+Several networks at once. *Simulated* figures come from Xavier-like peaks and a duty cycle as load;
+*measured* ones from this machine's CPU; those of *the paper's hardware* from paper P4, which had a Jetson
+AGX Xavier. They are three different things and are not to be compared across tables."""
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Runs the parts asked for; returns what was written as JSON."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the parts asked for; returns 0."""
     line = _command()
     options = line.parse(arguments)
     parts = options.parts.split(",")
     if unknown := set(parts) - set(PARTS):
         line.parser.error(f"unknown parts {sorted(unknown)}; the parts are {PARTS}")
-    if options.publish and options.quick:
-        line.parser.error("--quick shows that all works; its figures are not published")
     if options.quick:
         options.size, options.requests, options.repeats = 64, 4, 1
-    output_dir = Path(options.output_dir)
     with line.journal(options) as journal:
-        report: dict[str, Any] = {"machine": {"processor": _processor(), "cores": os.cpu_count()}}
+        report: dict[str, Any] = {}
         if "costs" in parts:
             import tensorflow as tf
 
             # Before anything starts TensorFlow: layers are profiled as the scheduler runs them.
             tf.config.threading.set_intra_op_parallelism_threads(1)
-        for part, (names, work) in _works(options, output_dir).items():
+        for part, work in _works(options).items():
             if part in parts:
-                found = journal.once(part, work)
-                report |= {name: found[name] for name in names}
-                show(part, found)
-        (output_dir / "scheduling.json").write_text(json.dumps(report, indent=1))
-        if options.publish:
-            page = finding(report, series=options.publish, command=line.as_typed, folder=output_dir)
-            print(f"Published: {publish(page, journal.machine, journal.others_line)}")
-    return report
+                report |= journal.once(part, work)
+        (Path(options.output_dir) / "scheduling.json").write_text(json.dumps(report, indent=1))
+        line.show(finding(report), options, journal)
+    return 0
 
 
-def _works(options: argparse.Namespace, output_dir: Path) -> dict[str, tuple[tuple[str, ...], _Work]]:
-    """Returns for each part the names of what it finds, and what finds it."""
+def finding(report: dict[str, Any]) -> Finding:
+    """Returns the page of the parts that ran."""
+    return Finding(
+        question="What do the policies of the scheduler bring, simulated and measured?",
+        title="Several networks at once",
+        words=_WORDS,
+        tables=list(_tables(report)),
+        data=report,
+    )
+
+
+def _works(options: argparse.Namespace) -> dict[str, Callable[[], dict[str, Any]]]:
+    """Returns what finds each part."""
     return {
-        "simulated": (("simulated", "oracle"), lambda: _simulate(options, output_dir)),
-        "costs": (("costs_simulated", "costs_measured"), lambda: _costs(64 if options.quick else 96)),
-        "agreement": (
-            ("agreement",),
-            lambda: {"agreement": scheduling_agreement.compare(1 if options.quick else 3)},
-        ),
-        "measured": (("measured",), lambda: {"measured": _measure(options)}),
-        "gpu": (("gpu",), lambda: {"gpu": _gpu()}),
+        "simulated": functools.partial(_simulate, quick=options.quick),
+        "costs": functools.partial(_costs, 64 if options.quick else 96),
+        "measured": lambda: {
+            "measured": measured.measure(
+                size=options.size,
+                requests=options.requests,
+                repeats=options.repeats,
+                contenders=options.contenders.split(","),
+                cpu_load=options.cpu_load,
+            )
+        },
     }
 
 
-def _simulate(options: argparse.Namespace, output_dir: Path) -> dict[str, Any]:
-    graphs = simulated.paper_graphs()
-    pieces = {count for _, count in simulated.COLUMNS.values()} - {1}
-    cut = {count: simulated.paper_graphs(count) for count in pieces}
-    rows = simulated.compare_policies(
-        {1: graphs} | cut, steady_s=0.0 if options.quick else simulated.STEADY_S
-    )
-    plot_policies(rows, output_dir / "policies.png")
-    plot_growth(rows, output_dir / "growth.png")
-    scenario = simulated.SCENARIOS[0]
-    costs = simulated.profiled([graphs[name] for name in set(scenario.networks)])
-    rounds = simulated.run(graphs, scenario.networks, "earliest_finish", scenario.loads["60%"], costs)
-    save_chrome_trace(output_dir / "timeline_simulated.json", simulated.spans(rounds[-1]))
-    return {"simulated": rows, "oracle": simulated.oracle_ratio(50 if options.quick else 1000)}
+def _simulate(*, quick: bool) -> dict[str, Any]:
+    graphs = {
+        count: simulated.paper_graphs(count) for count in {count for _, count in simulated.COLUMNS.values()}
+    }
+    rows = simulated.compare_policies(graphs, steady_s=0.0 if quick else simulated.STEADY_S)
+    return {"simulated": rows, "oracle": simulated.oracle_ratio(50 if quick else 1000)}
 
 
 def _costs(size: int) -> dict[str, Any]:
     graphs = simulated.paper_graphs()
     return {"costs_simulated": simulated.compare_costs(graphs), "costs_measured": _held_out(size)}
-
-
-def _measure(options: argparse.Namespace) -> dict[str, Any]:
-    return measured.measure(
-        size=options.size,
-        requests=options.requests,
-        repeats=options.repeats,
-        contenders=options.contenders.split(","),
-        cpu_load=options.cpu_load,
-        beside=options.beside,
-    )
 
 
 def _held_out(size: int) -> dict[str, Any]:
@@ -147,15 +134,46 @@ def _held_out(size: int) -> dict[str, Any]:
     }
 
 
-def _gpu() -> dict[str, Any]:
-    import tensorflow as tf
+def _tables(report: dict[str, Any]) -> Iterator[tuple[str, Cells]]:
+    if "simulated" in report:
+        yield "Simulated: makespan in ms, and percent less than GPU only", _simulated(report["simulated"])
+    if "measured" in report:
+        yield "Measured on this CPU: four networks, single images", _measured(report["measured"])
+    figures = []
+    if "oracle" in report:
+        found = report["oracle"]
+        shown = f"{found['worst']:.3f} at worst, {found['mean']:.3f} on average of {found['graphs']} graphs"
+        figures.append(("`earliest_finish` to the optimum, small graphs, simulated", shown))
+    for name in ("costs_simulated", "costs_measured"):
+        for key, value in report.get(name, {}).items():
+            shown = f"{value:.4g}" if isinstance(value, float) else str(value)
+            figures.append((f"{name.replace('_', ', ')}: {key.replace('_', ' ')}", shown))
+    if figures:
+        yield "Other figures", Cells(("what", "figure"), tuple(figures))
 
-    if not tf.config.list_physical_devices("GPU"):
-        return {"skipped": "TensorFlow sees no GPU here; nothing was run on one"}
-    from scripts.bench.scheduling_gpu import measure_gpu
 
-    measured_gpu: dict[str, Any] = measure_gpu()
-    return measured_gpu
+def _simulated(rows: Sequence[dict[str, Any]]) -> Cells:
+    policies = list(rows[0]["makespan_s"])
+    body = []
+    for row in rows:
+        less, paper = row["less_than_gpu_only_percent"], row["papers_hardware_percent"]
+        cells = (f"{1e3 * row['makespan_s'][p]:.0f} ({less[p]:.0f}%)" for p in policies)
+        bounds = (f"{1e3 * row[name]:.0f}" for name in ("lower_bound_s", "lower_bound_cut_s"))
+        shown = "-" if paper is None else f"{paper}%"
+        body.append((f"{row['scenario']}, load {row['load']}", *cells, *bounds, shown))
+    return Cells(("networks", *policies, "bound", "bound, cut", "*paper's hardware*"), tuple(body))
+
+
+def _measured(rows: dict[str, dict[str, Any]]) -> Cells:
+    thread = rows.get("thread_per_network", {}).get("requests_per_s")
+    body = []
+    for name, row in rows.items():
+        per_s = row["requests_per_s"]
+        against = f"{per_s / thread:.2f}" if thread else "-"
+        seconds = " ".join(f"{value:.2f}" for value in row["seconds"])
+        body.append((f"`{name}`", f"{per_s:.1f}", against, seconds, f"{row['overhead']:.2%}"))
+    head = ("contender", "requests/s", "÷ a thread each", "seconds of each repeat", "scheduler's overhead")
+    return Cells(head, tuple(body))
 
 
 def _command() -> command.Command:
@@ -167,7 +185,6 @@ def _command() -> command.Command:
     add("--repeats", type=int, default=5)
     add("--contenders", default=",".join(measured.DEFAULT))
     add("--cpu-load", type=float, default=0.0, help="share of every core taken meanwhile")
-    add("--beside", default="", help="a program to run again and again meanwhile")
     add("--quick", action="store_true", help="small sizes: a check that it runs, no figures")
     return command.Command(
         parser,
@@ -178,13 +195,5 @@ def _command() -> command.Command:
     )
 
 
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()
-
-
 if __name__ == "__main__":
-    sys.exit(command.run(lambda: 0 if main() else 1))
+    sys.exit(command.run(main))

@@ -6,7 +6,6 @@ The processes live side by side and take turns, so that a slow minute of the mac
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -19,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from scripts.bench.load import SideProgram, SpinLoad
+from overlap_train.options.threads import available_cores
+from scripts.bench.children import ENDS_WITH_PARENT
+from scripts.bench.load import SpinLoad
 
 __all__ = ["CONTENDERS", "DEFAULT", "measure"]
 
@@ -55,27 +56,12 @@ def networks(size: int) -> dict[str, Any]:
 
 
 def measure(
-    *,
-    size: int,
-    requests: int,
-    repeats: int,
-    contenders: Sequence[str] = DEFAULT,
-    cpu_load: float = 0.0,
-    beside: str = "",
+    *, size: int, requests: int, repeats: int, contenders: Sequence[str] = DEFAULT, cpu_load: float = 0.0
 ) -> dict[str, Any]:
-    """Runs `requests` single images through each network, `repeats` times for each contender.
+    """Runs `requests` single images through each network, `repeats` times for each contender in turn.
 
-    Args:
-        size: height and width of the images.
-        requests: images for each network and repeat.
-        repeats: of each contender, in turn.
-        contenders: names out of `CONTENDERS`.
-        cpu_load: share of every core that is taken by spinning processes meanwhile.
-        beside: a program of the user's that runs again and again meanwhile.
-
-    Returns:
-        For each contender the seconds of each repeat and the CPU seconds, requests per second from
-        the median, and for ours the scheduler's overhead as a share of the work.
+    `cpu_load` is the share of every core that spinning processes take meanwhile. Returns by contender the
+    seconds of each repeat, requests per second from the median, and the scheduler's overhead.
     """
     children = {name: _start(name, size, requests) for name in contenders}
     achieved = 0.0
@@ -83,10 +69,7 @@ def measure(
         for child in children.values():
             _read(child)
         rows: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
-        with contextlib.ExitStack() as stack:
-            load = stack.enter_context(SpinLoad(cpu_load, cores=_cores())) if cpu_load else None
-            if beside:
-                stack.enter_context(SideProgram(beside))
+        with SpinLoad(cpu_load, cores=available_cores()) if cpu_load else contextlib.nullcontext() as load:
             for _ in range(repeats):
                 for name, child in children.items():
                     assert child.stdin is not None
@@ -98,12 +81,8 @@ def measure(
         for child in children.values():
             child.kill()
             child.wait()
-    context = {"cpu_load": cpu_load, "cpu_load_achieved": achieved, "beside": beside}
+    context = {"cpu_load": cpu_load, "cpu_load_achieved": achieved}
     return {name: _summary(name, row, requests) | context for name, row in rows.items()}
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def _summary(name: str, rows: list[dict[str, Any]], requests: int) -> dict[str, Any]:
@@ -120,15 +99,13 @@ def _summary(name: str, rows: list[dict[str, Any]], requests: int) -> dict[str, 
 
 
 def _start(name: str, size: int, requests: int) -> subprocess.Popen[str]:
-    command = [
-        sys.executable,
-        "-m",
-        __name__ if __name__ != "__main__" else "scripts.bench.scheduling_measured",
-    ]
-    command += [name, str(size), str(requests)]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
     return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        [sys.executable, "-m", "scripts.bench.scheduling_measured", name, str(size), str(requests)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
+        preexec_fn=ENDS_WITH_PARENT,
     )
 
 
@@ -212,29 +189,24 @@ def _ours(name: str, models: dict[str, Any], images: Any, requests: int) -> Call
     return once
 
 
-def _child() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("name", choices=CONTENDERS)
-    parser.add_argument("size", type=int)
-    parser.add_argument("requests", type=int)
-    arguments = parser.parse_args()
+def _child(name: str, size: int, requests: int) -> None:
     import keras
     import tensorflow as tf
 
-    if arguments.name.startswith("ours"):
+    if name.startswith("ours"):
         tf.config.threading.set_intra_op_parallelism_threads(1)
     keras.utils.set_random_seed(0)
-    models = networks(arguments.size)
-    if arguments.name.endswith("_accelerated"):
+    models = networks(size)
+    if name.endswith("_accelerated"):
         from overlap_train.conv import accelerate
 
         for model in models.values():
             accelerate(model, verbose=0)
-    images = np.random.default_rng(0).random((1, arguments.size, arguments.size, 3), dtype=np.float32)
-    make = _ours if arguments.name.startswith("ours") else _baseline
-    once = make(arguments.name, models, images, arguments.requests)
+    images = np.random.default_rng(0).random((1, size, size, 3), dtype=np.float32)
+    make = _ours if name.startswith("ours") else _baseline
+    once = make(name, models, images, requests)
     once()
-    print(json.dumps({"ready": arguments.name}), flush=True)
+    print(json.dumps({"ready": name}), flush=True)
     for _ in sys.stdin:
         began_s, began_cpu_s = time.perf_counter(), time.process_time()
         result = once()
@@ -243,4 +215,4 @@ def _child() -> None:
 
 
 if __name__ == "__main__":
-    _child()
+    _child(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -1,7 +1,9 @@
-"""Simulated: the paper's three experiments on Xavier-like figures, every policy beside GPU only.
+"""Simulated: the paper's three experiments on Xavier-like figures, every policy next to GPU only.
 
-The networks are the real ones, split from Keras; run times come from `device_figures.XAVIER_FIGURES`;
-the load is a duty cycle that leaves us `SHARE` of the GPU while it is active. `SHARE` is chosen so that
+The networks are the real ones, split from Keras. Run times come from a roofline with a fixed cost for each
+operation, modelled on the paper's Jetson AGX Xavier: the peaks are NVIDIA's published ones; the efficiencies and
+the cost of an operation are assumptions, in `XAVIER_FIGURES`, so that a reader can judge and change them. The
+load is a duty cycle that leaves us `SHARE` of the GPU while it is active. `SHARE` is chosen so that
 GPU only grows by the 77% that the paper reports from no load to 60%; nothing else is fitted.
 """
 
@@ -10,31 +12,33 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from scipy.optimize import linprog
 
-from overlap_train.records import Span
 from overlap_train.scheduling import Arrival, BackgroundLoad, CostModel, Device, Platform, Transfer, simulate
 from overlap_train.scheduling.costs.model import FixedCosts
 from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Work
 from overlap_train.scheduling.policies.placement import exhaustive_placement
 from overlap_train.scheduling.policies.planning import Problem
 from overlap_train.scheduling.simulation import Simulation
-from scripts.bench.device_figures import XAVIER_FIGURES, roofline, xavier
 
 __all__ = [
-    "LOADS",
+    "COLUMNS",
     "SCENARIOS",
+    "XAVIER_FIGURES",
     "Scenario",
     "compare_costs",
     "compare_policies",
     "oracle_ratio",
+    "paper_graphs",
+    "profiled",
+    "roofline",
     "run",
-    "spans",
+    "xavier",
 ]
 
 _PIECES = 8  # of a large layer: one for each Carmel core
@@ -50,24 +54,61 @@ LOADS = (0.0, 0.4, 0.6, 0.9)
 SHARE = 0.275
 STEADY_S = 0.5  # five times what the cost model's factor of a device remembers
 _GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+@dataclass(frozen=True)
+class DeviceFigures:
+    """One slot of a device."""
+
+    flops_per_s: float  # peak
+    bytes_per_s: float  # of memory
+    operation_s: float  # fixed cost of each operation: framework, launch, synchronisation
+    # The share of the peak that a kind of layer reaches; "" for all others.
+    efficiency: Mapping[str, float] = field(default_factory=lambda: {"": 0.5})
+
+    def seconds(self, work: Work) -> float:
+        return sum(self._single_s(part) for part in work.single_parts())
+
+    def _single_s(self, work: Work) -> float:
+        reached = self.efficiency.get(work.kind, self.efficiency[""])
+        compute_s = work.flops / (self.flops_per_s * reached)
+        memory_s = (work.moved_bytes + work.weight_bytes) / self.bytes_per_s
+        return work.operations * self.operation_s + max(compute_s, memory_s)
+
+
+XAVIER_FIGURES: Mapping[str, DeviceFigures] = {
+    # Volta, 512 cores at 1.377 GHz, two operations each: 1.41 TFLOP/s. Of the 137 GB/s of the shared
+    # LPDDR4x a kernel sees about 80.
+    "gpu": DeviceFigures(1.41e12, 80e9, 250e-6, {"": 0.5, "depthwise": 0.05}),
+    # One of eight Carmel cores at 2.26 GHz, 16 operations a cycle: 36 GFLOP/s.
+    "cpu": DeviceFigures(36e9, 12e9, 40e-6, {"": 0.5, "depthwise": 0.2}),
+}
+
+
+def roofline(figures: Mapping[str, DeviceFigures]) -> Callable[[Layer, Device], float]:
+    """Run times for the simulator from figures by device kind."""
+    return lambda layer, device: figures[device.kind].seconds(layer.work)
+
+
+def xavier() -> Platform:
+    """Eight CPU cores and a GPU on shared memory: a tensor crosses for 10 µs of synchronisation."""
+    link = Transfer(latency_s=10e-6)
+    return Platform(
+        (Device("CPU", "cpu", slots=8), Device("GPU", "gpu")), {("CPU", "GPU"): link, ("GPU", "CPU"): link}
+    )
+
+
 _TRUE_S = roofline(XAVIER_FIGURES)
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """Networks that start together, and what else runs on the GPU.
-
-    Attributes:
-        name: of the row.
-        networks: one request each.
-        loads: load shapes by name; the duty is the row's load.
-        paper: the reduction against GPU only in percent that the paper reports at 60% load.
-    """
+    """Networks that start together, and what else runs on the GPU."""
 
     name: str
     networks: tuple[str, ...]
-    loads: Mapping[str, BackgroundLoad]
-    paper: float | None = None
+    loads: Mapping[str, BackgroundLoad]  # by the name of the row
+    paper: float | None = None  # percent less than GPU only that the paper reports at 60% load
 
 
 def _duty(period_s: float, share: float = SHARE) -> dict[str, BackgroundLoad]:
@@ -158,15 +199,7 @@ def profiled(graphs: Sequence[LayerGraph]) -> CostModel:
 def compare_policies(
     graphs: Mapping[int, Mapping[str, LayerGraph]], *, steady_s: float = STEADY_S
 ) -> list[dict[str, Any]]:
-    """Every scenario under every load.
-
-    Args:
-        graphs: by the number of pieces of large layers, then by the network's name.
-        steady_s: see `run`.
-
-    Returns:
-        A row for each scenario and load: mean makespan in seconds and percent less than GPU only, by column.
-    """
+    """Every scenario under every load; the graphs by the number of pieces of large layers, then by name."""
     rows = []
     for scenario in SCENARIOS:
         for label, load in scenario.loads.items():
@@ -271,16 +304,6 @@ def compare_costs(graphs: Mapping[str, LayerGraph], seed: int = 0) -> dict[str, 
         learned_s = simulate(arrivals, xavier(), "earliest_finish", _TRUE_S, costs=costs).makespan_s
         worst = max(worst, learned_s / perfect_s)
     return {"mean_absolute_error": float(np.mean(errors)), "worst_makespan_ratio": worst}
-
-
-def spans(simulation: Simulation) -> list[Span]:
-    """The simulated jobs for the project's timeline, in virtual seconds."""
-    return [
-        Span(
-            f"{job.network}/{job.layer}", job.device, job.start_s, job.end_s, details={"request": job.request}
-        )
-        for job in simulation.jobs
-    ]
 
 
 def _random_instance(rng: random.Random) -> tuple[LayerGraph, Platform, dict[tuple[str, str], float]]:

@@ -14,20 +14,16 @@ import functools
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scripts.bench import command
+from scripts.bench import children, command
 from scripts.bench.journal import Journal
-from scripts.bench.orphans import ENDS_WITH_PARENT
-from scripts.bench.publish import Finding, publish
+from scripts.bench.publish import Cells, Finding
 from scripts.bench.start_networks import NETWORKS
-from scripts.bench.start_plots import plot_ratios
-from scripts.bench.table import Cells
 
 _COLUMNS = ("first", "second", "evaluate", "again", "new trainer", "five fits")
 _WORDS = """\
@@ -35,11 +31,10 @@ Whole calls, from the call to its return: tracing, compiling, planning and the f
 Medians of the ratios of pairs, taken in turn in fresh processes, below 1 is faster; in brackets our
 median ÷ Keras's fastest run. Caches of plans and timings are empty, or warm from a run before; the
 compiled convolution is always there."""
-_HERE = Path(__file__).resolve().parent
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the comparison and prints its table; returns 0."""
+    """Runs the comparison and prints its tables; returns 0."""
     line = _command()
     options = line.parse(argv)
     rows: list[dict[str, Any]] = []
@@ -51,14 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             for epochs in map(int, options.epochs.split(",")):
                 for caches, pairs in _pairs(network, epochs, options, journal).items():
                     rows.append({"network": network, "epochs": epochs, "caches": caches, "pairs": pairs})
-                    print("| " + " | ".join(_row(rows[-1], columns)) + " |", flush=True)
+                    print("| " + " | ".join(_ratios(rows[-1], columns)) + " |", flush=True)
                 (Path(options.output_dir) / "start.json").write_text(json.dumps(rows, indent=1))
         if options.json is not None:
             options.json.write_text(json.dumps(rows, indent=1))
-        if options.publish:
-            picture = plot_ratios(rows, columns, Path(options.output_dir) / "ratios.svg")
-            page = _finding(rows, columns, options.publish, line.as_typed, picture)
-            print(f"Published: {publish(page, journal.machine, journal.others_line)}")
+        line.show(_finding(rows, columns), options, journal)
     return 0
 
 
@@ -97,70 +89,53 @@ def _pairs(
 
 
 def _run(system: str, network: str, epochs: int, cache: str, options: argparse.Namespace) -> dict[str, Any]:
-    command = [sys.executable, str(_HERE / "start_child.py"), "--system", system, "--network", network]
-    command += [
-        "--epochs",
-        str(epochs),
-        "--steps",
-        str(options.steps),
-        "--batch-size",
-        str(options.batch_size),
-        "--calls",
-        options.calls,
-    ]
     # The compiled convolutions belong to the installation and stay; plans and timings are what a cache holds.
     builds = os.environ.get("OVERLAP_TRAIN_CACHE_DIR") or str(Path.home() / ".cache" / "overlap_train")
-    environment = os.environ | {"XDG_CACHE_HOME": cache, "OVERLAP_TRAIN_CACHE_DIR": builds}
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=environment, check=False, preexec_fn=ENDS_WITH_PARENT
+    values = {"system": system, "network": network, "epochs": epochs, "calls": options.calls}
+    values |= {"steps": options.steps, "batch-size": options.batch_size}
+    found: dict[str, Any] = children.run_module(
+        "scripts.bench.start_child",
+        *(f"--{name}={value}" for name, value in values.items()),
+        log=Path(options.output_dir) / "child.log",
+        XDG_CACHE_HOME=cache,
+        OVERLAP_TRAIN_CACHE_DIR=builds,
     )
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    return found
 
 
-def _cells(pairs: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> list[str]:
+def _ratios(row: dict[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
     def cell(values: Sequence[tuple[float, float]]) -> str:
         ratio = statistics.median(ours / keras for ours, keras in values)
         fastest = statistics.median(ours for ours, _ in values) / min(keras for _, keras in values)
         return f"{ratio:.2f} ({fastest:.2f})"
 
+    pairs = row["pairs"]
     cells = [
         cell([(p["ours"]["seconds"][name], p["keras"]["seconds"][name]) for p in pairs]) for name in columns
     ]
-    return [*cells, cell([(p["ours"]["peak_mib"], p["keras"]["peak_mib"]) for p in pairs])]
+    cells.append(cell([(p["ours"]["peak_mib"], p["keras"]["peak_mib"]) for p in pairs]))
+    return (row["network"], str(row["epochs"]), row["caches"], *cells)
 
 
-def _row(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
-    return (row["network"], str(row["epochs"]), row["caches"], *_cells(row["pairs"], columns))
+def _seconds(row: dict[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
+    theirs, ours = (
+        [statistics.median(pair[system]["seconds"][name] for pair in row["pairs"]) for name in columns]
+        for system in ("keras", "ours")
+    )
+    shown = (f"{a:.2f} · {b:.2f}" for a, b in zip(theirs, ours, strict=True))
+    return (row["network"], str(row["epochs"]), row["caches"], *shown)
 
 
-def _finding(
-    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], series: str, typed: str, picture: Path
-) -> Finding:
-    """Returns the page: ratios, seconds of both, and the ratios as a picture."""
-    first = ("network", "epochs", "caches")
-    ratios = Cells((*first, *columns, "peak memory"), tuple(_row(row, columns) for row in rows))
-    seconds = []
-    for row in rows:
-        medians = [
-            [statistics.median(pair[system]["seconds"][name] for pair in row["pairs"]) for name in columns]
-            for system in ("keras", "ours")
-        ]
-        shown = (f"{theirs:.2f} · {ours:.2f}" for theirs, ours in zip(*medians, strict=True))
-        seconds.append((row["network"], str(row["epochs"]), row["caches"], *shown))
+def _finding(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> Finding:
+    """Returns the page: ratios, and seconds of both."""
+    head = ("network", "epochs", "caches", *columns)
+    ratios = Cells((*head, "peak memory"), tuple(_ratios(row, columns) for row in rows))
+    seconds = Cells(head, tuple(_seconds(row, columns) for row in rows))
     return Finding(
-        series=series,
         question="How long does a whole call take, from the first second on?",
         title="Whole calls next to Keras's",
         words=_WORDS,
-        command=typed,
-        tables=[
-            ("Ours ÷ Keras's", ratios),
-            ("Seconds, Keras · ours, medians", Cells((*first, *columns), tuple(seconds))),
-        ],
-        pictures={"The ratio of each pair": picture},
+        tables=[("Ours ÷ Keras's", ratios), ("Seconds, Keras · ours, medians", seconds)],
         data=list(rows),
     )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +16,8 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
+
+from scripts.bench.machine import status_bytes
 
 _CALLS = ("first", "second", "evaluate", "again", "new trainer", "five fits")
 
@@ -29,7 +30,7 @@ def main() -> None:
         import overlap_train
 
         overlap_train.configure()
-    from start_networks import given_as, make
+    from scripts.bench.start_networks import given_as, make
 
     network, _, source = options.network.partition(":")
     model, *arrays = make(network, options.steps, options.batch_size)
@@ -56,7 +57,7 @@ def main() -> None:
             start_s = time.monotonic()
             call()
             seconds[name] = time.monotonic() - start_s
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = status_bytes("VmHWM") / 2**20
     messages = trainer.messages if ours else []
     print(json.dumps({"seconds": seconds, "peak_mib": peak, "messages": messages}))
 

@@ -13,13 +13,7 @@ _CLASSES = 10
 
 
 def make(name: str, steps: int, batch_size: int) -> tuple[Any, tuple[Any, Any], tuple[Any, Any]]:
-    """Returns a compiled model, training and validation data of a network.
-
-    Args:
-        name: one of `NETWORKS`.
-        steps: batches of training data; the validation data has half as many.
-        batch_size: rows of a batch.
-    """
+    """Returns a compiled model, `steps` batches of training data, and half as many for validation."""
     import keras
 
     keras.utils.set_random_seed(1)
@@ -36,14 +30,7 @@ def make(name: str, steps: int, batch_size: int) -> tuple[Any, tuple[Any, Any], 
 
 
 def given_as(source: str, train: tuple[Any, Any], validation: tuple[Any, Any], batch_size: int) -> Any:
-    """Returns training and validation data as `fit` takes them, and the arguments that say the batches.
-
-    Args:
-        source: one of `SOURCES`.
-        train: arrays.
-        validation: arrays.
-        batch_size: rows of a batch.
-    """
+    """Returns training and validation data as `fit` takes them, and the arguments that say the batches."""
     if source == "arrays":
         return train, validation, {"batch_size": batch_size}
     make = _dataset if source == "tfdata" else _py_dataset

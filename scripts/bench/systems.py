@@ -19,49 +19,35 @@ __all__ = ["BASELINES", "DEFAULT_SYSTEMS", "SYSTEMS", "System"]
 
 @dataclass(frozen=True)
 class System:
-    """An entry of the comparison.
+    """An entry of the comparison."""
 
-    Attributes:
-        name: as on the command line.
-        title: one line for the report.
-        contender: the class that does the work, as `module.Class` of this package.
-        uses_threads: whether `--threads` means anything to it; if not, it runs once for all values.
-        baseline: whether others are measured against it.
-        needs: modules that must be installed.
-        needs_gpu: whether it has a use for a GPU only.
-        preloads: modules that its process imports before TensorFlow.
-        workloads: the only workloads that it knows; all if empty.
-        environment: variables that its process starts with.
-        configures: whether its process sizes TensorFlow's threads with `overlap_train.configure()`.
-    """
-
-    name: str
     title: str
-    contender: str
-    uses_threads: bool = True
-    baseline: bool = False
-    needs: tuple[str, ...] = ()
+    contender: str  # the class that does the work
+    uses_threads: bool = True  # otherwise it runs once for all values of --threads
+    baseline: bool = False  # others are measured against it
+    on_request: bool = False
+    needs: str = ""  # a module that must be installed
     needs_gpu: bool = False
-    preloads: tuple[str, ...] = ()
-    workloads: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = ()  # the only ones that it knows; all if empty
     environment: Mapping[str, str] = field(default_factory=dict)
-    configures: bool = False
+    configures: bool = False  # its process sizes TensorFlow's threads with `overlap_train.configure()`
 
     def load(self) -> type[Contender]:
         """Imports what does the work; its instances are systems ready to train."""
-        module, name = self.contender.split(".")
-        contender: type[Contender] = getattr(importlib.import_module(f"{__package__}.{module}"), name)
+        contender: type[Contender] = getattr(
+            importlib.import_module("scripts.bench.contenders"), self.contender
+        )
         return contender
 
-    def missing(self) -> list[str]:
-        """Returns which modules that it needs are not installed."""
-        return [name for name in self.needs if importlib.util.find_spec(name) is None]
+    @property
+    def missing(self) -> bool:
+        """Whether a module is not installed that it needs."""
+        return bool(self.needs) and importlib.util.find_spec(self.needs) is None
 
     def obstacle(self, workload: Workload) -> str | None:
         """Returns why it cannot train a workload here, or None."""
-        missing = self.missing()
-        if missing:
-            return f"{' and '.join(missing)} not installed"
+        if self.missing:
+            return f"{self.needs} not installed"
         if self.needs_gpu and not machine.gpu_names():
             return "it needs a GPU, and this machine has none"
         if self.workloads and workload.name not in self.workloads:
@@ -69,131 +55,71 @@ class System:
         return None
 
 
-_ALL = (
-    System(
-        "keras-numpy",
-        "keras.Model.fit from NumPy arrays",
-        "contenders.KerasNumpy",
-        uses_threads=False,
-        baseline=True,
+_XLA_FLAGS = (
+    "--xla_cpu_prefer_vector_width=512 --xla_cpu_enable_fast_math=true --xla_cpu_multi_thread_eigen=true"
+)
+SYSTEMS: dict[str, System] = {
+    "keras-numpy": System(
+        "keras.Model.fit from NumPy arrays", "KerasNumpy", uses_threads=False, baseline=True
     ),
-    System("keras-tfdata", "keras.Model.fit from tf.data", "contenders.KerasTfData", baseline=True),
-    System(
-        "keras-tfdata-tuned",
-        "keras.Model.fit from tf.data, tuned by hand",
-        "contenders.KerasTfDataTuned",
-        baseline=True,
+    "keras-tfdata": System("keras.Model.fit from tf.data", "KerasTfData", baseline=True),
+    "keras-tfdata-tuned": System(
+        "keras.Model.fit from tf.data, tuned by hand", "KerasTfDataTuned", baseline=True
     ),
-    System(
-        "keras-xla",
+    "keras-xla": System(
         "keras.Model.fit from tf.data, tuned by hand, compiled by XLA for the widest vectors",
-        "contenders.KerasXla",
+        "KerasXla",
         baseline=True,
-        environment={
-            "XLA_FLAGS": "--xla_cpu_prefer_vector_width=512 --xla_cpu_enable_fast_math=true "
-            "--xla_cpu_multi_thread_eigen=true"
-        },
+        on_request=True,
+        environment={"XLA_FLAGS": _XLA_FLAGS},
     ),
-    System("paper", "the scheme of paper P1, taken literally", "contenders.Paper", baseline=True),
-    System("overlap", "overlap_train.Trainer", "contenders.Overlap", configures=True),
-    System(
-        "overlap-accelerated",
+    "paper": System("the scheme of paper P1, taken literally", "Paper", baseline=True),
+    "overlap": System("overlap_train.Trainer", "Overlap", configures=True),
+    "overlap-accelerated": System(
         "overlap_train.Trainer on accelerate(model)",
-        "contenders.OverlapAccelerated",
+        "OverlapAccelerated",
+        on_request=True,
         configures=True,
         workloads=("mnist", "mnist-1gb", "resnet", "unet"),
     ),
-    System(
-        "overlap-keras-kernels",
+    "overlap-keras-kernels": System(
         "overlap_train.Trainer, Keras's own operations",
-        "contenders.OverlapKerasKernels",
+        "OverlapKerasKernels",
+        on_request=True,
         configures=True,
     ),
-    System(
-        "overlap-unhelped",
-        "overlap_train.Trainer, no idle core helps a convolution",
-        "contenders.Overlap",
-        configures=True,
-        environment={"OVERLAP_TRAIN_CONV_HELPERS": "0"},
-    ),
-    System(
-        "overlap-always",
+    "overlap-always": System(
         "overlap_train.Trainer, overlapped however busy the cores are",
-        "contenders.OverlapAlways",
+        "OverlapAlways",
+        on_request=True,
         configures=True,
     ),
-    System(
-        "overlap-split-gpu",
+    "overlap-split-gpu": System(
         "overlap_train.Trainer, validation on a part of the GPU with a stream of its own",
-        "contenders.OverlapSplitGpu",
+        "OverlapSplitGpu",
+        on_request=True,
         needs_gpu=True,
     ),
-    System("overlap-sync", "overlap_train.Trainer, max_lag=0", "contenders.OverlapSync", configures=True),
-    System(
-        "train-only",
-        "overlap_train.Trainer, no validation",
-        "contenders.TrainOnly",
-        uses_threads=False,
-        configures=True,
+    "overlap-sync": System("overlap_train.Trainer, max_lag=0", "OverlapSync", configures=True),
+    "train-only": System(
+        "overlap_train.Trainer, no validation", "TrainOnly", uses_threads=False, configures=True
     ),
-)
-
-_OPTIONAL = (
-    System(
-        "keras-jax",
+    "keras-jax": System(
         "keras.Model.fit on the JAX backend",
-        "contenders.KerasNumpy",
+        "KerasNumpy",
         uses_threads=False,
         baseline=True,
-        needs=("jax",),
+        needs="jax",
         environment={"KERAS_BACKEND": "jax"},
     ),
-    System(
-        "keras-torch",
+    "keras-torch": System(
         "keras.Model.fit on the PyTorch backend",
-        "contenders.KerasNumpy",
+        "KerasNumpy",
         uses_threads=False,
         baseline=True,
-        needs=("torch",),
+        needs="torch",
         environment={"KERAS_BACKEND": "torch"},
     ),
-    System(
-        "torch",
-        "a plain PyTorch loop",
-        "torch_loop.TorchLoop",
-        uses_threads=False,
-        baseline=True,
-        needs=("torch",),
-        preloads=("torch._dynamo",),  # its optimizers import it, and its LLVM must come before TensorFlow's
-    ),
-    System(
-        "torch-compiled",
-        "a PyTorch loop under torch.compile, channels last",
-        "torch_loop.TorchCompiled",
-        uses_threads=False,
-        baseline=True,
-        needs=("torch",),
-        preloads=("torch._dynamo",),
-    ),
-    System(
-        "keras-zentf",
-        "keras.Model.fit from tf.data, tuned by hand, on AMD's operations",
-        "contenders.KerasTfDataTuned",
-        baseline=True,
-        needs=("zentf",),
-        environment={"TF_ENABLE_ZENDNN_OPTS": "1"},
-    ),
-)
-
-SYSTEMS: dict[str, System] = {system.name: system for system in (*_ALL, *_OPTIONAL)}
-# What takes `overlap` apart is run when it is asked for.
-_ON_REQUEST = (
-    "keras-xla",
-    "overlap-accelerated",
-    "overlap-keras-kernels",
-    "overlap-unhelped",
-    "overlap-always",
-    "overlap-split-gpu",
-)
-DEFAULT_SYSTEMS = tuple(system.name for system in _ALL if system.name not in _ON_REQUEST)
-BASELINES = tuple(system.name for system in SYSTEMS.values() if system.baseline)
+}
+DEFAULT_SYSTEMS = tuple(name for name, system in SYSTEMS.items() if not (system.on_request or system.missing))
+BASELINES = tuple(name for name, system in SYSTEMS.items() if system.baseline)

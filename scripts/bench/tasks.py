@@ -1,4 +1,4 @@
-"""The data of the workloads: real digits and photographs, and made-up problems that say so.
+"""The data of the workloads: real digits, and made-up problems that say so.
 
 Everything comes from a seed, so that each run of a comparison sees the same examples.
 """
@@ -23,7 +23,6 @@ __all__ = [
     "Examples",
     "Task",
     "mnist",
-    "photos",
     "scenes",
     "sequences",
     "teacher",
@@ -33,13 +32,12 @@ TEACHER_FEATURES = 32
 SCENE_SHAPE = (128, 191, 3)
 VOCABULARY_SIZE = 5_000
 SEQUENCE_LENGTH = 64
-_PHOTO_SIDE = 224
 _SEED = 0
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Inputs and targets along the first axis; JPEG images are an object array of bytes `[N]`."""
+    """Inputs and targets along the first axis."""
 
     x: npt.NDArray[Any]
     y: npt.NDArray[Any]
@@ -50,13 +48,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class Task:
-    """Data of one workload.
-
-    Attributes:
-        train: for training.
-        validation: for validation.
-        source: one line that says where it comes from.
-    """
+    """Data of one workload, and one line that says where it comes from."""
 
     train: Examples
     validation: Examples
@@ -127,30 +119,6 @@ def sequences(_: Path, train_examples: int, validation_examples: int) -> Task:
     lengths = generator.integers(SEQUENCE_LENGTH // 4, SEQUENCE_LENGTH + 1, (count, 1))
     x = np.where(np.arange(SEQUENCE_LENGTH) < lengths, x, 0).astype(np.int32)
     return _split(x, y, train_examples, "synthetic: tokens of two skewed distributions")
-
-
-def photos(_: Path, train_examples: int, validation_examples: int) -> Task:
-    """JPEG bytes `[N]` of 224x224 cuts from scikit-learn's two sample photographs; the class says which."""
-    import io
-
-    from PIL import Image
-    from sklearn.datasets import load_sample_images
-
-    generator = np.random.default_rng(_SEED)
-    pictures = load_sample_images().images
-    count = train_examples + validation_examples
-    y = generator.integers(0, len(pictures), count).astype(np.int32)
-    x = np.empty(count, dtype=object)
-    for index, label in enumerate(y):
-        picture = pictures[label]
-        top, left = (int(generator.integers(0, side - _PHOTO_SIDE + 1)) for side in picture.shape[:2])
-        buffer = io.BytesIO()
-        cut = picture[top : top + _PHOTO_SIDE, left : left + _PHOTO_SIDE]
-        Image.fromarray(cut).save(buffer, "JPEG", quality=90)
-        x[index] = buffer.getvalue()
-    return _split(
-        x, y, train_examples, "scikit-learn's two sample photographs, cut at random places, as JPEG"
-    )
 
 
 def _split(x: npt.NDArray[Any], y: npt.NDArray[Any], train_examples: int, source: str) -> Task:

@@ -1,7 +1,7 @@
 """What is trained in a comparison: data, network and batch size under one name.
 
-A workload's data stays as small as its source holds it (pixels as uint8, images as JPEG); each system
-turns it into what the network reads in its own way, and that is a part of what is compared.
+A workload's data stays as small as its source holds it (pixels as uint8); each system turns it into what
+the network reads in its own way, and that is a part of what is compared.
 """
 
 from __future__ import annotations
@@ -19,51 +19,30 @@ from scripts.bench.tasks import Task
 
 if TYPE_CHECKING:
     import keras
-    import tensorflow as tf
 
 __all__ = ["WORKLOADS", "Workload"]
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One thing to train.
-
-    Attributes:
-        name: as on the command line.
-        title: one line for the report: which data, which network.
-        batch_size: examples in a training batch, and in one of validation.
-        sizes: training and validation examples.
-        quick_sizes: the same for `--quick`.
-        load: makes the data; called with a cache folder and the two sizes.
-        network: makes the uncompiled network, which takes floats (or token ids).
-        pixel_scale: what raw pixels are multiplied with; None where the data is as the network reads it.
-        decode: turns one raw example into a float tensor, called with the example and whether it is for
-            training; None for arrays.
-        binary: whether the outputs are one logit each instead of one for each class.
-    """
+    """One thing to train."""
 
     name: str
     title: str
     batch_size: int
-    sizes: tuple[int, int]
+    sizes: tuple[int, int]  # training and validation examples
     quick_sizes: tuple[int, int]
     load: Callable[[Path, int, int], Task]
-    network: Callable[[], keras.Model]
-    pixel_scale: float | None = None
-    decode: Callable[[tf.Tensor, bool], tf.Tensor] | None = None
-    binary: bool = False
+    network: Callable[[], keras.Model]  # uncompiled; it takes floats, or token ids
+    pixel_scale: float | None = None  # what raw pixels are multiplied with
+    binary: bool = False  # the outputs are one logit each instead of one for each class
 
     def task(self, cache_dir: Path, *, quick: bool) -> Task:
         """Returns the data at full or quick size."""
         return self.load(cache_dir, *(self.quick_sizes if quick else self.sizes))
 
     def model(self, *, from_raw: bool = False, **compile_options: Any) -> keras.Model:
-        """Returns the network compiled, with Adam and the metric "accuracy".
-
-        Args:
-            from_raw: whether it takes raw pixels and scales them itself.
-            **compile_options: further arguments of `keras.Model.compile`.
-        """
+        """Returns the network compiled; `from_raw`: it takes raw pixels and scales them itself."""
         import keras
 
         model = self.network()
@@ -112,18 +91,6 @@ def _text_lstm() -> keras.Model:
     from overlap_train.models.text_lstm import text_lstm
 
     return text_lstm(vocabulary_size=tasks.VOCABULARY_SIZE, sequence_length=tasks.SEQUENCE_LENGTH)
-
-
-def _photo_network() -> keras.Model:
-    from overlap_train.models.resnet import resnet
-
-    return resnet(input_shape=(32, 32, 3), widths=(8, 16), num_classes=2)
-
-
-def _decode_photo(photo: tf.Tensor, training: bool) -> tf.Tensor:
-    from scripts.bench.decoding import decode_photo
-
-    return decode_photo(photo, training)
 
 
 _ALL = (
@@ -185,16 +152,6 @@ _ALL = (
         quick_sizes=(3_200, 1_600),
         load=tasks.sequences,
         network=_text_lstm,
-    ),
-    Workload(
-        "input-bound",
-        "JPEG cuts of two photographs, decoded and cropped at random as they are read, tiny residual network",
-        batch_size=32,
-        sizes=(4_096, 1_024),
-        quick_sizes=(1_024, 256),
-        load=tasks.photos,
-        network=_photo_network,
-        decode=_decode_photo,
     ),
 )
 

@@ -1,22 +1,20 @@
-"""Zero-copy beside what a user would write without it, as JSON, Markdown and plots.
+"""Zero-copy next to what a user would write without it.
 
     scripts/compare_zero_copy.sh --output_dir results/zero_copy
 
 Three parts: the hand-over from NumPy to the first TensorFlow operation, 4 KiB to 64 MiB; one epoch from a
-memory-mapped array of 4 GiB; on a GPU, mapped memory beside a pinned copy.
+memory-mapped array of 4 GiB; on a GPU, mapped memory next to a pinned copy.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import functools
 import json
 import os
-import platform
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,27 +22,25 @@ from typing import Any
 from overlap_train import errors, zero_copy
 from scripts.bench import command
 from scripts.bench.journal import Journal
-from scripts.bench.publish import publish
-from scripts.bench.zero_copy_handover import SIZES, HandOver, measure_hand_overs
-from scripts.bench.zero_copy_page import finding
-from scripts.bench.zero_copy_page import report as _report
-from scripts.bench.zero_copy_plots import plot_hand_overs, plot_training
-from scripts.bench.zero_copy_training import WAYS, TrainingRun, compare_training
+from scripts.bench.publish import Cells, Finding
+from scripts.bench.zero_copy_handover import SIZES, measure_hand_overs
+from scripts.bench.zero_copy_training import WAYS, compare_training
 
-__all__ = ["MEASURED_ELSEWHERE", "main", "summarize"]
+__all__ = ["finding", "main", "summarize"]
 
-MEASURED_ELSEWHERE = {
-    "source": "P3: GoogLeNet, one 224x224 image, 100 runs each way, power meter at 1 kHz",
-    "machine": "NVIDIA Jetson TK1, whose CPU and GPU share their memory",
-    "pinned_copy": {"seconds": 0.46, "energy_mwh": 0.58},
-    "mapped": {"seconds": 0.41, "energy_mwh": 0.37},
-}
+_Row = dict[str, Any]
 _BAR_BYTES = 16 << 20
 _COMPARED = (
     ("zero_copy", "from_tensor_slices"),
     ("zero_copy", "from_tensor_slices_batched"),
     ("trainer", "keras_fit"),
 )
+_WORDS = """\
+From a NumPy array to the first TensorFlow operation that reads it, and one epoch from a memory-mapped
+array. Hand-overs alternate in rounds; their times are medians. Each epoch is a process of its own, and
+all ways see the same data in the same order. The peak is of the whole process; what it held before the
+data is next to it. Paper P3 measured elsewhere, on an NVIDIA Jetson TK1 whose CPU and GPU share their memory
+(GoogLeNet, one image, 100 runs): 0.46 s and 0.58 mWh by a pinned copy, 0.41 s and 0.37 mWh mapped."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,53 +48,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
     line = _command()
     options = line.parse(arguments)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow reads it once, when it is imported
-    output = Path(options.output_dir)
     with line.journal(options) as journal:
-        hand_overs = _hand_overs(options, journal)
-        training, skipped = _train(options, journal)
+        hand_overs = [row for size in options.sizes for row in _hand_overs(size, options, journal)]
+        training, why_not = _train(options, journal)
         results = {
-            "machine": _machine(),
-            "hand_overs": [asdict(entry) for entry in hand_overs],
-            "training": [asdict(run) for run in training],
-            "training_unavailable": skipped,
+            "hand_overs": hand_overs,
+            "training": training,
+            "training_unavailable": why_not,
             "gpu": journal.once("gpu", lambda: _measure_gpu(options.sizes)),
-            "measured_elsewhere": MEASURED_ELSEWHERE,
             "summary": summarize(hand_overs, training),
         }
-        (output / "zero_copy.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
-        for kind in ("png", "svg"):
-            plot_hand_overs(hand_overs, output / f"hand_over.{kind}")
-            if training:
-                plot_training(training, output / f"training.{kind}")
-        report = _report(results, hand_overs, training)
-        (output / "zero_copy.md").write_text(report, encoding="utf-8")
-        print(report)
-        if options.publish:
-            page = finding(results, series=options.publish, command=line.as_typed, folder=output)
-            print(f"Published: {publish(page, journal.machine, journal.others_line)}")
+        (Path(options.output_dir) / "zero_copy.json").write_text(json.dumps(results, indent=1))
+        line.show(finding(results), options, journal)
+        for part, reason in (("epoch", why_not), ("GPU", results["gpu"].get("unavailable"))):
+            if reason:
+                print(f"No {part} was measured: {reason}")
     return 0
 
 
-def _hand_overs(options: argparse.Namespace, journal: Journal) -> list[HandOver]:
-    """Returns the hand-overs of all sizes, each size an entry of the journal."""
-
-    def measured(size: int) -> list[dict[str, Any]]:
-        return [asdict(entry) for entry in measure_hand_overs([size], budget_s=options.budget_s)]
-
-    return [
-        HandOver(**entry)
-        for size in options.sizes
-        for entry in journal.once(f"hand-over/{size}", functools.partial(measured, size))
-    ]
+def finding(results: dict[str, Any]) -> Finding:
+    """Returns the page."""
+    return Finding(
+        question="What does a hand-over cost, and what does an epoch hold in memory?",
+        title="Zero-copy input",
+        words=_WORDS,
+        tables=list(_tables(results)),
+        data=results,
+    )
 
 
-def _train(options: argparse.Namespace, journal: Journal) -> tuple[list[TrainingRun], str | None]:
+def _hand_overs(size: int, options: argparse.Namespace, journal: Journal) -> list[_Row]:
+    work = functools.partial(measure_hand_overs, [size], budget_s=options.budget_s)
+    found: list[_Row] = journal.once(f"hand-over/{size}", work)
+    return found
+
+
+def _train(options: argparse.Namespace, journal: Journal) -> tuple[list[_Row], str | None]:
     """Returns the runs, or why there are none."""
     if not options.data_gib:
         return [], "--data-gib is 0"
 
-    def kept(key: str, train: Callable[[], TrainingRun]) -> TrainingRun:
-        return TrainingRun(**journal.once(f"training/{key}", lambda: asdict(train())))
+    def kept(key: str, train: Callable[[], _Row]) -> _Row:
+        run: _Row = journal.once(f"training/{key}", train)
+        return run
 
     data_bytes = int(options.data_gib * (1 << 30))
     try:
@@ -110,34 +102,73 @@ def _train(options: argparse.Namespace, journal: Journal) -> tuple[list[Training
     return runs, None
 
 
-def summarize(hand_overs: Sequence[HandOver], training: Sequence[TrainingRun]) -> dict[str, float]:
+def summarize(hand_overs: Sequence[_Row], training: Sequence[_Row]) -> dict[str, float]:
     """Returns the ratios that the claims rest on; those whose parts were not measured are left out."""
     summary: dict[str, float] = {}
-    at = {(entry.way, entry.size_bytes): entry for entry in hand_overs}
-    shared = [entry.median_us for entry in hand_overs if entry.way == "as_tensor"]
+    at = {(row["way"], row["size_bytes"]): row for row in hand_overs}
+    shared = [row["median_us"] for row in hand_overs if row["way"] == "as_tensor"]
     if shared:
         summary["as_tensor_slowest_size_over_quickest"] = max(shared) / min(shared)
     if ("as_tensor", _BAR_BYTES) in at:
         ours, theirs = at["as_tensor", _BAR_BYTES], at["convert_to_tensor", _BAR_BYTES]
-        summary["times_as_fast_at_16_mib"] = theirs.median_us / ours.median_us
+        summary["times_as_fast_at_16_mib"] = theirs["median_us"] / ours["median_us"]
         summary["times_as_fast_to_first_operation_at_16_mib"] = (
-            theirs.first_operation_us / ours.first_operation_us
+            theirs["first_operation_us"] / ours["first_operation_us"]
         )
-    medians = {way: _median_run(training, way) for way in {run.way for run in training}}
+    ways = {run["way"] for run in training}
     for way, baseline in _COMPARED:
-        if way in medians and baseline in medians:
-            (seconds, peak), (baseline_seconds, baseline_peak) = medians[way], medians[baseline]
-            summary[f"peak_rss_of_{way}_over_{baseline}"] = peak / baseline_peak
-            summary[f"time_of_{way}_over_{baseline}"] = seconds / baseline_seconds
+        if {way, baseline} <= ways:
+            for name, figure in (("peak_rss_of", "peak_rss_bytes"), ("time_of", "seconds")):
+                ours_m, theirs_m = (_median(training, w, figure) for w in (way, baseline))
+                summary[f"{name}_{way}_over_{baseline}"] = ours_m / theirs_m
     return summary
 
 
-def _median_run(training: Sequence[TrainingRun], way: str) -> tuple[float, float]:
-    runs = [run for run in training if run.way == way]
-    return (
-        statistics.median(run.seconds for run in runs),
-        statistics.median(run.peak_rss_bytes for run in runs),
-    )
+def _median(training: Sequence[_Row], way: str, figure: str) -> float:
+    return statistics.median(run[figure] for run in training if run["way"] == way)
+
+
+def _tables(results: dict[str, Any]) -> Iterator[tuple[str, Cells]]:
+    rows = [
+        (
+            f"{row['size_bytes'] >> 10} KiB, `{row['way']}`",
+            f"{row['median_us']:.1f}",
+            f"{row['p10_us']:.1f} to {row['p90_us']:.1f}",
+            f"{row['first_operation_us']:.1f}",
+            f"{row['bytes_copied']:,}",
+        )
+        for row in results["hand_overs"]
+    ]
+    head = ("hand-over", "median, µs", "10% to 90%, µs", "to the first operation, µs", "bytes copied")
+    yield "Hand-over", Cells(head, tuple(rows))
+    if results["training"]:
+        size = results["training"][0]["data_bytes"] / (1 << 30)
+        yield f"One epoch from {size:.2f} GiB", _epochs(results["training"])
+    ratios = tuple((name.replace("_", " "), f"{value:.3g}") for name, value in results["summary"].items())
+    if ratios:
+        yield "Ratios", Cells(("ratio", "figure"), ratios)
+    if "unavailable" not in results["gpu"]:
+        figures = tuple((name, str(value)) for name, value in results["gpu"].items())
+        yield "On a GPU: mapped memory next to a pinned copy", Cells(("what", "figure"), figures)
+
+
+def _epochs(runs: Sequence[_Row]) -> Cells:
+    """Returns a row for each way, with all its runs."""
+    rows = []
+    for way in dict.fromkeys(run["way"] for run in runs):
+        own = [run for run in runs if run["way"] == way]
+        rows.append(
+            (
+                f"`{way}`",
+                " ".join(f"{run['seconds']:.1f}" for run in own),
+                f"{_median(runs, way, 'seconds'):.1f}",
+                f"{max(run['peak_rss_bytes'] for run in own) >> 20:,}",
+                f"{max(run['start_rss_bytes'] for run in own) >> 20:,}",
+                " ".join(dict.fromkeys(f"{run['loss']:.4f}" for run in own)),
+            )
+        )
+    head = ("way", "seconds of each run", "median", "peak memory, MiB", "of it before the data, MiB")
+    return Cells((*head, "last loss"), tuple(rows))
 
 
 def _measure_gpu(sizes: Sequence[int]) -> dict[str, Any]:
@@ -164,22 +195,6 @@ def _convolution(x: Any) -> Any:
 
     images = tf.reshape(x[: tf.size(x) // 512 * 512], (1, -1, 8, 64))
     return tf.nn.conv2d(images, tf.ones((3, 3, 64, 64)), 1, "SAME")[0, 0, 0, :1]
-
-
-def _machine() -> dict[str, Any]:
-    import tensorflow as tf
-
-    processor = platform.processor() or platform.machine()
-    with open("/proc/cpuinfo", encoding="utf-8") as cpuinfo:
-        names = {line.partition(":")[2].strip() for line in cpuinfo if line.startswith("model name")}
-    return {
-        "date": datetime.date.today().isoformat(),
-        "cpu": ", ".join(sorted(names)) or processor,
-        "cores": os.cpu_count(),
-        "gpus": [device.name for device in tf.config.list_physical_devices("GPU")],
-        "tensorflow": tf.__version__,
-        "python": platform.python_version(),
-    }
 
 
 def _command() -> command.Command:

@@ -1,57 +1,29 @@
-"""How long a hand-over from a NumPy producer to TensorFlow takes, by size and way."""
+"""How long a hand-over from a NumPy producer to TensorFlow takes, by size and way.
+
+The ways: `convert_to_tensor`; `as_tensor`; `mapped_buffer`, a turn of `numpy()` and `tensor()`;
+`as_tensor_misaligned`, an ordinary NumPy array, which has to be copied.
+"""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from overlap_train import zero_copy
 
-__all__ = ["SIZES", "HandOver", "measure_hand_overs"]
+__all__ = ["SIZES", "measure_hand_overs"]
 
 SIZES = tuple(4096 << doublings for doublings in range(0, 15, 2))  # 4 KiB to 64 MiB
 _ROUND = 10
 
 
-@dataclass(frozen=True, slots=True)
-class HandOver:
-    """One way at one size.
-
-    Attributes:
-        way: "convert_to_tensor", "as_tensor", "mapped_buffer" (a turn: `numpy()` and `tensor()`), or
-            "as_tensor_misaligned" (an ordinary NumPy array, which has to be copied).
-        size_bytes: of the array.
-        repeats: how many measurements.
-        median_us: until the tensor is there.
-        p10_us: a tenth of the measurements were at most this.
-        p90_us: nine tenths were.
-        first_operation_us: median until an operation that reads one element has ended, in place of the above.
-        bytes_copied: in one hand-over.
-    """
-
-    way: str
-    size_bytes: int
-    repeats: int
-    median_us: float
-    p10_us: float
-    p90_us: float
-    first_operation_us: float
-    bytes_copied: int
-
-
-def measure_hand_overs(sizes: Sequence[int] = SIZES, *, budget_s: float = 1.0) -> list[HandOver]:
-    """Measures all ways, in alternating rounds, for each size.
-
-    Args:
-        sizes: in bytes.
-        budget_s: about how long to measure each size.
-    """
-    found: list[HandOver] = []
+def measure_hand_overs(sizes: Sequence[int] = SIZES, *, budget_s: float = 1.0) -> list[dict[str, Any]]:
+    """Measures all ways, in alternating rounds, for about `budget_s` for each size in bytes."""
+    found = []
     for size in sizes:
         ways = _ways(size)
         repeats = max(15, min(500, int(budget_s / (len(ways) * 2 * (3e-5 + size * 2e-10)))))
@@ -80,7 +52,7 @@ def _ways(size_bytes: int) -> dict[str, Callable[[], Any]]:
     }
 
 
-def _measure(ways: dict[str, Callable[[], Any]], size_bytes: int, repeats: int) -> list[HandOver]:
+def _measure(ways: dict[str, Callable[[], Any]], size_bytes: int, repeats: int) -> list[dict[str, Any]]:
     import tensorflow as tf
 
     handed: dict[str, list[float]] = {way: [] for way in ways}
@@ -97,16 +69,17 @@ def _measure(ways: dict[str, Callable[[], Any]], size_bytes: int, repeats: int) 
     # TensorFlow does not count what it copies; the addresses tell that it is everything.
     copied["convert_to_tensor"] = size_bytes
     return [
-        HandOver(
-            way=way,
-            size_bytes=size_bytes,
-            repeats=len(handed[way]),
-            median_us=statistics.median(handed[way]),
-            p10_us=float(np.percentile(handed[way], 10)),
-            p90_us=float(np.percentile(handed[way], 90)),
-            first_operation_us=statistics.median(read[way]),
-            bytes_copied=copied[way],
-        )
+        {
+            "way": way,
+            "size_bytes": size_bytes,
+            "repeats": len(handed[way]),
+            "median_us": statistics.median(handed[way]),
+            "p10_us": float(np.percentile(handed[way], 10)),
+            "p90_us": float(np.percentile(handed[way], 90)),
+            # Until an operation that reads one element has ended.
+            "first_operation_us": statistics.median(read[way]),
+            "bytes_copied": copied[way],
+        }
         for way in ways
     ]
 

@@ -9,14 +9,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +21,16 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from scripts.bench.orphans import ENDS_WITH_PARENT
+from scripts.bench import children
+from scripts.bench.machine import status_bytes
 
-__all__ = ["WAYS", "TrainingRun", "compare_training"]
+__all__ = ["WAYS", "compare_training"]
 
 FEATURES = 3072  # bytes of a 32x32 colour image
 BATCH = 256
 CLASSES = 10
+# Slicing whole batches is the quickest `from_tensor_slices`. `keras_fit` and `trainer` hand the mapped
+# array to `keras.Model.fit` and `Trainer.fit`; `_unlimited` lacks the limit on resident pages.
 BY_HAND = ("from_tensor_slices", "from_tensor_slices_batched", "zero_copy", "zero_copy_unlimited")
 BY_FIT = ("keras_fit", "trainer", "trainer_unlimited")
 WAYS = BY_HAND + BY_FIT
@@ -39,28 +39,7 @@ _SPARE_BYTES = 2 << 30
 _COPIES = 4
 _TIMEOUT_S = 1800
 
-
-@dataclass(frozen=True, slots=True)
-class TrainingRun:
-    """One epoch of one way.
-
-    Attributes:
-        way: one of `WAYS`. `from_tensor_slices_batched` slices whole batches in place of examples, and is the
-            quickest form of `from_tensor_slices`; `keras_fit` and `trainer` hand the mapped array to
-            `keras.Model.fit` and `Trainer.fit`; `_unlimited` lacks the limit on resident pages.
-        data_bytes: size of the examples.
-        seconds: from opening the file to the end of the epoch, tracing included, imports not.
-        peak_rss_bytes: of the whole process.
-        start_rss_bytes: with TensorFlow imported and the model built, before the file is opened.
-        loss: of the last step; of the whole epoch for those that call `fit`.
-    """
-
-    way: str
-    data_bytes: int
-    seconds: float
-    peak_rss_bytes: int
-    start_rss_bytes: int
-    loss: float
+_Row = dict[str, Any]
 
 
 def compare_training(
@@ -69,26 +48,16 @@ def compare_training(
     repeats: int = 1,
     ways: Sequence[str] = WAYS,
     folder: str | None = None,
-    kept: Callable[[str, Callable[[], TrainingRun]], TrainingRun] = lambda _, train: train(),
-) -> list[TrainingRun]:
-    """Runs all ways, alternating, each in a fresh process.
+    kept: Callable[[str, Callable[[], _Row]], _Row] = lambda _, train: train(),
+) -> list[_Row]:
+    """Runs all ways, alternating, each in a fresh process, over a file that is made in `folder`.
 
-    Args:
-        data_bytes: size of the file, rounded down to whole batches.
-        repeats: runs of each way.
-        ways: some of `WAYS`.
-        folder: where to put the file; the system's temporary folder if None.
-        kept: called for each run with its name and what does it; may return a run of an earlier call.
-
-    Raises:
-        MemoryError: if there is not enough memory for the ways that copy.
-        OSError: if the disk has not enough room for the file and 2 GiB more.
-        RuntimeError: if a run fails, or the last losses differ.
+    `kept` is called for each run with its name and what does it; it may return a run of an earlier call.
     """
     with tempfile.TemporaryDirectory(dir=folder, prefix="overlap_train-") as place:
         path = Path(place) / "images.npy"
 
-        def train(way: str) -> TrainingRun:
+        def train(way: str) -> _Row:
             if not path.exists():  # where all runs are read back, none needs it
                 _check_room(data_bytes, ways, folder)
                 _write(path, data_bytes // (BATCH * FEATURES) * BATCH)
@@ -100,7 +69,7 @@ def compare_training(
             for way in ways
         ]
     for alike in (BY_HAND, BY_FIT):
-        losses = [run.loss for run in runs if run.way in alike]
+        losses = [run["loss"] for run in runs if run["way"] in alike]
         if losses and max(losses) - min(losses) > 1e-3 * max(1.0, abs(losses[0])):
             raise RuntimeError(f"the ways trained differently: losses {losses}")
     return runs
@@ -137,30 +106,19 @@ def _labels(start: int, count: int) -> NDArray[np.int64]:
     return (np.arange(start, start + count) * 7919) % CLASSES
 
 
-def _run_child(way: str, path: Path) -> TrainingRun:
-    done = subprocess.run(
-        [sys.executable, "-m", __name__, way, str(path)],
-        capture_output=True,
-        text=True,
-        timeout=_TIMEOUT_S,
-        check=False,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
-        preexec_fn=ENDS_WITH_PARENT,
-    )
-    if done.returncode:
-        raise RuntimeError(f"training by {way} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    run = TrainingRun(**json.loads(done.stdout.splitlines()[-1]))
-    print(f"{way}: {run.seconds:.1f} s, peak {run.peak_rss_bytes >> 20} MiB", file=sys.stderr, flush=True)
+def _run_child(way: str, path: Path) -> _Row:
+    run: _Row = children.run_module(__name__, way, str(path), timeout_s=_TIMEOUT_S)
+    print(f"{way}: {run['seconds']:.1f} s, peak {run['peak_rss_bytes'] >> 20} MiB", flush=True)
     return run
 
 
-def _train(way: str, path: Path) -> TrainingRun:
+def _train(way: str, path: Path) -> _Row:
     if way not in WAYS:
         raise ValueError(f"way must be one of {WAYS}, got {way!r}")
     import tensorflow as tf
 
     step = _make_model(tf) if way in BY_FIT else _make_step(tf)
-    start_rss = _status_bytes("VmRSS")
+    start_rss = status_bytes("VmRSS")
     begin = time.perf_counter()
     images = np.load(path, mmap_mode="r")
     labels = _labels(0, len(images))
@@ -170,14 +128,14 @@ def _train(way: str, path: Path) -> TrainingRun:
         loss = _by_zero_copy(tf, step, images, labels, limited=way == "zero_copy")
     else:
         loss = _by_dataset(tf, step, images, labels, batched=way.endswith("batched"))
-    return TrainingRun(
-        way=way,
-        data_bytes=images.nbytes,
-        seconds=time.perf_counter() - begin,
-        peak_rss_bytes=_status_bytes("VmHWM"),
-        start_rss_bytes=start_rss,
-        loss=loss,
-    )
+    return {
+        "way": way,
+        "data_bytes": images.nbytes,
+        "seconds": time.perf_counter() - begin,  # from opening the file; tracing included, imports not
+        "peak_rss_bytes": status_bytes("VmHWM"),
+        "start_rss_bytes": start_rss,
+        "loss": loss,  # of the last step; of the whole epoch for those that call `fit`
+    }
 
 
 def _make_step(tf: Any) -> Callable[[Any, Any], Any]:
@@ -278,12 +236,5 @@ def _by_fit(model: Any, images: NDArray[np.uint8], labels: NDArray[np.int64], wa
     return float(history.history["loss"][0])
 
 
-def _status_bytes(field: str) -> int:
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024
-    raise OSError(f"/proc/self/status has no {field}")
-
-
 if __name__ == "__main__":
-    print(json.dumps(asdict(_train(sys.argv[1], Path(sys.argv[2])))))
+    print(json.dumps(_train(sys.argv[1], Path(sys.argv[2]))))
