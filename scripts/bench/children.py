@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,12 +33,15 @@ ENDS_WITH_PARENT: Callable[[], None] | None = None if _LIBC is None else _end_wi
 
 
 def run_module(
-    *arguments: str, log: Path | None = None, timeout_s: float | None = None, **variables: str
+    *arguments: str,
+    log: Path | None = None,
+    timeout_s: float | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Any:
     """Runs `python -m` with its arguments, and returns the JSON of the last line that it prints.
 
     What it says on standard error goes to `log`, or is shown; it and what it has started are ended after
-    `timeout_s`. `variables` are added to the environment.
+    `timeout_s`. `environment` is added to that of this process.
     """
     with contextlib.ExitStack() as stack:
         said = None if log is None else stack.enter_context(log.open("w+b"))
@@ -46,7 +49,7 @@ def run_module(
             [sys.executable, "-W", "ignore", "-m", *arguments],
             stdout=subprocess.PIPE,
             stderr=said,
-            env={"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ, **variables},
+            env={"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ, **(environment or {})},
             start_new_session=True,
             preexec_fn=ENDS_WITH_PARENT,
         )

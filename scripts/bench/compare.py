@@ -142,7 +142,7 @@ def compare(settings: Settings, journal: Journal, *, cache_dir: str, folder: Pat
 
 def plan_round(settings: Settings, repeat: int, cache_dir: str) -> list[dict[str, Any]]:
     """Returns the runs of one repeat, workload by workload, beginning with another system each time."""
-    same = {"repeat": repeat, "epochs": settings.epochs, "quick": settings.quick}
+    same: dict[str, Any] = {"repeat": repeat, "epochs": settings.epochs, "quick": settings.quick}
     same |= {"cache_dir": cache_dir, "whole": settings.whole}
     specs = []
     for workload in settings.workloads:
@@ -193,7 +193,7 @@ def _run(spec: dict[str, Any], timeout_s: float, log: Path) -> dict[str, Any]:
     figures: dict[str, Any]
     try:
         figures = children.run_module(
-            "scripts.bench.compare_child", job, log=log, timeout_s=timeout_s, **environment
+            "scripts.bench.compare_child", job, log=log, timeout_s=timeout_s, environment=environment
         )
     except ChildFailedError as error:
         figures = {"error": str(error)}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,8 @@ def train(
 
 def main(job: dict[str, Any]) -> None:
     """Does a job and prints what it came to."""
-    print(json.dumps({"prepare": prepare, "kernels": kernels, "train": train}[job.pop("job")](**job)))
+    jobs: dict[str, Callable[..., Any]] = {"prepare": prepare, "kernels": kernels, "train": train}
+    print(json.dumps(jobs[job.pop("job")](**job)))
 
 
 if __name__ == "__main__":

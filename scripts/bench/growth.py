@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from scripts.bench import command, soak_samples
-from scripts.bench.orphans import run_apart
-from scripts.bench.publish import Finding, publish
-from scripts.bench.table import Cells, layout
+from scripts.bench.children import run_module
+from scripts.bench.publish import Cells, Finding
+from scripts.bench.soak import places
 
 __all__ = ["KINDS", "Slope", "main", "slope"]
 
@@ -56,12 +56,7 @@ class Slope:
 
 
 def slope(uses: Sequence[int], sizes: Sequence[int]) -> Slope:
-    """Returns the slope of the later two thirds of the samples.
-
-    Args:
-        uses: so many before each sample.
-        sizes: in bytes, at each sample.
-    """
+    """Returns the slope of the later two thirds of the samples, whose sizes are in bytes."""
     from scipy import stats
 
     first = int(len(uses) * _WARM_UP)
@@ -87,18 +82,14 @@ def main(argv: Sequence[str] | None = None) -> int:
                 data.append({"kind": kind, "by": by, **points, "slopes": [asdict(held), asdict(resident)]})
                 rows.append((kind, _BY[by], held.shown, resident.shown))
         cells = Cells(("use", "by", "held, a use", "resident, a use"), tuple(rows))
-        print(f"\n{layout(cells)}\n\n{journal.others_line}")
-        if options.publish:
-            page = Finding(
-                series=options.publish,
-                question="How much memory does a use leave, and how much of that by Keras?",
-                title="What a use leaves in memory",
-                words=_WORDS.format(uses=options.uses),
-                command=line.as_typed,
-                tables=[("Growth", cells)],
-                data=data,
-            )
-            print(f"Published: {publish(page, journal.machine, journal.others_line)}")
+        page = Finding(
+            question="How much memory does a use leave, and how much of that by Keras?",
+            title="What a use leaves in memory",
+            words=_WORDS.format(uses=options.uses),
+            tables=[("Growth", cells)],
+            data=data,
+        )
+        line.show(page, options, journal)
     return 0
 
 
@@ -107,7 +98,9 @@ def _run(by: str, kind: str, options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="overlap_train-growth-") as folder:
         module = ["scripts.bench.growth", f"--child={by}", f"--uses={options.uses}", "--kinds", kind]
         log = Path(options.output_dir) / f"{kind.replace(' ', '_')}-{by}.log"
-        found: dict[str, Any] = run_apart(f"{kind} by {by}", module, folder, log, MALLOC_ARENA_MAX="1")
+        found: dict[str, Any] = run_module(
+            *module, log=log, environment={**places(folder), "MALLOC_ARENA_MAX": "1"}
+        )
     return found
 
 

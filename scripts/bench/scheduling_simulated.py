@@ -1,9 +1,9 @@
 """Simulated: the paper's three experiments on Xavier-like figures, every policy next to GPU only.
 
 The networks are the real ones, split from Keras. Run times come from a roofline with a fixed cost for each
-operation, modelled on the paper's Jetson AGX Xavier: the peaks are NVIDIA's published ones; the efficiencies and
-the cost of an operation are assumptions, in `XAVIER_FIGURES`, so that a reader can judge and change them. The
-load is a duty cycle that leaves us `SHARE` of the GPU while it is active. `SHARE` is chosen so that
+operation, modelled on the paper's Jetson AGX Xavier: the peaks are NVIDIA's published ones; efficiencies and
+costs of operations are assumptions, in `XAVIER_FIGURES`, so that a reader can judge and change them. The load
+is a duty cycle that leaves us `SHARE` of the GPU while it is active. `SHARE` is chosen so that
 GPU only grows by the 77% that the paper reports from no load to 60%; nothing else is fitted.
 """
 

@@ -22,12 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from scripts.bench import command
-from scripts.bench.orphans import run_apart
-from scripts.bench.publish import Finding, publish
-from scripts.bench.soak_samples import ALLOWED, Drift, Sample, drifts
-from scripts.bench.table import Cells, layout
+from scripts.bench.children import run_module
+from scripts.bench.publish import Cells, Finding
+from scripts.bench.soak_samples import Drift, Sample, drifts
 
-__all__ = ["main"]
+__all__ = ["main", "places"]
 
 _UNITS = {"memory": (2**20, "MiB"), "held": (2**20, "MiB"), "disk": (2**10, "KiB"), "shared": (2**10, "KiB")}
 _WORDS = """\
@@ -65,22 +64,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             (_title(leg, place), _cells(rows))
             for place, (leg, rows) in enumerate(zip(legs, found, strict=True), 1)
         ]
-        for title, cells in tables:
-            print(f"\n{title}\n{layout(cells)}")
-        print(f"\n{journal.others_line}")
-        if options.publish:
-            pictures = _pictures(legs, Path(options.output_dir))
-            page = Finding(
-                series=options.publish,
-                question="Does a process that uses the library for hours grow?",
-                title="Hours of short uses",
-                words=_WORDS.format(every=options.every) + _MODELS[options.models],
-                command=line.as_typed,
-                tables=tables,
-                pictures=pictures,
-                data=legs,
-            )
-            print(f"Published: {publish(page, journal.machine, journal.others_line)}")
+        page = Finding(
+            question="Does a process that uses the library for hours grow?",
+            title="Hours of short uses",
+            words=_WORDS.format(every=options.every) + _MODELS[options.models],
+            tables=tables,
+            data=legs,
+        )
+        line.show(page, options, journal)
     return int(any(drift.leaks for rows in found for drift in rows))
 
 
@@ -91,8 +82,14 @@ def _leg(options: argparse.Namespace, leg: int) -> dict[str, Any]:
         module = ["scripts.bench.soak", str(seconds), f"--child={folder}", f"--every={options.every}"]
         own = [f"--seed={options.seed + leg}", f"--models={options.models}"]
         log = Path(options.output_dir) / f"leg{leg + 1}.log"
-        found: dict[str, Any] = run_apart(f"leg {leg + 1}", [*module, *own], folder, log)
+        found: dict[str, Any] = run_module(*module, *own, log=log, environment=places(folder))
     return found
+
+
+def places(folder: str) -> dict[str, str]:
+    """Returns the environment of a process that keeps all that it writes in a folder."""
+    cache = f"{folder}/cache"
+    return {"HOME": folder, "TMPDIR": folder, "OVERLAP_TRAIN_CACHE_DIR": cache, "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 def _soak(folder: Path, options: argparse.Namespace) -> None:
@@ -147,30 +144,6 @@ def _row(drift: Drift) -> tuple[str, ...]:
     interval = f"{shown(drift.low)} to {shown(drift.high)}"
     verdict = "yes" if drift.leaks else "no"
     return drift.name, shown(drift.level), shown(drift.per_hour), interval, shown(drift.grown), verdict
-
-
-def _pictures(legs: Sequence[dict[str, Any]], folder: Path) -> dict[str, Path]:
-    from matplotlib.figure import Figure
-
-    from scripts.bench.plots import save
-
-    pictures = {}
-    for place, leg in enumerate(legs, 1):
-        samples = [Sample(**sample) for sample in leg["samples"]]
-        hours = [sample.time_s / 3600 for sample in samples]
-        figure = Figure((9.0, 1.0 * len(ALLOWED) + 0.5), layout="constrained")
-        for axes, name in zip(figure.subplots(len(ALLOWED), 1, sharex=True), ALLOWED, strict=True):
-            unit, shown = _UNITS.get(name, (1, ""))
-            values = [getattr(sample, name) / unit for sample in samples]
-            axes.plot(hours, values, color="#0072B2", linewidth=1.2)
-            axes.set_ylim(0, 1.15 * max(max(values), 1))
-            axes.set_title(f"{name} {shown}".strip(), fontsize=9, loc="left", pad=2)
-            axes.tick_params(labelsize=8)
-        figure.supxlabel("hours", fontsize=9)
-        path = folder / f"process{place}.svg"
-        save(figure, path)
-        pictures[f"Process {place}: what it held over time"] = path
-    return pictures
 
 
 def _command() -> command.Command:

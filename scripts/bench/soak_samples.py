@@ -29,34 +29,20 @@ _WARM_UP = 1 / 3
 
 @dataclass(frozen=True)
 class Sample:
-    """What a process held at one moment.
-
-    Attributes:
-        time_s: since the soak began.
-        uses: how many pieces of work had ended.
-        memory: resident bytes, after the allocator gave back what it could.
-        objects: that Python's collector tracks.
-        snapshots: of weights, still alive.
-        threads: of the process.
-        descriptors: open ones.
-        children: processes that it started.
-        disk: bytes of the files in its folders.
-        shared: bytes of files in /dev/shm that appeared since it began.
-        traces: graphs of functions that TensorFlow has traced since it began.
-    """
+    """What a process held at one moment, since the soak began."""
 
     time_s: float
-    uses: int
-    memory: int
-    held: int
-    objects: int
-    snapshots: int
+    uses: int  # pieces of work that had ended
+    memory: int  # resident bytes, after the allocator gave back what it could
+    held: int  # bytes of the allocator
+    objects: int  # that Python's collector tracks
+    snapshots: int  # of weights, still alive
     threads: int
     descriptors: int
     children: int
-    disk: int
-    shared: int
-    traces: int = 0
+    disk: int  # bytes of the files in its folders
+    shared: int  # bytes of files in /dev/shm that appeared since it began
+    traces: int = 0  # graphs of functions that TensorFlow has traced
 
     def as_json(self) -> dict[str, float]:
         """Returns the fields by name."""
@@ -84,24 +70,15 @@ singly."""
 
 @dataclass(frozen=True)
 class Drift:
-    """How one of the sampled quantities went.
-
-    Attributes:
-        name: of the field of `Sample`.
-        level: its median over the first of the judged samples.
-        per_hour: the slope.
-        low, high: the ends of its 95% interval.
-        judged_s: the time from the first judged sample to the last.
-        allowed: how much may come in that time.
-    """
+    """How one of the sampled quantities went."""
 
     name: str
-    level: float
-    per_hour: float
+    level: float  # its median over the first of the judged samples
+    per_hour: float  # the slope, and the ends of its 95% interval
     low: float
     high: float
-    judged_s: float
-    allowed: float
+    judged_s: float  # from the first judged sample to the last
+    allowed: float  # how much may come in that time
 
     @property
     def grown(self) -> float:
@@ -146,16 +123,7 @@ def take(
     before: set[str],
     traces: int = 0,
 ) -> Sample:
-    """Collects garbage and returns a sample.
-
-    Args:
-        process: this one.
-        began_s, now_s: of a monotonic clock, in seconds.
-        uses: pieces of work so far.
-        folder: where the process writes.
-        before: names in /dev/shm when it began.
-        traces: so far.
-    """
+    """Collects garbage and returns a sample; `before` are the names in /dev/shm when the process began."""
     from overlap_train._snapshot import Snapshot  # imports TensorFlow, which `--help` is not to wait for
 
     give_back()
@@ -172,18 +140,14 @@ def take(
         threads=threads,
         descriptors=process.num_fds(),
         children=len(process.children(recursive=True)),
-        disk=_bytes(folder),
-        shared=sum(_size(path) for path in _shared() if path.name not in before),
+        disk=sum(_size(path) for path in folder.rglob("*") if path.is_file()),
+        shared=sum(_size(path) for path in _SHARED.glob("*") if path.name not in before),
         traces=traces,
     )
 
 
 def drifts(samples: Sequence[Sample]) -> list[Drift]:
-    """Returns how each quantity went over the later two thirds of the samples.
-
-    Raises:
-        ValueError: there are too few samples to judge.
-    """
+    """Returns how each quantity went over the later two thirds of the samples."""
     judged = samples[int(len(samples) * _WARM_UP) :]
     if len(judged) < _LEAST:
         raise ValueError(f"{len(samples)} samples are too few to judge; give the soak more time")
@@ -221,14 +185,6 @@ def held_bytes() -> int:
     look.restype = _Allocator
     found = look()
     return int(found.uordblks + found.hblkhd)
-
-
-def _bytes(folder: Path) -> int:
-    return sum(_size(path) for path in folder.rglob("*") if path.is_file())
-
-
-def _shared() -> list[Path]:
-    return list(_SHARED.iterdir()) if _SHARED.is_dir() else []
 
 
 def _size(path: Path) -> int:

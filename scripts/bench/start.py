@@ -97,8 +97,7 @@ def _run(system: str, network: str, epochs: int, cache: str, options: argparse.N
         "scripts.bench.start_child",
         *(f"--{name}={value}" for name, value in values.items()),
         log=Path(options.output_dir) / "child.log",
-        XDG_CACHE_HOME=cache,
-        OVERLAP_TRAIN_CACHE_DIR=builds,
+        environment={"XDG_CACHE_HOME": cache, "OVERLAP_TRAIN_CACHE_DIR": builds},
     )
     return found
 

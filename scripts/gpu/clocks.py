@@ -16,11 +16,7 @@ _MOST_REPEATS = 50
 
 
 class Clock:
-    """Measures milliseconds of work on the current stream.
-
-    Args:
-        torch: PyTorch, or None to use the CPU's clock.
-    """
+    """Measures milliseconds of work on PyTorch's current stream, or by the CPU's clock without PyTorch."""
 
     def __init__(self, torch: Any | None) -> None:
         self._torch = torch
@@ -54,16 +50,9 @@ class Clock:
 def interleave(
     clock: Clock, contestants: Mapping[str, Callable[[], object]], *, rounds: int, budget_s: float
 ) -> Samples:
-    """Time contestants in rounds, each in an order of its own.
+    """Time contestants in rounds, each in an order of its own; return milliseconds by name, round by round.
 
-    Args:
-        clock: of the card.
-        contestants: what to run, by name.
-        rounds: how many, unless time runs out.
-        budget_s: no round is begun after that, but there are three at least.
-
-    Returns:
-        Milliseconds of each contestant, round by round.
+    No round is begun after `budget_s`, but there are three at least.
     """
     repeats = {name: clock.repeats(work) for name, work in contestants.items()}
     samples: Samples = {name: [] for name in contestants}

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scripts.gpu.loading import ROOT
+from scripts.gpu.stages import ROOT
 
 __all__ = ["ALGORITHMS", "DIRECTIONS", "KernelError", "Kernels", "Shape", "compile_kernels"]
 
@@ -82,11 +82,7 @@ def _window(size: int, kernel: int, stride: int, same: bool) -> tuple[int, int]:
 
 
 class Kernels:
-    """The functions of conv_cuda.h, on addresses; a launch that fails is an exception.
-
-    Args:
-        path: the library that `compile_kernels` made.
-    """
+    """The functions of conv_cuda.h in a compiled library, on addresses; a launch that fails is an exception."""
 
     def __init__(self, path: Path) -> None:
         self._library = ctypes.CDLL(str(path))
@@ -103,51 +99,21 @@ class Kernels:
         sizes = ctypes.c_longlong(pixels), ctypes.c_longlong(channels)
         return int(self._library.overlap_conv_epilogue_gradient_workspace(*sizes))
 
-    def forward(
-        self,
-        shape: Shape,
-        x: int,
-        filters: int,
-        y: int,
-        algorithm: str,
-        workspace: int,
-        *,
-        bias: int = 0,
-        relu: bool = False,
-    ) -> None:
-        operands = *_pointers(x, filters, bias), int(relu), *_pointers(y)
-        self._call("forward_cuda", shape, *operands, ALGORITHMS[algorithm], *_pointers(workspace), None)
-
-    def forward_streams(
-        self,
-        shape: Shape,
-        x: int,
-        filters: int,
-        y: int,
-        algorithm: str,
-        *,
-        chunks: int,
-        streams: Sequence[int],
-    ) -> None:
-        handles = (ctypes.c_void_p * len(streams))(*streams)
-        after = ALGORITHMS[algorithm], chunks, handles, len(streams), None
-        self._call("forward_streams_cuda", shape, *_pointers(x, filters, 0), 0, *_pointers(y), *after)
+    def forward(self, shape: Shape, x: int, filters: int, y: int, algorithm: str, workspace: int) -> None:
+        operands = *_pointers(x, filters, 0), 0, *_pointers(y)  # no bias, no ReLU
+        self._launch("forward", shape, *operands, ALGORITHMS[algorithm], workspace=workspace)
 
     def input_gradient(
         self, shape: Shape, dy: int, filters: int, dx: int, algorithm: str, workspace: int
     ) -> None:
-        number = ALGORITHMS[algorithm]
-        self._call(
-            "input_gradient_cuda", shape, *_pointers(dy, filters, dx), number, *_pointers(workspace), None
-        )
+        operands = _pointers(dy, filters, dx)
+        self._launch("input_gradient", shape, *operands, ALGORITHMS[algorithm], workspace=workspace)
 
     def filter_gradient(
         self, shape: Shape, x: int, dy: int, dfilters: int, algorithm: str, workspace: int
     ) -> None:
-        number = ALGORITHMS[algorithm]
-        self._call(
-            "filter_gradient_cuda", shape, *_pointers(x, dy, dfilters), number, *_pointers(workspace), None
-        )
+        operands = _pointers(x, dy, dfilters)
+        self._launch("filter_gradient", shape, *operands, ALGORITHMS[algorithm], workspace=workspace)
 
     def epilogue_gradient(
         self, pixels: int, channels: int, dy: int, y: int, dz: int, dbias: int, workspace: int
@@ -155,8 +121,8 @@ class Kernels:
         sizes = ctypes.c_longlong(pixels), ctypes.c_longlong(channels)
         self._checked("epilogue_gradient_cuda", *sizes, *_pointers(dy, y, dz, dbias, workspace), None)
 
-    def _call(self, name: str, shape: Shape, *arguments: Any) -> None:
-        self._checked(name, ctypes.byref(shape), *arguments)
+    def _launch(self, name: str, shape: Shape, *operands: Any, workspace: int) -> None:
+        self._checked(f"{name}_cuda", ctypes.byref(shape), *operands, *_pointers(workspace), None)
 
     def _checked(self, name: str, *arguments: Any) -> None:
         error = getattr(self._library, f"overlap_conv_{name}")(*arguments)
@@ -170,12 +136,9 @@ def _pointers(*addresses: int) -> list[ctypes.c_void_p]:
 
 
 def compile_kernels(directory: Path, *, architecture: str = "native", emulate: bool = False) -> Path:
-    """Compile conv_cuda.cu into `directory`, for a GPU or for the emulator.
+    """Compile conv_cuda.cu into `directory`, for a GPU or for the emulator; raise KernelError where that fails.
 
     What the compiler says goes into `compiler.log` next to the library.
-
-    Raises:
-        KernelError: there is no compiler, or it fails.
     """
     library = directory / "libconv_cuda.so"
     name = "g++" if emulate else "nvcc"

@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from scripts.gpu.loading import ROOT
-from scripts.gpu.overlap_stages import training_device
-from scripts.gpu.stages import Context, Unavailable, output_of
+from scripts.gpu.stages import ROOT, Context, Unavailable, output_of
+from scripts.gpu.training_stages import training_device
 
 __all__ = ["suite", "tests"]
 

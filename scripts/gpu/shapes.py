@@ -12,7 +12,7 @@ __all__ = ["LAYERS", "Case", "cases", "layer_shape", "shrunk"]
 
 
 class Case(NamedTuple):
-    """The arguments of MakeCase in reference.h."""
+    """The arguments of MakeCase in reference.h, the CPU kernels' test."""
 
     batch: int
     height: int
@@ -29,7 +29,7 @@ class Case(NamedTuple):
         return Shape.of(image, self.outputs, kernel=self.kernel, stride=self.stride, same=self.same)
 
 
-# Those of kernels_test.cc, the CPU kernels' test, beyond its grid.
+# Those of kernels_test.cc beyond its grid.
 _SINGLE = (
     Case(1, 9, 191, 3, 64, 3, 1, True),
     Case(2, 6, 75, 4, 70, 3, 1, True),

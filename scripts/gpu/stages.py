@@ -20,12 +20,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
-from scripts.gpu.loading import ROOT
 from scripts.gpu.record import DONE, ENDED, FAILED, PARTIAL, UNAVAILABLE, Record
 
-__all__ = ["Context", "OutOfTime", "Run", "Stage", "Unavailable", "output_of", "run_body", "verdict"]
+__all__ = ["ROOT", "Context", "OutOfTime", "Run", "Stage", "Unavailable", "output_of", "run_body", "verdict"]
 
 T = TypeVar("T")
+ROOT = Path(__file__).resolve().parents[2]
 _CODE = frozenset({".py", ".h", ".cc", ".cu", ".txt"})
 _GRACE_S = 10.0  # for a stage to write what it has, after its time is up
 _LEAST_S = 5.0  # a stage is not begun with less
@@ -41,32 +41,20 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True)
 class Context:
-    """What a stage gets.
-
-    Attributes:
-        record: keeps its rows.
-        directory: for files of its own, such as a library that it builds.
-        emulate: whether a CPU stands in for the GPU.
-        quick: whether to do the least that shows that everything runs.
-        deadline_s: on `time.monotonic()`.
-    """
+    """What a stage gets."""
 
     record: Record
-    directory: Path
-    emulate: bool
-    quick: bool
-    deadline_s: float
+    directory: Path  # for files of its own, such as a library that it builds
+    emulate: bool  # a CPU stands in for the GPU
+    quick: bool  # do the least that shows that everything runs
+    deadline_s: float  # on `time.monotonic()`
 
     @property
     def left_s(self) -> float:
         return self.deadline_s - time.monotonic()
 
     def todo(self, items: Iterable[T], key: Callable[[T], str]) -> Iterator[T]:
-        """Yield the items that have no row yet, as long as there is time.
-
-        Raises:
-            OutOfTime: some are left.
-        """
+        """Yield the items that have no row yet, as long as there is time; then raise OutOfTime."""
         for item in items:
             if self.record.has(key(item)):
                 continue
@@ -77,19 +65,12 @@ class Context:
 
 @dataclass(frozen=True)
 class Stage:
-    """A step of the evidence.
-
-    Attributes:
-        name: of its files, and on the command line.
-        body: does it; returns the summary. Raises Unavailable where it cannot be done.
-        limit_s: the most that it may take.
-        sources: files and folders, from the repository's root, that decide the results.
-    """
+    """A step of the evidence."""
 
     name: str
-    body: Callable[[Context], dict[str, Any]]
+    body: Callable[[Context], dict[str, Any]]  # does it; returns the summary
     limit_s: float
-    sources: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()  # files and folders, from the root, that decide the results
 
     def fingerprint(self, card: str) -> str:
         """Return a digest of the sources and the card."""
@@ -100,6 +81,10 @@ class Stage:
             for file in files:
                 digest.update(file.name.encode() + b"\0" + file.read_bytes())
         return digest.hexdigest()[:16]
+
+    def record(self, directory: Path, card: str, *, emulate: bool) -> Record:
+        """Return what is known of it."""
+        return Record(directory, self.name, fingerprint=self.fingerprint(card), emulated=emulate)
 
 
 def run_body(stage: Stage, context: Context) -> int:
@@ -126,16 +111,10 @@ def run_body(stage: Stage, context: Context) -> int:
 
 
 class Run:
-    """Goes through stages within a budget.
+    """Goes through stages, the most important first, within a budget for all of them.
 
-    Args:
-        stages: in order of importance.
-        command: of a process that does one stage; its name and the seconds that it has are appended.
-        directory: where the records are.
-        card: which GPU, as in the fingerprints.
-        emulate: whether a CPU stands in for it.
-        budget_s: for all stages together.
-        after_each: called after every stage, also a stage that was killed.
+    `command` is that of a process that does one stage; its name and the seconds that it has are appended.
+    `after_each` is called after every stage, also one that was killed.
     """
 
     def __init__(
@@ -156,18 +135,10 @@ class Run:
 
     def record(self, stage: Stage) -> Record:
         """Return what is known of a stage."""
-        fingerprint = stage.fingerprint(self._card)
-        return Record(self._directory, stage.name, fingerprint=fingerprint, emulated=self._emulate)
+        return stage.record(self._directory, self._card, emulate=self._emulate)
 
     def go(self, *, again: bool = False) -> dict[str, str]:
-        """Do what is left to do.
-
-        Args:
-            again: also what is done.
-
-        Returns:
-            How each stage ended; "not run" where there was no time.
-        """
+        """Do what is left to do, or everything; return how each stage ended, "not run" for want of time."""
         if again:  # all at once: a run that is cut off must not leave some of them done
             for stage in self._stages:
                 self.record(stage).forget()
@@ -192,18 +163,16 @@ class Run:
         began_s = time.monotonic()
         print(f"{stage.name}: at most {limit_s:.0f} s", flush=True)
         how = self._watch(stage, limit_s)
-        record = self.record(stage)
-        if how is not None:
-            record.end(PARTIAL if how == "killed" else FAILED, seconds=time.monotonic() - began_s, reason=how)
-        status = self.record(stage).status or FAILED
-        print(f"{stage.name}: {status} after {time.monotonic() - began_s:.0f} s", flush=True)
+        after = self.record(stage)
+        if how == "killed" or len(after.ends) == len(record.ends):  # it has not said itself how it ended
+            status = PARTIAL if how == "killed" else FAILED
+            after.end(status, seconds=time.monotonic() - began_s, reason=how)
+        print(f"{stage.name}: {after.status} after {time.monotonic() - began_s:.0f} s", flush=True)
         self._after_each()
-        return status
+        return str(after.status)
 
-    def _watch(self, stage: Stage, limit_s: float) -> str | None:
-        """Run a stage's process; say what happened to it unless it has written its JSON itself."""
-        path = self._directory / f"{stage.name}.json"
-        before = _changed_ns(path)
+    def _watch(self, stage: Stage, limit_s: float) -> str:
+        """Run a stage's process; say what happened to it."""
         log = self._directory / f"{stage.name}.log"
         with log.open("wb") as output:
             self._child = subprocess.Popen(
@@ -221,11 +190,9 @@ class Run:
                 return "killed"
             finally:
                 self._end_group()
-        if log.stat().st_size == 0:
+        tail = log.read_text(errors="replace").strip().splitlines()[-1:]
+        if not tail:
             log.unlink()
-        if _changed_ns(path) != before:
-            return None
-        tail = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
         return f"ended with status {status}: {' '.join(tail)}"
 
     def _end_group(self) -> None:
@@ -243,11 +210,7 @@ class Run:
 
 
 def output_of(command: Sequence[str], context: Context) -> tuple[int, list[str]]:
-    """Run a program for as long as the stage has time; return its status and the lines that it has printed.
-
-    Raises:
-        OutOfTime: it was not done by then, and has been ended.
-    """
+    """Run a program for as long as the stage has time; return its status and the lines that it has printed."""
     try:
         done = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=max(context.left_s, 1.0)
@@ -261,9 +224,7 @@ def output_of(command: Sequence[str], context: Context) -> tuple[int, list[str]]
 def verdict(states: Mapping[str, str], records: Sequence[Record]) -> int:
     """Say how a run ended; return its exit status: 0 done and right, 1 something wrong, 3 some left to do.
 
-    Args:
-        states: how each stage ended.
-        records: theirs; a row is wrong if its "wrong" is not empty, or its "clean" is false.
+    A row is wrong if its "wrong" is not empty, or its "clean" is false.
     """
     rows = [row for record in records for row in record.rows]
     if FAILED in states.values() or any(row.get("wrong") or row.get("clean") is False for row in rows):
@@ -273,7 +234,3 @@ def verdict(states: Mapping[str, str], records: Sequence[Record]) -> int:
         print(f"still to be done: {', '.join(left)}; run the same command again")
         return 3
     return 0
-
-
-def _changed_ns(path: Path) -> int:
-    return path.stat().st_mtime_ns if path.exists() else 0

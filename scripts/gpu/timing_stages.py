@@ -1,4 +1,4 @@
-"""How fast the kernels are: beside cuDNN over whole networks, and over several streams."""
+"""How fast the kernels are, next to cuDNN over whole networks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scripts.gpu.kernel_stages import arrays_of, kernels_of
 from scripts.gpu.shapes import LAYERS, layer_shape, shrunk
 from scripts.gpu.stages import Context
 
-__all__ = ["AGAINST", "BARS", "PRECISION", "geometric_means", "streams", "timing"]
+__all__ = ["AGAINST", "BARS", "PRECISION", "geometric_means", "timing"]
 
 # Times as fast as cuDNN, in geometric mean over U-Net's layers.
 BARS = {"ours_fp32": 0.9, "ours_tf32": 0.7}
@@ -108,13 +108,6 @@ class Ours:
         x, _, dy, workspace, _, dfilters, _ = self._at
         return lambda: self._kernels.filter_gradient(self._shape, x, dy, dfilters, algorithm, workspace)
 
-    def over_streams(self, chunks: int, streams: list[int]) -> Callable[[], object]:
-        """Return the forward direction in chunks over streams."""
-        x, filters, _, _, _, _, y = self._at
-        return lambda: self._kernels.forward_streams(
-            self._shape, x, filters, y, "implicit_gemm", chunks=chunks, streams=streams
-        )
-
 
 def theirs(arrays: Any, shape: Shape, direction: str) -> Contestants:
     """Return cuDNN by PyTorch in both precisions; emulated, NumPy's products under the same names."""
@@ -177,25 +170,3 @@ def _precision(torch: Any, mode: str) -> None:
         conv.fp32_precision = "tf32" if mode == "tf32" else "ieee"
     else:
         cudnn.allow_tf32 = mode == "tf32"
-
-
-def streams(context: Context) -> dict[str, Any]:
-    """Time a batch in chunks over streams, as P2's Figure 3: a row for each layer and number of streams."""
-    arrays, kernels = arrays_of(context), kernels_of(context)
-    torch = getattr(arrays, "torch", None)
-    clock, most = Clock(torch), 4 if context.emulate else 16
-    handles = [torch.cuda.Stream().cuda_stream for _ in range(most)] if torch else list(range(1, most + 1))
-    counts = [n for n in (1, 2, 4, 8, 16) if n <= most]
-    layers = [LAYERS["unet"][i] for i in (1, 5, 9)]
-    for layer in context.todo(layers, str):
-        shape = layer_shape(shrunk(layer) if context.emulate else layer, most)
-        ours = Ours(kernels, arrays, shape)
-        contestants = {"one launch": ours.contestants("forward")["ours_fp32"]}
-        contestants |= {
-            f"{n} stream{'s' if n > 1 else ''}": ours.over_streams(n, handles[:n]) for n in counts
-        }
-        samples = interleave(clock, contestants, rounds=3 if context.emulate else 21, budget_s=2.0)
-        ratios = {n: median_ratio(samples, "one launch", n) for n in samples}
-        medians = {n: statistics.median(times) for n, times in samples.items()}
-        context.record.add(str(layer), {"layer": str(shape), "milliseconds": medians, "ratios": ratios})
-    return {"layers": len(context.record.rows)}

@@ -10,9 +10,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from scripts.gpu.loading import ROOT
 from scripts.gpu.pieces import MANIFEST, PieceError, Store, cut
-from scripts.gpu.stages import Context
+from scripts.gpu.stages import ROOT, Context
 
 __all__ = ["fetch", "rehearse"]
 
@@ -34,11 +33,7 @@ _PER_COMMAND = 3
 
 
 def fetch(into: Path) -> None:
-    """Download the wheels for the GPU machine, some 700 MB. Needs a network and pip.
-
-    Raises:
-        PieceError: pip fails.
-    """
+    """Download the wheels for the GPU machine, some 700 MB. Needs a network and pip."""
     platforms = [flag for name in _PLATFORMS for flag in ("--platform", name)]
     abis = [flag for name in ("cp312", "abi3", "none") for flag in ("--abi", name)]
     python = ("--python-version", "3.12", "--implementation", "cp", *abis)

@@ -1,0 +1,153 @@
+"""What the two commands share: the options, the folder of a card's results, the stages in turn, the page."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scripts.gpu.page import Section, page
+from scripts.gpu.record import Record
+from scripts.gpu.stages import ROOT, Context, Run, Stage, run_body, verdict
+
+__all__ = ["Evidence", "facts", "results_directory"]
+
+_BUDGET_S = 540.0
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The stages of one command, and how its page shows them."""
+
+    module: str
+    script: str
+    title: str
+    series: str  # what the name of the folder ends with, behind the card's
+    stages: Sequence[Stage]  # the most important first
+    sections: Sequence[Section]
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the options of a run."""
+        add = parser.add_argument
+        add("--emulate", action="store_true", help="rehearse on a CPU; every table says so")
+        add("--again", action="store_true", help="repeat what is done, too")
+        add("--quick", action="store_true", help="the least that shows that everything runs")
+        add("--output", type=Path, help="folder of the page (docs/results; emulated: runs/emulated)")
+        add("--budget-s", type=float, default=_BUDGET_S, help="seconds for all stages (%(default)s)")
+        add("--only", nargs="+", choices=[s.name for s in self.stages], help="these stages alone")
+        add("--body", nargs=4, help=argparse.SUPPRESS)  # a stage's process: folder, card, name, limit
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Do what is left to do; return 0 if it is done and right, 1 if not, 3 if some is still to be done."""
+        if options.body:
+            return self._body(options)
+        card = _card_name(emulate=options.emulate)
+        output = options.output or ROOT / ("runs/emulated" if options.emulate else "docs/results")
+        directory = results_directory(output, f"{card} {self.series}".strip(), again=options.again)
+        stages = [stage for stage in self.stages if not options.only or stage.name in options.only]
+        flags = [flag for flag in ("--emulate", "--quick") if getattr(options, flag[2:])]
+
+        def write() -> None:
+            self._write(directory, card, emulate=options.emulate)
+
+        run = Run(
+            stages,
+            [sys.executable, "-m", *self.module.split(), *flags, "--body", str(directory), card],
+            directory,
+            card=card,
+            emulate=options.emulate,
+            budget_s=options.budget_s,
+            after_each=write,
+        )
+        states = run.go(again=options.again)
+        write()
+        print(f"page: {directory}.md")
+        return verdict(states, [run.record(stage) for stage in stages])
+
+    def _body(self, options: argparse.Namespace) -> int:
+        directory, card, name, limit_s = options.body
+        stage = next(stage for stage in self.stages if stage.name == name)
+        context = Context(
+            stage.record(Path(directory), card, emulate=options.emulate),
+            Path(directory),
+            emulate=options.emulate,
+            quick=options.quick,
+            deadline_s=time.monotonic() + float(limit_s),
+        )
+        return run_body(stage, context)
+
+    def _write(self, directory: Path, card: str, *, emulate: bool) -> None:
+        by_name = {stage.name: stage for stage in self.stages}
+
+        def record(name: str) -> Record:
+            return by_name[name].record(directory, card, emulate=emulate)
+
+        page(
+            directory.with_name(f"{directory.name}.md"),
+            f"{self.title} on {'no GPU' if emulate else card}, {directory.name[:10]}",
+            f"{self.script}{' --emulate' if emulate else ''}",
+            emulated=emulate,
+            sections=self.sections,
+            record=record,
+            facts=facts(card, emulate=emulate),
+        )
+
+
+def results_directory(output: Path, name: str, *, again: bool) -> Path:
+    """Return the folder of a card's results, with its page next to it: the newest, or a new one of today."""
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    earlier = sorted({path.parent for path in output.glob(f"????-??-??-{slug}/*.jsonl")})
+    if earlier and not again:
+        return earlier[-1]
+    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    directory = output / f"{today}-{slug}"
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def facts(card: str, *, emulate: bool) -> dict[str, str]:
+    """Return what figures depend on: the card, its driver, compilers, packages of this process."""
+    known = {"GPU": "none: emulated on a CPU" if emulate else card}
+    if not emulate:
+        query = "driver_version,memory.total,clocks.max.sm,power.limit"
+        known["driver, memory, clock, power limit"] = _output(
+            "nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"
+        ).strip()
+    release = re.search(r"release ([\d.]+)", _output("nvcc", "--version"))
+    known["nvcc"] = release[1] if release else "none"
+    for package in ("torch", "tensorflow", "keras", "numpy"):
+        try:
+            known[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return known | {"Python": platform.python_version(), "cores": str(os.cpu_count())}
+
+
+def _card_name(*, emulate: bool) -> str:
+    """Return what the driver calls the first GPU."""
+    if emulate:
+        return "emulated"
+    if shutil.which("nvidia-smi") is None:
+        raise RuntimeError("nvidia-smi is not on the path, so there is no GPU here; rehearse with --emulate")
+    name = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines()
+    if not name:
+        raise RuntimeError("nvidia-smi shows no GPU; rehearse with --emulate")
+    return name[0].strip()
+
+
+def _output(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
