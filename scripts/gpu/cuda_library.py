@@ -82,7 +82,7 @@ def _window(size: int, kernel: int, stride: int, same: bool) -> tuple[int, int]:
 
 
 class Kernels:
-    """The functions of conv_cuda.h in a compiled library, on addresses; a launch that fails is an exception."""
+    """The functions of conv_cuda.h in a library, on addresses; a launch that fails is an exception."""
 
     def __init__(self, path: Path) -> None:
         self._library = ctypes.CDLL(str(path))
@@ -136,7 +136,7 @@ def _pointers(*addresses: int) -> list[ctypes.c_void_p]:
 
 
 def compile_kernels(directory: Path, *, architecture: str = "native", emulate: bool = False) -> Path:
-    """Compile conv_cuda.cu into `directory`, for a GPU or for the emulator; raise KernelError where that fails.
+    """Compile conv_cuda.cu into `directory`, for a GPU or for the emulator, or raise KernelError.
 
     What the compiler says goes into `compiler.log` next to the library.
     """

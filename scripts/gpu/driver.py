@@ -48,7 +48,7 @@ class Evidence:
         add("--body", nargs=4, help=argparse.SUPPRESS)  # a stage's process: folder, card, name, limit
 
     def run(self, options: argparse.Namespace) -> int:
-        """Do what is left to do; return 0 if it is done and right, 1 if not, 3 if some is still to be done."""
+        """Do what is left to do; return 0 if it is done and right, 1 if not, 3 if some is left."""
         if options.body:
             return self._body(options)
         card = _card_name(emulate=options.emulate)

@@ -8,17 +8,17 @@ Every step may be cut off and repeated. Nothing is used whose SHA-256 is not the
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 import shutil
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from scripts.gpu.record import write_atomically
 
@@ -35,26 +35,17 @@ class PieceError(RuntimeError):
 
 @dataclass(frozen=True)
 class Manifest:
-    """What the pieces are and what they make; each entry has "name", "size" and "sha256".
+    """What the pieces are and what they make, in order; each entry has "name", "size" and "sha256"."""
 
-    Attributes:
-        pieces: in order; joined they are the files, one behind the other.
-        files: in order.
-    """
-
-    pieces: tuple[dict[str, Any], ...]
-    files: tuple[dict[str, Any], ...]
+    pieces: list[dict[str, Any]]  # joined they are the files, one behind the other
+    files: list[dict[str, Any]]
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
-        """Read a manifest.
-
-        Raises:
-            PieceError: there is none, it cannot be read, or it names a file outside its folder.
-        """
+        """Read a manifest."""
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
-            manifest = cls(tuple(document["pieces"]), tuple(document["files"]))
+            manifest = cls(document["pieces"], document["files"])
             names = [entry["name"] for entry in (*manifest.pieces, *manifest.files)]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise PieceError(
@@ -64,83 +55,46 @@ class Manifest:
             raise PieceError(f"{path} names {bad[0]!r}, which is not a plain file name; cut the pieces anew")
         return manifest
 
-    @property
-    def digest(self) -> str:
-        """A digest of all files, which says whether something made of them is theirs."""
-        return hashlib.sha256(json.dumps(self.files, sort_keys=True).encode()).hexdigest()
+    def write(self, path: Path) -> None:
+        """Write the manifest."""
+        write_atomically(path, json.dumps({"pieces": self.pieces, "files": self.files}, indent=1) + "\n")
 
 
 def cut(files: list[Path], into: Path, *, piece_bytes: int = PIECE_MIB << 20) -> Manifest:
-    """Cut files, joined in the order of their names, into pieces of at most `piece_bytes`.
-
-    Raises:
-        PieceError: there are no files.
-    """
+    """Cut files, joined in the order of their names, into pieces of at most `piece_bytes`."""
     files = sorted(files, key=lambda path: path.name)
     if not files:
         raise PieceError("there is nothing to cut; fetch the wheels first")
     into.mkdir(parents=True, exist_ok=True)
     for stale in into.glob("piece-*"):
         stale.unlink()
-    writer = _PieceWriter(into, piece_bytes)
-    entries = []
-    for path in files:
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                digest.update(chunk)
-                writer.write(chunk)
-        entries.append({"name": path.name, "size": path.stat().st_size, "sha256": digest.hexdigest()})
-    document = {"pieces": writer.close(), "files": entries}
-    write_atomically(into / MANIFEST, json.dumps(document, indent=1) + "\n")
-    return Manifest.read(into / MANIFEST)
-
-
-class _PieceWriter:
-    def __init__(self, into: Path, piece_bytes: int) -> None:
-        self._into, self._piece_bytes = into, piece_bytes
-        self._entries: list[dict[str, Any]] = []
-        self._buffer = bytearray()
-
-    def write(self, data: bytes) -> None:
-        self._buffer += data
-        while len(self._buffer) >= self._piece_bytes:
-            self._flush(self._piece_bytes)
-
-    def close(self) -> list[dict[str, Any]]:
-        if self._buffer:
-            self._flush(len(self._buffer))
-        return self._entries
-
-    def _flush(self, count: int) -> None:
-        data = bytes(self._buffer[:count])
-        del self._buffer[:count]
-        name = f"piece-{len(self._entries):03d}"
-        (self._into / name).write_bytes(data)
-        self._entries.append({"name": name, "size": count, "sha256": hashlib.sha256(data).hexdigest()})
+    pieces = []
+    for number, data in enumerate(_parts(files, piece_bytes)):
+        path = into / f"piece-{number:03d}"
+        path.write_bytes(data)
+        pieces.append(_entry(path))
+    manifest = Manifest(pieces, [_entry(path) for path in files])
+    manifest.write(into / MANIFEST)
+    return manifest
 
 
 class Store:
-    """Where the pieces come together.
-
-    Args:
-        directory: on the machine that needs the files; made if need be.
-    """
+    """Where the pieces come together, on the machine that needs the files."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._pieces, self._wheels = directory / "pieces", directory / "wheels"
-        self.site = directory / "site"
         directory.mkdir(parents=True, exist_ok=True)
+        self._directory, self._manifest = directory, directory / MANIFEST
+        self._pieces, self._wheels, self.site = (directory / n for n in ("pieces", "wheels", "site"))
+        self._complete = directory / "complete"  # holds the manifest of what `site` was made of
 
     def bring(self, folder: Path) -> list[str]:
-        """Take the pieces of a folder, and say which are still missing.
-
-        Raises:
-            PieceError: a piece is damaged, or the manifest is another one's; what is whole has been taken.
-        """
-        manifest = self._adopt(Manifest.read(folder / MANIFEST))
-        if self._is_complete(manifest):
+        """Take the pieces of a folder, and say which are still missing; what is damaged is refused."""
+        manifest = Manifest.read(folder / MANIFEST)
+        if not self._manifest.exists():
+            manifest.write(self._manifest)
+        elif Manifest.read(self._manifest) != manifest:
+            raise PieceError(f"{self._directory} holds pieces of another manifest; empty it, or name another")
+        if not self.missing():
             return []
         self._pieces.mkdir(exist_ok=True)
         damaged = []
@@ -150,7 +104,7 @@ class Store:
                 continue
             draft = target.with_name(f".{target.name}.{os.getpid()}")
             shutil.copyfile(source, draft)
-            if _digest(draft) == entry["sha256"]:
+            if _entry(draft)["sha256"] == entry["sha256"]:
                 os.replace(draft, target)
             else:
                 draft.unlink()
@@ -160,67 +114,43 @@ class Store:
         return self.missing()
 
     def missing(self) -> list[str]:
-        """Return the names of the pieces that have not come yet.
-
-        Raises:
-            PieceError: no manifest has come.
-        """
-        manifest = Manifest.read(self._directory / MANIFEST)
-        if self._is_complete(manifest):
+        """Return the names of the pieces that have not come yet."""
+        pieces = Manifest.read(self._manifest).pieces
+        if self._is_complete():
             return []
-        return [entry["name"] for entry in manifest.pieces if not (self._pieces / entry["name"]).exists()]
+        return [entry["name"] for entry in pieces if not (self._pieces / entry["name"]).exists()]
 
     def assemble(self) -> Path:
-        """Put the files together, unpack the wheels, and return the folder for PYTHONPATH; once.
-
-        Raises:
-            PieceError: pieces are missing, or what they make is not what was cut.
-        """
-        manifest = Manifest.read(self._directory / MANIFEST)
-        with self._locked():
-            if self._is_complete(manifest):
+        """Put the files together, unpack the wheels, and return the folder for PYTHONPATH; once."""
+        manifest = Manifest.read(self._manifest)
+        with (self._directory / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # which the system lets go of when its holder ends
+            if self._is_complete():
                 return self.site
             if missing := self.missing():
                 raise PieceError(f"{len(missing)} pieces are missing, from {missing[0]} on; bring them first")
             self._join(manifest)
             self._unpack(manifest)
-            write_atomically(self._marker, manifest.digest)
+            write_atomically(self._complete, self._manifest.read_text())
             for leftover in (self._pieces, self._wheels):
                 shutil.rmtree(leftover, ignore_errors=True)
         return self.site
 
-    @property
-    def _marker(self) -> Path:
-        return self._directory / "complete"
-
-    def _is_complete(self, manifest: Manifest) -> bool:
-        return self._marker.exists() and self._marker.read_text() == manifest.digest
-
-    def _adopt(self, manifest: Manifest) -> Manifest:
-        """Keep the first manifest; another one would mix two sets of pieces."""
-        path = self._directory / MANIFEST
-        if path.exists():
-            if Manifest.read(path) != manifest:
-                raise PieceError(
-                    f"{self._directory} holds pieces of another manifest; empty it, or name another"
-                )
-        else:
-            document = {"pieces": manifest.pieces, "files": manifest.files}
-            write_atomically(path, json.dumps(document, indent=1) + "\n")
-        return manifest
+    def _is_complete(self) -> bool:
+        return self._complete.exists() and self._complete.read_text() == self._manifest.read_text()
 
     def _join(self, manifest: Manifest) -> None:
         self._wheels.mkdir(exist_ok=True)
-        stream = _Joined([self._pieces / entry["name"] for entry in manifest.pieces])
-        with contextlib.closing(stream):
-            for entry in manifest.files:
-                target = self._wheels / entry["name"]
-                with target.open("wb") as file:
-                    digest = stream.copy(file, entry["size"])
-                if digest != entry["sha256"]:
-                    raise PieceError(
-                        f"{entry['name']} is not what was cut; empty {self._directory} and begin anew"
-                    )
+        left = _Bytes(self._pieces / entry["name"] for entry in manifest.pieces)
+        for entry in manifest.files:
+            target = self._wheels / entry["name"]
+            with target.open("wb") as file:
+                for data in left.take(entry["size"], _CHUNK):
+                    file.write(data)
+            if _entry(target) != entry:
+                raise PieceError(
+                    f"{entry['name']} is not what was cut; empty {self._directory} and begin anew"
+                )
 
     def _unpack(self, manifest: Manifest) -> None:
         draft = self.site.with_name("site.draft")
@@ -231,46 +161,39 @@ class Store:
                 wheel.extractall(draft)  # which keeps to `draft`, whatever the names in it
         os.replace(draft, self.site)
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Keep other processes out; the system lets go of the lock when its holder ends."""
-        with (self._directory / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
+class _Bytes:
+    """The bytes of files, one behind the other."""
 
-class _Joined:
-    """Reads pieces one behind the other."""
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._chunks = itertools.chain.from_iterable(map(_chunks, paths))
+        self._left = b""
 
-    def __init__(self, pieces: list[Path]) -> None:
-        self._left = list(pieces)
-        self._file: IO[bytes] | None = None
-
-    def copy(self, to: IO[bytes], count: int) -> str:
-        """Copy the next `count` bytes; return their digest."""
-        digest = hashlib.sha256()
+    def take(self, count: int, at_once: int) -> Iterator[bytes]:
+        """Yield the next `count` bytes, or all that are left, some at once."""
         while count > 0:
-            data = b"" if self._file is None else self._file.read(min(_CHUNK, count))
+            self._left = self._left or next(self._chunks, b"")
+            data = self._left[: min(count, at_once)]
             if not data:
-                self.close()
-                if not self._left:
-                    break
-                self._file = self._left.pop(0).open("rb")
-                continue
-            digest.update(data)
-            to.write(data)
+                return
+            self._left = self._left[len(data) :]
             count -= len(data)
-        return digest.hexdigest()
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+            yield data
 
 
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
+def _chunks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        yield from iter(lambda: file.read(_CHUNK), b"")
+
+
+def _parts(files: list[Path], size: int) -> Iterator[bytes]:
+    stream = _Bytes(files)
+    while data := b"".join(stream.take(size, _CHUNK)):
+        yield data
+
+
+def _entry(path: Path) -> dict[str, Any]:
+    digest = hashlib.sha256()
+    for data in _chunks(path):
+        digest.update(data)
+    return {"name": path.name, "size": path.stat().st_size, "sha256": digest.hexdigest()}

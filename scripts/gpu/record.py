@@ -1,7 +1,7 @@
-"""What one stage has found: a line for each row, on disk as soon as it is known, and one for each end of the stage.
+"""What one stage has found: a line for each row, on disk as soon as it is known, and one for each end.
 
-A process may be killed between any two bytes. A line that was cut short does not count, and its row is measured
-again.
+A process may be killed between any two bytes. A line that was cut short does not count, and its row is
+measured again.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ class Run:
 
 
 def output_of(command: Sequence[str], context: Context) -> tuple[int, list[str]]:
-    """Run a program for as long as the stage has time; return its status and the lines that it has printed."""
+    """Run a program for as long as the stage has time; return its status and what it has printed, by line."""
     try:
         done = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=max(context.left_s, 1.0)

@@ -74,7 +74,7 @@ EVIDENCE = Evidence(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return 0 if it is done and right, 1 if something is wrong, 3 if it is to go on."""
+    """Run the command line; return 0 if it is done and right, 1 if something is wrong, 3 to go on."""
     options = _parser().parse_args(arguments)
     try:
         commands = {"fetch": _fetch, "slim": _slim, "cut": _cut, "bring": _bring, "run": _run}

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -306,28 +305,6 @@ def test_mapped_memory_is_shared_with_a_gpu_by_policy(stub, monkeypatch, tmp_pat
     stub.answer(integrated=1)
     assert MappedBuffer(1 << 20, backend=Pool(stub.backend())).choice("GPU:0").zero_copy
     assert buffer.turn is Turn.WRITE
-
-
-def test_driver_program_needs_no_tensorflow(library):
-    code = f"""
-import sys
-from scripts.gpu import check_zero_copy as driver
-from scripts.gpu.loading import without_tensorflow
-cuda, pool, dlpack = (without_tensorflow(f"zero_copy.{{name}}") for name in ("cuda", "pool", "dlpack"))
-lease = pool.Pool(cuda.CudaBackend(driver=cuda.Driver({str(library)!r}))).lease(4096)
-
-class Torch:
-    class utils:
-        class dlpack:
-            from_dlpack = staticmethod(lambda capsule: capsule)
-
-array, capsule = driver.mapped_tensor(Torch, lease, 1024)
-array[...] = 1
-head = dlpack._Tensor.from_address(dlpack._get_pointer(capsule, b"dltensor"))
-assert head.data == lease.block.device_address
-assert "tensorflow" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 def _any_other_library():

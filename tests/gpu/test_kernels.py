@@ -1,4 +1,4 @@
-"""The CUDA check where there is no GPU, and on one where there is."""
+"""The check of the CUDA kernels where there is no GPU, and on one where there is."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts.gpu import cuda_check, cuda_library
+from scripts.gpu import cuda_library, kernel_stages
 from scripts.gpu.cuda_arrays import NumpyArrays
 from scripts.gpu.cuda_library import KernelError, Kernels, Shape
+from scripts.gpu.record import Record
+from scripts.gpu.stages import Context, Unavailable
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
@@ -63,23 +65,28 @@ def test_machine_without_tensorflow_can_check() -> None:
     code = """
 import sys
 sys.modules["tensorflow"] = sys.modules["keras"] = None
-from scripts.gpu import cuda_check
-from scripts.bench.conv_shapes import LAYERS
+from scripts.gpu import evidence
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
-@needs_compiler
-def test_emulated_check_passes_and_says_so(capsys) -> None:
-    assert cuda_check.main(["--emulate"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3 * 7
-    assert all(line.startswith("emulated, ") for line in lines)
+def checked(directory: Path, *, emulate: bool = True) -> list[dict]:
+    """Returns the rows of the check."""
+    record = Record(directory, "check", fingerprint="", emulated=emulate)
+    kernel_stages.check(Context(record, directory, emulate=emulate, quick=True, deadline_s=float("inf")))
+    return record.rows
 
 
 @needs_compiler
-def test_wrong_result_is_told(capsys, monkeypatch, library) -> None:
-    monkeypatch.setattr(cuda_check, "compile_kernels", lambda directory, emulate: library)
+def test_the_emulated_check_finds_nothing_wrong(tmp_path) -> None:
+    rows = checked(tmp_path)
+    assert len(rows) >= 6
+    assert not [row for row in rows if row["wrong"]]
+    assert {len(row["errors"]) for row in rows} == {2, 7}  # of an epilogue, and of a shape
+
+
+@needs_compiler
+def test_wrong_result_is_told(tmp_path, monkeypatch) -> None:
     right = NumpyArrays.expected
 
     def wrong(self, *arguments):
@@ -87,10 +94,8 @@ def test_wrong_result_is_told(capsys, monkeypatch, library) -> None:
         return y, dx * 1.001, dfilters
 
     monkeypatch.setattr(NumpyArrays, "expected", wrong)
-    assert cuda_check.main(["--emulate"]) == 1
-    told = [line for line in capsys.readouterr().out.splitlines() if "TOO LARGE" in line]
-    assert len(told) == 6
-    assert all("input gradient" in line for line in told)
+    told = {what for row in checked(tmp_path) for what in row["wrong"]}
+    assert told == {"implicit_gemm, input gradient", "implicit_gemm_tf32, input gradient"}
 
 
 @needs_compiler
@@ -109,18 +114,18 @@ def test_missing_compiler_is_named(monkeypatch, tmp_path) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is installed")
-def test_missing_oracle_is_named(capsys) -> None:
-    assert cuda_check.main([]) == 1
-    assert "PyTorch" in capsys.readouterr().err
+def test_missing_oracle_is_named(tmp_path) -> None:
+    with pytest.raises(Unavailable, match="PyTorch"):
+        checked(tmp_path, emulate=False)
 
 
 @pytest.mark.gpu
-def test_kernels_on_a_gpu() -> None:
+def test_kernels_on_a_gpu(tmp_path) -> None:
     if shutil.which("nvidia-smi") is None or shutil.which("nvcc") is None:
         pytest.skip("no GPU, or no nvcc")
     # In a process without TensorFlow: PyTorch has crashed in one that had loaded its CUDA libraries.
     done = subprocess.run(
-        [sys.executable, "-m", "scripts.gpu.cuda_check"],
+        [sys.executable, "-m", "scripts.gpu.evidence", "--only", "build", "check", "--output", str(tmp_path)],
         cwd=Path(__file__).parents[2],
         env={name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"},
         capture_output=True,
