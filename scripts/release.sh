@@ -16,7 +16,9 @@ if ! grep -q "^## $version" CHANGELOG.md; then
 fi
 # 3: vulnerabilities could not be looked up here, which the person who releases has to do elsewhere.
 audited=0
-scripts/audit.sh || audited=$?
+bill=$(mktemp)
+trap 'rm -f "$bill"' EXIT
+scripts/audit.sh --sbom "$bill" || audited=$?
 if [ "$audited" -ne 0 ] && [ "$audited" -ne 3 ]; then
   exit "$audited"
 fi
@@ -24,11 +26,11 @@ rm -rf dist
 "$python" -c "from setuptools.build_meta import build_sdist; print(build_sdist('dist'))" > /dev/null
 scripts/wheel.sh
 scripts/wheel.sh --pure > /dev/null
-"$python" scripts/supply.py sbom "dist/overlap_train-$version.cdx.json"
+if [ -s "$bill" ]; then cp "$bill" "dist/overlap_train-$version.cdx.json"; fi
 # In an environment of its own: the lock is for what trains and tests.
 checked=1
 tools=$(mktemp -d)
-trap 'rm -rf "$tools"' EXIT
+trap 'rm -rf "$bill" "$tools"' EXIT
 if "$python" -m venv "$tools" && "$tools/bin/python" -m pip install --quiet --disable-pip-version-check twine; then
   "$tools/bin/python" -m twine check --strict dist/*.whl dist/*.tar.gz
 else
@@ -40,6 +42,7 @@ scripts/test.sh tests/test_wheel.py tests/conv/test_bundled.py
 left=()
 [ "$checked" -eq 1 ] || left+=("twine check --strict dist/*.whl dist/*.tar.gz, where twine can be installed")
 [ "$audited" -eq 0 ] || left+=("scripts/audit.sh, where pip-audit and its service can be reached")
+[ -s "$bill" ] || left+=("scripts/audit.sh --sbom dist/overlap_train-$version.cdx.json, where it can be made")
 left+=(
   "git tag -s v$version -m 'overlap_train $version' && git push origin v$version"
   "twine upload dist/*-none-any.whl dist/*.tar.gz"

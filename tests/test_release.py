@@ -14,13 +14,12 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "release.sh"
-# Does what the script asks Python for: a version, a source distribution, a bill of materials, an environment.
+# Does what the script asks Python for: a version, a source distribution, an environment.
 PYTHON = """#!/usr/bin/env bash
 echo "python $*" >> calls
 case "$*" in
   *__version__*) echo 1.2.3 ;;
   *build_sdist*) mkdir -p dist && touch dist/overlap_train-1.2.3.tar.gz ;;
-  *sbom*) touch "${@: -1}" ;;
   *venv*) exit "${VENV:-1}" ;;
 esac
 """
@@ -37,7 +36,7 @@ def project(tmp_path):
     shutil.copy(SCRIPT, tmp_path / "scripts" / "release.sh")
     made = {
         "setup.sh": STUB,
-        "audit.sh": STUB + 'exit "${AUDIT:-0}"\n',
+        "audit.sh": STUB + '[ -n "${NO_BILL:-}" ] || echo {} > "$2"; exit "${AUDIT:-0}"\n',
         "test.sh": STUB + 'exit "${TESTS:-0}"\n',
     }
     made["wheel.sh"] = STUB + "mkdir -p dist && touch dist/overlap_train-1.2.3-py3-none-any.whl\n"
@@ -118,6 +117,7 @@ def test_what_is_vulnerable_or_fails_is_not_released(project, environment):
 
 
 def test_an_audit_that_could_not_look_is_left_to_the_person(project):
-    done = release(project, AUDIT="3")
+    done = release(project, AUDIT="3", NO_BILL="1")
     assert done.returncode == 0
     assert "scripts/audit.sh, where" in done.stdout
+    assert "scripts/audit.sh --sbom dist/overlap_train-1.2.3.cdx.json, where" in done.stdout
