@@ -34,12 +34,7 @@ ARGUMENTS: dict[str, Any] = {
 
 @dataclass
 class Run:
-    """What came of a training.
-
-    Attributes:
-        values: numbers by name, which are compared.
-        trainer: that made it; None under Keras.
-    """
+    """What came of a training: numbers that are compared, and the trainer; None under Keras."""
 
     values: Mapping[str, Any]
     trainer: Trainer | None = field(default=None, repr=False)
@@ -78,12 +73,7 @@ def plateau() -> keras.callbacks.Callback:
 def both_ways(
     train: Callable[[Any], Mapping[str, Any] | None], make: Callable[[], keras.Model] = build
 ) -> tuple[Callable[[], Run], Callable[[], Run]]:
-    """Returns the `stock` and `ours` of a client that trains by one call of `fit`.
-
-    Args:
-        train: calls the `fit` of what it is given, a model or a `Trainer`; may return more values by name.
-        make: returns the model.
-    """
+    """Returns the `stock` and `ours` of a client that trains by one call of `fit`."""
 
     def stock() -> Run:
         model = make()

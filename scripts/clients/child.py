@@ -60,12 +60,7 @@ def difference(actual: Run, expected: Run) -> str | None:
 
 
 def refusal(actual: Run, expected: str | None) -> str | None:
-    """Returns what is wrong with how a training was validated, or None.
-
-    Args:
-        actual: the training.
-        expected: what the reason for validating in step has to name; None if it is to overlap.
-    """
+    """Returns what is wrong with how a training was validated, or None."""
     trainer = actual.trainer
     if trainer is None or not trainer.accounts:
         return "nothing was trained by a Trainer"

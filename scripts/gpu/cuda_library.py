@@ -87,17 +87,13 @@ class Kernels:
     def __init__(self, path: Path) -> None:
         self._library = ctypes.CDLL(str(path))
         self._library.overlap_conv_error_name.restype = ctypes.c_char_p
-        for what in (*DIRECTIONS, "epilogue_gradient"):
+        for what in DIRECTIONS:
             getattr(self._library, f"overlap_conv_{what}_workspace").restype = ctypes.c_longlong
 
     def workspace(self, shape: Shape, direction: str, algorithm: str) -> int:
         """Return how many floats of workspace one of DIRECTIONS needs, 0 for none."""
         function = getattr(self._library, f"overlap_conv_{direction}_workspace")
         return int(function(ctypes.byref(shape), ALGORITHMS[algorithm]))
-
-    def epilogue_workspace(self, pixels: int, channels: int) -> int:
-        sizes = ctypes.c_longlong(pixels), ctypes.c_longlong(channels)
-        return int(self._library.overlap_conv_epilogue_gradient_workspace(*sizes))
 
     def forward(self, shape: Shape, x: int, filters: int, y: int, algorithm: str, workspace: int) -> None:
         operands = *_pointers(x, filters, 0), 0, *_pointers(y)  # no bias, no ReLU
@@ -115,20 +111,12 @@ class Kernels:
         operands = _pointers(x, dy, dfilters)
         self._launch("filter_gradient", shape, *operands, ALGORITHMS[algorithm], workspace=workspace)
 
-    def epilogue_gradient(
-        self, pixels: int, channels: int, dy: int, y: int, dz: int, dbias: int, workspace: int
-    ) -> None:
-        sizes = ctypes.c_longlong(pixels), ctypes.c_longlong(channels)
-        self._checked("epilogue_gradient_cuda", *sizes, *_pointers(dy, y, dz, dbias, workspace), None)
-
     def _launch(self, name: str, shape: Shape, *operands: Any, workspace: int) -> None:
-        self._checked(f"{name}_cuda", ctypes.byref(shape), *operands, *_pointers(workspace), None)
-
-    def _checked(self, name: str, *arguments: Any) -> None:
-        error = getattr(self._library, f"overlap_conv_{name}")(*arguments)
+        name = f"overlap_conv_{name}_cuda"
+        error = getattr(self._library, name)(ctypes.byref(shape), *operands, *_pointers(workspace), None)
         if error:
             text = self._library.overlap_conv_error_name(error).decode()
-            raise KernelError(f"overlap_conv_{name} failed with {text} ({error})")
+            raise KernelError(f"{name} failed with {text} ({error})")
 
 
 def _pointers(*addresses: int) -> list[ctypes.c_void_p]:

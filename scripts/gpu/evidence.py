@@ -21,9 +21,8 @@ EVIDENCE = Evidence(
     "",
     (
         Stage("build", kernel_stages.build, 120, _SOURCES),
-        Stage("check", kernel_stages.check, 150, _SOURCES),
+        Stage("check", kernel_stages.check, 200, _SOURCES),
         Stage("timing", timing_stages.timing, 200, (*_SOURCES, "scripts/gpu/timing_stages.py")),
-        Stage("sanitize", kernel_stages.sanitize, 150, _SOURCES),
     ),
     SECTIONS,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from scripts.gpu.cuda_library import DIRECTIONS
-from scripts.gpu.page import Row, Section, table
+from scripts.gpu.page import Row, Section, table, wrong_rows
 from scripts.gpu.timing_stages import AGAINST, BARS, PRECISION, geometric_means
 
 __all__ = ["SECTIONS"]
@@ -22,19 +22,8 @@ def _build(rows: list[Row]) -> str:
 
 
 def _check(rows: list[Row]) -> str:
-    largest: dict[str, float] = {}
-    for row in rows:
-        for what, error in row["errors"].items():
-            largest[what] = max(largest.get(what, 0.0), error)
-    wrong = [f"- {row['key']}: {', '.join(row['wrong'])}" for row in rows if row["wrong"]]
-    head = "No result is wrong." if not wrong else "**Wrong results:**\n\n" + "\n".join(wrong)
-    text = f"{head} {len(rows)} shapes, each by every kernel that takes it, against double precision:"
-    return f"{text}\n\n{table(('kernel', 'largest relative error'), sorted(largest.items()))}"
-
-
-def _sanitize(rows: list[Row]) -> str:
     return table(
-        ("tool", "found nothing", "last words"),
+        ("check", "found nothing", "last words"),
         [
             (row["key"], "yes" if row["clean"] else "**no**", " / ".join(row["last_words"][-2:]))
             for row in rows
@@ -67,7 +56,7 @@ def _timing(rows: list[Row]) -> str:
     bars = _bars(means, emulated=any(row.get("emulated") for row in rows))
     return (
         f"Times as fast as cuDNN (geometric means over layers):\n\n{ratios}\n\n{bars}\n\n"
-        f"Medians of the rounds:\n\n{medians}{''.join(map(_precision, precisions))}"
+        f"Medians of the rounds:\n\n{medians}{''.join(map(_precision, precisions))}{wrong_rows(rows)}"
     )
 
 
@@ -97,7 +86,6 @@ def _bars(means: dict[str, Any], *, emulated: bool) -> str:
 
 SECTIONS = (
     Section("build", "What the kernels compile to", _build),
-    Section("check", "Results against double precision", _check),
-    Section("sanitize", "compute-sanitizer", _sanitize),
+    Section("check", "Results against double precision, also under compute-sanitizer", _check),
     Section("timing", "Beside cuDNN", _timing),
 )

@@ -91,13 +91,7 @@ def _entries(library: bytearray, at: int) -> tuple[list[_Entry], int]:
 
 
 def slim(wheels: Path, into: Path, *, generation: int) -> None:
-    """Pack all wheels of a folder anew, small; takes some minutes of each core.
-
-    Args:
-        wheels: as `fetch` has left them.
-        into: another folder, made if need be.
-        generation: of the card: 75, 80, 90.
-    """
+    """Pack all wheels of a folder anew, small; takes some minutes of each core."""
     into.mkdir(parents=True, exist_ok=True)
     files = sorted(wheels.glob("*.whl"), key=lambda path: -path.stat().st_size)
     with ProcessPoolExecutor(os.cpu_count()) as pool:
@@ -122,10 +116,6 @@ def _pack(wheel: Path, target: Path, generation: int) -> None:
 
 def lend(folder: Path, search: list[Path]) -> list[Path]:
     """Link CUDA 13's libraries under CUDA 12's names, where TensorFlow's own were not brought.
-
-    Args:
-        folder: for the links.
-        search: folders with libraries, the first that has one wins.
 
     Returns:
         What LD_LIBRARY_PATH needs: the folder, and those in which something was found.

@@ -1,17 +1,23 @@
-"""How fast the kernels are, next to cuDNN over whole networks."""
+"""How fast the kernels are, next to cuDNN by PyTorch over whole networks, and whether they are right there.
+
+Time is that of CUDA's events. Emulated, the CPU's clock and NumPy stand in.
+"""
 
 from __future__ import annotations
 
 import math
+import random
 import statistics
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from scripts.gpu.clocks import Clock, Samples, interleave, median_ratio
+import numpy as np
+
+from scripts.bench.conv_shapes import LAYERS, Layer
 from scripts.gpu.cuda_library import DIRECTIONS, Kernels, Shape
-from scripts.gpu.kernel_stages import arrays_of, kernels_of
-from scripts.gpu.shapes import LAYERS, layer_shape, shrunk
-from scripts.gpu.stages import Context
+from scripts.gpu.kernel_stages import kernels_of
+from scripts.gpu.stages import Context, Unavailable
 
 __all__ = ["AGAINST", "BARS", "PRECISION", "geometric_means", "timing"]
 
@@ -21,16 +27,18 @@ AGAINST = {"ours_fp32": "cudnn_fp32", "ours_tf32": "cudnn_tf32"}
 _ALGORITHMS = {"ours_fp32": "implicit_gemm", "ours_tf32": "implicit_gemm_tf32"}
 _BATCH = 8
 PRECISION = "precision of cuDNN"
-_FP32_BOUND = 1e-5
+# Largest relative error of cuDNN's fp32, and of ours; tensor cores round to TF32, and cut their sums off.
+_FP32_BOUND, _BOUNDS = 1e-5, {"ours_fp32": 1e-5, "ours_tf32": 2e-3}
 _LAYER_S = 0.5
+_LEAST_MS = 0.2  # events resolve half a microsecond
+_MOST_REPEATS = 50
 
 Contestants = dict[str, Callable[[], object]]
 
 
 def timing(context: Context) -> dict[str, Any]:
     """Time ours and cuDNN on each layer of U-Net, VGG16 and ResNet50: a row for each layer and direction."""
-    arrays, kernels = arrays_of(context), kernels_of(context)
-    clock = Clock(getattr(arrays, "torch", None))
+    torch, kernels = None if context.emulate else _torch(), kernels_of(context)
     networks = {
         name: LAYERS[name][: 2 if context.emulate else None] for name in ("unet", "vgg16", "resnet50")
     }
@@ -39,25 +47,87 @@ def timing(context: Context) -> dict[str, Any]:
     ]
     for network, index, direction in context.todo(items, lambda item: " ".join(map(str, item))):
         layer = networks[network][index]
-        shape = layer_shape(shrunk(layer), 1) if context.emulate else layer_shape(layer, _BATCH)
-        contestants = Ours(kernels, arrays, shape).contestants(direction)
-        contestants |= theirs(arrays, shape, direction)
-        rounds = 3 if context.emulate else 21
-        samples = interleave(clock, contestants, rounds=rounds, budget_s=_LAYER_S)
+        shape = _shape(_shrunk(layer), 1) if context.emulate else _shape(layer, _BATCH)
+        ours = Ours(kernels, torch, shape)
+        contestants = ours.contestants(direction) | theirs(torch, shape, direction)
+        samples = interleave(torch, contestants, rounds=3 if context.emulate else 21, budget_s=_LAYER_S)
         row = {"network": network, "layer": str(shape), "count": layer.count, "direction": direction}
+        row |= {"gflop": 2e-9 * math.prod(shape.y) * shape.k_h * shape.k_w * shape.in_c}
         key = f"{network} {index} {direction}"
-        context.record.add(key, row | {"gflop": _gflop(shape)} | _figures(samples))
-    if clock.is_cuda and not context.record.has(PRECISION):
-        context.record.add(PRECISION, _precision_of_cudnn(arrays, layer_shape(LAYERS["unet"][1], 1)))
+        context.record.add(key, row | _figures(samples) | ours.judged(direction))
+    if torch is not None and not context.record.has(PRECISION):
+        context.record.add(PRECISION, _precision_of_cudnn(torch, _shape(LAYERS["unet"][1], 1)))
     return {"geometric_means": geometric_means(context.record.rows)}
 
 
-def _gflop(shape: Shape) -> float:
-    return float(2e-9 * math.prod(shape.y) * shape.k_h * shape.k_w * shape.in_c)
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise Unavailable(f"PyTorch is needed here: {error}") from error
+    if not torch.cuda.is_available():
+        raise Unavailable("PyTorch sees no GPU; rehearse with --emulate")
+    torch.manual_seed(0)
+    return torch
 
 
-def _figures(samples: Samples) -> dict[str, Any]:
-    ratios = {name: median_ratio(samples, AGAINST[name], name) for name in AGAINST if name in samples}
+def _shape(layer: Layer, batch: int) -> Shape:
+    """Return a network's layer, padded as its Keras model does."""
+    image = (batch, layer.height, layer.width, layer.inputs)
+    return Shape.of(image, layer.outputs, kernel=layer.kernel, stride=layer.stride)
+
+
+def _shrunk(layer: Layer) -> Layer:
+    """Return a layer that the emulator computes in a fraction of a second."""
+    most = min(layer.inputs, 8), min(layer.outputs, 8)
+    return Layer(6, 7, *most, kernel=layer.kernel, stride=layer.stride)
+
+
+def interleave(
+    torch: Any, contestants: Mapping[str, Callable[[], object]], *, rounds: int, budget_s: float
+) -> dict[str, list[float]]:
+    """Time contestants in rounds, each in an order of its own; return milliseconds by name, round by round.
+
+    No round is begun after `budget_s`, but there are three at least.
+    """
+    repeats = {}
+    for name, work in contestants.items():
+        _milliseconds(torch, work, 3)
+        once = max(_milliseconds(torch, work), 1e-4)
+        repeats[name] = max(1, min(_MOST_REPEATS, round(_LEAST_MS / once)))
+    samples: dict[str, list[float]] = {name: [] for name in contestants}
+    order, chance = list(contestants), random.Random(0)
+    end_s = time.monotonic() + budget_s
+    for done in range(rounds):
+        if done >= 3 and time.monotonic() > end_s:
+            break
+        chance.shuffle(order)
+        for name in order:
+            samples[name].append(_milliseconds(torch, contestants[name], repeats[name]))
+    return samples
+
+
+def _milliseconds(torch: Any, work: Callable[[], object], repeats: int = 1) -> float:
+    """Return the time of one run, of `repeats` in a row; waits until they are done."""
+    if torch is None:
+        began_s = time.perf_counter()
+        for _ in range(repeats):
+            work()
+        return (time.perf_counter() - began_s) * 1e3 / repeats
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(repeats):
+        work()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / repeats
+
+
+def _figures(samples: Mapping[str, list[float]]) -> dict[str, Any]:
+    ratios = {
+        ours: statistics.median(t / o for t, o in zip(samples[theirs], samples[ours], strict=True))
+        for ours, theirs in AGAINST.items()
+    }
     quartiles = {name: statistics.quantiles(times, n=4) for name, times in samples.items()}
     return {"milliseconds_quartiles": quartiles, "ratios": ratios}
 
@@ -82,14 +152,30 @@ def geometric_means(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str,
 class Ours:
     """Our kernels on one shape, with tensors that live as long as this."""
 
-    def __init__(self, kernels: Kernels, arrays: Any, shape: Shape) -> None:
-        self._kernels, self._shape = kernels, shape
-        self._tensors = [arrays.normal(*size) for size in (shape.x, shape.filters, shape.y)]
+    def __init__(self, kernels: Kernels, torch: Any, shape: Shape) -> None:
+        self._kernels, self._torch, self._shape = kernels, torch, shape
+        self.tensors = [_normal(torch, *size) for size in (shape.x, shape.filters, shape.y)]
         # One workspace for all: what is queued on one stream uses it in turn.
         needed = (kernels.workspace(shape, way, name) for way in DIRECTIONS for name in _ALGORITHMS.values())
-        self._tensors.append(arrays.filled(max(1, *needed)))
-        self._tensors += [arrays.filled(*size) for size in (shape.x, shape.filters, shape.y)]
-        self._at = [arrays.address(tensor) for tensor in self._tensors]
+        self.tensors.append(_normal(torch, max(1, *needed)))
+        self.tensors += [_normal(torch, *size) for size in (shape.x, shape.filters, shape.y)]
+        address = (lambda t: t.ctypes.data) if torch is None else (lambda t: t.data_ptr())
+        self._at = [int(address(tensor)) for tensor in self.tensors]
+
+    def judged(self, direction: str) -> dict[str, Any]:
+        """Return the errors of one direction, relative to double precision; nothing emulated."""
+        if self._torch is None:
+            return {}
+        dx, dfilters, y = self.tensors[-3:]
+        wanted = dict(zip(DIRECTIONS, _expected(self._torch, self._shape, *self.tensors[:3]), strict=True))
+        got = {"forward": y, "input_gradient": dx, "filter_gradient": dfilters}[direction]
+        errors = {}
+        for name, run in self.contestants(direction).items():
+            got.fill_(float("nan"))
+            run()
+            errors[name] = _error(got, wanted[direction])
+        wrong = [f"{name}: error {error:.1e}" for name, error in errors.items() if not error < _BOUNDS[name]]
+        return {"errors": errors, "wrong": wrong}
 
     def contestants(self, direction: str) -> Contestants:
         """Return what to run for a direction, by name."""
@@ -109,16 +195,36 @@ class Ours:
         return lambda: self._kernels.filter_gradient(self._shape, x, dy, dfilters, algorithm, workspace)
 
 
-def theirs(arrays: Any, shape: Shape, direction: str) -> Contestants:
-    """Return cuDNN by PyTorch in both precisions; emulated, NumPy's products under the same names."""
-    torch = getattr(arrays, "torch", None)
-    if torch is not None:
-        return {f"cudnn_{mode}": _cudnn(torch, arrays, shape, direction, mode) for mode in ("fp32", "tf32")}
-    operands = [arrays.normal(*size) for size in (shape.x, shape.filters, shape.y)]
-    return dict.fromkeys(("cudnn_fp32", "cudnn_tf32"), lambda: arrays.expected(shape, *operands))
+def _normal(torch: Any, *shape: int) -> Any:
+    if torch is None:
+        return np.random.default_rng(0).standard_normal(shape, np.float32)
+    return torch.randn(*shape, device="cuda")
 
 
-def _cudnn(torch: Any, arrays: Any, shape: Shape, direction: str, mode: str) -> Callable[[], object]:
+def _expected(torch: Any, shape: Shape, x: Any, filters: Any, dy: Any) -> tuple[Any, Any, Any]:
+    """Return y, dx and dfilters in double precision."""
+    top, bottom, left, right = shape.padding
+    x = x.double().permute(0, 3, 1, 2).requires_grad_()
+    filters = filters.double().permute(3, 2, 0, 1).requires_grad_()
+    padded = torch.nn.functional.pad(x, (left, right, top, bottom))
+    y = torch.nn.functional.conv2d(padded, filters, stride=(shape.stride_h, shape.stride_w))
+    dx, dfilters = torch.autograd.grad(y, (x, filters), dy.double().permute(0, 3, 1, 2))
+    return y.detach().permute(0, 2, 3, 1), dx.permute(0, 2, 3, 1), dfilters.permute(2, 3, 1, 0)
+
+
+def _error(got: Any, want: Any) -> float:
+    return float((got.double() - want).norm() / max(float(want.norm()), 1e-30))
+
+
+def theirs(torch: Any, shape: Shape, direction: str) -> Contestants:
+    """Return cuDNN by PyTorch in both precisions; emulated, sums by NumPy under the same names."""
+    if torch is None:
+        x = _normal(None, *shape.x)
+        return dict.fromkeys(AGAINST.values(), x.sum)
+    return {f"cudnn_{mode}": _cudnn(torch, shape, direction, mode) for mode in ("fp32", "tf32")}
+
+
+def _cudnn(torch: Any, shape: Shape, direction: str, mode: str) -> Callable[[], object]:
     """Return one direction by cuDNN: channels last, its own search for the best algorithm.
 
     What is padded unevenly is padded beforehand, in its favour.
@@ -126,13 +232,13 @@ def _cudnn(torch: Any, arrays: Any, shape: Shape, direction: str, mode: str) -> 
     top, bottom, left, right = shape.padding
     even = (top, left) == (bottom, right)
     padding = (top, left) if even else (0, 0)
-    x = arrays.normal(*shape.x).permute(0, 3, 1, 2)
+    x = _normal(torch, *shape.x).permute(0, 3, 1, 2)
     if not even:
         x = torch.nn.functional.pad(x, (left, right, top, bottom))
     x = x.contiguous(memory_format=torch.channels_last)
-    filters = arrays.normal(shape.out_c, shape.in_c, shape.k_h, shape.k_w)
+    filters = _normal(torch, shape.out_c, shape.in_c, shape.k_h, shape.k_w)
     filters = filters.contiguous(memory_format=torch.channels_last)
-    dy = arrays.normal(*shape.y).permute(0, 3, 1, 2)
+    dy = _normal(torch, *shape.y).permute(0, 3, 1, 2)
     stride = (shape.stride_h, shape.stride_w)
     wanted = [direction == "input_gradient", direction == "filter_gradient", False]
 
@@ -147,16 +253,16 @@ def _cudnn(torch: Any, arrays: Any, shape: Shape, direction: str, mode: str) -> 
     return run
 
 
-def _precision_of_cudnn(arrays: Any, shape: Shape) -> dict[str, Any]:
+def _precision_of_cudnn(torch: Any, shape: Shape) -> dict[str, Any]:
     """Return cuDNN's errors in both modes: whether what is called fp32 is."""
-    x, filters = arrays.normal(*shape.x), arrays.normal(*shape.filters)
-    want, _, _ = arrays.expected(shape, x, filters, arrays.normal(*shape.y))
+    x, filters, dy = (_normal(torch, *size) for size in (shape.x, shape.filters, shape.y))
+    want, _, _ = _expected(torch, shape, x, filters, dy)
     nchw, oihw = x.permute(0, 3, 1, 2), filters.permute(3, 2, 0, 1)
     errors = {}
     for mode in ("fp32", "tf32"):
-        _precision(arrays.torch, mode)
-        y = arrays.torch.nn.functional.conv2d(nchw, oihw, padding=(shape.pad_top, shape.pad_left))
-        errors[mode] = arrays.error(y.permute(0, 2, 3, 1), want)
+        _precision(torch, mode)
+        y = torch.nn.functional.conv2d(nchw, oihw, padding=(shape.pad_top, shape.pad_left))
+        errors[mode] = _error(y.permute(0, 2, 3, 1), want)
     wrong = [] if errors["fp32"] < _FP32_BOUND else ["what PyTorch was told to compute in fp32 is not"]
     return {"errors": errors, "wrong": wrong}
 

@@ -8,16 +8,16 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from scripts.gpu import cuda_library, kernel_stages
-from scripts.gpu.cuda_arrays import NumpyArrays
+from scripts.gpu import cuda_library, kernel_stages, timing_stages
 from scripts.gpu.cuda_library import KernelError, Kernels, Shape
 from scripts.gpu.record import Record
-from scripts.gpu.stages import Context, Unavailable
+from scripts.gpu.stages import Context, Unavailable, output_of
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
@@ -47,20 +47,6 @@ def test_uneven_padding_goes_behind(size, kernel, stride, same, want) -> None:
     assert (shape.out_h, shape.padding[:2]) == want
 
 
-def test_oracle_agrees_with_tensorflow() -> None:
-    import tensorflow as tf
-
-    arrays, shape = NumpyArrays(), Shape.of((2, 8, 7, 3), 4, stride=2)
-    x, filters, dy = arrays.normal(*shape.x), arrays.normal(*shape.filters), arrays.normal(*shape.y)
-    y, dx, dfilters = arrays.expected(shape, x, filters, dy)
-    with tf.GradientTape() as tape:
-        at = tf.Variable(x), tf.Variable(filters)
-        stock = tf.nn.conv2d(*at, 2, "SAME")
-    by_x, by_filters = tape.gradient(stock, at, dy)
-    for ours, theirs in ((y, stock), (dx, by_x), (dfilters, by_filters)):
-        np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-4, atol=1e-4)
-
-
 def test_machine_without_tensorflow_can_check() -> None:
     code = """
 import sys
@@ -70,32 +56,38 @@ from scripts.gpu import evidence
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
-def checked(directory: Path, *, emulate: bool = True) -> list[dict]:
-    """Returns the rows of the check."""
-    record = Record(directory, "check", fingerprint="", emulated=emulate)
-    kernel_stages.check(Context(record, directory, emulate=emulate, quick=True, deadline_s=float("inf")))
+def checked(directory: Path) -> list[dict]:
+    """Returns the rows of the emulated check."""
+    record = Record(directory, "check", fingerprint="", emulated=True)
+    deadline_s = time.monotonic() + 200
+    kernel_stages.check(Context(record, directory, emulate=True, quick=True, deadline_s=deadline_s))
     return record.rows
 
 
 @needs_compiler
 def test_the_emulated_check_finds_nothing_wrong(tmp_path) -> None:
-    rows = checked(tmp_path)
-    assert len(rows) >= 6
-    assert not [row for row in rows if row["wrong"]]
-    assert {len(row["errors"]) for row in rows} == {2, 7}  # of an epilogue, and of a shape
+    (row,) = checked(tmp_path)
+    assert (row["key"], row["clean"]) == ("test", True)
 
 
 @needs_compiler
-def test_wrong_result_is_told(tmp_path, monkeypatch) -> None:
-    right = NumpyArrays.expected
+def test_the_check_says_what_a_failing_test_says(tmp_path, monkeypatch) -> None:
+    failing = ["sh", "-c", "echo 1 of 9 results is wrong; exit 1"]
+    monkeypatch.setattr(kernel_stages, "output_of", lambda _, context: output_of(failing, context))
+    (row,) = checked(tmp_path)
+    assert not row["clean"]
+    assert row["last_words"] == ["1 of 9 results is wrong"]
 
-    def wrong(self, *arguments):
-        y, dx, dfilters = right(self, *arguments)
-        return y, dx * 1.001, dfilters
 
-    monkeypatch.setattr(NumpyArrays, "expected", wrong)
-    told = {what for row in checked(tmp_path) for what in row["wrong"]}
-    assert told == {"implicit_gemm, input gradient", "implicit_gemm_tf32, input gradient"}
+@needs_compiler
+@pytest.mark.parametrize("direction", cuda_library.DIRECTIONS)
+def test_the_emulated_kernels_give_numbers_where_their_results_go(library, direction) -> None:
+    ours = timing_stages.Ours(Kernels(library), None, Shape.of((1, 6, 7, 3), 4))
+    results = dict(zip(("input_gradient", "filter_gradient", "forward"), ours.tensors[-3:], strict=True))
+    for run in ours.contestants(direction).values():
+        results[direction].fill(np.nan)
+        run()
+        assert np.isfinite(results[direction]).all()
 
 
 @needs_compiler
@@ -115,8 +107,10 @@ def test_missing_compiler_is_named(monkeypatch, tmp_path) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is installed")
 def test_missing_oracle_is_named(tmp_path) -> None:
+    record = Record(tmp_path, "timing", fingerprint="", emulated=False)
+    context = Context(record, tmp_path, emulate=False, quick=True, deadline_s=float("inf"))
     with pytest.raises(Unavailable, match="PyTorch"):
-        checked(tmp_path, emulate=False)
+        timing_stages.timing(context)
 
 
 @pytest.mark.gpu

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from overlap_train.conv import build as conv_build
-from scripts.gpu import shapes
 from scripts.gpu.driver import results_directory
 from scripts.gpu.evidence import EVIDENCE
 from scripts.gpu.page import EMULATED
@@ -86,18 +84,6 @@ def test_machine_without_a_gpu_is_told_and_nothing_is_written(tmp_path, argument
     store = ["--store", str(tmp_path / "store")] if rest else []
     run(script, *rest, *store, "--output", str(tmp_path / "results"), status=1)
     assert not (tmp_path / "results").exists()
-
-
-def test_no_shape_of_the_cpu_tests_is_left_out() -> None:
-    source = (conv_build.NATIVE_SOURCES / "kernels_test.cc").read_text()
-    pattern = r"push_back\(MakeCase\((\d+), (\d+), (\d+), (\d+), (\d+), (\d+), (\d+), (true|false)\)"
-    wanted = {
-        shapes.Case(*map(int, match[:7]), same=match[7] == "true") for match in re.findall(pattern, source)
-    }
-    assert len(wanted) > 15
-    everything = set(shapes.cases())
-    assert wanted <= everything
-    assert len(everything) == 216 + len(wanted)
 
 
 def test_results_of_yesterday_are_gone_on_with(tmp_path) -> None:
