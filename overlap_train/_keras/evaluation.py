@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-from keras.src.backend.tensorflow.trainer import TFEpochIterator
 
 from overlap_train._keras import methods
+from overlap_train._keras.names import TFEpochIterator
 
 __all__ = ["evaluate_as_in_fit", "forget_evaluation", "has_own_test_function", "test_function"]
 
