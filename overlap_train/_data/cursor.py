@@ -244,6 +244,7 @@ class Cursor:
         others = self.feed.recall(state.drawn, state.data)
         self._marked = state.data.get("marked", state.epochs)
         self._told_ended, self._told_begun = self._marked, self._marked + ("marked" in state.data)
+        self.feed.skip_epochs(self._marked)
         self.restore(state)
         return others
 

@@ -325,6 +325,9 @@ class IteratorFeed(Feed):
     def begin_epoch(self) -> None:
         self._pipeline.begin_epoch()
 
+    def skip_epochs(self, count: int) -> None:
+        self._pipeline.skip_epochs(count)
+
     def end_epoch(self) -> None:
         self._pipeline.end_epoch()
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from overlap_train._data.drawing import all_batches
 from overlap_train._data.pipeline_facts import without_autotune
-from overlap_train._keras.data import Arrays, row_order
+from overlap_train._keras.data import Arrays, row_order, row_shuffling
 from overlap_train._keras.randomness import global_seed
 from overlap_train._support.threads import leaves_nothing
 
@@ -26,8 +26,9 @@ class RowOrders:
     """The order of the rows in each pass, int64[num_samples]. Belongs to the training thread.
 
     Keras's pipeline draws from the global seed alone, anew in each pass: with one, all passes have the same
-    order, which is drawn once. Without one, the next order is drawn in a thread of its own while a pass is
-    trained, or when it is asked for if it is short; orders are kept until nobody can roll back to them.
+    order, which is drawn once, as where Keras shuffles without drawing (`row_shuffling`). Otherwise the next
+    order is drawn in a thread of its own while a pass is trained, or when it is asked for if it is short;
+    orders are kept until nobody can roll back to them.
 
     The global seed counts that is set when this is made, as with Keras's pipeline, or that a training had
     which goes on here.
@@ -47,10 +48,11 @@ class RowOrders:
         """Draws all orders under a global seed, or without one."""
         num_samples, _, shuffle = self._rows
         self.seed = seed
-        self._repeats = not shuffle or seed is not None
+        fixed = bool(shuffle) and row_shuffling() == "fixed"
+        self._repeats = not shuffle or seed is not None or fixed
         self._ahead = not self._repeats and (shuffle == "batch" or num_samples > _MOST_AT_ONCE)
         with global_seed(seed):
-            self._draw = _drawing(*self._rows, seed)
+            self._draw = _drawing(*self._rows, seed, fixed=fixed)
         self._kept: dict[int, tf.Tensor] = {}
         self._next: concurrent.futures.Future[tf.Tensor] | None = None
 
@@ -97,7 +99,7 @@ def in_background(function: Callable[[], _T], name: str) -> concurrent.futures.F
 
 
 def _drawing(
-    num_samples: int, batch_size: int, shuffle: bool | str, seed: int | None
+    num_samples: int, batch_size: int, shuffle: bool | str, seed: int | None, *, fixed: bool
 ) -> Callable[[], tf.Tensor]:
     """Returns what draws the order of a pass.
 
@@ -106,10 +108,11 @@ def _drawing(
     """
     if not shuffle:
         return lambda: tf.range(num_samples, dtype=tf.int64)
-    if seed is None and shuffle != "batch":
+    repeats = seed is not None or fixed
+    if not repeats and shuffle != "batch":
         shuffled = _shuffled()
         return lambda: tf.identity(shuffled(tf.constant(num_samples, tf.int64)))  # to the device that trains
-    if seed is None or num_samples > _MOST_REMEMBERED:
+    if not repeats or num_samples > _MOST_REMEMBERED:
         passes = _passes(num_samples, batch_size, shuffle)
         return lambda: _first(passes)
     order = _remembered(num_samples, batch_size if shuffle == "batch" else 0, shuffle, seed)
@@ -124,8 +127,8 @@ def _shuffled() -> Callable[[tf.Tensor], tf.Tensor]:
 
 
 @functools.lru_cache(maxsize=4)
-def _remembered(num_samples: int, batch_size: int, shuffle: bool | str, seed: int) -> tf.Tensor:
-    """Returns the order that Keras's pipeline draws under the global seed, which has to be set."""
+def _remembered(num_samples: int, batch_size: int, shuffle: bool | str, seed: int | None) -> tf.Tensor:
+    """Returns the order that Keras's pipeline has in each pass under the global seed, which has to be set."""
     return _first(_passes(num_samples, batch_size, shuffle))
 
 

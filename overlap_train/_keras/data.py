@@ -40,6 +40,7 @@ __all__ = [
     "recognize",
     "require_usable",
     "row_order",
+    "row_shuffling",
     "split_validation",
     "warn_out_of_data",
     "without_optionals",
@@ -117,6 +118,11 @@ class Pipeline:
         """Tells the user's data that an epoch is over (`PyDataset.on_epoch_end`)."""
         self._adapter.on_epoch_end()
 
+    def skip_epochs(self, count: int) -> None:
+        """Counts epochs that ended in another process; Keras 3.16 shuffles a `PyDataset` by it (`_epoch`)."""
+        if isinstance(getattr(self._adapter, "_epoch", None), int):
+            self._adapter._epoch += count
+
 
 @dataclass(frozen=True, eq=False)
 class Arrays:
@@ -150,6 +156,27 @@ def row_order(num_samples: int, batch_size: int, shuffle: bool | str) -> tf.data
     rows = tf.range(num_samples, dtype=tf.int64)
     size = batch_size if shuffle == "batch" else num_samples
     return ArrayDataAdapter(rows, batch_size=size, shuffle=shuffle).get_tf_dataset()
+
+
+@functools.cache
+def row_shuffling() -> Literal["random", "fixed", "counted"]:
+    """Return how Keras shuffles rows: it draws an order for each pass, or has one, or one for each epoch.
+
+    It draws up to Keras 3.15. Later adapters count epochs (`_epoch`) and shuffle without drawing, by a number
+    that the pipeline holds; whether that number moves with the epochs is tried.
+    """
+    adapter = ArrayDataAdapter(tf.range(64), batch_size=64, shuffle=True)
+    if not hasattr(adapter, "_epoch"):
+        return "random"
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    passes = adapter.get_tf_dataset().with_options(options)
+    graph = tf.raw_ops.DatasetToGraphV2(input_dataset=passes._variant_tensor, external_state_policy=1)
+    if b"RandomShuffle" in graph.numpy():
+        return "random"
+    first = next(iter(passes)).numpy()
+    adapter.on_epoch_end()
+    return "fixed" if (next(iter(passes)).numpy() == first).all() else "counted"
 
 
 def acts_at_epochs(data: Any) -> bool:
