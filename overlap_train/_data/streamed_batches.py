@@ -22,6 +22,7 @@ from overlap_train._data.pipeline import (
 )
 from overlap_train._data.pipeline import keeps_more_than_variables as is_hidden
 from overlap_train._keras.data import Pipeline
+from overlap_train._keras.evaluation import Pass
 
 __all__ = ["BatchStream", "StreamedBatches"]
 
@@ -189,6 +190,13 @@ class StreamedBatches:
         if given_up is not None:
             self._end_pass(given_up)
         return {"made": self._made, "passes": list(self._passes)}
+
+    def passed(self, made: Pass) -> None:
+        """Takes note of a validation that Keras has made, with iterators of its own."""
+        self._made += made.iterators
+        self.last_count = made.batches
+        if self.redraws:
+            self._passes.append((made.batches, made.ended))
 
     def go_on(self, stood: dict[str, Any]) -> None:
         """Has the next pass be the one that followed in another process. Nobody draws.

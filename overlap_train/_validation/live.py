@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -26,7 +25,10 @@ from overlap_train._training.step import require_logs
 from overlap_train.errors import ValidationWorkerError, worker_error
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
-__all__ = ["KerasEvaluation", "LiveRunner", "Validates", "is_of_hook", "live_failure"]
+__all__ = ["KerasEvaluation", "LiveRunner", "Validates", "live_failure"]
+
+
+_HOOKS = ("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end")
 
 
 class Validates(Protocol):
@@ -44,6 +46,8 @@ class LiveRunner:
         details: of its spans.
         rewindable: whether a validation can be made again.
         runs_python: it may; the training waits for it.
+        raised_by_hook: what a callback has raised in the last validation, which its caller may wait for, as
+            for that of a pruner.
     """
 
     live = True
@@ -67,6 +71,7 @@ class LiveRunner:
         self.in_step: str | None = reason
         self.details: Mapping[str, Any] = {"shard": 0}
         self.rewindable = rewindable
+        self.raised_by_hook: Exception | None = None
 
     def run(self, callbacks: keras.callbacks.CallbackList, snapshot: Snapshot | None) -> ShardOutcome:
         """Validates the model as it is.
@@ -76,13 +81,18 @@ class LiveRunner:
             snapshot: of the model as it is, for the record; None outside a fit.
         """
         start_s = time.monotonic()
-        logs = self._validate(callbacks)
+        self.raised_by_hook = None
+        with _HookErrors(callbacks, self._note):
+            logs = self._validate(callbacks)
         thread = threading.current_thread().name
         epoch, step = (snapshot.epoch, snapshot.step) if snapshot is not None else (None, None)
         span = Span("validate", thread, start_s, time.monotonic(), epoch, step, self.details)
         self._on_span(span)
         result = self._result(logs)
         return ShardOutcome(result, span, result)
+
+    def _note(self, error: Exception) -> None:
+        self.raised_by_hook = error
 
     def run_alone(self) -> ValidationResult:
         """Validates inside an epoch, where no callback is told and the training's metrics go on."""
@@ -117,11 +127,32 @@ class LiveRunner:
         return ValidationResult(dict(logs), (), self._state.read_metrics())
 
 
-def is_of_hook(error: BaseException) -> bool:
-    """Whether an exception comes from a callback, whose caller may wait for it, as for that of a pruner."""
-    hooks = ("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end")
-    codes = [getattr(keras.callbacks.CallbackList, hook).__code__ for hook in hooks]
-    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+class _HookErrors:
+    """Notes what the test hooks of a list raise: Keras takes its own frames out of the traceback."""
+
+    def __init__(
+        self, callbacks: keras.callbacks.CallbackList, note: Callable[[Exception], None]
+    ) -> None:
+        self._callbacks = callbacks
+        self._note = note
+
+    def __enter__(self) -> None:
+        for name in _HOOKS:
+            setattr(self._callbacks, name, self._noted(getattr(self._callbacks, name)))
+
+    def __exit__(self, *_: object) -> None:
+        for name in _HOOKS:
+            delattr(self._callbacks, name)
+
+    def _noted(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return hook(*args, **kwargs)
+            except Exception as error:
+                self._note(error)
+                raise
+
+        return called
 
 
 def live_failure(name: str, epoch: int, error: BaseException) -> ValidationWorkerError:
@@ -145,6 +176,7 @@ class KerasEvaluation:
         batch_size: as for `evaluate`.
         steps: as for `evaluate`.
         test_step: takes the place of the model's; None leaves that.
+        passed: told what each validation has drawn.
     """
 
     model: keras.Model
@@ -152,6 +184,7 @@ class KerasEvaluation:
     batch_size: int | None
     steps: int | None
     test_step: Callable[[Any], Mapping[str, Any]] | None = None
+    passed: Callable[[keras_evaluation.Pass], None] = lambda made: None
     _test_function: Any = None
 
     def __call__(self, callbacks: keras.callbacks.CallbackList) -> Mapping[str, Any]:
@@ -180,7 +213,8 @@ class KerasEvaluation:
 
     def _evaluate(self, callbacks: keras.callbacks.CallbackList) -> Mapping[str, Any]:
         with routes.entered(self.model, "evaluate"):
-            logs: Mapping[str, Any] = keras_evaluation.evaluate_as_in_fit(
+            logs, made = keras_evaluation.evaluate_as_in_fit(
                 self.model, self.data(), batch_size=self.batch_size, steps=self.steps, callbacks=callbacks
             )
+        self.passed(made)
         return {str(name): value for name, value in logs.items()}

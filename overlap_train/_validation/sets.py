@@ -183,6 +183,7 @@ def _live_runner(
     request: SetRequest, each: PreparedSet, state: ModelState, on_span: Callable[[Span], None]
 ) -> LiveRunner:
     model = request.model
+    streamed = each.batches if isinstance(each.batches, StreamedBatches) else None
     own = each.batches is not None and (request.preprocess is not None or not request.stock)
     validate = KerasEvaluation(
         model,
@@ -190,6 +191,7 @@ def _live_runner(
         batch_size=each.chosen.batch_size,
         steps=each.chosen.steps,
         test_step=_prepared_step(request) if own else None,
+        passed=(lambda made: None) if streamed is None else streamed.passed,
     )
     return LiveRunner(
         validate,

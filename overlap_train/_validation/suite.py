@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from overlap_train._inspection.metric_constants import Constants
 from overlap_train._snapshot import ModelState, Snapshot, Values
-from overlap_train._validation.live import LiveRunner, is_of_hook, live_failure
+from overlap_train._validation.live import LiveRunner, live_failure
 from overlap_train._validation.named_runner import NamedRunner
 from overlap_train._validation.pending import PendingEpoch, PendingValidation, merged_by_worker
 from overlap_train._validation.pool import CallersThread, WorkerPool
@@ -165,7 +165,7 @@ class ValidationSuite:
             try:
                 return runner.run(callbacks, snapshot)
             except Exception as error:
-                if is_of_hook(error):
+                if runner.raised_by_hook is error:
                     raise
                 if self._on_error == "retry" and attempt == 0:
                     continue

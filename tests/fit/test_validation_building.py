@@ -111,13 +111,6 @@ def test_devices_of_the_policy_come_before_those_of_the_replicas(asked):
     assert asked(trainer).devices == ("CPU:0",)
 
 
-def test_the_first_trace_of_a_model_is_known(asked):
-    made = sequential("sgd")
-    assert asked(Trainer(made)).first
-    module.Traces.of(made).get("test", module.keras_evaluation.test_function(made), "any", lambda: "trace")
-    assert not asked(Trainer(made)).first
-
-
 def test_a_suite_of_this_host_snapshots_what_training_and_validation_use(monkeypatch):
     outside = tf.Variable(3.0, name="outside")
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from overlap_train import ValidationPolicy, ValidationSet
 from overlap_train._snapshot import ModelState
 from overlap_train._validation.given_sets import GivenSets
-from overlap_train._validation.live import LiveRunner, OwnEvaluation, StepByStep
+from overlap_train._validation.live import KerasEvaluation, LiveRunner
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train._validation.set_request import SetRequest
 from overlap_train._validation.sets import build_suite, prepare_sets
@@ -105,7 +105,7 @@ def test_models_that_validate_by_themselves_are_live(kind, options, within, reas
             assert type(runner) is ValidationRunner
         else:
             assert type(runner) is LiveRunner
-            assert type(runner._validate) is (StepByStep if options else OwnEvaluation)
+            assert type(runner._validate) is KerasEvaluation
             assert suite.in_step == reason
 
 
