@@ -200,7 +200,7 @@ class FitBuilder:
         settings, feed, found = self._settings, self._request.feed, self._callbacks
         policy = settings.validation
         if settings.hosts.count > 1:  # which would have to keep the same number of batches
-            policy = dataclasses.replace(policy, replay_bytes=0)
+            policy = dataclasses.replace(policy, keep_bytes=0)
         watched = suite.runs_python or not feed.rewindable
         late = late_callbacks(found, watched=watched) if settings.hosts.count == 1 else []
         lag, reason = effective_lag(

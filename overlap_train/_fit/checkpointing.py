@@ -31,7 +31,7 @@ from overlap_train.options.checkpoint import CheckpointPolicy
 __all__ = ["build_resumer", "share_start"]
 
 # What of a `ValidationPolicy` a history may depend on.
-_SAID = ("backlog", "on_change", "on_error", "every_steps", "every_seconds", "join_batches")
+_SAID = ("backlog", "on_change", "on_error", "every_steps", "every_seconds")
 
 
 def build_resumer(

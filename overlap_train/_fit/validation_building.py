@@ -169,9 +169,7 @@ class SuiteBuilder:
         settings = self._settings
         as_they_are = listened_to(self._callbacks) or settings.preprocess or not settings.stock_validation
         as_they_are = as_they_are or any(map(may_set_before_tests, listeners(self._callbacks)))
-        if as_they_are or not settings.validation.join_batches:
-            return None
-        return functools.partial(rows_together, settings.model)
+        return None if as_they_are else functools.partial(rows_together, settings.model)
 
 
 def _written(prepared: PreparedSet) -> Sequence[CapturedVariable]:

@@ -130,9 +130,7 @@ class LiveRunner:
 class _HookErrors:
     """Notes what the test hooks of a list raise: Keras takes its own frames out of the traceback."""
 
-    def __init__(
-        self, callbacks: keras.callbacks.CallbackList, note: Callable[[Exception], None]
-    ) -> None:
+    def __init__(self, callbacks: keras.callbacks.CallbackList, note: Callable[[Exception], None]) -> None:
         self._callbacks = callbacks
         self._note = note
 

@@ -121,7 +121,7 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
     batches = make_batches(
         given,
         steps=request.given.steps(name),
-        cache_bytes=request.policy.cache_bytes,
+        cache_bytes=request.policy.keep_bytes,
         preprocess=request.preprocess,
         most_rows=request.most_rows,
     )

@@ -74,7 +74,7 @@ def test_what_differs_is_named_on_all_hosts(other, part):
     [
         (ValidationPolicy(every_steps=4), r"ValidationPolicy\(every_steps=...\) is for one host"),
         (ValidationPolicy(every_seconds=4), r"ValidationPolicy\(every_seconds=...\) is for one host"),
-        (ValidationPolicy(backlog="skip"), r"backlog='skip'\) lets a host's clock decide .* use 'block'"),
+        (ValidationPolicy(backlog="latest"), r"backlog='latest'\) lets a host's clock decide .* use 'block'"),
     ],
 )
 def test_what_depends_on_a_hosts_clock_is_for_one_host(policy, message):

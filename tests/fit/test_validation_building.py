@@ -96,7 +96,6 @@ def test_batches_of_arrays_are_joined_where_nobody_sees_them(model, asked):
     assert together(Trainer(model), kc.EarlyStopping()) == 1024
     assert together(Trainer(model), Prints()) is None
     assert together(OwnStep(model)) is None
-    assert together(Trainer(model, validation=ValidationPolicy(join_batches=False))) is None
     assert together(Trainer(model, preprocess=lambda x, y: (x, y))) is None
 
 

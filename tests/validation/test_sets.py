@@ -118,7 +118,7 @@ def test_what_acts_between_batches_makes_it_live():
 def test_a_pipeline_that_reads_a_variable_as_it_stands_makes_it_live():
     scale = tf.Variable(2.0, name="scale")
     rows = dataset().map(lambda x, y: (x * scale, y))
-    request = request_of(sequential(), policy=ValidationPolicy(workers=3, cache_bytes=0))
+    request = request_of(sequential(), policy=ValidationPolicy(workers=3, keep_bytes=0))
     (prepared,) = prepared_of(request, of_data(rows))
     assert prepared.live == (
         "the pipeline of the validation data reads what no pass holds (scale), as it stands then"
@@ -164,7 +164,7 @@ def test_a_few_batches_of_a_small_network_are_evaluated_where_nothing_goes_on_be
     for data in ((X[:rows], Y[:rows]), tf.data.Dataset.from_tensor_slices((X[:rows], Y[:rows])).batch(8)):
         pools, found = [], []
         for _ in range(2):
-            request = request_of(model, policy=ValidationPolicy(workers=3, join_batches=False), once=once)
+            request = request_of(model, policy=ValidationPolicy(workers=3), once=once)
             with contextlib.ExitStack() as resources:
                 options = {"batch_size": 8} if isinstance(data, tuple) else {}
                 suite, prepared = suite_of(request, of_data(data, **options), resources)
