@@ -14,7 +14,7 @@ import pickle
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
@@ -204,21 +204,17 @@ class FunctionProcess:
             theirs.close()
 
 
-@contextlib.contextmanager
-def _in_a_directory() -> Iterator[None]:
+def _in_a_directory() -> contextlib.ExitStack:
     """Stands in the root where the working directory has been removed: a new process asks for its name."""
+    undo = contextlib.ExitStack()
     try:
         os.getcwd()
     except FileNotFoundError:
         removed = os.open(".", os.O_RDONLY)
         os.chdir("/")
-        try:
-            yield
-        finally:
-            os.fchdir(removed)
-            os.close(removed)
-    else:
-        yield
+        undo.callback(os.close, removed)
+        undo.callback(os.fchdir, removed)
+    return undo
 
 
 def _saved(name: str, model: keras.Model, resources: contextlib.ExitStack) -> str:
