@@ -282,7 +282,8 @@ class _Telling:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is not None:
-            self._remote.end({"kind": "failed", "error": told(error)})
+            now = isinstance(error, KeyboardInterrupt)
+            self._remote.end({"kind": "failed", "error": told(error)}, now=now)
             return
         history = self._model.history
         message = {"epoch": history.epoch, "history": as_json(history.history), "ended": history.ended}
