@@ -213,7 +213,7 @@ class Trainer:
             RuntimeError: this process was forked from one that had used TensorFlow.
         """
         given = {name: value for name, value in locals().items() if name not in ("self", "resume")}
-        with refusals.refusing(self):
+        with refusals.Refusing(self):
             request = _fit.make_request(self._settings(), _fit.FitArguments(**given), resume)
         self._outcome = FitOutcome()
         _fit.run_fit(request, self._outcome)
@@ -250,7 +250,7 @@ class Trainer:
 
     def _evaluate_by_model(self, *args: Any, **kwargs: Any) -> Any:
         """Call an `evaluate` of the model's own; what it passes on to that of Keras comes back here."""
-        with routes.through(self.model, self.evaluate, name="evaluate"):
+        with routes.Through(self.model, self.evaluate, name="evaluate"):
             return self.model.evaluate(*args, **kwargs)
 
     def _fit_by_model(self, *args: Any, resume: Any = None, **kwargs: Any) -> keras.callbacks.History:
@@ -263,7 +263,7 @@ class Trainer:
             resume: as for `fit`.
             kwargs: for it.
         """
-        with routes.through(self.model, functools.partial(self.fit, resume=resume)) as route:
+        with routes.Through(self.model, functools.partial(self.fit, resume=resume)) as route:
             history = self.model.fit(*args, **kwargs)
         owner = keras_methods.overriding_class(self.model, "fit")
         if owner is not None:
@@ -306,7 +306,7 @@ class Trainer:
             TypeError: an argument has the wrong type.
             RuntimeError: this process was forked from one that had used TensorFlow.
         """
-        with refusals.refusing(self):
+        with refusals.Refusing(self):
             counts = fit_arguments.check_evaluate(batch_size=batch_size, steps=steps, verbose=verbose)
             keras_models.require_compiled(self.model)
             _fit.require_callbacks(callbacks)

@@ -15,8 +15,7 @@ Use all of it on the training thread, and restore after `on_train_begin`, which 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -113,12 +112,13 @@ def _restored(pairs: Sequence[tuple[keras.callbacks.Callback, KeptState]]) -> tu
     for callback, state, values, classes in work:
         placing.turn_to(classes)
         for name in list(values):
-            with _named(state.kind, name):
-                try:
-                    placing.require(values[name])
-                except NotPutBackError as error:
-                    del values[name]
-                    stay.append(f"{state.kind}.{name} ({error})")
+            try:
+                placing.require(values[name])
+            except NotPutBackError as error:
+                del values[name]
+                stay.append(f"{state.kind}.{name} ({error})")
+            except ValueError as error:
+                raise _cannot_be_restored(state, name, error) from error
         _require_custom(callback, state, placing)
     for callback, state, values, classes in work:
         placing.turn_to(classes, copy_arrays=not is_keras(type(callback)))
@@ -259,23 +259,17 @@ def _require_custom(callback: Any, state: KeptState, placing: Placing) -> None:
     """Makes sure that what `get_state` returned can be made again, if `set_state` is to get it."""
     if _CUSTOM not in state.values or not _speaks_for_itself(callback) or _takes_copies(callback):
         return
-    with _named(state.kind, _CUSTOM):
-        try:
-            placing.require(state.values[_CUSTOM], variables=False)
-        except NotPutBackError as error:
-            raise ValueError(str(error)) from error
-
-
-@contextlib.contextmanager
-def _named(kind: str, name: str) -> Iterator[None]:
-    """Says which attribute it is that cannot be restored."""
     try:
-        yield
-    except ValueError as error:
-        raise CheckpointMismatchError(
-            f"{kind}.{name} cannot be restored: {error}. Build the callback as in the run that wrote the "
-            "checkpoint, or start afresh."
-        ) from error
+        placing.require(state.values[_CUSTOM], variables=False)
+    except (ValueError, NotPutBackError) as error:
+        raise _cannot_be_restored(state, _CUSTOM, error) from error
+
+
+def _cannot_be_restored(state: KeptState, name: str, error: Exception) -> CheckpointMismatchError:
+    return CheckpointMismatchError(
+        f"{state.kind}.{name} cannot be restored: {error}. Build the callback as in the run that wrote the "
+        "checkpoint, or start afresh."
+    )
 
 
 def _other_class(callback: keras.callbacks.Callback, state: KeptState) -> str:

@@ -21,7 +21,7 @@ from overlap_train._checkpoint.lock import DirectoryLock
 from overlap_train._checkpoint.state import CheckpointState
 from overlap_train._support.arguments import require_path
 from overlap_train._support.closing import Closing
-from overlap_train._support.files import IrregularFileError, open_regular, taking_the_place_of
+from overlap_train._support.files import IrregularFileError, Replacement, open_regular
 from overlap_train._support.numbers import require_count
 from overlap_train.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError
 
@@ -212,7 +212,7 @@ class CheckpointStore(Closing):
 
     def _write(self, path: Path, pieces: Sequence[container.Bytes]) -> None:
         temporary = path.with_name(f".{path.name}.tmp")
-        with taking_the_place_of(path, temporary):
+        with Replacement(path, temporary):
             descriptor = open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             try:
                 for piece in pieces:

@@ -5,11 +5,12 @@ The training thread hands each state to a writer thread; the next one waits unti
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,7 +27,8 @@ from overlap_train._checkpoint.values import specs_of
 from overlap_train._copies.kept import KeptState
 from overlap_train._keras.randomness import random_states
 from overlap_train._snapshot import InsideEpochs, ModelState, Values
-from overlap_train._support.threads import submitted
+from overlap_train._support.closing import Closing
+from overlap_train._support.threads import in_background
 from overlap_train.options.checkpoint import CheckpointPolicy
 from overlap_train.records import Span
 
@@ -46,7 +48,7 @@ class Passes(Protocol):
         """Draws as far as another process had."""
 
 
-class CheckpointWriter:
+class CheckpointWriter(Closing):
     """Writes the checkpoints of one `fit`. Belongs to the training thread."""
 
     def __init__(
@@ -99,7 +101,6 @@ class CheckpointWriter:
         self._writing: Future[Path] | None = None
         self._store = CheckpointStore(policy.directory, policy.keep)
         self._store.acquire()
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="overlap-checkpoint")
 
     def watch(self, inside: Callable[[], InsideEpochs]) -> None:
         """Takes what tells how the validations inside epochs stand."""
@@ -190,7 +191,8 @@ class CheckpointWriter:
             self._attributes.changed() if self._attributes is not None else {},
             self._settings.changed(),
         )
-        self._writing = submitted(self._writer, self._write, point, values, captured)
+        write = functools.partial(self._write, point, values, captured)
+        self._writing = in_background(write, "overlap-checkpoint", daemon=True)
 
     def _trains_otherwise(self) -> bool:
         """Whether a callback has compiled the model since the training began.
@@ -223,17 +225,24 @@ class CheckpointWriter:
 
     def wait(self) -> None:
         """Waits for the writer, and raises what it raised."""
-        writing, self._writing = self._writing, None
-        if writing is not None:
+        if self._writing is not None:
+            wait([self._writing])  # after a KeyboardInterrupt here it is still being written
+            writing, self._writing = self._writing, None
             writing.result()
 
     def close(self) -> None:
         """Lets the writer finish and unlocks the directory. Idempotent."""
-        self._writer.shutdown(wait=True)
         if self._writing is not None and self._writing.exception() is not None:
             warnings.warn(str(self._writing.exception()), RuntimeWarning, stacklevel=2)
         self._writing = None
         self._store.close()
+
+    def close_now(self) -> None:
+        """Leaves the writer alone, which unlocks the directory at its end."""
+        if self._writing is None:
+            self._store.close()
+        else:
+            self._writing.add_done_callback(lambda _: self._store.close())
 
     def _write(self, point: StartPoint, values: Values, captured: Captured) -> Path:
         start_s, thread = time.monotonic(), threading.current_thread().name

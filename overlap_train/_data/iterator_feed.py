@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import tensorflow as tf
@@ -28,10 +28,10 @@ from overlap_train._data.pipeline import (
     shuffles_of,
 )
 from overlap_train._data.preprocessing import Preprocess
-from overlap_train._data.row_orders import in_background
 from overlap_train._data.source_state import NotesState, SourceState, begun_at, state_at
 from overlap_train._keras.data import Pipeline
 from overlap_train._support.printing import told
+from overlap_train._support.threads import in_background
 
 __all__ = ["IteratorFeed"]
 
@@ -68,7 +68,7 @@ class IteratorFeed(Feed):
         self.files = cache_files(self._dataset)
         self.acts_at_epochs = pipeline.acts_at_epochs
         self._first: Any = None
-        self._origin: concurrent.futures.Future[tf.Tensor | None] | None = None
+        self._origin: Future[tf.Tensor | None] | None = None
         self._kept: KeptBatches | None = None
         self._note: NotesState | None = None
         self._state: SourceState | None = None
@@ -83,7 +83,7 @@ class IteratorFeed(Feed):
         if self._origin is not None:
             return
         if not self._has_seeds() or calls_python(self._dataset):
-            self._origin = concurrent.futures.Future()
+            self._origin = Future()
             self._origin.set_result(None)
             return
         self._first = iter(self._dataset)
@@ -94,7 +94,7 @@ class IteratorFeed(Feed):
         # An iterator would draw from the user's seeds; the pipeline's operations tell nearly as much.
         if self._origin is None:
             known = self._has_seeds() and not calls_python(self._dataset)
-            self._origin = concurrent.futures.Future()
+            self._origin = Future()
             self._origin.set_result(tf.constant(0) if known else None)
 
     def _has_seeds(self) -> bool:

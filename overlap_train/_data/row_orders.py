@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import functools
 from collections.abc import Callable
-from typing import TypeVar
+from concurrent.futures import Future
 
 import tensorflow as tf
 
@@ -13,11 +12,10 @@ from overlap_train._data.drawing import all_batches
 from overlap_train._data.pipeline_facts import without_autotune
 from overlap_train._keras.data import Arrays, row_order
 from overlap_train._keras.randomness import global_seed
-from overlap_train._support.threads import leaves_nothing
+from overlap_train._support.threads import in_background
 
-__all__ = ["RowOrders", "in_background"]
+__all__ = ["RowOrders"]
 
-_T = TypeVar("_T")
 _MOST_REMEMBERED = 1 << 20  # rows: 8 MiB
 _MOST_AT_ONCE = 1 << 16  # rows that are shuffled in less time than a thread takes to begin and to end
 
@@ -52,7 +50,7 @@ class RowOrders:
         with global_seed(seed):
             self._draw = _drawing(*self._rows, seed)
         self._kept: dict[int, tf.Tensor] = {}
-        self._next: concurrent.futures.Future[tf.Tensor] | None = None
+        self._next: Future[tf.Tensor] | None = None
 
     def __getitem__(self, number: int) -> tf.Tensor:
         """Returns the order of a pass, counted from 0: of the one after the last, or of one that is kept."""
@@ -81,19 +79,6 @@ class RowOrders:
         """Says that no pass before this one will be made again."""
         for index in [i for i in self._kept if i < number]:
             del self._kept[index]
-
-
-def in_background(function: Callable[[], _T], name: str) -> concurrent.futures.Future[_T]:
-    """Calls a function in a thread that ends with it, or at once where the system starts no more threads."""
-    executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix=name)
-    try:
-        return executor.submit(leaves_nothing(function))
-    except RuntimeError:  # can't start new thread
-        future: concurrent.futures.Future[_T] = concurrent.futures.Future()
-        future.set_result(function())
-        return future
-    finally:
-        executor.shutdown(wait=False)
 
 
 def _drawing(

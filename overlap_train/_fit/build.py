@@ -230,7 +230,7 @@ class FitBuilder:
         steps = self._cursor.steps_per_epoch
         total = None if steps is None else steps * (request.epochs - request.initial_epoch)
         loop, pace = builder.build_loop(step, total, self._progress.message)
-        self._resources.callback(loop.close)
+        self._resources.enter_context(loop)
         if not settings.shared:
             loop.begin_warm_up(request.feed)  # while the validation is traced
         return step, loop, pace

@@ -76,7 +76,7 @@ def build_resumer(
 
     resumer: Resumer | None = settings.hosts.chief_first(lambda: _made(policy, request, state, say))
     if resumer is not None:
-        resources.callback(resumer.close)
+        resources.enter_context(resumer)
         resumer.watch_passes(ValidationPasses(drawing, say, sources))
     return resumer
 

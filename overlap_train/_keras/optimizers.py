@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -30,25 +30,21 @@ def build_optimizer(model: keras.Model) -> None:
         optimizer.built = True
 
 
-@contextlib.contextmanager
-def without_all_reduce(optimizer: keras.optimizers.Optimizer | None) -> Iterator[None]:
+def without_all_reduce(optimizer: keras.optimizers.Optimizer | None) -> contextlib.ExitStack:
     """Spares the sum of gradients over the replicas where there is one (`_all_reduce_sum_gradients`).
 
     The sum of one changes nothing, but TensorFlow registers a gradient function for it, for ever, that
     keeps the graph of the whole step alive: each trained model would leave its graphs behind.
     """
-    changed = []
+    name = "_all_reduce_sum_gradients"
+    undo = contextlib.ExitStack()
     while optimizer is not None:
         stock = optimizer._all_reduce_sum_gradients
         if methods.is_stock_method(stock):
-            vars(optimizer)["_all_reduce_sum_gradients"] = functools.partial(_sum_over_replicas, stock)
-            changed.append(optimizer)
+            vars(optimizer)[name] = functools.partial(_sum_over_replicas, stock)
+            undo.callback(vars(optimizer).pop, name)
         optimizer = getattr(optimizer, "inner_optimizer", None)
-    try:
-        yield
-    finally:
-        for each in changed:
-            del vars(each)["_all_reduce_sum_gradients"]
+    return undo
 
 
 def _sum_over_replicas(stock: Callable[[Any], Any], gradients_and_variables: Any) -> Any:

@@ -21,6 +21,7 @@ from overlap_train._data.cursor import Cursor
 from overlap_train._data.drawing import next_batch
 from overlap_train._data.feed import Feed
 from overlap_train._inspection.graph import iterator_over_nothing
+from overlap_train._support.closing import Closing
 from overlap_train._training.step import Batch, Logs, Step, require_logs
 
 __all__ = ["ArrayLoop", "CompiledArrayLoop", "EagerLoop", "IteratorLoop", "Loop", "StepsDone", "make_loop"]
@@ -43,7 +44,7 @@ class StepsDone:
     logs: Logs | None = None
 
 
-class Loop(abc.ABC):
+class Loop(Closing):
     """Makes training steps from the batches at a cursor.
 
     A compiled loop holds no data: it serves every feed of the same kind and specs.

@@ -137,6 +137,9 @@ class PlannedLoop(Loop):
     def close(self) -> None:
         self._waited_s()
 
+    def close_now(self) -> None:
+        """Nothing: the warm-up ends by itself."""
+
     def finish(self) -> None:
         if self._trial is not None:
             plan = describe(self._loop.name, self._trial.candidate, None, None, self._free)

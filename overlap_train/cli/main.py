@@ -76,7 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if not options.json:
         return _run(modules[options.command], options)
-    with report_only(put_back=arguments is not None) as stream:
+    with contextlib.ExitStack() as resources:
+        stream = report_only(resources, put_back=arguments is not None)
         return _run(modules[options.command], options, stream)
 
 

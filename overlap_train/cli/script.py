@@ -6,7 +6,7 @@ import contextlib
 import os
 import runpy
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -77,21 +77,22 @@ def first_fit(script: Path, arguments: Sequence[str], look: Callable[[FirstFit],
     return found[0]()
 
 
-@contextlib.contextmanager
-def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
+def _as_main(script: Path, arguments: Sequence[str]) -> contextlib.ExitStack:
     """Give a script its own arguments, and the modules beside it."""
     argv, path = sys.argv, list(sys.path)
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
-    try:
-        yield
-    finally:
+    undo = contextlib.ExitStack()
+
+    @undo.callback
+    def put_back() -> None:
         sys.argv = argv
         sys.path[:] = path
 
+    return undo
 
-@contextlib.contextmanager
-def _stopping_at_fit(look: Callable[[FirstFit], T], found: list[Callable[[], T]]) -> Iterator[None]:
+
+def _stopping_at_fit(look: Callable[[FirstFit], T], found: list[Callable[[], T]]) -> contextlib.ExitStack:
     """End whatever calls `fit` there; the first call is looked at.
 
     Args:
@@ -121,11 +122,14 @@ def _stopping_at_fit(look: Callable[[FirstFit], T], found: list[Callable[[], T]]
 
     setattr(Trainer, "fit", stop)  # noqa: B010  an assignment that mypy does not hold against its signature
     routes.add_handler(stop_keras, everywhere=True)
-    try:
-        yield
-    finally:
+    undo = contextlib.ExitStack()
+
+    @undo.callback
+    def put_back() -> None:
         routes.remove_handler(stop_keras, everywhere=True)
         setattr(Trainer, "fit", fit)  # noqa: B010
+
+    return undo
 
 
 def _told(look: Callable[[FirstFit], T], reached: FirstFit) -> Callable[[], T]:

@@ -15,7 +15,6 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from overlap_train._support.caches import convolution_builds
@@ -108,8 +107,7 @@ def _read(path: Path, most_bytes: int) -> bytes:
     return read_regular(path, most_bytes=most_bytes, follow_links=False)
 
 
-@contextlib.contextmanager
-def locked(path: Path, *, limit_s: float) -> Iterator[None]:
+def locked(path: Path, *, limit_s: float) -> contextlib.ExitStack:
     """Holds a lock between processes while the block runs.
 
     Args:
@@ -123,10 +121,9 @@ def locked(path: Path, *, limit_s: float) -> Iterator[None]:
         descriptor = wait_for_lock(path, 0o600, limit_s=limit_s)
     except OSError as error:
         raise NativeUnavailableError(f"{path} cannot be locked for a build ({error}); {_REMEDY}.") from error
-    try:
-        yield
-    finally:
-        os.close(descriptor)
+    undo = contextlib.ExitStack()
+    undo.callback(os.close, descriptor)
+    return undo
 
 
 def install(library: Path, directory: Path, key: str) -> Path:

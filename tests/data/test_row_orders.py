@@ -11,9 +11,10 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._data import row_orders
-from overlap_train._data.row_orders import RowOrders, in_background
+from overlap_train._data.row_orders import RowOrders
 from overlap_train._data.training_data import make_feed
 from overlap_train._keras.data import recognize, row_order
+from overlap_train._support.threads import in_background
 
 
 def orders_of(rows, batch_size, shuffle):
