@@ -121,7 +121,7 @@ class StepBuilder:
             halt_on_nonfinite=nan_guard,
             listened_to=any(map(wants_train_batches, self._callbacks)),
             metrics=metrics,
-            takes_optimizer=settings.stock_step and settings.replicas is None,
+            stock=settings.stock_step and settings.replicas is None,
         )
 
     def _make_reader(self) -> MetricsReader:
