@@ -43,6 +43,7 @@ class StartPoint:
         position: in the data.
         undelivered: the epochs before it that wait for their delivery, oldest first.
         inside: the validations inside epochs.
+        plan: how the steps were computed; "" if there was no choice.
     """
 
     epoch: int
@@ -53,6 +54,7 @@ class StartPoint:
     position: CursorState
     undelivered: tuple[Undelivered, ...] = ()
     inside: InsideEpochs | None = None
+    plan: str = ""
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ class Captured:
         inside: the validations inside epochs.
         attributes: plain ones that the training has set on the model.
         adjusted: settings of Keras's callbacks that the training has changed, by their places.
+        plan: how the steps are computed.
     """
 
     callbacks: tuple[KeptState, ...]
@@ -111,6 +114,7 @@ class Captured:
     inside: InsideEpochs
     attributes: Mapping[str, Any] = field(default_factory=dict)
     adjusted: Mapping[str, Any] = field(default_factory=dict)
+    plan: str = ""
 
 
 def as_checkpoint(
@@ -152,6 +156,7 @@ def as_checkpoint(
         in_turn=captured.in_turn,
         attributes=captured.attributes,
         adjusted=captured.adjusted,
+        plan=captured.plan,
     )
     return CheckpointState(point.epoch, point.step, arrays, meta.as_json(), fingerprint)
 

@@ -78,6 +78,7 @@ class TrainingMeta:
         in_turn: whether these states are those of all that has drawn until then, and of nothing else.
         attributes: plain ones that the training has set on the model, by name.
         adjusted: settings of callbacks that the training has changed, as `callbacks.settings` describes them.
+        plan: how the steps were computed, as `Loop.plan` says.
     """
 
     callbacks: list[Any]
@@ -95,6 +96,7 @@ class TrainingMeta:
     in_turn: bool = False
     attributes: Mapping[str, Any] = field(default_factory=dict)
     adjusted: Mapping[str, Any] = field(default_factory=dict)
+    plan: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Returns it as the `meta` of a checkpoint."""
@@ -137,6 +139,7 @@ class TrainingMeta:
             in_turn=_of_type({"in_turn": False, **meta}, "in_turn", bool),
             attributes=_of_type({"attributes": {}, **meta}, "attributes", dict),
             adjusted=_of_type({"adjusted": {}, **meta}, "adjusted", dict),
+            plan=_of_type({"plan": "", **meta}, "plan", str),
         )
 
 

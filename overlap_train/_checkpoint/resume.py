@@ -157,7 +157,7 @@ class Resumer(CheckpointWriter):
         self._written_step = found.state.step
         epoch, step = found.state.epoch, found.state.step
         where = (epoch, step, meta.stopped, meta.logs, meta.max_lag, position)
-        return StartPoint(*where, found.undelivered, found.inside or None)
+        return StartPoint(*where, found.undelivered, found.inside or None, meta.plan)
 
     def close(self) -> None:
         """Lets the writer finish and unlocks the directory; loggers of a refused fit do as they were told."""

@@ -87,6 +87,7 @@ class CheckpointWriter:
         self._record = record
         self._attributes = attributes
         self._inside: Callable[[], InsideEpochs] = InsideEpochs
+        self._plan: Callable[[], str] = str
         self._passes: Passes | None = None
         self._passed: dict[str, Any] = {}
         self._lags: tuple[int, ...] = ()
@@ -104,6 +105,10 @@ class CheckpointWriter:
     def watch(self, inside: Callable[[], InsideEpochs]) -> None:
         """Takes what tells how the validations inside epochs stand."""
         self._inside = inside
+
+    def watch_plan(self, plan: Callable[[], str]) -> None:
+        """Takes what tells how the steps are computed."""
+        self._plan = plan
 
     def watch_passes(self, passes: Passes) -> None:
         """Takes what tells how far the validation data has been drawn; nothing has been."""
@@ -189,6 +194,7 @@ class CheckpointWriter:
             self._inside(),
             self._attributes.changed() if self._attributes is not None else {},
             self._settings.changed(),
+            self._plan(),
         )
         self._writing = submitted(self._writer, self._write, point, values, captured)
 

@@ -156,6 +156,11 @@ class Feed(abc.ABC):
         """The names of what no checkpoint holds of the data's state."""
         return ()
 
+    @property
+    def unseeded(self) -> Sequence[str]:
+        """What draws at random without a seed, in words, so that another process draws otherwise."""
+        return ()
+
     def mark(self) -> None:
         """Takes note that the first batch of the present pass is about to be drawn."""
 

@@ -19,6 +19,7 @@ from overlap_train._data.cursor import check_remembered
 from overlap_train._data.feed import Feed
 from overlap_train._data.source_state import SourceState
 from overlap_train._data.streamed_batches import StreamedBatches
+from overlap_train._data.unseeded import unseeded_draws
 from overlap_train._fit.followers import AnyStart, SharedStart
 from overlap_train._fit.request import FitRequest
 from overlap_train._fit.resumable import not_to_be_found
@@ -66,6 +67,7 @@ def build_resumer(
     _require_findable(request, drawing)
     require_storable([*state.variables, *feed.drawn_variables])
     _say_not_stored(step, feed, say)
+    _say_unseeded(request, drawing, say)
     if feed.left_out:
         say(
             f"a resumed fit takes these attributes of its data as they then are: {', '.join(feed.left_out)}; "
@@ -111,6 +113,25 @@ def _say_not_stored(step: Step, feed: Feed, say: Callable[[str], None]) -> None:
         ]
         if lost:
             say(f"a resumed fit has other numbers than an unbroken one, because {name} {lost[0]}")
+
+
+def _say_unseeded(
+    request: FitRequest, drawing: Mapping[str, StreamedBatches], say: Callable[[str], None]
+) -> None:
+    """Says which data draws at random without a seed, where the trainer cannot give it one."""
+    unseeded = {"the training data": request.feed.unseeded}
+    for name, chosen in request.sets.items():
+        if name not in drawing or not drawing[name].seed_passes():
+            of = f" of set {name!r}" if name else ""
+            data = keras.utils.unpack_x_y_sample_weight(chosen.data)[0]
+            unseeded[f"the validation data{of}"] = unseeded_draws(data)
+    for data, draws in unseeded.items():
+        if draws:
+            say(
+                f"a resumed fit has other numbers than an unbroken one, because {data} draws without a seed "
+                f"({', '.join(dict.fromkeys(draws))}); give it one, or call keras.utils.set_random_seed "
+                "before the data is made"
+            )
 
 
 def _require_findable(request: FitRequest, drawing: Mapping[str, StreamedBatches]) -> None:

@@ -86,7 +86,7 @@ def test_what_no_rows_have_remembered_is_refused(remembered):
     rows = recognize(np.zeros((4, 1)), np.zeros(4), batch_size=2, shuffle=True)
     feed = make_feed(rows, hold_in_memory=lambda size: True)
     for call in (lambda: feed.check(remembered, begun=True), lambda: feed.recall(1, remembered)):
-        with pytest.raises(ValueError, match="of its rows is no|in which orders its rows come"):
+        with pytest.raises(ValueError, match=r"of its rows is no|in which orders its rows come"):
             call()
     for fitting in ({"seed": -3}, {"seed": None, "own_seed": 3}):
         feed.check(fitting, begun=True)
