@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -84,11 +84,13 @@ class Told:
     Attributes:
         settings: of this trainer.
         configuration: of the model, its optimizer and its compilation.
+        callback_settings: of each callback that remembers something.
         rate: returns the learning rate with which the training goes on, as configurations show it.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
     configuration: Mapping[str, str] = field(default_factory=dict)
+    callback_settings: Sequence[Mapping[str, str]] = ()
     rate: Callable[[], str | None] = lambda: None
 
 
@@ -157,6 +159,7 @@ def as_checkpoint(
         attributes=captured.attributes,
         adjusted=captured.adjusted,
         plan=captured.plan,
+        callback_settings=list(map(dict, told.callback_settings)),
     )
     return CheckpointState(point.epoch, point.step, arrays, meta.as_json(), fingerprint)
 

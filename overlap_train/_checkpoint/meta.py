@@ -79,6 +79,7 @@ class TrainingMeta:
         attributes: plain ones that the training has set on the model, by name.
         adjusted: settings of callbacks that the training has changed, as `callbacks.settings` describes them.
         plan: how the steps were computed, as `Loop.plan` says.
+        callback_settings: of each callback whose state there is, by name.
     """
 
     callbacks: list[Any]
@@ -97,6 +98,7 @@ class TrainingMeta:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     adjusted: Mapping[str, Any] = field(default_factory=dict)
     plan: str = ""
+    callback_settings: list[dict[str, str]] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         """Returns it as the `meta` of a checkpoint."""
@@ -140,6 +142,7 @@ class TrainingMeta:
             attributes=_of_type({"attributes": {}, **meta}, "attributes", dict),
             adjusted=_of_type({"adjusted": {}, **meta}, "adjusted", dict),
             plan=_of_type({"plan": "", **meta}, "plan", str),
+            callback_settings=_settings(meta),
         )
 
 
@@ -192,6 +195,13 @@ def _of_type(meta: Mapping[str, Any], name: str, kind: type) -> Any:
     value = meta.get(name)
     _require(isinstance(value, kind), f"meta[{name!r}]", value, f"a {kind.__name__}")
     return value
+
+
+def _settings(meta: Mapping[str, Any]) -> list[dict[str, str]]:
+    settings: list[Any] = _of_type(meta, "callback_settings", list)
+    fit = len(settings) == len(meta["callbacks"]) and all(isinstance(each, dict) for each in settings)
+    _require(fit, "meta['callback_settings']", settings, "the settings of each callback")
+    return [_texts({"callback_settings": each}, "callback_settings") for each in settings]
 
 
 def _texts(meta: Mapping[str, Any], name: str) -> dict[str, str]:

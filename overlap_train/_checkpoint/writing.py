@@ -5,6 +5,7 @@ The training thread hands each state to a writer thread; the next one waits unti
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 import warnings
@@ -30,7 +31,10 @@ from overlap_train._support.threads import submitted
 from overlap_train.options.checkpoint import CheckpointPolicy
 from overlap_train.records import Span
 
-__all__ = ["VALIDATED", "CheckpointWriter"]
+__all__ = ["ALL_VARIABLES", "VALIDATED", "CheckpointWriter"]
+
+# Under this name it is told which variables there are, in their order.
+ALL_VARIABLES = "the order and number of all variables"
 
 # Under this name the passes over the validation data are kept with the position in the training data.
 VALIDATED = "validated"
@@ -79,8 +83,9 @@ class CheckpointWriter:
         """
         self._policy = policy
         self._variables = variables
-        layout = "\n".join(f"{shape} {dtype}" for shape, dtype in specs_of(variables))
-        self._fingerprint = {**belongs_to, "variables": layout}
+        specs = [f"{shape} {dtype}" for shape, dtype in specs_of(variables)]
+        digest = hashlib.sha256(repr([*belongs_to, *specs]).encode()).hexdigest()
+        self._fingerprint = {**belongs_to, ALL_VARIABLES: f" digest {digest[:16]}"}
         self._told = told or Told()
         self._trained_by, self._function = trained_by, trained_by()
         self._say = say

@@ -83,15 +83,19 @@ class ArrayFeed(Feed):
             return prepare(self.preprocess, gathered)
         return self.preparation(gathered)
 
-    def describe(self) -> str:
+    def describe(self) -> dict[str, str]:
         rows, digest = self._rows_that_tell(), hashlib.sha256()
-        for tensor in keras.tree.flatten(self.tensors):
-            digest.update(repr((tensor.dtype, tensor.shape)).encode())
+        leaves = keras.tree.flatten(self.tensors)
+        for tensor in leaves:
             digest.update(tf.io.serialize_tensor(tf.gather(tensor, rows)).numpy())
-        return (
-            f"{self.num_samples} rows in batches of {self.batch_size}, shuffle={self._shuffle}\n"
-            f"digest of {len(rows)} rows {digest.hexdigest()[:16]}"
-        )
+        return {
+            "": "arrays",
+            "rows": str(self.num_samples),
+            "batch_size": str(self.batch_size),
+            "shuffle": str(self._shuffle),
+            "elements": " and ".join(f"{tensor.shape[1:]} {tensor.dtype.name}" for tensor in leaves),
+            "content": f" digest {digest.hexdigest()[:16]} of {len(rows)} rows",
+        }
 
     def _rows_that_tell(self) -> npt.NDArray[np.int64]:
         """Returns the rows by which the arrays are told from others: all, or of large ones some, evenly."""

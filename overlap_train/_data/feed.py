@@ -203,8 +203,11 @@ class Feed(abc.ABC):
         return ()
 
     @abc.abstractmethod
-    def describe(self) -> str:
-        """Returns what tells this data from other data, as far as that is cheap to find out."""
+    def describe(self) -> dict[str, str]:
+        """Returns what tells this data from other data, as far as that is cheap to find out, part by part.
+
+        Under the empty name it says of what kind the data is; a text that begins with " digest " is no news.
+        """
 
     @property
     def made_of(self) -> tf.data.Dataset | None:

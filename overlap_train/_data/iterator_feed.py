@@ -327,12 +327,12 @@ class IteratorFeed(Feed):
             iterator = iter(self._dataset)
         return iterator
 
-    def describe(self) -> str:
+    def describe(self) -> dict[str, str]:
         pipeline = self._pipeline
         kind = "a generator" if pipeline.by_python else "a pipeline"
         if pipeline.stateful is not None:
             kind = type(pipeline.stateful).__name__
-        return f"{self.num_batches} batches of {kind}\n{self.element_spec}"
+        return {"": kind, "batches": str(self.num_batches), "elements": str(self.element_spec)}
 
     @property
     def made_of(self) -> tf.data.Dataset | None:

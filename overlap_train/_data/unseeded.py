@@ -5,7 +5,7 @@ iterator holds what its shuffles will draw from, and an iterator takes a state. 
 itself, from one number and that of the pass. Nobody can tell the difference: the order is random either way.
 
 A shuffle that keeps one order is left alone, because it may divide rows between data that the trainer does
-not see. So is one that begins anew within a pass, as under a `repeat`: an iterator takes only its first seeds.
+not see. So is one that begins anew within a pass, as under a `repeat`: the first seeds alone are taken.
 """
 
 from __future__ import annotations
@@ -22,26 +22,42 @@ from overlap_train._data.pipeline import function_nodes, stages_of
 from overlap_train._data.pipeline_facts import looked_up_once
 from overlap_train._support.numbers import is_count
 
-__all__ = ["LARGEST_SEED", "PassSeeds", "unseeded_draws"]
+__all__ = ["PassSeeds", "seeds_of", "unseeded_draws"]
 
-LARGEST_SEED = (1 << 63) - 1
-_A_SHUFFLE = "a shuffle"
+_LARGEST_SEED = (1 << 63) - 1
+_A_SHUFFLE = "shuffle"
 _IGNORE = 1  # that random operations begin anew with each iterator
 
 
 @looked_up_once
 def unseeded_draws(dataset: Any) -> list[str]:
-    """Returns in words what of a pipeline draws at random without a seed; other data than a dataset nothing."""
+    """Returns in words what of a pipeline draws at random without a seed; of other data than that nothing."""
     found = []
     for stage in stages_of(dataset):
-        seeds = getattr(stage, "_seed", None), getattr(stage, "_seed2", None)
-        if all(isinstance(seed, tf.Tensor) and int(seed) == 0 for seed in seeds):
-            reshuffles = getattr(stage, "_reshuffle_each_iteration", None)
-            found.append(_A_SHUFFLE if reshuffles else type(stage).__name__.strip("_"))
+        if _seeds_of(stage) == (0, 0):
+            if not hasattr(stage, "_reshuffle_each_iteration"):
+                found.append("Dataset.random")
+            else:
+                found.append(_A_SHUFFLE if stage._reshuffle_each_iteration else f"{_A_SHUFFLE} once")
         for node in function_nodes(stage):
             if "seed2" in node.attr and not (node.attr["seed"].i or node.attr["seed2"].i):
                 found.append(node.op)
     return found
+
+
+@looked_up_once
+def seeds_of(dataset: Any) -> list[tuple[int, int]]:
+    """Returns the seeds that somebody has given to the shuffles of a pipeline; other data has none."""
+    found = map(_seeds_of, stages_of(dataset))
+    return [seeds for seeds in found if seeds is not None and seeds != (0, 0)]
+
+
+def _seeds_of(stage: tf.data.Dataset) -> tuple[int, int] | None:
+    """Returns the seeds of a stage that shuffles, or draws otherwise; both are 0 where there is none."""
+    seeds = getattr(stage, "_seed", None), getattr(stage, "_seed2", None)
+    if not all(isinstance(seed, tf.Tensor) for seed in seeds):
+        return None
+    return int(seeds[0]), int(seeds[1])  # type: ignore[arg-type]
 
 
 class PassSeeds:
@@ -64,7 +80,9 @@ class PassSeeds:
         """
         self._dataset = dataset
         self.seed = secrets.randbits(63)
-        self._parts = [_with_plain_values(part) for part in _parts(states) if b":buffer::" not in part.metadata]
+        self._parts = [
+            _with_plain_values(part) for part in _parts(states) if b":buffer::" not in part.metadata
+        ]
         self._shuffles = [part for part in self._parts if b"@@seed2" in part.metadata]
         lasting = [part for part in self._shuffles if b"Repeat" not in part.metadata]
         if not len(self._shuffles) == len(lasting) == len(unseeded_draws(dataset)):
@@ -98,7 +116,7 @@ class PassSeeds:
         Raises:
             ValueError: it is none.
         """
-        if not is_count(seed, LARGEST_SEED):
+        if not is_count(seed, _LARGEST_SEED):
             raise ValueError("it does not say from which seed its shuffles draw")
 
     def iterator(self, number: int) -> Any:

@@ -51,12 +51,15 @@ class Loop(abc.ABC):
     Attributes:
         name: of the kind of loop.
         splits: parts of a batch that run side by side.
-        plan: how the steps are computed, as far as it may round otherwise; "" if there is no choice.
     """
 
     name: str
     splits: int = 1
-    plan: str = ""
+
+    @property
+    def plan(self) -> str:
+        """How the steps are computed, as far as it may round otherwise; "" if there is no choice."""
+        return ""
 
     @property
     def settled(self) -> bool:
@@ -64,7 +67,7 @@ class Loop(abc.ABC):
         return True
 
     def keep_to(self, plan: str) -> None:
-        """Has all steps computed as in another process, if that can be done here; call it before the first."""
+        """Has all steps computed as in another process, if that can be done; call it before the first."""
 
     @abc.abstractmethod
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:

@@ -130,7 +130,9 @@ class PlannedLoop(Loop):
     def keep_to(self, plan: str) -> None:
         candidate = next((each for each in self._candidates if str(each) == plan), None)
         if candidate is None:
-            self._message(f"the steps may round otherwise than before the checkpoint, where the plan was: {plan}")
+            self._message(
+                f"the steps may round otherwise than before the checkpoint, where the plan was: {plan}"
+            )
         elif self._trial is not None or candidate != self._candidate:
             self._waited_s()
             self._settle(candidate)
