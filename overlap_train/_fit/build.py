@@ -154,6 +154,8 @@ class FitBuilder:
         backlog = Backlog(settings.validation, suite, max_lag=lag)
         self._resources.callback(backlog.drop)
         interrupts = self._keep_all_along(state, step)
+        if self._resumer is not None:
+            self._resumer.watch_plan(lambda: loop.plan)
         hooks = EpochHooks(callbacks, late, lambda: len(backlog) > 0)
         deliveries = self._deliveries(hooks, callbacks, suite, backlog, delivery)
         training = EpochTraining(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from contextlib import nullcontext
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import keras

@@ -58,7 +58,7 @@ def test_hosts_that_are_to_do_the_same_agree_and_have_all_variables():
         ({"epochs": 3}, "number of epochs"),
         ({"plan": ExecutionPlan(batch_splits=1)}, "ExecutionPlan"),
         ({"policy": ValidationPolicy(max_lag=2)}, "ValidationPolicy"),
-        ({"x": arrays(100)[0], "y": arrays(100)[1]}, "data"),
+        ({"x": arrays(100)[0], "y": arrays(100)[1]}, "training data rows"),
         ({"units": 4}, "structure of the model"),
         ({"optimizer": "sgd"}, "optimizer"),
     ],
