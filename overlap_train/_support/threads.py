@@ -23,11 +23,7 @@ _KEPT = ("function_call_options", "op_callbacks")
 
 
 def start(thread: threading.Thread) -> threading.Thread:
-    """Starts a thread and returns it.
-
-    Raises:
-        RuntimeError: the system allows no more threads.
-    """
+    """Starts a thread and returns it; raises RuntimeError where the system allows no more."""
     try:
         thread.start()
     except RuntimeError as error:

@@ -70,7 +70,7 @@ class Step:
             halt_on_nonfinite: end a loop at the first loss that is not finite.
             listened_to: whether a callback reads the logs of single steps.
             metrics: reads the metrics, if not `model.get_metrics_result`.
-            stock: whether it is Keras's own `train_step`, which computes the same whether or not the variables
+            stock: whether it is Keras's own `train_step`, which computes the same whether or not variables
                 of Keras's own optimizers have been made.
         """
         self._model = model

@@ -23,19 +23,12 @@ _WHERE = "pass the arguments with which it trains after its name"
 
 @dataclass(frozen=True)
 class FirstFit:
-    """A script's first call of `fit`.
-
-    Attributes:
-        trainer: whose `fit` was called, or what would train in its place.
-        given: positional arguments of the call.
-        kwargs: named arguments of the call.
-        by_keras: whether the script called `keras.Model.fit` itself, and nothing routes it.
-    """
+    """A script's first call of `fit`."""
 
     trainer: Any
     given: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    by_keras: bool
+    by_keras: bool  # the script called `keras.Model.fit` itself, and nothing routes it
 
 
 class _Ends(BaseException):
@@ -47,15 +40,6 @@ def first_fit(script: Path, arguments: Sequence[str], look: Callable[[FirstFit],
 
     Everything before that call is done: files are read and written, models are built. `look` is called in the
     place of `fit`, when files are still open that the script closes behind it.
-
-    Args:
-        script: its path.
-        arguments: those of the script.
-        look: finds something out about the call.
-
-    Raises:
-        UsageError: there is no such script, it raises, or it ends without a `fit`.
-        Exception: what `look` raised.
     """
     if not os.path.isfile(script):  # which is False, too, for a name that the system cannot take
         raise UsageError(f"there is no script {script}")

@@ -36,15 +36,7 @@ def bundled_library() -> Path | None:
 
 
 def bundle(library: Path, directory: Path) -> None:
-    """Copies a library to where a wheel is built from, and notes what it was compiled for.
-
-    Args:
-        library: compiled here.
-        directory: the folder `overlap_train/conv/prebuilt` of the sources that the wheel is built from.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Copies a library to where a wheel is built from, and notes what it was compiled for."""
     directory.mkdir(parents=True, exist_ok=True)
     shutil.copy(library, directory / LIBRARY_NAME)
     (directory / LIBRARY_NAME).chmod(0o755)
