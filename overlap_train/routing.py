@@ -14,6 +14,7 @@ import keras
 
 from overlap_train._keras import routes
 from overlap_train._support.arguments import require_flag, require_instance
+from overlap_train._support.backend import require_tensorflow
 from overlap_train._support.keywords import checks_names
 from overlap_train._support.refusals import is_refusal_of
 from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
@@ -45,7 +46,9 @@ class Routing:
         Raises:
             TypeError: an argument has the wrong type.
             ValueError: `resume` is not a possible path.
+            RuntimeError: Keras runs on another backend than TensorFlow.
         """
+        require_tensorflow()
         require_instance("validation", validation, ValidationPolicy)
         require_instance("execution", execution, ExecutionPlan)
         self.validation = validation
@@ -127,6 +130,7 @@ def routed(
     Raises:
         TypeError: an argument has the wrong type.
         ValueError: a value is out of range.
+        RuntimeError: Keras runs on another backend than TensorFlow.
     """
     everywhere = require_flag("all_threads", all_threads)
     routing = Routing(validation, execution, resume)
@@ -156,6 +160,7 @@ def install(*, validation: ValidationPolicy | None = None, execution: ExecutionP
 
     Raises:
         TypeError: for an argument of the wrong type.
+        RuntimeError: Keras runs on another backend than TensorFlow.
     """
     routing = Routing(validation, execution)
     with _install_lock:

@@ -17,7 +17,7 @@ from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import routes, tracebacks
-from overlap_train._support import arguments, fit_arguments, keywords, numbers, refusals
+from overlap_train._support import arguments, backend, fit_arguments, keywords, numbers, refusals
 from overlap_train._training.replicas.strategy import find_strategy
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.options.checkpoint import CheckpointPolicy
@@ -77,7 +77,9 @@ class Trainer:
         Raises:
             TypeError: an argument has the wrong type.
             ValueError: `in_memory_bytes` is negative, or the strategy is not that of the model.
+            RuntimeError: Keras runs on another backend than TensorFlow.
         """
+        backend.require_tensorflow()
         keras_models.require_model(model)
         self.replicas = find_strategy(model, strategy)
         arguments.require_instance("validation", validation, ValidationPolicy)
