@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import importlib
 import importlib.metadata
-import json
 import os
 import platform
 import shutil
@@ -65,7 +64,9 @@ def _versions() -> list[Finding]:
         backend = keras.config.backend()
         wrong = backend != "tensorflow"
         found.append(
-            Finding("Keras backend", backend, "", "mend" if wrong else "ok", BACKEND_REMEDY if wrong else None)
+            Finding(
+                "Keras backend", backend, "", "mend" if wrong else "ok", BACKEND_REMEDY if wrong else None
+            )
         )
     return found
 
@@ -77,7 +78,9 @@ def _version(name: str, module_name: str) -> Finding:
     module, error = _import(module_name)
     if module is None:
         asks = module_name == "keras" and configured_backend() != "tensorflow"
-        return Finding(name, None, f"cannot be imported: {error}", "mend", BACKEND_REMEDY if asks else install)
+        return Finding(
+            name, None, f"cannot be imported: {error}", "mend", BACKEND_REMEDY if asks else install
+        )
     version = str(module.__version__)
     if asked is not None and not asked.specifier.contains(version, prereleases=True):
         text = f"{version}, where overlap_train {__version__} needs {asked.specifier}"
