@@ -141,7 +141,7 @@ def test_what_the_look_raises_is_raised_whatever_the_script_does_about_it(script
 
 def test_another_backend_is_refused_by_name(script, monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", "jax")
-    with pytest.raises(UsageError, match="the backend 'jax'.*set KERAS_BACKEND=tensorflow"):
+    with pytest.raises(UsageError, match=r"the backend 'jax'.*set KERAS_BACKEND=tensorflow"):
         first_fit(script("raise SystemExit"), [], kept)
 
 

@@ -1,4 +1,4 @@
-"""Keras on another backend than TensorFlow is refused by name, wherever a model or a call of Keras's is taken."""
+"""Keras on another backend than TensorFlow is refused by name, whatever takes a model or routes a call."""
 
 from __future__ import annotations
 
