@@ -14,7 +14,14 @@ from keras.src.backend.tensorflow.trainer import TFEpochIterator
 
 from overlap_train._keras import methods
 
-__all__ = ["Pass", "evaluate_as_in_fit", "forget_evaluation", "has_own_test_function", "test_function"]
+__all__ = [
+    "Pass",
+    "evaluate_as_in_fit",
+    "forget_evaluation",
+    "has_own_test_function",
+    "test_function",
+    "validates_itself",
+]
 
 
 @dataclass(frozen=True)
@@ -108,6 +115,18 @@ def has_own_test_function(model: keras.Model) -> bool:
     if methods.is_replaced(model, "make_test_function"):
         return True
     return model.test_function is not None and not methods.is_stock_method(model.test_function)
+
+
+def validates_itself(model: keras.Model) -> str | None:
+    """Returns who validates within `fit` in place of Keras: code of the model's own, or a library's."""
+    if has_own_test_function(model):
+        return f"{type(model).__name__} makes its test function itself"
+    if not methods.is_replaced(model, "evaluate"):
+        return None
+    owner = methods.overriding_class(model, "evaluate")
+    if owner is None:
+        return f"keras.Model.evaluate is that of {methods.patched_by(model, 'evaluate')}"
+    return f"{owner.__name__} has an evaluate of its own"
 
 
 def test_function(model: keras.Model) -> Any:

@@ -111,10 +111,8 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
         reason = f"{type(model).__name__} makes its test function itself"
         return PreparedSet(name, chosen, None, None, reason)
     if keras_methods.is_replaced(model, "evaluate") and not request.within_evaluate:
-        owner = keras_methods.overriding_class(model, "evaluate")
-        by = f"keras.Model.evaluate is that of {keras_methods.patched_by(model, 'evaluate')}"
-        by = by if owner is None else f"{owner.__name__} has an evaluate of its own"
-        return PreparedSet(name, chosen, None, None, f"{by}, which validates")
+        reason = f"{keras_evaluation.validates_itself(model)}, which validates"
+        return PreparedSet(name, chosen, None, None, reason)
     given = request.given.of(name)
     if given.waits:
         return PreparedSet(name, chosen, None, None, None, waits=True)
