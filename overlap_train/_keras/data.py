@@ -14,21 +14,20 @@ from typing import Any, Literal
 
 import keras
 import tensorflow as tf
-from keras.src.trainers.data_adapters import (
-    ArrayDataAdapter,
-    array_data_adapter,
-    array_slicing,
-    get_data_adapter,
-)
-from keras.src.trainers.data_adapters.data_adapter import DataAdapter
-from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
-from keras.src.trainers.data_adapters.grain_dataset_adapter import GrainDatasetAdapter
-from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
-from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
-from keras.src.trainers.epoch_iterator import EpochIterator
 
 from overlap_train._keras.grain_data import told
 from overlap_train._keras.lent_batches import LentBatches
+from overlap_train._keras.names import (
+    ArrayDataAdapter,
+    EpochIterator,
+    GeneratorDataAdapter,
+    GrainDatasetAdapter,
+    PyDatasetAdapter,
+    TFDatasetAdapter,
+    array_slicing,
+    can_convert_arrays,
+    get_data_adapter,
+)
 from overlap_train._keras.plain_values import refuse_plain_values
 
 __all__ = [
@@ -76,7 +75,7 @@ class Pipeline:
     stateful: Any
     told: Any
     looked_at: bool
-    adapter: DataAdapter = field(repr=False)
+    adapter: Any = field(repr=False)
     _lent: LentBatches | None = field(repr=False)
 
     @functools.cached_property
@@ -168,7 +167,7 @@ def is_made_by_python(x: Any, y: Any = None, sample_weight: Any = None) -> bool:
     """Whether Python makes the batches of data, so that `recognize` draws the first ones to know them."""
     if isinstance(x, (tf.data.Dataset, tf.distribute.DistributedDataset)):
         return False
-    return not array_data_adapter.can_convert_arrays((x, y, sample_weight))
+    return not can_convert_arrays((x, y, sample_weight))
 
 
 def recognize(
@@ -249,7 +248,7 @@ def require_usable(x: Any, y: Any = None, sample_weight: Any = None, *, role: st
             f"the {role} data is a {type(x).__name__}, whose batches are divided among replicas already; "
             "pass the tf.data.Dataset from which it was made"
         )
-    if array_data_adapter.can_convert_arrays((x, y, sample_weight)):
+    if can_convert_arrays((x, y, sample_weight)):
         rows = [leaf.shape[0] for leaf in keras.tree.flatten(x) if len(getattr(leaf, "shape", ()) or ())]
         if rows and rows[0] == 0:
             raise ValueError(f"the {role} data is empty: its arrays have 0 rows; pass at least one")
@@ -301,7 +300,7 @@ def without_optionals(batch: Any) -> Any:
     )
 
 
-def _pipeline(adapter: DataAdapter, x: Any, telling: Any, looked_at: bool) -> Pipeline:
+def _pipeline(adapter: Any, x: Any, telling: Any, looked_at: bool) -> Pipeline:
     return Pipeline(
         is_dataset=isinstance(adapter, TFDatasetAdapter),
         by_python=not isinstance(adapter, (ArrayDataAdapter, TFDatasetAdapter)),
@@ -315,7 +314,7 @@ def _pipeline(adapter: DataAdapter, x: Any, telling: Any, looked_at: bool) -> Pi
     )
 
 
-def _lent(adapter: DataAdapter) -> LentBatches | None:
+def _lent(adapter: Any) -> LentBatches | None:
     """Puts itself between an adapter and the user's Python that makes its batches, if it can."""
     if isinstance(adapter, GeneratorDataAdapter):
         lent = LentBatches(adapter.generator)
@@ -333,7 +332,7 @@ def _tensor_of(leaf: Any) -> Any:
     return tf.convert_to_tensor(leaf.value) if isinstance(leaf, keras.Variable) else leaf
 
 
-def _arrays(adapter: ArrayDataAdapter, shuffle: bool | str, pipeline: Pipeline) -> Arrays:
+def _arrays(adapter: Any, shuffle: bool | str, pipeline: Pipeline) -> Arrays:
     inputs = keras.tree.lists_to_tuples(
         array_slicing.convert_to_sliceable(adapter._inputs, target_backend="tensorflow")
     )

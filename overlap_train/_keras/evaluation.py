@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
-from keras.src.backend.tensorflow.trainer import TFEpochIterator
 
 from overlap_train._keras import methods
+from overlap_train._keras.names import TFEpochIterator
 
 __all__ = [
     "Pass",
