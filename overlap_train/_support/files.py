@@ -103,9 +103,15 @@ class Replacement:
         try:
             if kind is None:
                 os.replace(self._unfinished, self._target)
-        finally:
-            with contextlib.suppress(OSError):
-                os.unlink(self._unfinished)
+                return
+        except OSError:
+            self._delete()
+            raise
+        self._delete()
+
+    def _delete(self) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(self._unfinished)
 
 
 def replacing(path: str | os.PathLike[str]) -> Replacement:

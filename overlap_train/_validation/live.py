@@ -133,14 +133,19 @@ class _HookErrors:
     def __init__(self, callbacks: keras.callbacks.CallbackList, note: Callable[[Exception], None]) -> None:
         self._callbacks = callbacks
         self._note = note
+        self._before: dict[str, Any] = {}
 
     def __enter__(self) -> None:
+        attributes = vars(self._callbacks)
+        self._before = {name: attributes[name] for name in _HOOKS if name in attributes}
         for name in _HOOKS:
-            setattr(self._callbacks, name, self._noted(getattr(self._callbacks, name)))
+            # Not `getattr`: a list of the user's may hear that.
+            attributes[name] = self._noted(object.__getattribute__(self._callbacks, name))
 
     def __exit__(self, *_: object) -> None:
         for name in _HOOKS:
-            delattr(self._callbacks, name)
+            del vars(self._callbacks)[name]
+        vars(self._callbacks).update(self._before)
 
     def _noted(self, hook: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any, **kwargs: Any) -> Any:

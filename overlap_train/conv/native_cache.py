@@ -22,12 +22,32 @@ from overlap_train._support.files import read_regular
 from overlap_train._support.locks import wait_for_lock
 from overlap_train.errors import NativeUnavailableError
 
-__all__ = ["LIBRARY_NAME", "MANIFEST", "cache_directory", "cache_path", "cached_library", "install", "locked"]
+__all__ = [
+    "LIBRARY_NAME",
+    "MANIFEST",
+    "NATIVE_SOURCES",
+    "cache_directory",
+    "cache_path",
+    "cached_library",
+    "digest_sources",
+    "install",
+    "locked",
+]
 
+NATIVE_SOURCES = Path(__file__).parent / "native"
 LIBRARY_NAME = "liboverlap_conv.so"
 MANIFEST = "manifest.json"
 _MOST_MANIFEST_BYTES, _MOST_LIBRARY_BYTES = 1 << 16, 1 << 28
 _REMEDY = "name another directory in OVERLAP_TRAIN_CACHE_DIR"
+
+
+def digest_sources() -> str:
+    """Returns a digest of what is compiled: the same in a wheel, which has no hidden files."""
+    digest = hashlib.sha256()
+    for source in sorted(NATIVE_SOURCES.iterdir()):
+        if source.is_file() and not source.name.startswith("."):
+            digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 def cache_path() -> Path:
