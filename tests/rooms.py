@@ -84,7 +84,7 @@ ROOMS = {
         "what a step reads, writes, draws and does, from its trace and its Python code; kept traces",
         "_keras",
     ),
-    "_keras": _room("the only door to Keras's private names", "_support"),
+    "_keras": _room("the only door to Keras's private names"),
     "_support": _room("checks of arguments, files and locks, caches, closing, extras"),
     "errors": _room("the exceptions"),
     "records": _room("frozen records that cross threads"),
