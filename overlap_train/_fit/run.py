@@ -58,7 +58,7 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
         resources.enter_context(progress)
         outcome.messages = progress.messages
         builder = FitBuilder(request, cursor, callbacks, progress, resources, outcome.step_validations)
-        with data_mistakes.noted(model, lambda: request.feed.element_spec, "training"):
+        with data_mistakes.Noted(model, lambda: request.feed.element_spec, "training"):
             session = _open(request, builder, callbacks)
             if session is not None:
                 _run(session, request, builder, outcome)

@@ -66,6 +66,7 @@ class Pipeline:
         looked_at: whether Keras draws its first batch before the first pass of a training and before each
             validation (`_maybe_symbolic_build`), and it can be drawn again: thereby what the user's data
             draws from moves. How many a generator loses depends on timing; here it loses none.
+        adapter: Keras's, which `fit` and `evaluate` take in place of the data.
     """
 
     is_dataset: bool
@@ -75,18 +76,18 @@ class Pipeline:
     stateful: Any
     told: Any
     looked_at: bool
-    _adapter: Any = field(repr=False)
+    adapter: Any = field(repr=False)
     _lent: LentBatches | None = field(repr=False)
 
     @functools.cached_property
     def dataset(self) -> Any:
         """What is iterated over in each pass: a `tf.data.Dataset`, or a distributed one of the user's."""
-        return self._adapter.get_tf_dataset()
+        return self.adapter.get_tf_dataset()
 
     @property
     def peeked(self) -> int:
         """Batches of a generator at which Keras has looked, and with which each of its iterators begins."""
-        return len(getattr(self._adapter, "_first_batches", ()))
+        return len(getattr(self.adapter, "_first_batches", ()))
 
     def own_batches(self) -> bool:
         """Has no batch of a new iterator share memory with the user's arrays; returns whether it can be had.
@@ -102,26 +103,26 @@ class Pipeline:
     @property
     def num_batches(self) -> int | None:
         """Batches of a pass, or None if they cannot be counted; asked each time, as data may grow."""
-        count: int | None = self._adapter.num_batches
+        count: int | None = self.adapter.num_batches
         return count
 
     @property
     def acts_at_epochs(self) -> bool:
         """Whether the user's data does something when an epoch begins or ends, such as shuffling."""
-        return acts_at_epochs(getattr(self._adapter, "py_dataset", None))
+        return acts_at_epochs(getattr(self.adapter, "py_dataset", None))
 
     def begin_epoch(self) -> None:
         """Tells the user's data that an epoch begins (`PyDataset.on_epoch_begin`)."""
-        self._adapter.on_epoch_begin()
+        self.adapter.on_epoch_begin()
 
     def end_epoch(self) -> None:
         """Tells the user's data that an epoch is over (`PyDataset.on_epoch_end`)."""
-        self._adapter.on_epoch_end()
+        self.adapter.on_epoch_end()
 
     def skip_epochs(self, count: int) -> None:
         """Counts epochs that ended in another process; Keras 3.16 shuffles a `PyDataset` by it (`_epoch`)."""
-        if isinstance(getattr(self._adapter, "_epoch", None), int):
-            self._adapter._epoch += count
+        if isinstance(getattr(self.adapter, "_epoch", None), int):
+            self.adapter._epoch += count
 
 
 @dataclass(frozen=True, eq=False)
@@ -335,7 +336,7 @@ def _pipeline(adapter: Any, x: Any, telling: Any, looked_at: bool) -> Pipeline:
         stateful=x if isinstance(adapter, PyDatasetAdapter) else None,
         told=telling,
         looked_at=looked_at and not isinstance(adapter, (ArrayDataAdapter, GeneratorDataAdapter)),
-        _adapter=adapter,
+        adapter=adapter,
         _lent=_lent(adapter),
     )
 

@@ -14,8 +14,6 @@ from typing import Any
 
 import keras
 
-from overlap_train._support.version import __version__
-
 __all__ = [
     "ArrayDataAdapter",
     "CompileMetrics",
@@ -130,7 +128,7 @@ def _require_all() -> None:
     if lacking:
         allowed = _allowed_versions()
         raise ImportError(
-            f"overlap_train {__version__} does not work with Keras {keras.__version__}, which has no "
+            f"this overlap_train does not work with Keras {keras.__version__}, which has no "
             f"{', no '.join(lacking)}; it works with Keras {allowed}: pip install 'keras{allowed}'"
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import keras
@@ -83,15 +83,13 @@ def set_random_states(states: Mapping[str, Any], known: Collection[int] = ()) ->
     random.setstate(_long(states["python"]))
 
 
-@contextlib.contextmanager
-def global_seed(seed: int | None) -> Iterator[None]:
+def global_seed(seed: int | None) -> contextlib.ExitStack:
     """Sets TensorFlow's global seed for what is traced within; eager operations draw on as they did."""
     eager = context.context()
     before, eager._seed = eager._seed, seed
-    try:
-        yield
-    finally:
-        eager._seed = before
+    undo = contextlib.ExitStack()
+    undo.callback(setattr, eager, "_seed", before)
+    return undo
 
 
 def check_random_states(states: Mapping[str, Any]) -> None:

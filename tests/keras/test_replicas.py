@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import keras
@@ -86,8 +87,8 @@ def test_added_losses_are_kept_apart_and_put_back():
     """`_losses` and `_loss_ids`: what `model.losses` reads."""
     model = subclassed()
     model(X)
-    with keras_replicas.added_losses_apart(keras_models.flat_layers(model)) as begin:
-        added = begin()
+    with contextlib.ExitStack() as patches:
+        added = keras_replicas.keep_added_losses_apart(keras_models.flat_layers(model), patches)()
         model(X)
         assert [layer for layer, _ in added] == [model]
         assert len(model.losses) == 1  # the regulariser's
