@@ -211,3 +211,6 @@ class Feed(abc.ABC):
 
     def end_epoch(self) -> None:
         """Tells the user's data that an epoch is over (`PyDataset.on_epoch_end`)."""
+
+    def close(self) -> None:
+        """Ends what makes batches for it. Idempotent."""

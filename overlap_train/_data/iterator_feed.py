@@ -328,6 +328,9 @@ class IteratorFeed(Feed):
     def end_epoch(self) -> None:
         self._pipeline.end_epoch()
 
+    def close(self) -> None:
+        self._pipeline.close()
+
 
 def _save_iterator(iterator: Any, *, known_python: bool) -> tf.Tensor | None:
     """Returns the state of a `tf.data` iterator, variant[n], or None if Python takes part in it.

@@ -1,8 +1,8 @@
 """What `fit` and `evaluate` are given as data: found out once, as Keras would, and told as plain facts.
 
 Leans on `get_data_adapter` and its adapters, `_inputs` and `_num_samples` of `ArrayDataAdapter`, `generator`
-of `GeneratorDataAdapter`, `_get_iterator` of `PyDatasetAdapter`, `array_slicing`, and
-`_interrupted_warning` of `EpochIterator`. On the training thread, but for what an epoch's begin and end tell
+of `GeneratorDataAdapter`, `_get_iterator` and `enqueuer` of `PyDatasetAdapter`, `get_numpy_iterator` of
+`TorchDataLoaderAdapter`, `array_slicing`, and `_interrupted_warning` of `EpochIterator`. On the training thread, but for what an epoch's begin and end tell
 the user's data.
 """
 
@@ -19,14 +19,17 @@ from keras.src.trainers.data_adapters import (
     array_data_adapter,
     array_slicing,
     get_data_adapter,
+    py_dataset_adapter,
 )
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 from keras.src.trainers.data_adapters.grain_dataset_adapter import GrainDatasetAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
+from keras.src.trainers.data_adapters.torch_data_loader_adapter import TorchDataLoaderAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 
+from overlap_train._keras.data_workers import DataWorkers
 from overlap_train._keras.grain_data import told
 from overlap_train._keras.lent_batches import LentBatches
 from overlap_train._keras.plain_values import refuse_plain_values
@@ -77,6 +80,7 @@ class Pipeline:
     looked_at: bool
     _adapter: DataAdapter = field(repr=False)
     _lent: LentBatches | None = field(repr=False)
+    _workers: DataWorkers | None = field(repr=False)
 
     @functools.cached_property
     def dataset(self) -> Any:
@@ -117,6 +121,13 @@ class Pipeline:
     def end_epoch(self) -> None:
         """Tells the user's data that an epoch is over (`PyDataset.on_epoch_end`)."""
         self._adapter.on_epoch_end()
+
+    def close(self) -> None:
+        """Ends what makes its batches, as nobody draws any more. Idempotent; the data itself stays as it is."""
+        if self._lent is not None:
+            self._lent.close()
+        if self._workers is not None:
+            self._workers.end()
 
 
 @dataclass(frozen=True, eq=False)
@@ -311,6 +322,7 @@ def _pipeline(adapter: DataAdapter, x: Any, telling: Any, looked_at: bool) -> Pi
         looked_at=looked_at and not isinstance(adapter, (ArrayDataAdapter, GeneratorDataAdapter)),
         _adapter=adapter,
         _lent=_lent(adapter),
+        _workers=_workers(adapter),
     )
 
 
@@ -324,7 +336,20 @@ def _lent(adapter: DataAdapter) -> LentBatches | None:
         lent = LentBatches(adapter._get_iterator)
         adapter._get_iterator = lent.iterate
         return lent
+    if isinstance(adapter, TorchDataLoaderAdapter):
+        lent = LentBatches(adapter.get_numpy_iterator)
+        adapter.get_numpy_iterator = lent.iterate
+        return lent
     return None
+
+
+def _workers(adapter: DataAdapter) -> DataWorkers | None:
+    """Puts itself between an adapter and the workers that it starts for the user's data, if it does."""
+    enqueuer = getattr(adapter, "enqueuer", None)
+    if enqueuer is None:
+        return None
+    processes = adapter.py_dataset.use_multiprocessing and not py_dataset_adapter._FORCE_THREADPOOL
+    return DataWorkers(enqueuer, processes=processes)
 
 
 def _tensor_of(leaf: Any) -> Any:
