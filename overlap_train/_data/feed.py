@@ -212,5 +212,9 @@ class Feed(abc.ABC):
     def end_epoch(self) -> None:
         """Tells the user's data that an epoch is over (`PyDataset.on_epoch_end`)."""
 
-    def close(self) -> None:
-        """Ends what makes batches for it. Idempotent."""
+    def close(self, opened: Any) -> None:
+        """Ends what makes its batches.
+
+        Args:
+            opened: the pass that is open, or None.
+        """

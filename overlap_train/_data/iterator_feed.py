@@ -328,8 +328,12 @@ class IteratorFeed(Feed):
     def end_epoch(self) -> None:
         self._pipeline.end_epoch()
 
-    def close(self) -> None:
+    def close(self, opened: Any) -> None:
         self._pipeline.close()
+        iterators = [opened, self._first, self._kept]
+        del opened
+        self._first = self._kept = None
+        end_iterators(iterators)
 
 
 def _save_iterator(iterator: Any, *, known_python: bool) -> tf.Tensor | None:

@@ -12,8 +12,8 @@ it raises KeyboardInterrupt, or ends the process, and a handler of the user's th
 Those that come together are one.
 
 A process that the user's data or functions fork during the fit has the handlers from before it, or a pool
-that ends its workers by SIGTERM would wait for them for ever. Only the first Ctrl-C, which a terminal sends to
-them too, is left to the fit: it may still need a batch from them to end in order.
+that ends its workers by SIGTERM would wait for them for ever. Only the first Ctrl-C, which a terminal sends
+to all of them, is left to the fit: it may still need a batch from them to end in order.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What `fit` and `evaluate` are given as data: found out once, as Keras would, and told as plain facts.
 
 Leans on `get_data_adapter` and its adapters, `_inputs` and `_num_samples` of `ArrayDataAdapter`, `generator`
-of `GeneratorDataAdapter`, `_get_iterator` and `enqueuer` of `PyDatasetAdapter`, `get_numpy_iterator` of
-`TorchDataLoaderAdapter`, `array_slicing`, and `_interrupted_warning` of `EpochIterator`. On the training thread, but for what an epoch's begin and end tell
+of `GeneratorDataAdapter`, `_get_iterator` and `enqueuer` of `PyDatasetAdapter`, `array_slicing`, and
+`_interrupted_warning` of `EpochIterator`. On the training thread, but for what an epoch's begin and end tell
 the user's data.
 """
 
@@ -26,7 +26,6 @@ from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDat
 from keras.src.trainers.data_adapters.grain_dataset_adapter import GrainDatasetAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
-from keras.src.trainers.data_adapters.torch_data_loader_adapter import TorchDataLoaderAdapter
 from keras.src.trainers.epoch_iterator import EpochIterator
 
 from overlap_train._keras.data_workers import DataWorkers
@@ -123,9 +122,7 @@ class Pipeline:
         self._adapter.on_epoch_end()
 
     def close(self) -> None:
-        """Ends what makes its batches, as nobody draws any more. Idempotent; the data itself stays as it is."""
-        if self._lent is not None:
-            self._lent.close()
+        """Ends the workers that Keras has started for it; call it when nobody draws any more. Idempotent."""
         if self._workers is not None:
             self._workers.end()
 
@@ -335,10 +332,6 @@ def _lent(adapter: DataAdapter) -> LentBatches | None:
     if isinstance(adapter, PyDatasetAdapter):
         lent = LentBatches(adapter._get_iterator)
         adapter._get_iterator = lent.iterate
-        return lent
-    if isinstance(adapter, TorchDataLoaderAdapter):
-        lent = LentBatches(adapter.get_numpy_iterator)
-        adapter.get_numpy_iterator = lent.iterate
         return lent
     return None
 

@@ -2,8 +2,8 @@
 
 Keras starts them anew for each epoch. It leaves their end to the garbage collector, which does not come as
 long as their queue is full: behind a fit that has failed or was interrupted they stay. It also waits for ever
-for a batch whose worker process has died. Leans on `executor_fn`, `future_queue`, `run_thread` and `running` of
-the adapter's `enqueuer`, on `_FORCE_THREADPOOL`, and on `_pool` of `multiprocessing.pool.Pool`.
+for a batch whose worker process has died. Leans on `executor_fn`, `future_queue`, `run_thread` and `running`
+of the adapter's `enqueuer`, and on `_pool` of `multiprocessing.pool.Pool`.
 
 `end` is for the thread that called `fit`. Batches are awaited on a thread of TensorFlow's.
 """
@@ -15,14 +15,13 @@ import queue
 import signal
 import threading
 import time
-from multiprocessing import connection
 from multiprocessing.pool import AsyncResult, Pool
 from typing import Any
 
 __all__ = ["DataWorkers"]
 
 _LOOK_S = 1.0
-_END_S = 2.0
+_END_S = 5.0
 
 
 class DataWorkers:
@@ -36,23 +35,27 @@ class DataWorkers:
     def __init__(self, enqueuer: Any, *, processes: bool) -> None:
         self._enqueuer = enqueuer
         self._pool: _WatchedPool | None = None
+        self._over = False
         if processes:
             self._make = enqueuer.executor_fn
             enqueuer.executor_fn = self._start
 
     def _start(self, sequences: Any) -> _WatchedPool:
         self._pool = None  # the last epoch's, whose processes end with it
-        self._pool = _WatchedPool(self._make(sequences))
-        return self._pool
+        pool = self._pool = _WatchedPool(self._make(sequences))
+        if self._over:  # since the thread began
+            pool.end()
+        return pool
 
     def end(self) -> None:
         """Ends what runs. Idempotent, and bounded whatever a worker does."""
-        enqueuer, thread, pool = self._enqueuer, self._enqueuer.run_thread, self._pool
-        enqueuer.running, self._pool = False, None
+        enqueuer, thread = self._enqueuer, self._enqueuer.run_thread
+        self._over, enqueuer.running = True, False
         deadline_s = time.monotonic() + _END_S
         while thread is not None and thread.is_alive() and time.monotonic() < deadline_s:
             with contextlib.suppress(queue.Empty):
                 enqueuer.future_queue.get(timeout=0.05)  # the thread waits for room in the queue
+        pool, self._pool = self._pool, None
         if pool is not None:
             pool.end()
 
@@ -96,7 +99,8 @@ class _WatchedPool:
             left = [process for process in self._pool._pool if process.exitcode is None]  # type: ignore[attr-defined]
             for process in left:
                 process.kill()
-            connection.wait([process.sentinel for process in left], _END_S)
+            for process in left:
+                process.join(_END_S)
 
 
 class _Batch:

@@ -62,6 +62,4 @@ def _note_fork() -> None:
         gc.enable()
 
 
-os.register_at_fork(
-    before=_pause_collection, after_in_parent=_resume_collection, after_in_child=_note_fork
-)
+os.register_at_fork(before=_pause_collection, after_in_parent=_resume_collection, after_in_child=_note_fork)

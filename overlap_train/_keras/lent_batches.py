@@ -7,9 +7,7 @@ the thread that draws from it, so that each array is copied once, whatever its a
 
 from __future__ import annotations
 
-import contextlib
-import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -38,22 +36,10 @@ class LentBatches:
             make: returns an iterator over batches.
         """
         self._make = make
-        self._begun: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
         self.copies = False
 
     def iterate(self) -> Iterator[Any]:
-        """Returns the batches. On the thread that draws."""
-        batches = self._batches()
-        self._begun.add(batches)
-        return batches
-
-    def close(self) -> None:
-        """Ends iterators that nobody draws from any more, and with them the workers of a DataLoader."""
-        for batches in list(self._begun):
-            with contextlib.suppress(ValueError):  # it is being drawn from
-                batches.close()
-
-    def _batches(self) -> Generator[Any, None, None]:
+        """Yields the batches. On the thread that draws."""
         for batch in self._make():
             yield keras.tree.map_structure(_owned, batch) if self.copies else batch
 

@@ -1,11 +1,12 @@
-"""Data and functions that start processes of their own, and the fits of them that `test_data_that_forks.py` runs.
+"""Data and evaluation functions that start processes, and the fits of `test_data_that_forks.py`.
 
-Each function runs in a process of its own, in which a hang ends with the stacks of all threads.
+Each fit runs in a process of its own, in which a hang ends with the stacks of all threads.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import multiprocessing
 import os
@@ -21,12 +22,22 @@ from overlap_train import Trainer, ValidationPolicy
 from tests.networks import assert_same_history, sequential
 
 STEPS = 6
-CONTEXT = multiprocessing.get_context("fork")
 
 
 def batch(number):
     x = np.random.default_rng(number).normal(size=(4, 12)).astype("float32")
     return x, np.full(4, number % 4)
+
+
+def forks(function):
+    """Decorates what is run in a process of `forked.py`, whose children would be made by its server."""
+
+    @functools.wraps(function)
+    def run(*arguments):
+        multiprocessing.set_start_method("fork", force=True)
+        function(*arguments)
+
+    return run
 
 
 class Batches(keras.utils.PyDataset):
@@ -53,13 +64,13 @@ class Endless(Batches):
 
 def from_a_pool():
     while True:
-        with CONTEXT.Pool(2) as pool:
+        with multiprocessing.Pool(2) as pool:
             yield from pool.imap(batch, range(STEPS))
 
 
 def from_an_executor():
     while True:
-        with ProcessPoolExecutor(2, mp_context=CONTEXT) as executor:
+        with ProcessPoolExecutor(2) as executor:
             yield from executor.map(batch, range(STEPS))
 
 
@@ -71,8 +82,8 @@ def put(batches):
 def from_a_process():
     """Its process never ends by itself."""
     while True:
-        batches = CONTEXT.Queue(2)
-        process = CONTEXT.Process(target=put, args=(batches,), daemon=True)
+        batches = multiprocessing.Queue(2)
+        process = multiprocessing.Process(target=put, args=(batches,), daemon=True)
         process.start()
         try:
             for _ in range(STEPS):
@@ -83,28 +94,32 @@ def from_a_process():
 
 
 def from_a_fork():
-    """Its process waits for the signal that ends it as soon as it is there."""
+    """Its process waits for a signal, or for the end of this one."""
     while True:
+        ends, ended = os.pipe()
         child = os.fork()
         if child == 0:
-            signal.pause()
+            os.close(ended)
+            os.read(ends, 1)
             os._exit(0)
+        os.close(ends)
         try:
             yield from map(batch, range(STEPS))
         finally:
             os.kill(child, signal.SIGTERM)
             os.waitpid(child, 0)
+            os.close(ended)
 
 
 def with_a_pool(model):
     """Evaluates by processes."""
-    with CONTEXT.Pool(2) as pool:
+    with multiprocessing.Pool(2) as pool:
         return {"norm": sum(pool.map(np.sum, [variable.numpy() for variable in model.weights]))}
 
 
 def with_an_executor(model):
     predicted = model.predict(batch(0)[0], verbose=0)
-    with ProcessPoolExecutor(2, mp_context=CONTEXT) as executor:
+    with ProcessPoolExecutor(2) as executor:
         return {"norm": sum(executor.map(np.sum, predicted))}
 
 
@@ -118,20 +133,20 @@ def require_no_child():
         pytest.fail(f"a process was left behind: {multiprocessing.active_children()} {left}")
 
 
-def fits(times, **arguments):
+@forks
+def fits(times):
     """Fits data of two processes, validated by two more, as often as that; compares the first with Keras."""
     expected = sequential()
     history = expected.fit(Batches(), validation_data=Batches(), epochs=2, verbose=0, shuffle=False)
     for number in range(times):
         trainer = Trainer(sequential())
-        given = trainer.fit(
-            Batches(), validation_data=Batches(), epochs=2, verbose=0, shuffle=False, **arguments
-        )
+        given = trainer.fit(Batches(), validation_data=Batches(), epochs=2, verbose=0, shuffle=False)
         require_no_child()
         if number == 0:
             assert_same_history(given.history, history.history)
 
 
+@forks
 def fits_of_every_kind():
     data = [
         {"x": Batches(length=20), "steps_per_epoch": 3, "validation_steps": 2},
@@ -154,6 +169,7 @@ def fits_of_every_kind():
         require_no_child()
 
 
+@forks
 def fits_of_a_generator(name):
     make = GENERATORS[name]
     for _ in range(2):
@@ -164,9 +180,8 @@ def fits_of_a_generator(name):
             validation_steps=STEPS,
             epochs=3,
             verbose=0,
+            shuffle=False,
         )
-    for child in multiprocessing.active_children():  # of the generators, which have not ended
-        child.terminate()
 
 
 class Raises(keras.callbacks.Callback):
@@ -187,6 +202,7 @@ def hang():
     time.sleep(1000)
 
 
+@forks
 def fits_that_fail():
     long = {"length": 50, "max_queue_size": 1}
     cases = [
@@ -219,6 +235,7 @@ class Signals(keras.callbacks.Callback):
             os.killpg(0, self.number)
 
 
+@forks
 def an_interrupted_fit(number):
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
