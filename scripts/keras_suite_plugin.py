@@ -63,12 +63,12 @@ def route() -> None:
 
 def watch() -> None:
     """Notes what comes of Keras's own `fit` and `evaluate`, whose objects stay as they are."""
-    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+    from overlap_train._keras.names import KerasTrainer
 
     for name in ("fit", "evaluate"):
         (cell,) = (
             cell
-            for cell in getattr(TensorFlowTrainer, name).__closure__
+            for cell in getattr(KerasTrainer, name).__closure__
             if getattr(cell.cell_contents, "__name__", "") == name
         )
         cell.cell_contents = _watched(cell.cell_contents, name)

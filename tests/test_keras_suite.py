@@ -57,11 +57,11 @@ import keras_suite_plugin as plugin
 
 
 def route():
-    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer as keras_trainer
+    from overlap_train._keras.names import KerasTrainer
 
     plugin.watch()
-    watched = keras_trainer.fit
-    keras_trainer.fit = lambda self, x, y, **arguments: watched(self, x + 1, y, **arguments)
+    watched = KerasTrainer.fit
+    KerasTrainer.fit = lambda self, x, y, **arguments: watched(self, x + 1, y, **arguments)
 
 
 plugin.route = route

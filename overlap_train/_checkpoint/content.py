@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -43,6 +43,7 @@ class StartPoint:
         position: in the data.
         undelivered: the epochs before it that wait for their delivery, oldest first.
         inside: the validations inside epochs.
+        plan: how the steps were computed; "" if there was no choice.
     """
 
     epoch: int
@@ -53,6 +54,7 @@ class StartPoint:
     position: CursorState
     undelivered: tuple[Undelivered, ...] = ()
     inside: InsideEpochs | None = None
+    plan: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,11 +84,13 @@ class Told:
     Attributes:
         settings: of this trainer.
         configuration: of the model, its optimizer and its compilation.
+        callback_settings: of each callback that remembers something.
         rate: returns the learning rate with which the training goes on, as configurations show it.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
     configuration: Mapping[str, str] = field(default_factory=dict)
+    callback_settings: Sequence[Mapping[str, str]] = ()
     rate: Callable[[], str | None] = lambda: None
 
 
@@ -102,6 +106,7 @@ class Captured:
         inside: the validations inside epochs.
         attributes: plain ones that the training has set on the model.
         adjusted: settings of Keras's callbacks that the training has changed, by their places.
+        plan: how the steps are computed.
     """
 
     callbacks: tuple[KeptState, ...]
@@ -111,6 +116,7 @@ class Captured:
     inside: InsideEpochs
     attributes: Mapping[str, Any] = field(default_factory=dict)
     adjusted: Mapping[str, Any] = field(default_factory=dict)
+    plan: str = ""
 
 
 def as_checkpoint(
@@ -152,6 +158,8 @@ def as_checkpoint(
         in_turn=captured.in_turn,
         attributes=captured.attributes,
         adjusted=captured.adjusted,
+        plan=captured.plan,
+        callback_settings=list(map(dict, told.callback_settings)),
     )
     return CheckpointState(point.epoch, point.step, arrays, meta.as_json(), fingerprint)
 

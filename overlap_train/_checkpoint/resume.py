@@ -16,14 +16,19 @@ import keras
 
 from overlap_train._callbacks.rewind import append_to_files, files_of, rewind_files
 from overlap_train._callbacks.settings import Settings
-from overlap_train._callbacks.state import check_all, restore_all
-from overlap_train._checkpoint.configuration import describe_callbacks, differences
+from overlap_train._callbacks.state import check_all, matches, restore_all, without_bars
+from overlap_train._checkpoint.configuration import (
+    callback_settings,
+    differences,
+    numbered,
+    told_differences,
+)
 from overlap_train._checkpoint.content import Found, StartPoint, Told, understood
 from overlap_train._checkpoint.meta import Extent
 from overlap_train._checkpoint.model_attributes import ModelAttributes
 from overlap_train._checkpoint.state import CheckpointState
 from overlap_train._checkpoint.values import stored_values
-from overlap_train._checkpoint.writing import VALIDATED, CheckpointWriter
+from overlap_train._checkpoint.writing import ALL_VARIABLES, VALIDATED, CheckpointWriter
 from overlap_train._data.cursor import Cursor, CursorState, check_remembered
 from overlap_train._keras.randomness import set_random_states
 from overlap_train._snapshot import ModelState
@@ -33,8 +38,6 @@ from overlap_train.options.checkpoint import CheckpointPolicy
 from overlap_train.records import Span
 
 __all__ = ["Resumer", "StartPoint", "Told"]
-
-_OF_LOSS = "compile.loss_weights"
 
 
 class Resumer(CheckpointWriter):
@@ -92,19 +95,19 @@ class Resumer(CheckpointWriter):
             raise
 
     def accept(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
-        """Takes the callbacks if they are those of the checkpoint; call it before `on_train_begin`.
+        """Takes the callbacks and finds which of them the checkpoint knows; call it before `on_train_begin`.
 
         Raises:
-            CheckpointMismatchError: the callbacks are others than those of the checkpoint.
+            CheckpointMismatchError: a callback cannot be what the checkpoint holds of it.
             CheckpointCorruptError: what all checkpoints hold for them is invalid.
         """
         listed = list(callbacks)
-        configuration = {**self._told.configuration, **describe_callbacks(listed)}
-        self._told = replace(self._told, configuration=configuration)
+        settings = [callback_settings(callback) for callback in without_bars(listed)]
+        self._told = replace(self._told, callback_settings=settings)
         self._files, self._settings = files_of(listed), Settings(listed)
         self._accept(listed)
         if self._found is not None:
-            self._appending = append_to_files(listed)
+            self._appending = append_to_files([callback for callback, _ in self._known(listed, self._found)])
 
     def start(
         self,
@@ -128,7 +131,7 @@ class Resumer(CheckpointWriter):
             Where to go on, or None if there is no checkpoint.
 
         Raises:
-            CheckpointMismatchError: the callbacks are others than those of the checkpoint.
+            CheckpointMismatchError: a callback cannot be what the checkpoint holds of it.
             CheckpointCorruptError: what all checkpoints hold for them is invalid.
             OSError: a file that the training has written cannot be cut.
         """
@@ -151,13 +154,13 @@ class Resumer(CheckpointWriter):
         self._put_random_back(found, state)
         self._go_to(position, cursor)
         self._put_random_back(found, state, again=True)
-        self._tell_changes(found)
+        self._tell_changes(listed, found)
         rewind_files(listed, found.files, found.first_undelivered)
         self._appending = []
         self._written_step = found.state.step
         epoch, step = found.state.epoch, found.state.step
         where = (epoch, step, meta.stopped, meta.logs, meta.max_lag, position)
-        return StartPoint(*where, found.undelivered, found.inside or None)
+        return StartPoint(*where, found.undelivered, found.inside or None, meta.plan)
 
     def close(self) -> None:
         """Lets the writer finish and unlocks the directory; loggers of a refused fit do as they were told."""
@@ -167,11 +170,36 @@ class Resumer(CheckpointWriter):
 
     def _put_callbacks_back(self, callbacks: Sequence[keras.callbacks.Callback], found: Found) -> None:
         self._say_lost(found.callbacks)
-        stay = restore_all(callbacks, found.callbacks)
+        known = self._known(callbacks, found)
+        stay = restore_all([callback for callback, _ in known], [found.callbacks[n] for _, n in known])
         if stay:
             names = ", ".join(stay)
             self._say(f"these attributes of callbacks cannot be restored and keep their values: {names}")
-        self._settings.put_back(found.meta.adjusted)
+        self._settings.put_back(self._adjusted(callbacks, found))
+
+    def _matches(self, callbacks: Sequence[keras.callbacks.Callback], found: Found) -> list[int | None]:
+        """Returns for each callback but bars the number of its state in the checkpoint; None has none."""
+        now, before = self._told.callback_settings, found.meta.callback_settings
+        return matches(
+            without_bars(callbacks), found.callbacks, lambda here, there: now[here] == before[there]
+        )
+
+    def _known(
+        self, callbacks: Sequence[keras.callbacks.Callback], found: Found
+    ) -> list[tuple[keras.callbacks.Callback, int]]:
+        """Returns the callbacks of which the checkpoint holds a state, with its number."""
+        both = zip(without_bars(callbacks), self._matches(callbacks, found), strict=True)
+        return [(callback, number) for callback, number in both if number is not None]
+
+    def _adjusted(self, callbacks: Sequence[keras.callbacks.Callback], found: Found) -> dict[str, Any]:
+        """Returns the settings that the training had changed, by the numbers of these callbacks."""
+        numbers = {
+            str(n): str(here) for here, n in enumerate(self._matches(callbacks, found)) if n is not None
+        }
+        unknown = found.meta.adjusted.keys() - set(map(str, range(len(found.callbacks))))
+        if unknown:
+            raise CheckpointCorruptError(f"its settings of callback {min(unknown)!r:.80} are invalid")
+        return {numbers[n]: part for n, part in found.meta.adjusted.items() if n in numbers}
 
     def _put_attributes_back(self, found: Found) -> None:
         stay = self._attributes.put_back(found.attributes) if self._attributes is not None else ()
@@ -217,47 +245,78 @@ class Resumer(CheckpointWriter):
                 "with other versions of TensorFlow or Keras? Give another directory to start afresh"
             ) from error
 
-    def _tell_changes(self, found: Found) -> None:
+    def _tell_changes(self, callbacks: Sequence[keras.callbacks.Callback], found: Found) -> None:
         for name, value in self._told.settings.items():
             before = found.meta.settings.get(name, value)
             if before != value:
                 self._say(f"{name} is {value}; until the checkpoint it was {before}")
-        changes = differences(found.meta.configuration, self._told.configuration, self._told.rate())
-        if changes is not None:
-            self._say(f"this training is configured otherwise than that of the checkpoint: {changes}")
-        if not found.meta.random:
+        self._tell_callbacks(callbacks, found)
+        changes = differences(*self._configurations(callbacks, found), self._told.rate())
+        if changes:
             self._say(
-                "the checkpoint is of an earlier release, which kept no random states of Python, NumPy and "
-                "TensorFlow and no configuration: who draws from these begins anew, and nothing is compared"
+                "this training is configured otherwise than that of the checkpoint: "
+                f"{told_differences(changes)}"
             )
+
+    def _tell_callbacks(self, callbacks: Sequence[keras.callbacks.Callback], found: Found) -> None:
+        """Says by name which callbacks are new, and which are missing."""
+        numbers = self._matches(callbacks, found)
+        here = [type(callback).__name__ for callback in without_bars(callbacks)]
+        new = [name for name, number in zip(here, numbers, strict=True) if number is None]
+        if new:
+            self._say(f"these callbacks are not in the checkpoint and begin now: {', '.join(new)}")
+        missing = [state.kind for number, state in enumerate(found.callbacks) if number not in numbers]
+        if missing:
+            self._say(
+                "these callbacks of the checkpoint are missing now, and what they remembered is left out: "
+                f"{', '.join(missing)}"
+            )
+
+    def _configurations(
+        self, callbacks: Sequence[keras.callbacks.Callback], found: Found
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """Returns how the training of the checkpoint was configured, and how this one is."""
+        before, now = dict(found.meta.configuration), dict(self._told.configuration)
+        numbers = self._matches(callbacks, found)
+        labels = numbered(type(callback).__name__ for callback in without_bars(callbacks))
+        for here, (label, number) in enumerate(zip(labels, numbers, strict=True)):
+            if number is not None:
+                before |= {f"{label}.{k}": v for k, v in found.meta.callback_settings[number].items()}
+                now |= {f"{label}.{k}": v for k, v in self._told.callback_settings[here].items()}
+        return before, now
 
     def _load(self, callbacks: Sequence[keras.callbacks.Callback] | None = None) -> Found | None:
         """Reads the newest checkpoint that makes sense, to the callbacks too if they are given."""
         found: list[Found] = []
 
         def check(state: CheckpointState) -> None:
+            self._require_same(state)
             newest = understood(state, self._variables, self._extent, self._check_data)
             if self._attributes is not None:
                 self._attributes.check(newest.attributes)
-            self._require_one_kind(newest)
             if callbacks is not None:
                 self._check_callbacks(callbacks, newest)
             found.append(newest)
 
-        self._store.load_latest(self._fingerprint, check)
+        self._store.load_latest(check)
         return found[0] if found else None
 
-    def _require_one_kind(self, found: Found) -> None:
-        """Refuses a training whose history would hold losses of two kinds."""
-        before = {name: v for name, v in found.meta.configuration.items() if name.startswith(_OF_LOSS)}
-        now = {name: v for name, v in self._told.configuration.items() if name.startswith(_OF_LOSS)}
-        changes = differences(before, now, None)
-        if changes is not None:
-            raise CheckpointMismatchError(
-                f"The checkpoint was written by another training. What differs: {changes}, so that its "
-                "history would hold losses of two kinds. Resume with the same, or give another directory to "
-                "start afresh."
-            )
+    def _require_same(self, state: CheckpointState) -> None:
+        """Refuses a training whose history would hold values of two kinds, or that has other variables."""
+        before, now = dict(state.fingerprint), dict(self._fingerprint)
+        if before == now:
+            return
+        settings = state.meta.get("configuration")
+        if isinstance(settings, dict) and all(isinstance(text, str) for text in settings.values()):
+            before = {**before, **settings, **before}
+            now = {**now, **self._told.configuration, **now}
+        changes = differences(before, now)
+        told = [each for each in changes if not each.startswith(ALL_VARIABLES)]  # which follows from others
+        raise CheckpointMismatchError(
+            f"The checkpoints in {self._policy.directory} are of another training. What differs: "
+            f"{told_differences(told or changes)}. Build the same training, or give another directory to "
+            "start afresh."
+        )
 
     def _accept(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
         """Goes back to an older checkpoint if the newest is invalid to the callbacks."""
@@ -269,8 +328,9 @@ class Resumer(CheckpointWriter):
             self._found = self._load(callbacks)
 
     def _check_callbacks(self, callbacks: Sequence[keras.callbacks.Callback], found: Found) -> None:
-        check_all(callbacks, found.callbacks)
-        self._settings.check(found.meta.adjusted)
+        known = self._known(callbacks, found)
+        check_all([callback for callback, _ in known], [found.callbacks[number] for _, number in known])
+        self._settings.check(self._adjusted(callbacks, found))
 
 
 def _does_not_fit(error: ValueError) -> CheckpointMismatchError:

@@ -232,7 +232,8 @@ class Cursor:
 
     def close(self) -> None:
         """Ends the pass that is open, and what makes batches for it. Idempotent."""
-        opened, self._pass = self._pass, None
+        opened = [self._pass]
+        self._pass = None
         self.feed.close(opened)
 
     def resume(self, state: CursorState) -> Sequence[str]:

@@ -46,6 +46,8 @@ def end_iterators(iterators: list[Any]) -> None:
     so a thread waits, and the caller only for a moment. Without this the garbage collector would wait, at any
     time and on any thread.
     """
+    if not any(each is not None for each in iterators):
+        return
     thread = threading.Thread(target=iterators.clear, name="iterators-end", daemon=True)
     try:
         thread.start()

@@ -51,6 +51,7 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
     with contextlib.ExitStack() as resources:
         resources.callback(request.feed.close)
         cursor = Cursor(request.feed, request.steps_per_epoch, group)
+        resources.callback(cursor.close)
         steps = cursor.steps_per_epoch
         callbacks = make_callback_list(
             model, request.callbacks, verbose=request.verbose, epochs=request.epochs, steps=steps
@@ -59,7 +60,7 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
         resources.enter_context(progress)
         outcome.messages = progress.messages
         builder = FitBuilder(request, cursor, callbacks, progress, resources, outcome.step_validations)
-        with data_mistakes.noted(model, lambda: request.feed.element_spec, "training"):
+        with data_mistakes.Noted(model, lambda: request.feed.element_spec, "training"):
             session = _open(request, builder, callbacks)
             if session is not None:
                 _run(session, request, builder, outcome)

@@ -15,7 +15,7 @@ import queue
 import signal
 import threading
 import time
-from multiprocessing.pool import AsyncResult, Pool
+from multiprocessing.pool import AsyncResult, Pool, ThreadPool
 from typing import Any
 
 __all__ = ["DataWorkers"]
@@ -29,20 +29,21 @@ class DataWorkers:
 
     Args:
         enqueuer: of a `PyDatasetAdapter`.
-        processes: whether its workers are processes.
     """
 
-    def __init__(self, enqueuer: Any, *, processes: bool) -> None:
+    def __init__(self, enqueuer: Any) -> None:
         self._enqueuer = enqueuer
         self._pool: _WatchedPool | None = None
         self._over = False
-        if processes:
-            self._make = enqueuer.executor_fn
-            enqueuer.executor_fn = self._start
+        self._make = enqueuer.executor_fn
+        enqueuer.executor_fn = self._start
 
-    def _start(self, sequences: Any) -> _WatchedPool:
+    def _start(self, sequences: Any) -> Any:
         self._pool = None  # the last epoch's, whose processes end with it
-        pool = self._pool = _WatchedPool(self._make(sequences))
+        made = self._make(sequences)
+        if isinstance(made, ThreadPool):
+            return made
+        pool = self._pool = _WatchedPool(made)
         if self._over:  # since the thread began
             pool.end()
         return pool

@@ -116,7 +116,7 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
         )
     fixed = None if plan.steps_per_call == "auto" else int(plan.steps_per_call)
     pace = Pace(plan.call_s, fixed)
-    if plan.loop == "eager" or keras_models.runs_eagerly(task.model):
+    if keras_models.runs_eagerly(task.model):
         message("plan: eager")
         return make_loop(task.feed, task.step.using(task.around(task.function)), eager=True), pace
     known, token, key = Traces.of(task.model), keras_training.begin_training(task.model), _loop_key(task)
