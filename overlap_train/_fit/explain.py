@@ -38,6 +38,7 @@ def explain_fit(request: FitRequest) -> Explanation:
     with contextlib.ExitStack() as resources:
         group = keras_training.steps_per_execution(request.model)
         request.feed.look_only()
+        resources.callback(request.feed.close)
         cursor = Cursor(request.feed, request.steps_per_epoch, group, tells=False)
         steps = cursor.steps_per_epoch
         # What is traced here may not be what the fit would trace, behind the first hooks.
