@@ -1,7 +1,7 @@
 """What an optimizer keeps and what it does besides applying gradients.
 
-Leans on `_all_reduce_sum_gradients`, `_get_variable_index`, `_momentums` and `_velocities`. On the training
-thread.
+Leans on `_all_reduce_sum_gradients`, `_get_variable_index`, `_momentums`, `_velocities` and `_variables`. On
+the training thread.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ __all__ = [
     "build_optimizer",
     "built_before_it_scales",
     "stock_optimizer_handles",
+    "unbuilt_again",
     "without_all_reduce",
 ]
 
@@ -64,6 +65,20 @@ def built_before_it_scales(model: keras.Model) -> Iterator[None]:
         yield
     finally:
         del vars(optimizer)["scale_loss"]
+
+
+@contextlib.contextmanager
+def unbuilt_again(model: keras.Model) -> Iterator[None]:
+    """Takes away, behind the block, what has been built in it of a model's optimizer (`_variables`)."""
+    optimizers = [model.optimizer, getattr(model.optimizer, "inner_optimizer", None)]
+    unbuilt = [o for o in optimizers if isinstance(o, keras.optimizers.Optimizer) and not o.built]
+    counts = [len(optimizer._variables) for optimizer in unbuilt]
+    try:
+        yield
+    finally:
+        for optimizer, count in zip(unbuilt, counts, strict=True):
+            del optimizer._variables[count:]
+            optimizer.built = False
 
 
 @contextlib.contextmanager
