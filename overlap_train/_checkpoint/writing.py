@@ -198,7 +198,7 @@ class CheckpointWriter:
             not any(self._lags),
             self._inside(),
             self._attributes.changed() if self._attributes is not None else {},
-            self._settings.changed(),
+            self._settings.noted(),
             self._plan(),
         )
         self._writing = submitted(self._writer, self._write, point, values, captured)
