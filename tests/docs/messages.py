@@ -34,12 +34,11 @@ _WORD = re.compile(r"[A-Za-z][\w'.=()-]*")
 _NOT_SHOWN = (
     ("_callbacks/given.py", ""),
     ("_checkpoint/fingerprints.py", ""),
-    ("_data/array_feed.py", "rows in batches of"),
-    ("_data/array_feed.py", "digest of … rows"),
-    ("_data/iterator_feed.py", " batches of "),
-    ("_fit/checkpointing.py", "validation_step"),
-    ("_fit/checkpointing.py", ": freq"),
-    ("_fit/checkpointing.py", ", prepared by a function"),
+    ("_data/array_feed.py", "digest … of … rows"),
+    ("_data/unseeded.py", "cannot be told apart"),  # which is caught
+    ("_fit/checkpointing.py", "the training data"),  # a part of a message, as those that follow
+    ("_fit/checkpointing.py", "the validation data…"),
+    ("_fit/checkpointing.py", ".seeds of shuffles"),
     ("_inspection/origins.py", ""),
     ("_support/moved.py", "module"),
     ("conv/build.py", "python -m overlap_train.conv.build"),  # what its own --help says
