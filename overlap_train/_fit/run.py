@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train._callbacks.delivery import evaluate_now
+from overlap_train._checkpoint.data_state import beside
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.build import FitBuilder
 from overlap_train._fit.callback_list import ResultLine, listened_to, make_callback_list
@@ -49,7 +50,12 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
         return
     model, group = request.model, keras_training.steps_per_execution(request.model)
     with contextlib.ExitStack() as resources:
+<<<<<<< HEAD
         resources.callback(request.feed.close)
+=======
+        if request.checkpoints is not None and request.feed.runs_python:
+            request.feed.remember(beside(model))  # as it stands before it is told of an epoch
+>>>>>>> resume
         cursor = Cursor(request.feed, request.steps_per_epoch, group)
         resources.callback(cursor.close)
         steps = cursor.steps_per_epoch

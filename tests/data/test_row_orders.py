@@ -21,13 +21,6 @@ def orders_of(rows, batch_size, shuffle):
     return RowOrders(recognize(np.zeros((rows, 1)), batch_size=batch_size, shuffle=shuffle))
 
 
-@pytest.fixture
-def unseeded():
-    tf.random.set_seed(None)
-    yield
-    keras.utils.set_random_seed(0)
-
-
 @pytest.mark.parametrize("shuffle", [True, "batch"])
 def test_without_a_seed_each_pass_has_another_order(unseeded, shuffle):
     found = orders_of(100, 4, shuffle)
