@@ -13,11 +13,7 @@ Those that come together are one.
 
 A process that the user's data or functions fork during the fit has the handlers from before it, or a pool
 that ends its workers by SIGTERM would wait for them for ever. Only the first Ctrl-C, which a terminal sends
-<<<<<<< HEAD
-to all of them, is left to the fit: it may still need a batch from them to end in order.
-=======
 to them too, is left to the fit: it may still need a batch from them to end in order.
->>>>>>> main
 """
 
 from __future__ import annotations

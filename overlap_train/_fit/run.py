@@ -50,12 +50,9 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
         return
     model, group = request.model, keras_training.steps_per_execution(request.model)
     with contextlib.ExitStack() as resources:
-<<<<<<< HEAD
         resources.callback(request.feed.close)
-=======
         if request.checkpoints is not None and request.feed.runs_python:
             request.feed.remember(beside(model))  # as it stands before it is told of an epoch
->>>>>>> resume
         cursor = Cursor(request.feed, request.steps_per_epoch, group)
         resources.callback(cursor.close)
         steps = cursor.steps_per_epoch
