@@ -230,6 +230,12 @@ class Cursor:
         if self._rewound_to is not None:
             self.feed.leave(self._rewound_to.drawn)
 
+    def close(self) -> None:
+        """Ends the pass that is open, and what makes batches for it. Idempotent."""
+        opened = [self._pass]
+        self._pass = None
+        self.feed.close(opened)
+
     def resume(self, state: CursorState) -> Sequence[str]:
         """Goes to a position of another process.
 

@@ -222,3 +222,10 @@ class Feed(abc.ABC):
 
     def end_epoch(self) -> None:
         """Tells the user's data that an epoch is over (`PyDataset.on_epoch_end`)."""
+
+    def close(self, opened: list[Any] | None = None) -> None:
+        """Ends what makes its batches. Idempotent.
+
+        Args:
+            opened: the last reference to the pass that is open, if one is; it is emptied.
+        """

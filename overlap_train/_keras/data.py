@@ -1,7 +1,7 @@
 """What `fit` and `evaluate` are given as data: found out once, as Keras would, and told as plain facts.
 
 Leans on `get_data_adapter` and its adapters, `_inputs` and `_num_samples` of `ArrayDataAdapter`, `generator`
-of `GeneratorDataAdapter`, `_get_iterator` of `PyDatasetAdapter`, `array_slicing`, and
+of `GeneratorDataAdapter`, `_get_iterator` and `enqueuer` of `PyDatasetAdapter`, `array_slicing`, and
 `_interrupted_warning` of `EpochIterator`. On the training thread, but for what an epoch's begin and end tell
 the user's data.
 """
@@ -15,6 +15,7 @@ from typing import Any, Literal
 import keras
 import tensorflow as tf
 
+from overlap_train._keras.data_workers import DataWorkers
 from overlap_train._keras.grain_data import told
 from overlap_train._keras.lent_batches import LentBatches
 from overlap_train._keras.names import (
@@ -78,6 +79,7 @@ class Pipeline:
     looked_at: bool
     adapter: Any = field(repr=False)
     _lent: LentBatches | None = field(repr=False)
+    _workers: DataWorkers | None = field(repr=False)
 
     @functools.cached_property
     def dataset(self) -> Any:
@@ -123,6 +125,11 @@ class Pipeline:
         """Counts epochs that ended in another process; Keras 3.16 shuffles a `PyDataset` by it (`_epoch`)."""
         if isinstance(getattr(self.adapter, "_epoch", None), int):
             self.adapter._epoch += count
+
+    def close(self) -> None:
+        """Ends the workers that Keras has started for it; call it when nobody draws any more. Idempotent."""
+        if self._workers is not None:
+            self._workers.end()
 
 
 @dataclass(frozen=True, eq=False)
@@ -338,6 +345,7 @@ def _pipeline(adapter: Any, x: Any, telling: Any, looked_at: bool) -> Pipeline:
         looked_at=looked_at and not isinstance(adapter, (ArrayDataAdapter, GeneratorDataAdapter)),
         adapter=adapter,
         _lent=_lent(adapter),
+        _workers=_workers(adapter),
     )
 
 
@@ -352,6 +360,12 @@ def _lent(adapter: Any) -> LentBatches | None:
         adapter._get_iterator = lent.iterate
         return lent
     return None
+
+
+def _workers(adapter: Any) -> DataWorkers | None:
+    """Puts itself between an adapter and the pools that it starts for the user's data, if it starts any."""
+    enqueuer = getattr(adapter, "enqueuer", None)
+    return None if enqueuer is None else DataWorkers(enqueuer)
 
 
 def _tensor_of(leaf: Any) -> Any:

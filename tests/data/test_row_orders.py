@@ -22,11 +22,8 @@ def orders_of(rows, batch_size, shuffle):
 
 
 @pytest.fixture
-def unseeded(monkeypatch):
+def unseeded(unseeded, monkeypatch):
     monkeypatch.setattr(row_orders, "row_shuffling", lambda: "random")  # as up to Keras 3.15
-    tf.random.set_seed(None)
-    yield
-    keras.utils.set_random_seed(0)
 
 
 @pytest.mark.parametrize("shuffle", [True, "batch"])

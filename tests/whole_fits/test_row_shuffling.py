@@ -1,4 +1,4 @@
-"""Rows in Keras's order also where it shuffles without drawing, as from 3.16 on: by one number, or by the epoch's."""
+"""Rows come in the order of a Keras that shuffles without drawing: by one number, or by that of the epoch."""
 
 from __future__ import annotations
 
