@@ -37,8 +37,8 @@ __all__ = ["Interrupted", "Interrupts"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _TOGETHER_S = 0.5
-_PATIENCE_S = 2.5  # of the three seconds
-_ANSWER_S = 0.4  # enough for Python to run a handler
+_PATIENCE_S = 2.0  # of three seconds
+_ANSWER_S = 0.5  # enough for Python to run a handler
 _LOOK_AGAIN_S = 1.0
 _IDLE = 0.1  # of a core: a process that uses less waits, and does not compute
 
@@ -202,7 +202,7 @@ class Interrupts:
         return self._over or self._hurried or self._handed_on or begins_to_end
 
     def _insist(self, number: int) -> float:
-        """Has a signal take effect that the main thread has not heeded; returns in how many seconds to look."""
+        """Has a signal that was not heeded take effect; returns in how many seconds to look again."""
         if _active[-1] is not self:
             return _LOOK_AGAIN_S  # within a fit of a callback's
         if number == signal.SIGINT or self._raised is not None:
@@ -255,7 +255,7 @@ class Interrupts:
 
 
 def _give_back(number: int) -> None:
-    """Lets the system do what it does about a signal; Python's `signal` would do so in the main thread only."""
+    """Lets the system do what it does about a signal. `signal.signal` is for the main thread only."""
     set_handler = ctypes.pythonapi.PyOS_setsig
     set_handler.argtypes, set_handler.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
     set_handler(number, None)
