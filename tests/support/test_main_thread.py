@@ -69,7 +69,7 @@ WAITS = {
     "event": lambda: threading.Event().wait(),
     "socket": received,
     "pipe": read,
-    "signal": signal.pause,
+    "signal": lambda: signal.pause(),
 }
 
 
