@@ -213,7 +213,7 @@ class Interrupts:
         # The main thread is in native code.
         (since_s, before_s), self._used = self._used, (time.monotonic(), time.process_time())
         computes = self._used[1] - before_s > _IDLE * (self._used[0] - since_s)
-        if number == signal.SIGINT and computes:
+        if number == signal.SIGINT and computes and not self._heard_again:
             return _LOOK_AGAIN_S
         if not self._is_settled():
             self._end_process(number)
