@@ -118,6 +118,7 @@ class FitBuilder:
             now=False,
             python_now=looks_only or not request.reads_when_due,
             written=request.feed.files,
+            timeout_s=request.settings.validation.timeout_s,
         )
         resources.callback(self._given.close)
         self._request = request
@@ -175,7 +176,7 @@ class FitBuilder:
             ledger=self.ledger,
             progress=self._progress,
             hosts=settings.hosts,
-            interrupted=self._interrupted,
+            interrupts=interrupts,
             take_snapshot=functools.partial(self._take_snapshot, state),
             warm=kept is not None and kept.warm,
         )
@@ -185,7 +186,9 @@ class FitBuilder:
     def _keep_all_along(self, state: ModelState, step: Step) -> Interrupts:
         """Opens what the fit keeps all along, if it is the first time; returns the signals that have come."""
         if self._interrupts is None:
-            self._interrupts = self._resources.enter_context(Interrupts(passes_on=self._request.routed))
+            alone = self._settings.hosts.count == 1
+            interrupts = Interrupts(passes_on=self._request.routed, insists=alone)
+            self._interrupts = self._resources.enter_context(interrupts)
             found = (self._given.drawing(), self._progress.message, self._resources)
             self._resumer = build_resumer(self._request, state, step, *found)
             self._resumption = share_start(self._request, self._resumer)

@@ -164,7 +164,8 @@ def serve(
             bind_address=place.bind_address,
             check=functools.partial(judge, description=description, in_step=_obstacle(suite, state)),
         )
-        with link, Interrupts():  # a first signal is for the training hosts, whose end ends this one
+        # A first signal is for the training hosts, whose end ends this one.
+        with link, Interrupts(insists=False):
             try:
                 link.send({"kind": "welcome", "rewindable": suite.rewindable_names})
                 message, values = _serve_one(link, suite, state)

@@ -38,6 +38,7 @@ def give_sets(
     now: bool = True,
     python_now: bool = True,
     written: frozenset[str] = frozenset(),
+    timeout_s: float | None = None,
 ) -> GivenSets:
     """Returns the data of validation sets.
 
@@ -47,9 +48,18 @@ def give_sets(
         now: whether all of it is read when it is first asked for, and not when a validation is due.
         python_now: the same for what Python makes.
         written: the files in which the training data is cached.
+        timeout_s: how long the reading of a set may take, in seconds; None for any time.
     """
     device = "CPU:0" if _devices(settings) else None  # each of them gets its own copy
-    return GivenSets(settings.model, sets, now=now, python_now=python_now, device=device, written=written)
+    return GivenSets(
+        settings.model,
+        sets,
+        now=now,
+        python_now=python_now,
+        device=device,
+        written=written,
+        timeout_s=timeout_s,
+    )
 
 
 def _devices(settings: TrainerSettings) -> Sequence[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -16,6 +17,8 @@ from overlap_train._keras import training as keras_training
 from overlap_train._keras.replicas import looks_beforehand
 from overlap_train._snapshot import Snapshot, Values
 from overlap_train._support import fit_arguments
+from overlap_train._support.threads import in_background
+from overlap_train.errors import ValidationTimeoutError
 from overlap_train.options.validation import ValidationSet
 from overlap_train.records import ShardOutcome, ValidationResult
 
@@ -32,6 +35,7 @@ class GivenSets:
         python_now: whether each is that Python makes.
         device: where arrays are held; None leaves it to TensorFlow.
         written: the files that the training's first pass writes, which none may read before that has ended.
+        timeout_s: how long the reading of a set may take, in seconds; None for any time.
     """
 
     def __init__(
@@ -43,8 +47,10 @@ class GivenSets:
         python_now: bool = True,
         device: str | None = None,
         written: frozenset[str] = frozenset(),
+        timeout_s: float | None = None,
     ) -> None:
         self._written = written
+        self._timeout_s = timeout_s
         self._model = model
         self._sets = sets
         self._parts = {
@@ -73,14 +79,16 @@ class GivenSets:
         if name not in self._given:
             parts, chosen, steps = self._parts[name], self._sets[name], self.steps(name)
             by_python = keras_data.is_made_by_python(*parts)
+            recognize = functools.partial(
+                keras_data.recognize,
+                *parts,
+                role="validation",
+                batch_size=chosen.batch_size,
+                steps=steps,
+                looked_at=looks_beforehand(self._model),
+            )
             self._given[name] = GivenData(
-                lambda: keras_data.recognize(
-                    *parts,
-                    role="validation",
-                    batch_size=chosen.batch_size,
-                    steps=steps,
-                    looked_at=looks_beforehand(self._model),
-                ),
+                functools.partial(self._in_time, recognize, name),
                 by_python=by_python,
                 now=self._now or (by_python and self._python_now),
                 device=self._device,
@@ -94,6 +102,22 @@ class GivenSets:
         if given is None or given.layout is not None:
             return self._parts[name]
         return given.pipeline.adapter, None, None
+
+    def _in_time(self, recognize: Callable[[], Any], name: str) -> Any:
+        """Opens the data of a set, which draws from it; under a limit on a thread that may stay behind."""
+        if self._timeout_s is None:
+            return recognize()
+        opened = in_background(recognize, "opens-validation-data", daemon=True)
+        try:
+            return opened.result(self._timeout_s)
+        except TimeoutError:
+            if opened.done():
+                raise
+        of = f" of set {name!r}" if name else ""
+        raise ValidationTimeoutError(
+            f"reading the first batches of the validation data{of} did not end within timeout_s="
+            f"{self._timeout_s:g}: check what the data waits for, or raise ValidationPolicy(timeout_s=...)"
+        )
 
     def expected(self, name: str) -> int | None:
         """Returns how many batches a validation will have, as far as that is known without drawing any."""
