@@ -21,7 +21,7 @@ from overlap_train._data.pipeline import (
     reorders,
 )
 from overlap_train._data.pipeline import keeps_more_than_variables as is_hidden
-from overlap_train._keras.data import Pipeline
+from overlap_train._keras.data import Pipeline, warn_of_end
 
 __all__ = ["BatchStream", "StreamedBatches"]
 
@@ -81,6 +81,7 @@ class StreamedBatches:
         self._newest: Iterator[Any] | None = None  # at which Keras may look again
         self._first_batches: list[Any] = []
         self._closed = False
+        self._told_of_end = False
         self.last_count = 0
 
     @property
@@ -181,6 +182,12 @@ class StreamedBatches:
         if self._pipeline.looked_at and self._steps is not None:
             self._newest = iterator
         return iterator
+
+    def warn_of_end(self) -> None:
+        """Warns as Keras, but once, that data ended of which nobody could tell how long it is."""
+        if self._steps is None and self._pipeline.num_batches is None and not self._told_of_end:
+            self._told_of_end = True
+            warn_of_end()
 
     def standing(self) -> dict[str, Any]:
         """Returns what another process is told so that its next pass is the same; none is under way."""

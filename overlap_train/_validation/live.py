@@ -172,13 +172,13 @@ class StepByStep:
         model: built and compiled.
         step: makes one step.
         batches: the validation set.
-        asked: batches that the user asked for; None for all.
+        least: batches without which it is short of what was asked for.
     """
 
     model: keras.Model
     step: LiveSteps
     batches: Batches
-    asked: int | None = None
+    least: int = 1
 
     def __call__(self, callbacks: keras.callbacks.CallbackList) -> Mapping[str, Any]:
         """Validates; see `Validates`."""
@@ -200,7 +200,9 @@ class StepByStep:
                     break
             if not model.stop_evaluating:
                 stream.finish()
-                warn_if_short(self.batches.last_count, self.asked)
+                warn_if_short(self.batches.last_count, self.least)
+                if self.batches.last_count and isinstance(self.batches, StreamedBatches):
+                    self.batches.warn_of_end()
         except keras_data.OUT_OF_DATA:
             stream.finish()
             keras_data.warn_out_of_data()

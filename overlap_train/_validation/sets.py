@@ -101,7 +101,7 @@ def build_suite(
                 present,
                 devices=request.devices,
                 hosts=request.hosts,
-                steps=each.chosen.steps,
+                least=request.given.least(each.name),
             )
         else:
             runner = _runner_of_its_own(request, each, state, on_span)
@@ -204,7 +204,7 @@ def _live_runner(
     steps = _live_steps(request, each)
     streamed = each.batches if isinstance(each.batches, StreamedBatches) else None
     return LiveRunner(
-        StepByStep(request.model, steps, each.batches, each.chosen.steps),
+        StepByStep(request.model, steps, each.batches, request.given.least(each.name)),
         each.live or "",
         state,
         on_span,

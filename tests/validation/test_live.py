@@ -290,6 +290,6 @@ def test_missing_batches_are_warned_of_as_by_keras(given):
     model = counting()
     step = trace_validation(model, model.test_step, rows.element_spec)
     batches = make_batches(GivenData(lambda: recognize(data)), steps=9, cache_bytes=0)
-    validate = StepByStep(model, traced_step(step), batches, asked=9)
+    validate = StepByStep(model, traced_step(step), batches, least=9)
     with pytest.warns(UserWarning, match="ran out"):
         validate(keras.callbacks.CallbackList([], model=model))
