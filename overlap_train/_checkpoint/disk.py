@@ -87,6 +87,5 @@ def _obstacle(error: OSError, path: str | os.PathLike[str], directory: bool) -> 
             return f"{os.fspath(place)} is {found}, where a file belongs; move it away"
     for place in (Path(path), *Path(path).parents):
         if os.path.lexists(place) and not os.path.isdir(place):
-            found = "leads to what is not there" if os.path.islink(place) else "is no directory"
-            return f"{place} {found}; move it away, or give another directory"
+            return f"{place} is no directory; move it away, or give another directory"
     return None

@@ -37,7 +37,7 @@ def config(cluster=CLUSTER, **task):
         (config(type=["a"]), r"needs a 'task' that says which .*; got {'type': \['a'\], 'index': 0}"),
         (
             json.dumps({"cluster": CLUSTER}),
-            r"needs a 'task' .* such as {\"type\": \"worker\", \"index\": 0}; got",
+            r"needs a 'task' .*, such as {.type.: .worker., .index.: 0}; got",
         ),
         (config(index=2), "this is worker number 2, and the cluster has 2: the index counts from 0"),
         (config(index=-1), "this is worker number -1"),
@@ -67,7 +67,7 @@ def test_a_wrong_tf_config_is_refused(text, message, monkeypatch):
             {"worker": ["a:1"]},
             "worker",
             None,
-            "says which host of its cluster this is, .*; got {'type': 'worker', 'index': None}",
+            "needs a 'task' .*got .*'index': None}",
         ),
         ({"worker": ["a:1"]}, "worker", 3, "this is worker number 3, and the cluster has 1"),
         ({"worker": {1: "a:1"}}, "worker", 0, "lists of 'host:port'"),
