@@ -7,7 +7,7 @@ import inspect
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -125,15 +125,35 @@ class Routing:
         return self._resume
 
 
+class _Block(contextlib.ContextDecorator, contextlib.AbstractContextManager[Routing]):
+    """Routes while it runs; as a decorator, while each call of the function does."""
+
+    def __init__(self, make: Callable[[], Routing], *, everywhere: bool) -> None:
+        self._make = make
+        self._routing = make()
+        self._everywhere = everywhere
+
+    def _recreate_cm(self) -> _Block:
+        return _Block(self._make, everywhere=self._everywhere)
+
+    def __enter__(self) -> Routing:
+        routes.add_handler(self._routing, everywhere=self._everywhere)
+        return self._routing
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        routes.remove_handler(self._routing, everywhere=self._everywhere)
+        if kind is None:
+            self._routing.require_fit()
+
+
 @checks_names("routed", validation=ValidationPolicy, execution=ExecutionPlan)
-@contextlib.contextmanager
 def routed(
     *,
     validation: ValidationPolicy | None = None,
     execution: ExecutionPlan | None = None,
     resume: str | os.PathLike[str] | CheckpointPolicy | None = None,
     all_threads: bool = False,
-) -> Iterator[Routing]:
+) -> contextlib.AbstractContextManager[Routing]:
     """Send `keras.Model.fit` and `evaluate` of all models through `Trainer` while the block runs.
 
     Use it for libraries that call `fit`, such as tuners and wrappers. Blocks may be nested; the innermost one
@@ -146,8 +166,8 @@ def routed(
             once.
         all_threads: whether calls on all threads are routed, and not only those on this thread.
 
-    Yields:
-        The `Routing`, whose `trainer` is that of the last routed `fit`.
+    Returns:
+        Gives the block the `Routing`, whose `trainer` is that of the last routed `fit`.
 
     Raises:
         TypeError: an argument has the wrong type.
@@ -156,13 +176,7 @@ def routed(
         RuntimeError: Keras runs on another backend than TensorFlow.
     """
     everywhere = require_flag("all_threads", all_threads)
-    routing = Routing(validation, execution, resume)
-    routes.add_handler(routing, everywhere=everywhere)
-    try:
-        yield routing
-    finally:
-        routes.remove_handler(routing, everywhere=everywhere)
-    routing.require_fit()
+    return _Block(lambda: Routing(validation, execution, resume), everywhere=everywhere)
 
 
 _installed: list[Routing] = []

@@ -220,7 +220,7 @@ class Trainer:
             RuntimeError: this process was forked from one that had used TensorFlow.
         """
         given = {name: value for name, value in locals().items() if name not in ("self", "resume")}
-        with refusals.refusing(self):
+        with refusals.Refusing(self):
             request = _fit.make_request(self._settings(), _fit.FitArguments(**given), resume)
         self._outcome = FitOutcome()
         _fit.run_fit(request, self._outcome)
@@ -232,8 +232,7 @@ class Trainer:
 
         Everything is traced as for `fit`, and the traces are dropped. No hook of a callback is called and no
         checkpoint is read. Weights, metrics and the seeds of pipelines do not change. A model that is not
-        built yet is built, with its optimizer. A generator loses the batch from which Keras learns its
-        shapes.
+        built yet is built. A generator loses the batch from which Keras learns its shapes.
 
         Args:
             args: the positional arguments of `fit`.
@@ -313,7 +312,7 @@ class Trainer:
             TypeError: an argument has the wrong type.
             RuntimeError: this process was forked from one that had used TensorFlow.
         """
-        with refusals.refusing(self):
+        with refusals.Refusing(self):
             counts = fit_arguments.check_evaluate(batch_size=batch_size, steps=steps, verbose=verbose)
             keras_models.require_compiled(self.model)
             _fit.require_heeded(self._settings(), within_evaluate=True)

@@ -119,6 +119,7 @@ class FitBuilder:
             python_now=looks_only or not request.reads_when_due,
             written=request.feed.files,
         )
+        resources.callback(self._given.close)
         self._request = request
         self._settings = request.settings
         self._cursor = cursor
@@ -154,6 +155,8 @@ class FitBuilder:
         backlog = Backlog(settings.validation, suite, max_lag=lag)
         self._resources.callback(backlog.drop)
         interrupts = self._keep_all_along(state, step)
+        if self._resumer is not None:
+            self._resumer.watch_plan(lambda: loop.plan)
         hooks = EpochHooks(callbacks, late, lambda: len(backlog) > 0)
         deliveries = self._deliveries(hooks, callbacks, suite, backlog, delivery)
         training = EpochTraining(
@@ -200,7 +203,7 @@ class FitBuilder:
         settings, feed, found = self._settings, self._request.feed, self._callbacks
         policy = settings.validation
         if settings.hosts.count > 1:  # which would have to keep the same number of batches
-            policy = dataclasses.replace(policy, replay_bytes=0)
+            policy = dataclasses.replace(policy, keep_bytes=0)
         watched = suite.runs_python or not feed.rewindable
         late = late_callbacks(found, watched=watched) if settings.hosts.count == 1 else []
         lag, reason = effective_lag(
@@ -230,7 +233,7 @@ class FitBuilder:
         steps = self._cursor.steps_per_epoch
         total = None if steps is None else steps * (request.epochs - request.initial_epoch)
         loop, pace = builder.build_loop(step, total, self._progress.message)
-        self._resources.callback(loop.close)
+        self._resources.enter_context(loop)
         if not settings.shared:
             loop.begin_warm_up(request.feed)  # while the validation is traced
         return step, loop, pace

@@ -10,16 +10,23 @@ it raises KeyboardInterrupt, or ends the process, and a handler of the user's th
 
 `timeout` sends SIGTERM to its child and then to the child's process group, so the child gets two of them.
 Those that come together are one.
+
+A process that the user's data or functions fork during the fit has the handlers from before it, or a pool
+that ends its workers by SIGTERM would wait for them for ever. Only the first Ctrl-C, which a terminal sends
+to them too, is left to the fit: it may still need a batch from them to end in order.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import threading
 import time
 from types import FrameType
 from typing import Any
+
+from overlap_train._support import forks
 
 __all__ = ["Interrupted", "Interrupts"]
 
@@ -48,9 +55,11 @@ class Interrupts:
         self._previous: dict[signal.Signals, Any] = {}
         self._raised: BaseException | None = None
         self._over = False
+        self._over_in_children = mmap.mmap(-1, 1)  # memory that forked processes share: 1 behind the fit
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
+            forks.register(self)
             for number in _SIGNALS:
                 handler = signal.getsignal(number)
                 # None: installed by C code, which we could not put back. Ignored: somebody wants it so.
@@ -63,6 +72,8 @@ class Interrupts:
         for number, handler in self._previous.items():
             if signal.getsignal(number) == self._handle:
                 signal.signal(number, handler)
+        forks.unregister(self)
+        self._over_in_children[0] = 1
         raised, self._raised = self._raised, None
         if raised is not None and kind is None:
             raise raised
@@ -81,6 +92,20 @@ class Interrupts:
             return
         raised, self._raised = self._raised, None
         raise raised if raised is not None else KeyboardInterrupt(self.received)
+
+    def in_child(self) -> None:
+        """Puts the handlers back in a process that was forked during the fit."""
+        self._over = True  # for whoever has kept our handler
+        for number, handler in self._previous.items():
+            if signal.getsignal(number) == self._handle:
+                python = handler is signal.default_int_handler
+                signal.signal(number, self._leave_to_fit if python else handler)
+
+    def _leave_to_fit(self, number: int, frame: FrameType | None) -> None:
+        """Does nothing about the first Ctrl-C in a forked process, as long as the fit goes on."""
+        signal.signal(number, signal.default_int_handler)
+        if self._over_in_children[0]:
+            signal.default_int_handler(number, frame)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._over:

@@ -26,7 +26,7 @@ from overlap_train.options.validation import ValidationPolicy, ValidationSet
 
 __all__ = ["OwnMethod", "asked_of_evaluate", "asked_of_fit"]
 
-_OF_EVALUATE = frozenset({"cache_bytes", "devices", "join_batches", "workers"})
+_OF_EVALUATE = frozenset({"devices", "keep_bytes", "workers"})
 
 
 def asked_of_fit(
@@ -131,7 +131,7 @@ class OwnMethod:
 
         self._listen()
         try:
-            with routes.through(self._model, reached, name=self._method):
+            with routes.Through(self._model, reached, name=self._method):
                 result = getattr(self._model, self._method)(*args, **kwargs)
             if self._asked and not self.used:
                 self._refuse_own_work()

@@ -123,6 +123,8 @@ class FitSession:
         self._epoch_begun = point.position.within
         self._model.stop_training = point.stopped
         parts.deliveries.lag.resumed(point.max_lag)
+        if point.plan:
+            parts.training.loop.keep_to(point.plan)
         where = f"after epoch {point.epoch}"
         if point.position.within:
             where = f"inside epoch {point.epoch + 1}, after {point.position.steps} of its steps"

@@ -12,16 +12,15 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 __all__ = [
     "IrregularFileError",
+    "Replacement",
     "open_regular",
     "read_regular",
     "replace_content",
     "replacing",
-    "taking_the_place_of",
     "what_is_no_file",
 ]
 
@@ -44,18 +43,7 @@ class IrregularFileError(OSError):
 def open_regular(
     path: str | os.PathLike[str], flags: int, mode: int = 0o666, *, follow_links: bool = False
 ) -> int:
-    """Opens a regular file and returns its descriptor; never waits, as the open of a pipe would.
-
-    Args:
-        path: of the file.
-        flags: as for `os.open`.
-        mode: of a file that is made.
-        follow_links: whether the file may be a symbolic link.
-
-    Raises:
-        IrregularFileError: something else lies there.
-        OSError: it cannot be opened.
-    """
+    """Opens a regular file and returns its descriptor; never waits, as the open of a pipe would."""
     careful = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow_links else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags | careful, mode)
@@ -80,16 +68,7 @@ def what_is_no_file(path: str | os.PathLike[str]) -> str | None:
 
 
 def read_regular(path: str | os.PathLike[str], *, most_bytes: int, follow_links: bool = True) -> bytes:
-    """Returns the content of a regular file; never waits for a writer.
-
-    Args:
-        path: of the file.
-        most_bytes: the largest size that is read.
-        follow_links: whether the file may be a symbolic link.
-
-    Raises:
-        OSError: it is not there, not to be read, no regular file or too large.
-    """
+    """Returns the content of a regular file; never waits for a writer."""
     descriptor = open_regular(path, os.O_RDONLY, follow_links=follow_links)
     try:
         if os.fstat(descriptor).st_size > most_bytes:
@@ -102,36 +81,44 @@ def read_regular(path: str | os.PathLike[str], *, most_bytes: int, follow_links:
         os.close(descriptor)
 
 
-@contextlib.contextmanager
-def taking_the_place_of(target: Path, unfinished: Path) -> Iterator[None]:
-    """Puts a file that the block writes in the place of another, or deletes it where the block raises.
+class Replacement:
+    """Puts a file that its block writes in the place of another, or deletes it where the block raises.
 
     Args:
         target: what is replaced, at once, so that a reader never sees half of it.
-        unfinished: written in the block, in the same folder.
+        unfinished: written in the block, which gets it, in the same folder.
 
     Raises:
-        OSError: it cannot be put there; what was there is as before.
+        OSError: at the end of the block; it cannot be put there, and what was there is as before.
     """
-    try:
-        yield
-        os.replace(unfinished, target)
-    except BaseException:
+
+    def __init__(self, target: Path, unfinished: Path) -> None:
+        self._target = target
+        self._unfinished = unfinished
+
+    def __enter__(self) -> Path:
+        return self._unfinished
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                os.replace(self._unfinished, self._target)
+                return
+        except OSError:
+            self._delete()
+            raise
+        self._delete()
+
+    def _delete(self) -> None:
         with contextlib.suppress(OSError):
-            os.unlink(unfinished)
-        raise
+            os.unlink(self._unfinished)
 
 
-@contextlib.contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+def replacing(path: str | os.PathLike[str]) -> Replacement:
     """Gives a file to write that takes the place of `path` on success, and vanishes on an error.
 
     The folders above `path` are made. The file lies in the same folder and keeps the suffix of `path`. A
     device is left alone: who may replace `/dev/null` would take it from the whole system.
-
-    Raises:
-        IrregularFileError: a device lies there.
-        OSError: the file cannot be made or put in its place; what was there is as before.
     """
     target = Path(path)
     if what_is_no_file(target) == _DEVICE:
@@ -142,16 +129,11 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     # Not by `tempfile`, whose files are the owner's alone. What others may do with a file is the process's to
     # say, and to ask for that (`os.umask`) is to change it for all threads.
     os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
-    with taking_the_place_of(target, unfinished):
-        yield unfinished
+    return Replacement(target, unfinished)
 
 
 def replace_content(path: Path, text: str) -> None:
-    """Replaces a file at once, so that a reader never sees half of it; its folders are made.
-
-    Raises:
-        OSError: it cannot be written; what was there is as before.
-    """
+    """Replaces a file at once, so that a reader never sees half of it; its folders are made."""
     with replacing(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
 

@@ -19,12 +19,7 @@ __all__ = ["lazy_names"]
 def lazy_names(
     package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the `__getattr__` and the `__dir__` of a package.
-
-    Args:
-        package: its `__name__`.
-        homes: by name, the module of the package in which it is.
-    """
+    """Return the `__getattr__` and the `__dir__` of a package whose names are those of its modules."""
 
     def find(name: str) -> Any:
         if name not in homes:

@@ -14,8 +14,10 @@ import warnings
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
+from types import TracebackType
 from typing import Any, Generic, TypeVar
 
+from overlap_train._support.closing import Closing
 from overlap_train._support.threads import leaves_nothing
 from overlap_train._validation.shard_queue import ShardQueue
 
@@ -43,7 +45,7 @@ class _Job(Generic[T]):
             self.future.set_result(result)
 
 
-class WorkerPool:
+class WorkerPool(Closing):
     """A fixed number of named threads. As a context manager it warns of those that do not end.
 
     Args:
@@ -89,16 +91,15 @@ class WorkerPool:
                     "fewer workers, or raise the limit of threads (ulimit -u, pids.max of the container)"
                 ) from error
 
-    def __enter__(self) -> WorkerPool:
-        return self
-
-    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
-        self.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        super().__exit__(kind, error, trace)
         stuck = ", ".join(thread.name for thread in self._threads if thread.is_alive())
-        if not stuck:
+        if not stuck or isinstance(error, KeyboardInterrupt):
             return
         # Where warnings are errors, this one must not take the place of the error that ended the fit.
-        with contextlib.suppress(RuntimeWarning) if error_type else contextlib.nullcontext():
+        with contextlib.suppress(RuntimeWarning) if error is not None else contextlib.nullcontext():
             warnings.warn(
                 f"{stuck} did not end within {_CLOSE_S:g} s: a job, such as the next batch of a generator "
                 "or an evaluation function, does not return; its thread is abandoned until the process ends",
@@ -158,6 +159,10 @@ class WorkerPool:
         for thread in self._threads:
             thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
+
+    def close_now(self) -> None:
+        """Drops the jobs that have not begun; those that have go on, and end with the process."""
+        self.close(0.0)
 
 
 class CallersThread:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-import keras
 import tensorflow as tf
 
 from overlap_train._data.array_batches import ArrayBatches
+from overlap_train._data.preprocessing import prepare
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._data.validation_data import Batches, make_batches
 from overlap_train._inspection.metric_code import metrics_by_python
 from overlap_train._inspection.traces import Same, Traces
+from overlap_train._keras import data as keras_data
 from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import models as keras_models
@@ -21,26 +23,14 @@ from overlap_train._snapshot import ModelState
 from overlap_train._support import fit_arguments
 from overlap_train._validation.evaluation import SnapshotEvaluator
 from overlap_train._validation.given_sets import WaitingRunner
-from overlap_train._validation.live import (
-    LiveRunner,
-    LiveSteps,
-    OwnEvaluation,
-    StepByStep,
-    Validates,
-    chosen_step,
-    eager_step,
-    late_step,
-    traced_step,
-)
+from overlap_train._validation.live import KerasEvaluation, LiveRunner
 from overlap_train._validation.named_runner import NamedRunner, Runner
 from overlap_train._validation.pool import CallersThread, WorkerPool
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train._validation.set_request import PreparedSet, SetRequest
 from overlap_train._validation.suite import ValidationSuite
-from overlap_train._validation.traced_with import TracedWith
 from overlap_train._validation.validation_step import (
     ValidationStep,
-    trace_step,
     trace_validation,
     with_present_metrics,
 )
@@ -129,7 +119,7 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
     batches = make_batches(
         given,
         steps=request.given.steps(name),
-        cache_bytes=request.policy.cache_bytes,
+        cache_bytes=request.policy.keep_bytes,
         preprocess=request.preprocess,
         most_rows=request.most_rows,
     )
@@ -148,7 +138,9 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
         ),
     )
     step = with_present_metrics(model, step, within=request.within)
-    return PreparedSet(name, chosen, batches, step, _must_be_live(request, batches, step))
+    live = _must_be_live(request, batches, step)
+    given.left_to_keras = live is not None
+    return PreparedSet(name, chosen, batches, step, live)
 
 
 def _must_be_live(request: SetRequest, batches: Batches, step: ValidationStep) -> str | None:
@@ -188,48 +180,30 @@ def _runner_of_its_own(
 def _live_runner(
     request: SetRequest, each: PreparedSet, state: ModelState, on_span: Callable[[Span], None]
 ) -> LiveRunner:
-    validate: Validates
-    if each.batches is None:
-        data = keras.utils.unpack_x_y_sample_weight(each.chosen.data)
-        validate = OwnEvaluation(
-            request.model, data, batch_size=each.chosen.batch_size, steps=each.chosen.steps
-        )
-        return LiveRunner(
-            validate,
-            each.live or "",
-            state,
-            on_span,
-            close=lambda: keras_evaluation.forget_evaluation(request.model),
-        )
-    steps = _live_steps(request, each)
+    model = request.model
     streamed = each.batches if isinstance(each.batches, StreamedBatches) else None
+    own = each.batches is not None and (request.preprocess is not None or not request.stock)
+    validate = KerasEvaluation(
+        model,
+        lambda: request.given.for_keras(each.name),
+        batch_size=each.chosen.batch_size,
+        steps=each.chosen.steps,
+        test_step=_prepared_step(request) if own else None,
+        passed=(lambda made: None) if streamed is None else streamed.passed,
+    )
     return LiveRunner(
-        StepByStep(request.model, steps, each.batches, request.given.least(each.name)),
+        validate,
         each.live or "",
         state,
         on_span,
-        rewindable=streamed is None or streamed.rewindable,
-        close=streamed.close if streamed is not None else lambda: None,
+        rewindable=not request.given.is_only_once(each.name),
+        close=lambda: keras_evaluation.forget_evaluation(model),
     )
 
 
-def _live_steps(request: SetRequest, each: PreparedSet) -> LiveSteps:
-    if each.step is None or each.batches is None:
-        return eager_step(request.function, request.preprocess)
-    model, spec, traced = request.model, each.batches.element_spec, traced_step(each.step)
-    token, key = keras_evaluation.test_function(model), ("late", Same(each.step.step))
-    late = late_step(
-        each.step,
-        lambda: Traces.of(model).get(
-            "test", token, key, lambda: trace_step(model, request.function, spec, request.within)
-        ),
-    )
-    if each.step.writes_summaries or Traces.of(model).has("test", token, key):
-        return late
-    acts = request.acts or request.sets_before
-    return (
-        chosen_step(traced, late, TracedWith(model, request.function)) if request.first and acts else traced
-    )
+def _prepared_step(request: SetRequest) -> Callable[[Any], Mapping[str, Any]]:
+    """Returns the trainer's validation step for batches that are still to be prepared."""
+    return lambda batch: request.function(keras_data.without_optionals(prepare(request.preprocess, batch)))
 
 
 def _evaluators(

@@ -6,7 +6,7 @@ import contextlib
 import os
 import runpy
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -24,19 +24,12 @@ _WHERE = "pass the arguments with which it trains after its name"
 
 @dataclass(frozen=True)
 class FirstFit:
-    """A script's first call of `fit`.
-
-    Attributes:
-        trainer: whose `fit` was called, or what would train in its place.
-        given: positional arguments of the call.
-        kwargs: named arguments of the call.
-        by_keras: whether the script called `keras.Model.fit` itself, and nothing routes it.
-    """
+    """A script's first call of `fit`."""
 
     trainer: Any
     given: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    by_keras: bool
+    by_keras: bool  # the script called `keras.Model.fit` itself, and nothing routes it
 
 
 class _Ends(BaseException):
@@ -48,15 +41,6 @@ def first_fit(script: Path, arguments: Sequence[str], look: Callable[[FirstFit],
 
     Everything before that call is done: files are read and written, models are built. `look` is called in the
     place of `fit`, when files are still open that the script closes behind it.
-
-    Args:
-        script: its path.
-        arguments: those of the script.
-        look: finds something out about the call.
-
-    Raises:
-        UsageError: there is no such script, it raises, or it ends without a `fit`.
-        Exception: what `look` raised.
     """
     if not os.path.isfile(script):  # which is False, too, for a name that the system cannot take
         raise UsageError(f"there is no script {script}")
@@ -88,21 +72,22 @@ def _require_tensorflow(script: Path) -> None:
         raise UsageError(f"{script}: {other_backend(configured_backend())}")
 
 
-@contextlib.contextmanager
-def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
+def _as_main(script: Path, arguments: Sequence[str]) -> contextlib.ExitStack:
     """Give a script its own arguments, and the modules beside it."""
     argv, path = sys.argv, list(sys.path)
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
-    try:
-        yield
-    finally:
+    undo = contextlib.ExitStack()
+
+    @undo.callback
+    def put_back() -> None:
         sys.argv = argv
         sys.path[:] = path
 
+    return undo
 
-@contextlib.contextmanager
-def _stopping_at_fit(look: Callable[[FirstFit], T], found: list[Callable[[], T]]) -> Iterator[None]:
+
+def _stopping_at_fit(look: Callable[[FirstFit], T], found: list[Callable[[], T]]) -> contextlib.ExitStack:
     """End whatever calls `fit` there; the first call is looked at.
 
     Args:
@@ -132,11 +117,14 @@ def _stopping_at_fit(look: Callable[[FirstFit], T], found: list[Callable[[], T]]
 
     setattr(Trainer, "fit", stop)  # noqa: B010  an assignment that mypy does not hold against its signature
     routes.add_handler(stop_keras, everywhere=True)
-    try:
-        yield
-    finally:
+    undo = contextlib.ExitStack()
+
+    @undo.callback
+    def put_back() -> None:
         routes.remove_handler(stop_keras, everywhere=True)
         setattr(Trainer, "fit", fit)  # noqa: B010
+
+    return undo
 
 
 def _told(look: Callable[[FirstFit], T], reached: FirstFit) -> Callable[[], T]:

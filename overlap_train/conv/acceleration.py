@@ -25,7 +25,7 @@ from overlap_train.conv.convolution import Convolution
 from overlap_train.conv.reporting import format_report
 from overlap_train.conv.shapes import Timing
 
-__all__ = ["AccelerationReport", "accelerate", "acceleration_report", "decelerate", "stock_convolutions"]
+__all__ = ["AccelerationReport", "accelerate", "acceleration_report", "stock_convolutions"]
 
 _MARK = "_overlap_train_tiled_call"
 
@@ -122,18 +122,6 @@ def acceleration_report(model: keras.Model) -> AccelerationReport:
     if report is None:
         raise ValueError(f"the model {model.name!r} was not accelerated: call accelerate(model) first")
     return report
-
-
-def decelerate(model: keras.Model) -> keras.Model:
-    """Undoes `accelerate`; returns the same model."""
-    for layer in _convolutions(model):
-        if getattr(layer, _MARK, False):
-            del layer.__dict__["call"]
-            del layer.__dict__[_MARK]
-    for function in ("train_function", "test_function", "predict_function"):
-        if getattr(model, function, None) is not None:
-            setattr(model, function, None)
-    return model
 
 
 def stock_convolutions(model: keras.Model) -> list[keras.layers.Conv2D]:

@@ -101,6 +101,20 @@ def test_a_stuck_worker_does_not_hide_the_error_that_ended_the_fit(monkeypatch):
     assert pool.close(timeout_s=WAIT_S)
 
 
+def test_behind_a_keyboard_interrupt_no_worker_is_waited_for_or_told_of():
+    """Warnings are errors in these tests. A wait would end with the job, in time for nobody."""
+    started, go_on = threading.Event(), threading.Event()
+    pool = WorkerPool(1)
+    running = pool.submit(lambda: (started.set(), go_on.wait(WAIT_S)))
+    assert started.wait(WAIT_S)
+    with pytest.raises(KeyboardInterrupt), pool:
+        raise KeyboardInterrupt
+    assert not running.done()
+    go_on.set()
+    running.result(WAIT_S)
+    assert pool.close(timeout_s=WAIT_S)
+
+
 def test_the_time_to_close_is_for_all_workers_together(monkeypatch):
     clock = iter(range(0, 1000, 4))
     waits = []

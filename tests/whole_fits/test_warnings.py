@@ -217,7 +217,7 @@ def test_a_group_of_steps_that_has_begun_is_not_short_of_data(name, steps, group
 
 
 OUT_OF_DATA = {
-    "training": lambda trainer: trainer.fit(dataset(), epochs=1, steps_per_epoch=9, verbose=0),
+    "training": lambda trainer: trainer.fit(dataset(), epochs=1, steps_per_epoch=9, verbose=0, shuffle=False),
     "validation": lambda trainer: trainer.fit(
         X, Y, epochs=1, validation_data=(XV, YV), validation_steps=9, validation_batch_size=8, verbose=0
     ),

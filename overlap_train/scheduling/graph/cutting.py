@@ -19,7 +19,7 @@ import contextlib
 import functools
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
@@ -50,14 +50,12 @@ _ELEMENTWISE = frozenset(
 _constant: ContextVar[bool] = ContextVar("constant_pieces", default=False)
 
 
-@contextlib.contextmanager
-def constant_pieces() -> Iterator[None]:
+def constant_pieces() -> contextlib.ExitStack:
     """Pieces that are traced meanwhile have their own part of the weights built in, and not all of them."""
     token = _constant.set(True)
-    try:
-        yield
-    finally:
-        _constant.reset(token)
+    undo = contextlib.ExitStack()
+    undo.callback(_constant.reset, token)
+    return undo
 
 
 def _value(variable: Any) -> np.ndarray:
@@ -66,11 +64,7 @@ def _value(variable: Any) -> np.ndarray:
 
 
 def cut_call(call: Call, pieces: int) -> list[Call]:
-    """Cut a call of a large layer.
-
-    Args:
-        call: of any layer.
-        pieces: how many at most.
+    """Cut a call of a large layer into at most `pieces`.
 
     Returns:
         The pieces and the call that joins them, whose `whole` is the call itself. Or only the call, if it is
@@ -111,12 +105,7 @@ def _bounds(length: int, pieces: int) -> list[int]:
 
 
 class _Cut(ABC):
-    """A call of a layer, cut at some bounds of one of its dimensions.
-
-    Args:
-        call: of the layer.
-        bounds: where the pieces begin, and the end.
-    """
+    """A call of a layer, cut at some bounds of one of its dimensions."""
 
     join: str
     """What the join does, in a word that goes into its name."""
