@@ -12,6 +12,7 @@ from typing import Any
 import keras
 
 from overlap_train._keras import methods
+from overlap_train._keras.data import warn_out_of_data
 from overlap_train._keras.names import TFEpochIterator
 
 __all__ = [
@@ -40,10 +41,10 @@ class Pass:
 
 
 class _CountedEpochIterator(TFEpochIterator):  # type: ignore[misc]
-    """Keras's, which counts what it draws."""
+    """Keras's, which counts what it draws, and warns of the user's line."""
 
     made = groups = 0
-    ended = advancing = False
+    ended = advancing = told_of_end = False
 
     def _get_iterator(self) -> Any:
         self.made += 1
@@ -62,7 +63,10 @@ class _CountedEpochIterator(TFEpochIterator):  # type: ignore[misc]
     def _interrupted_warning(self) -> None:
         if not self.advancing:  # what was to draw the last group has found the end
             self.ended, self.groups = True, self.groups - 1
-        super()._interrupted_warning()
+        # The end of data of unknown length is told once, and not in each validation.
+        if self.steps_per_epoch or not self.told_of_end:
+            self.told_of_end = True
+            warn_out_of_data()
 
     def take_pass(self) -> Pass:
         """Returns what has been drawn since the last call."""

@@ -91,7 +91,7 @@ def build_suite(
                 present,
                 devices=request.devices,
                 hosts=request.hosts,
-                steps=each.chosen.steps,
+                least=request.given.least(each.name),
             )
         else:
             runner = _runner_of_its_own(request, each, state, on_span)
