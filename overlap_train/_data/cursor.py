@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from overlap_train._data.feed import Feed
-from overlap_train._keras.data import warn_of_end, warn_out_of_data
+from overlap_train._keras.data import warn_out_of_data
 from overlap_train._support.arguments import shown
 from overlap_train._support.numbers import is_count
 
@@ -163,11 +163,9 @@ class Cursor:
             return
         if missing and self._steps_per_epoch and self._steps + missing >= self._steps_per_epoch:
             return  # the next epoch will find that there is no more
-        if self.steps_per_epoch or not self._seen:
-            warn_out_of_data()
-        elif not self._told_of_end:
+        if self.steps_per_epoch or not self._seen or not self._told_of_end:
             self._told_of_end = True
-            warn_of_end()
+            warn_out_of_data(asked=bool(self.steps_per_epoch))
         self._end_pass(counted + self._group)  # Keras counts those that found nothing, too
 
     def cut(self, steps: int) -> None:
@@ -176,7 +174,7 @@ class Cursor:
         Args:
             steps: of the next call, where its first hook said so; Keras counts them for the data's length.
         """
-        warn_out_of_data()
+        warn_out_of_data(asked=bool(self.steps_per_epoch))
         self._end_pass(self._seen + steps)
 
     def _end_pass(self, length: int) -> None:

@@ -42,7 +42,6 @@ __all__ = [
     "row_order",
     "row_shuffling",
     "split_validation",
-    "warn_of_end",
     "warn_out_of_data",
     "without_optionals",
 ]
@@ -331,14 +330,14 @@ def split_validation(arrays: Any, fraction: float) -> tuple[Any, Any]:
     return train, validation
 
 
-def warn_out_of_data() -> None:
-    """Warns in Keras's words that an epoch or a validation got fewer batches than were asked for."""
-    warn_user(_OUT_OF_DATA)
+def warn_out_of_data(*, asked: bool = True) -> None:
+    """Warns in Keras's words that an epoch or a validation has found the end of its data.
 
-
-def warn_of_end() -> None:
-    """Warns, as Keras up to 3.15, of data whose length was not known and that has ended (keras#23084)."""
-    if _WARNS_OF_ENDS:
+    Args:
+        asked: whether a number of batches had been asked for. Keras up to 3.15 warns where none had, too
+            (keras#23084).
+    """
+    if asked or _WARNS_OF_ENDS:
         warn_user(_OUT_OF_DATA)
 
 

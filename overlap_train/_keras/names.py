@@ -106,7 +106,7 @@ _ATTRIBUTES: Mapping[Any, str] = {
     GeneratorDataAdapter: "_first_batches generator",
     OrderedEnqueuer: "executor_fn future_queue run_thread running",
     PyDatasetAdapter: "_get_iterator enqueuer",
-    TFEpochIterator: "_interrupted_warning",
+    TFEpochIterator: "_interrupted_warning catch_stop_iteration",
 }
 
 

@@ -133,10 +133,10 @@ class GivenSets:
         expected, steps = self.expected(name), self._sets[name].steps
         return expected if not steps or expected is None else min(steps, expected)
 
-    def least(self, name: str) -> int:
-        """Returns how many batches a validation needs: one of the last group of steps, or one at all."""
-        group = keras_training.steps_per_execution(self._model)
-        return ((self._sets[name].steps or 1) - 1) // group * group + 1
+    def least(self, name: str) -> int | None:
+        """Returns how many batches do for the number that was asked for: the last group may have but one."""
+        steps, group = self._sets[name].steps, keras_training.steps_per_execution(self._model)
+        return None if not steps else (steps - 1) // group * group + 1
 
     def seen(self, name: str) -> int:
         """Returns how many batches the last validation has had, where that was not known beforehand."""

@@ -48,7 +48,7 @@ class ValidationRunner:
         *,
         devices: Sequence[str] = (),
         hosts: Hosts | None = None,
-        least: int = 1,
+        least: int | None = None,
     ) -> None:
         self._least = least
         self.evaluator = evaluator

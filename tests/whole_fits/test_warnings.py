@@ -56,9 +56,23 @@ def warned(call):
     return [(w.category, str(w.message)) for w in caught if issubclass(w.category, UserWarning)]
 
 
+class Draws(keras.Sequential):
+    """Is validated in step, by Keras's own `evaluate`, for what its `test_step` draws."""
+
+    def test_step(self, data):
+        tf.random.uniform(())
+        return super().test_step(data)
+
+
+def drawing():
+    model = Draws([keras.Input((X.shape[1],)), keras.layers.Dense(4)])
+    model.compile("sgd", crossentropy())
+    return model
+
+
 def trained(how, *data, **arguments):
-    model = sequential()
-    policy = ValidationPolicy(max_lag=0 if how == "in step" else 1)
+    model = drawing() if how == "in step" else sequential()
+    policy = ValidationPolicy(max_lag=0 if how == "at once" else 1)
     fit = model.fit if how == "keras" else Trainer(model, validation=policy).fit
     return warned(lambda: fit(*data, verbose=0, **arguments))
 
@@ -93,7 +107,7 @@ def test_training_data_that_runs_out_is_told_as_by_keras(name):
     assert trained("ours", *too_few()[name], **arguments) == expected
 
 
-@pytest.mark.parametrize("how", ["in step", "ahead"])
+@pytest.mark.parametrize("how", ["at once", "in step", "ahead"])
 @pytest.mark.parametrize("data", ["arrays", "dataset"])
 def test_validation_data_that_runs_out_is_told_as_by_keras(data, how):
     arguments = dict(
@@ -105,6 +119,14 @@ def test_validation_data_that_runs_out_is_told_as_by_keras(data, how):
     expected = trained("keras", X, Y, **arguments)
     assert len(expected) == 2
     assert trained(how, X, Y, **arguments) == expected
+
+
+@pytest.mark.parametrize("how", ["at once", "in step", "ahead"])
+def test_a_validation_without_a_batch_is_told_each_time_as_by_keras(how):
+    nothing = dataset().filter(lambda x, y: False)
+    expected = trained("keras", X, Y, epochs=2, validation_data=nothing)
+    assert len(expected) == (2 if ENDS else 0)
+    assert trained(how, X, Y, epochs=2, validation_data=nothing) == expected
 
 
 @pytest.mark.parametrize("hook", [None, "on_test_batch_end"])
@@ -144,7 +166,7 @@ def test_the_end_of_training_data_of_no_known_length_is_told_once(name):
     assert trained("ours", make(), epochs=3, shuffle=False) == expected[:1]
 
 
-@pytest.mark.parametrize("how", ["in step", "ahead"])
+@pytest.mark.parametrize("how", ["at once", "in step", "ahead"])
 @pytest.mark.parametrize("name", OF_NO_KNOWN_LENGTH)
 @pytest.mark.by_default(each_value=True)
 def test_the_end_of_validation_data_of_no_known_length_is_told_once(name, how):
@@ -225,10 +247,11 @@ OUT_OF_DATA = {
 }
 
 
+@pytest.mark.parametrize("make", [sequential, drawing])
 @pytest.mark.parametrize("name", OUT_OF_DATA)
-def test_it_is_told_of_the_users_line(name):
+def test_it_is_told_of_the_users_line(name, make):
     with pytest.warns(UserWarning, match="Your input ran out of data") as caught:
-        OUT_OF_DATA[name](Trainer(sequential()))
+        OUT_OF_DATA[name](Trainer(make()))
     (said,) = caught
     lines, _ = inspect.getsourcelines(sys.modules[__name__])
     assert said.filename == __file__
@@ -254,7 +277,7 @@ def stopped(model):
     return getattr(model, "stop_evaluating", None)
 
 
-@pytest.mark.parametrize("how", ["in step", "ahead"])
+@pytest.mark.parametrize("how", ["at once", "in step", "ahead"])
 @pytest.mark.parametrize("listens", [False, True])
 @pytest.mark.by_default("False-ahead", "True-in step")
 def test_each_validation_sets_stop_evaluating_back(how, listens):
