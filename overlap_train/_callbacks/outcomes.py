@@ -9,44 +9,37 @@ from typing import Any
 from overlap_train._snapshot import Values
 from overlap_train.records import Span, ValidationResult
 
-__all__ = ["Checks", "Outcome", "ValidateAnew"]
+__all__ = ["BeginNext", "Checks", "Ended", "Outcome", "ValidateAnew"]
 
 ValidateAnew = Callable[[str, int | None], ValidationResult | None]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the callbacks of an epoch's end did.
+    """What the callbacks of an epoch's end did, and of the next one's beginning.
 
     Attributes:
         logs: the epoch's logs as the callbacks got them.
         stop: whether the training is to end with this epoch.
-        changed: names of the variables that a callback changed.
-        rolled_back: whether the model now stands at the snapshot, with the changes applied, and what was
-            trained after it is gone.
-        values: what the variables held right after the callbacks.
+        values: what the variables held right after `on_epoch_end`.
         results: of each validation set by its name.
         spans: of validations that were made meanwhile.
-        unsettled: why callbacks have to be called otherwise from now on, in words, or None.
+        rolled_back: whether the model now stands at the snapshot, with what the callbacks changed, and what
+            was trained after it is gone.
+        reason: why, in words; None if nothing was changed.
     """
 
     logs: Mapping[str, Any]
     stop: bool
-    changed: tuple[str, ...]
-    rolled_back: bool
     values: Values
     results: Mapping[str, ValidationResult] = field(default_factory=dict)
     spans: tuple[Span, ...] = ()
-    unsettled: str | None = None
+    rolled_back: bool = False
+    reason: str | None = None
 
-    @property
-    def reason(self) -> str:
-        """Why the training goes back, in words."""
-        if self.stop:
-            return "a callback stopped the training"
-        if self.changed:
-            return f"a callback set {self.changed[0]}"
-        return self.unsettled or "a callback compiled the model anew"
+
+Ended = Callable[[Outcome], None]
+BeginNext = Callable[[Values], Mapping[int, Any]]
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,6 @@ class EpochTraining:
         self.ledger.accounts.begin(epoch)
         self.progress.epoch_begin(epoch)
         if not begun:
-            self.model.reset_metrics()
             self.hooks.epoch_begin(epoch)
         self.cursor.begin_epoch()
         self.hosts.begin_waits()

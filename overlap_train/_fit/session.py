@@ -113,8 +113,8 @@ class FitSession:
         parts, course = self._parts, self._course
         if parts.resumption is None:
             return
-        callbacks, cursor = parts.callbacks, parts.training.cursor
-        point = parts.resumption.start(parts.state, cursor, remembering(callbacks), callbacks.on_epoch_begin)
+        callbacks, cursor, hooks = parts.callbacks, parts.training.cursor, parts.training.hooks
+        point = parts.resumption.start(parts.state, cursor, remembering(callbacks), hooks.begin_again)
         if point is None:
             return
         course.next_epoch, course.step, course.stopped = point.epoch, point.step, point.stopped
@@ -138,6 +138,9 @@ class FitSession:
             parts.deliveries.stepwise.go_on(point.inside)
         for waiting in point.undelivered:
             parts.deliveries.begin_again(waiting)
+        if point.undelivered:
+            first = point.undelivered[0].snapshot.epoch
+            hooks.resumed(range(first + 1, point.epoch + point.position.within))
         if not point.position.within:
             parts.deliveries.deliver_before(course.next_epoch, parts.training.loop.splits)
 
