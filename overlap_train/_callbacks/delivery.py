@@ -51,17 +51,7 @@ class Validations(Protocol):
 
 
 class Delivery:
-    """Delivers epochs to callbacks, on the training thread.
-
-    Args:
-        model: the model.
-        state: its variables, and those that its steps use besides.
-        callbacks: the user's, and the history.
-        on_change: as in `ValidationPolicy`.
-        suite: makes validations now.
-        group: `steps_per_execution`, for the numbers of the batches.
-        checks: asked meanwhile.
-    """
+    """Delivers epochs to callbacks, on the training thread."""
 
     def __init__(
         self,
@@ -101,8 +91,8 @@ class Delivery:
             train_logs: the epoch's training metrics, nested as the step returned them.
             results: of each validation set by its name; empty if the epoch was not validated.
             stops: whether the training was already told to stop inside this epoch.
-            trained_on: whether steps have been made since the snapshot. If not, nothing has been drawn ahead,
-                and what the data's pipelines write to stands as the validation and the callbacks leave it.
+            trained_on: whether the training has gone on since. If not, what the data's pipelines write to
+                stands as the validation and the callbacks leave it.
             ended: called behind `on_epoch_end`, with what came of it.
             begin_next: calls the `on_epoch_begin` of the epoch that has begun meanwhile, if that is due.
         """
@@ -318,21 +308,7 @@ def evaluate_now(
 ) -> dict[str, Any]:
     """Evaluates the model as it is on the only set of a suite, as `keras.Model.evaluate` does.
 
-    The metrics keep the state of this evaluation.
-
-    Args:
-        model: the model.
-        state: its variables.
-        suite: of that set.
-        callbacks: whose `on_test_*` are called.
-        validate_anew: as in `Checks`.
-        group: `steps_per_execution`, for the numbers of the batches.
-
-    Returns:
-        The metrics by name.
-
-    Raises:
-        Exception: whatever the evaluation raised.
+    The metrics keep the state of this evaluation, and are returned by name.
     """
     for name in suite.live_sets(0):
         return dict(suite.evaluate_live(name, callbacks).metrics)

@@ -13,6 +13,7 @@ import keras
 
 from overlap_train._callbacks.hooks import (
     acts_in_test_batches,
+    asks_schedule,
     hook_that_waits,
     may_set_before_tests,
     wants_test_batches,
@@ -28,11 +29,18 @@ class Grounds:
 
     Args:
         callbacks: a Keras `CallbackList`.
+        waiting_hook: returns which hook of a callback has to be called between steps, or None.
         set_since: returns what callbacks have set of what has been traced, or None.
     """
 
-    def __init__(self, callbacks: Any, set_since: Callable[[], str | None] = lambda: None) -> None:
+    def __init__(
+        self,
+        callbacks: Any,
+        waiting_hook: Callable[[keras.callbacks.Callback], str | None] = hook_that_waits,
+        set_since: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self._callbacks = callbacks
+        self._waiting_hook = waiting_hook
         self._set_since = set_since
         self._given_up: str | None = None
         self._decided = self._decide()
@@ -53,17 +61,15 @@ class Grounds:
         self._given_up = reason
 
     def _decide(self) -> list[Any]:
-        return [own_hooks(self._callbacks), *map(_decision_on, self._callbacks.callbacks)]
+        return [own_hooks(self._callbacks), *map(self._decide_on, self._callbacks.callbacks)]
 
-
-def _decision_on(callback: keras.callbacks.Callback) -> tuple[Any, ...]:
-    return (
-        id(callback),
-        wants_train_batches(callback),
-        wants_test_batches(callback),
-        acts_in_test_batches(callback),
-        may_set_before_tests(callback),
-        hook_that_waits(callback, watched=False, late=True),
-        hook_that_waits(callback, watched=True, late=True),
-        hook_that_waits(callback, watched=False, late=False),
-    )
+    def _decide_on(self, callback: keras.callbacks.Callback) -> tuple[Any, ...]:
+        return (
+            id(callback),
+            asks_schedule(callback),
+            wants_train_batches(callback),
+            wants_test_batches(callback),
+            acts_in_test_batches(callback),
+            may_set_before_tests(callback),
+            self._waiting_hook(callback),
+        )

@@ -101,7 +101,9 @@ def may_set_before_tests(callback: keras.callbacks.Callback) -> bool:
     return not is_declared_safe(callback) and not _only_notes(callback, _acting(callback, ["on_test_begin"]))
 
 
-def hook_that_waits(callback: keras.callbacks.Callback, *, watched: bool, late: bool) -> str | None:
+def hook_that_waits(
+    callback: keras.callbacks.Callback, *, watched: bool = False, late: bool = True
+) -> str | None:
     """Returns which hook has to be called between steps, so that no epoch may begin ahead of it; or None.
 
     Args:

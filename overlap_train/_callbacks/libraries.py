@@ -120,6 +120,6 @@ def _is_as_written(callback: Any, owner: type, member: Any) -> bool:
     own = variables_of(callback)
     return all(
         inspect.getattr_static(type(callback), name, None) is inspect.getattr_static(owner, name, None)
-        and not inspect.isroutine(own.get(name))
+        and (not inspect.isroutine(own.get(name)) or _package(own[name]) == _package(member))
         for name in names
     )

@@ -50,8 +50,21 @@ _SYNTAX: tuple[type[ast.AST], ...] = (
     *(ast.UnaryOp, ast.arg, ast.arguments, ast.boolop, ast.cmpop, ast.comprehension, ast.keyword),
     *(ast.operator, ast.unaryop),
 )
-# Ways from data to the code that has made it, and to all that this code holds.
-_FRAMES = frozenset({"ag_frame", "cr_frame", "f_back", "gi_frame", "tb_frame"})
+# Ways from data to the code that has made it, from a logger to all others, and to what is stored as code.
+_REFUSED = frozenset(
+    {
+        "ag_frame",
+        "cr_frame",
+        "f_back",
+        "getChild",
+        "getLogger",
+        "gi_frame",
+        "load",
+        "manager",
+        "root",
+        "tb_frame",
+    }
+)
 _BUILTINS = frozenset(
     {"Exception", "IndexError", "KeyError", "TypeError", "ValueError", "abs", "all", "any", "bool", "dict"}
     | {"divmod", "enumerate", "filter", "float", "format", "int", "isinstance", "len", "list", "map", "max"}
@@ -74,9 +87,7 @@ _NOTING = frozenset(
     }
     | {"ntpath", "numpy", "os", "posixpath", "statistics", "string", "sys", "tqdm", "wandb"}
 )
-# Of these modules only some names are allowed, and none of those that lead to objects by their names.
-_ALLOWED = {"os": ("linesep", "path", "sep"), "sys": ("stderr", "stdout")}
-_REFUSED = ("getLogger", "load")
+_ALLOWED = {"os": ("linesep", "path", "sep"), "sys": ("stderr", "stdout")}  # of these modules
 
 
 def only_notes(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:
@@ -85,7 +96,7 @@ def only_notes(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool
     if hasattr(kind, "__getattr__") or kind.__setattr__ is not object.__setattr__:
         return False
     whitelist = _Whitelist(callback)
-    return all(whitelist.allows_own(hook) for hook in hooks)
+    return all(callable(getattr(callback, hook)) and whitelist.allows_own(hook) for hook in hooks)
 
 
 def only_computes(function: Any) -> bool:
@@ -132,7 +143,7 @@ class _Whitelist:
             return self.allows(found, bound=True)
         if isinstance(found, types.MethodType) and found.__self__ is self._callback:
             return isinstance(found.__func__, types.FunctionType) and self.allows(found.__func__, bound=True)
-        return self._allows_value(found.__func__ if isinstance(found, staticmethod) else found)
+        return self._allows_value(found.__func__ if isinstance(found, staticmethod) else found, [])
 
     def allows(self, function: types.FunctionType, *, bound: bool = False) -> bool:
         """Whether a function may be called, with plain data and, if it is `bound`, the callback."""
@@ -162,23 +173,30 @@ class _Whitelist:
         value, module, attributes = names[first], None, list(rest)
         while isinstance(value, types.ModuleType) and attributes:
             module, name = value.__name__, attributes.pop(0)
-            if name in _REFUSED or name not in _ALLOWED.get(module, (name,)) or name not in vars(value):
+            if name not in _ALLOWED.get(module, (name,)) or name not in vars(value):
                 return False
             value = vars(value)[name]
-        if module is None or isinstance(value, types.ModuleType):
-            return self._allows_value(value, asked=bool(attributes))
-        if module not in self._modules or (module == "logging" and not is_plain(logging.root)):
+        if module is not None and module not in self._modules:
             return False
-        return callable(value) or self._allows_value(value, asked=bool(attributes))
+        if module == "logging" and not is_plain(logging.root):
+            return False
+        if module is not None and callable(value) and not attributes:
+            return True
+        return self._allows_value(value, attributes)
 
-    def _allows_value(self, value: Any, *, asked: bool = False) -> bool:
-        """Whether a value may be used, and be `asked` for attributes such as its methods."""
+    def _allows_value(self, value: Any, attributes: list[str]) -> bool:
+        """Whether a value may be used, and be asked for attributes such as its methods."""
         if isinstance(value, types.FunctionType) and origin_of(value) is Origin.USER:
-            return not asked and self.allows(value)
+            return not attributes and self.allows(value)
         if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
             package = str(value.__module__).split(".")[0]
-            return package in self._modules and origin_of(value) in (Origin.LIBRARY, Origin.STANDARD)
-        return not (asked and self._callback is None) and is_plain(value)
+            if package == "builtins":
+                return value.__name__ in _BUILTINS and vars(builtins)[value.__name__] is value
+            library = origin_of(value) in (Origin.LIBRARY, Origin.STANDARD)
+            methods = [inspect.getattr_static(value, name, None) for name in attributes]
+            routines = [m for m in methods if inspect.isroutine(getattr(m, "__func__", m))]
+            return package in self._modules and library and routines == methods and len(methods) < 2
+        return not (attributes and self._callback is None) and is_plain(value)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -189,14 +207,17 @@ def _needs(code: types.CodeType, bound: bool) -> _Needs | None:
     found = [each for part in body for each in ast.walk(part)]  # each before its parts
     if node is None or not all(isinstance(each, _SYNTAX) for each in found):
         return None
+    if bound and not code.co_argcount:
+        return None  # its first argument is in `*args`
     outside = stored_in(code, "LOAD_GLOBAL", "LOAD_NAME") | {*code.co_freevars}
-    me = code.co_varnames[0] if bound and code.co_argcount else None
+    me = code.co_varnames[0] if bound else None
     paths, reads, writes, computes = set[tuple[str, ...]](), set[str](), set[str](), True
     within: set[int] = set()  # parts of dotted names that have been looked at
     for each in found:
         stores = not isinstance(getattr(each, "ctx", ast.Load()), ast.Load)
         if isinstance(each, ast.Attribute):
-            if each.attr.startswith("__") or each.attr in _FRAMES:
+            own = isinstance(each.value, ast.Name) and each.value.id == me
+            if each.attr.startswith("__") or (each.attr in _REFUSED and not own):
                 return None
             computes = computes and not stores
         elif not isinstance(each, ast.Name):

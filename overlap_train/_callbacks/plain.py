@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import functools
 import gc
+import inspect
 import logging
 import types
 import weakref
@@ -52,8 +54,9 @@ def is_plain_stream(stream: Any) -> bool:
 
 
 def _is_allowed(thing: Any, *, outermost: bool) -> bool:
+    kind: Any = thing if isinstance(thing, type) else type(thing)
     if isinstance(thing, type):
-        return origin_of(thing) is not Origin.USER
+        return _is_apart(kind)
     if isinstance(thing, (types.FunctionType, types.BuiltinFunctionType)):
         return not outermost and origin_of(thing) in (Origin.LIBRARY, Origin.STANDARD)
     if isinstance(thing, np.ndarray) and thing.dtype.hasobject:
@@ -62,8 +65,13 @@ def _is_allowed(thing: Any, *, outermost: bool) -> bool:
         return False
     if outermost and callable(thing):
         return False
-    bases = {origin_of(base) for base in type(thing).__mro__}
-    return not bases & {Origin.USER, Origin.TRAINING}
+    return _is_apart(kind)
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_apart(kind: Any) -> bool:
+    """Whether neither a class nor one of its bases is the user's, Keras's or TensorFlow's."""
+    return not {Origin.USER, Origin.TRAINING} & {origin_of(base) for base in inspect.getmro(kind)}
 
 
 def _held_by(thing: Any) -> Iterable[Any]:

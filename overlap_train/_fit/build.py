@@ -148,7 +148,7 @@ class FitBuilder:
         step, loop, pace = self._build_training() if kept is None else (kept.step, kept.loop, kept.pace)
         state, suite, anew = self._build_validation(step)
         lag, reason = self._lag(step, suite)
-        grounds = Grounds(self._callbacks, suite.changed_constant)
+        grounds = Grounds(self._callbacks, self._waiting_hook(suite), suite.changed_constant)
         first = self._first_validation(step, grounds)
         as_before = functools.partial(watched, request.model, looked_at=bool(request.functions))
         checks = Checks(lambda: step.metrics.live, grounds.changed, first, first.end, as_before)

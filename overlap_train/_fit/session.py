@@ -14,7 +14,7 @@ from typing import Any
 
 import keras
 
-from overlap_train._callbacks.listeners import listeners, own_hooks, remembering
+from overlap_train._callbacks.listeners import listeners, remembering
 from overlap_train._fit.agreement import check_without_batches
 from overlap_train._fit.build import FitParts
 from overlap_train._fit.course import Course, Ledger
@@ -203,8 +203,8 @@ class FitSession:
         """
         if self._deliveries.deliver_all():
             return True
-        if "on_train_batch_end" in own_hooks(self._parts.callbacks):
-            return False  # which has been called, and has told it or not
+        if self._training.calls_batches:
+            return False  # it has been told in its turn
         logs = keras_metrics.python_logs(done.logs)
         for callback in self._parts.callbacks.callbacks:
             if isinstance(callback, keras.callbacks.TerminateOnNaN):

@@ -224,10 +224,10 @@ class PrintsEvery(Callback):
 @of_class(AHEAD)
 class PrintsAll(Callback):
     def on_epoch_begin(self, epoch, logs=None):
-        print("Start epoch {} of training; got log keys: {}".format(epoch, list(logs.keys())))
+        print("Start epoch {} of training; got log keys: {}".format(epoch, list(logs.keys())))  # noqa: UP032
 
     def on_train_batch_begin(self, batch, logs=None):
-        print("...Training: start of batch %d; got log keys: %s" % (batch, list(logs.keys())))
+        print("...Training: start of batch %d; got log keys: %s" % (batch, list(logs.keys())))  # noqa: UP031
 
     def on_train_batch_end(self, batch, logs=None):
         print("For batch {}, loss is {:7.2f}.".format(batch, logs["loss"]))
@@ -247,7 +247,7 @@ class Dots(Callback):
             sys.stdout.flush()
 
     def on_epoch_end(self, epoch, logs=None):
-        print("" if epoch % 100 else "", end="")
+        print("\n", end="" if epoch % 2 else "\r")
 
 
 @of_class(AHEAD)

@@ -27,6 +27,7 @@ from tests.networks import arrays, assert_same_history, assert_same_weights, seq
 
 Callback = keras.callbacks.Callback
 HOOK = "on_train_batch_end"
+RUN, LOGGER = exec, logging.getLogger("quiet")
 
 
 def of_hook(hook, **attributes):
@@ -92,7 +93,7 @@ def test_what_is_held_may_lead_to_the_training(held, where):
 
 
 def shadowed_by_a_comprehension(self, batch, logs=None):
-    self.kept = [MODEL for MODEL in (1, 2)]
+    self.kept = [MODEL + 1 for MODEL in (1, 2)]
     MODEL.trainable = False
 
 
@@ -134,10 +135,36 @@ def random_numbers(self, batch, logs=None):
     np.random.seed(batch)
 
 
+def itself_among_others(*arguments, logs=None):
+    arguments[0].model.trainable = False
+
+
+def a_builtin_by_another_name(self, batch, logs=None):
+    RUN("MODEL.trainable = False")
+
+
+def the_manager_of_loggers(self, batch, logs=None):
+    logger = LOGGER
+    logger.manager.getLogger("hostile").warning("x")
+
+
+def a_class_leads_to_it(self, batch, logs=None):
+    logging.Logger.manager.loggerDict["hostile"].warning("x")
+
+
+def a_lambda_holds_itself(self, batch, logs=None):
+    self.kept.append(sorted([batch], key=lambda number: self))
+
+
+def what_logs_hold(self, batch, logs=None, *, model=MODEL):
+    model.trainable = False
+
+
 MORE = [
     *(shadowed_by_a_comprehension, shadowed_by_an_argument, a_frame, a_module_within_a_module),
     *(a_logger_by_its_name, a_variable_of_the_environment, a_hook_is_replaced, a_method_is_replaced),
-    *(a_setting_of_keras, random_numbers),
+    *(a_setting_of_keras, random_numbers, itself_among_others, a_builtin_by_another_name),
+    *(the_manager_of_loggers, a_class_leads_to_it, a_lambda_holds_itself, what_logs_hold),
 ]
 
 

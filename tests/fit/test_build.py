@@ -34,8 +34,8 @@ class Fit:
         self.trainer = Trainer(
             options.pop("model", None) or pools.sequential(), validation=ValidationPolicy(**policy)
         )
-        options.setdefault("validation_data", arrays(40, 1))
-        self.request = request_of(self.trainer, resume, batch_size=32, **options)
+        options = {"validation_data": arrays(40, 1), "batch_size": 32, **options}
+        self.request = request_of(self.trainer, resume, **options)
         found = keras.callbacks.CallbackList(
             list(callbacks), add_history=True, model=self.trainer.model, epochs=self.request.epochs
         )

@@ -1,4 +1,4 @@
-"""Beside which callbacks a training runs ahead of its validation: on arrays, and on data that Python makes."""
+"""Beside which callbacks a training runs ahead: on arrays, and on data that Python makes."""
 
 from __future__ import annotations
 
@@ -55,25 +55,16 @@ VERDICTS = {
 }
 
 
-@pytest.fixture(scope="module", params=DATA)
-def fit(request):
-    """Returns the data's name and what builds a fit on it again for other callbacks."""
+@pytest.mark.parametrize("data", DATA)
+def test_a_training_runs_ahead_or_says_why_not(data, tmp_path):
+    found = {}
     with contextlib.ExitStack() as resources:
-        one = Fit(resources, overlap="always", **DATA[request.param])
+        one = Fit(resources, overlap="always", **DATA[data])
         kept = one.builder.build().training
-
-        def build(callback):
+        for name, (make, *_) in VERDICTS.items():
+            callback = make(tmp_path)
             one.builder._callbacks.callbacks[:] = [] if callback is None else [callback]
-            return one.builder.build(kept)
-
-        yield request.param, build
-
-
-@pytest.mark.parametrize("name", VERDICTS)
-def test_a_training_runs_ahead_or_says_why_not(fit, name, tmp_path):
-    data, build = fit
-    make, on_arrays, on_generator = VERDICTS[name]
-    parts = build(make(tmp_path))
-    expected = on_arrays if data == "arrays" else on_generator
-    assert (parts.deliveries.backlog.max_lag > 0) is expected, parts.in_step
-    assert (parts.in_step is None) is expected
+            parts = one.builder.build(kept)
+            found[name] = parts.deliveries.backlog.max_lag > 0
+            assert found[name] is (parts.in_step is None)
+    assert found == {name: ahead[list(DATA).index(data)] for name, (_, *ahead) in VERDICTS.items()}
