@@ -18,9 +18,7 @@ def test_a_fit_that_overlaps(told):
 
 
 def test_a_fit_in_step_says_why_and_what_would_change_it(told):
-    body = (
-        f"{LISTENS}overlap_train.Trainer(model).fit(x, x[:, :1], validation_split=0.5, callbacks=[Acts()])"
-    )
+    body = f"{LISTENS}overlap_train.Trainer(model).fit(x, x[:, :1], validation_split=0.5, callbacks=[Acts()])"
     status, report = told("explain", body)
     overlap = findings(report, "fit")["overlap"]
     assert status == 0
