@@ -10,6 +10,7 @@ be called for an epoch that is taken back, and it changes nothing of the trainin
 from __future__ import annotations
 
 import dis
+import functools
 import types
 from collections.abc import Iterable
 from typing import Any
@@ -182,9 +183,13 @@ def _is_idle(callback: keras.callbacks.Callback, hook: str) -> bool:
         return False
     found = variables_of(callback).get(hook, getattr(type(callback), hook, None))
     code = getattr(getattr(found, "__func__", found), "__code__", None)
-    if isinstance(code, types.CodeType) and {each.opname for each in dis.get_instructions(code)} <= _IDLE:
-        return True
-    return knowledge_of(callback, hook) is Known.IDLE
+    empty = isinstance(code, types.CodeType) and _returns_only(code)
+    return empty or knowledge_of(callback, hook) is Known.IDLE
+
+
+@functools.lru_cache(maxsize=1024)
+def _returns_only(code: types.CodeType) -> bool:
+    return {each.opname for each in dis.get_instructions(code)} <= _IDLE
 
 
 def _only_notes(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:
