@@ -232,8 +232,7 @@ class Trainer:
 
         Everything is traced as for `fit`, and the traces are dropped. No hook of a callback is called and no
         checkpoint is read. Weights, metrics and the seeds of pipelines do not change. A model that is not
-        built yet is built, with its optimizer. A generator loses the batch from which Keras learns its
-        shapes.
+        built yet is built. A generator loses the batch from which Keras learns its shapes.
 
         Args:
             args: the positional arguments of `fit`.

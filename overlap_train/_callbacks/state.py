@@ -37,7 +37,7 @@ from overlap_train._copies.values import Copies, Resource, copied, standing_in
 from overlap_train._inspection.lookup import variables_of
 from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
 
-__all__ = ["capture", "capture_all", "check_all", "matches", "restore", "restore_all", "without_bars"]
+__all__ = ["capture", "capture_all", "check_all", "restore", "restore_all", "without_bars"]
 
 _CUSTOM = "get_state()"
 
@@ -82,30 +82,6 @@ def capture_all(callbacks: Iterable[keras.callbacks.Callback]) -> tuple[KeptStat
     """Captures each callback but progress bars, which remember nothing that outlives an epoch."""
     copies = Copies()
     return tuple(capture(callback, copies) for callback in without_bars(callbacks))
-
-
-def matches(
-    callbacks: Sequence[keras.callbacks.Callback],
-    states: Sequence[KeptState],
-    is_set_alike: Callable[[int, int], bool],
-) -> list[int | None]:
-    """Returns for each callback the number of its state, None if it has none.
-
-    That is the first one of its class that is left, and of several the one with its settings.
-
-    Args:
-        callbacks: without progress bars.
-        states: of a checkpoint.
-        is_set_alike: whether a callback and the one of a state have the same settings, by their numbers.
-    """
-    found: dict[int, int] = {}
-    for alike in (is_set_alike, lambda number, state: True):
-        for number, callback in enumerate(callbacks):
-            left = (n for n, state in enumerate(states) if state.kind == type(callback).__name__)
-            own = next((n for n in left if n not in found.values() and alike(number, n)), None)
-            if number not in found and own is not None:
-                found[number] = own
-    return [found.get(number) for number in range(len(callbacks))]
 
 
 def restore_all(

@@ -18,13 +18,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from overlap_train._callbacks.kinds import settings_of
 from overlap_train._keras import copies as keras_copies
 from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import models as keras_models
 
 __all__ = [
-    "callback_settings",
     "describe_configuration",
     "described",
     "differences",
@@ -39,10 +37,6 @@ _LEFT_OUT = frozenset(("build_config", "compile_config", "module", "name", "regi
 _OF_MODEL = frozenset(("input_layers", "layers", "output_layers"))
 _OF_COMPILE = ("auto_scale_loss", "steps_per_execution")
 _PLAIN = (bool, int, float, str, type(None))
-# Of callbacks: where they write, which may differ between two runs of one training.
-_PLACES = frozenset(
-    ("backup_dir", "directory", "embeddings_metadata", "filename", "filepath", "log_dir", "path", "root")
-)
 # What Keras sets while it trains.
 _OF_A_RUN = frozenset(("built", "history", "stop_evaluating", "stop_training", "trainable"))
 _RATE = "learning_rate"
@@ -84,21 +78,6 @@ def described(label: str, part: Any) -> dict[str, str]:
     if isinstance(part, Mapping):
         return {k: v for name, each in part.items() for k, v in described(f"{label} of {name}", each).items()}
     return {label: _shown(_plain(part))}
-
-
-def callback_settings(callback: keras.callbacks.Callback) -> dict[str, str]:
-    """Returns the settings of one of Keras's callbacks, by name, but for where it writes.
-
-    What a class of the user's adds is what it remembers.
-    """
-    names = settings_of(type(callback)) - _PLACES  # type: ignore[arg-type]
-    if isinstance(callback, keras.callbacks.CSVLogger):
-        names |= {"sep"}  # as it calls its `separator`
-    found = {name: vars(callback)[name] for name in sorted(names & vars(callback).keys())}
-    if isinstance(found.get("min_delta"), (int, float)):
-        found["min_delta"] = abs(found["min_delta"])  # whose sign Keras changes on first use
-    plain = (*_PLAIN, types.FunctionType)
-    return {name: _shown(_plain(value)) for name, value in found.items() if isinstance(value, plain)}
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str], rate: str | None = None) -> list[str]:

@@ -84,13 +84,11 @@ class Told:
     Attributes:
         settings: of this trainer.
         configuration: of the model, its optimizer and its compilation.
-        callback_settings: of each callback that remembers something.
         rate: returns the learning rate with which the training goes on, as configurations show it.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
     configuration: Mapping[str, str] = field(default_factory=dict)
-    callback_settings: Sequence[Mapping[str, str]] = ()
     rate: Callable[[], str | None] = lambda: None
 
 
@@ -105,7 +103,7 @@ class Captured:
         in_turn: whether nothing that is done again has drawn from them.
         inside: the validations inside epochs.
         attributes: plain ones that the training has set on the model.
-        adjusted: settings of Keras's callbacks that the training has changed, by their places.
+        callback_settings: of each of them, as `Settings.noted` returns them.
         plan: how the steps are computed.
     """
 
@@ -115,7 +113,7 @@ class Captured:
     in_turn: bool
     inside: InsideEpochs
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    adjusted: Mapping[str, Any] = field(default_factory=dict)
+    callback_settings: Sequence[Mapping[str, Any]] = ()
     plan: str = ""
 
 
@@ -157,9 +155,8 @@ def as_checkpoint(
         random=random,
         in_turn=captured.in_turn,
         attributes=captured.attributes,
-        adjusted=captured.adjusted,
         plan=captured.plan,
-        callback_settings=list(map(dict, told.callback_settings)),
+        callback_settings=list(map(dict, captured.callback_settings)),
     )
     return CheckpointState(point.epoch, point.step, arrays, meta.as_json(), fingerprint)
 

@@ -8,27 +8,22 @@ of the epochs that wait for their callbacks. `writing` says when one is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import keras
 
 from overlap_train._callbacks.rewind import append_to_files, files_of, rewind_files
 from overlap_train._callbacks.settings import Settings
-from overlap_train._callbacks.state import check_all, matches, restore_all, without_bars
-from overlap_train._checkpoint.configuration import (
-    callback_settings,
-    differences,
-    numbered,
-    told_differences,
-)
+from overlap_train._callbacks.state import check_all, restore_all
+from overlap_train._checkpoint.configuration import differences, told_differences
 from overlap_train._checkpoint.content import Found, StartPoint, Told, understood
 from overlap_train._checkpoint.meta import Extent
 from overlap_train._checkpoint.model_attributes import ModelAttributes
 from overlap_train._checkpoint.state import CheckpointState
 from overlap_train._checkpoint.values import stored_values
 from overlap_train._checkpoint.writing import ALL_VARIABLES, VALIDATED, CheckpointWriter
+from overlap_train._copies.kept import KeptState
 from overlap_train._data.cursor import Cursor, CursorState, check_remembered
 from overlap_train._keras.randomness import set_random_states
 from overlap_train._snapshot import ModelState
@@ -102,12 +97,10 @@ class Resumer(CheckpointWriter):
             CheckpointCorruptError: what all checkpoints hold for them is invalid.
         """
         listed = list(callbacks)
-        settings = [callback_settings(callback) for callback in without_bars(listed)]
-        self._told = replace(self._told, callback_settings=settings)
         self._files, self._settings = files_of(listed), Settings(listed)
-        self._accept(listed)
+        self._accept()
         if self._found is not None:
-            self._appending = append_to_files([callback for callback, _ in self._known(listed, self._found)])
+            self._appending = append_to_files([callback for callback, _ in self._known(self._found)])
 
     def start(
         self,
@@ -137,7 +130,7 @@ class Resumer(CheckpointWriter):
             OSError: a file that the training has written cannot be cut.
         """
         listed, self._function = list(callbacks), self._trained_by()
-        self._accept(listed)
+        self._accept()
         found, self._found = self._found, None
         if found is None:
             self._captured(listed)
@@ -146,7 +139,7 @@ class Resumer(CheckpointWriter):
         values = stored_values(state, found.state.arrays)
         if found.meta.cursor["within"]:
             begin_epoch(found.state.epoch, ahead=bool(found.undelivered))
-        self._put_callbacks_back(listed, found)
+        self._put_callbacks_back(found)
         state.restore(values)
         state.restore_drawn(values)
         self._put_attributes_back(found)
@@ -155,7 +148,7 @@ class Resumer(CheckpointWriter):
         self._put_random_back(found, state)
         self._go_to(position, cursor)
         self._put_random_back(found, state, again=True)
-        self._tell_changes(listed, found)
+        self._tell_changes(found)
         rewind_files(listed, found.files, found.first_undelivered)
         self._appending = []
         self._written_step = found.state.step
@@ -169,38 +162,23 @@ class Resumer(CheckpointWriter):
         for logger in self._appending:
             logger.append = False
 
-    def _put_callbacks_back(self, callbacks: Sequence[keras.callbacks.Callback], found: Found) -> None:
+    def _numbers(self, found: Found) -> list[int | None]:
+        """Returns the number of each callback in a checkpoint, None of one that is new."""
+        return self._settings.known([state.kind for state in found.callbacks], found.meta.callback_settings)
+
+    def _known(self, found: Found) -> list[tuple[keras.callbacks.Callback, KeptState]]:
+        """Returns the callbacks that a checkpoint knows, and what they remembered."""
+        both = zip(self._settings.callbacks, self._numbers(found), strict=True)
+        return [(callback, found.callbacks[number]) for callback, number in both if number is not None]
+
+    def _put_callbacks_back(self, found: Found) -> None:
         self._say_lost(found.callbacks)
-        known = self._known(callbacks, found)
-        stay = restore_all([callback for callback, _ in known], [found.callbacks[n] for _, n in known])
+        known = self._known(found)
+        stay = restore_all([callback for callback, _ in known], [state for _, state in known])
         if stay:
             names = ", ".join(stay)
             self._say(f"these attributes of callbacks cannot be restored and keep their values: {names}")
-        self._settings.put_back(self._adjusted(callbacks, found))
-
-    def _matches(self, callbacks: Sequence[keras.callbacks.Callback], found: Found) -> list[int | None]:
-        """Returns for each callback but bars the number of its state in the checkpoint; None has none."""
-        now, before = self._told.callback_settings, found.meta.callback_settings
-        return matches(
-            without_bars(callbacks), found.callbacks, lambda here, there: now[here] == before[there]
-        )
-
-    def _known(
-        self, callbacks: Sequence[keras.callbacks.Callback], found: Found
-    ) -> list[tuple[keras.callbacks.Callback, int]]:
-        """Returns the callbacks of which the checkpoint holds a state, with its number."""
-        both = zip(without_bars(callbacks), self._matches(callbacks, found), strict=True)
-        return [(callback, number) for callback, number in both if number is not None]
-
-    def _adjusted(self, callbacks: Sequence[keras.callbacks.Callback], found: Found) -> dict[str, Any]:
-        """Returns the settings that the training had changed, by the numbers of these callbacks."""
-        numbers = {
-            str(n): str(here) for here, n in enumerate(self._matches(callbacks, found)) if n is not None
-        }
-        unknown = found.meta.adjusted.keys() - set(map(str, range(len(found.callbacks))))
-        if unknown:
-            raise CheckpointCorruptError(f"its settings of callback {min(unknown)!r:.80} are invalid")
-        return {numbers[n]: part for n, part in found.meta.adjusted.items() if n in numbers}
+        self._settings.put_back(found.meta.callback_settings, self._numbers(found))
 
     def _put_attributes_back(self, found: Found) -> None:
         stay = self._attributes.put_back(found.attributes) if self._attributes is not None else ()
@@ -246,24 +224,13 @@ class Resumer(CheckpointWriter):
                 "with other versions of TensorFlow or Keras? Give another directory to start afresh"
             ) from error
 
-    def _tell_changes(self, callbacks: Sequence[keras.callbacks.Callback], found: Found) -> None:
+    def _tell_changes(self, found: Found) -> None:
         for name, value in self._told.settings.items():
             before = found.meta.settings.get(name, value)
             if before != value:
                 self._say(f"{name} is {value}; until the checkpoint it was {before}")
-        self._tell_callbacks(callbacks, found)
-        changes = differences(*self._configurations(callbacks, found), self._told.rate())
-        if changes:
-            self._say(
-                "this training is configured otherwise than that of the checkpoint: "
-                f"{told_differences(changes)}"
-            )
-
-    def _tell_callbacks(self, callbacks: Sequence[keras.callbacks.Callback], found: Found) -> None:
-        """Says by name which callbacks are new, and which are missing."""
-        numbers = self._matches(callbacks, found)
-        here = [type(callback).__name__ for callback in without_bars(callbacks)]
-        new = [name for name, number in zip(here, numbers, strict=True) if number is None]
+        numbers = self._numbers(found)
+        new = [type(c).__name__ for c, n in zip(self._settings.callbacks, numbers, strict=True) if n is None]
         if new:
             self._say(f"these callbacks are not in the checkpoint and begin now: {', '.join(new)}")
         missing = [state.kind for number, state in enumerate(found.callbacks) if number not in numbers]
@@ -272,22 +239,17 @@ class Resumer(CheckpointWriter):
                 "these callbacks of the checkpoint are missing now, and what they remembered is left out: "
                 f"{', '.join(missing)}"
             )
+        given, now = self._settings.compared(found.meta.callback_settings, numbers)
+        told = {**found.meta.configuration, **given}, {**self._told.configuration, **now}
+        changes = differences(*told, self._told.rate())
+        if changes:
+            self._say(
+                "this training is configured otherwise than that of the checkpoint: "
+                f"{told_differences(changes)}"
+            )
 
-    def _configurations(
-        self, callbacks: Sequence[keras.callbacks.Callback], found: Found
-    ) -> tuple[dict[str, str], dict[str, str]]:
-        """Returns how the training of the checkpoint was configured, and how this one is."""
-        before, now = dict(found.meta.configuration), dict(self._told.configuration)
-        numbers = self._matches(callbacks, found)
-        labels = numbered(type(callback).__name__ for callback in without_bars(callbacks))
-        for here, (label, number) in enumerate(zip(labels, numbers, strict=True)):
-            if number is not None:
-                before |= {f"{label}.{k}": v for k, v in found.meta.callback_settings[number].items()}
-                now |= {f"{label}.{k}": v for k, v in self._told.callback_settings[here].items()}
-        return before, now
-
-    def _load(self, callbacks: Sequence[keras.callbacks.Callback] | None = None) -> Found | None:
-        """Reads the newest checkpoint that makes sense, to the callbacks too if they are given."""
+    def _load(self, *, of_callbacks: bool = False) -> Found | None:
+        """Reads the newest checkpoint that makes sense, to the callbacks too if they are known."""
         found: list[Found] = []
 
         def check(state: CheckpointState) -> None:
@@ -295,8 +257,8 @@ class Resumer(CheckpointWriter):
             newest = understood(state, self._variables, self._extent, self._check_data)
             if self._attributes is not None:
                 self._attributes.check(newest.attributes)
-            if callbacks is not None:
-                self._check_callbacks(callbacks, newest)
+            if of_callbacks:
+                self._check_callbacks(newest)
             found.append(newest)
 
         self._store.load_latest(check)
@@ -319,19 +281,19 @@ class Resumer(CheckpointWriter):
             "start afresh."
         )
 
-    def _accept(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+    def _accept(self) -> None:
         """Goes back to an older checkpoint if the newest is invalid to the callbacks."""
         if self._found is None:
             return
         try:
-            self._check_callbacks(callbacks, self._found)
+            self._check_callbacks(self._found)
         except CheckpointCorruptError:
-            self._found = self._load(callbacks)
+            self._found = self._load(of_callbacks=True)
 
-    def _check_callbacks(self, callbacks: Sequence[keras.callbacks.Callback], found: Found) -> None:
-        known = self._known(callbacks, found)
-        check_all([callback for callback, _ in known], [found.callbacks[number] for _, number in known])
-        self._settings.check(self._adjusted(callbacks, found))
+    def _check_callbacks(self, found: Found) -> None:
+        known = self._known(found)
+        check_all([callback for callback, _ in known], [state for _, state in known])
+        self._settings.check(found.meta.callback_settings, self._numbers(found))
 
 
 def _does_not_fit(error: ValueError) -> CheckpointMismatchError:

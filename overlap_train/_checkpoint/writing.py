@@ -199,7 +199,7 @@ class CheckpointWriter(Closing):
             not any(self._lags),
             self._inside(),
             self._attributes.changed() if self._attributes is not None else {},
-            self._settings.changed(),
+            self._settings.noted(),
             self._plan(),
         )
         write = functools.partial(self._write, point, values, captured)

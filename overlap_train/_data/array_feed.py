@@ -17,7 +17,7 @@ from overlap_train._data.feed import Feed
 from overlap_train._data.memory import lent_or_copied, size_bytes
 from overlap_train._data.preprocessing import Preprocess, prepare, trace_preprocess
 from overlap_train._data.row_orders import RowOrders
-from overlap_train._keras.data import Arrays
+from overlap_train._keras.data import Arrays, row_shuffling
 from overlap_train._support.numbers import is_count
 
 __all__ = ["ArrayFeed"]
@@ -118,7 +118,8 @@ class ArrayFeed(Feed):
         seed, own_seed = remembered.get("seed"), remembered.get("own_seed")
         if type(seed) not in (int, NoneType) or (seed is not None and seed.bit_length() >= 64):
             raise ValueError("the seed of its rows is no integer, or a too long one")
-        if self._shuffle and seed is None and not is_count(own_seed, (1 << 63) - 1):
+        drawn = self._shuffle and seed is None and row_shuffling() != "fixed"
+        if drawn and not is_count(own_seed, (1 << 63) - 1):
             raise ValueError("it does not say in which orders its rows come")
 
     def recall(self, drawn: int, remembered: dict[str, Any]) -> Sequence[str]:

@@ -217,5 +217,15 @@ class Feed(abc.ABC):
     def begin_epoch(self) -> None:
         """Tells the user's data that an epoch begins (`PyDataset.on_epoch_begin`)."""
 
+    def skip_epochs(self, count: int) -> None:
+        """Says that epochs have ended in another process, of which the user's data is not told."""
+
     def end_epoch(self) -> None:
         """Tells the user's data that an epoch is over (`PyDataset.on_epoch_end`)."""
+
+    def close(self, opened: list[Any] | None = None) -> None:
+        """Ends what makes its batches. Idempotent.
+
+        Args:
+            opened: the last reference to the pass that is open, if one is; it is emptied.
+        """

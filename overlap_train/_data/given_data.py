@@ -129,6 +129,13 @@ class GivenData:
         if hasattr(self.kept, "reopen"):
             self.kept.reopen()
 
+    def close(self) -> None:
+        """Ends what makes its batches. Idempotent."""
+        if self._pipeline is not None:
+            self._pipeline.close()
+        if hasattr(self.kept, "end"):
+            self.kept.end()
+
     def _look(self, data: Arrays | Pipeline) -> None:
         if isinstance(data, Pipeline):  # whose dataset the user made
             self._take(data)

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._data.drawing import next_batch
+from overlap_train._data.drawing import end_iterators, next_batch
 from overlap_train._data.drawn_variables import DrawnVariables
 from overlap_train._data.feed import Feed
 from overlap_train._data.fetching_ahead import is_asked_for_its_end, prepared_batches
@@ -342,8 +342,18 @@ class IteratorFeed(Feed):
     def begin_epoch(self) -> None:
         self._pipeline.begin_epoch()
 
+    def skip_epochs(self, count: int) -> None:
+        self._pipeline.skip_epochs(count)
+
     def end_epoch(self) -> None:
         self._pipeline.end_epoch()
+
+    def close(self, opened: list[Any] | None = None) -> None:
+        self._pipeline.close()
+        iterators = [] if opened is None else opened
+        iterators += [self._first, self._kept]
+        self._first = self._kept = None
+        end_iterators(iterators)
 
 
 def _save_iterator(iterator: Any, *, known_python: bool) -> tf.Tensor | None:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from overlap_train._data.drawing import all_batches
 from overlap_train._data.pipeline_facts import without_autotune
-from overlap_train._keras.data import Arrays, row_order
+from overlap_train._keras.data import Arrays, row_order, row_shuffling
 from overlap_train._keras.randomness import global_seed
 from overlap_train._support.threads import in_background
 
@@ -27,9 +27,10 @@ class RowOrders:
     """The order of the rows in each pass, int64[num_samples]. Belongs to the training thread.
 
     Keras's pipeline draws from the global seed alone, anew in each pass: with one, all passes have the same
-    order, which is drawn once. Without one, each pass has an order of its own, which follows from `own_seed`
-    and the number of the pass: so any pass can be made again, after a rollback and by another process. The
-    next one is drawn in a thread while a pass is trained, or when it is asked for if it is short.
+    order, which is drawn once, as where Keras shuffles without drawing (`row_shuffling`). Otherwise each pass
+    has an order of its own, which follows from `own_seed` and the number of the pass: so any pass can be made
+    again, after a rollback and by another process. The next one is drawn in a thread while a pass is trained,
+    or when it is asked for if it is short.
 
     The global seed counts that is set when this is made, as with Keras's pipeline, or that a training had
     which goes on here.
@@ -49,7 +50,7 @@ class RowOrders:
     def draw_under(self, seed: int | None, own_seed: int | None = None) -> None:
         """Draws all orders under a global seed, or without one from another number, by default a new one."""
         num_samples, _, shuffle = self._rows
-        repeats = not shuffle or seed is not None
+        repeats = not shuffle or seed is not None or row_shuffling() == "fixed"
         self.seed = seed
         self.own_seed = None if repeats else secrets.randbits(63) if own_seed is None else own_seed
         self._ahead = not repeats and num_samples > _MOST_AT_ONCE
@@ -93,7 +94,6 @@ def _repeated_order(
     """
     if not shuffle:
         return lambda: tf.range(num_samples, dtype=tf.int64)
-    assert seed is not None
     if num_samples > _MOST_REMEMBERED:
         passes = _passes(num_samples, batch_size, shuffle)
         return lambda: _first(passes)
@@ -102,8 +102,8 @@ def _repeated_order(
 
 
 @functools.lru_cache(maxsize=4)
-def _remembered(num_samples: int, batch_size: int, shuffle: bool | str, seed: int) -> tf.Tensor:
-    """Returns the order that Keras's pipeline draws under the global seed, which has to be set."""
+def _remembered(num_samples: int, batch_size: int, shuffle: bool | str, seed: int | None) -> tf.Tensor:
+    """Returns the order that Keras's pipeline has in each pass under the global seed, which has to be set."""
     return _first(_passes(num_samples, batch_size, shuffle))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._data.drawing import next_batch
+from overlap_train._data.drawing import end_iterators, next_batch
 from overlap_train._data.fetching_ahead import is_asked_for_its_end
 from overlap_train._data.hugging_face import is_lookup
 from overlap_train._data.pipeline import (
@@ -119,6 +119,12 @@ class StreamedBatches:
         """Lets passes begin again."""
         with self._lock:
             self._closed = False
+
+    def end(self) -> None:
+        """Ends the iterators; nobody draws any more. Idempotent."""
+        iterators = [self._under_way, self._only_iterator, self._newest]
+        self._under_way = self._only_iterator = self._newest = None
+        end_iterators(iterators)
 
     def _begin_pass(self, stream: BatchStream) -> Iterator[Any]:
         with self._lock:

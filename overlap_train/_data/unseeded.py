@@ -123,8 +123,10 @@ class PassSeeds:
         """Returns the iterator of a pass."""
         drawn = np.random.default_rng([self.seed, number]).integers(1, 1 << 62, (len(self._shuffles), 2))
         for part, seeds in zip(self._shuffles, drawn, strict=True):
-            for name, seed in zip((b"seed", b"seed2"), seeds, strict=True):
-                part.tensors[_names(part).index(name)].int64_val[:] = [int(seed)]
+            # The last tells how far the dataset's own seeds go on, for other iterators than this one.
+            values = {b"seed": seeds[0], b"seed2": seeds[1], b"epoch_num_random_samples": number << 20}
+            for name, value in values.items():
+                part.tensors[_names(part).index(name)].int64_val[:] = [int(value)]
         states = tensor_pb2.TensorProto(dtype=tf.variant.as_datatype_enum, variant_val=self._parts)
         states.tensor_shape.dim.add(size=len(self._parts))
         iterator = iter(self._dataset)

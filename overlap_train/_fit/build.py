@@ -121,6 +121,7 @@ class FitBuilder:
             python_now=looks_only or not request.reads_when_due,
             written=request.feed.files,
         )
+        resources.callback(self._given.close)
         self._request = request
         self._settings = request.settings
         self._cursor = cursor

@@ -1,7 +1,7 @@
 """What `fit` and `evaluate` are given as data: found out once, as Keras would, and told as plain facts.
 
 Leans on `get_data_adapter` and its adapters, `_inputs` and `_num_samples` of `ArrayDataAdapter`, `generator`
-of `GeneratorDataAdapter`, `_get_iterator` of `PyDatasetAdapter`, `array_slicing`, and
+of `GeneratorDataAdapter`, `_get_iterator` and `enqueuer` of `PyDatasetAdapter`, `array_slicing`, and
 `_interrupted_warning` of `EpochIterator`. On the training thread, but for what an epoch's begin and end tell
 the user's data.
 """
@@ -15,6 +15,7 @@ from typing import Any, Literal
 import keras
 import tensorflow as tf
 
+from overlap_train._keras.data_workers import DataWorkers
 from overlap_train._keras.grain_data import told
 from overlap_train._keras.lent_batches import LentBatches
 from overlap_train._keras.names import (
@@ -40,6 +41,7 @@ __all__ = [
     "recognize",
     "require_usable",
     "row_order",
+    "row_shuffling",
     "split_validation",
     "warn_out_of_data",
     "without_optionals",
@@ -77,6 +79,7 @@ class Pipeline:
     looked_at: bool
     adapter: Any = field(repr=False)
     _lent: LentBatches | None = field(repr=False)
+    _workers: DataWorkers | None = field(repr=False)
 
     @functools.cached_property
     def dataset(self) -> Any:
@@ -118,6 +121,16 @@ class Pipeline:
         """Tells the user's data that an epoch is over (`PyDataset.on_epoch_end`)."""
         self.adapter.on_epoch_end()
 
+    def skip_epochs(self, count: int) -> None:
+        """Counts epochs that ended in another process; Keras 3.16 shuffles a `PyDataset` by it (`_epoch`)."""
+        if isinstance(getattr(self.adapter, "_epoch", None), int):
+            self.adapter._epoch += count
+
+    def close(self) -> None:
+        """Ends the workers that Keras has started for it; call it when nobody draws any more. Idempotent."""
+        if self._workers is not None:
+            self._workers.end()
+
 
 @dataclass(frozen=True, eq=False)
 class Arrays:
@@ -151,6 +164,27 @@ def row_order(num_samples: int, batch_size: int, shuffle: bool | str) -> tf.data
     rows = tf.range(num_samples, dtype=tf.int64)
     size = batch_size if shuffle == "batch" else num_samples
     return ArrayDataAdapter(rows, batch_size=size, shuffle=shuffle).get_tf_dataset()
+
+
+@functools.cache
+def row_shuffling() -> Literal["random", "fixed", "counted"]:
+    """Return how Keras shuffles rows: it draws an order for each pass, or has one, or one for each epoch.
+
+    It draws up to Keras 3.15. Later adapters count epochs (`_epoch`) and shuffle without drawing, by a number
+    that the pipeline holds; whether that number moves with the epochs is tried.
+    """
+    adapter = ArrayDataAdapter(tf.range(64), batch_size=64, shuffle=True)
+    if not hasattr(adapter, "_epoch"):
+        return "random"
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    passes = adapter.get_tf_dataset().with_options(options)
+    graph = tf.raw_ops.DatasetToGraphV2(input_dataset=passes._variant_tensor, external_state_policy=1)
+    if b"RandomShuffle" in graph.numpy():
+        return "random"
+    first = next(iter(passes)).numpy()
+    adapter.on_epoch_end()
+    return "fixed" if (next(iter(passes)).numpy() == first).all() else "counted"
 
 
 def acts_at_epochs(data: Any) -> bool:
@@ -311,6 +345,7 @@ def _pipeline(adapter: Any, x: Any, telling: Any, looked_at: bool) -> Pipeline:
         looked_at=looked_at and not isinstance(adapter, (ArrayDataAdapter, GeneratorDataAdapter)),
         adapter=adapter,
         _lent=_lent(adapter),
+        _workers=_workers(adapter),
     )
 
 
@@ -325,6 +360,12 @@ def _lent(adapter: Any) -> LentBatches | None:
         adapter._get_iterator = lent.iterate
         return lent
     return None
+
+
+def _workers(adapter: Any) -> DataWorkers | None:
+    """Puts itself between an adapter and the pools that it starts for the user's data, if it starts any."""
+    enqueuer = getattr(adapter, "enqueuer", None)
+    return None if enqueuer is None else DataWorkers(enqueuer)
 
 
 def _tensor_of(leaf: Any) -> Any:

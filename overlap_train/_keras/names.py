@@ -57,6 +57,7 @@ _ADAPTERS = "trainers.data_adapters"
 ArrayDataAdapter = _find(f"{_ADAPTERS}.array_data_adapter.ArrayDataAdapter")
 GeneratorDataAdapter = _find(f"{_ADAPTERS}.generator_data_adapter.GeneratorDataAdapter")
 GrainDatasetAdapter = _find(f"{_ADAPTERS}.grain_dataset_adapter.GrainDatasetAdapter")
+OrderedEnqueuer = _find(f"{_ADAPTERS}.py_dataset_adapter.OrderedEnqueuer")
 PyDatasetAdapter = _find(f"{_ADAPTERS}.py_dataset_adapter.PyDatasetAdapter")
 TFDatasetAdapter = _find(f"{_ADAPTERS}.tf_dataset_adapter.TFDatasetAdapter")
 array_slicing = _find(f"{_ADAPTERS}.array_slicing")
@@ -105,7 +106,8 @@ _ATTRIBUTES: Mapping[Any, str] = {
     CompileLoss: "_flat_losses",
     ArrayDataAdapter: "_inputs _num_samples",
     GeneratorDataAdapter: "_first_batches generator",
-    PyDatasetAdapter: "_get_iterator",
+    OrderedEnqueuer: "executor_fn future_queue run_thread running",
+    PyDatasetAdapter: "_get_iterator enqueuer",
     EpochIterator: "_interrupted_warning",
 }
 

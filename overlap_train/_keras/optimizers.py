@@ -1,7 +1,7 @@
 """What an optimizer keeps and what it does besides applying gradients.
 
-Leans on `_all_reduce_sum_gradients`, `_get_variable_index`, `_momentums` and `_velocities`. On the training
-thread.
+Leans on `_all_reduce_sum_gradients`, `_get_variable_index`, `_momentums`, `_velocities` and `_variables`. On
+the training thread.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import tensorflow as tf
 from overlap_train._keras import methods, models
 
 __all__ = [
+    "UnbuiltAgain",
     "adam_moments",
     "build_optimizer",
     "built_before_it_scales",
@@ -60,6 +61,23 @@ def built_before_it_scales(model: keras.Model) -> contextlib.ExitStack:
     vars(optimizer)["scale_loss"] = scale_loss
     undo.callback(vars(optimizer).pop, "scale_loss")
     return undo
+
+
+class UnbuiltAgain:
+    """Takes away, behind its block, what has been built in it of a model's optimizer (`_variables`)."""
+
+    def __init__(self, model: keras.Model) -> None:
+        optimizers = [model.optimizer, getattr(model.optimizer, "inner_optimizer", None)]
+        self._unbuilt = [o for o in optimizers if isinstance(o, keras.optimizers.Optimizer) and not o.built]
+        self._counts = [len(optimizer._variables) for optimizer in self._unbuilt]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        for optimizer, count in zip(self._unbuilt, self._counts, strict=True):
+            del optimizer._variables[count:]
+            optimizer.built = False
 
 
 def without_all_reduce(optimizer: keras.optimizers.Optimizer | None) -> contextlib.ExitStack:

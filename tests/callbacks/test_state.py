@@ -16,7 +16,6 @@ import tensorflow as tf
 from overlap_train._callbacks.state import (
     capture,
     capture_all,
-    matches,
     restore,
     restore_all,
 )
@@ -258,38 +257,6 @@ def test_get_state_may_hold_variables_whose_values_come_back(tmp_path):
 
 
 # Lists of callbacks.
-
-
-def matched(now, then, settings=lambda callback: None):
-    states = capture_all(then)
-    return matches(now, states, lambda here, there: settings(now[here]) == settings(then[there]))
-
-
-def test_callbacks_are_known_by_their_class_in_their_order():
-    early, plateau, history = (
-        keras.callbacks.EarlyStopping(),
-        keras.callbacks.ReduceLROnPlateau(),
-        keras.callbacks.History(),
-    )
-    for now, then, expected in [
-        ([early, plateau], [early, plateau], [0, 1]),
-        ([plateau, early], [early, plateau], [1, 0]),
-        ([early, plateau, history], [plateau], [None, 0, None]),
-        ([early, early], [early], [0, None]),
-        ([], [early], []),
-    ]:
-        assert matched(now, then) == expected
-
-
-def test_of_two_callbacks_of_a_class_the_one_that_stays_is_known_by_its_settings():
-    loss, accuracy, other = (keras.callbacks.EarlyStopping(name) for name in ("loss", "accuracy", "mae"))
-    for now, expected in [
-        ([accuracy], [1]),
-        ([accuracy, loss], [1, 0]),
-        ([other, loss], [1, 0]),
-        ([other], [0]),
-    ]:
-        assert matched(now, [loss, accuracy], lambda callback: callback.monitor) == expected
 
 
 def test_no_callback_is_changed_where_one_is_invalid_or_of_another_class():

@@ -6,7 +6,6 @@ import keras
 import pytest
 
 from overlap_train._checkpoint.configuration import (
-    callback_settings,
     describe_configuration,
     differences,
     shown_rate,
@@ -121,74 +120,6 @@ def test_the_learning_rate_that_stays_is_told_unless_it_is_the_one_that_was_give
     schedule = compiled(keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 100)))
     assert shown_rate(schedule) is None
     assert "optimizer.learning_rate is 0.1 (was CosineDecay)" in told(schedule, before, "0.05")
-
-
-def test_settings_of_callbacks_are_told_but_not_what_they_remember():
-    def stopping(patience):
-        callback = keras.callbacks.EarlyStopping("loss", patience=patience, min_delta=0.1)
-        callback.set_model(compiled())
-        return callback
-
-    first, second = stopping(3), stopping(3)
-    first.on_train_begin()
-    first.on_epoch_end(0, {"loss": 1.0})  # which turns min_delta
-    assert callback_settings(first) == callback_settings(second)
-    assert others(first, stopping(5)) == ["patience is 5 (was 3)"]
-
-
-def others(first, second):
-    return differences(callback_settings(first), callback_settings(second))
-
-
-class OwnStopping(keras.callbacks.EarlyStopping):
-    """Takes a setting of Keras's from its user, and adds one."""
-
-    def __init__(self, monitor, colour="red"):
-        super().__init__(monitor=monitor)
-        self.colour = colour
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "expected"),
-    [
-        ({"monitor": "val_loss"}, {"monitor": "loss"}, "monitor is loss (was val_loss)"),
-        ({"mode": "min"}, {"mode": "max"}, "mode is max (was min)"),
-        ({"save_freq": "epoch"}, {"save_freq": 3}, "save_freq is 3 (was epoch)"),
-    ],
-)
-def test_what_a_callback_watches_is_told(one, other, expected):
-    def saving(settings):
-        return keras.callbacks.ModelCheckpoint("best.keras", **settings)
-
-    assert others(saving(one), saving(other)) == [expected]
-
-
-def test_of_callbacks_derived_from_keras_the_settings_of_keras_are_told():
-    before, after = (OwnStopping(name, name) for name in ("loss", "accuracy"))
-    assert others(before, after) == ["monitor is accuracy (was loss)"]
-
-
-def falling(epoch):
-    return 0.1 / (1 + epoch)
-
-
-def level(epoch):
-    return 0.1
-
-
-def test_a_schedule_is_told_by_its_name():
-    before, after, same = map(keras.callbacks.LearningRateScheduler, (falling, level, level))
-    assert others(before, after) == ["schedule is level (was falling)"]
-    assert others(after, same) == []
-
-
-def test_where_callbacks_write_is_not_told_but_how_they_do():
-    def logger(place, separator=","):
-        return keras.callbacks.CSVLogger(f"{place}.csv", separator=separator)
-
-    assert others(logger("a"), logger("b")) == []
-    assert others(logger("a"), logger("a", ";")) == ["sep is ; (was ,)"]
-    assert others(*(keras.callbacks.ModelCheckpoint(f"{place}.keras") for place in "ab")) == []
 
 
 def test_many_differences_are_counted_and_long_values_are_shortened():
