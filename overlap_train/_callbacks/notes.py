@@ -188,6 +188,8 @@ class _Whitelist:
         """Whether a value may be used, and be asked for attributes such as its methods."""
         if isinstance(value, types.FunctionType) and origin_of(value) is Origin.USER:
             return not attributes and self.allows(value)
+        if isinstance(value, types.FunctionType) and not is_plain([value]):
+            return False  # such as one whose closure holds an object of the user's
         if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
             package = str(value.__module__).split(".")[0]
             if package == "builtins":

@@ -19,7 +19,7 @@ ARGUMENTS = dict(
     batch_size=16, epochs=5, verbose=0, shuffle=False, validation_data=arrays(VALIDATION_ROWS, 1)
 )
 # Neither Keras's own nor what differs from run to run by its nature.
-LEFT_OUT = {"_model", "params", "start", "times", "drawn", "before", "path"}
+LEFT_OUT = {"_model", "params", "start", "times", "drawn", "before", "path", "filepath"}
 NUMBERS = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
 CHANGING = ("RateByEpoch", "WarmUpByEpoch", "StopsAtAccuracy", "OwnPlateau", "BestWeights")
 WATCHING = tuple(name for name in people.AHEAD if name not in CHANGING)
