@@ -15,8 +15,7 @@ import inspect
 import logging
 import sys
 import types
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 import keras
@@ -24,69 +23,35 @@ import keras
 from overlap_train._callbacks.plain import is_plain, is_plain_stream
 from overlap_train._inspection.code import cells_of, content_of, stored_in
 from overlap_train._inspection.lookup import variables_of
-from overlap_train._inspection.origins import Origin, is_simple, origin_of
+from overlap_train._inspection.origins import Origin, origin_of
 from overlap_train._inspection.sources import definition_of
 from overlap_train._keras import methods as keras_methods
 
 __all__ = ["only_computes", "only_notes"]
 
-_SYNTAX: tuple[type[ast.AST], ...] = (
-    *(ast.AnnAssign, ast.Assign, ast.AugAssign, ast.Break, ast.Continue, ast.Delete, ast.ExceptHandler),
-    *(
-        ast.Expr,
-        ast.For,
-        ast.If,
-        ast.Pass,
-        ast.Return,
-        ast.Try,
-        ast.While,
-        ast.With,
-        ast.withitem,
-        ast.expr_context,
-    ),
-    *(ast.Attribute, ast.BinOp, ast.BoolOp, ast.Call, ast.Compare, ast.Constant, ast.Dict, ast.DictComp),
-    *(ast.FormattedValue, ast.GeneratorExp, ast.IfExp, ast.JoinedStr, ast.Lambda, ast.List, ast.ListComp),
-    *(ast.Name, ast.NamedExpr, ast.Set, ast.SetComp, ast.Slice, ast.Starred, ast.Subscript, ast.Tuple),
-    *(ast.UnaryOp, ast.arg, ast.arguments, ast.boolop, ast.cmpop, ast.comprehension, ast.keyword),
-    *(ast.operator, ast.unaryop),
-)
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_SYNTAX = _words("""
+    AnnAssign Assign AugAssign Break Continue Delete ExceptHandler Expr For FunctionDef If Pass Return Try While
+    With withitem Attribute BinOp BoolOp Call Compare Constant Dict DictComp FormattedValue GeneratorExp IfExp
+    JoinedStr Lambda List ListComp Name NamedExpr Set SetComp Slice Starred Subscript Tuple UnaryOp
+    arg arguments comprehension keyword
+""")
+_MARKS = (ast.boolop, ast.cmpop, ast.expr_context, ast.operator, ast.unaryop)
 # Ways from data to the code that has made it, from a logger to all others, and to what is stored as code.
-_REFUSED = frozenset(
-    {
-        "ag_frame",
-        "cr_frame",
-        "f_back",
-        "getChild",
-        "getLogger",
-        "gi_frame",
-        "load",
-        "manager",
-        "root",
-        "tb_frame",
-    }
-)
-_BUILTINS = frozenset(
-    {"Exception", "IndexError", "KeyError", "TypeError", "ValueError", "abs", "all", "any", "bool", "dict"}
-    | {"divmod", "enumerate", "filter", "float", "format", "int", "isinstance", "len", "list", "map", "max"}
-    | {"min", "pow", "range", "repr", "reversed", "round", "set", "sorted", "str", "sum", "tuple", "zip"}
-)
-_COMPUTING = frozenset({"builtins", "cmath", "math", "numpy", "keras.ops", "tensorflow._api.v2.math"})
-_NOTING = frozenset(
-    {
-        "_csv",
-        "_json",
-        "builtins",
-        "collections",
-        "contextlib",
-        "csv",
-        "itertools",
-        "json",
-        "logging",
-        "math",
-        "mlflow",
-    }
-    | {"ntpath", "numpy", "os", "posixpath", "statistics", "string", "sys", "tqdm", "wandb"}
-)
+_REFUSED = _words("ag_frame cr_frame f_back gi_frame tb_frame getChild getLogger load manager root")
+_BUILTINS = _words("""
+    Exception IndexError KeyError TypeError ValueError abs all any bool dict divmod enumerate filter float format
+    int isinstance len list map max min pow range repr reversed round set sorted str sum tuple zip
+""")
+_COMPUTING = _words("builtins cmath math numpy keras.ops tensorflow._api.v2.math")
+_NOTING = _words("""
+    _csv _json builtins collections contextlib csv itertools json logging math mlflow ntpath numpy os posixpath
+    statistics string sys tqdm wandb
+""")
 _ALLOWED = {"os": ("linesep", "path", "sep"), "sys": ("stderr", "stdout")}  # of these modules
 
 
@@ -108,21 +73,74 @@ def only_computes(function: Any) -> bool:
     return isinstance(function, types.FunctionType) and _Whitelist(None).allows(function)
 
 
-@dataclass(frozen=True)
-class _Needs:
+class _RefusedError(Exception):
+    """Code has more than the whitelist knows."""
+
+
+class _Needs(ast.NodeVisitor):
     """What a function of allowed syntax takes from outside of itself.
 
     Attributes:
         paths: dotted names that begin with a global name, one of a closure or of Python's.
         reads: attributes of its first parameter, if that is the callback.
         writes: those of them that it sets.
+        inherited: methods that it asks `super` for, each behind the name of the class that it gives.
         computes: whether it sets no attribute and no item, and asks no value for attributes.
     """
 
-    paths: frozenset[tuple[str, ...]]
-    reads: frozenset[str]
-    writes: frozenset[str]
-    computes: bool
+    def __init__(self, outside: Set[str], me: str | None) -> None:
+        self._outside, self._me = outside, me
+        self.paths, self.inherited = set[tuple[str, ...]](), set[tuple[str, str]]()
+        self.reads, self.writes = set[str](), set[str]()
+        self.computes = True
+
+    def generic_visit(self, node: ast.AST) -> None:
+        if type(node).__name__ not in _SYNTAX and not isinstance(node, _MARKS):
+            raise _RefusedError
+        if self._me is not None and self._me in (getattr(node, "name", None), getattr(node, "arg", None)):
+            raise _RefusedError  # another thing by the callback's name
+        super().generic_visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        self.computes = self.computes and isinstance(node.ctx, ast.Load)
+        self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        self._take((node.id,), stores=not isinstance(node.ctx, ast.Load))
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        stores, path, owner = not isinstance(node.ctx, ast.Load), _dotted(node), self._asked_by_super(node)
+        self.computes = self.computes and not stores and path is not None
+        if path is not None:
+            self._take(path, stores=stores)
+        elif _leads_on(node.attr):
+            raise _RefusedError
+        elif owner is not None and not stores:
+            self.inherited.add((owner, node.attr))
+        else:  # of what an expression gives
+            self.visit(node.value)
+
+    def _take(self, path: tuple[str, ...], *, stores: bool) -> None:
+        first, *rest = path
+        own = first == self._me
+        if (own and not rest) or any(map(_leads_on, rest[own:])) or any(n.startswith("__") for n in rest):
+            raise _RefusedError  # the callback is handed on or given another value, or see `_REFUSED`
+        if own:
+            self.reads.add(rest[0])
+            self.writes |= {rest[0]} if stores and len(rest) == 1 else set()
+        elif first in self._outside:
+            self.paths.add(path)
+        else:
+            self.computes = self.computes and not rest
+
+    def _asked_by_super(self, node: ast.Attribute) -> str | None:
+        """Returns the name of the class in `super().hook` or `super(Class, self).hook`."""
+        match node.value:
+            case ast.Call(func=ast.Name("super"), args=[], keywords=[]) if self._me:
+                return "__class__"
+            case ast.Call(func=ast.Name("super"), args=[ast.Name(owner), ast.Name(self._me)], keywords=[]):
+                return owner
+        return None
 
 
 class _Whitelist:
@@ -134,16 +152,29 @@ class _Whitelist:
         self._seen: set[tuple[types.FunctionType, bool]] = set()
 
     def allows_own(self, name: str) -> bool:
-        """Whether what the callback has under a name may be used: a method or a value."""
+        """Whether what the callback has under a name may be used: a method, a property or a value."""
         inherited = inspect.getattr_static(type(self._callback), name, None)
-        if name == "_model" or hasattr(type(inherited), "__set__"):  # as a property has
+        if isinstance(inherited, property):
+            return self._allows_method(inherited.fget)
+        if name == "_model" or hasattr(type(inherited), "__set__"):
             return False
         found = variables_of(self._callback).get(name, inherited)
-        if isinstance(found, types.FunctionType) and found is inherited:
-            return self.allows(found, bound=True)
+        if found is inherited and isinstance(found, types.FunctionType):
+            return self._allows_method(found)
         if isinstance(found, types.MethodType) and found.__self__ is self._callback:
-            return isinstance(found.__func__, types.FunctionType) and self.allows(found.__func__, bound=True)
+            return self._allows_method(found.__func__)
         return self._allows_value(found.__func__ if isinstance(found, staticmethod) else found, [])
+
+    def _allows_method(self, function: Any) -> bool:
+        return isinstance(function, types.FunctionType) and self.allows(function, bound=True)
+
+    def _allows_inherited(self, names: Mapping[str, Any], owner: str, name: str) -> bool:
+        """Whether what `super` finds behind a class may be called."""
+        bases = type(self._callback).__mro__
+        if "super" in names or names.get(owner) not in bases:
+            return False
+        behind = bases[bases.index(names[owner]) + 1 :]
+        return self._allows_method(next((vars(base)[name] for base in behind if name in vars(base)), None))
 
     def allows(self, function: types.FunctionType, *, bound: bool = False) -> bool:
         """Whether a function may be called, with plain data and, if it is `bound`, the callback."""
@@ -161,10 +192,12 @@ class _Whitelist:
             and all(map(self._may_set, needs.writes))
             and all(self._allows_path(names, *path) for path in needs.paths)
             and all(map(self.allows_own, needs.reads))
+            and all(self._allows_inherited(names, *each) for each in needs.inherited)
         )
 
     def _may_set(self, name: str) -> bool:
-        return is_simple(inspect.getattr_static(type(self._callback), name, None))
+        present = inspect.getattr_static(type(self._callback), name, None)
+        return not hasattr(type(present), "__set__") and is_plain(present)
 
     def _allows_path(self, names: Mapping[str, Any], first: str, *rest: str) -> bool:
         if first not in names:
@@ -205,43 +238,20 @@ class _Whitelist:
 def _needs(code: types.CodeType, bound: bool) -> _Needs | None:
     """Returns what a function needs; None if its syntax is not allowed or its source not at hand."""
     node = definition_of(code)
-    body = [] if node is None else [node.body] if isinstance(node, ast.Lambda) else node.body
-    found = [each for part in body for each in ast.walk(part)]  # each before its parts
-    if node is None or not all(isinstance(each, _SYNTAX) for each in found):
+    if node is None or (bound and not code.co_argcount):  # its first argument is in `*args`
         return None
-    if bound and not code.co_argcount:
-        return None  # its first argument is in `*args`
     outside = stored_in(code, "LOAD_GLOBAL", "LOAD_NAME") | {*code.co_freevars}
-    me = code.co_varnames[0] if bound else None
-    paths, reads, writes, computes = set[tuple[str, ...]](), set[str](), set[str](), True
-    within: set[int] = set()  # parts of dotted names that have been looked at
-    for each in found:
-        stores = not isinstance(getattr(each, "ctx", ast.Load()), ast.Load)
-        if isinstance(each, ast.Attribute):
-            own = isinstance(each.value, ast.Name) and each.value.id == me
-            if each.attr.startswith("__") or (each.attr in _REFUSED and not own):
-                return None
-            computes = computes and not stores
-        elif not isinstance(each, ast.Name):
-            computes = computes and not (stores and isinstance(each, ast.Subscript))
-            continue
-        if id(each) in within:
-            continue
-        path = _dotted(each)
-        if path is None:  # of what an expression gives
-            computes = False
-            continue
-        within |= {id(part) for part in ast.walk(each)}
-        if path[0] == me:
-            if len(path) == 1:
-                return None  # handed on, or given another value
-            reads.add(path[1])
-            writes |= {path[1]} if stores and len(path) == 2 else set()
-        elif path[0] in outside:
-            paths.add(path)
-        else:
-            computes = computes and len(path) == 1
-    return _Needs(frozenset(paths), frozenset(reads), frozenset(writes), computes)
+    needs = _Needs(outside, code.co_varnames[0] if bound else None)
+    try:
+        for part in [node.body] if isinstance(node, ast.Lambda) else node.body:
+            needs.visit(part)
+    except _RefusedError:
+        return None
+    return needs
+
+
+def _leads_on(attribute: str) -> bool:
+    return attribute.startswith("__") or attribute in _REFUSED
 
 
 def _dotted(node: ast.AST) -> tuple[str, ...] | None:
