@@ -35,22 +35,22 @@ def _words(text: str) -> frozenset[str]:
 
 
 _SYNTAX = _words("""
-    AnnAssign Assign AugAssign Break Continue Delete ExceptHandler Expr For FunctionDef If Pass Return Try While
-    With withitem Attribute BinOp BoolOp Call Compare Constant Dict DictComp FormattedValue GeneratorExp IfExp
-    JoinedStr Lambda List ListComp Name NamedExpr Set SetComp Slice Starred Subscript Tuple UnaryOp
-    arg arguments comprehension keyword
+    AnnAssign Assign AugAssign Break Continue Delete ExceptHandler Expr For FunctionDef If Pass Return Try
+    While With withitem Attribute BinOp BoolOp Call Compare Constant Dict DictComp FormattedValue
+    GeneratorExp IfExp JoinedStr Lambda List ListComp Name NamedExpr Set SetComp Slice Starred Subscript Tuple
+    UnaryOp arg arguments comprehension keyword
 """)
 _MARKS = (ast.boolop, ast.cmpop, ast.expr_context, ast.operator, ast.unaryop)
 # Ways from data to the code that has made it, from a logger to all others, and to what is stored as code.
 _REFUSED = _words("ag_frame cr_frame f_back gi_frame tb_frame getChild getLogger load manager root")
 _BUILTINS = _words("""
-    Exception IndexError KeyError TypeError ValueError abs all any bool dict divmod enumerate filter float format
-    int isinstance len list map max min pow range repr reversed round set sorted str sum tuple zip
+    Exception IndexError KeyError TypeError ValueError abs all any bool dict divmod enumerate filter float
+    format int isinstance len list map max min pow range repr reversed round set sorted str sum tuple zip
 """)
 _COMPUTING = _words("builtins cmath math numpy keras.ops tensorflow._api.v2.math")
 _NOTING = _words("""
-    _csv _json builtins collections contextlib csv itertools json logging math mlflow ntpath numpy os posixpath
-    statistics string sys tqdm wandb
+    _csv _json builtins collections contextlib csv itertools json logging math mlflow ntpath numpy os
+    posixpath statistics string sys tqdm wandb
 """)
 _ALLOWED = {"os": ("linesep", "path", "sep"), "sys": ("stderr", "stdout")}  # of these modules
 
@@ -113,7 +113,7 @@ class _Needs(ast.NodeVisitor):
         self.computes = self.computes and not stores and path is not None
         if path is not None:
             self._take(path, stores=stores)
-        elif _leads_on(node.attr):
+        elif node.attr.startswith("__") or node.attr in _REFUSED:
             raise _RefusedError
         elif owner is not None and not stores:
             self.inherited.add((owner, node.attr))
@@ -123,8 +123,10 @@ class _Needs(ast.NodeVisitor):
     def _take(self, path: tuple[str, ...], *, stores: bool) -> None:
         first, *rest = path
         own = first == self._me
-        if (own and not rest) or any(map(_leads_on, rest[own:])) or any(n.startswith("__") for n in rest):
-            raise _RefusedError  # the callback is handed on or given another value, or see `_REFUSED`
+        if any(name.startswith("__") for name in rest) or _REFUSED & {*rest[own:]}:
+            raise _RefusedError
+        if own and not rest:
+            raise _RefusedError  # the callback is handed on, or given another value
         if own:
             self.reads.add(rest[0])
             self.writes |= {rest[0]} if stores and len(rest) == 1 else set()
@@ -248,10 +250,6 @@ def _needs(code: types.CodeType, bound: bool) -> _Needs | None:
     except _RefusedError:
         return None
     return needs
-
-
-def _leads_on(attribute: str) -> bool:
-    return attribute.startswith("__") or attribute in _REFUSED
 
 
 def _dotted(node: ast.AST) -> tuple[str, ...] | None:

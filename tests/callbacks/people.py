@@ -207,6 +207,49 @@ class Inherits(LossHistory):
         self.last = self.losses[-1]
 
 
+@of_class(AHEAD)
+class AsksItsBase(LossHistory):
+    def on_train_batch_begin(self, batch, logs=None):
+        super(AsksItsBase, self).on_train_batch_begin(batch, logs)  # noqa: UP008
+
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch, logs)
+        self.count = len(self.losses)
+
+
+@of_class(AHEAD)
+class HasAProperty(Callback):
+    def __init__(self):
+        super().__init__()
+        self.sum, self.count = 0.0, 0
+
+    @property
+    def mean(self):
+        return self.sum / max(self.count, 1)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.sum += logs["loss"]
+        self.count += 1
+        print(f"{self.mean:.3f}")
+
+
+@of_class(AHEAD)
+class FunctionInside(Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        def shown(value: float) -> str:
+            return f"{value:.3f}"
+
+        self.text = shown(logs["loss"])
+
+
+@of_class(AHEAD)
+class ArrayOfTheClass(Callback):
+    losses = np.array([])
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.losses = np.append(self.losses, logs["loss"])
+
+
 # What prints.
 
 

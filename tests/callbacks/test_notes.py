@@ -156,6 +156,23 @@ def a_lambda_holds_itself(self, batch, logs=None):
     self.kept.append(sorted([batch], key=lambda number: self))
 
 
+def another_argument_by_its_name(self, batch, logs=None):
+    self.kept = (lambda self: self.root)(LOGGER)
+
+
+def another_function_by_its_name(me, batch, logs=None):
+    def me(): ...
+
+    me.root = 1
+
+
+def a_function_inside(self, batch, logs=None):
+    def inner():
+        MODEL.trainable = False
+
+    inner()
+
+
 def what_logs_hold(self, batch, logs=None, *, model=MODEL):
     model.trainable = False
 
@@ -165,6 +182,7 @@ MORE = [
     *(a_logger_by_its_name, a_variable_of_the_environment, a_hook_is_replaced, a_method_is_replaced),
     *(a_setting_of_keras, random_numbers, itself_among_others, a_builtin_by_another_name),
     *(the_manager_of_loggers, a_class_leads_to_it, a_lambda_holds_itself, what_logs_hold),
+    *(another_argument_by_its_name, another_function_by_its_name, a_function_inside),
 ]
 
 
@@ -193,6 +211,62 @@ def test_attributes_and_classes_that_act_by_themselves_are_not_believed():
     assert only_notes(of_hook(note), [HOOK])
     for base in (Sets, Asks, Property):
         assert not only_notes(type("Mine", (base,), {HOOK: note})(), [HOOK])
+
+
+class Base(Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        act()
+
+    @property
+    def shown(self):
+        return act()
+
+
+class OnlyKeeps(Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        self.kept = batch
+
+
+class AsksBase(Base):
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch, logs)
+
+
+class AsksByName(Base):
+    def on_train_batch_end(self, batch, logs=None):
+        super(AsksByName, self).on_train_batch_end(batch, logs)  # noqa: UP008
+
+
+class AsksBehind(OnlyKeeps):
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch, logs)
+
+
+class AsksAside(AsksBehind, Base):
+    pass
+
+
+class HasBetween(AsksBehind):
+    on_train_batch_end = AsksBase.on_train_batch_end
+
+
+class ReadsProperty(Base):
+    def on_train_batch_end(self, batch, logs=None):
+        self.kept = self.shown
+
+
+class SetsInBase(OnlyKeeps):
+    def on_train_batch_end(self, batch, logs=None):
+        super().kept = batch
+
+
+def test_what_a_base_class_does_is_looked_at():
+    assert only_notes(AsksBehind(), [HOOK])
+    assert only_notes(AsksAside(), [HOOK])  # whose next class is `OnlyKeeps`
+    for kind in (AsksBase, AsksByName, HasBetween, ReadsProperty, SetsInBase):
+        assert not only_notes(kind(), [HOOK])
+    between = type("Between", (AsksBehind, type("Acts", (OnlyKeeps,), {HOOK: Base.on_train_batch_end})), {})
+    assert not only_notes(between(), [HOOK])
 
 
 def test_what_is_printed_and_logged_may_reach_code_of_the_user_s():
