@@ -115,21 +115,19 @@ class Delivery:
         stop, values = bool(self._model.stop_training), self._values(snapshot, aside)
         outcome = Outcome(keras_metrics.python_logs(logs), stop, values, tested, spans)
         ended(outcome)
-        expected = snapshot.values
-        if aside is not None and begin_next is not None and not stop:
-            expected = self._state.with_some(expected, begin_next(aside))
-            values = self._values(snapshot, aside)
-        changed = self._state.differing(expected, values)
         if aside is None:
             return outcome
+        changed, values, name = self._set_since(snapshot, outcome, aside, None if stop else begin_next)
         stops_now = bool(self._model.stop_training)
-        reason = self._checks.unsettled() or as_before()
+        reason: str | None
         if stops_now:
             reason = "a callback stopped the training"
-        elif changed:
-            reason = f"a callback set {self._state.variables[changed[0]].name}"
-        elif keras_training.train_function(self._model) is not function:
-            reason = reason or "a callback compiled the model anew"
+        elif name is not None:
+            reason = f"a callback set {name}"
+        else:
+            reason = self._checks.unsettled() or as_before()
+            if reason is None and keras_training.train_function(self._model) is not function:
+                reason = "a callback compiled the model anew"
         rolled_back = reason is not None and self._on_change == "rollback"
         if not rolled_back:
             flat = values.flat()
@@ -137,6 +135,22 @@ class Delivery:
             self._state.set_some(changed, [flat[index] for index in changed])
             self._model.stop_training = stop_training or stops_now
         return replace(outcome, rolled_back=rolled_back, reason=reason)
+
+    def _set_since(
+        self, snapshot: Snapshot, outcome: Outcome, aside: Values, begin_next: BeginNext | None
+    ) -> tuple[list[int], Values, str | None]:
+        """Begins the next epoch, if that is due, and finds what callbacks have set since the snapshot.
+
+        Returns:
+            Its places in `Values.flat`, the values of all variables, and the name of the first one.
+        """
+        expected, values, metric = snapshot.values, outcome.values, None
+        if begin_next is not None:
+            begun = begin_next(aside)
+            expected, metric = self._state.with_some(expected, begun.rates), begun.metric
+            values = self._values(snapshot, aside)
+        changed = self._state.differing(expected, values)
+        return changed, values, self._state.variables[changed[0]].name if changed else metric
 
     def _values(self, snapshot: Snapshot, aside: Values | None) -> Values:
         """Returns what the variables hold behind a hook."""

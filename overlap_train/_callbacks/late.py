@@ -18,8 +18,9 @@ import keras
 import tensorflow as tf
 
 from overlap_train._callbacks.hooks import asks_schedule, is_declared_safe, overrides
+from overlap_train._callbacks.outcomes import Begun
 from overlap_train._keras import metrics as keras_metrics
-from overlap_train._snapshot import ModelState, StateVariable, Values
+from overlap_train._snapshot import ModelState, StateVariable, Values, same_bits
 
 __all__ = ["EpochHooks"]
 
@@ -83,23 +84,23 @@ class EpochHooks:
             self._reset_metrics = self._state.read_metrics()
             self._ask_schedules(epoch)
 
-    def begin_late(self, trained: Values) -> dict[int, tf.Tensor]:
+    def begin_late(self, trained: Values) -> Begun:
         """Calls the first `on_epoch_begin` that waits; the model is as the `on_epoch_end` before has left it.
 
         Args:
             trained: the variables in that epoch, or at its end.
-
-        Returns:
-            The learning rates with which it was trained, if schedules set them, by their places in
-            `ModelState.variables`.
         """
         self._begun = self._begins.popleft()
         if self._reset_metrics is None:
             self._model.reset_metrics()
         else:  # without running code of the user's once more
             self._state.set_metrics(self._reset_metrics)
+        before = self._state.read_metrics()
         self._tell(self._late, "on_epoch_begin", self._begun, {})
-        return {place: trained.flat()[place] for place in self._places_of_rates()}
+        pairs = zip(self._state.metrics, before, self._state.read_metrics(), strict=True)
+        changed = [variable.name for variable, was, now in pairs if not same_bits(was, now)]
+        rates = {place: trained.flat()[place] for place in self._places_of_rates()}
+        return Begun(rates, changed[0] if changed else None)
 
     def batch_begin(self, epoch: int, batch: int) -> None:
         """Calls `on_train_batch_begin`."""

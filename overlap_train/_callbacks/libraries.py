@@ -20,9 +20,9 @@ __all__ = ["Known", "knowledge_of", "only_watches"]
 class Known(enum.Enum):
     """What a hook of a library does."""
 
-    IDLE = "nothing, as the callback is set"
-    NOTES = "counts, logs or shows what it is given"
-    WATCHES = "looks at the training, and at most ends it"
+    IDLE = enum.auto()  # nothing, as the callback is set
+    NOTES = enum.auto()  # it counts, logs or shows what it is given
+    WATCHES = enum.auto()  # it looks at the training, and at most ends it
 
 
 # Packages whose callbacks watch a training; of Keras's own, these do.

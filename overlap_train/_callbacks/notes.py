@@ -29,29 +29,30 @@ from overlap_train._keras import methods as keras_methods
 
 __all__ = ["only_computes", "only_notes"]
 
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_SYNTAX = _words("""
-    AnnAssign Assign AugAssign Break Continue Delete ExceptHandler Expr For FunctionDef If Pass Return Try
-    While With withitem Attribute BinOp BoolOp Call Compare Constant Dict DictComp FormattedValue
-    GeneratorExp IfExp JoinedStr Lambda List ListComp Name NamedExpr Set SetComp Slice Starred Subscript Tuple
-    UnaryOp arg arguments comprehension keyword
-""")
-_MARKS = (ast.boolop, ast.cmpop, ast.expr_context, ast.operator, ast.unaryop)
+_SYNTAX: tuple[type[ast.AST], ...] = (
+    *(ast.AnnAssign, ast.Assign, ast.AugAssign, ast.Break, ast.Continue, ast.Delete, ast.ExceptHandler),
+    *(ast.Expr, ast.For, ast.FunctionDef, ast.If, ast.Pass, ast.Return, ast.Try, ast.While, ast.With),
+    *(ast.Attribute, ast.BinOp, ast.BoolOp, ast.Call, ast.Compare, ast.Constant, ast.Dict, ast.DictComp),
+    *(ast.FormattedValue, ast.GeneratorExp, ast.IfExp, ast.JoinedStr, ast.Lambda, ast.List, ast.ListComp),
+    *(ast.Name, ast.NamedExpr, ast.Set, ast.SetComp, ast.Slice, ast.Starred, ast.Subscript, ast.Tuple),
+    *(ast.UnaryOp, ast.arg, ast.arguments, ast.boolop, ast.cmpop, ast.comprehension, ast.expr_context),
+    *(ast.keyword, ast.operator, ast.unaryop, ast.withitem),
+)
 # Ways from data to the code that has made it, from a logger to all others, and to what is stored as code.
-_REFUSED = _words("ag_frame cr_frame f_back gi_frame tb_frame getChild getLogger load manager root")
-_BUILTINS = _words("""
-    Exception IndexError KeyError TypeError ValueError abs all any bool dict divmod enumerate filter float
-    format int isinstance len list map max min pow range repr reversed round set sorted str sum tuple zip
-""")
-_COMPUTING = _words("builtins cmath math numpy keras.ops tensorflow._api.v2.math")
-_NOTING = _words("""
-    _csv _json builtins collections contextlib csv itertools json logging math mlflow ntpath numpy os
-    posixpath statistics string sys tqdm wandb
-""")
+_REFUSED = frozenset(
+    {"ag_frame", "cr_frame", "f_back", "gi_frame", "tb_frame"}
+    | {"getChild", "getLogger", "load", "manager", "root"}
+)
+_BUILTINS = frozenset(
+    {"Exception", "IndexError", "KeyError", "TypeError", "ValueError", "abs", "all", "any", "bool", "dict"}
+    | {"divmod", "enumerate", "filter", "float", "format", "int", "isinstance", "len", "list", "map", "max"}
+    | {"min", "pow", "range", "repr", "reversed", "round", "set", "sorted", "str", "sum", "tuple", "zip"}
+)
+_COMPUTING = frozenset({"builtins", "cmath", "math", "numpy", "keras.ops", "tensorflow._api.v2.math"})
+_NOTING = frozenset(
+    {"_csv", "_json", "builtins", "collections", "contextlib", "csv", "itertools", "json", "logging"}
+    | {"math", "mlflow", "ntpath", "numpy", "os", "posixpath", "statistics", "string", "sys", "tqdm", "wandb"}
+)
 _ALLOWED = {"os": ("linesep", "path", "sep"), "sys": ("stderr", "stdout")}  # of these modules
 
 
@@ -95,7 +96,7 @@ class _Needs(ast.NodeVisitor):
         self.computes = True
 
     def generic_visit(self, node: ast.AST) -> None:
-        if type(node).__name__ not in _SYNTAX and not isinstance(node, _MARKS):
+        if not isinstance(node, _SYNTAX):
             raise _RefusedError
         if self._me is not None and self._me in (getattr(node, "name", None), getattr(node, "arg", None)):
             raise _RefusedError  # another thing by the callback's name

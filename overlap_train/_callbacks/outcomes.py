@@ -9,7 +9,7 @@ from typing import Any
 from overlap_train._snapshot import Values
 from overlap_train.records import Span, ValidationResult
 
-__all__ = ["BeginNext", "Checks", "Ended", "Outcome", "ValidateAnew"]
+__all__ = ["BeginNext", "Begun", "Checks", "Ended", "Outcome", "ValidateAnew"]
 
 ValidateAnew = Callable[[str, int | None], ValidationResult | None]
 
@@ -27,8 +27,18 @@ class Outcome:
     reason: str | None = None  # why it would, in words
 
 
+@dataclass(frozen=True)
+class Begun:
+    """What is known behind an `on_epoch_begin` that was called in a delivery."""
+
+    # With which the epoch was trained if schedules set them, by their places in `Values.flat`.
+    rates: Mapping[int, Any]
+    # The name of a metric's variable that was set, as by an `evaluate`: the epoch has to go on from that.
+    metric: str | None = None
+
+
 Ended = Callable[[Outcome], None]
-BeginNext = Callable[[Values], Mapping[int, Any]]
+BeginNext = Callable[[Values], Begun]
 
 
 @dataclass(frozen=True)

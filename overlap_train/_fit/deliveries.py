@@ -11,7 +11,7 @@ from typing import Any
 
 from overlap_train._callbacks.late import EpochHooks
 from overlap_train._callbacks.listeners import remembering
-from overlap_train._callbacks.outcomes import Outcome
+from overlap_train._callbacks.outcomes import Begun, Outcome
 from overlap_train._checkpoint.resume import Resumer, StartPoint
 from overlap_train._checkpoint.values import Undelivered
 from overlap_train._data.cursor import Cursor
@@ -254,7 +254,7 @@ class Deliveries:
                 last=course.stopped or following >= course.epochs,
             )
 
-    def _begin_next(self, aside: Values) -> Mapping[int, Any]:
+    def _begin_next(self, aside: Values) -> Begun:
         """Calls the `on_epoch_begin` of the epoch behind the one that is being delivered.
 
         Args:

@@ -471,6 +471,15 @@ class MetricsAsAnEpochBegins(Callback):
 
 
 @of_class(AHEAD)
+class EvaluatesAsAnEpochBegins(Callback):
+    """Leaves its batches in the metrics, with which Keras goes on."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        x = np.linspace(-1, 1, 36).reshape(3, 12).astype("float32")
+        self.model.evaluate(x, np.arange(3), verbose=0)
+
+
+@of_class(AHEAD)
 class Unfreezes(Callback):
     """Draws, and looks at the history, as an epoch begins."""
 

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._callbacks.delivery import Delivery
-from overlap_train._callbacks.outcomes import Checks
+from overlap_train._callbacks.outcomes import Begun, Checks
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._validation.evaluation import Running
 from overlap_train.records import ShardOutcome, Span, ValidationResult
@@ -292,7 +292,7 @@ def begin(act, **options):
     def begin_next(aside):
         told.append(("begun", float(aside.trainable[0][0, 0])))
         act(model)
-        return {}
+        return Begun({})
 
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
     model.compile(keras.optimizers.SGD(0.5), "mse")

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._callbacks.late import EpochHooks
+from overlap_train._callbacks.outcomes import Begun
 from overlap_train._snapshot import ModelState
 from tests.networks import arrays, sequential
 
@@ -70,7 +71,7 @@ def test_an_epoch_that_runs_ahead_begins_when_it_is_told_to():
     assert scene.watches.calls == [("begin", 1, {}), ("batch", 0, {}), ("begin", 2, {})]
     assert scene.hooks.begins(1)
     assert not scene.hooks.begins(2)
-    assert scene.hooks.begin_late(scene.state.read()) == {}
+    assert scene.hooks.begin_late(scene.state.read()) == Begun({}, None)
     assert scene.keeps.calls == [("begin", 1, {})]
     scene.hooks.release(1)
     assert scene.keeps.calls == [("begin", 1, {}), ("batch", 0, {})]
@@ -129,7 +130,7 @@ def test_a_schedule_sets_its_rate_in_time_and_prints_it_in_its_turn(capsys):
     assert capsys.readouterr().out == ""
     trained = scene.state.read()
     scene.state.restore(snapshot)
-    expected = scene.hooks.begin_late(trained)
+    expected = scene.hooks.begin_late(trained).rates
     assert seen == [scene.rate] == [0.25]
     assert "setting learning rate to 0.25" in capsys.readouterr().out
     expected = scene.state.with_some(snapshot, expected)
@@ -143,9 +144,22 @@ def test_a_rate_with_which_the_epoch_was_not_trained_is_a_difference():
     trained = scene.state.read()
     scene.state.restore(snapshot)
     scene.model.optimizer.learning_rate = 0.3  # by an on_epoch_end
-    expected = scene.state.with_some(snapshot, scene.hooks.begin_late(trained))
+    expected = scene.state.with_some(snapshot, scene.hooks.begin_late(trained).rates)
     (changed,) = scene.state.differing(expected, scene.state.read())
     assert scene.state.variables[changed].name.endswith("learning_rate")
+
+
+def test_metrics_that_are_set_as_an_epoch_begins_are_named():
+    class Evaluates(kc.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            self.model.metrics[0].update_state(3.0)
+
+    scene = Scene(Evaluates())
+    scene.model.metrics[0].update_state(1.0)  # of the epoch before
+    scene.hooks.epoch_begin(1)
+    begun = scene.hooks.begin_late(scene.state.read())
+    assert begun.metric == scene.state.metrics[0].name
+    assert float(scene.model.metrics[0].result()) == 3.0
 
 
 def test_the_epoch_that_a_checkpoint_callback_notes_is_never_seen_ahead(tmp_path):

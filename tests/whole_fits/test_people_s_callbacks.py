@@ -21,7 +21,10 @@ ARGUMENTS = dict(
 # Neither Keras's own nor what differs from run to run by its nature.
 LEFT_OUT = {"_model", "params", "start", "times", "drawn", "before", "path", "filepath"}
 NUMBERS = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
-CHANGING = ("RateByEpoch", "WarmUpByEpoch", "StopsAtAccuracy", "OwnPlateau", "BestWeights")
+CHANGING = (
+    *("RateByEpoch", "WarmUpByEpoch", "StopsAtAccuracy", "OwnPlateau", "BestWeights"),
+    "EvaluatesAsAnEpochBegins",
+)
 WATCHING = tuple(name for name in people.AHEAD if name not in CHANGING)
 # Those that change nothing are called in one fit, and with each that does.
 GROUPS = {"watching": WATCHING}
@@ -73,7 +76,13 @@ def assert_same(actual, expected, where):
 @pytest.mark.parametrize("lag", [1, pytest.param(2, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.by_default(
-    "watching-1", "WarmUpByEpoch-1", "OwnPlateau-1", "StopsAtAccuracy-1", "WarmUp-1", "ValidatesItself-1"
+    "watching-1",
+    "WarmUpByEpoch-1",
+    "EvaluatesAsAnEpochBegins-1",
+    "OwnPlateau-1",
+    "StopsAtAccuracy-1",
+    "WarmUp-1",
+    "ValidatesItself-1",
 )
 def test_a_fit_is_that_of_keras_and_runs_ahead_where_it_can(group, lag, tmp_path, capsys):
     expected, kept = run(GROUPS[group], tmp_path / "keras", by_keras)
