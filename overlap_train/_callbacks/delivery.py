@@ -117,17 +117,11 @@ class Delivery:
         ended(outcome)
         if aside is None:
             return outcome
-        changed, values, name = self._set_since(snapshot, outcome, aside, None if stop else begin_next)
+        changed, values, reason = self._acted(snapshot, outcome, aside, None if stop else begin_next)
         stops_now = bool(self._model.stop_training)
-        reason: str | None
-        if stops_now:
-            reason = "a callback stopped the training"
-        elif name is not None:
-            reason = f"a callback set {name}"
-        else:
-            reason = self._checks.unsettled() or as_before()
-            if reason is None and keras_training.train_function(self._model) is not function:
-                reason = "a callback compiled the model anew"
+        reason = reason or self._checks.unsettled() or as_before()
+        if reason is None and keras_training.train_function(self._model) is not function:
+            reason = "a callback compiled the model anew"
         rolled_back = reason is not None and self._on_change == "rollback"
         if not rolled_back:
             flat = values.flat()
@@ -136,13 +130,14 @@ class Delivery:
             self._model.stop_training = stop_training or stops_now
         return replace(outcome, rolled_back=rolled_back, reason=reason)
 
-    def _set_since(
+    def _acted(
         self, snapshot: Snapshot, outcome: Outcome, aside: Values, begin_next: BeginNext | None
     ) -> tuple[list[int], Values, str | None]:
-        """Begins the next epoch, if that is due, and finds what callbacks have set since the snapshot.
+        """Begins the next epoch, if that is due, and finds what callbacks have done since the snapshot.
 
         Returns:
-            Its places in `Values.flat`, the values of all variables, and the name of the first one.
+            The places in `Values.flat` of what they set, the values of all variables, and in words what they
+            did, or None.
         """
         expected, values, metric = snapshot.values, outcome.values, None
         if begin_next is not None:
@@ -150,7 +145,11 @@ class Delivery:
             expected, metric = self._state.with_some(expected, begun.rates), begun.metric
             values = self._values(snapshot, aside)
         changed = self._state.differing(expected, values)
-        return changed, values, self._state.variables[changed[0]].name if changed else metric
+        name = self._state.variables[changed[0]].name if changed else metric
+        reason = None if name is None else f"a callback set {name}"
+        if self._model.stop_training:
+            reason = "a callback stopped the training"
+        return changed, values, reason
 
     def _values(self, snapshot: Snapshot, aside: Values | None) -> Values:
         """Returns what the variables hold behind a hook."""
