@@ -156,6 +156,7 @@ class SuiteBuilder:
             devices=_devices(settings),
             hosts=settings.hosts,
             within=replicas.in_one_replica if replicas is not None else lambda function: function,
+            shared=replicas is not None and replicas.count > 1,
         )
 
     def _validates_alone(self) -> bool:

@@ -42,6 +42,7 @@ class SetRequest:
         devices: that the workers take in turn; none leaves them where TensorFlow puts them.
         hosts: that share each validation.
         within: returns a function that does the same in the scope in which the model is to be traced.
+        shared: whether several replicas share each batch, of which the workers compute with one.
     """
 
     model: keras.Model
@@ -62,6 +63,7 @@ class SetRequest:
     devices: Sequence[str] = ()
     hosts: Hosts | None = None
     within: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function
+    shared: bool = False
 
 
 @dataclass(frozen=True)

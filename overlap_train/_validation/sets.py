@@ -126,6 +126,9 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
     if keras_models.runs_eagerly(model):
         reason = "the model runs eagerly (run_eagerly=True); compile it without run_eagerly=True"
         return PreparedSet(name, chosen, batches, None, reason)
+    if request.shared and (own := _own_step(request)) is not None:
+        reason = f"{own} may count its replicas or ask the others, and is run on each one's rows, as by Keras"
+        return PreparedSet(name, chosen, batches, None, reason)
     # What prepares batches has been traced for these very ones.
     prepared = None if batches.preparation is None else (str(batches.raw_spec), Same(request.preprocess))
     step = Traces.of(model).get_for(
@@ -141,6 +144,14 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
     live = _must_be_live(request, batches, step)
     given.left_to_keras = live is not None
     return PreparedSet(name, chosen, batches, step, live)
+
+
+def _own_step(request: SetRequest) -> str | None:
+    """Returns the name of a step that is the user's, or None for Keras's, whose losses we make whole."""
+    if not request.stock:
+        return "the trainer's validation_step"
+    owner = keras_methods.overriding_class(request.model, "test_step")
+    return None if owner is None else f"{owner.__name__}.test_step"
 
 
 def _must_be_live(request: SetRequest, batches: Batches, step: ValidationStep) -> str | None:
