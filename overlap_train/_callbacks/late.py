@@ -17,7 +17,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._callbacks.hooks import asks_schedule, is_declared_safe, overrides
+from overlap_train._callbacks.hooks import asks_schedule, is_declared_safe, overrides, wants_train_batches
 from overlap_train._callbacks.outcomes import Begun
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._snapshot import ModelState, StateVariable, Values, same_bits
@@ -54,6 +54,7 @@ class EpochHooks:
         self._at_once = [callback for callback in members if is_declared_safe(callback)]
         self._schedulers = [callback for callback in self._late if asks_schedule(callback)]
         self._any_begins = any(overrides(callback, "on_epoch_begin") for callback in self._late)
+        self._any_batches = any(map(wants_train_batches, self._late))
         self._begins: deque[int] = deque()
         self._batches: deque[tuple[int, str, int, dict[str, Any]]] = deque()
         self._begun: int | None = None
@@ -164,7 +165,8 @@ class EpochHooks:
             return
         values = keras_metrics.python_logs(logs)
         self._tell(self._at_once, hook, number, dict(values))
-        self._batches.append((epoch, hook, number, values))
+        if self._any_batches:
+            self._batches.append((epoch, hook, number, values))
 
     def _tell(
         self, callbacks: Sequence[keras.callbacks.Callback], hook: str, number: int, logs: dict[str, Any]

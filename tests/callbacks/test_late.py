@@ -110,6 +110,17 @@ def test_logs_are_those_of_the_time_of_the_call():
     assert scene.keeps.calls == [("batch end", 0, {"loss": 1.0})]
 
 
+def test_only_batches_that_somebody_notes_keep_a_checkpoint_from_being_written():
+    scene = Scene()
+    scene.hooks.batch_begin(1, 0)
+    assert scene.hooks.keep_batches
+    listed = kc.CallbackList([Watches(), kc.ReduceLROnPlateau(), kc.ModelCheckpoint("m.keras")])
+    hooks = EpochHooks(scene.model, listed, scene.state, lambda: True, late=True)
+    hooks.epoch_begin(1)
+    hooks.batch_begin(1, 0)
+    assert not hooks.keep_batches
+
+
 def test_all_are_called_at_once_where_none_may_be_late():
     scene = Scene(late=False)
     scene.hooks.epoch_begin(3)
