@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from overlap_train import errors
 from overlap_train._support.lazy import lazy_names
-from overlap_train._support.moved import find_moved_modules
 from overlap_train._support.version import __version__
 
 if TYPE_CHECKING:
@@ -66,5 +65,4 @@ _HOMES = {
     "uninstall": "routing",
 }
 
-find_moved_modules()
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

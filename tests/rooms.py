@@ -85,7 +85,7 @@ ROOMS = {
         "_keras",
     ),
     "_keras": _room("the only door to Keras's private names"),
-    "_support": _room("checks of arguments, files and locks, caches, closing, extras, names that moved"),
+    "_support": _room("checks of arguments, files and locks, caches, closing, extras"),
     "errors": _room("the exceptions"),
     "records": _room("frozen records that cross threads"),
 }

@@ -87,15 +87,15 @@ def capture_all(callbacks: Iterable[keras.callbacks.Callback]) -> tuple[KeptStat
 def restore_all(
     callbacks: Iterable[keras.callbacks.Callback], states: Sequence[KeptState]
 ) -> tuple[str, ...]:
-    """Restores each callback from the state at its position, or none if one does not fit.
+    """Restores each callback from the state of its class at its position, or none if one does not fit.
 
     Returns what `restore` does.
 
     Raises:
-        CheckpointMismatchError: the callbacks are others, more or fewer; the message says which.
+        CheckpointMismatchError: a variable of a callback has changed its shape.
         CheckpointCorruptError: a state holds what no callback of its class remembers.
     """
-    chosen = _chosen(callbacks, states)
+    chosen = list(callbacks)
     check_all(chosen, states)
     return _restored([*zip(chosen, states, strict=True)])
 
@@ -133,20 +133,9 @@ def check_all(callbacks: Iterable[keras.callbacks.Callback], states: Sequence[Ke
     """Makes sure that each callback can be restored from the state at its position, and changes nothing.
 
     Raises:
-        CheckpointMismatchError: the callbacks are others, more or fewer; the message says which.
         CheckpointCorruptError: a state holds what no callback of its class remembers.
     """
-    chosen = _chosen(callbacks, states)
-    names, stored = [type(callback).__name__ for callback in chosen], [state.kind for state in states]
-    for position in range(max(len(names), len(stored))):
-        name, kind = names[position : position + 1], stored[position : position + 1]
-        if name != kind:
-            raise CheckpointMismatchError(
-                f"Callback {position} was {kind[0] if kind else 'absent'} when the checkpoint was written, "
-                f"and is {name[0] if name else 'absent'} now. Pass the same callbacks in the same order "
-                f"({', '.join(stored) or 'none'}), or start afresh."
-            )
-    for callback, state in zip(chosen, states, strict=True):
+    for callback, state in zip(callbacks, states, strict=True):
         _check_values(callback, state)
 
 
@@ -193,15 +182,6 @@ def _to_restore(callback: keras.callbacks.Callback, state: KeptState) -> dict[st
 def without_bars(callbacks: Iterable[keras.callbacks.Callback]) -> list[keras.callbacks.Callback]:
     """Returns all but progress bars."""
     return [callback for callback in callbacks if not isinstance(callback, keras.callbacks.ProgbarLogger)]
-
-
-def _chosen(
-    callbacks: Iterable[keras.callbacks.Callback], states: Sequence[KeptState]
-) -> list[keras.callbacks.Callback]:
-    """Returns whom states belong to; in files of earlier releases a list has none for itself."""
-    chosen = without_bars(callbacks)
-    listed = bool(chosen) and isinstance(chosen[-1], keras.callbacks.CallbackList)
-    return chosen[:-1] if listed and len(states) == len(chosen) - 1 else chosen
 
 
 def _remembered(callback: keras.callbacks.Callback, *, asked: bool = True) -> list[str]:

@@ -119,36 +119,14 @@ class CheckpointStore(Closing):
         self._prune()
         return path
 
-    def load(
-        self, path: str | os.PathLike[str], fingerprint: Mapping[str, str] | None = None
-    ) -> CheckpointState:
-        """Reads one checkpoint by name.
-
-        Args:
-            path: of the file.
-            fingerprint: of the training that wants it, or None for no check.
-
-        Raises:
-            CheckpointCorruptError: it is damaged.
-            CheckpointMismatchError: it belongs to another training.
-            CheckpointError: there is none, or this process may not read it.
-        """
-        state = container.read(path)
-        if fingerprint is not None:
-            state.check(fingerprint, source=f"The checkpoint {os.fspath(path)}")
-        return state
-
     def load_latest(
-        self,
-        fingerprint: Mapping[str, str] | None = None,
-        check: Callable[[CheckpointState], None] = lambda state: None,
+        self, check: Callable[[CheckpointState], None] = lambda state: None
     ) -> CheckpointState | None:
         """Reads the newest checkpoint that is sound, and warns of each damaged one that it passes over.
 
         Args:
-            fingerprint: of the training that wants it, or None for no check.
             check: raises CheckpointCorruptError for a state that is invalid to the training that wants
-                it; the checkpoint is then passed over too.
+                it, which is then passed over too, and CheckpointMismatchError for that of another training.
 
         Returns:
             The state, or None if the directory is empty or missing.
@@ -163,7 +141,7 @@ class CheckpointStore(Closing):
         while left:
             path = left.pop()
             try:
-                state = self.load(path, fingerprint)
+                state = container.read(path)
                 check(state)
             except CheckpointMismatchError:
                 raise

@@ -6,6 +6,7 @@ The training thread hands each state to a writer thread; the next one waits unti
 from __future__ import annotations
 
 import functools
+import hashlib
 import threading
 import time
 import warnings
@@ -32,7 +33,10 @@ from overlap_train._support.threads import in_background
 from overlap_train.options.checkpoint import CheckpointPolicy
 from overlap_train.records import Span
 
-__all__ = ["VALIDATED", "CheckpointWriter"]
+__all__ = ["ALL_VARIABLES", "VALIDATED", "CheckpointWriter"]
+
+# Under this name it is told which variables there are, in their order.
+ALL_VARIABLES = "the order and number of all variables"
 
 # Under this name the passes over the validation data are kept with the position in the training data.
 VALIDATED = "validated"
@@ -81,14 +85,16 @@ class CheckpointWriter(Closing):
         """
         self._policy = policy
         self._variables = variables
-        layout = "\n".join(f"{shape} {dtype}" for shape, dtype in specs_of(variables))
-        self._fingerprint = {**belongs_to, "variables": layout}
+        specs = [f"{shape} {dtype}" for shape, dtype in specs_of(variables)]
+        digest = hashlib.sha256(repr([*belongs_to, *specs]).encode()).hexdigest()
+        self._fingerprint = {**belongs_to, ALL_VARIABLES: f" digest {digest[:16]}"}
         self._told = told or Told()
         self._trained_by, self._function = trained_by, trained_by()
         self._say = say
         self._record = record
         self._attributes = attributes
         self._inside: Callable[[], InsideEpochs] = InsideEpochs
+        self._plan: Callable[[], str] = str
         self._passes: Passes | None = None
         self._passed: dict[str, Any] = {}
         self._lags: tuple[int, ...] = ()
@@ -105,6 +111,10 @@ class CheckpointWriter(Closing):
     def watch(self, inside: Callable[[], InsideEpochs]) -> None:
         """Takes what tells how the validations inside epochs stand."""
         self._inside = inside
+
+    def watch_plan(self, plan: Callable[[], str]) -> None:
+        """Takes what tells how the steps are computed."""
+        self._plan = plan
 
     def watch_passes(self, passes: Passes) -> None:
         """Takes what tells how far the validation data has been drawn; nothing has been."""
@@ -189,7 +199,8 @@ class CheckpointWriter(Closing):
             not any(self._lags),
             self._inside(),
             self._attributes.changed() if self._attributes is not None else {},
-            self._settings.changed(),
+            self._settings.noted(),
+            self._plan(),
         )
         write = functools.partial(self._write, point, values, captured)
         self._writing = in_background(write, "overlap-checkpoint", daemon=True)

@@ -230,6 +230,12 @@ class Cursor:
         if self._rewound_to is not None:
             self.feed.leave(self._rewound_to.drawn)
 
+    def close(self) -> None:
+        """Ends the pass that is open, and what makes batches for it. Idempotent."""
+        opened = [self._pass]
+        self._pass = None
+        self.feed.close(opened)
+
     def resume(self, state: CursorState) -> Sequence[str]:
         """Goes to a position of another process.
 
@@ -244,6 +250,7 @@ class Cursor:
         others = self.feed.recall(state.drawn, state.data)
         self._marked = state.data.get("marked", state.epochs)
         self._told_ended, self._told_begun = self._marked, self._marked + ("marked" in state.data)
+        self.feed.skip_epochs(self._marked)
         self.restore(state)
         return others
 

@@ -120,6 +120,7 @@ class FitBuilder:
             written=request.feed.files,
             timeout_s=request.settings.validation.timeout_s,
         )
+        resources.callback(self._given.close)
         self._request = request
         self._settings = request.settings
         self._cursor = cursor
@@ -155,6 +156,8 @@ class FitBuilder:
         backlog = Backlog(settings.validation, suite, max_lag=lag)
         self._resources.callback(backlog.drop)
         interrupts = self._keep_all_along(state, step)
+        if self._resumer is not None:
+            self._resumer.watch_plan(lambda: loop.plan)
         hooks = EpochHooks(callbacks, late, lambda: len(backlog) > 0)
         deliveries = self._deliveries(hooks, callbacks, suite, backlog, delivery)
         training = EpochTraining(
@@ -203,7 +206,7 @@ class FitBuilder:
         settings, feed, found = self._settings, self._request.feed, self._callbacks
         policy = settings.validation
         if settings.hosts.count > 1:  # which would have to keep the same number of batches
-            policy = dataclasses.replace(policy, replay_bytes=0)
+            policy = dataclasses.replace(policy, keep_bytes=0)
         watched = suite.runs_python or not feed.rewindable
         late = late_callbacks(found, watched=watched) if settings.hosts.count == 1 else []
         lag, reason = effective_lag(

@@ -141,7 +141,7 @@ class Deliveries:
                 self._said_full = True
                 self.progress.message(
                     "waiting for validations, because the batches that a rollback would replay take all of "
-                    "ValidationPolicy.replay_bytes"
+                    "ValidationPolicy.keep_bytes"
                 )
             if self.deliver_oldest():
                 return True

@@ -21,7 +21,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._checkpoint.state import layout
+from overlap_train._checkpoint.fingerprints import describe_variables
 from overlap_train._fit.interrupts import Interrupts
 from overlap_train._fit.settings import TrainerSettings
 from overlap_train._keras import metrics as keras_metrics
@@ -75,7 +75,7 @@ def describe(
         "structure of the model": "\n".join(
             type(layer).__name__ for layer in keras_models.flat_layers(model)
         ),
-        "model": layout(model.variables),
+        "model": str(describe_variables(model.variables)),
         "listening to test batches": str(batch_by_batch),
     }
     return {part: abridged(text) for part, text in description.items()}

@@ -25,6 +25,9 @@ from overlap_train.errors import CheckpointMismatchError
 from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import ShardOutcome, ValidationResult
 
+# Of the training data: by them all rows have one order.
+_SEEDS = ("seed", "own_seed")
+
 __all__ = ["AnyDelivery", "AnyStart", "SharedStart", "deliver_together"]
 
 
@@ -265,7 +268,7 @@ class SharedStart:
                 cursor.state().place(),
                 history.epoch,
                 history.history,
-                {name: part for name, part in cursor.state().data.items() if name == "seed"},
+                {name: part for name, part in cursor.state().data.items() if name in _SEEDS},
             ]
         told = self._hosts.from_chief(told)
         if told is None:
@@ -276,7 +279,7 @@ class SharedStart:
         if not self._hosts.is_chief:
             state.restore(state.pack(values))
             state.restore_drawn(state.pack(values))
-            cursor.feed.recall(place.drawn, seeds)  # the chief's, by which all rows have one order
+            cursor.feed.recall(place.drawn, seeds)  # the chief's
             cursor.restore(place)
         return StartPoint(**{**point, "position": place})
 

@@ -199,7 +199,7 @@ def _lost(policy: ValidationPolicy, feed: Feed, changing: Sequence[keras.callbac
             f"{acting} may change what it makes; {_REMEDY}, or {acting}.overlap_safe = True if it changes "
             "nothing"
         )
-    if feed.keep(policy.replay_bytes):
+    if feed.keep(policy.keep_bytes):
         return None
     acting = type(changing[0]).__name__
     return (

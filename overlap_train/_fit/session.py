@@ -123,6 +123,8 @@ class FitSession:
         self._epoch_begun = point.position.within
         self._model.stop_training = point.stopped
         parts.deliveries.lag.resumed(point.max_lag)
+        if point.plan:
+            parts.training.loop.keep_to(point.plan)
         where = f"after epoch {point.epoch}"
         if point.position.within:
             where = f"inside epoch {point.epoch + 1}, after {point.position.steps} of its steps"
@@ -336,7 +338,7 @@ class FitSession:
     def _deliver_in_grace(self) -> None:
         """Delivers the epochs whose validations end soon, and gives the others up."""
         parts = self._parts
-        parts.interrupts.heed()
+        parts.interrupts.begin_to_end()
         names = self._settings.hosts.gather(parts.interrupts.received)
         self.ended = f"interrupted by {next(name for name in names if name)}"
         deadline_s = time.monotonic() + _GRACE_S

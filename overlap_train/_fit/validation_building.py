@@ -18,8 +18,6 @@ from overlap_train._fit.callback_list import listened_to
 from overlap_train._fit.evaluator_host import connect_suite
 from overlap_train._fit.settings import TrainerSettings
 from overlap_train._inspection.traced import CapturedVariable, union
-from overlap_train._inspection.traces import Traces
-from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._keras import methods as keras_methods
 from overlap_train._snapshot import ModelState
 from overlap_train._training.step import Step
@@ -160,7 +158,7 @@ class SuiteBuilder:
             once=self._once,
             acts=acting,
             sets_before=None if within_evaluate else setting,
-            first=self._is_first(),
+            stock=settings.stock_validation,
             preprocess=settings.preprocess,
             most_rows=self._rows_together(),
             counts_ahead=alone and not (within_evaluate or looks or _devices(settings)),
@@ -168,13 +166,8 @@ class SuiteBuilder:
             devices=_devices(settings),
             hosts=settings.hosts,
             within=replicas.in_one_replica if replicas is not None else lambda function: function,
+            shared=replicas is not None and replicas.count > 1,
         )
-
-    def _is_first(self) -> bool:
-        """Whether nothing has been traced of the validation before, if there is one."""
-        model = self._settings.model
-        holds = Traces.of(model).holds
-        return bool(self._sets) and not holds("test", keras_evaluation.test_function(model))
 
     def _validates_alone(self) -> bool:
         """Whether this process alone validates, and only between two epochs."""
@@ -187,9 +180,7 @@ class SuiteBuilder:
         settings = self._settings
         as_they_are = listened_to(self._callbacks) or settings.preprocess or not settings.stock_validation
         as_they_are = as_they_are or any(map(may_set_before_tests, listeners(self._callbacks)))
-        if as_they_are or not settings.validation.join_batches:
-            return None
-        return functools.partial(rows_together, settings.model)
+        return None if as_they_are else functools.partial(rows_together, settings.model)
 
 
 def _written(prepared: PreparedSet) -> Sequence[CapturedVariable]:

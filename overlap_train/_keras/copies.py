@@ -16,9 +16,9 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras.src.backend.common import global_state
-from keras.src.saving import serialization_lib
 from tensorflow.python.eager import context
+
+from overlap_train._keras.names import SafeModeScope, global_state
 
 __all__ = [
     "base_attributes",
@@ -73,7 +73,7 @@ def undisturbed() -> contextlib.ExitStack:
 
 def trusted() -> contextlib.AbstractContextManager[None]:
     """Lets the functions in a model's configuration be made again, on this thread (`SafeModeScope`)."""
-    scope: contextlib.AbstractContextManager[None] = serialization_lib.SafeModeScope(safe_mode=False)
+    scope: contextlib.AbstractContextManager[None] = SafeModeScope(safe_mode=False)
     return scope
 
 

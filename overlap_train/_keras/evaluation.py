@@ -6,23 +6,82 @@ training thread.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import keras
-from keras.src.backend.tensorflow.trainer import TFEpochIterator
 
 from overlap_train._keras import methods
+from overlap_train._keras.names import TFEpochIterator
 
-__all__ = ["evaluate_as_in_fit", "forget_evaluation", "has_own_test_function", "test_function"]
+__all__ = [
+    "Pass",
+    "evaluate_as_in_fit",
+    "forget_evaluation",
+    "has_own_test_function",
+    "test_function",
+    "validates_itself",
+]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one validation has drawn.
+
+    Attributes:
+        iterators: made over the data, those at which Keras looked beforehand included.
+        batches: evaluated.
+        ended: whether the end of the data was found behind them.
+    """
+
+    iterators: int
+    batches: int
+    ended: bool
+
+
+class _CountedEpochIterator(TFEpochIterator):  # type: ignore[misc]
+    """Keras's, which counts what it draws."""
+
+    made = groups = 0
+    ended = advancing = False
+
+    def _get_iterator(self) -> Any:
+        self.made += 1
+        return super()._get_iterator()
+
+    def reset(self) -> None:
+        self.groups, self.ended = 0, False
+        super().reset()
+
+    def __next__(self) -> Any:
+        self.advancing = True
+        group = super().__next__()
+        self.advancing, self.groups = False, self.groups + 1
+        return group
+
+    def _interrupted_warning(self) -> None:
+        if not self.advancing:  # what was to draw the last group has found the end
+            self.ended, self.groups = True, self.groups - 1
+        super()._interrupted_warning()
+
+    def take_pass(self) -> Pass:
+        """Returns what has been drawn since the last call."""
+        made, self.made = self.made, 0
+        batches = self.groups * self.steps_per_execution
+        return Pass(made, min(batches, self.data_adapter.num_batches or batches), self.ended)
 
 
 def evaluate_as_in_fit(
     model: keras.Model, data: Any, *, batch_size: int | None, steps: int | None, callbacks: Any
-) -> Any:
-    """Calls `model.evaluate` as `fit` does for a validation (`_eval_epoch_iterator`); returns its logs."""
+) -> tuple[Any, Pass]:
+    """Calls `model.evaluate` as `fit` does for a validation (`_eval_epoch_iterator`).
+
+    Returns:
+        Its logs, and what Keras's own `evaluate` has drawn.
+    """
     x, y, sample_weight = data
     if getattr(model, "_eval_epoch_iterator", None) is None:
-        model._eval_epoch_iterator = TFEpochIterator(
+        model._eval_epoch_iterator = _CountedEpochIterator(
             x=x,
             y=y,
             sample_weight=sample_weight,
@@ -32,7 +91,7 @@ def evaluate_as_in_fit(
             steps_per_epoch=steps,
             shuffle=False,
         )
-    return model.evaluate(
+    logs = model.evaluate(
         x=x,
         y=y,
         sample_weight=sample_weight,
@@ -42,6 +101,7 @@ def evaluate_as_in_fit(
         return_dict=True,
         _use_cached_eval_dataset=True,
     )
+    return logs, model._eval_epoch_iterator.take_pass()
 
 
 def forget_evaluation(model: keras.Model) -> None:
@@ -55,6 +115,18 @@ def has_own_test_function(model: keras.Model) -> bool:
     if methods.is_replaced(model, "make_test_function"):
         return True
     return model.test_function is not None and not methods.is_stock_method(model.test_function)
+
+
+def validates_itself(model: keras.Model) -> str | None:
+    """Returns who validates within `fit` in place of Keras: code of the model's own, or a library's."""
+    if has_own_test_function(model):
+        return f"{type(model).__name__} makes its test function itself"
+    if not methods.is_replaced(model, "evaluate"):
+        return None
+    owner = methods.overriding_class(model, "evaluate")
+    if owner is None:
+        return f"keras.Model.evaluate is that of {methods.patched_by(model, 'evaluate')}"
+    return f"{owner.__name__} has an evaluate of its own"
 
 
 def test_function(model: keras.Model) -> Any:

@@ -1,6 +1,6 @@
 """What a model is: something that Keras can train, compiled, built, and made of which layers and variables.
 
-Leans on `TensorFlowTrainer`, `_compile_loss`, `_compile_metrics`, `_flatten_layers` and `state_mapping`. On
+Leans on `KerasTrainer`, `_compile_loss`, `_compile_metrics`, `_flatten_layers` and `state_mapping`. On
 the training thread.
 """
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.backend import get_stateless_scope, in_stateless_scope
-from keras.src.losses import loss as keras_loss
+
+from overlap_train._keras.names import get_stateless_scope, in_stateless_scope, loss_module
 
 __all__ = [
     "AddedLoss",
@@ -102,13 +102,13 @@ def unscaled_losses() -> contextlib.ExitStack:
     Keras divides a loss by the number of replicas, since it means the mean of the rows of one of them. Other
     threads go on as before. Nothing in the block may wait for another replica.
     """
-    stock = {name: getattr(keras_loss, name) for name in _SCALINGS}
+    stock = {name: getattr(loss_module, name) for name in _SCALINGS}
 
     def unless_here(scale: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return lambda value: value if getattr(_unscaled, "on", False) else scale(value)
 
     for name, scale in stock.items():
-        setattr(keras_loss, name, unless_here(scale))
+        setattr(loss_module, name, unless_here(scale))
     _unscaled.on = True
     undo = contextlib.ExitStack()
 
@@ -116,7 +116,7 @@ def unscaled_losses() -> contextlib.ExitStack:
     def put_back() -> None:
         _unscaled.on = False
         for name, scale in stock.items():
-            setattr(keras_loss, name, scale)
+            setattr(loss_module, name, scale)
 
     return undo
 

@@ -45,7 +45,7 @@ class Route:
         model: whose method is routed.
         name: of the method.
         target: called in its place.
-        used: whether it has been.
+        busy: whether it is running, so that what it calls is Keras's own.
         error: what the target raised, and its cause, which Keras takes away.
         handled: whether it is one of all models' calls, which goes to a `Handler`.
     """
@@ -53,7 +53,7 @@ class Route:
     model: keras.Model
     name: str
     target: Callable[..., Any]
-    used: bool = False
+    busy: bool = False
     error: tuple[BaseException, BaseException | None] | None = None
     handled: bool = False
 
@@ -126,7 +126,7 @@ def entered(model: keras.Model, name: str, *, handled: bool = False) -> contextl
         name: of the method.
         handled: whether a `Handler` is about to be called in its place.
     """
-    return _marked(Route(model, name, lambda: None, used=True, handled=handled))
+    return _marked(Route(model, name, lambda: None, busy=True, handled=handled))
 
 
 def passed_to_model(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -226,8 +226,7 @@ def _put_back(name: str) -> None:
 def _routed(original: Callable[..., Any], name: str) -> Callable[..., Any]:
     def method(self: keras.Model, *args: Any, **kwargs: Any) -> Any:
         for route in reversed(getattr(_local, "routes", ())):
-            if route.model is self and route.name == name and not route.used:
-                route.used = True
+            if route.model is self and route.name == name and not route.busy:
                 return _called(route, *args, **kwargs)
         handler = _handler()
         # Keras's own `fit` calls `evaluate` in a way that nobody else does.
@@ -240,11 +239,14 @@ def _routed(original: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def _called(route: Route, *args: Any, **kwargs: Any) -> Any:
+    route.busy = True
     try:
         return route.target(*args, **kwargs)
     except Exception as error:
         route.error = error, error.__cause__
         raise
+    finally:
+        route.busy = False
 
 
 def _handler() -> Handler | None:

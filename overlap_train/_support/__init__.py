@@ -1,1 +1,1 @@
-"""The ground: checks of arguments, cached files, extras, moved names. It imports nothing of the package's."""
+"""The ground: checks of arguments, cached files and extras. It imports nothing of the package's."""

@@ -109,12 +109,7 @@ def require_choice(name: str, value: Any, choices: Iterable[str]) -> Any:
 
 
 def auto_or(name: str, value: Any, require: Callable[..., T], *, expected: str, **options: Any) -> T | Auto:
-    """Returns "auto" as it is, and what is no text as `require(name, value, **options)` does.
-
-    Raises:
-        ValueError: for another text.
-        TypeError: for a value of the wrong type.
-    """
+    """Returns "auto" as it is, and what is no text as `require(name, value, **options)` does."""
     if not isinstance(value, str):
         return require(name, value, expected=expected, **options)
     if not is_text(value, "auto"):
@@ -162,12 +157,7 @@ def require_callable(name: str, value: Any, *, optional: bool = False) -> None:
 
 
 def require_each(name: str, values: Any, require: Callable[[str, Any], T], *, expected: str) -> tuple[T, ...]:
-    """Returns the items of a collection, each as `require(name, item)` returns it.
-
-    Raises:
-        TypeError: if it is no collection, or an item has the wrong type.
-        ValueError: if an item is out of range.
-    """
+    """Returns the items of a collection, each as `require(name, item)` returns it."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise TypeError(f"{name} must be {expected}; got {shown(values)} of type {type(values).__name__}")
     try:

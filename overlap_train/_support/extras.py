@@ -9,16 +9,7 @@ __all__ = ["import_extra"]
 
 
 def import_extra(module: str, *, purpose: str, package: str = "") -> ModuleType:
-    """Return a module that an extra of this package brings.
-
-    Args:
-        module: its name, as for `importlib.import_module`.
-        purpose: what needs it, as the subject of a sentence.
-        package: what it is installed as, if not as it is imported.
-
-    Raises:
-        ModuleNotFoundError: it is not installed; the message says how to install it.
-    """
+    """Return a module that an extra brings, or raise a ModuleNotFoundError that says how to install it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -43,18 +43,7 @@ class IrregularFileError(OSError):
 def open_regular(
     path: str | os.PathLike[str], flags: int, mode: int = 0o666, *, follow_links: bool = False
 ) -> int:
-    """Opens a regular file and returns its descriptor; never waits, as the open of a pipe would.
-
-    Args:
-        path: of the file.
-        flags: as for `os.open`.
-        mode: of a file that is made.
-        follow_links: whether the file may be a symbolic link.
-
-    Raises:
-        IrregularFileError: something else lies there.
-        OSError: it cannot be opened.
-    """
+    """Opens a regular file and returns its descriptor; never waits, as the open of a pipe would."""
     careful = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow_links else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags | careful, mode)
@@ -79,16 +68,7 @@ def what_is_no_file(path: str | os.PathLike[str]) -> str | None:
 
 
 def read_regular(path: str | os.PathLike[str], *, most_bytes: int, follow_links: bool = True) -> bytes:
-    """Returns the content of a regular file; never waits for a writer.
-
-    Args:
-        path: of the file.
-        most_bytes: the largest size that is read.
-        follow_links: whether the file may be a symbolic link.
-
-    Raises:
-        OSError: it is not there, not to be read, no regular file or too large.
-    """
+    """Returns the content of a regular file; never waits for a writer."""
     descriptor = open_regular(path, os.O_RDONLY, follow_links=follow_links)
     try:
         if os.fstat(descriptor).st_size > most_bytes:
@@ -123,9 +103,15 @@ class Replacement:
         try:
             if kind is None:
                 os.replace(self._unfinished, self._target)
-        finally:
-            with contextlib.suppress(OSError):
-                os.unlink(self._unfinished)
+                return
+        except OSError:
+            self._delete()
+            raise
+        self._delete()
+
+    def _delete(self) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(self._unfinished)
 
 
 def replacing(path: str | os.PathLike[str]) -> Replacement:
@@ -133,10 +119,6 @@ def replacing(path: str | os.PathLike[str]) -> Replacement:
 
     The folders above `path` are made. The file lies in the same folder and keeps the suffix of `path`. A
     device is left alone: who may replace `/dev/null` would take it from the whole system.
-
-    Raises:
-        IrregularFileError: a device lies there.
-        OSError: the file cannot be made or put in its place; what was there is as before.
     """
     target = Path(path)
     if what_is_no_file(target) == _DEVICE:
@@ -151,11 +133,7 @@ def replacing(path: str | os.PathLike[str]) -> Replacement:
 
 
 def replace_content(path: Path, text: str) -> None:
-    """Replaces a file at once, so that a reader never sees half of it; its folders are made.
-
-    Raises:
-        OSError: it cannot be written; what was there is as before.
-    """
+    """Replaces a file at once, so that a reader never sees half of it; its folders are made."""
     with replacing(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
 

@@ -46,10 +46,6 @@ def check_fit(
 
     Returns:
         The values by name, as numbers of Python: what is counted with them later takes no arrays or tensors.
-
-    Raises:
-        TypeError: for a value of the wrong type.
-        ValueError: for a value out of range.
     """
     return {
         "epochs": require_count("epochs", epochs, minimum=0),
@@ -108,12 +104,7 @@ def check_class_weight(class_weight: Any) -> None:
 
 
 def check_frequency(validation_freq: Any) -> None:
-    """Refuses a `validation_freq` that Keras refuses at its first validation, or that cannot be meant.
-
-    Raises:
-        TypeError: for a number in it of the wrong type.
-        ValueError: if it is neither an integer nor a list, in the words of Keras; or for a number below 1.
-    """
+    """Refuses a `validation_freq` that Keras refuses at its first validation, or that cannot be meant."""
     if not isinstance(validation_freq, (int, list)):
         try:
             given = str(validation_freq)
@@ -144,10 +135,6 @@ def check_evaluate(*, batch_size: Any, steps: Any, verbose: Any) -> dict[str, An
 
     Returns:
         The values by name, as numbers of Python.
-
-    Raises:
-        TypeError: for a value of the wrong type.
-        ValueError: for a value out of range.
     """
     return {
         "steps": _count_or_none("steps", steps),
@@ -157,16 +144,7 @@ def check_evaluate(*, batch_size: Any, steps: Any, verbose: Any) -> dict[str, An
 
 
 def epoch_selector(validation_freq: Any, *, name: str = "validation_freq") -> Callable[[int], bool]:
-    """Returns whether an epoch, counted from 0, is validated.
-
-    Args:
-        validation_freq: every how many epochs, or a sequence of epochs counted from 1.
-        name: of the argument, for messages.
-
-    Raises:
-        TypeError: if it is neither.
-        ValueError: if a number in it is below 1, or, in the words of Keras, if it is an array or a set.
-    """
+    """Returns what tells of an epoch, counted from 0, whether it is validated."""
     if isinstance(validation_freq, range):
         for epoch in (*validation_freq[:1], *validation_freq[-1:]):
             require_count(name, epoch, minimum=1)

@@ -20,12 +20,9 @@ T = TypeVar("T")
 
 
 def checks_names(name: str, at: str = "{}", **within: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator: the function then raises a TypeError that helps, for arguments that it has not.
+    """Return a decorator: a call with an unknown argument then raises a TypeError that names the one meant.
 
-    Args:
-        name: what users call the function.
-        at: the call that takes the arguments of `within`, with {} for one of them.
-        within: by the name of an argument, the class of which it is; arguments of that class are known too.
+    Arguments of the classes in `within` are known too; `at` is the call that takes them.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import importlib
 import sys
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from overlap_train._support.backend import configured_backend, other_backend
 
 __all__ = ["lazy_names"]
 
@@ -16,17 +19,12 @@ __all__ = ["lazy_names"]
 def lazy_names(
     package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the `__getattr__` and the `__dir__` of a package.
-
-    Args:
-        package: its `__name__`.
-        homes: by name, the module of the package in which it is.
-    """
+    """Return the `__getattr__` and the `__dir__` of a package whose names are those of its modules."""
 
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+        value = getattr(_imported(f"{package}.{homes[name]}"), name)
         setattr(sys.modules[package], name, value)
         return value
 
@@ -34,3 +32,19 @@ def lazy_names(
         return sorted({*vars(sys.modules[package]), *homes})
 
     return find, names
+
+
+def _imported(name: str) -> types.ModuleType:
+    """Import a module, which may import Keras.
+
+    Raises:
+        ImportError: it cannot be imported, and Keras is to run on another backend than TensorFlow.
+        Exception: what the import raises otherwise.
+    """
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        backend = configured_backend()
+        if backend == "tensorflow":
+            raise
+        raise ImportError(f"{other_backend(backend)} ({error})") from error

@@ -17,25 +17,12 @@ _POLL_S = 0.1
 
 
 def open_lock(path: str | os.PathLike[str], mode: int = 0o666) -> int:
-    """Opens the file of a lock, made if need be, and returns its descriptor; closing it gives the lock back.
-
-    Args:
-        path: of the file.
-        mode: of a file that is made.
-
-    Raises:
-        IrregularFileError: something else than a regular file lies there.
-        OSError: it cannot be opened.
-    """
+    """Opens the file of a lock, made if need be; closing the descriptor gives the lock back."""
     return open_regular(path, os.O_RDWR | os.O_CREAT, mode)
 
 
 def try_lock(descriptor: int) -> bool:
-    """Takes the lock of an open file; returns whether it is ours now, which it is not if another holds it.
-
-    Raises:
-        OSError: the file system has no locks.
-    """
+    """Takes the lock of an open file; returns whether it is ours now, which it is not if another holds it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -44,17 +31,7 @@ def try_lock(descriptor: int) -> bool:
 
 
 def wait_for_lock(path: str | os.PathLike[str], mode: int = 0o666, *, limit_s: float) -> int:
-    """Returns the descriptor of a lock that is ours; closing it gives the lock back.
-
-    Args:
-        path: of its file, made if need be.
-        mode: of a file that is made.
-        limit_s: how long to wait for another holder.
-
-    Raises:
-        TimeoutError: an OSError; another process has held it for so long.
-        OSError: the file cannot be opened or locked.
-    """
+    """Returns the descriptor of a lock that is ours, or raises TimeoutError; closing it gives it back."""
     deadline_s = time.monotonic() + limit_s
     descriptor = open_lock(path, mode)
     try:

@@ -70,15 +70,7 @@ def require_integer(name: str, value: Any, *, expected: str = "an integer") -> i
 def require_count(
     name: str, value: Any, *, minimum: int, maximum: int = LARGEST, expected: str = "an integer"
 ) -> int:
-    """Returns `value` as an int, or raises TypeError or ValueError.
-
-    Args:
-        name: of the argument.
-        value: that was given for it.
-        minimum: the smallest that is taken.
-        maximum: the largest.
-        expected: what is taken, for the message.
-    """
+    """Returns `value` as an int, or raises TypeError or ValueError."""
     count = require_integer(name, value, expected=expected)
     if count < minimum:
         raise ValueError(f"{name} must be at least {minimum}; got {shown(count)}")
@@ -98,18 +90,7 @@ def require_real(
     infinite: bool = False,
     expected: str = "a number",
 ) -> float:
-    """Returns `value` as a float, or raises TypeError or ValueError; NaN is always refused.
-
-    Args:
-        name: of the argument.
-        value: that was given for it.
-        minimum: the smallest that is taken.
-        above: what it must be larger than.
-        maximum: the largest that is taken.
-        below: what it must be smaller than.
-        infinite: whether infinity is taken.
-        expected: what is taken, for the message.
-    """
+    """Returns `value` as a float, or raises TypeError or ValueError; NaN is always refused."""
     real = _as_real(value)
     if real is None:
         raise TypeError(f"{name} must be {expected}; got {shown(value)} of type {type(value).__name__}")
@@ -150,14 +131,7 @@ def _as_real(value: Any) -> float | None:
 def require_seconds(
     name: str, value: Any, *, zero: bool = False, expected: str = "a number of seconds"
 ) -> float:
-    """Returns a time that a thread can wait for, as a float, or raises TypeError or ValueError.
-
-    Args:
-        name: of the argument.
-        value: that was given for it.
-        zero: whether 0 is taken.
-        expected: what is taken, for the message.
-    """
+    """Returns a time that a thread can wait for, as a float, or raises TypeError or ValueError."""
     minimum, above = (0.0, None) if zero else (None, 0.0)
     # Beyond this Python's locks raise OverflowError: 292 years.
     most = threading.TIMEOUT_MAX
@@ -167,14 +141,7 @@ def require_seconds(
 def require_sizes(
     name: str, values: Any, *, length: int | None = None, open_ended: bool = False
 ) -> tuple[Any, ...]:
-    """Returns sizes such as those of a shape, each at least 1, or raises TypeError or ValueError.
-
-    Args:
-        name: of the argument.
-        values: that were given for it.
-        length: how many there must be; None for at least one.
-        open_ended: whether all but the last may be None, for any size.
-    """
+    """Returns sizes such as those of a shape, each at least 1, or raises TypeError or ValueError."""
     expected = f"a sequence of {length or 'one or more'} sizes"
     items = require_each(name, values, lambda _, item: item, expected=expected)
     if len(items) != length if length is not None else not items:

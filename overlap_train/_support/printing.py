@@ -8,12 +8,7 @@ __all__ = ["is_watched", "printable", "said", "told"]
 
 
 def is_watched(stream: Any) -> bool:
-    """Whether a stream says that it is a terminal; one that cannot tell, such as a logger's, is none.
-
-    Args:
-        stream: a text stream, what a program has put in the place of one, or None, as standard output is
-            where it was closed.
-    """
+    """Whether a stream says that it is a terminal; one that cannot tell, such as a logger's, is none."""
     try:
         return bool(stream.isatty())
     except Exception:  # whatever an object of others raises, nobody reads it as a terminal
@@ -23,12 +18,8 @@ def is_watched(stream: Any) -> bool:
 def printable(text: str, stream: Any) -> str:
     """Returns a text as a stream can write it: what its encoding has not is written as a number.
 
-    A name may have letters that the terminal lacks, and a path bytes that are no text.
-
-    Args:
-        text: any.
-        stream: a text stream; one that names no encoding, or None, is taken for UTF-8, which lacks halves of
-            characters only.
+    A name may have letters that the terminal lacks, and a path bytes that are no text. A stream that names no
+    encoding is taken for UTF-8.
     """
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)

@@ -23,11 +23,7 @@ _KEPT = ("function_call_options", "op_callbacks")
 
 
 def start(thread: threading.Thread) -> threading.Thread:
-    """Starts a thread and returns it.
-
-    Raises:
-        RuntimeError: the system allows no more threads.
-    """
+    """Starts a thread and returns it; raises RuntimeError where the system allows no more."""
     try:
         thread.start()
     except RuntimeError as error:
@@ -46,7 +42,6 @@ def in_background(function: Callable[[], _R], name: str, *, daemon: bool = False
     """
     future: Future[_R] = Future()
 
-    @leaves_nothing
     def run() -> None:
         try:
             result = function()
@@ -56,7 +51,7 @@ def in_background(function: Callable[[], _R], name: str, *, daemon: bool = False
             future.set_result(result)
 
     try:
-        threading.Thread(target=run, name=name, daemon=daemon).start()
+        threading.Thread(target=leaves_nothing(run), name=name, daemon=daemon).start()
     except RuntimeError:  # can't start new thread
         run()
     return future

@@ -58,9 +58,17 @@ class Loop(Closing):
     splits: int = 1
 
     @property
+    def plan(self) -> str:
+        """How the steps are computed, as far as it may round otherwise; "" if there is no choice."""
+        return ""
+
+    @property
     def settled(self) -> bool:
         """Whether the next call makes its steps as all further ones will: no way is being tried."""
         return True
+
+    def keep_to(self, plan: str) -> None:
+        """Has all steps computed as in another process, if that can be done; call it before the first."""
 
     @abc.abstractmethod
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:

@@ -103,6 +103,13 @@ class GivenSets:
             f"{self._timeout_s:g}: check what the data waits for, or raise ValidationPolicy(timeout_s=...)"
         )
 
+    def for_keras(self, name: str) -> tuple[Any, Any, Any]:
+        """Returns what `evaluate` is given as data; batches that have been drawn already are not lost."""
+        given = self._given.get(name)
+        if given is None or given.layout is not None:
+            return self._parts[name]
+        return given.pipeline.adapter, None, None
+
     def expected(self, name: str) -> int | None:
         """Returns how many batches a validation will have, as far as that is known without drawing any."""
         steps, given = self.steps(name), self.of(name)
@@ -154,11 +161,17 @@ class GivenSets:
         for given in self._given.values():
             given.reopen()
 
+    def close(self) -> None:
+        """Ends what makes batches for them. Idempotent."""
+        for given in self._given.values():
+            given.close()
+
     def _due(self, epoch: int) -> list[GivenData]:
         return [
             given
             for name, given in self._given.items()
-            if not given.is_read and fit_arguments.epoch_selector(self._sets[name].freq)(epoch)
+            if not (given.is_read or given.left_to_keras)
+            and fit_arguments.epoch_selector(self._sets[name].freq)(epoch)
         ]
 
 

@@ -108,7 +108,7 @@ class ValidationRunner:
             if isinstance(self._batches, ArrayBatches) and self._batches.is_joined:
                 raise ValueError(
                     "a callback's on_test_begin set stop_evaluating, and the batches of the validation have "
-                    "been joined: pass ValidationPolicy(join_batches=False)"
+                    "been joined: set it in on_test_batch_end, which is called between them"
                 )
             return self.evaluator.merge([self._evaluate_first(values, most)], values)
         futures = self.start(Snapshot(epoch=0, step=0, values=values))

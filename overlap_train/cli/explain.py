@@ -10,7 +10,7 @@ from overlap_train.cli.report import Finding, Report, State, UsageError, one_lin
 from overlap_train.cli.script import FirstFit, first_fit
 from overlap_train.records import Explanation
 
-__all__ = ["add_arguments", "explained", "run"]
+__all__ = ["add_arguments", "run"]
 
 _TRAINER = (
     "write Trainer(model).fit(...) for model.fit(...), or wrap the call: with overlap_train.routed(): ..."
@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> Report:
     """Run the script up to its first `fit`, and explain that."""
 
     def look(reached: FirstFit) -> tuple[bool, Explanation]:
-        return reached.by_keras, explained(options.script, reached)
+        return reached.by_keras, _explained(options.script, reached)
 
     by_keras, explanation = first_fit(options.script, [a for a in options.rest if a != "--"], look)
     state: State = "ok" if explanation.overlaps else "note"
@@ -42,12 +42,8 @@ def run(options: argparse.Namespace) -> Report:
     return Report("explain", {"fit": findings}, str(options.script))
 
 
-def explained(script: Path, reached: FirstFit) -> Explanation:
-    """Return what a script's first `fit` would do.
-
-    Raises:
-        UsageError: that `fit` would raise.
-    """
+def _explained(script: Path, reached: FirstFit) -> Explanation:
+    """Return what a script's first `fit` would do, or raise a UsageError with what it would raise."""
     try:
         explanation: Explanation = reached.trainer.explain(*reached.given, **reached.kwargs)
     except Exception as error:

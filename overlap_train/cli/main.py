@@ -20,11 +20,10 @@ __all__ = ["main"]
 _COMMANDS = {
     "doctor": "report what is installed, what is missing, and how to fix it",
     "explain": "say whether a script's fit would overlap, with which plan, and why not",
-    "estimate": "say how much memory and time a script's fit would take",
     "build": "compile the convolution for this machine",
     "compare": "run the comparison with other ways to train, in a checkout",
 }
-_PASSING_ON = ("compare", "explain", "estimate")  # hand arguments that are not theirs to what they run
+_PASSING_ON = ("compare", "explain")  # hand arguments that are not theirs to what they run
 
 
 class Command(Protocol):
@@ -34,11 +33,7 @@ class Command(Protocol):
         """Declare the command's own arguments."""
 
     def run(self, options: argparse.Namespace) -> Report:
-        """Do what the command is for.
-
-        Raises:
-            UsageError: for arguments that cannot be meant.
-        """
+        """Do what the command is for."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

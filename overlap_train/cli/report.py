@@ -25,19 +25,11 @@ class UsageError(Exception):
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of a report.
-
-    Attributes:
-        name: what it is about.
-        value: for programs: None, a bool, number, string, or a list or dict of them.
-        text: for people; the value itself if empty.
-        state: "ok", "note" for what may be as it is, or "mend".
-        remedy: what would change it: a line to run or to write.
-    """
+    """One line of a report."""
 
     name: str
-    value: Any
-    text: str = ""
+    value: Any  # for programs, as JSON
+    text: str = ""  # for people; the value itself if empty
     state: State = "ok"
     remedy: str | None = None
 
@@ -49,13 +41,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """What a command has found.
-
-    Attributes:
-        command: its name.
-        sections: findings by heading, in order.
-        title: one line above them, for people.
-    """
+    """What a command has found."""
 
     command: str
     sections: Mapping[str, Sequence[Finding]]
@@ -86,13 +72,7 @@ class Report:
 
 
 def show(report: Report, *, as_json: bool, stream: TextIO | None = None) -> None:
-    """Write a report in the manner that suits the stream.
-
-    Args:
-        report: what to write.
-        as_json: whether as one JSON object.
-        stream: `sys.stdout` if None; nothing is written where who started the process has closed that.
-    """
+    """Write a report in the manner that suits the stream."""
     stream = sys.stdout if stream is None else stream
     if stream is None:
         return

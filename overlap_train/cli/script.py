@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from overlap_train._support.backend import configured_backend, other_backend
 from overlap_train._support.printing import told
 from overlap_train.cli.report import UsageError, one_line
 
@@ -23,19 +24,12 @@ _WHERE = "pass the arguments with which it trains after its name"
 
 @dataclass(frozen=True)
 class FirstFit:
-    """A script's first call of `fit`.
-
-    Attributes:
-        trainer: whose `fit` was called, or what would train in its place.
-        given: positional arguments of the call.
-        kwargs: named arguments of the call.
-        by_keras: whether the script called `keras.Model.fit` itself, and nothing routes it.
-    """
+    """A script's first call of `fit`."""
 
     trainer: Any
     given: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    by_keras: bool
+    by_keras: bool  # the script called `keras.Model.fit` itself, and nothing routes it
 
 
 class _Ends(BaseException):
@@ -47,18 +41,10 @@ def first_fit(script: Path, arguments: Sequence[str], look: Callable[[FirstFit],
 
     Everything before that call is done: files are read and written, models are built. `look` is called in the
     place of `fit`, when files are still open that the script closes behind it.
-
-    Args:
-        script: its path.
-        arguments: those of the script.
-        look: finds something out about the call.
-
-    Raises:
-        UsageError: there is no such script, it raises, or it ends without a `fit`.
-        Exception: what `look` raised.
     """
     if not os.path.isfile(script):  # which is False, too, for a name that the system cannot take
         raise UsageError(f"there is no script {script}")
+    _require_tensorflow(script)
     found: list[Callable[[], T]] = []
     with _stopping_at_fit(look, found), _as_main(script, arguments):
         try:
@@ -72,9 +58,16 @@ def first_fit(script: Path, arguments: Sequence[str], look: Callable[[FirstFit],
             if not found:
                 reason = one_line(told(error))
                 raise UsageError(f"{script} raised before it called fit: {reason}") from error
+    _require_tensorflow(script)  # which it may have set itself, after keras was imported here
     if not found:
         raise UsageError(f"{script} has not called Trainer.fit or keras.Model.fit; {_WHERE}")
     return found[0]()
+
+
+def _require_tensorflow(script: Path) -> None:
+    """Raise UsageError if Keras is to run on another backend than TensorFlow."""
+    if configured_backend() != "tensorflow":
+        raise UsageError(f"{script}: {other_backend(configured_backend())}")
 
 
 def _as_main(script: Path, arguments: Sequence[str]) -> contextlib.ExitStack:

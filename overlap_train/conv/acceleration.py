@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train._keras import models as keras_models
+from overlap_train._support.backend import require_tensorflow
 from overlap_train._support.fit_arguments import require_verbosity
 from overlap_train._support.numbers import require_count
 from overlap_train._support.printing import printable
@@ -24,7 +25,7 @@ from overlap_train.conv.convolution import Convolution
 from overlap_train.conv.reporting import format_report
 from overlap_train.conv.shapes import Timing
 
-__all__ = ["AccelerationReport", "accelerate", "acceleration_report", "decelerate", "stock_convolutions"]
+__all__ = ["AccelerationReport", "accelerate", "acceleration_report", "stock_convolutions"]
 
 _MARK = "_overlap_train_tiled_call"
 
@@ -76,7 +77,9 @@ def accelerate(model: keras.Model, *, batch_size: int | None = None, verbose: in
         TypeError: an argument has the wrong type.
         ValueError: `batch_size` is below 1, or the model is compiled with jit_compile=True: XLA cannot run
             custom operations.
+        RuntimeError: Keras runs on another backend than TensorFlow.
     """
+    require_tensorflow()
     keras_models.require_model(model)
     verbose = require_verbosity(verbose)
     if batch_size is not None:
@@ -119,18 +122,6 @@ def acceleration_report(model: keras.Model) -> AccelerationReport:
     if report is None:
         raise ValueError(f"the model {model.name!r} was not accelerated: call accelerate(model) first")
     return report
-
-
-def decelerate(model: keras.Model) -> keras.Model:
-    """Undoes `accelerate`; returns the same model."""
-    for layer in _convolutions(model):
-        if getattr(layer, _MARK, False):
-            del layer.__dict__["call"]
-            del layer.__dict__[_MARK]
-    for function in ("train_function", "test_function", "predict_function"):
-        if getattr(model, function, None) is not None:
-            setattr(model, function, None)
-    return model
 
 
 def stock_convolutions(model: keras.Model) -> list[keras.layers.Conv2D]:

@@ -24,25 +24,15 @@ ASSUMED_BATCH = 8
 
 @dataclass(frozen=True)
 class Convolution:
-    """What stays the same for every call of one convolution in a graph.
-
-    Attributes:
-        strides: [height, width].
-        padding: "SAME" or "VALID".
-        relu: whether a ReLU follows.
-        bias: whether a bias is added.
-        algorithm: "auto", or the one for all directions.
-        batch_hint: the batch at which "auto" times a shape whose batch is unknown; `ASSUMED_BATCH` if None.
-        share: whether idle threads may help.
-    """
+    """What stays the same for every call of one convolution in a graph."""
 
     strides: tuple[int, int]
     padding: str
     relu: bool
     bias: bool
     algorithm: str = "auto"
-    batch_hint: int | None = None
-    share: bool = True
+    batch_hint: int | None = None  # the batch at which "auto" times a shape whose batch is unknown
+    share: bool = True  # idle threads may help
 
     @classmethod
     def of(cls, key: ConvKey) -> Convolution:
@@ -92,11 +82,7 @@ class Convolution:
         return lambda x, dz: self.filter_gradient(algorithm, x, key.filter_shape, dz)
 
     def timings(self, dtype: tf.DType, x: tf.TensorShape, filters: tf.TensorShape) -> tuple[Timing, ...]:
-        """Times all three directions, as "auto" would when it meets the shape; what is known is kept.
-
-        Raises:
-            NativeUnavailableError: there is no library to time.
-        """
+        """Times all three directions, as "auto" would when it meets the shape; what is known is kept."""
         library.load()
         for direction in DIRECTIONS:
             self.choose(direction, dtype, x, filters)

@@ -19,23 +19,13 @@ __all__ = ["DepthwiseConvolution"]
 
 @dataclass(frozen=True)
 class DepthwiseConvolution:
-    """What stays the same for every call of one depthwise convolution in a graph.
+    """What stays the same for every call of one depthwise convolution in a graph."""
 
-    Attributes:
-        stride: of both dimensions; TensorFlow has no others.
-        padding: "SAME" or "VALID".
-    """
-
-    stride: int
+    stride: int  # of both dimensions; TensorFlow has no others
     padding: str
 
     def __call__(self, x: tf.Tensor, filters: tf.Tensor) -> tf.Tensor:
-        """Computes [batch, out_height, out_width, channels].
-
-        Args:
-            x: float32 or float64, [batch, height, width, channels].
-            filters: the same dtype, [height, width, channels, 1].
-        """
+        """Computes [batch, out_height, out_width, channels] from filters [height, width, channels, 1]."""
         y = tf.nn.depthwise_conv2d(x, filters, self._window, self.padding)
         record_gradient(self, (x, filters), y)
         return y

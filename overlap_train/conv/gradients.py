@@ -56,11 +56,7 @@ def bias_gradient(dz: tf.Tensor) -> tf.Tensor:
 
 @functools.cache  # TensorFlow takes one gradient for each operation and process
 def register_gradients(operations: Any) -> None:
-    """Tells TensorFlow the derivatives of the native operations; under the lock of `library`.
-
-    Args:
-        operations: TensorFlow's wrapper module of the library.
-    """
+    """Tells TensorFlow the derivatives of the native operations; under the lock of `library`."""
 
     def forward_gradient(op: Any, dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         x, filters, bias = op.inputs

@@ -58,13 +58,9 @@ _lock = threading.Lock()
 
 
 def load() -> Any:
-    """Builds the library if need be and loads it. Any thread.
+    """Builds the library if need be and returns TensorFlow's wrapper module of its operations. Any thread.
 
-    Returns:
-        TensorFlow's wrapper module of the operations, such as `overlap_tiled_conv2d`.
-
-    Raises:
-        NativeUnavailableError: it cannot be built or loaded here; the same again for every later call.
+    Where that fails, each later call raises the same NativeUnavailableError.
     """
     with _lock:
         if _state.operations is not None:
@@ -107,11 +103,7 @@ def _load_locked() -> None:
 
 
 def _adopt(path: Path) -> None:
-    """Loads a library into TensorFlow.
-
-    Raises:
-        NativeUnavailableError: it cannot be loaded.
-    """
+    """Loads a library into TensorFlow."""
     try:
         operations = tf.load_op_library(str(path))
         handle = ctypes.CDLL(str(path))

@@ -22,20 +22,36 @@ from overlap_train._support.files import read_regular
 from overlap_train._support.locks import wait_for_lock
 from overlap_train.errors import NativeUnavailableError
 
-__all__ = ["LIBRARY_NAME", "MANIFEST", "cache_directory", "cache_path", "cached_library", "install", "locked"]
+__all__ = [
+    "LIBRARY_NAME",
+    "MANIFEST",
+    "NATIVE_SOURCES",
+    "cache_directory",
+    "cache_path",
+    "cached_library",
+    "digest_sources",
+    "install",
+    "locked",
+]
 
+NATIVE_SOURCES = Path(__file__).parent / "native"
 LIBRARY_NAME = "liboverlap_conv.so"
 MANIFEST = "manifest.json"
 _MOST_MANIFEST_BYTES, _MOST_LIBRARY_BYTES = 1 << 16, 1 << 28
 _REMEDY = "name another directory in OVERLAP_TRAIN_CACHE_DIR"
 
 
-def cache_path() -> Path:
-    """Returns the directory of all builds, `$OVERLAP_TRAIN_CACHE_DIR` or the user's cache; makes nothing.
+def digest_sources() -> str:
+    """Returns a digest of what is compiled: the same in a wheel, which has no hidden files."""
+    digest = hashlib.sha256()
+    for source in sorted(NATIVE_SOURCES.iterdir()):
+        if source.is_file() and not source.name.startswith("."):
+            digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    return digest.hexdigest()
 
-    Raises:
-        NativeUnavailableError: there is no home directory to keep it in, or no working directory.
-    """
+
+def cache_path() -> Path:
+    """Returns the directory of all builds, `$OVERLAP_TRAIN_CACHE_DIR` or the user's cache; makes nothing."""
     try:
         directory = convolution_builds()
     except OSError as error:
@@ -52,11 +68,7 @@ def cache_path() -> Path:
 
 
 def cache_directory() -> Path:
-    """Returns the directory of all builds, made if need be.
-
-    Raises:
-        NativeUnavailableError: it cannot be made, or somebody else could write to it.
-    """
+    """Returns the directory of all builds, made if need be."""
     directory = cache_path()
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -83,11 +95,7 @@ def _check_private(path: Path) -> None:
 
 
 def cached_library(key: str) -> Path | None:
-    """Returns the library built under `key`, if it is there, to be read, ours and whole.
-
-    Raises:
-        NativeUnavailableError: it is there, but not ours alone.
-    """
+    """Returns the library built under `key`, if it is there, to be read, ours and whole."""
     root = cache_path()
     directory = root / key
     library, manifest = directory / LIBRARY_NAME, directory / MANIFEST
@@ -127,11 +135,7 @@ def locked(path: Path, *, limit_s: float) -> contextlib.ExitStack:
 
 
 def install(library: Path, directory: Path, key: str) -> Path:
-    """Moves a finished library into the cache; the manifest goes last and makes it valid.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Moves a finished library into the cache; the manifest goes last and makes it valid."""
     directory.mkdir(mode=0o700, exist_ok=True)
     library.chmod(0o700)
     digest = hashlib.sha256(_read(library, _MOST_LIBRARY_BYTES)).hexdigest()

@@ -14,14 +14,7 @@ __all__ = ["filter_gradient", "forward", "input_gradient"]
 
 
 def forward(x: tf.Tensor, filters: tf.Tensor, bias: tf.Tensor | None, *, relu: bool) -> tf.Tensor:
-    """Computes [batch, height, width, out_channels].
-
-    Args:
-        x: [batch, height, width, in_channels], of which at most the batch is unknown.
-        filters: [1, 1, in_channels, out_channels].
-        bias: [out_channels], or None.
-        relu: whether a ReLU follows.
-    """
+    """Computes [batch, height, width, out_channels] from filters [1, 1, in_channels, out_channels]."""
     y = tf.matmul(_rows(x), _matrix(filters))
     if bias is not None:
         y = tf.nn.bias_add(y, bias)

@@ -68,12 +68,7 @@ def only_known(missing: set[ConvKey]) -> contextlib.ExitStack:
 
 
 def choose(key: ConvKey, compute: Callable[[str], Callable[..., tf.Tensor]]) -> str:
-    """The algorithm for one shape, timed now if it never was. Any thread; also while a function is traced.
-
-    Args:
-        key: the convolution.
-        compute: gives, for an algorithm, the function of the operands (see `operands`) that computes it.
-    """
+    """The algorithm for one shape, timed now if it never was. Any thread; also while a function is traced."""
     if 0 in key.input_shape or 0 in key.output_shape:
         # Nothing to time; and TensorFlow's oneDNN kernel gives an empty batch a wrong number of channels.
         return "direct"

@@ -79,11 +79,7 @@ def _path() -> Path | None:
 
 
 def _timing(row: Any) -> Timing:
-    """Returns what a row of the file says.
-
-    Raises:
-        ValueError, LookupError, TypeError, OverflowError: this was not written here.
-    """
+    """Returns what a row of the file says."""
     key = row["key"]
     convolution = ConvKey(
         _one_of(DIRECTIONS, key["direction"]),

@@ -35,36 +35,19 @@ _REMEDY = (
 
 @dataclass(frozen=True)
 class Toolchain:
-    """The programs that a build needs.
-
-    Attributes:
-        cmake: path of CMake, 3.24 or newer.
-        generator: CMake's generator, "Ninja" or "Unix Makefiles".
-        ninja: path of Ninja, or None to use make.
-        compiler: path of the C++ compiler, or of what launches it, such as ccache.
-        compiler_version: its whole `--version` output.
-        nvcc: path of CUDA's compiler, or None for a build without CUDA.
-        compiler_arguments: what `$CXX` has behind the program, such as `g++` behind `ccache`.
-    """
+    """The programs that a build needs."""
 
     cmake: str
     generator: str
     ninja: str | None
     compiler: str
-    compiler_version: str
+    compiler_version: str  # its whole `--version` output
     nvcc: str | None
-    compiler_arguments: tuple[str, ...] = ()
+    compiler_arguments: tuple[str, ...] = ()  # such as `g++` behind the compiler `ccache`
 
 
 def find_toolchain(*, cuda: bool = False) -> Toolchain:
-    """Finds CMake, a build program and a compiler.
-
-    Args:
-        cuda: whether nvcc is needed too.
-
-    Raises:
-        NativeUnavailableError: something is missing or does not run; the message names it and the remedy.
-    """
+    """Finds CMake, a build program and a compiler; raises NativeUnavailableError, naming what is missing."""
     compiler, *arguments = _find_compiler()
     cmake = _find_program("cmake")
     ninja = _find_program("ninja")
@@ -172,18 +155,7 @@ def run_limited(
     take: Callable[[bytes], None],
     environment: Mapping[str, str] | None = None,
 ) -> int:
-    """Runs a program, with all that it starts, for so long at most; returns its exit status.
-
-    Args:
-        command: the program and its arguments; no shell is involved.
-        limit_s: after which it is killed.
-        take: called with each piece of what it prints; what this raises ends the program.
-        environment: in which it runs; this process's if None.
-
-    Raises:
-        OSError: it cannot be started.
-        TimeoutError: it took too long.
-    """
+    """Runs a program, with all that it starts, for so long at most; returns its exit status."""
     deadline_s = time.monotonic() + limit_s
     process = subprocess.Popen(
         command,

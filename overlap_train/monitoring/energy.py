@@ -1,10 +1,13 @@
-"""Energy that the machine's own counters measured, and "unavailable" with the reason where it has none.
+"""Energy that the machine's own counters measured, and the reason for each kind that it lacks.
+
+    NVML  energy of each NVIDIA GPU since the driver was loaded (Volta and newer), in mJ
+    RAPL  energy of each CPU package, from the kernel's powercap interface, in µJ, wrapping around
 
 No power is ever guessed from a data sheet. Counters tick every 10 to 100 ms and the machine's own consumption
 drifts, so that a window is at least ten seconds long; `measure` repeats the work until it is, and subtracts
 what the idle machine takes, measured over an equal window before.
 
-A measurement belongs to the thread that made it, as its counters do.
+A measurement and its counters belong to the thread that made them.
 """
 
 from __future__ import annotations
@@ -12,22 +15,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-
-from overlap_train.monitoring.energy_counters import (
-    EnergyCounter,
-    JetsonRails,
-    Nvml,
-    Rapl,
-    Unavailable,
-    find_counters,
-)
+from pathlib import Path
+from typing import Any, Protocol
 
 __all__ = [
     "MINIMUM_WINDOW_S",
     "EnergyCounter",
     "EnergyReading",
-    "JetsonRails",
     "Nvml",
     "Rapl",
     "Unavailable",
@@ -36,6 +30,7 @@ __all__ = [
 ]
 
 MINIMUM_WINDOW_S = 10.0
+_POWERCAP = Path("/sys/class/powercap")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +59,110 @@ class EnergyReading:
         return self.net_j / self.runs / 3.6
 
 
-class _Counters:
-    """Closes counters at the end of a with statement."""
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """Says why a machine cannot measure energy with one kind of counter.
 
-    def __init__(self, counters: Sequence[EnergyCounter]) -> None:
-        self._counters = counters
+    Attributes:
+        source: "NVML" or "RAPL".
+        reason: what is missing, and where known what to do.
+    """
 
-    def __enter__(self) -> Sequence[EnergyCounter]:
-        return self._counters
+    source: str
+    reason: str
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        for counter in self._counters:
-            counter.close()
+
+class EnergyCounter(Protocol):
+    """A counter that only grows.
+
+    Attributes:
+        source: what it counts, in words.
+    """
+
+    source: str
+
+    def read_j(self) -> float:
+        """Return joules since some fixed moment."""
+        ...
+
+
+class Nvml:
+    """Energy of one NVIDIA GPU."""
+
+    def __init__(self, index: int, nvml: Any) -> None:
+        self._nvml = nvml
+        self._handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        self.source = f"NVML GPU {index}"
+        self.read_j()
+
+    def read_j(self) -> float:
+        """Return the joules counted so far."""
+        return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1e3
+
+
+class Rapl:
+    """Energy of one CPU package.
+
+    Args:
+        zone: a directory of powercap with `energy_uj` and `max_energy_range_uj`.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+
+    def __init__(self, zone: Path) -> None:
+        self._file = zone / "energy_uj"
+        self._range_uj = int((zone / "max_energy_range_uj").read_text())
+        self._last_uj = int(self._file.read_text())
+        self._sum_uj = 0
+        self.source = f"RAPL {(zone / 'name').read_text().strip()}"
+
+    def read_j(self) -> float:
+        """Return joules since this object was made; call it at least once in each wrap-around (minutes)."""
+        now = int(self._file.read_text())
+        self._sum_uj += (now - self._last_uj) % (self._range_uj + 1)
+        self._last_uj = now
+        return self._sum_uj / 1e6
+
+
+def find_counters(*, powercap: Path = _POWERCAP) -> tuple[list[EnergyCounter], list[Unavailable]]:
+    """Return the counters of this machine, and for each kind that it lacks the reason."""
+    counters: list[EnergyCounter] = []
+    missing: list[Unavailable] = []
+    for found in (_find_nvml(), _find_rapl(powercap)):
+        if isinstance(found, Unavailable):
+            missing.append(found)
+        else:
+            counters += found
+    return counters, missing
+
+
+def _find_nvml() -> list[EnergyCounter] | Unavailable:
+    try:
+        import pynvml
+    except ImportError:
+        return Unavailable("NVML", "the package nvidia-ml-py is not installed")
+    try:
+        pynvml.nvmlInit()
+        counters: list[EnergyCounter] = [Nvml(index, pynvml) for index in range(pynvml.nvmlDeviceGetCount())]
+    except pynvml.NVMLError as error:
+        return Unavailable("NVML", str(error))
+    return counters or Unavailable("NVML", "the driver shows no GPU")
+
+
+def _find_rapl(powercap: Path) -> list[EnergyCounter] | Unavailable:
+    # Zones with two numbers are parts of a package, whose energy would be counted twice.
+    zones = [zone for zone in sorted(powercap.glob("*rapl*:*")) if zone.name.count(":") == 1]
+    if not zones:
+        return Unavailable("RAPL", f"{powercap} has no RAPL zone: a virtual machine, or a kernel without it")
+    try:
+        return [Rapl(zone) for zone in zones]
+    except PermissionError:
+        return Unavailable(
+            "RAPL", f"{zones[0] / 'energy_uj'} is readable by root only: run as root, or chmod it"
+        )
+    except (OSError, ValueError) as error:
+        return Unavailable("RAPL", f"{zones[0]} cannot be read: {error}")
 
 
 def measure(
@@ -98,7 +180,7 @@ def measure(
     Args:
         work: does one run, and returns when it is done, on the device too.
         window_s: at least `MINIMUM_WINDOW_S`.
-        counters: those to read, which stay open; all of this machine if None.
+        counters: those to read; all of this machine if None.
         clock: returns seconds; for tests.
         sleep: waits for some seconds; for tests.
 
@@ -111,25 +193,14 @@ def measure(
     """
     if not window_s >= MINIMUM_WINDOW_S:
         raise ValueError(f"window_s must be at least {MINIMUM_WINDOW_S}, got {window_s}: counters are coarse")
-    if counters is not None:
-        return _measure(work, window_s, counters, clock, sleep), []
-    found, missing = find_counters()
-    with _Counters(found):
-        return _measure(work, window_s, found, clock, sleep), missing
-
-
-def _measure(
-    work: Callable[[], object],
-    window_s: float,
-    counters: Sequence[EnergyCounter],
-    clock: Callable[[], float],
-    sleep: Callable[[float], None],
-) -> list[EnergyReading]:
+    missing: list[Unavailable] = []
+    if counters is None:
+        counters, missing = find_counters()
     if not counters:
-        return []
-    idle_s, idle_j = _window(lambda: sleep(window_s), 0.0, counters, clock)[1:]
+        return [], missing
+    _, idle_s, idle_j = _window(lambda: sleep(window_s), 0.0, counters, clock)
     runs, seconds, joules = _window(work, window_s, counters, clock)
-    return [
+    readings = [
         EnergyReading(
             source=counter.source,
             runs=runs,
@@ -140,6 +211,7 @@ def _measure(
         )
         for counter, total_j, baseline_j in zip(counters, joules, idle_j, strict=True)
     ]
+    return readings, missing
 
 
 def _window(
@@ -150,11 +222,9 @@ def _window(
 ) -> tuple[int, float, list[float]]:
     """Repeat work until a window is over; returns the runs, the seconds and the joules of each counter."""
     before = [counter.read_j() for counter in counters]
-    begin, runs = clock(), 0
-    while True:
+    begin, runs, seconds = clock(), 0, 0.0
+    while runs == 0 or seconds < window_s:
         work()
         runs += 1
         seconds = clock() - begin
-        if seconds >= window_s:
-            break
     return runs, seconds, [counter.read_j() - old for counter, old in zip(counters, before, strict=True)]

@@ -95,14 +95,7 @@ class LiveLine:
         self._bar: _Bar | None = None
 
     def draw(self, head: str, step: int, steps: int | None, tail: Sequence[str]) -> None:
-        """Draw the line.
-
-        Args:
-            head: what stands before the bar.
-            step: how many are done.
-            steps: of how many; None where unknown.
-            tail: what stands behind the bar, the most important first; what does not fit is left out.
-        """
+        """Draw the line; of `tail`, the most important first, what does not fit is left out."""
         if self._bar is None:
             self._bar = _Bar(file=self._stream, dynamic_ncols=True, leave=False, bar_format="{desc}")
         bar = self._bar

@@ -14,19 +14,11 @@ __all__ = ["Bar", "merged_bars", "thread_order"]
 
 @dataclass(slots=True)
 class Bar:
-    """One rectangle to draw: a span, or neighbours of one name and epoch that run together.
-
-    Attributes:
-        name: of its spans.
-        epoch: of its spans.
-        depth: how many spans of the same thread it lies inside.
-        start_s: when the first began.
-        end_s: when the last ended.
-    """
+    """One rectangle to draw: a span, or neighbours of one name and epoch that run together."""
 
     name: str
     epoch: int | None
-    depth: int
+    depth: int  # how many spans of the same thread it lies inside
     start_s: float
     end_s: float
 
@@ -44,10 +36,6 @@ def merged_bars(spans: Iterable[Span], *, pixel_s: float) -> dict[str, list[Bar]
 
     Neighbours of one name and epoch become one bar where the gap between them is narrower than a pixel:
     the picture is the same, and many short spans cost no more than the pixels that they cover.
-
-    Args:
-        spans: in any order.
-        pixel_s: the seconds that a pixel stands for; 0 merges nothing but what touches.
 
     Returns:
         The bars of each thread, in order of start, outer ones before the inner.

@@ -12,7 +12,6 @@ TensorFlow, which `MultiModelScheduler` imports on first use.
 
 from __future__ import annotations
 
-from overlap_train._support.moved import moved_names
 from overlap_train.scheduling.costs.model import CostModel
 from overlap_train.scheduling.graph.devices import Device, Platform, Transfer
 from overlap_train.scheduling.policies.base import Policy
@@ -36,23 +35,3 @@ __all__ = [
     "Transfer",
     "simulate",
 ]
-
-_MOVED = {
-    "costs.model": ("Costs", "FixedCosts"),
-    "graph.layers": ("REQUEST", "Layer", "LayerGraph", "Port", "Work"),
-    "graph.requests": ("Job", "Request"),
-    "policies.fixed": ("CpuOnly", "GpuOnly", "Paper"),
-    "policies.planned": ("EarliestFinish", "Heft", "Oracle", "make_policy"),
-    "runtime.accounts": ("DeviceAccount", "ModelStatistics"),
-    "runtime.controller": ("LayerController", "SyncChecker"),
-    "runtime.distributor": ("LayerDistributor",),
-    "runtime.engine": ("LayerWorker",),
-    "runtime.job_queue": ("JobQueue",),
-    "simulation": ("Simulation",),
-}
-
-__getattr__ = moved_names(
-    __name__,
-    {name: f"{__name__}.{home}.{name}" for home, names in _MOVED.items() for name in names}
-    | {"Statistics": f"{__name__}.runtime.accounts.SchedulerStatistics"},
-)

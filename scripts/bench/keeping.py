@@ -3,7 +3,7 @@
     python -m scripts.bench.keeping --repeats 5
 
 Both train on the same batches with a ReduceLROnPlateau and one batch of validation. In step
-(`replay_bytes=0`) nothing is kept. The seconds of the processors tell more than the clock where others use
+(`keep_bytes=0`) nothing is kept. The seconds of the processors tell more than the clock where others use
 the machine.
 """
 
@@ -66,7 +66,7 @@ def measure(shape: tuple[int, ...], steps: int, epochs: int, *, keep: bool) -> t
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input(shape[1:]), keras.layers.Flatten(), keras.layers.Dense(8)])
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    policy = overlap_train.ValidationPolicy(overlap="always", replay_bytes=1 << 30 if keep else 0)
+    policy = overlap_train.ValidationPolicy(overlap="always", keep_bytes=1 << 30 if keep else 0)
     trainer, clock = overlap_train.Trainer(model, validation=policy), _Clock()
     trainer.fit(
         _batches(shape),

@@ -90,7 +90,6 @@ class _Way:
 def _cases(threads_set: bool) -> dict[str, _Case]:
     plain = ExecutionPlan(jit=False, batch_splits=1, kernels="keras")
     ours = {
-        "eager": ExecutionPlan(loop="eager"),
         "iterator": replace(plain, loop="iterator"),
         "in_memory": plain,
     }
@@ -143,7 +142,7 @@ def _our_way(case: _Case, plan: ExecutionPlan) -> _Way:
         find_fast=functools.cache(lambda: find_fast_kernels(model, build=True)),
     )
     cursor = Cursor(feed, None)
-    steps = case.steps if plan.loop != "eager" else max(1, case.steps // _SLOWER)
+    steps = case.steps
     loops: list[Loop] = []
 
     def run() -> None:

@@ -188,4 +188,4 @@ def test_the_console_script_is_this_function():
 
 def test_without_a_command_all_of_them_are_listed(capsys):
     assert main([]) == 2
-    assert {"doctor", "explain", "estimate", "build", "compare"} <= set(capsys.readouterr().err.split())
+    assert {"doctor", "explain", "build", "compare"} <= set(capsys.readouterr().err.split())

@@ -137,3 +137,16 @@ def test_what_the_look_raises_is_raised_whatever_the_script_does_about_it(script
     with pytest.raises(UsageError, match="it would raise"):
         first_fit(script(body), [], look)
     assert len(looks) == 1
+
+
+def test_another_backend_is_refused_by_name(script, monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    with pytest.raises(UsageError, match=r"the backend 'jax'.*set KERAS_BACKEND=tensorflow"):
+        first_fit(script("raise SystemExit"), [], kept)
+
+
+def test_a_backend_that_the_script_asks_for_is_refused_by_name(script, monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "tensorflow")  # put back behind what the script sets
+    head = 'import os\nos.environ["KERAS_BACKEND"] = "jax"\n' + HEAD
+    with pytest.raises(UsageError, match="the backend 'jax'"):
+        first_fit(script("model.fit(x, x[:, :1])", head), [], kept)

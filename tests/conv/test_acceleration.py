@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from overlap_train.conv import accelerate, report, selection
-from overlap_train.conv.acceleration import acceleration_report, decelerate
+from overlap_train.conv.acceleration import acceleration_report
 
 pytestmark = pytest.mark.usefixtures("native")
 
@@ -133,13 +133,6 @@ def test_report_shows_what_each_layer_gained(capsys) -> None:
     for rows in timings.values():
         assert [row.key.direction for row in rows] == ["forward", "input_gradient", "filter_gradient"]
     assert "tf.nn" in capsys.readouterr().out
-
-
-def test_decelerate_undoes_it() -> None:
-    model = decelerate(accelerate(sequential(), verbose=0))
-    selection.clear_timings()
-    model(IMAGES)
-    assert report() == ()
 
 
 def test_xla_is_refused_before_it_fails() -> None:

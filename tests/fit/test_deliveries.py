@@ -118,16 +118,6 @@ def test_the_training_stops_when_an_epoch_was_told_so_or_a_delivery_says_it():
     assert scene.deliveries.stops
 
 
-def test_the_last_epoch_is_validated_whatever_waits():
-    scene = Scene(epochs=3, backlog="skip", max_lag=1)
-    scene.train(0, 1, 2, ends=False)
-    assert list(scene.runner.futures) == [0, 2]
-    scene = Scene(epochs=9, backlog="skip", max_lag=1)
-    scene.train(0, ends=False)
-    scene.train(1, stops=True, ends=False)
-    assert list(scene.runner.futures) == [0, 1]
-
-
 class Full:
     """As full as a test says; all else is a feed's."""
 
@@ -155,7 +145,7 @@ def test_room_for_batches_is_waited_for_and_said_once():
     assert scene.delivery.epochs == [0, 1]
     (said,) = scene.progress.messages
     assert said.startswith("waiting for validations")
-    assert "ValidationPolicy.replay_bytes" in said
+    assert "ValidationPolicy.keep_bytes" in said
     forgotten = len(scene.cursor.feed.forgotten)
     scene.cursor.feed._full = [False]
     assert not scene.deliveries.make_room()
@@ -266,8 +256,8 @@ def test_an_epoch_of_a_checkpoint_is_validated_again():
         ("block", True, True, True),
         ("block", False, True, False),
         ("block", False, False, True),
-        ("skip", True, True, False),
-        ("skip", True, False, True),
+        ("latest", True, True, False),
+        ("latest", True, False, True),
     ],
 )
 def test_a_checkpoint_between_steps_needs_data_that_goes_back_to_all_that_waits(

@@ -222,7 +222,7 @@ class Found:
             begin_epoch(3)
         self.place.set(5.0)
         self.place.history.epoch, self.place.history.history = [0, 1, 2], {"loss": [3.0, 2.0, 1.0]}
-        cursor.restore(CursorState(3, 4, False, 3, data={"seed": 17, "order": [0]}))
+        cursor.restore(CursorState(3, 4, False, 3, data={"seed": None, "own_seed": 17, "variables": [0]}))
         return StartPoint(3, 12, False, {"loss": 1.0}, 1, cursor.state())
 
 
@@ -257,7 +257,7 @@ def test_all_hosts_draw_the_rows_under_the_seed_of_the_chiefs_checkpoint(places,
     recalled = []
     monkeypatch.setattr(ArrayFeed, "recall", lambda feed, *told: recalled.append(told))
     started(places)
-    assert recalled == [(3, {"seed": 17})]  # by the host that is not the chief
+    assert recalled == [(3, {"seed": None, "own_seed": 17})]  # by the host that is not the chief
 
 
 def test_without_a_checkpoint_all_begin_anew(places):

@@ -41,7 +41,8 @@ def test_a_test_function_of_the_users_own_is_told_from_keras_s():
 def evaluations(model, data, callbacks=(), **options):
     listed = keras.callbacks.CallbackList(callbacks, model=model)
     for _ in range(2):
-        yield keras_evaluation.evaluate_as_in_fit(model, data, callbacks=listed, **options)
+        logs, _ = keras_evaluation.evaluate_as_in_fit(model, data, callbacks=listed, **options)
+        yield logs
 
 
 def test_a_validation_by_the_models_own_evaluate_is_that_of_fit():

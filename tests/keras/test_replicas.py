@@ -59,7 +59,7 @@ def test_losses_take_the_logits_that_are_set_instead_of_the_output():
 
 def test_losses_are_not_scaled_in_the_block_and_only_on_this_thread():
     """`scale_loss_for_distribution`, looked up in its module by all of Keras's losses."""
-    module = keras_replicas.keras_loss
+    module = keras_replicas.loss_module
     stock = module.scale_loss_for_distribution
     elsewhere = []
     with keras_replicas.unscaled_losses():

@@ -1,4 +1,6 @@
-"""Energy of work, by counters that are made up; no figure here is a measurement."""
+"""Energy of work, by counters and files that are made up; no figure here is a measurement."""
+
+from __future__ import annotations
 
 import pytest
 
@@ -26,9 +28,6 @@ class Counter:
 
     def read_j(self):
         return self._clock() * self.watts + self.extra_j
-
-    def close(self):
-        pass
 
 
 def test_idle_is_subtracted_and_short_work_repeated():
@@ -58,3 +57,66 @@ def test_without_a_counter_nothing_is_run_and_nothing_estimated():
         raise AssertionError("must not run")
 
     assert energy.measure(work, counters=[]) == ([], [])
+
+
+def zone(root, name, energy_uj, range_uj=1000):
+    directory = root / name
+    directory.mkdir(parents=True)
+    (directory / "name").write_text("package-0\n")
+    (directory / "energy_uj").write_text(f"{energy_uj}\n")
+    (directory / "max_energy_range_uj").write_text(f"{range_uj}\n")
+    return directory
+
+
+def test_rapl_survives_a_wrap_around(tmp_path):
+    directory = zone(tmp_path, "intel-rapl:0", 990)
+    counter = energy.Rapl(directory)
+    (directory / "energy_uj").write_text("10")
+    assert counter.read_j() == pytest.approx(21e-6)
+    (directory / "energy_uj").write_text("15")
+    assert counter.read_j() == pytest.approx(26e-6)
+    assert counter.source == "RAPL package-0"
+
+
+def test_parts_of_a_package_are_not_counted_twice(tmp_path):
+    zone(tmp_path, "intel-rapl:0", 1)
+    zone(tmp_path, "intel-rapl:0:0", 1)
+    counters, missing = energy.find_counters(powercap=tmp_path)
+    assert [counter.source for counter in counters if counter.source.startswith("RAPL")] == ["RAPL package-0"]
+    assert "RAPL" not in [entry.source for entry in missing]
+
+
+def reason_for_rapl(root):
+    _, missing = energy.find_counters(powercap=root)
+    return next(entry.reason for entry in missing if entry.source == "RAPL")
+
+
+def test_a_missing_counter_is_told_with_its_reason(tmp_path):
+    assert "no RAPL zone" in reason_for_rapl(tmp_path)
+
+
+def test_an_unreadable_counter_is_told(tmp_path):
+    (zone(tmp_path, "intel-rapl:0", 1) / "energy_uj").write_text("not a number")
+    assert "cannot be read" in reason_for_rapl(tmp_path)
+
+
+def test_a_counter_for_root_only_is_told(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError
+
+    zone(tmp_path, "intel-rapl:0", 1)
+    monkeypatch.setattr(energy.Rapl, "__init__", refuse)
+    assert "root only" in reason_for_rapl(tmp_path)
+
+
+def test_nvml_counts_millijoules():
+    class Library:
+        def nvmlDeviceGetHandleByIndex(self, index):
+            return index
+
+        def nvmlDeviceGetTotalEnergyConsumption(self, handle):
+            return 1500
+
+    counter = energy.Nvml(0, Library())
+    assert counter.read_j() == 1.5
+    assert counter.source == "NVML GPU 0"

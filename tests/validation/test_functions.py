@@ -303,19 +303,6 @@ def test_on_error_warn_leaves_the_value_out():
     assert trainer.model.history.history["val_score"] == [4.0, 12.0]
 
 
-def test_on_error_retry_calls_it_again_with_the_same_snapshot():
-    calls = []
-
-    def second_time(model):
-        calls.append(int(model.optimizer.iterations))
-        if len(calls) == 1:
-            raise RuntimeError("once")
-        return 1.0
-
-    fit(simple(), {"score": second_time}, epochs=1, on_error="retry")
-    assert calls == [4, 4]
-
-
 @pytest.mark.parametrize(
     "value",
     [None, "0.5", [0.5], np.zeros(2), 1j, {"a": None}, {1: 2.0}, {"": 1.0}, {"a": {"b": [1]}}, int],

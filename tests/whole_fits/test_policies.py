@@ -13,7 +13,7 @@ from overlap_train.errors import (
     ValidationTimeoutError,
     ValidationWorkerError,
 )
-from tests.networks import arrays, assert_same_history
+from tests.networks import arrays
 from tests.pools import sequential
 
 VALIDATION = arrays(40, 1)
@@ -87,19 +87,6 @@ def test_warn_leaves_the_epoch_without_its_validation():
     assert [account.skipped for account in trainer.accounts] == [True, False, False]
 
 
-def test_retry_evaluates_the_same_snapshot_once_more():
-    policy = ValidationPolicy(on_error="retry")
-    expected = Trainer(sequential()).fit(*arrays(), epochs=2, validation_data=failing(0), verbose=0)
-    actual = Trainer(sequential(), validation=policy).fit(
-        *arrays(), epochs=2, validation_data=failing(1), verbose=0
-    )
-    assert_same_history(actual.history, expected.history)
-    with pytest.raises(ValidationWorkerError):
-        Trainer(sequential(), validation=policy).fit(
-            *arrays(), epochs=2, validation_data=failing(99), verbose=0
-        )
-
-
 def test_several_validation_sets_by_name():
     x, y = VALIDATION
     noisy = tf.data.Dataset.from_tensor_slices((x + 1.0, y)).batch(7)
@@ -144,19 +131,19 @@ BAD = [
     (ValidationPolicy, dict(max_lag=-1), ValueError, "max_lag must be at least 0; got -1"),
     (ValidationPolicy, dict(max_lag=True), TypeError, "max_lag must be an int"),
     (ValidationPolicy, dict(overlap="never"), ValueError, "overlap must be one of 'auto', 'always'"),
-    (ValidationPolicy, dict(backlog="drop"), ValueError, "backlog must be one of 'block', 'skip', 'latest'"),
+    (ValidationPolicy, dict(backlog="drop"), ValueError, "backlog must be one of 'block', 'latest'"),
     (ValidationPolicy, dict(on_change="undo"), ValueError, "on_change must be one of 'rollback', 'continue'"),
     (
         ValidationPolicy,
         dict(on_error="ignore"),
         ValueError,
-        "on_error must be one of 'raise', 'warn', 'retry'",
+        "on_error must be one of 'raise', 'warn'",
     ),
     (ValidationPolicy, dict(timeout_s=0), ValueError, "timeout_s must be positive"),
     (ValidationPolicy, dict(timeout_s="1"), TypeError, "timeout_s must be a number of seconds"),
     (ValidationPolicy, dict(every_steps=0), ValueError, "every_steps must be at least 1"),
     (ValidationPolicy, dict(sanity_check=2), TypeError, "sanity_check must be True or False"),
-    (ValidationPolicy, dict(cache_bytes=-1), ValueError, "cache_bytes must be at least 0"),
+    (ValidationPolicy, dict(keep_bytes=-1), ValueError, "keep_bytes must be at least 0"),
     (ValidationSet, dict(data=VALIDATION, freq=0), ValueError, "freq must be at least 1; got 0"),
     (ValidationSet, dict(data=VALIDATION, freq=[1, 0]), ValueError, "freq must be at least 1; got 0"),
     (ValidationSet, dict(data=VALIDATION, steps=0), ValueError, "steps must be at least 1; got 0"),

@@ -45,11 +45,7 @@ class WorkRegression:
 
     @classmethod
     def fit(cls, samples: Sequence[tuple[Work, float]]) -> WorkRegression:
-        """Fit to (work, seconds) pairs of one device.
-
-        Raises:
-            ValueError: no samples.
-        """
+        """Fit to (work, seconds) pairs of one device."""
         if not samples:
             raise ValueError("a regression needs at least one profiled layer, got none")
         if len(samples) > cls._MAX_SAMPLES:

@@ -43,27 +43,16 @@ _KIND_OF = {name: kind for kind, names in _KINDS for name in names}
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a layer, or a piece of one.
+    """One call of a layer, or a piece of one."""
 
-    Attributes:
-        name: of the layer; repeats where a layer is called again.
-        operation: the layer.
-        inputs: the symbolic tensors that it reads.
-        outputs: those that it makes.
-        work: what it costs for one example.
-        run: makes values of `outputs` from those of `inputs`, as in inference.
-        alone: not to be merged with its neighbours.
-        whole: for a call that joins pieces, the call that they were cut from.
-    """
-
-    name: str
+    name: str  # of the layer; repeats where a layer is called again
     operation: Any
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
-    work: Work
+    work: Work  # for one example
     run: Callable[[Sequence[Any]], Sequence[Any]]
-    alone: bool = False
-    whole: Call | None = None
+    alone: bool = False  # not to be merged with its neighbours
+    whole: Call | None = None  # of a call that joins pieces: the call that they were cut from
 
 
 def calls_of(functional: Any) -> list[Call]:

@@ -64,11 +64,7 @@ def _value(variable: Any) -> np.ndarray:
 
 
 def cut_call(call: Call, pieces: int) -> list[Call]:
-    """Cut a call of a large layer.
-
-    Args:
-        call: of any layer.
-        pieces: how many at most.
+    """Cut a call of a large layer into at most `pieces`.
 
     Returns:
         The pieces and the call that joins them, whose `whole` is the call itself. Or only the call, if it is
@@ -109,12 +105,7 @@ def _bounds(length: int, pieces: int) -> list[int]:
 
 
 class _Cut(ABC):
-    """A call of a layer, cut at some bounds of one of its dimensions.
-
-    Args:
-        call: of the layer.
-        bounds: where the pieces begin, and the end.
-    """
+    """A call of a layer, cut at some bounds of one of its dimensions."""
 
     join: str
     """What the join does, in a word that goes into its name."""

@@ -31,25 +31,15 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a layer does, in quantities that do not depend on a device.
+    """What a layer does, in quantities that do not depend on a device."""
 
-    Attributes:
-        kind: "conv", "depthwise", "dense", "norm", "activation", "pool", "merge", "reshape", ...
-        flops: floating-point operations for `batch` examples; a multiply-add counts two.
-        moved_bytes: activations read and written.
-        weight_bytes: parameters read; they do not grow with the batch.
-        batch: the number of examples that the figures are for.
-        operations: kernels launched; a merged segment has the sum of its parts.
-        parts: the works that were merged into this one, empty for a single layer.
-    """
-
-    kind: str
-    flops: float = 0.0
-    moved_bytes: float = 0.0
-    weight_bytes: float = 0.0
+    kind: str  # "conv", "depthwise", "dense", "norm", "activation", "pool", "merge", "reshape", ...
+    flops: float = 0.0  # for `batch` examples; a multiply-add counts two
+    moved_bytes: float = 0.0  # activations read and written
+    weight_bytes: float = 0.0  # parameters read; they do not grow with the batch
     batch: int = 1
-    operations: int = 1
-    parts: tuple[Work, ...] = ()
+    operations: int = 1  # kernels launched; a merged segment has the sum of its parts
+    parts: tuple[Work, ...] = ()  # what was merged into this one
 
     def single_parts(self) -> tuple[Work, ...]:
         """Return the parts that were merged, or the work itself."""
@@ -74,26 +64,15 @@ def merge_work(works: Sequence[Work]) -> Work:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One node: a layer of the network or several neighbours merged into a segment.
-
-    Attributes:
-        name: unique in its graph.
-        work: what it costs.
-        inputs: the tensors that it reads, in the order that `run` takes them.
-        output_bytes: the size of each output for `work.batch` examples.
-        runs: the callable that computes the layer, by the name or the kind of a device. The simulator
-            needs none.
-        alone: not to be merged with its neighbours, which are meant to run at the same time.
-        whole: for a layer that joins what pieces of a layer made: the same outputs from the layer in one
-            piece, which may run instead of the pieces and the join. It has a name of its own.
-    """
+    """One node: a layer of the network or several neighbours merged into a segment."""
 
     name: str
     work: Work
     inputs: tuple[Port, ...]
-    output_bytes: tuple[int, ...] = (0,)
-    runs: Mapping[str, Run] = field(default_factory=dict)
-    alone: bool = False
+    output_bytes: tuple[int, ...] = (0,)  # for `work.batch` examples
+    runs: Mapping[str, Run] = field(default_factory=dict)  # by the name or the kind of a device
+    alone: bool = False  # not to be merged with its neighbours
+    # Of a layer that joins pieces: the layer in one piece, which may run instead of the pieces and the join.
     whole: Layer | None = None
 
     def ports(self) -> tuple[Port, ...]:
@@ -106,18 +85,7 @@ def _size(name: str, value: object) -> int:
 
 
 class LayerGraph:
-    """A directed acyclic graph of layers in topological order.
-
-    Args:
-        layers: each may read only layers before it.
-        outputs: the tensors that a request returns.
-        input_bytes: the size of each tensor that a request brings.
-        name: of the network, for messages and traces.
-
-    Raises:
-        TypeError: an argument has the wrong type.
-        ValueError: no layers, names that repeat, or a port that names nothing before its reader.
-    """
+    """A directed acyclic graph of layers in topological order."""
 
     def __init__(
         self,

@@ -20,23 +20,14 @@ _SPECS = "pass input_specs=(tf.TensorSpec(...),)"
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """The inputs of a model, flat, in Keras's order.
-
-    Attributes:
-        specs: shape, with None for the batch, and dtype of each.
-        names: of each; empty where the model gives none.
-        optional: for each, whether None may be passed for it.
-        structure: the symbolic inputs as they are nested; None if the model does not say.
-        adjusts_rank: whether the last dimension may be left out, or added, where it is 1.
-        keeps_dtypes: whether custom code sees the inputs, and so their dtypes.
-    """
+    """The inputs of a model, flat, in Keras's order."""
 
     specs: tuple[tf.TensorSpec, ...]
     names: tuple[str, ...] = ()
     optional: tuple[bool, ...] = ()
-    structure: Any = None
-    adjusts_rank: bool = False
-    keeps_dtypes: bool = False
+    structure: Any = None  # the symbolic inputs as they are nested
+    adjusts_rank: bool = False  # the last dimension may be left out, or added, where it is 1
+    keeps_dtypes: bool = False  # custom code sees the dtypes
 
     @property
     def varies(self) -> bool:
@@ -44,16 +35,7 @@ class ModelInputs:
         return self.keeps_dtypes or any(self.optional)
 
     def flatten(self, model: str, x: Any) -> tuple[Any, ...]:
-        """Return what a user passes as arrays with the batch first, None for what is left out.
-
-        Args:
-            model: its name, for messages.
-            x: as for a call of the model.
-
-        Raises:
-            TypeError: text for numbers, or numbers for text.
-            ValueError: another number of inputs, a missing one, or batches of several sizes.
-        """
+        """Return what a user passes as arrays with the batch first, None for what is left out."""
         flat = keras.tree.flatten(self._in_order(model, x))
         if len(flat) != len(self.specs):
             listed = isinstance(x, (list, tuple))
@@ -128,16 +110,7 @@ class ModelInputs:
 
 
 def inputs_of(model: keras.Model, specs: Sequence[tf.TensorSpec], name: str) -> ModelInputs:
-    """Return what a model takes.
-
-    Args:
-        model: any Keras model.
-        specs: of its inputs; empty where the model knows them.
-        name: for messages.
-
-    Raises:
-        ValueError: neither the model nor `specs` says what it takes, or it takes sparse or ragged tensors.
-    """
+    """Return what a model takes."""
     symbolic = list(getattr(model, "inputs", None) or ())
     for tensor in symbolic:
         if getattr(tensor, "sparse", False) or getattr(tensor, "ragged", False):

@@ -33,20 +33,9 @@ def split_model(
     cut: int = 1,
     only: Container[str] | None = None,
 ) -> SplitModel:
-    """Split a model into layers.
+    """Split a model into layers, and its large ones into at most `cut` pieces.
 
-    Args:
-        model: a built Keras model.
-        name: of the network; the model's own unless given.
-        input_specs: needed for a subclassed model only: the shape and dtype of each input, with None
-            for the batch.
-        cut: pieces in which large convolutions and dense layers can be run, see `cutting`; nothing is cut in
-            a model that stays whole.
-        only: the names of the layers that may be cut, as they are in the graph; every large one unless given.
-
-    Raises:
-        ValueError: `cut` below 1, a subclassed model without `input_specs`, or a Sequential one that is
-            not built.
+    `only` names the layers that may be cut, as they are in the graph; a subclassed model needs `input_specs`.
     """
     if cut < 1:
         raise ValueError(f"cut must be at least 1, got {cut}")
@@ -92,14 +81,7 @@ def _named_apart(calls: Sequence[Call]) -> Iterator[Call]:
 
 
 class _FunctionalSplit(SplitModel):
-    """A functional model, layer by layer.
-
-    Args:
-        functional: the model.
-        name: of the network.
-        calls: of its layers, some of them in pieces; at least one.
-        inputs: what it takes.
-    """
+    """A functional model, layer by layer."""
 
     def __init__(self, functional: Any, name: str, calls: Sequence[Call], inputs: ModelInputs) -> None:
         self._calls = calls

@@ -17,30 +17,18 @@ __all__ = ["Job", "Request", "require_priority", "urgency"]
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """One inference through one network.
-
-    Attributes:
-        number: counts requests of this scheduler from 0.
-        graph: the network.
-        inputs: the tensors that it brings.
-        arrival_s: when it was accepted, on the engine's clock.
-        priority: larger is more urgent.
-        deadline_s: when it should be done, on the engine's clock; None for whenever.
-        examples: the batch, relative to the batch that the graph's figures are for.
-        whole: for layers that join pieces, whether they run in one piece instead; set when the first piece
-            could begin.
-        on_done: called once with (request, outputs or None, error or None), on the thread that
-            finished the last job.
-    """
+    """One inference through one network."""
 
     number: int
     graph: LayerGraph
     inputs: tuple[Any, ...] = ()
-    arrival_s: float = 0.0
+    arrival_s: float = 0.0  # on the engine's clock, as is the deadline
     priority: int = 0
     deadline_s: float | None = None
-    examples: float = 1.0
+    examples: float = 1.0  # relative to the batch that the graph's figures are for
+    # Called once with (request, outputs or None, error or None), on the thread that finished the last job.
     on_done: Callable[[Request, Any, BaseException | None], None] | None = None
+    # For layers that join pieces, whether they run whole; set when the first piece could begin.
     whole: dict[int, bool] = field(default_factory=dict)
 
     def layer(self, index: int) -> Layer:
@@ -50,21 +38,7 @@ class Request:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Job:
-    """A layer of a request that is ready to run.
-
-    Attributes:
-        layer: what to run.
-        inputs: its input tensors, in order.
-        size_bytes: the bytes that these have together.
-        request: whose it is.
-        index: of the layer in the request's graph.
-        device: where the core selector put it.
-        transfer_bytes: what has to be brought to that device from others.
-        transfer_s: how long that should take.
-        predicted_s: how long it should take there, transfers included.
-        urgency_s: smaller runs first; see `urgency`.
-        rank: larger runs first among jobs that are equally urgent.
-    """
+    """A layer of a request that is ready to run."""
 
     layer: Layer
     inputs: tuple[Any, ...]
@@ -72,11 +46,11 @@ class Job:
     request: Request
     index: int
     device: Device
-    transfer_bytes: int = 0
+    transfer_bytes: int = 0  # to be brought to the device from others
     transfer_s: float = 0.0
-    predicted_s: float = 0.0
-    urgency_s: float = 0.0
-    rank: float = 0.0
+    predicted_s: float = 0.0  # transfers included
+    urgency_s: float = 0.0  # smaller runs first
+    rank: float = 0.0  # larger runs first among jobs that are equally urgent
 
 
 def require_priority(name: str, value: object) -> int:

@@ -20,24 +20,12 @@ tracing = threading.Lock()
 
 
 class SplitModel(ABC):
-    """A Keras model and its graph.
+    """A Keras model and its graph."""
 
-    Attributes:
-        graph: single layers; `runs` is empty, `function` makes them.
-        inputs: what a request has to bring.
-        varies: whether a function is traced again for inputs that are left out or of another dtype.
-    """
-
-    varies = False
+    varies = False  # whether a function is traced again for inputs left out or of another dtype
 
     def __init__(self, graph: LayerGraph, inputs: ModelInputs, outputs: Any) -> None:
-        """Take a graph.
-
-        Args:
-            graph: of single layers.
-            inputs: what a request has to bring.
-            outputs: nested as what a call returns, with None where that is None.
-        """
+        """Take a graph of single layers, and outputs nested as a call nests them."""
         self.graph = graph
         self.inputs = inputs
         self._outputs = outputs
@@ -46,14 +34,7 @@ class SplitModel(ABC):
     def function(
         self, reads: Sequence[Port], members: range, returns: Sequence[Port], whole: bool
     ) -> Callable[..., list[Any]]:
-        """Return the Python function of a segment, to be traced.
-
-        Args:
-            reads: the tensors that it is given.
-            members: the layers of the segment.
-            returns: the tensors that it returns.
-            whole: whether its first layer runs in one piece.
-        """
+        """Return the Python function of a segment, to be traced; `whole`: its first layer in one piece."""
 
     @abstractmethod
     def spec(self, port: Port) -> tf.TensorSpec:

@@ -18,16 +18,7 @@ __all__ = ["WholeModel"]
 
 
 class WholeModel(SplitModel):
-    """A graph of one layer, which calls the model.
-
-    Args:
-        model: any.
-        name: of the network.
-        inputs: what it takes.
-
-    Raises:
-        ValueError: it returns what is no tensor.
-    """
+    """A graph of one layer, which calls the model."""
 
     def __init__(self, model: keras.Model, name: str, inputs: ModelInputs) -> None:
         self._model = model

@@ -73,11 +73,7 @@ class Policy(ABC):
 
 
 def selected(policy: Policy, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
-    """What a policy selects, which may be one of the user's.
-
-    Raises:
-        SchedulingError: that is no device of the platform.
-    """
+    """What a policy selects, which may be one of the user's."""
     device = policy.select(request, index, places, board)
     if not isinstance(device, Device) or device not in board.platform.devices:
         raise SchedulingError(

@@ -16,12 +16,7 @@ __all__ = ["Board"]
 
 
 class Board:
-    """Predicts when each device could begin one more job.
-
-    Args:
-        platform: the devices.
-        costs: how long layers take.
-    """
+    """Predicts when each device could begin one more job."""
 
     def __init__(self, platform: Platform, costs: Costs) -> None:
         self.platform = platform

@@ -48,17 +48,7 @@ def heft_placement(problem: Problem) -> Placement:
 def exhaustive_placement(
     problem: Problem, *, max_layers: int = 10, max_steps: int | None = None, first: Sequence[Placement] = ()
 ) -> Plan:
-    """The best placement and order there is, by branch and bound over all of them.
-
-    Args:
-        problem: what to plan.
-        max_layers: the largest graph that is accepted.
-        max_steps: stop after this number of steps with the best found till then; None for never.
-        first: see `search_placement`, whose answer the search begins with.
-
-    Raises:
-        ValueError: more than `max_layers` layers, which would take too long.
-    """
+    """The best placement and order there is, by branch and bound; of the first `max_steps`, if given."""
     size = len(problem.run_s)
     if size > max_layers:
         raise ValueError(f"oracle searches graphs of up to {max_layers} layers, got {size}; use heft")

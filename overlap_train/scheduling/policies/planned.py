@@ -245,11 +245,7 @@ POLICIES: dict[str, type[Policy]] = {
 
 
 def make_policy(policy: str | Policy) -> Policy:
-    """A fresh policy by name, or the one given.
-
-    Raises:
-        ValueError: no policy has that name.
-    """
+    """A fresh policy by name, or the one given."""
     if isinstance(policy, Policy):
         return policy
     return POLICIES[require_choice("policy", policy, sorted(POLICIES))]()

@@ -35,45 +35,27 @@ Placement = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where each layer of a request runs and which goes first where two wait for the same device.
-
-    Attributes:
-        placement: the device of each layer.
-        ranks: of each layer; the larger goes first.
-        makespan_s: how long the request takes by this plan, alone on idle devices.
-        whole: whether layers that exist in pieces run whole.
-        waits: pairs (before, after) of layers that have no edge between them, where the second is held
-            until the first is done: a slot at times does best to stay idle for a critical layer.
-    """
+    """Where each layer of a request runs and which goes first where two wait for the same device."""
 
     placement: Placement
     ranks: tuple[float, ...]
     makespan_s: float
+    # Pairs (before, after) without an edge: a slot at times does best to stay idle for a critical layer.
     waits: tuple[tuple[int, int], ...] = ()
-    whole: bool = False
+    whole: bool = False  # layers that exist in pieces run whole
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One request on an idle platform, in seconds.
+    """One request on an idle platform, in seconds."""
 
-    Attributes:
-        run_s: `[layers][devices]` run times.
-        edges: for each layer, (source layer or -1, `[from][to]` transfer times).
-        successors: of each layer.
-        home: the number of the device that holds the request's inputs.
-        slots: of each device.
-        joins: for each piece, the layer that joins it.
-        whole_s: for each layer that joins pieces, `[devices]` run times in one piece.
-    """
-
-    run_s: tuple[tuple[float, ...], ...]
-    edges: _Edges
+    run_s: tuple[tuple[float, ...], ...]  # [layers][devices]
+    edges: _Edges  # for each layer, (source layer or -1, [from][to] transfer times)
     successors: tuple[tuple[int, ...], ...]
     home: int
     slots: tuple[int, ...]
-    joins: Mapping[int, int] = field(default_factory=dict)
-    whole_s: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    joins: Mapping[int, int] = field(default_factory=dict)  # by piece
+    whole_s: Mapping[int, tuple[float, ...]] = field(default_factory=dict)  # [devices] in one piece, by join
 
     @classmethod
     def of(

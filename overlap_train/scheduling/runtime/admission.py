@@ -22,12 +22,7 @@ __all__ = ["Limits", "Model", "Submission", "Waiting"]
 
 @dataclass(frozen=True)
 class Limits:
-    """How much runs and waits at the same time; see `MultiModelScheduler` for the fields.
-
-    Raises:
-        TypeError: a value has the wrong type.
-        ValueError: a value is out of range.
-    """
+    """How much runs and waits at the same time; see `MultiModelScheduler` for the fields."""
 
     max_active: int | None
     max_batch: int
@@ -47,44 +42,25 @@ class Limits:
 
 @dataclass(eq=False)
 class Submission:
-    """One call of `submit`.
-
-    Attributes:
-        model: what it is for.
-        inputs: its tensors, flat, as arrays with the batch first; None for one that is left out.
-        examples: the batch size.
-        future: where the result goes.
-        arrival_s: seconds of `time.monotonic()`.
-        priority: larger is more urgent.
-        deadline_s: seconds of `time.monotonic()`, or None.
-    """
+    """One call of `submit`."""
 
     model: Model
-    inputs: tuple[Any, ...]
+    inputs: tuple[Any, ...]  # flat arrays with the batch first; None for one that is left out
     examples: int
     future: Future[Any]
-    arrival_s: float
+    arrival_s: float  # of `time.monotonic()`, as is the deadline
     priority: int = 0
     deadline_s: float | None = None
 
     def urgency_s(self, aging_s: float) -> float:
-        """As `jobs.urgency`, with nothing known of how long it will take."""
+        """As `requests.urgency`, with nothing known of how long it will take."""
         rank_s = self.arrival_s - self.priority * aging_s
         return rank_s if self.deadline_s is None else min(rank_s, self.deadline_s - aging_s)
 
 
 @dataclass(eq=False)
 class Model:
-    """A model in service.
-
-    Attributes:
-        name: by which requests name it.
-        graph: of compiled segments.
-        flatten: from what a user passes to a flat tuple of arrays.
-        pack: from the flat outputs to what the model returns.
-        max_pending: how many submissions may wait.
-        max_batch: how many examples may be run together.
-    """
+    """A model in service."""
 
     name: str
     graph: LayerGraph
@@ -104,12 +80,7 @@ class Model:
 
 
 class Waiting:
-    """All submissions that wait, by model.
-
-    Args:
-        aging_s: what a unit of priority is worth, in seconds of waiting.
-        lanes: how many batches can be computed at the same time.
-    """
+    """All submissions that wait, by model, for `lanes` batches that can be computed at the same time."""
 
     def __init__(self, aging_s: float, lanes: int = 1) -> None:
         self.models: dict[str, Model] = {}

@@ -9,7 +9,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from overlap_train._support.arguments import require_instance, shown
+from overlap_train._support.arguments import shown
 from overlap_train.errors import SchedulingError
 from overlap_train.scheduling.graph.layers import REQUEST, LayerGraph, Port
 from overlap_train.scheduling.graph.requests import Request
@@ -21,7 +21,6 @@ class SyncChecker:
     """Counts, for each layer, the layers that it still waits for."""
 
     def __init__(self, graph: LayerGraph) -> None:
-        require_instance("graph", graph, LayerGraph, optional=False)
         self._graph = graph
         self._missing = [len(before) for before in graph.predecessors]
         self._done = [False] * len(graph)
@@ -30,11 +29,7 @@ class SyncChecker:
         self._free = len(self.first())  # layers that wait for nothing and are not done
 
     def hold(self, waits: Sequence[tuple[int, int]]) -> None:
-        """Add orderings (before, after) that the graph does not ask for; before anything has run.
-
-        Raises:
-            SchedulingError: they are no pairs of layers, or each layer would wait for another.
-        """
+        """Add orderings (before, after) that the graph does not ask for; before anything has run."""
         for before, after in self._pairs(waits):
             self._held[before].append(after)
             self._free -= not self._missing[after]
@@ -46,12 +41,7 @@ class SyncChecker:
         return [index for index, missing in enumerate(self._missing) if missing == 0]
 
     def complete(self, index: int) -> list[int]:
-        """Mark a layer as done and return the layers that this releases.
-
-        Raises:
-            SchedulingError: the layer was done before, or is not released yet; or those that are left wait
-                for each other.
-        """
+        """Mark a layer as done and return the layers that this releases."""
         if self._done[index] or self._missing[index]:
             state = "a second time" if self._done[index] else "before its inputs"
             raise SchedulingError(f"layer {self._graph.layers[index].name!r} completed {state}")
@@ -95,7 +85,6 @@ class LayerController:
     """
 
     def __init__(self, request: Request) -> None:
-        require_instance("request", request, Request, optional=False)
         self.request = request
         graph = request.graph
         self._graph = graph
@@ -139,11 +128,7 @@ class LayerController:
         return self.complete(index, None)
 
     def complete(self, index: int, outputs: Sequence[Any] | None) -> list[int]:
-        """Store the outputs of a layer, drop what no layer reads any more, return the layers released.
-
-        Raises:
-            SchedulingError: the number of outputs is not the number that the layer declares.
-        """
+        """Store the outputs of a layer, drop what no layer reads any more, return the layers released."""
         layer = self.request.layer(index)
         if outputs is not None:
             if len(outputs) != len(layer.output_bytes):

@@ -30,14 +30,7 @@ __all__ = ["LayerDistributor"]
 
 
 class LayerDistributor:
-    """Turns released layers into jobs in the queue.
-
-    Args:
-        policy: where layers go.
-        board: the state of the devices.
-        queue: where jobs wait.
-        aging_s: how many seconds of waiting one unit of priority is worth.
-    """
+    """Turns released layers into jobs in the queue."""
 
     def __init__(self, policy: Policy, board: Board, queue: JobQueue, *, aging_s: float = 1.0) -> None:
         self._policy = policy

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from overlap_train._support.arguments import require_callable, require_instance, shown
 from overlap_train._support.closing import Closing
-from overlap_train._support.numbers import require_count, require_real
+from overlap_train._support.numbers import require_real
 from overlap_train._support.threads import leaves_nothing
 from overlap_train.errors import SchedulerClosedError
 from overlap_train.records import Span
@@ -53,10 +53,6 @@ class LayerWorker(threading.Thread):
     """Takes the first job for its device from the queue, runs it, and takes the next."""
 
     def __init__(self, queue: JobQueue, device: Device, slot: int, run: Callable[[Job], None]) -> None:
-        require_instance("queue", queue, JobQueue, optional=False)
-        require_instance("device", device, Device, optional=False)
-        require_callable("run", run)
-        slot = require_count("slot", slot, minimum=0)
         super().__init__(name=f"layer-worker-{device.name}-{slot}", daemon=True)
         self._queue = queue
         self._device = device
@@ -85,8 +81,6 @@ class Engine(Closing):
         TypeError: an argument has the wrong type.
         ValueError: an unknown policy, or a negative `aging_s`.
         RuntimeError: the system allows no more threads; none is left then.
-
-    Any thread may call any method.
     """
 
     def __init__(

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from overlap_train._support.arguments import require_items
 from overlap_train.errors import SchedulerClosedError
 from overlap_train.scheduling.graph.devices import Device
 from overlap_train.scheduling.graph.requests import Job
@@ -32,7 +31,6 @@ class JobQueue:
     """
 
     def __init__(self, devices: Sequence[Device]) -> None:
-        devices = require_items("devices", devices, Device, expected="a sequence of Device")
         self._lock = threading.Lock()
         self._ready = {device.name: threading.Condition(self._lock) for device in devices}
         self._heaps: dict[str, list[_Entry]] = {device.name: [] for device in devices}
@@ -40,11 +38,7 @@ class JobQueue:
         self._closed = False
 
     def put(self, job: Job) -> None:
-        """Add a job and wake one worker of its device.
-
-        Raises:
-            SchedulerClosedError: the queue has been closed.
-        """
+        """Add a job and wake one worker of its device."""
         name = job.device.name
         with self._lock:
             if self._closed:

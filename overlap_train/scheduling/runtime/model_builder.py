@@ -34,12 +34,7 @@ _SEGMENTS = ("auto", "layers", "whole")
 
 @dataclass(frozen=True)
 class Preparation:
-    """How models are prepared; see `MultiModelScheduler` for the fields.
-
-    Raises:
-        TypeError: a value has the wrong type.
-        ValueError: a value is out of range, or `segments` would put together again what is cut.
-    """
+    """How models are prepared; see `MultiModelScheduler` for the fields."""
 
     segments: str | int = "auto"
     cut: int = 1
@@ -71,21 +66,7 @@ class Preparation:
 
 
 class ModelBuilder:
-    """Prepares models for the devices of a platform.
-
-    Args:
-        devices: as for `MultiModelScheduler`.
-        costs: expected run times; an empty `CostModel` if None.
-        preparation: how.
-
-    Attributes:
-        platform: of the devices.
-        costs: those given or made, which learn from the profiles.
-
-    Raises:
-        TypeError: an argument has the wrong type.
-        ValueError: TensorFlow has no such device.
-    """
+    """Prepares models for the devices of a platform."""
 
     def __init__(
         self, devices: Platform | Sequence[Device] | None, costs: Costs | None, preparation: Preparation
@@ -110,11 +91,7 @@ class ModelBuilder:
         *,
         input_specs: Sequence[tf.TensorSpec] = (),
     ) -> Model:
-        """Compile a model; takes seconds for a large one.
-
-        Raises:
-            ValueError: the model cannot be split, see `split_model`.
-        """
+        """Compile a model; takes seconds for a large one."""
         split = split_model(model, name=name, input_specs=input_specs, cut=self._cut)
         single = None
         if self._profile and isinstance(self.costs, CostModel):

@@ -17,21 +17,13 @@ __all__ = ["Segments", "choose_segments", "merge_layers", "worth_cutting"]
 
 @dataclass(frozen=True)
 class Segments:
-    """A graph merged into a smaller one.
-
-    Attributes:
-        graph: of segments; their `runs` are empty unless every segment is a single layer.
-        members: for each segment, the range of layers of the original graph.
-        outputs: for each segment, the tensors of the original graph that it returns, in order.
-        inputs: for each segment, the tensors of the original graph that it reads, in order.
-        whole_inputs: the same for its form in one piece; () where it has none.
-    """
+    """A graph merged into a smaller one."""
 
     graph: LayerGraph
-    members: tuple[range, ...]
+    members: tuple[range, ...]  # the layers of the original graph in each segment
     inputs: tuple[tuple[Port, ...], ...]
     outputs: tuple[tuple[Port, ...], ...]
-    whole_inputs: tuple[tuple[Port, ...], ...]
+    whole_inputs: tuple[tuple[Port, ...], ...]  # of the forms in one piece; () where there is none
 
 
 def choose_segments(
@@ -47,14 +39,7 @@ def choose_segments(
     Two neighbours are merged when, both on the device that is best for them together, they take at
     most `call_s` longer than each on its own best device: the call that is saved pays for it. Pairs
     that lose least are merged first. Layers that are to stay alone do. All this holds for both forms of a
-    layer that can run in pieces.
-
-    Args:
-        graph: of single layers.
-        platform: where the segments will run.
-        costs: run times of the layers.
-        call_s: what one more call costs, in seconds.
-        longest_s: a segment is not grown beyond this, so that urgent requests get in between.
+    layer that can run in pieces. A segment stays below `longest_s`, so that urgent requests get in between.
 
     Returns:
         The ranges of layers, in order.
@@ -83,13 +68,6 @@ def worth_cutting(graph: LayerGraph, platform: Platform, costs: Costs, *, call_s
     Less is soon lost: pieces that run at the same time share caches and memory, which a profile of one after
     another does not show, and what is cut does not merge with its neighbours.
 
-    Args:
-        graph: of single layers.
-        platform: where they will run.
-        costs: run times in both forms.
-        call_s: what one more call costs, in seconds. In pieces there are two more after each other, each of
-            which also has to be handed to another thread, which is taken to cost as much again.
-
     Returns:
         The names that the layers have in one piece.
     """
@@ -97,6 +75,7 @@ def worth_cutting(graph: LayerGraph, platform: Platform, costs: Costs, *, call_s
     def gains(join: int, device: Device) -> bool:
         rounds = -(-len(graph.pieces[join]) // device.slots)
         piece_s = max(costs.seconds(graph.layers[piece], device) for piece in graph.pieces[join])
+        # In pieces there are two more calls one after the other, each handed to another thread.
         in_pieces_s = rounds * piece_s + costs.seconds(graph.layers[join], device) + 4 * call_s
         return in_pieces_s < 0.75 * costs.seconds(graph.form(join, whole=True), device)
 
@@ -108,11 +87,7 @@ def worth_cutting(graph: LayerGraph, platform: Platform, costs: Costs, *, call_s
 
 
 def merge_layers(graph: LayerGraph, groups: Sequence[range]) -> Segments:
-    """Build the graph of segments.
-
-    Raises:
-        ValueError: the groups do not cover the layers in order.
-    """
+    """Build the graph of segments."""
     if [index for group in groups for index in group] != list(range(len(graph))):
         raise ValueError(
             f"{graph.name}: segments must cover layers 0 to {len(graph) - 1} in order, got {groups}"

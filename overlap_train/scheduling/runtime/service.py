@@ -35,16 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class Service:
-    """Answers submissions for the models that it has been given. Any thread may call any method.
-
-    Args:
-        engine: runs the batches; closed with the service.
-        tensors: puts the arrays of a batch on the host as tensors.
-        limits: how much runs and waits.
-
-    Attributes:
-        closed: whether `close` has been called.
-    """
+    """Answers submissions for the models that it has been given. Any thread may call any method."""
 
     def __init__(
         self, engine: Engine, tensors: Callable[[tuple[Any, ...]], tuple[Any, ...]], limits: Limits
@@ -66,24 +57,14 @@ class Service:
             self._require_free(name)
 
     def add(self, model: Model) -> None:
-        """Take a model into service.
-
-        Raises:
-            ValueError: its name is taken.
-            SchedulerClosedError: the service is closed.
-        """
+        """Take a model into service."""
         self._engine.prepare(model.graph)
         with self._changed:
             self._require_free(model.name)
             self._waiting.models[model.name] = model
 
     def model(self, name: str) -> Model:
-        """Return a model in service.
-
-        Raises:
-            KeyError: no model has that name.
-            SchedulerClosedError: the service is closed.
-        """
+        """Return a model in service."""
         with self._changed:
             self._check_open()
             if not isinstance(name, str) or name not in self._waiting.models:
@@ -110,12 +91,7 @@ class Service:
         _raise_first(raised)
 
     def submit(self, submission: Submission, timeout_s: float | None) -> None:
-        """Let a submission wait for its turn, as soon as its model's queue has room.
-
-        Raises:
-            QueueFullError: there was no room for `timeout_s`, or at once in a callback of a future.
-            SchedulerClosedError: the service or the model was closed.
-        """
+        """Let a submission wait for its turn, as soon as its model's queue has room."""
         model = submission.model
         submission.future.set_running_or_notify_cancel()
         if self._is_calling():

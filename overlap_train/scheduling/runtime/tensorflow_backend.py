@@ -40,9 +40,6 @@ def tensorflow_platform(devices: Sequence[Device] | None = None) -> Platform:
     """A platform of TensorFlow devices.
 
     Unless given, these are every GPU with one slot and one CPU device with a slot for each core.
-
-    Raises:
-        ValueError: a device that TensorFlow does not have.
     """
     logical = {device.name.split("/device:")[-1]: device for device in tf.config.list_logical_devices()}
     if devices is None:
@@ -62,13 +59,8 @@ def compile_segments(
 ) -> LayerGraph:
     """The graph of segments with a traced function for each device that may run them.
 
-    Args:
-        split: the model.
-        segments: how it is merged.
-        platform: whose device names TensorFlow knows.
-        constant_weights: the weights of this moment are built into the functions. TensorFlow then
-            folds and prepares them once rather than in every call; later changes of the model's
-            weights are not seen, and the weights are held once more for each device, and once more in pieces.
+    With `constant_weights` TensorFlow folds and prepares the weights of this moment once, not in every call;
+    they are held once more for each device, and once more in pieces.
     """
 
     def runs(number: int, reads: Sequence[Port], whole: bool) -> dict[str, Run]:
@@ -179,18 +171,7 @@ def _timed(
 
 
 class _Compiled:
-    """A traced function on one device, whose results exist when it returns.
-
-    Args:
-        trace: makes the function for inputs of given specifications, None for one that is left out.
-        specs: of the inputs that are expected.
-        asynchronous: whether the device goes on working when a call has returned.
-        varies: whether inputs of other dtypes, or left out, get a function of their own.
-
-    Attributes:
-        specs: as given.
-        written: the variables of the function if it writes any of them, else ().
-    """
+    """A traced function on one device, whose results exist when it returns."""
 
     def __init__(
         self,
