@@ -25,6 +25,7 @@ __all__ = ["Alarm", "SignalListener", "call_within"]
 _R = TypeVar("_R")
 
 _AGAIN_S = 1.0
+_END = b"\0"  # no signal
 
 
 class Alarm:
@@ -80,43 +81,43 @@ class SignalListener:
 
     def __init__(self, act: Callable[[bytes], float | None]) -> None:
         self._act = act
-        self._before = self._writer = -1
+        self._thread = threading.Thread(target=self._run, name="signals", daemon=True)
 
     def __enter__(self) -> SignalListener:
-        reader, self._writer = os.pipe()
+        self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         self._before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        self._thread = threading.Thread(target=self._run, args=(reader,), name="signals", daemon=True)
         with contextlib.suppress(RuntimeError):  # can't start new thread: nobody listens
             self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.leave()
-        os.close(self._writer)
+        os.write(self._writer, _END)  # processes that were forked off may hold the pipe open
         if self._thread.ident is not None:
             self._thread.join()
+        self.leave()
 
     def leave(self) -> None:
         """Lets signals go where they went before; by itself in a process that was forked off."""
         present = signal.set_wakeup_fd(-1)
         with contextlib.suppress(ValueError, OSError):  # it has been closed
             signal.set_wakeup_fd(self._before if present == self._writer else present)
+        os.close(self._reader)
+        os.close(self._writer)
 
-    def _run(self, reader: int) -> None:
-        signals, seconds = select.poll(), None
-        signals.register(reader, select.POLLIN)
+    def _run(self) -> None:
+        poll, seconds = select.poll(), None
+        poll.register(self._reader, select.POLLIN)
         while True:
             data = b""
-            if signals.poll(None if seconds is None else math.ceil(1000 * seconds)):
-                data = os.read(reader, 256)
-                if not data:
-                    break
+            if poll.poll(None if seconds is None else math.ceil(1000 * seconds)):
+                data = os.read(self._reader, 256)
                 if self._before >= 0:
                     with contextlib.suppress(OSError):  # it is full, or has been closed
-                        os.write(self._before, data)
+                        os.write(self._before, data.replace(_END, b""))
+                if _END in data:
+                    break
             seconds = self._act(data)
-        os.close(reader)
 
 
 def call_within(seconds: float | None, function: Callable[[], _R], error: Callable[[], Exception]) -> _R:

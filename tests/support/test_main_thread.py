@@ -200,3 +200,17 @@ def test_whoever_listened_before_may_have_closed_the_file_since(usr1):
         os.kill(os.getpid(), signal.SIGUSR1)
         assert heard.wait(WAIT_S)
     assert signal.set_wakeup_fd(before) == -1
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_listener_ends_though_a_process_that_was_forked_off_goes_on():
+    goes_on, goes = os.pipe()
+    with SignalListener(lambda _: None):
+        child = os.fork()
+        if child == 0:
+            os.read(goes_on, 1)
+            os._exit(0)
+    os.write(goes, b"1")
+    assert os.waitpid(child, 0) == (child, 0)
+    assert "signals" not in [thread.name for thread in threading.enumerate()]
+    os.close(goes_on), os.close(goes)
