@@ -152,15 +152,14 @@ class CheckpointStore(Closing):
                 if not isinstance(error, CheckpointCorruptError):
                     raise
                 self._damaged.add(path)
-                reasons[path] = f"{path.name}: {error.__cause__ or error}"
+                reasons[path] = str(error.__cause__ or error)
                 continue
             self._tell_passed_over(path, reasons)
             return state
         if reasons:
             raise CheckpointCorruptError(
                 f"None of the {len(reasons)} checkpoints in {self._directory} can be used "
-                f"({'; '.join(reasons.values())}). Put a sound one there, or give another directory to start "
-                "afresh."
+                f"({_told_of(reasons)}). Put a sound one there, or give another directory to start afresh."
             )
         return None
 
@@ -237,11 +236,18 @@ class CheckpointStore(Closing):
     def _tell_passed_over(self, path: Path, reasons: Mapping[Path, str]) -> None:
         if reasons:
             warnings.warn(
-                f"Resuming from {path}, because newer checkpoints cannot be used "
-                f"({'; '.join(reasons.values())}).",
+                f"Resuming from {path}, because newer checkpoints cannot be used ({_told_of(reasons)}).",
                 RuntimeWarning,
                 stacklevel=3,
             )
+
+
+def _told_of(reasons: Mapping[Path, str]) -> str:
+    """Returns what is wrong with which files, each reason once."""
+    files: dict[str, list[str]] = {}
+    for path, reason in reasons.items():
+        files.setdefault(reason, []).append(path.name)
+    return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in files.items())
 
 
 def _write_all(descriptor: int, piece: container.Bytes) -> None:

@@ -22,7 +22,7 @@ from overlap_train._data.pipeline import (
 )
 from overlap_train._data.pipeline import keeps_more_than_variables as is_hidden
 from overlap_train._data.unseeded import PassSeeds
-from overlap_train._keras.data import Pipeline
+from overlap_train._keras.data import Pipeline, warn_out_of_data
 from overlap_train._keras.evaluation import Pass
 
 __all__ = ["BatchStream", "StreamedBatches"]
@@ -84,6 +84,7 @@ class StreamedBatches:
         self._newest: Iterator[Any] | None = None  # at which Keras may look again
         self._first_batches: list[Any] = []
         self._closed = False
+        self._told_of_end = False
         self.last_count = 0
 
     @property
@@ -190,6 +191,12 @@ class StreamedBatches:
         if self._pipeline.looked_at and self._steps is not None:
             self._newest = iterator
         return iterator
+
+    def warn_of_end(self) -> None:
+        """Warns as Keras, but once, that data ended of which nobody could tell how long it is."""
+        if self._steps is None and self._pipeline.num_batches is None and not self._told_of_end:
+            self._told_of_end = True
+            warn_out_of_data(asked=False)
 
     def seed_passes(self) -> bool:
         """Gives shuffles without a seed one that `standing` tells; returns whether that can be had.

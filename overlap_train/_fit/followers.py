@@ -30,6 +30,8 @@ _SEEDS = ("seed", "own_seed")
 
 __all__ = ["AnyDelivery", "AnyStart", "SharedStart", "deliver_together"]
 
+_LEAVE_OUT = "that is for one host: train on one, or leave that callback out"
+
 
 def deliver_together(
     request: FitRequest,
@@ -63,7 +65,7 @@ def deliver_together(
             checks=checks,
         )
     if suite.in_step is not None:
-        raise ValueError(f"{suite.in_step}; that is for one host")
+        raise ValueError(f"{suite.in_step}; that is for one host: train on one, or leave that out")
     if not hosts.is_chief:
         kinds = (keras.callbacks.TerminateOnNaN, keras.callbacks.History)
         own = [callback for callback in callbacks.callbacks if type(callback) in kinds]
@@ -80,9 +82,9 @@ class _NoValidations:
 
     def evaluate(self, name: str, values: Values, most: int | None = None) -> ValidationResult:
         if most is not None:
-            raise ValueError("a callback's on_test_begin set stop_evaluating; that is for one host")
+            raise ValueError(f"a callback's on_test_begin set stop_evaluating; {_LEAVE_OUT}")
         raise ValueError(
-            "a callback's on_test_begin changed the weights that are to be validated; that is for one host"
+            f"a callback's on_test_begin changed the weights that are to be validated; {_LEAVE_OUT}"
         )
 
     def draws_anew(self, name: str) -> bool:

@@ -11,20 +11,17 @@ it raises KeyboardInterrupt, or ends the process, and a handler of the user's th
 `timeout` sends SIGTERM to its child and then to the child's process group, so the child gets two of them.
 Those that come together are one.
 
-Python calls a handler between two of its own instructions, and so never while native code waits. A thread
-hears the signals too, and insists on them where the fit does not begin to end within two seconds. SIGTERM
-then ends the process, as it would have done without a fit. A first Ctrl-C raises KeyboardInterrupt where Python
-runs or waits; only a second one ends the process, which may be a notebook's. A first signal for which the user
-has a handler is left to that, which may not mean to end anything.
-
 A process that the user's data or functions fork during the fit has the handlers from before it, or a pool
 that ends its workers by SIGTERM would wait for them for ever. Only the first Ctrl-C, which a terminal sends
 to them too, is left to the fit: it may still need a batch from them to end in order.
+
+A thread insists on a signal: where the fit has not begun to end after two seconds, since its data, a callback
+or a function of the user's waits, SIGTERM does what it does without a fit, whatever the main thread does.
+Ctrl-C, and a signal for which a handler of the user's raises, is sent once more, if nothing is computed.
 """
 
 from __future__ import annotations
 
-import ctypes
 import math
 import mmap
 import os
@@ -35,16 +32,14 @@ from types import FrameType
 from typing import Any
 
 from overlap_train._support import forks
-from overlap_train._support.main_thread import SignalListener
+from overlap_train._support.signal_listener import SignalListener, end_by
 
 __all__ = ["Interrupted", "Interrupts"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _TOGETHER_S = 0.5
-_PATIENCE_S = 2.0  # which leaves one of three seconds to end
-_LOOK_AGAIN_S = 1.0
-
-_active: list[Interrupts] = []  # of the main thread, the innermost last: a callback may call `fit`
+_PATIENCE_S = 2.0  # of the three seconds in which a signal is to act
+_IDLE = 0.1  # of a core: a process that uses less waits
 
 
 class Interrupted(Exception):
@@ -56,7 +51,7 @@ class Interrupts:
 
     Args:
         passes_on: whether the first one does to the fit in the end what it would do to one of Keras's.
-        insists: whether the first one must have its effect in time; not where other processes decide on that.
+        insists: whether the first one must act in time; not where other processes decide when it does.
 
     Attributes:
         received: the name of the signal that asked to stop, such as "SIGINT", or None.
@@ -68,43 +63,38 @@ class Interrupts:
         self._passes_on = passes_on
         self._previous: dict[int, Any] = {}
         self._raised: BaseException | None = None
-        self._begins_to_end = not insists
-        self._busy_until_s = 0.0
-        self._over = False
-        self._over_in_children = mmap.mmap(-1, 1)  # memory that forked processes share: 1 behind the fit
+        self._over = self._heeded = False
+        self._insists = insists
         self._listener: SignalListener | None = None
-        # Of the outermost fit: when a signal last raised an exception, and what the listener has heard.
-        self._raised_s = 0.0
-        self._count = 0
-        self._last: tuple[int, float] = 0, -math.inf
-        self._repeated = False
-        self._skips = False
+        self._inner: Interrupts | None = None  # of a fit within a callback
+        self._heard, self._act_s, self._busy_until_s = 0, math.inf, 0.0
+        self._used = 0.0, 0.0
+        self._left_to_user: set[int] = set()
+        self._over_in_children = mmap.mmap(-1, 1)  # memory that forked processes share: 1 behind the fit
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
             forks.register(self)
-            _active.append(self)
             for number in _SIGNALS:
                 handler = signal.getsignal(number)
                 # None: installed by C code, which we could not put back. Ignored: somebody wants it so.
                 if handler is not None and handler != signal.SIG_IGN:
                     self._previous[number] = signal.signal(number, self._handle)
-            if self is _active[0]:
-                self._listener = SignalListener(self._listen)
-                self._listener.__enter__()
+            self._tell_outer(self)
+            if self._insists and self._previous:
+                self._listener = SignalListener(self._listen).__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._over = True
-        if self in _active:
-            _active.remove(self)
+        if self._listener is not None:
+            self._listener.__exit__()
+        self._tell_outer(None)
         for number, handler in self._previous.items():
             if signal.getsignal(number) == self._handle:
                 signal.signal(number, handler)
         forks.unregister(self)
         self._over_in_children[0] = 1
-        if self._listener is not None:
-            self._listener.__exit__()
         raised, self._raised = self._raised, None
         if raised is not None and kind is None:
             raise raised
@@ -113,12 +103,12 @@ class Interrupts:
             if signal.getsignal(number) == signal.SIG_DFL:
                 os.kill(os.getpid(), number)
 
-    def begin_to_end(self) -> None:
-        """Says that the fit does what the first signal asked for."""
-        self._begins_to_end = True
+    def heed(self) -> None:
+        """Says that the fit begins to end, as the first signal asked."""
+        self._heeded = True
 
     def expect(self, seconds: float) -> None:
-        """Says that a compiled call begins that should end within this time, and in which none can be heeded."""
+        """Says that a compiled call begins that may take so long, in which nothing can be heeded."""
         self._busy_until_s = time.monotonic() + seconds
 
     def pass_on(self) -> None:
@@ -137,7 +127,6 @@ class Interrupts:
         self._over = True  # for whoever has kept our handler
         if self._listener is not None:
             self._listener.leave()
-        _active.clear()
         for number, handler in self._previous.items():
             if signal.getsignal(number) == self._handle:
                 python = handler is signal.default_int_handler
@@ -157,12 +146,9 @@ class Interrupts:
         if self.received is not None:
             if name == self.received == "SIGTERM" and time.monotonic() < self._received_s + _TOGETHER_S:
                 return
-            first = [*_active, self][0]
-            first._raised_s = time.monotonic()
+            self._heeded = True
             raised, self._raised = self._raised, None
-            if raised is None:
-                raised = KeyboardInterrupt(name if first._repeated else f"{self.received}, then {name}")
-            raise raised
+            raise raised if raised is not None else KeyboardInterrupt(f"{self.received}, then {name}")
         handler = self._previous.get(number)
         own = handler if callable(handler) and handler is not signal.default_int_handler else None
         if own is None or not self._passes_on:
@@ -173,62 +159,59 @@ class Interrupts:
             except BaseException as error:
                 self._receive(name)
                 self._raised = error
+            else:
+                self._left_to_user.add(number)
 
     def _hand_on(self, number: int, frame: FrameType | None) -> None:
         """Does behind the fit what the handler before this one would do."""
-        handler = self._previous[number]
+        handler = self._previous[signal.Signals(number)]
         if callable(handler):
             handler(number, frame)
         else:  # the system's, which ends the process
             signal.signal(number, handler)
             os.kill(os.getpid(), number)
 
-    def _receive(self, name: str) -> None:
-        self.received, self._received_s = name, time.monotonic()
-
-    # What follows runs on the listener's thread.
+    def _tell_outer(self, inner: Interrupts | None) -> None:
+        for handler in self._previous.values():
+            owner = getattr(handler, "__self__", None)
+            if isinstance(owner, Interrupts):
+                owner._inner = inner
 
     def _listen(self, signals: bytes) -> float | None:
-        """Hears signals, and acts when it is time; returns in how many seconds to call this again."""
+        """Hears signals, and insists on them when it is time; on the listener's thread.
+
+        Returns:
+            In how many seconds it is, or None.
+        """
         now_s = time.monotonic()
         for number in signals:
             if number in self._previous:
-                self._hear(number, now_s)
-        fit = [self, *_active][-1]
-        number, heard_s = self._last
-        if self._count == 0 or self._over or self._raised_s > heard_s - _TOGETHER_S:
-            return None
-        if self._count == 1 and fit._begins_to_end:
-            return None if fit is self else _LOOK_AGAIN_S
-        left_s = max(heard_s + _PATIENCE_S, fit._busy_until_s) - now_s
-        return left_s if left_s > 0 else self._insist(number, fit)
+                self._heard, self._act_s = number, now_s + _PATIENCE_S
+                self._used = now_s, time.process_time()
+        if self._over or self._heeded:
+            self._act_s = math.inf
+        elif max(self._act_s, self._busy_until_s) <= now_s:
+            self._act_s = math.inf if self._insist(self._heard) else now_s + 1.0
+        return None if math.isinf(self._act_s) else max(self._act_s, self._busy_until_s) - now_s
 
-    def _hear(self, number: int, now_s: float) -> None:
-        if self._skips:  # the listener's own
-            self._skips = False
-        elif self._last[0] != signal.SIGTERM or number != signal.SIGTERM or now_s > self._last[1] + _TOGETHER_S:
-            self._count += 1
-            self._last = number, now_s
+    def _insist(self, number: int) -> bool:
+        """Has a signal act that was not heeded; returns whether it did."""
+        if number in self._left_to_user:
+            return True
+        if self._inner is not None:
+            return False
+        if self._goes_to_system(number):
+            end_by(number)
+        (since_s, before_s), self._used = self._used, (time.monotonic(), time.process_time())
+        waits = self._used[1] - before_s < _IDLE * (self._used[0] - since_s)
+        if waits:
+            os.kill(os.getpid(), number)
+        return waits
 
-    def _insist(self, number: int, fit: Interrupts) -> float | None:
-        """Does what a signal asked for, as far as another thread can; returns when to try again, if ever."""
-        handler = self._previous[number]
-        own = callable(handler) and handler is not signal.default_int_handler
-        if self._count > 1 or (number == signal.SIGTERM and not own):
-            _end_process(number)
-        elif fit.received is None or (own and self._raised is None):
-            return _LOOK_AGAIN_S  # Python has not been told yet, or the user's handler lets the fit go on
-        elif not self._repeated:
-            self._repeated = self._skips = True
-            signal.pthread_kill(threading.main_thread().ident or 0, number)
-        return None
+    def _goes_to_system(self, number: int) -> bool:
+        handler = self._previous.get(number)
+        owner = getattr(handler, "__self__", None)
+        return owner._goes_to_system(number) if isinstance(owner, Interrupts) else handler == signal.SIG_DFL
 
-
-def _end_process(number: int) -> None:
-    """Has the system do what it does about a signal. `signal.signal` is for the main thread only."""
-    text = f"overlap_train: {signal.Signals(number).name} ends the process, for the training does not stop\n"
-    os.write(2, text.encode())
-    set_handler = ctypes.pythonapi.PyOS_setsig
-    set_handler.argtypes, set_handler.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
-    set_handler(number, None)
-    os.kill(os.getpid(), number)
+    def _receive(self, name: str) -> None:
+        self.received, self._received_s = name, time.monotonic()

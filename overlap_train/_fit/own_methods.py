@@ -101,9 +101,8 @@ class OwnMethod:
     def __init__(self, model: keras.Model, method: str, asked: Sequence[str]) -> None:
         owner = keras_methods.overriding_class(model, method)
         self.by_library = owner is None
-        self.name = f"{owner.__name__}.{method}" if owner is not None else f"keras.Model.{method} of "
-        if owner is None:
-            self.name += str(keras_methods.patched_by(model, method))
+        by_library = f"keras.Model.{method} of {keras_methods.patched_by(model, method)}"
+        self.name = by_library if owner is None else f"{owner.__name__}.{method}"
         self.used = False
         self._model = model
         self._method = method

@@ -338,7 +338,7 @@ class FitSession:
     def _deliver_in_grace(self) -> None:
         """Delivers the epochs whose validations end soon, and gives the others up."""
         parts = self._parts
-        parts.interrupts.begin_to_end()
+        parts.interrupts.heed()
         names = self._settings.hosts.gather(parts.interrupts.received)
         self.ended = f"interrupted by {next(name for name in names if name)}"
         deadline_s = time.monotonic() + _GRACE_S

@@ -1,9 +1,8 @@
 """What `fit` and `evaluate` are given as data: found out once, as Keras would, and told as plain facts.
 
 Leans on `get_data_adapter` and its adapters, `_inputs` and `_num_samples` of `ArrayDataAdapter`, `generator`
-of `GeneratorDataAdapter`, `_get_iterator` and `enqueuer` of `PyDatasetAdapter`, `array_slicing`, and
-`_interrupted_warning` of `EpochIterator`. On the training thread, but for what an epoch's begin and end tell
-the user's data.
+of `GeneratorDataAdapter`, `_get_iterator` and `enqueuer` of `PyDatasetAdapter`, and `array_slicing`. On the
+training thread, but for what an epoch's begin and end tell the user's data.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from overlap_train._keras.grain_data import told
 from overlap_train._keras.lent_batches import LentBatches
 from overlap_train._keras.names import (
     ArrayDataAdapter,
-    EpochIterator,
     GeneratorDataAdapter,
     GrainDatasetAdapter,
     PyDatasetAdapter,
@@ -30,6 +28,7 @@ from overlap_train._keras.names import (
     get_data_adapter,
 )
 from overlap_train._keras.plain_values import refuse_plain_values
+from overlap_train._keras.tracebacks import warn_user
 
 __all__ = [
     "OUT_OF_DATA",
@@ -288,6 +287,15 @@ def require_usable(x: Any, y: Any = None, sample_weight: Any = None, *, role: st
             raise ValueError(f"the {role} data is empty: its arrays have 0 rows; pass at least one")
 
 
+# Keras's words in `EpochIterator._interrupted_warning`, which would name a line of its own.
+_OUT_OF_DATA = (
+    "Your input ran out of data; interrupting training. Make sure that your dataset or generator can "
+    "generate at least `steps_per_epoch * epochs` batches. You may need to use the `.repeat()` function when "
+    "building your dataset."
+)
+_WARNS_OF_ENDS = tuple(map(int, keras.__version__.split(".")[:2])) < (3, 16)
+
+
 def hugging_face_kind(data: Any) -> str | None:
     """Returns which class of Hugging Face's `datasets` data belongs to, or None if to none."""
     names = [cls.__name__ for cls in type(data).__mro__ if cls.__module__.split(".")[0] == "datasets"]
@@ -322,9 +330,15 @@ def split_validation(arrays: Any, fraction: float) -> tuple[Any, Any]:
     return train, validation
 
 
-def warn_out_of_data() -> None:
-    """Warns in Keras's words that an epoch or a validation got fewer batches than were asked for."""
-    EpochIterator._interrupted_warning(None)
+def warn_out_of_data(*, asked: bool = True) -> None:
+    """Warns in Keras's words that an epoch or a validation has found the end of its data.
+
+    Args:
+        asked: whether a number of batches had been asked for. Keras up to 3.15 warns where none had, too
+            (keras#23084).
+    """
+    if asked or _WARNS_OF_ENDS:
+        warn_user(_OUT_OF_DATA)
 
 
 def without_optionals(batch: Any) -> Any:

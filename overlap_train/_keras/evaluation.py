@@ -6,12 +6,14 @@ training thread.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 
 from overlap_train._keras import methods
+from overlap_train._keras.data import OUT_OF_DATA, warn_out_of_data
 from overlap_train._keras.names import TFEpochIterator
 
 __all__ = [
@@ -22,6 +24,21 @@ __all__ = [
     "test_function",
     "validates_itself",
 ]
+
+
+class _Catching:
+    """Keras's context that catches the end of the data, which tells of it."""
+
+    def __init__(self, catching: Any, tell: Callable[[], None]) -> None:
+        self._catching, self._tell = catching, tell
+
+    def __enter__(self) -> None:
+        self._catching.__enter__()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
+        if isinstance(error, OUT_OF_DATA):
+            self._tell()
+        return self._catching.__exit__(kind, error, trace)
 
 
 @dataclass(frozen=True)
@@ -40,10 +57,10 @@ class Pass:
 
 
 class _CountedEpochIterator(TFEpochIterator):  # type: ignore[misc]
-    """Keras's, which counts what it draws."""
+    """Keras's, which counts what it draws, and warns of the user's line."""
 
     made = groups = 0
-    ended = advancing = False
+    ended = told_of_end = False
 
     def _get_iterator(self) -> Any:
         self.made += 1
@@ -54,15 +71,22 @@ class _CountedEpochIterator(TFEpochIterator):  # type: ignore[misc]
         super().reset()
 
     def __next__(self) -> Any:
-        self.advancing = True
         group = super().__next__()
-        self.advancing, self.groups = False, self.groups + 1
+        self.groups += 1
         return group
 
+    def catch_stop_iteration(self) -> _Catching:
+        return _Catching(super().catch_stop_iteration(), self._note_end)
+
+    def _note_end(self) -> None:
+        """Takes back the group that was to be drawn when the data ended."""
+        self.ended, self.groups = True, self.groups - 1
+
     def _interrupted_warning(self) -> None:
-        if not self.advancing:  # what was to draw the last group has found the end
-            self.ended, self.groups = True, self.groups - 1
-        super()._interrupted_warning()
+        # The end of data of unknown length is told once, and not in each validation.
+        if self.steps_per_epoch or not self.groups or not self.told_of_end:
+            self.told_of_end = True
+            warn_out_of_data()
 
     def take_pass(self) -> Pass:
         """Returns what has been drawn since the last call."""

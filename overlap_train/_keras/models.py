@@ -6,6 +6,7 @@ the training thread.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import keras
@@ -46,7 +47,12 @@ def require_model(model: object, name: str = "model") -> None:
             f"{name} must be a keras.Model; {type(model).__name__} is one of tf_keras, that is Keras 2: "
             "build it with Keras 3 (import keras), and do not set TF_USE_LEGACY_KERAS"
         )
-    raise TypeError(f"{name} must be a keras.Model; got {type(model).__name__}")
+    remedy = ""
+    if isinstance(model, (str, os.PathLike)):
+        remedy = f"; if that is a file, pass keras.saving.load_model({os.fspath(model)!r})"
+    elif isinstance(model, type) or callable(model):
+        remedy = "; call it, and pass the model that it makes"
+    raise TypeError(f"{name} must be a keras.Model; got {type(model).__name__}{remedy}")
 
 
 def runs_eagerly(model: keras.Model) -> bool:

@@ -17,7 +17,6 @@ import keras
 __all__ = [
     "ArrayDataAdapter",
     "CompileMetrics",
-    "EpochIterator",
     "GeneratorDataAdapter",
     "GrainDatasetAdapter",
     "KerasTrainer",
@@ -68,7 +67,6 @@ is_grain_dataset = _find(f"{_ADAPTERS}.is_grain_dataset")
 # Renamed in 3.16.
 KerasTrainer = _find("backend.tensorflow.trainer.Trainer", "backend.tensorflow.trainer.TensorFlowTrainer")
 TFEpochIterator = _find("backend.tensorflow.trainer.TFEpochIterator")
-EpochIterator = _find("trainers.epoch_iterator.EpochIterator")
 CompileLoss = _find("trainers.compile_utils.CompileLoss")
 CompileMetrics = _find("trainers.compile_utils.CompileMetrics")
 MetricsList = _find("trainers.compile_utils.MetricsList")
@@ -108,7 +106,7 @@ _ATTRIBUTES: Mapping[Any, str] = {
     GeneratorDataAdapter: "_first_batches generator",
     OrderedEnqueuer: "executor_fn future_queue run_thread running",
     PyDatasetAdapter: "_get_iterator enqueuer",
-    EpochIterator: "_interrupted_warning",
+    TFEpochIterator: "_interrupted_warning catch_stop_iteration",
 }
 
 

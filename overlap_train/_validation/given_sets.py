@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -17,7 +17,7 @@ from overlap_train._keras import training as keras_training
 from overlap_train._keras.replicas import looks_beforehand
 from overlap_train._snapshot import Snapshot, Values
 from overlap_train._support import fit_arguments
-from overlap_train._support.main_thread import call_within
+from overlap_train._support.threads import in_background
 from overlap_train.errors import ValidationTimeoutError
 from overlap_train.options.validation import ValidationSet
 from overlap_train.records import ShardOutcome, ValidationResult
@@ -88,7 +88,7 @@ class GivenSets:
                 looked_at=looks_beforehand(self._model),
             )
             self._given[name] = GivenData(
-                lambda: call_within(self._timeout_s, recognize, lambda: self._late(name)),
+                functools.partial(self._in_time, recognize, name),
                 by_python=by_python,
                 now=self._now or (by_python and self._python_now),
                 device=self._device,
@@ -96,19 +96,28 @@ class GivenSets:
             )
         return self._given[name]
 
-    def _late(self, name: str) -> ValidationTimeoutError:
-        of = f" of set {name!r}" if name else ""
-        return ValidationTimeoutError(
-            f"reading the first batches of the validation data{of} did not end within timeout_s="
-            f"{self._timeout_s:g}: check what the data waits for, or raise ValidationPolicy(timeout_s=...)"
-        )
-
     def for_keras(self, name: str) -> tuple[Any, Any, Any]:
         """Returns what `evaluate` is given as data; batches that have been drawn already are not lost."""
         given = self._given.get(name)
         if given is None or given.layout is not None:
             return self._parts[name]
         return given.pipeline.adapter, None, None
+
+    def _in_time(self, recognize: Callable[[], Any], name: str) -> Any:
+        """Opens the data of a set, which draws from it; under a limit on a thread that may stay behind."""
+        if self._timeout_s is None:
+            return recognize()
+        opened = in_background(recognize, "opens-validation-data", daemon=True)
+        try:
+            return opened.result(self._timeout_s)
+        except TimeoutError:
+            if opened.done():
+                raise
+        of = f" of set {name!r}" if name else ""
+        raise ValidationTimeoutError(
+            f"reading the first batches of the validation data{of} did not end within timeout_s="
+            f"{self._timeout_s:g}: check what the data waits for, or raise ValidationPolicy(timeout_s=...)"
+        )
 
     def expected(self, name: str) -> int | None:
         """Returns how many batches a validation will have, as far as that is known without drawing any."""
@@ -123,6 +132,11 @@ class GivenSets:
         """Returns how many batches Keras says a validation is to have, before groups of steps are whole."""
         expected, steps = self.expected(name), self._sets[name].steps
         return expected if not steps or expected is None else min(steps, expected)
+
+    def least(self, name: str) -> int | None:
+        """Returns how many batches do for the number that was asked for: the last group may have but one."""
+        steps, group = self._sets[name].steps, keras_training.steps_per_execution(self._model)
+        return None if not steps else (steps - 1) // group * group + 1
 
     def seen(self, name: str) -> int:
         """Returns how many batches the last validation has had, where that was not known beforehand."""

@@ -196,23 +196,33 @@ class KerasEvaluation:
             return self._evaluate(callbacks)
         model = self.model
         before, model.test_function = model.test_function, self._test_function
-        model.test_step = self._step
+        own, set_on_it = model.test_step, "test_step" in vars(model)
+        model.test_step = self._step_around(own)
         try:
             return self._evaluate(callbacks)
         finally:
             del model.test_step
+            if set_on_it:
+                model.test_step = own
             self._test_function, model.test_function = model.test_function, before
 
-    def _step(self, batch: Any) -> Mapping[str, Any]:
-        """Makes one step, in which `model.test_step` is the model's own."""
+    def _step_around(self, own: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Returns the step, in which `model.test_step` is the model's own; replicas take turns in it."""
         assert self.test_step is not None
-        del self.model.test_step
-        try:
-            logs = self.test_step(batch)
-        finally:
-            self.model.test_step = self._step
-        require_logs("validation_step", logs)
-        return logs
+        step, local = self.test_step, threading.local()
+
+        def test_step(batch: Any) -> Any:
+            if getattr(local, "within", False):
+                return own(batch)
+            local.within = True
+            try:
+                logs = step(batch)
+            finally:
+                local.within = False
+            require_logs("validation_step", logs)
+            return logs
+
+        return test_step
 
     def _evaluate(self, callbacks: keras.callbacks.CallbackList) -> Mapping[str, Any]:
         with routes.entered(self.model, "evaluate"):

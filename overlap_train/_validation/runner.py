@@ -48,9 +48,9 @@ class ValidationRunner:
         *,
         devices: Sequence[str] = (),
         hosts: Hosts | None = None,
-        steps: int | None = None,
+        least: int | None = None,
     ) -> None:
-        self._steps = steps
+        self._least = least
         self.evaluator = evaluator
         self._batches = batches
         self._pool = pool
@@ -140,7 +140,9 @@ class ValidationRunner:
         count = self._batches.last_count
         if results and isinstance(self._batches, StreamedBatches):
             count = sum(result.batches for result in results)  # another one may have been made since
-        warn_if_short(count, self._steps)
+        warn_if_short(count, self._least)
+        if count and isinstance(self._batches, StreamedBatches):
+            self._batches.warn_of_end()
 
     def evaluate_one_batch(self, values: Values) -> None:
         """Evaluates the first batch and throws the result away; nothing for data that would lose it."""

@@ -91,7 +91,7 @@ def build_suite(
                 present,
                 devices=request.devices,
                 hosts=request.hosts,
-                steps=each.chosen.steps,
+                least=request.given.least(each.name),
             )
         else:
             runner = _runner_of_its_own(request, each, state, on_span)
@@ -147,7 +147,7 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
 
 
 def _own_step(request: SetRequest) -> str | None:
-    """Returns the name of a step that is the user's, or None for that of Keras, whose losses we make whole."""
+    """Returns the name of a step that is the user's, or None for Keras's, whose losses we make whole."""
     if not request.stock:
         return "the trainer's validation_step"
     owner = keras_methods.overriding_class(request.model, "test_step")

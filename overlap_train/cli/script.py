@@ -53,7 +53,9 @@ def first_fit(script: Path, arguments: Sequence[str], look: Callable[[FirstFit],
             pass
         except SystemExit as end:
             if not found:
-                raise UsageError(f"{script} ended with status {end.code} before it called fit") from end
+                how = f"said {one_line(end.code)} and ended" if isinstance(end.code, str) else "ended"
+                status = "" if isinstance(end.code, str) else f" with status {end.code or 0}"
+                raise UsageError(f"{script} {how}{status} before it called fit; {_WHERE}") from end
         except Exception as error:
             if not found:
                 reason = one_line(told(error))

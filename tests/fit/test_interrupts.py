@@ -205,14 +205,16 @@ def test_the_handler_of_a_fit_that_is_over_ends_the_process_where_that_was_the_s
 def exit_code_of_a_child(what, *signals):
     """Return the exit code of a fork that waits for signals: -15 by SIGTERM, 5 by KeyboardInterrupt."""
     ready, tells = os.pipe()
-    goes_on, goes = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             what()
+            heard, hears = os.pipe()  # `signal.pause` would miss what comes just before it
+            os.set_blocking(hears, False)
+            signal.set_wakeup_fd(hears)
             while True:
                 os.write(tells, b"1")
-                os.read(goes_on, 1)  # a pause could miss a signal that comes before it
+                os.read(heard, 1)
         except KeyboardInterrupt:
             os._exit(5)
         finally:
@@ -220,10 +222,9 @@ def exit_code_of_a_child(what, *signals):
     for number in signals:
         os.read(ready, 1)
         os.kill(child, number)
-        os.write(goes, b"1")
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    for each in (ready, tells, goes_on, goes):
-        os.close(each)
+    os.close(ready)
+    os.close(tells)
     return code
 
 

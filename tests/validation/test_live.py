@@ -226,3 +226,11 @@ def test_what_a_validation_draws_is_counted(data, steps, callbacks, expected):
     for _ in range(2):
         validate(callbacks_of(model, *callbacks))
     assert [(made.iterators, made.batches, made.ended) for made in passes] == [expected] * 2
+
+
+def test_a_step_that_was_set_on_the_model_itself_is_there_again_behind_it():
+    model = bare()
+    model.test_step = own = lambda batch: {"own": 1.0}
+    validate = evaluation(model, test_step=lambda batch: {"around": model.test_step(batch)["own"] + 1.0})
+    assert validate(callbacks_of(model)) == {"around": 2.0}
+    assert model.test_step is own
