@@ -18,6 +18,7 @@ to them too, is left to the fit: it may still need a batch from them to end in o
 A thread insists on a signal: where the fit has not begun to end after two seconds, since its data, a callback
 or a function of the user's waits, SIGTERM does what it does without a fit, whatever the main thread does.
 Ctrl-C, and a signal for which a handler of the user's raises, is sent once more, if nothing is computed.
+A second signal that Python is not told of in this time, because native code waits, ends the process.
 """
 
 from __future__ import annotations
@@ -63,11 +64,12 @@ class Interrupts:
         self._passes_on = passes_on
         self._previous: dict[int, Any] = {}
         self._raised: BaseException | None = None
-        self._over = self._heeded = False
-        self._insists = insists
+        self._over = self._ends_now = False
+        self._heeded = not insists
         self._listener: SignalListener | None = None
         self._inner: Interrupts | None = None  # of a fit within a callback
-        self._heard, self._act_s, self._busy_until_s = 0, math.inf, 0.0
+        self._heard, self._heard_s, self._act_s, self._busy_until_s = 0, 0.0, math.inf, 0.0
+        self._heard_again = self._sends = False
         self._used = 0.0, 0.0
         self._left_to_user: set[int] = set()
         self._over_in_children = mmap.mmap(-1, 1)  # memory that forked processes share: 1 behind the fit
@@ -81,7 +83,7 @@ class Interrupts:
                 if handler is not None and handler != signal.SIG_IGN:
                     self._previous[number] = signal.signal(number, self._handle)
             self._tell_outer(self)
-            if self._insists and self._previous:
+            if self._previous:
                 self._listener = SignalListener(self._listen).__enter__()
         return self
 
@@ -146,7 +148,7 @@ class Interrupts:
         if self.received is not None:
             if name == self.received == "SIGTERM" and time.monotonic() < self._received_s + _TOGETHER_S:
                 return
-            self._heeded = True
+            self._ends_now = True
             raised, self._raised = self._raised, None
             raise raised if raised is not None else KeyboardInterrupt(f"{self.received}, then {name}")
         handler = self._previous.get(number)
@@ -185,14 +187,24 @@ class Interrupts:
         """
         now_s = time.monotonic()
         for number in signals:
-            if number in self._previous:
-                self._heard, self._act_s = number, now_s + _PATIENCE_S
+            if self._sends:  # what comes is this thread's own
+                self._sends = False
+            elif not self._heard_again and self._is_for_fit(number, now_s):  # a third one would put it off
+                self._heard_again = self._heard != 0 and self._inner is None
+                self._heard, self._heard_s, self._act_s = number, now_s, now_s + _PATIENCE_S
                 self._used = now_s, time.process_time()
-        if self._over or self._heeded:
+        if self._over or self._ends_now or (self._heeded and not self._heard_again):
             self._act_s = math.inf
         elif max(self._act_s, self._busy_until_s) <= now_s:
             self._act_s = math.inf if self._insist(self._heard) else now_s + 1.0
         return None if math.isinf(self._act_s) else max(self._act_s, self._busy_until_s) - now_s
+
+    def _is_for_fit(self, number: int, now_s: float) -> bool:
+        """Whether a signal is to end the fit: no callback has taken it over, nor is it the same SIGTERM."""
+        if number not in self._previous:
+            return False
+        ours = getattr(signal.getsignal(number), "__func__", None) is Interrupts._handle
+        return ours and not (number == self._heard == signal.SIGTERM and now_s < self._heard_s + _TOGETHER_S)
 
     def _insist(self, number: int) -> bool:
         """Has a signal act that was not heeded; returns whether it did."""
@@ -200,11 +212,14 @@ class Interrupts:
             return True
         if self._inner is not None:
             return False
-        if self._goes_to_system(number):
+        if self._heard_again or self._goes_to_system(number):
             end_by(number)
+        if self.received is None or time.monotonic() < self._received_s + _PATIENCE_S:
+            return False  # Python has not run a handler yet, or just now
         (since_s, before_s), self._used = self._used, (time.monotonic(), time.process_time())
         waits = self._used[1] - before_s < _IDLE * (self._used[0] - since_s)
         if waits:
+            self._sends = True
             os.kill(os.getpid(), number)
         return waits
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 
@@ -23,6 +23,8 @@ from overlap_train.options.validation import ValidationSet
 from overlap_train.records import ShardOutcome, ValidationResult
 
 __all__ = ["GivenSets", "WaitingRunner"]
+
+_R = TypeVar("_R")
 
 
 class GivenSets:
@@ -88,7 +90,7 @@ class GivenSets:
                 looked_at=looks_beforehand(self._model),
             )
             self._given[name] = GivenData(
-                functools.partial(self._in_time, recognize, name),
+                functools.partial(self.in_time, recognize, name),
                 by_python=by_python,
                 now=self._now or (by_python and self._python_now),
                 device=self._device,
@@ -103,11 +105,15 @@ class GivenSets:
             return self._parts[name]
         return given.pipeline.adapter, None, None
 
-    def _in_time(self, recognize: Callable[[], Any], name: str) -> Any:
-        """Opens the data of a set, which draws from it; under a limit on a thread that may stay behind."""
+    def in_time(self, read: Callable[[], _R], name: str) -> _R:
+        """Draws the first batches of a set by a function; under a limit on a thread that may stay behind.
+
+        Raises:
+            ValidationTimeoutError: that takes longer than a validation may.
+        """
         if self._timeout_s is None:
-            return recognize()
-        opened = in_background(recognize, "opens-validation-data", daemon=True)
+            return read()
+        opened = in_background(read, "opens-validation-data", daemon=True)
         try:
             return opened.result(self._timeout_s)
         except TimeoutError:

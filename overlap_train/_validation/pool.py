@@ -20,12 +20,14 @@ from typing import Any, Generic, TypeVar
 from overlap_train._support.closing import Closing
 from overlap_train._support.threads import leaves_nothing
 from overlap_train._validation.shard_queue import ShardQueue
+from overlap_train.errors import ValidationTimeoutError
 
 __all__ = ["CallersThread", "WorkerPool"]
 
 T = TypeVar("T")
 
 _CLOSE_S = 10.0
+_LATE_S = 1.0  # for jobs that have been waited for in vain
 
 
 class _Job(Generic[T]):
@@ -94,14 +96,16 @@ class WorkerPool(Closing):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        super().__exit__(kind, error, trace)
+        now, late = isinstance(error, KeyboardInterrupt), isinstance(error, ValidationTimeoutError)
+        wait_s = 0.0 if now else _LATE_S if late else _CLOSE_S
+        self.close(wait_s)
         stuck = ", ".join(thread.name for thread in self._threads if thread.is_alive())
-        if not stuck or isinstance(error, KeyboardInterrupt):
+        if not stuck or now:
             return
         # Where warnings are errors, this one must not take the place of the error that ended the fit.
         with contextlib.suppress(RuntimeWarning) if error is not None else contextlib.nullcontext():
             warnings.warn(
-                f"{stuck} did not end within {_CLOSE_S:g} s: a job, such as the next batch of a generator "
+                f"{stuck} did not end within {wait_s:g} s: a job, such as the next batch of a generator "
                 "or an evaluation function, does not return; its thread is abandoned until the process ends",
                 RuntimeWarning,
                 stacklevel=2,

@@ -117,6 +117,8 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
     given = request.given.of(name)
     if given.waits:
         return PreparedSet(name, chosen, None, None, None, waits=True)
+    if given.layout is None:
+        request.given.in_time(lambda: given.pipeline.dataset, name)  # which draws what shows its types
     batches = make_batches(
         given,
         steps=request.given.steps(name),

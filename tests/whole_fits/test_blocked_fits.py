@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 
@@ -84,6 +85,17 @@ class Says(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         if batch == 3:  # no Python runs where the next one waits
             threading.Timer(1.0, print, ["blocked"], {"flush": True}).start()
+
+
+class Installs(keras.callbacks.Callback):
+    # It takes longer to end the process than a fit would wait for its end.
+    def on_epoch_begin(self, epoch, logs=None):
+        signal.signal(signal.SIGTERM, lambda *_: over.set())
+        over = threading.Event()
+        print("blocked", flush=True)
+        over.wait()
+        threading.Event().wait(4)
+        os._exit(7)
 
 
 class Blocks(keras.callbacks.Callback):
@@ -177,6 +189,28 @@ def test_python_that_never_returns_is_ended_by_the_first_signal(line, number, bl
         assert code == -signal.SIGTERM, err
 
 
+@pytest.mark.by_default("generator-SIGINT")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize("line", DATA.values(), ids=DATA.keys())
+def test_a_second_signal_ends_what_a_first_ctrl_c_does_not(line, number, blocked):
+    process = blocked(line)
+    process.send_signal(signal.SIGINT)
+    while process.poll() is None:  # two at once may be one
+        process.send_signal(number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1)
+    code, last, err = ended(process)
+    told = code == 3 and last.startswith("KeyboardInterrupt SIGINT")  # where Python waits for the data
+    assert told or code == -number, err
+
+
+def test_a_handler_that_a_callback_installs_decides(blocked):
+    process = blocked("fit(callbacks=[Installs()])")
+    process.send_signal(signal.SIGTERM)
+    code, _, err = ended(process)
+    assert code == 7, err
+
+
 HANDLED = "signal.signal(signal.SIGTERM, lambda *_: {})\n    fit(callbacks=[Blocks('on_epoch_end')])"
 
 
@@ -197,7 +231,7 @@ def test_a_handler_that_returns_decides_that_the_fit_goes_on(blocked):
 
 
 @pytest.mark.by_default("alone-batches(1)")
-@pytest.mark.parametrize("made", ["batches(1)", "batches(0)", "Sequence(0)", "Sequence('len')"])
+@pytest.mark.parametrize("made", ["batches(1)", "batches(0)", "Sequence(0)", "Sequence(1)", "Sequence('len')"])
 @pytest.mark.parametrize("names", ["{}", "dict(near={}, far=(x, y))"], ids=["alone", "named"])
 def test_validation_data_that_is_not_opened_in_time_is_an_error(made, names, blocked):
     policy = "ValidationPolicy(timeout_s=0.5)"
