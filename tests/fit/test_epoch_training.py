@@ -139,7 +139,8 @@ def test_several_hosts_make_as_many_steps_as_the_chief_wants(model):
 
 def test_several_hosts_stop_together(model):
     def agreed(host):
-        return training(model, hosts=host, interrupts=parts.asked("SIGINT" if host.index else None)).agree_on_steps()
+        asked = parts.asked("SIGINT" if host.index else None)
+        return training(model, hosts=host, interrupts=asked).agree_on_steps()
 
     assert [type(error) for error in on_hosts(agreed)] == [Interrupted, Interrupted]
 
