@@ -9,6 +9,7 @@ import weakref
 import pytest
 
 from overlap_train._validation.pool import CallersThread, WorkerPool
+from overlap_train.errors import ValidationTimeoutError
 
 WAIT_S = 30
 
@@ -191,3 +192,16 @@ def test_the_callers_thread_stands_in_for_a_pool():
     here.admit(1, after_s=60.0)
     assert here.submit(len, "ok").result(0) == 2
     assert (here.workers, here.idle) == (1, True)
+
+
+def test_behind_a_timeout_it_waits_no_ten_seconds_for_a_job_that_hangs():
+    go_on = threading.Event()
+    pool = WorkerPool(1)
+    try:
+        with pytest.warns(RuntimeWarning, match="did not end within 1 s"):
+            with pytest.raises(ValidationTimeoutError), pool:
+                pool.submit(go_on.wait, WAIT_S)
+                raise ValidationTimeoutError
+    finally:
+        go_on.set()
+    assert pool.close(timeout_s=WAIT_S)

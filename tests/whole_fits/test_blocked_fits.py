@@ -230,8 +230,10 @@ def test_a_handler_that_returns_decides_that_the_fit_goes_on(blocked):
         process.wait(5)
 
 
-@pytest.mark.by_default("alone-batches(1)")
-@pytest.mark.parametrize("made", ["batches(1)", "batches(0)", "Sequence(0)", "Sequence(1)", "Sequence('len')"])
+@pytest.mark.by_default("alone-batches(1)", "alone-Sequence(0)")
+@pytest.mark.parametrize(
+    "made", ["batches(1)", "batches(0)", "Sequence(0)", "Sequence(1)", "Sequence('len')"]
+)
 @pytest.mark.parametrize("names", ["{}", "dict(near={}, far=(x, y))"], ids=["alone", "named"])
 def test_validation_data_that_is_not_opened_in_time_is_an_error(made, names, blocked):
     policy = "ValidationPolicy(timeout_s=0.5)"
