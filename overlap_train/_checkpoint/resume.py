@@ -107,7 +107,7 @@ class Resumer(CheckpointWriter):
         state: ModelState,
         cursor: Cursor,
         callbacks: Iterable[keras.callbacks.Callback],
-        begin_epoch: Callable[[int], None],
+        begin_epoch: Callable[..., None],
     ) -> StartPoint | None:
         """Puts everything back as the checkpoint has it; call it after `on_train_begin`.
 
@@ -118,7 +118,8 @@ class Resumer(CheckpointWriter):
             cursor: the position in the data.
             callbacks: of the fit.
             begin_epoch: calls their `on_epoch_begin`, for an epoch that goes on: what the callbacks set in
-                Python there is not in the checkpoint, and what they remember and change is.
+                Python there is not in the checkpoint, and what they remember and change is. Told by `ahead`
+                whether earlier epochs are still to be delivered, so that it is not due for all.
 
         Returns:
             Where to go on, or None if there is no checkpoint.
@@ -137,7 +138,7 @@ class Resumer(CheckpointWriter):
         self._draw_again(found)  # before the variables to which that writes are put back
         values = stored_values(state, found.state.arrays)
         if found.meta.cursor["within"]:
-            begin_epoch(found.state.epoch)
+            begin_epoch(found.state.epoch, ahead=bool(found.undelivered))
         self._put_callbacks_back(found)
         state.restore(values)
         state.restore_drawn(values)

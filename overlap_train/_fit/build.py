@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 
-from overlap_train._callbacks.delivery import Checks
 from overlap_train._callbacks.grounds import Grounds
-from overlap_train._callbacks.late import EpochHooks, late_callbacks
-from overlap_train._callbacks.listeners import listeners, remembering
+from overlap_train._callbacks.hooks import hook_that_waits
+from overlap_train._callbacks.late import EpochHooks
+from overlap_train._callbacks.listeners import listeners, own_hooks, remembering
+from overlap_train._callbacks.outcomes import Checks
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.agreement import agree_to_start
@@ -147,8 +149,8 @@ class FitBuilder:
         settings, request = self._settings, self._request
         step, loop, pace = self._build_training() if kept is None else (kept.step, kept.loop, kept.pace)
         state, suite, anew = self._build_validation(step)
-        lag, reason, late = self._lag(step, suite)
-        grounds = Grounds(self._callbacks, suite.changed_constant)
+        lag, reason = self._lag(step, suite)
+        grounds = Grounds(self._callbacks, self._waiting_hook(suite), suite.changed_constant)
         first = self._first_validation(step, grounds)
         as_before = functools.partial(watched, request.model, looked_at=bool(request.functions))
         checks = Checks(lambda: step.metrics.live, grounds.changed, first, first.end, as_before)
@@ -158,7 +160,9 @@ class FitBuilder:
         interrupts = self._keep_all_along(state, step)
         if self._resumer is not None:
             self._resumer.watch_plan(lambda: loop.plan)
-        hooks = EpochHooks(callbacks, late, lambda: len(backlog) > 0)
+        # With on_change="continue" some may have to be called at once although the training runs ahead.
+        late = self._can_be_late() and not any(map(self._waiting_hook(suite), listeners(self._callbacks)))
+        hooks = EpochHooks(request.model, callbacks, state, lambda: len(backlog) > 0, late=late)
         deliveries = self._deliveries(hooks, callbacks, suite, backlog, delivery)
         training = EpochTraining(
             model=request.model,
@@ -199,23 +203,19 @@ class FitBuilder:
         if self._resumption is not None:
             self._resumption.accept(remembering(self._callbacks))
 
-    def _lag(
-        self, step: Step, suite: ValidationSuite
-    ) -> tuple[int, str | None, list[keras.callbacks.Callback]]:
-        """Returns how far the training may run ahead, why not, and the callbacks that are called late."""
+    def _lag(self, step: Step, suite: ValidationSuite) -> tuple[int, str | None]:
+        """Returns how far the training may run ahead, and why not."""
         settings, feed, found = self._settings, self._request.feed, self._callbacks
         policy = settings.validation
         if settings.hosts.count > 1:  # which would have to keep the same number of batches
             policy = dataclasses.replace(policy, keep_bytes=0)
-        watched = suite.runs_python or not feed.rewindable
-        late = late_callbacks(found, watched=watched) if settings.hosts.count == 1 else []
         lag, reason = effective_lag(
             policy,
             feed,
             step,
             suite,
             listeners(found),
-            late=late,
+            waiting_hook=self._waiting_hook(suite),
             sets=[each.data for each in self._request.sets.values()],
             model=self._request.model,
             shared=self._shared_state(),
@@ -223,7 +223,16 @@ class FitBuilder:
         if reason not in (None, self._told):  # nothing new is told of what is built again
             self._progress.message(f"validating in step with the training: {reason}")
         self._told = reason
-        return lag, reason, late
+        return lag, reason
+
+    def _waiting_hook(self, suite: ValidationSuite) -> Callable[[keras.callbacks.Callback], str | None]:
+        """Returns what says which hook of a callback keeps the training from running ahead."""
+        watched = suite.runs_python or not self._request.feed.rewindable
+        return functools.partial(hook_that_waits, watched=watched, late=self._can_be_late())
+
+    def _can_be_late(self) -> bool:
+        """Whether hooks inside epochs are this host's alone to call, and the list's to pass on only."""
+        return self._settings.hosts.count == 1 and not own_hooks(self._callbacks)
 
     def _build_training(self) -> tuple[Step, Loop, Pace]:
         settings, request = self._settings, self._request

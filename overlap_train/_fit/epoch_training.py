@@ -84,12 +84,16 @@ class EpochTraining:
         self._group = keras_training.steps_per_execution(self.model)
         self._batch_hooks = any(map(wants_train_batches, listeners(self.callbacks)))
 
+    @property
+    def calls_batches(self) -> bool:
+        """Whether the hooks of batches are called."""
+        return self._batch_hooks
+
     def begin_epoch(self, epoch: int, *, begun: bool) -> None:
         """Calls the hooks of an epoch's beginning, unless they have been called, and begins its data."""
         self.ledger.accounts.begin(epoch)
         self.progress.epoch_begin(epoch)
         if not begun:
-            self.model.reset_metrics()
             self.hooks.epoch_begin(epoch)
         self.cursor.begin_epoch()
         self.hosts.begin_waits()

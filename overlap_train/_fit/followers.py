@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 
 import keras
 
-from overlap_train._callbacks.delivery import Checks, Delivery, Outcome
+from overlap_train._callbacks.delivery import Delivery
+from overlap_train._callbacks.outcomes import BeginNext, Checks, Ended, Outcome
 from overlap_train._checkpoint.resume import Resumer, StartPoint
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._fit.request import FitRequest
@@ -193,17 +194,22 @@ class SharedDelivery:
         *,
         stops: bool,
         trained_on: bool,
+        ended: Ended = lambda outcome: None,
+        begin_next: BeginNext | None = None,
     ) -> Outcome:
+        assert begin_next is None  # on several hosts no hook is called late
         kept = {name: len(values) for name, values in self._model.history.history.items()}
         outcome: Outcome | None = self._hosts.chief_first(
-            lambda: self._inner.deliver(snapshot, train_logs, results, stops=stops, trained_on=trained_on)
+            lambda: self._inner.deliver(
+                snapshot, train_logs, results, stops=stops, trained_on=trained_on, ended=ended
+            )
         )
         if outcome is not None:
             # What the history got: callbacks may have added to their copy of the logs.
             history = self._model.history.history
             recorded = {name: v[-1] for name, v in history.items() if len(v) > kept.get(name, 0)}
             logs = {**recorded, **outcome.logs, **recorded}  # in the history's order, which theirs must have
-            report = [logs, outcome.stop, list(outcome.changed), outcome.rolled_back]
+            report = [logs, outcome.stop, outcome.rolled_back, outcome.reason]
             self._changes.share(
                 snapshot.values, outcome.values, stop=bool(self._model.stop_training), more=report
             )
@@ -212,7 +218,7 @@ class SharedDelivery:
         if aside is not None:
             self._state.restore(snapshot.values)
         indices, report = self._changes.share(snapshot.values, snapshot.values, stop=False)
-        logs, stop, changed, rolled_back = report
+        logs, stop, rolled_back, reason = report
         stop_training = self._model.stop_training
         if results:
             self._model.stop_evaluating = False
@@ -223,10 +229,10 @@ class SharedDelivery:
             self._state.restore(aside)
             self._state.set_some(indices, [values.flat()[index] for index in indices])
         self._model.stop_training = stop_training
-        return Outcome(logs, stop, tuple(changed), rolled_back, values)
+        return Outcome(logs, stop, values, rolled_back=rolled_back, reason=reason)
 
 
-def _refuse_to_begin(epoch: int) -> None:
+def _refuse_to_begin(epoch: int, *, ahead: bool) -> None:
     raise CheckpointMismatchError(
         f"the checkpoint was written inside epoch {epoch + 1} of a training on one host; resume it there, or "
         "give another directory to start afresh"
@@ -256,7 +262,7 @@ class SharedStart:
         state: ModelState,
         cursor: Cursor,
         callbacks: Iterable[keras.callbacks.Callback],
-        begin_epoch: Callable[[int], None],
+        begin_epoch: Callable[..., None],
     ) -> StartPoint | None:
         resumer = self._resumer
         own = self._hosts.chief_first(

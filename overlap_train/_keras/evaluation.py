@@ -17,9 +17,8 @@ from overlap_train._keras.data import OUT_OF_DATA, warn_out_of_data
 from overlap_train._keras.names import TFEpochIterator
 
 __all__ = [
+    "FitEvaluation",
     "Pass",
-    "evaluate_as_in_fit",
-    "forget_evaluation",
     "has_own_test_function",
     "test_function",
     "validates_itself",
@@ -95,43 +94,56 @@ class _CountedEpochIterator(TFEpochIterator):  # type: ignore[misc]
         return Pass(made, min(batches, self.data_adapter.num_batches or batches), self.ended)
 
 
-def evaluate_as_in_fit(
-    model: keras.Model, data: Any, *, batch_size: int | None, steps: int | None, callbacks: Any
-) -> tuple[Any, Pass]:
-    """Calls `model.evaluate` as `fit` does for a validation (`_eval_epoch_iterator`).
+class FitEvaluation:
+    """Calls `model.evaluate` on one set as `fit` does for its validations, with one iterator for all of them.
 
-    Returns:
-        Its logs, and what Keras's own `evaluate` has drawn.
+    Args:
+        model: compiled.
+        data: returns `(x, y, sample_weight)`; asked at the first validation.
+        batch_size: as for `evaluate`.
+        steps: as for `evaluate`.
     """
-    x, y, sample_weight = data
-    if getattr(model, "_eval_epoch_iterator", None) is None:
-        model._eval_epoch_iterator = _CountedEpochIterator(
-            x=x,
-            y=y,
-            sample_weight=sample_weight,
-            batch_size=batch_size,
-            distribute_strategy=model.distribute_strategy,
-            steps_per_execution=model.steps_per_execution,
-            steps_per_epoch=steps,
-            shuffle=False,
-        )
-    logs = model.evaluate(
-        x=x,
-        y=y,
-        sample_weight=sample_weight,
-        batch_size=batch_size,
-        steps=steps,
-        callbacks=callbacks,
-        return_dict=True,
-        _use_cached_eval_dataset=True,
-    )
-    return logs, model._eval_epoch_iterator.take_pass()
 
+    def __init__(
+        self,
+        model: keras.Model,
+        data: Callable[[], tuple[Any, Any, Any]],
+        batch_size: int | None,
+        steps: int | None,
+    ) -> None:
+        self._model, self._data, self._batch_size, self._steps = model, data, batch_size, steps
+        self._iterator: Any = None
 
-def forget_evaluation(model: keras.Model) -> None:
-    """Lets go of what `evaluate_as_in_fit` keeps between two validations, as `fit` does at its end."""
-    if getattr(model, "_eval_epoch_iterator", None) is not None:
-        del model._eval_epoch_iterator
+    def __call__(self, callbacks: Any) -> tuple[Any, Pass]:
+        """Returns the logs, and what Keras's own `evaluate` has drawn."""
+        model = self._model
+        data = dict(zip(("x", "y", "sample_weight"), self._data(), strict=True), batch_size=self._batch_size)
+        if self._iterator is None:
+            self._iterator = _CountedEpochIterator(
+                **data,
+                distribute_strategy=model.distribute_strategy,
+                steps_per_execution=model.steps_per_execution,
+                steps_per_epoch=self._steps,
+                shuffle=False,
+            )
+        # Of this set alone: Keras's `fit` has one, and leaves it in the model where it ends by an error.
+        before = getattr(model, "_eval_epoch_iterator", None)
+        model._eval_epoch_iterator = self._iterator
+        try:
+            logs = model.evaluate(
+                **data,
+                steps=self._steps,
+                callbacks=callbacks,
+                return_dict=True,
+                _use_cached_eval_dataset=True,
+            )
+        finally:
+            model._eval_epoch_iterator = before
+        return logs, self._iterator.take_pass()
+
+    def close(self) -> None:
+        """Lets the data go."""
+        self._iterator = None
 
 
 def has_own_test_function(model: keras.Model) -> bool:

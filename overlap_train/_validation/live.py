@@ -175,17 +175,13 @@ class KerasEvaluation:
 
     Attributes:
         model: compiled.
-        data: returns `(x, y, sample_weight)`; asked at the first validation.
-        batch_size: as for `evaluate`.
-        steps: as for `evaluate`.
+        evaluate: calls it.
         test_step: takes the place of the model's; None leaves that.
         passed: told what each validation has drawn.
     """
 
     model: keras.Model
-    data: Callable[[], tuple[Any, Any, Any]]
-    batch_size: int | None
-    steps: int | None
+    evaluate: keras_evaluation.FitEvaluation
     test_step: Callable[[Any], Mapping[str, Any]] | None = None
     passed: Callable[[keras_evaluation.Pass], None] = lambda made: None
     _test_function: Any = None
@@ -226,8 +222,6 @@ class KerasEvaluation:
 
     def _evaluate(self, callbacks: keras.callbacks.CallbackList) -> Mapping[str, Any]:
         with routes.entered(self.model, "evaluate"):
-            logs, made = keras_evaluation.evaluate_as_in_fit(
-                self.model, self.data(), batch_size=self.batch_size, steps=self.steps, callbacks=callbacks
-            )
+            logs, made = self.evaluate(callbacks)
         self.passed(made)
         return {str(name): value for name, value in logs.items()}

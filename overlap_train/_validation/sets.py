@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -196,11 +197,11 @@ def _live_runner(
     model = request.model
     streamed = each.batches if isinstance(each.batches, StreamedBatches) else None
     own = each.batches is not None and (request.preprocess is not None or not request.stock)
+    data = functools.partial(request.given.for_keras, each.name)
+    evaluate = keras_evaluation.FitEvaluation(model, data, each.chosen.batch_size, each.chosen.steps)
     validate = KerasEvaluation(
         model,
-        lambda: request.given.for_keras(each.name),
-        batch_size=each.chosen.batch_size,
-        steps=each.chosen.steps,
+        evaluate,
         test_step=_prepared_step(request) if own else None,
         passed=(lambda made: None) if streamed is None else streamed.passed,
     )
@@ -210,7 +211,7 @@ def _live_runner(
         state,
         on_span,
         rewindable=not request.given.is_only_once(each.name),
-        close=lambda: keras_evaluation.forget_evaluation(model),
+        close=evaluate.close,
     )
 
 

@@ -68,7 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         unknown = rest if options.command not in _PASSING_ON else _before_script(options, given, rest)
         if unknown:
             known = commands.choices[options.command]._option_string_actions
-            parser.error(f"{options.command} does not know {' '.join(unknown)}{_meant(unknown[0], known)}")
+            remedy = _meant(unknown[0], known) or f"; its options are {', '.join(known)}"
+            parser.error(f"{options.command} does not know {' '.join(unknown)}{remedy}")
         options.rest = rest
     except SystemExit as end:  # 2 for what cannot be parsed, 0 for --help and --version
         return end.code if isinstance(end.code, int) else 2
@@ -99,7 +100,7 @@ def _before_script(options: argparse.Namespace, given: Sequence[str], rest: Sequ
 
 def _meant(given: str, known: Iterable[str]) -> str:
     """Return which of the known names may have been meant."""
-    close = difflib.get_close_matches(given.partition("=")[0], list(known), cutoff=0.7)
+    close = difflib.get_close_matches(given.partition("=")[0].lower(), list(known), cutoff=0.7)
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 

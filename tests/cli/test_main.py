@@ -67,7 +67,8 @@ def test_wrong_usage_is_told_with_status_2(arguments, capsys):
         (["doctor", "--jsn"], "doctor does not know --jsn; did you mean --json?"),
         (["build", "--fource=1"], "build does not know --fource=1; did you mean --force?"),
         (["explain", "--jsno", "x.py"], "explain does not know --jsno; did you mean --json?"),
-        (["doctor", "--nosuch"], "doctor does not know --nosuch\n"),
+        (["doctor", "--nosuch"], "doctor does not know --nosuch; its options are -h, --help, --json\n"),
+        (["DOCTOR"], "there is no command DOCTOR; did you mean doctor?"),
     ],
 )
 def test_what_may_have_been_meant_is_told(arguments, told, capsys):

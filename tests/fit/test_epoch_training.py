@@ -77,7 +77,7 @@ def training(model, callback=None, *, steps=50, hosts=None, group=1, metrics=Non
     given = dict(
         model=model,
         callbacks=callbacks,
-        hooks=parts.hooks_of(callbacks),
+        hooks=parts.hooks_of(callbacks, model),
         step=SimpleNamespace(metrics=lambda: metrics or {"loss": 1.0}, own_logs=False),
         loop=parts.Counts(),
         pace=SimpleNamespace(steps=lambda: steps, observe=lambda *_: None),

@@ -139,11 +139,11 @@ def test_it_tells_of_a_pipeline_what_the_fit_would_find_out_by_drawing(python, k
 
 
 def test_it_says_what_the_fit_says():
-    class Begins(keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch, logs=None):
+    class Acts(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
             self.model.optimizer.iterations.assign_add(0)
 
-    given = {"x": X, "y": Y, "validation_data": VALIDATION, "callbacks": [Begins()]}
+    given = {"x": X, "y": Y, "validation_data": VALIDATION, "callbacks": [Acts()]}
     trainer = Trainer(plain_model())
     explanation = trainer.explain(**given)
     trainer.fit(**given, verbose=0)

@@ -177,7 +177,7 @@ def test_a_stop_inside_an_epoch_ends_it_and_the_training(fit):
 
 def test_a_rollback_trains_the_epochs_after_it_again():
     fit = Fit(max_lag=1)
-    fit.scene.delivery.outcomes[0] = {"rolled_back": True, "changed": ("learning_rate",)}
+    fit.scene.delivery.outcomes[0] = {"rolled_back": True, "reason": "a callback set learning_rate"}
     fit.end_what_is_waited_for()
     fit.loop.before[3] = lambda: fit.runner.end(0)  # while epoch 1 is trained
     assert fit.run() == "completed"
@@ -239,7 +239,7 @@ def test_callbacks_that_are_to_be_called_otherwise_have_all_built_anew(fit):
 
 def test_before_that_the_epochs_that_wait_are_delivered_and_may_roll_back():
     fit = Fit(max_lag=1)
-    fit.scene.delivery.outcomes[0] = {"rolled_back": True, "changed": ("learning_rate",)}
+    fit.scene.delivery.outcomes[0] = {"rolled_back": True, "reason": "a callback set learning_rate"}
 
     fit.end_what_is_waited_for()
     fit.told.does[1] = lambda: setattr(fit, "changed", "it listens now")

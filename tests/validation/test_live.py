@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from overlap_train._keras.evaluation import FitEvaluation
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._validation.live import KerasEvaluation, LiveRunner, live_failure
 from tests.networks import arrays, crossentropy
@@ -17,7 +18,7 @@ X, Y = arrays(70)
 
 def evaluation(model, *, rows=70, batch_size=16, steps=None, test_step=None, passed=lambda made: None):
     data = (X[:rows], Y[:rows], None)
-    return KerasEvaluation(model, lambda: data, batch_size, steps, test_step, passed)
+    return KerasEvaluation(model, FitEvaluation(model, lambda: data, batch_size, steps), test_step, passed)
 
 
 def live_runner_of(model, spans=None):
@@ -222,7 +223,9 @@ class Ends(keras.callbacks.Callback):
 def test_what_a_validation_draws_is_counted(data, steps, callbacks, expected):
     model, passes = bare(), []
     rows = data(tf.data.Dataset.from_tensor_slices((X, Y)).batch(16))
-    validate = KerasEvaluation(model, lambda: (rows, None, None), None, steps, None, passes.append)
+    validate = KerasEvaluation(
+        model, FitEvaluation(model, lambda: (rows, None, None), None, steps), None, passes.append
+    )
     for _ in range(2):
         validate(callbacks_of(model, *callbacks))
     assert [(made.iterators, made.batches, made.ended) for made in passes] == [expected] * 2
