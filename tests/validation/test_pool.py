@@ -195,13 +195,20 @@ def test_the_callers_thread_stands_in_for_a_pool():
 
 
 def test_behind_a_timeout_it_waits_no_ten_seconds_for_a_job_that_hangs():
-    go_on = threading.Event()
+    started, go_on = threading.Event(), threading.Event()
+
+    def hang():
+        started.set()
+        assert go_on.wait(WAIT_S)
+
+    def fail():
+        with pool:
+            pool.submit(hang)
+            assert started.wait(WAIT_S)
+            raise ValidationTimeoutError
+
     pool = WorkerPool(1)
-    try:
-        with pytest.warns(RuntimeWarning, match="did not end within 1 s"):
-            with pytest.raises(ValidationTimeoutError), pool:
-                pool.submit(go_on.wait, WAIT_S)
-                raise ValidationTimeoutError
-    finally:
-        go_on.set()
+    with pytest.warns(RuntimeWarning, match="did not end within 1 s"), pytest.raises(ValidationTimeoutError):
+        fail()
+    go_on.set()
     assert pool.close(timeout_s=WAIT_S)
