@@ -158,7 +158,8 @@ def blocked():
 
     yield start
     for each in started:
-        each.kill()
+        with each:
+            each.kill()
 
 
 def ended(process):
@@ -201,7 +202,7 @@ def test_a_second_signal_ends_what_a_first_ctrl_c_does_not(line, number, blocked
             process.wait(1)
     code, last, err = ended(process)
     told = code == 3 and last.startswith("KeyboardInterrupt SIGINT")  # where Python waits for the data
-    assert told or code == -number, err
+    assert told or -code in (signal.SIGINT, number), err  # of two at once either may be heard first
 
 
 def test_a_handler_that_a_callback_installs_decides(blocked):
