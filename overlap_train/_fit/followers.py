@@ -229,7 +229,9 @@ class SharedDelivery:
             self._state.restore(aside)
             self._state.set_some(indices, [values.flat()[index] for index in indices])
         self._model.stop_training = stop_training
-        return Outcome(logs, stop, values, rolled_back=rolled_back, reason=reason)
+        elsewhere = Outcome(logs, stop, values, rolled_back=rolled_back, reason=reason)
+        ended(elsewhere)
+        return elsewhere
 
 
 def _refuse_to_begin(epoch: int, *, ahead: bool) -> None:

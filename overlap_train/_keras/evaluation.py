@@ -83,7 +83,8 @@ class _CountedEpochIterator(TFEpochIterator):  # type: ignore[misc]
 
     def _interrupted_warning(self) -> None:
         # The end of data of unknown length is told once, and not in each validation.
-        if self.steps_per_epoch or not self.groups or not self.told_of_end:
+        expected = self.steps_per_epoch or self.data_adapter.num_batches is not None
+        if expected or not self.groups or not self.told_of_end:
             self.told_of_end = True
             warn_out_of_data()
 

@@ -49,7 +49,8 @@ def require_model(model: object, name: str = "model") -> None:
         )
     remedy = ""
     if isinstance(model, (str, os.PathLike)):
-        remedy = f"; if that is a file, pass keras.saving.load_model({os.fspath(model)!r})"
+        file = str.__str__(os.fspath(model))  # not as a class of the user's writes it
+        remedy = f"; if that is a file, pass keras.saving.load_model({file!r})"
     elif isinstance(model, type) or callable(model):
         remedy = "; call it, and pass the model that it makes"
     raise TypeError(f"{name} must be a keras.Model; got {type(model).__name__}{remedy}")

@@ -14,6 +14,7 @@ from overlap_train._data.cursor import Cursor
 from overlap_train._data.training_data import make_feed
 from overlap_train._fit.course import Course, Ledger
 from overlap_train._fit.deliveries import Deliveries
+from overlap_train._fit.interrupts import Interrupts
 from overlap_train._fit.lag import LagControl
 from overlap_train._keras.data import recognize
 from overlap_train._snapshot import Snapshot, Values
@@ -34,6 +35,13 @@ def cursor(**options) -> Cursor:
     x = np.zeros((2 * STEPS, 1), "float32")
     feed = make_feed(recognize(x, x, batch_size=2, shuffle=False), hold_in_memory=lambda size: True)
     return Cursor(feed, None, **options)
+
+
+def asked(name: str | None = None) -> Interrupts:
+    """Returns the signals of a fit that none handles, of which one of this name has come."""
+    interrupts = Interrupts()
+    interrupts.received = name
+    return interrupts
 
 
 def ledger(epochs=9) -> Ledger:

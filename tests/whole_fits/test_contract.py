@@ -346,6 +346,7 @@ def test_a_train_function_of_the_users_own_is_refused_by_name():
         Trainer(scaled(Own)).fit(X, Y, verbose=0)
 
 
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_data_of_unknown_size_is_not_counted_a_step_too_far():
     """Keras up to 3.15 makes an optimizer step too many in each pass (keras#23084); 3.16 and we do not."""
     dataset = tf.data.Dataset.from_tensor_slices((X, Y)).filter(lambda x, y: True).batch(16)

@@ -79,6 +79,7 @@ def test_an_error_is_raised_with_epoch_and_shard():
     assert info.value.__cause__ is not None
 
 
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_warn_leaves_the_epoch_without_its_validation():
     trainer = Trainer(sequential(), validation=ValidationPolicy(on_error="warn"))
     with pytest.warns(RuntimeWarning, match="left out: validating epoch 1 failed"):
