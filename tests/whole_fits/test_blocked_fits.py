@@ -158,8 +158,7 @@ def blocked():
 
     yield start
     for each in started:
-        with each:
-            each.kill()
+        each.kill()
 
 
 def ended(process):
@@ -229,6 +228,8 @@ def test_a_handler_that_returns_decides_that_the_fit_goes_on(blocked):
     assert process.stdout.readline() == "heard\n"
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(5)
+    process.kill()
+    process.communicate(timeout=WAIT_S)
 
 
 @pytest.mark.by_default("alone-batches(1)", "alone-Sequence(0)")
