@@ -9,6 +9,7 @@ import weakref
 import pytest
 
 from overlap_train._validation.pool import CallersThread, WorkerPool
+from overlap_train.errors import ValidationTimeoutError
 
 WAIT_S = 30
 
@@ -191,3 +192,23 @@ def test_the_callers_thread_stands_in_for_a_pool():
     here.admit(1, after_s=60.0)
     assert here.submit(len, "ok").result(0) == 2
     assert (here.workers, here.idle) == (1, True)
+
+
+def test_behind_a_timeout_it_waits_no_ten_seconds_for_a_job_that_hangs():
+    started, go_on = threading.Event(), threading.Event()
+
+    def hang():
+        started.set()
+        assert go_on.wait(WAIT_S)
+
+    def fail():
+        with pool:
+            pool.submit(hang)
+            assert started.wait(WAIT_S)
+            raise ValidationTimeoutError
+
+    pool = WorkerPool(1)
+    with pytest.warns(RuntimeWarning, match="did not end within 1 s"), pytest.raises(ValidationTimeoutError):
+        fail()
+    go_on.set()
+    assert pool.close(timeout_s=WAIT_S)

@@ -68,12 +68,6 @@ def from_a_pool():
             yield from pool.imap(batch, range(STEPS))
 
 
-def from_an_executor():
-    while True:
-        with ProcessPoolExecutor(2) as executor:
-            yield from executor.map(batch, range(STEPS))
-
-
 def put(batches):
     for number in itertools.count():
         batches.put(batch(number % STEPS))
@@ -123,7 +117,7 @@ def with_an_executor(model):
         return {"norm": sum(executor.map(np.sum, predicted))}
 
 
-GENERATORS = {each.__name__: each for each in (from_a_pool, from_an_executor, from_a_process, from_a_fork)}
+GENERATORS = {each.__name__: each for each in (from_a_pool, from_a_process, from_a_fork)}
 
 
 def require_no_child():

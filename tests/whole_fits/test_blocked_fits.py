@@ -201,7 +201,7 @@ def test_a_second_signal_ends_what_a_first_ctrl_c_does_not(line, number, blocked
             process.wait(1)
     code, last, err = ended(process)
     told = code == 3 and last.startswith("KeyboardInterrupt SIGINT")  # where Python waits for the data
-    assert told or code == -number, err
+    assert told or -code in (signal.SIGINT, number), err  # of two at once either may be heard first
 
 
 def test_a_handler_that_a_callback_installs_decides(blocked):
@@ -228,9 +228,11 @@ def test_a_handler_that_returns_decides_that_the_fit_goes_on(blocked):
     assert process.stdout.readline() == "heard\n"
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(5)
+    process.kill()
+    process.communicate(timeout=WAIT_S)
 
 
-@pytest.mark.by_default("alone-batches(1)")
+@pytest.mark.by_default("alone-batches(1)", "alone-Sequence(0)")
 @pytest.mark.parametrize(
     "made", ["batches(1)", "batches(0)", "Sequence(0)", "Sequence(1)", "Sequence('len')"]
 )
