@@ -68,6 +68,12 @@ def from_a_pool():
             yield from pool.imap(batch, range(STEPS))
 
 
+def from_an_executor():
+    while True:
+        with ProcessPoolExecutor(2) as executor:
+            yield from executor.map(batch, range(STEPS))
+
+
 def put(batches):
     for number in itertools.count():
         batches.put(batch(number % STEPS))
@@ -117,7 +123,7 @@ def with_an_executor(model):
         return {"norm": sum(executor.map(np.sum, predicted))}
 
 
-GENERATORS = {each.__name__: each for each in (from_a_pool, from_a_process, from_a_fork)}
+GENERATORS = {each.__name__: each for each in (from_a_pool, from_an_executor, from_a_process, from_a_fork)}
 
 
 def require_no_child():
@@ -165,17 +171,22 @@ def fits_of_every_kind():
 
 @forks
 def fits_of_a_generator(name):
+    """Closes them, as no fit does, nor one of Keras's: an open executor keeps this process from ending."""
     make = GENERATORS[name]
     for _ in range(2):
+        training, validation = make(), make()
         Trainer(sequential()).fit(
-            make(),
+            training,
             steps_per_epoch=STEPS,
-            validation_data=make(),
+            validation_data=validation,
             validation_steps=STEPS,
             epochs=3,
             verbose=0,
             shuffle=False,
         )
+        training.close()
+        validation.close()
+        require_no_child()
 
 
 class Raises(keras.callbacks.Callback):
